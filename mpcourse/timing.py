@@ -1,0 +1,164 @@
+"""Measuring time honestly: warm up, wait for every device, repeat, keep the spread (page 00).
+
+Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits for one device only;
+work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mpcourse.devices import Device, DeviceLike, as_devices, describe_devices, synchronize
+from mpcourse.results import collect
+from mpcourse.timeline import Event, Timeline
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One measured time with its spread and where it was measured.
+
+    Attributes:
+        times_s: Every repeat, in seconds, in the order they ran.
+        warmup: How many runs before them were not counted.
+        devices: The devices that were waited for, in words.
+        machine: Processor, Python and torch, in words.
+    """
+
+    times_s: tuple[float, ...]
+    warmup: int
+    devices: str
+    machine: str
+
+    @property
+    def repeats(self) -> int:
+        """How many runs were counted."""
+        return len(self.times_s)
+
+    @property
+    def median_s(self) -> float:
+        """The middle time in seconds: one slow run does not move it."""
+        return statistics.median(self.times_s)
+
+    @property
+    def iqr_s(self) -> float:
+        """The spread in seconds: the middle half of the runs lies within it (0 for one run)."""
+        if self.repeats < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
+        return high - low
+
+    def __str__(self) -> str:
+        times = f"{self.median_s * 1e3:.2f} ms (spread {self.iqr_s * 1e3:.2f} ms)"
+        return f"{times}, median of {self.repeats}, {self.devices}"
+
+
+def measure(
+    fn: Callable[[], Any],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> Timing:
+    """Time `fn()`, with the devices idle before both readings of the clock.
+
+    `fn` runs in the calling thread; hand the work to a device inside it (`device.run(…)`) to time
+    what a worker does.
+
+    Args:
+        fn: What to time; its value is dropped.
+        devices: The devices to wait for; all that have been used so far when `None`.
+        warmup: Runs before the clock counts, 0 or more: first calls allocate and choose kernels.
+        repeats: Runs that count, 1 or more.
+
+    Returns:
+        A `Timing` in seconds.
+    """
+    return measure_together({"fn": fn}, devices, warmup=warmup, repeats=repeats)["fn"]
+
+
+def measure_together(
+    fns: Mapping[str, Callable[[], Any]],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> dict[str, Timing]:
+    """Time several functions in turns, so that a slow moment of the machine meets all of them.
+
+    Compare the results as ratios: two figures from two separate runs differ for reasons that have
+    nothing to do with the code.
+
+    Args:
+        fns: Name -> what to time.
+        devices: As for `measure`.
+        warmup: As for `measure`, for each function.
+        repeats: As for `measure`, for each function.
+
+    Returns:
+        Name -> `Timing`, in the order of `fns`.
+    """
+    if warmup < 0 or repeats < 1:
+        raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
+    for _ in range(warmup):
+        for fn in fns.values():
+            fn()
+    times: dict[str, list[float]] = {name: [] for name in fns}
+    for _ in range(repeats):
+        for name, fn in fns.items():
+            times[name].append(_time_once(fn, devices))
+    where = "all devices used so far" if devices is None else describe_devices(devices)
+    return {
+        name: Timing(tuple(values), warmup, where, describe_machine())
+        for name, values in times.items()
+    }
+
+
+def _time_once(fn: Callable[[], Any], devices: Sequence[DeviceLike] | None) -> float:
+    synchronize(devices)
+    start = time.perf_counter()
+    fn()
+    synchronize(devices)
+    return time.perf_counter() - start
+
+
+def measure_timeline(jobs: Sequence[tuple[DeviceLike, object, Callable[[], Any]]]) -> Timeline:
+    """Hand all jobs over at once and record when each ran.
+
+    Each device reads the clock itself, when it is idle before the job and again after it.
+
+    Args:
+        jobs: (device, label, function) each; jobs of one device run in this order.
+
+    Returns:
+        The measured `Timeline` in seconds. Devices are numbered in order of first appearance.
+    """
+    devices = as_devices([device for device, _, _ in jobs])
+    order = list(dict.fromkeys(devices))
+    results = [
+        device.submit(_clocked, device, fn)
+        for device, (_, _, fn) in zip(devices, jobs, strict=True)
+    ]
+    events = [
+        Event(order.index(device), label, start, end)
+        for device, (_, label, _), (start, end) in zip(devices, jobs, collect(results), strict=True)
+    ]
+    return Timeline.from_clock(events, len(order))
+
+
+def _clocked(device: Device, fn: Callable[[], Any]) -> tuple[float, float]:
+    synchronize([device])
+    start = time.perf_counter()
+    fn()
+    synchronize([device])
+    return start, time.perf_counter()
+
+
+def describe_machine() -> str:
+    """Processor, Python and torch in one line, to be kept with every figure."""
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, Python {platform.python_version()}, torch {torch.__version__}"
