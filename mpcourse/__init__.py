@@ -2,20 +2,24 @@
 
 The map, from the ground up (imports point down only):
 
-| module                        | holds                                                      |
-|-------------------------------|------------------------------------------------------------|
-| `timeline`                    | `Event`, `Timeline`: who worked when; standard library only |
-| `results`, `workers`, `lanes` | one thread that owns a device; what it owes; how it differs |
-| `devices`                     | `get_devices`, `describe_devices`, `synchronize`           |
-| `timing`                      | `measure` -> `Timing`; `measure_timeline` -> `Timeline`    |
-| `scatter_gather`              | cut a batch over devices, bring the pieces together        |
-| `replicate`, `parallel_apply` | copy a module; run the copies at the same time             |
-| `data_parallel`               | the four verbs put together                                |
-| `mnist`                       | the MNIST sample that the course ships                     |
-| `figures`                     | data in, pictures out; measures nothing                    |
-| `widgets`                     | thin ipywidgets shells around `figures`                    |
-| `checks`                      | the checks of the exercises                                |
-| `pages`, `setup`, `soundness` | behind `python -m mpcourse pages`, `lab`, `test`, `check`  |
+| module                         | holds                                                     |
+|--------------------------------|-----------------------------------------------------------|
+| `timeline`                     | `Event`, `Timeline`: who worked when                      |
+| `actions`, `validate`          | what a schedule is made of, and whether it is legal       |
+| `schedules`, `zero_bubble`     | the schedules: naive, GPipe, 1F1B, interleaved, ZB        |
+| `simulate`                     | a schedule with costs becomes a `Timeline`                |
+| `results`, `workers`, `lanes`  | the thread that owns a device, and what it owes           |
+| `devices`                      | `get_devices`, `describe_devices`, `synchronize`          |
+| `timing`, `work`               | `measure` -> `Timing`, `measure_timeline`; jobs to time   |
+| `scatter_gather`               | cut a batch over devices, bring the pieces together       |
+| `replicate`, `parallel_apply`  | copy a module; run the copies at the same time            |
+| `data_parallel`, `anatomy`     | the four verbs put together; where their time goes        |
+| `mnist`                        | the MNIST sample that the course ships                    |
+| `svg`, `figures`, `source`     | data in, pictures out; source without its docstrings      |
+| `widgets`                      | thin ipywidgets shells around `figures`                   |
+| `checks`                       | the checks of the exercises                               |
+| `setup`, `shell`, `soundness`  | behind `python -m mpcourse lab`, `test` and `check`       |
+| `pages`, `page_format`         | behind `python -m mpcourse pages`                         |
 
 Importing the package imports nothing else; its modules load when they are first named:
 `import mpcourse; mpcourse.devices.get_devices(2)` works.

@@ -37,7 +37,8 @@ class DataParallel(nn.Module):
         super().__init__()
         self.module = module
         self.devices = as_devices(devices)
-        self.output_device = self.devices[0] if output_device is None else output_device
+        target = self.devices[0] if output_device is None else output_device
+        self.output_device = as_devices([target])[0]
         self.dim = dim
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -40,7 +40,7 @@ class Device:
     name: str
     shares: int = 1
 
-    def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Result:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
         """Hand `fn(*args, **kwargs)` to this device's worker and return at once.
 
         Returns:
@@ -48,7 +48,7 @@ class Device:
         """
         return _worker(self).submit(fn, *args, **kwargs)
 
-    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run `fn(*args, **kwargs)` in this device's worker, wait, and return its value."""
         return self.submit(fn, *args, **kwargs).result()
 
@@ -93,10 +93,12 @@ def as_devices(devices: Sequence[DeviceLike]) -> list[Device]:
 
     Raises:
         ValueError: `devices` is empty, or names a device that this machine does not have.
-        TypeError: An entry is something else.
+        TypeError: An entry is something else, or `devices` is no list.
     """
     if isinstance(devices, DeviceLike):
         devices = [devices]
+    if not isinstance(devices, Sequence):
+        raise TypeError(f"devices is a list, for example get_devices(2); got {devices!r}")
     if len(devices) == 0:
         raise ValueError("devices is empty; name at least one, for example get_devices(2)")
     entries = [entry if isinstance(entry, Device) else _place(entry) for entry in devices]
@@ -185,8 +187,11 @@ def describe_devices(devices: Sequence[DeviceLike] | None = None) -> str:
     """
     chosen = get_devices(2) if devices is None else as_devices(devices)
     kinds = {device.kind for device in chosen}
+    if len(kinds) > 1:
+        alike = ([d for d in chosen if d.kind == kind] for kind in sorted(kinds))
+        return " ".join(describe_devices(devices) for devices in alike)
     if kinds == {"cpu core"}:
-        return _describe_cores(len(chosen))
+        return _describe_cores(len(set(chosen)))
     models = ", ".join(sorted({torch.cuda.get_device_name(d.device) for d in chosen}))
     gpus = len({device.device for device in chosen})
     if kinds == {"gpu"}:

@@ -6,7 +6,9 @@ Source for the CUDA side: torch/cuda/streams.py, and the notes on CUDA semantics
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -34,6 +36,14 @@ class Lane:
         """Wait, in the worker, until the device has finished what was queued on it."""
 
 
+_one_start = threading.Lock()  # the default is the process's: one start at a time may change it
+
+
+def _in_new_thread(fn: Callable[..., Any], *args: Any) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(fn, *args).result()
+
+
 class CpuLane(Lane):
     """One CPU core: the worker's thread computes with one thread.
 
@@ -43,17 +53,22 @@ class CpuLane(Lane):
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Keep the thread count of whoever starts the worker.
+        """Keep the thread count of whoever starts the worker, and the default of later threads.
 
         `set_num_threads(1)` holds for the thread that calls it, but also becomes the default of
-        every thread that has not computed yet: asking first makes the caller's count its own, and
-        setting it again afterwards gives later threads the old default back.
+        every thread that has not computed yet: asking first makes the caller's count its own. The
+        default is asked for and set again in threads of their own, for the caller may be a worker
+        with its one thread.
         """
-        count = torch.get_num_threads()
-        yield
-        torch.set_num_threads(count)
-        if torch.get_num_threads() != count:
-            raise RuntimeError(f"torch uses {torch.get_num_threads()} threads here, not {count}")
+        with _one_start:
+            count = torch.get_num_threads()
+            default = _in_new_thread(torch.get_num_threads)
+            try:
+                yield
+            finally:
+                _in_new_thread(torch.set_num_threads, default)
+            if torch.get_num_threads() != count:
+                raise RuntimeError(f"torch uses {torch.get_num_threads()} threads, not {count}")
 
     def enter(self) -> None:
         """One thread: a core that stands in for a device must not borrow the other cores."""
@@ -131,7 +146,9 @@ def _keep_memory(value: Any, stream: torch.cuda.Stream) -> None:
             leaf.record_stream(stream)
 
 
-@functools.cache
+_one_cut = threading.Lock()  # two shares ask at once, and both must get the same streams
+
+
 def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
     """Make one stream for each share of a GPU, where possible with multiprocessors of its own.
 
@@ -143,6 +160,12 @@ def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]
         The streams, and whether each has its own multiprocessors (green contexts). Without them the
         GPU's scheduler decides how far the shares overlap.
     """
+    with _one_cut:
+        return _cut(gpu, shares)
+
+
+@functools.cache
+def _cut(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
     try:
         return _streams_with_own_multiprocessors(gpu, shares), True
     except (ImportError, AttributeError, TypeError, RuntimeError):
@@ -159,6 +182,8 @@ def _streams_with_own_multiprocessors(gpu: int, shares: int) -> list[torch.cuda.
     whole = SMPartition.from_device(gpu)
     step = max(1, whole.coscheduled_sm_count)
     each = whole.sm_count // shares // step * step
+    if each == 0:  # which `split` takes for "as many as there are"
+        raise RuntimeError(f"{whole.sm_count} multiprocessors cannot be cut into {shares} shares")
     partitions, _ = whole.split(num_sms=[each] * shares)
     contexts = [GreenContext(sm_partition=partition) for partition in partitions]
     _green_contexts.extend(contexts)

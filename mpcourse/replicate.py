@@ -4,6 +4,7 @@ Source: torch/nn/parallel/replicate.py, which refuses CPU devices. Same argument
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +19,8 @@ def replicate(module: nn.Module, devices: Sequence[DeviceLike]) -> list[nn.Modul
     running statistics) is kept. The others get copies, which are gone with the replica. Copying is
     part of the autograd graph: the gradients of all replicas add up in the original's parameters.
     Parameters and submodules that are shared in the original are shared in each replica.
+
+    Unlike torch's: a parameter that no replica uses keeps the gradient `None` (torch gives zeros).
 
     Args:
         module: The original; its parameters and buffers are on the first device.
@@ -65,6 +68,20 @@ def _replica(module: nn.Module, place: torch.device, *, copy: bool) -> nn.Module
 
 def _tensor_copy(tensor: torch.Tensor, place: torch.device, *, copy: bool) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter) or tensor.requires_grad:
-        # `view_as` shares the memory and, like the copy, is a node of the graph
-        return tensor.to(place, non_blocking=True, copy=True) if copy else tensor.view_as(tensor)
+        # `expand_as` shares the memory and, like the copy, is a node of the graph
+        return _Copy.apply(tensor, place) if copy else tensor.expand_as(tensor)
     return tensor.detach().to(place, copy=True) if copy else tensor
+
+
+class _Copy(torch.autograd.Function):
+    """`tensor.to(place, copy=True)`, but a sparse gradient (of an embedding) finds its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+        ctx.home = tensor.device
+        # a copy to the CPU must block: nothing would say when a non-blocking one has arrived
+        return tensor.to(place, non_blocking=place.type != "cpu", copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient.to(ctx.home), None

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,19 +25,32 @@ class Stopped(BaseException):
 
 
 class Result(Future):
-    """What a worker computes, or will have computed: a `concurrent.futures.Future`."""
+    """What a worker computes, or will have computed: a `concurrent.futures.Future`.
 
-    def __init__(self, worker: "Worker", job: Callable[[], Any]) -> None:
+    Args:
+        worker: Who runs the job.
+        job: The work, without arguments.
+        around: Surrounds the job in the worker.
+    """
+
+    def __init__(
+        self,
+        worker: "Worker",
+        job: Callable[[], Any],
+        around: contextlib.AbstractContextManager | None = None,
+    ) -> None:
         super().__init__()
         self.worker = worker
+        self.from_worker = hasattr(here, "server")
         self.stop_asked = False
-        self._job: Callable[[], Any] | None = job
+        self._work = (job, around or contextlib.nullcontext())
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the work and return its value, or raise its exception.
 
-        A worker that waits for another one serves its own queue meanwhile, so two workers that
-        wait for each other both go on. An interrupt (Ctrl-C, the stop button) stops the work.
+        A worker that waits for another one runs what workers hand it meanwhile, so two workers that
+        wait for each other both go on; work from elsewhere keeps its turn. An interrupt (Ctrl-C,
+        the stop button) stops the work.
 
         Args:
             timeout: Seconds to wait; `None` waits until the work ends.
@@ -45,16 +58,17 @@ class Result(Future):
         Raises:
             TimeoutError: The work has not ended after `timeout` seconds. It goes on.
         """
-        try:
-            self._wait(None if timeout is None else time.monotonic() + timeout)
-        except (KeyboardInterrupt, Stopped):
-            stop([self])
-            raise
-        if not self.done():
-            raise TimeoutError(f"{self.worker.name} is still at work after {timeout} s")
-        value = super().result()
-        self.worker.lane.hand_out(value)
-        return value
+        with shield():
+            try:
+                self._wait(None if timeout is None else time.monotonic() + timeout)
+            except (KeyboardInterrupt, Stopped):
+                stop([self])
+                raise
+            if not self.done():
+                raise TimeoutError(f"{self.worker.name} is still at work after {timeout} s")
+            value = super().result()
+            self.worker.lane.hand_out(value)
+            return value
 
     def _wait(self, deadline: float | None) -> None:
         """Return when the work has ended or the deadline has passed, whichever comes first."""
@@ -66,29 +80,41 @@ class Result(Future):
             if left <= 0:
                 return
             if server is not None:
-                server.serve_one(left)
+                # what stands before our own work in our own queue has to run first
+                server.serve_one(left, in_turn=self.worker.server is server)
                 server.heed_stop()
             else:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(TimeoutError, CancelledError):
                     super().exception(left)
 
     def run(self) -> None:
         """Do the work and keep its value or its exception; called in the worker's thread."""
+        # drop the inputs: a kept Result must not keep them too
+        (job, around), self._work = self._work, None
         if not self.set_running_or_notify_cancel():
             return
-        job, self._job = self._job, None  # drop the inputs: a kept Result must not keep them too
         try:
-            self.set_result(job())
+            with around:
+                value = here.server.call(self, job)
+            self.set_result(value)
         except BaseException as error:
-            error.add_note(f"raised in the worker of {self.worker.name}")
+            note = f"raised in the worker of {self.worker.name}"
+            if note not in getattr(error, "__notes__", ()):  # it has it when it came through a wait
+                error.add_note(note)
             self.settle(error)
         finally:
-            del self, job  # the kept error has this frame: no way from it back to the inputs
+            del self, job, around  # the kept error has this frame: no way from it to the inputs
 
     def settle(self, error: BaseException) -> None:
         """Keep `error` as the outcome, unless there is one."""
         with contextlib.suppress(Exception):  # InvalidStateError: it has its outcome
             self.set_exception(error)
+
+
+def shield() -> contextlib.AbstractContextManager:
+    """Keep `Stopped` out of the waiting of a job: raised anywhere in it, it could leave a lock."""
+    server = getattr(here, "server", None)
+    return contextlib.nullcontext() if server is None else server.shield()
 
 
 def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any]:
@@ -103,15 +129,16 @@ def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any
     """
     results = list(results)
     deadline = None if timeout is None else time.monotonic() + timeout
-    try:
-        for result in results:
-            result._wait(deadline)
-            if not result.done():
-                raise TimeoutError(f"{result.worker.name} is still at work after {timeout} s")
-    except (KeyboardInterrupt, Stopped, TimeoutError):
-        stop(results)
-        raise
-    return [result.result() for result in results]
+    with shield():
+        try:
+            for result in results:
+                result._wait(deadline)
+                if not result.done():
+                    raise TimeoutError(f"{result.worker.name} is still at work after {timeout} s")
+        except (KeyboardInterrupt, Stopped, TimeoutError):
+            stop(results)
+            raise
+        return [result.result() for result in results]
 
 
 def stop(results: Iterable[Result]) -> None:
@@ -120,7 +147,9 @@ def stop(results: Iterable[Result]) -> None:
     for result in results:
         result.worker.stop(result)
     deadline = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline and not all(result.done() for result in results):
-        time.sleep(0.005)
-    for result in results:
-        result.worker.give_up(result)
+    try:
+        while time.monotonic() < deadline and not all(result.done() for result in results):
+            time.sleep(0.005)
+    finally:  # also when a second interrupt comes while this waits
+        for result in results:
+            result.worker.give_up(result)

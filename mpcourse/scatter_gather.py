@@ -18,11 +18,12 @@ def scatter(inputs: Any, devices: Sequence[DeviceLike], dim: int = 0) -> list[An
 
     The chunks are as large as one another except the last: ceil(rows / devices) rows each, as
     `torch.chunk` cuts. So there can be fewer chunks than devices. Tuples, named tuples, lists and
-    dicts are taken apart and put together again; what is no tensor goes to every device as it is.
-    Gradients flow back through the cut.
+    dicts are taken apart and put together again; what is no tensor goes to every device as it is,
+    in lists and dicts of that device's own. Gradients flow back through the cut.
 
-    Unlike torch's: always a list (torch returns a tuple for a tensor), and tensors that fall into
-    different numbers of chunks are an error (torch drops the chunks that have no partner).
+    Unlike torch's: always a list (torch returns a tuple for a tensor), and two things are an error:
+    tensors that fall into different numbers of chunks (torch drops the chunks that have no partner)
+    and a batch without rows (torch hands every device an empty chunk).
 
     Args:
         inputs: A tensor of 1 or more dimensions on any device, or a nest of them.
@@ -38,7 +39,7 @@ def scatter(inputs: Any, devices: Sequence[DeviceLike], dim: int = 0) -> list[An
     """
     places = as_devices(devices)
     parts = _scatter(inputs, places, dim)
-    return [inputs] * len(places) if parts is None else parts
+    return [_own(inputs) for _ in places] if parts is None else parts
 
 
 def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
@@ -46,25 +47,33 @@ def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
     if isinstance(value, torch.Tensor):
         chunks = _chunks(value, len(devices), dim)
         places = [device.device for device in devices[: len(chunks)]]
-        return [c.to(place, non_blocking=True) for c, place in zip(chunks, places, strict=True)]
+        return [  # a copy to the CPU must block: nothing would say when it has arrived
+            chunk.to(place, non_blocking=place.type != "cpu")
+            for chunk, place in zip(chunks, places, strict=True)
+        ]
     if not isinstance(value, tuple | list | dict):
         return None
-    fields = list(value.values()) if isinstance(value, dict) else list(value)
+    fields = _fields(value)
     parts = [_scatter(field, devices, dim) for field in fields]
-    counts = {len(part) for part in parts if part is not None}
-    if not counts:
+    count = _common_count(parts, dim)
+    if count is None:
         return None
-    if len(counts) > 1:
-        sizes = ", ".join(str(count) for count in sorted(counts))
-        raise ValueError(
-            f"the tensors fall into different numbers of chunks ({sizes}) over {len(devices)} "
-            f"devices; give them the same size in dimension {dim}"
-        )
-    count = counts.pop()
     columns = [
-        [field] * count if part is None else part for field, part in zip(fields, parts, strict=True)
+        [_own(field) for _ in range(count)] if part is None else part
+        for field, part in zip(fields, parts, strict=True)
     ]
     return [_like(value, row) for row in zip(*columns, strict=True)]
+
+
+def _common_count(parts: list[list[Any] | None], dim: int) -> int | None:
+    """How many parts the fields fall into; None when no field holds a tensor."""
+    counts = sorted({len(part) for part in parts if part is not None})
+    if len(counts) > 1:
+        raise ValueError(
+            f"the tensors fall into different numbers of chunks: {counts}; "
+            f"give them the same size in dimension {dim}"
+        )
+    return counts[0] if counts else None
 
 
 def _chunks(tensor: torch.Tensor, count: int, dim: int) -> Sequence[torch.Tensor]:
@@ -85,15 +94,29 @@ def _shape(tensor: torch.Tensor) -> str:
     return f"a tensor of shape {tuple(tensor.shape)}"
 
 
+def _own(value: Any) -> Any:
+    """`value`, without a tensor in it, for one device, which may change its lists and dicts."""
+    if not isinstance(value, tuple | list | dict):
+        return value
+    return _like(value, [_own(field) for field in _fields(value)])
+
+
+def _keys(nest: tuple | list | dict) -> list[Any]:
+    return list(nest) if isinstance(nest, dict) else list(range(len(nest)))
+
+
+def _fields(nest: tuple | list | dict) -> list[Any]:
+    return list(nest.values()) if isinstance(nest, dict) else list(nest)
+
+
 def _like(original: Any, fields: Iterable[Any]) -> Any:
     """A tuple, named tuple, list or dict of the type of `original`, with other fields."""
-    if isinstance(original, dict):
-        new = copy.copy(original)  # keeps what the type has besides its fields
-        new.update(zip(original, fields, strict=True))
-        return new
-    if hasattr(original, "_fields"):
-        return type(original)(*fields)
-    return type(original)(fields)
+    if isinstance(original, tuple):
+        return getattr(original, "_make", type(original))(fields)  # only named tuples have _make
+    new = copy.copy(original)  # keeps what the type has besides its fields
+    for key, field in zip(_keys(original), fields, strict=True):
+        new[key] = field
+    return new
 
 
 def scatter_kwargs(
@@ -104,15 +127,24 @@ def scatter_kwargs(
     The one with fewer parts is filled up with empty tuples or dicts, as torch does, so that each
     call has both.
 
+    Unlike torch's: arguments without a tensor make as many parts as the others have chunks (torch
+    makes one per device, and with fewer chunks than devices the last calls lack their tensors).
+
     Returns:
         (inputs per device, kwargs per device), of the same length.
     """
-    parts = scatter(inputs, devices, dim) if inputs else []
-    named = scatter(kwargs, devices, dim) if kwargs else []
-    count = max(len(parts), len(named))
-    parts += [()] * (count - len(parts))
-    named += [{}] * (count - len(named))
-    return tuple(parts), tuple(named)
+    places = as_devices(devices)
+    named = kwargs or {}
+    input_parts, named_parts = _scatter(inputs, places, dim), _scatter(named, places, dim)
+    counts = [len(parts) for parts in (input_parts, named_parts) if parts is not None]
+    count = max(counts, default=len(places) if inputs or named else 0)
+    if input_parts is None:
+        input_parts = [_own(inputs) for _ in range(count)]
+    if named_parts is None:
+        named_parts = [_own(named) for _ in range(count)]
+    input_parts += [()] * (count - len(input_parts))
+    named_parts += [{} for _ in range(count - len(named_parts))]
+    return tuple(input_parts), tuple(named_parts)
 
 
 def gather(outputs: Sequence[Any], target_device: DeviceLike, dim: int = 0) -> Any:
@@ -149,9 +181,9 @@ def _gather(outputs: list[Any], device: Device, dim: int, where: str) -> Any:
     if not isinstance(first, tuple | list | dict):
         kind = type(first).__name__
         raise TypeError(f"gather joins tensors; {where.format(0)} is {first!r} ({kind})")
-    keys = list(first) if isinstance(first, dict) else list(range(len(first)))
+    keys = _keys(first)
     for replica, output in enumerate(outputs):
-        theirs = set(output) if isinstance(output, dict) else set(range(len(output)))
+        theirs = set(_keys(output))
         if theirs != set(keys):
             raise ValueError(
                 f"{where.format(replica)} has the fields {sorted(map(str, theirs))}, "
@@ -167,11 +199,12 @@ def _kind(value: Any) -> type:
 
 
 def _cat(tensors: list[torch.Tensor], device: Device, dim: int, where: str) -> torch.Tensor:
+    # a copy to the CPU must block: nothing would say when a non-blocking one has arrived
+    rows = [tensor.to(device.device) for tensor in tensors]
     if all(tensor.dim() == 0 for tensor in tensors):
-        tensors = [tensor.unsqueeze(0) for tensor in tensors]
+        rows = [row.unsqueeze(0) for row in rows]
     try:
-        # a copy to the CPU must block: nothing would say when a non-blocking one has arrived
-        return torch.cat([tensor.to(device.device) for tensor in tensors], dim)
+        return torch.cat(rows, dim)
     except (RuntimeError, IndexError) as error:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise ValueError(

@@ -1,7 +1,9 @@
 """Who worked when: the events of a run, measured or simulated (page 00). Standard library only."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -69,4 +71,43 @@ class Timeline:
         available = self.num_devices * self.makespan
         if available == 0:
             return 0.0
-        return 1 - sum(self.busy(index) for index in range(self.num_devices)) / available
+        busy = sum(event.duration for event in self.events)
+        return max(0.0, 1 - busy / available)  # rounding must not make it -1e-16
+
+    @property
+    def peak_activations(self) -> list[int]:
+        """Per device, the most stage-micro-batches whose activations it held at once.
+
+        Each is held from the start of its forward (an action of kind F) to the end of its backward
+        (B, or W when it is split). One without a backward is held to the end.
+        """
+        changes = []  # (when, device, one more or one less)
+        for event in sorted(self.events, key=lambda e: e.start):
+            kind = getattr(event.action, "kind", None)
+            if kind == "F":
+                changes.append((event.start, event.device_index, 1))
+            elif kind in ("B", "W"):
+                changes.append((event.end, event.device_index, -1))
+        held, peak = [0] * self.num_devices, [0] * self.num_devices
+        # the sort is stable: a backward that ends when a forward starts was there before it
+        for _, device, change in sorted(changes, key=lambda c: c[0]):
+            held[device] += change
+            peak[device] = max(peak[device], held[device])
+        return peak
+
+    def to_chrome_trace(self, path: str | Path) -> None:
+        """Write a file that https://ui.perfetto.dev and chrome://tracing open: a track a device.
+
+        Args:
+            path: Where to; an existing file is replaced. Times are written as microseconds, so a
+                timeline in seconds shows true times, and a unit of a simulated one shows as 1 s.
+        """
+        trace = []
+        for index in range(self.num_devices):
+            track = {"ph": "M", "pid": 0, "tid": index}
+            trace.append({**track, "name": "thread_name", "args": {"name": f"device {index}"}})
+            trace.append({**track, "name": "thread_sort_index", "args": {"sort_index": index}})
+        for e in self.events:
+            span = {"ph": "X", "pid": 0, "tid": e.device_index, "name": str(e.action)}
+            trace.append({**span, "ts": e.start * 1e6, "dur": e.duration * 1e6})
+        Path(path).write_text(json.dumps({"traceEvents": trace}), encoding="utf-8")

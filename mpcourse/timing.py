@@ -4,6 +4,7 @@ Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits f
 work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
 """
 
+import functools
 import platform
 import statistics
 import time
@@ -126,27 +127,92 @@ def _time_once(fn: Callable[[], Any], devices: Sequence[DeviceLike] | None) -> f
     return time.perf_counter() - start
 
 
-def measure_timeline(jobs: Sequence[tuple[DeviceLike, object, Callable[[], Any]]]) -> Timeline:
-    """Hand all jobs over at once and record when each ran.
+def measure_over(
+    batches: Mapping[Any, Any],
+    fns: Mapping[str, Callable[[Any], Any]],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> dict[str, list[Timing]]:
+    """Time several functions of a batch, in turns, for each of several batches.
+
+    Args:
+        batches: Size -> the batch that each function is called with.
+        fns: Name -> function of one argument.
+        devices: As for `measure`.
+        warmup: As for `measure`.
+        repeats: As for `measure`.
+
+    Returns:
+        Name -> one `Timing` per batch, in the order of `batches`.
+    """
+    columns: dict[str, list[Timing]] = {name: [] for name in fns}
+    for batch in batches.values():
+        calls = {name: functools.partial(fn, batch) for name, fn in fns.items()}
+        measured = measure_together(calls, devices, warmup=warmup, repeats=repeats)
+        for name, timing in measured.items():
+            columns[name].append(timing)
+    return columns
+
+
+def measure_overlap(
+    jobs: Sequence[Callable[[], Any]], devices: Sequence[DeviceLike], *, repeats: int = 7
+) -> float:
+    """Time all jobs at once, one per device, over the time of the first job alone.
+
+    Args:
+        jobs: Functions without arguments, of equal work.
+        devices: One for each job.
+        repeats: As for `measure`.
+
+    Returns:
+        The ratio of the medians: 1 is full overlap; the number of jobs is none.
+    """
+    places = as_devices(devices)
+    if len(jobs) != len(places):
+        raise ValueError(f"each device gets one job; got {len(jobs)} for {len(places)} devices")
+    pairs = list(zip(places, jobs, strict=True))
+    times = measure_together(
+        {
+            "one": lambda: places[0].run(jobs[0]),
+            "all": lambda: collect([place.submit(job) for place, job in pairs]),
+        },
+        places,
+        repeats=repeats,
+    )
+    return times["all"].median_s / times["one"].median_s
+
+
+Job = tuple[DeviceLike, object, Callable[[], Any]]  # device, label, function without arguments
+
+
+def measure_timeline(*rounds: Sequence[Job]) -> Timeline:
+    """Hand jobs over and record when each ran.
 
     Each device reads the clock itself, when it is idle before the job and again after it.
 
     Args:
-        jobs: (device, label, function) each; jobs of one device run in this order.
+        rounds: One or several lists of (device, label, function). The jobs of a round are handed
+            over at once, when those of the round before have ended; each device keeps their order.
 
     Returns:
         The measured `Timeline` in seconds. Devices are numbered in order of first appearance.
+
+    Raises:
+        ValueError: There is no round, or one without jobs.
     """
-    devices = as_devices([device for device, _, _ in jobs])
-    order = list(dict.fromkeys(devices))
-    results = [
-        device.submit(_clocked, device, fn)
-        for device, (_, _, fn) in zip(devices, jobs, strict=True)
-    ]
-    events = [
-        Event(order.index(device), label, start, end)
-        for device, (_, label, _), (start, end) in zip(devices, jobs, collect(results), strict=True)
-    ]
+    if not rounds or not all(rounds):
+        raise ValueError("jobs is empty; name at least one (device, label, function)")
+    places = [as_devices([device for device, _, _ in jobs]) for jobs in rounds]
+    order = list(dict.fromkeys(place for row in places for place in row))
+    events = []
+    for jobs, row in zip(rounds, places, strict=True):
+        results = [
+            place.submit(_clocked, place, fn) for place, (_, _, fn) in zip(row, jobs, strict=True)
+        ]
+        for place, (_, label, _), times in zip(row, jobs, collect(results), strict=True):
+            events.append(Event(order.index(place), label, *times))
     return Timeline.from_clock(events, len(order))
 
 

@@ -1,0 +1,36 @@
+"""What pytest needs for the notebooks and the unit tests alike.
+
+It stands here because pytest asks only the conftest files above a test, and the cells of a notebook
+are tests in `notebooks/`. That it stands here also puts this folder on pytest's own import path.
+"""
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+# A kernel is a new process, started in notebooks/: this is how it finds the package.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
+
+
+def pytest_report_header() -> str:
+    """Say on what machine the tests ran."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count()
+    return (
+        f"mpcourse: torch {torch.__version__}, CUDA GPUs: {torch.cuda.device_count()}, "
+        f"cores: {cores}, Python {platform.python_version()}"
+    )
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let nbval compare all outputs but stderr, where some machines print notes of their own.
+
+    That no page stores any is checked by tests/test_notebooks.py.
+    """
+    if hasattr(collector, "skip_compare"):
+        collector.skip_compare += ("stderr",)

@@ -1,0 +1,173 @@
+"""`python -m mpcourse lab | test | check | pages`: the front door of the course (page 00).
+
+Needs nothing but Python. A Python that is too old gets a sentence, not a SyntaxError: this file has
+no syntax newer than Python 3.8, and it imports nothing before it has looked at the version.
+"""
+
+import sys
+
+OLDEST_PYTHON = (3, 11)
+
+
+def python_problem(version: tuple) -> str:
+    """Say what to do about a Python that is too old; empty when it is new enough."""
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return ""
+    return (
+        f"mpcourse needs Python 3.11 or newer; {sys.executable} is {version[0]}.{version[1]}.\n"
+        "Install a newer one (python.org, conda or your system's packages) and start with it,\n"
+        "for example: python3.12 -m mpcourse lab"
+    )
+
+
+if python_problem(sys.version_info):
+    sys.exit(python_problem(sys.version_info))
+
+# ruff: noqa: E402 (only a Python that is new enough gets here)
+import argparse
+import importlib.util
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from mpcourse.setup import COURSE, TESTS, SetupError, find_environment
+
+FIRST_PAGE = "notebooks/00_start_here.ipynb"
+
+NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
+Type this first: python3 -m mpcourse lab"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of everything before `--`."""
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    common.add_argument(
+        "--here", action="store_true", help="use the active environment, not .venv in the clone"
+    )
+    parser = argparse.ArgumentParser(
+        prog="python -m mpcourse",
+        description="A course on splitting a neural network over several devices.",
+        epilog="lab, test and pages make the environment .venv in the clone if there is none.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def add(name: str, summary: str, more: str = "", **settings: bool) -> argparse.ArgumentParser:
+        settings |= {"allow_abbrev": False}
+        description = f"{summary}. {more}"
+        return commands.add_parser(
+            name, parents=[common], help=summary, description=description, **settings
+        )
+
+    lab = add("lab", "Open JupyterLab on the first page", "After --: JupyterLab's own options.")
+    lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+    lab.add_argument("--port", type=int, help="the port to serve on; the next free one if taken")
+    add("test", "Run all tests and all pages", "After --: paths and options of pytest.")
+    add("check", "Say what this machine has and whether the installation is sound")
+    add("pages", "Run the pages and save them with their outputs", add_help=False)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        argv: The arguments; those of the command line when `None`.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if "--" in words else len(words)
+    parser = build_parser()
+    options, unknown = parser.parse_known_args(words[:cut])
+    if options.command is None and not unknown:
+        parser.print_help()
+        return 0
+    if unknown and options.command != "pages":
+        parser.error(
+            f"unknown: {' '.join(unknown)} (what JupyterLab or pytest shall get follows --)"
+        )
+    try:
+        return COMMANDS[options.command](options, unknown + words[cut + 1 :])
+    except (SetupError, TimeoutError) as error:
+        print(f"\nmpcourse: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr, flush=True)
+        return 130
+
+
+def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Open JupyterLab on the first page; ends when JupyterLab does."""
+    environment = find_environment(here=options.here)
+    environment.ensure(COURSE)
+    browser = has_display(os.environ, platform=sys.platform) and not options.no_browser
+    if not browser:
+        why = "As you asked," if options.no_browser else "There is no display here, so"
+        print(f"{why} no browser is opened: open the address with token= below in yours.")
+    print("To stop: Ctrl-C, then y.", flush=True)
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return environment.run(
+        *lab_arguments(browser=browser, is_root=is_root, port=options.port), *rest
+    )
+
+
+def has_display(variables: Mapping[str, str], *, platform: str) -> bool:
+    """Tell whether a browser can be opened: Linux needs a display, or BROWSER set."""
+    if platform in ("win32", "darwin"):
+        return True
+    return any(variables.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def lab_arguments(*, browser: bool, is_root: bool, port: int | None) -> list[str]:
+    """Return Python's arguments that start JupyterLab on the first page."""
+    arguments = ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}"]
+    if port is not None:
+        arguments.append(f"--port={port}")
+    if not browser:
+        arguments.append("--no-browser")
+    if is_root:  # in containers; JupyterLab refuses to run as root otherwise
+        arguments.append("--allow-root")
+    return arguments
+
+
+def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Run unit tests and pages under pytest, then say how it went and how long it took."""
+    environment = find_environment(here=options.here)
+    environment.ensure(TESTS)
+    start = time.monotonic()
+    status = environment.run("-m", "pytest", "--nbval", *rest)
+    minutes = (time.monotonic() - start) / 60
+    result = "passed" if status == 0 else f"FAILED (pytest's exit status {status})"
+    print(f"\nTests {result} in {minutes:.1f} minutes.", flush=True)
+    return status
+
+
+def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Say what this machine has and whether the installation is sound.
+
+    Installs nothing; after a failure the next `lab` or `test` lets pip look at everything again.
+    """
+    environment = find_environment(here=options.here)
+    problem = environment.problem(environment.probe())
+    if problem and not options.here:
+        if importlib.util.find_spec("torch") is None:
+            message = NOTHING_INSTALLED.format(folder=environment.folder, problem=problem)
+            raise SetupError(message)
+        environment = find_environment(here=True)
+    status = environment.run("-m", "mpcourse.soundness")
+    if status:
+        environment.forget()
+    return status
+
+
+def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Hand over to `mpcourse.pages`, which runs the pages and saves them."""
+    environment = find_environment(here=options.here)
+    environment.ensure(COURSE)
+    return environment.run(
+        "-c", "from mpcourse import pages as p; import sys; sys.exit(p.main(sys.argv[1:]))", *rest
+    )
+
+
+COMMANDS = {"lab": run_lab, "test": run_test, "check": run_check, "pages": run_pages}
+
+if __name__ == "__main__":
+    sys.exit(main())

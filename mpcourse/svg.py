@@ -1,0 +1,91 @@
+"""The few shapes that the course's pictures are made of, as SVG text. Standard library only.
+
+Colours are those of Okabe and Ito (2008), which colour-blind people can tell apart; every box also
+carries letters, so that no meaning hangs on colour.
+"""
+
+from collections.abc import Iterable
+from html import escape
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+_DARK = {"#0072B2"}  # white letters read better on it; black ones on all the others
+FONT = "font-family:system-ui,sans-serif"
+
+
+class Picture:
+    """An SVG picture that a notebook shows as the value of a cell.
+
+    Attributes:
+        svg: The SVG text.
+        title: What the picture shows, for people who cannot see it.
+    """
+
+    def __init__(self, svg: str, title: str) -> None:
+        self.svg = svg
+        self.title = title
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return f"<picture: {self.title}>"
+
+
+def picture(
+    shapes: Iterable[str], size: tuple[float, float], *, title: str, description: str
+) -> Picture:
+    """Put shapes on a white sheet.
+
+    Args:
+        shapes: SVG elements.
+        size: Width and height in pixels.
+        title: One line, read out by screen readers.
+        description: All that the picture says, in words.
+    """
+    width, height = size
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;{FONT}">'
+    )
+    about = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
+    sheet = f'<rect width="{width:g}" height="{height:g}" rx="6" fill="#ffffff"/>'
+    return Picture("\n".join([head, about, sheet, *shapes, "</svg>"]), title)
+
+
+def box(
+    x: float, y: float, width: float, height: float, *, colour: str, label: str = "", hint: str = ""
+) -> str:
+    """A coloured box with a label in its middle; `hint` shows when the pointer rests on it."""
+    rectangle = (
+        f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" rx="2" '
+        f'fill="{colour}" stroke="#333333" stroke-width="0.6"/>'
+    )
+    ink = "#ffffff" if colour in _DARK else "#000000"
+    size = min(13.0, height * 0.6, 1.6 * width / max(len(label), 1))
+    letters = text(
+        x + width / 2, y + height / 2, label, size=size, anchor="middle", colour=ink, middle=True
+    )
+    return f"<g><title>{escape(hint or label)}</title>{rectangle}{letters if label else ''}</g>"
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: float = 13,
+    anchor: str = "start",
+    colour: str = "#000000",
+    middle: bool = False,
+) -> str:
+    """Words at a point; `middle` puts the middle of the letters there, not their foot."""
+    baseline = ' dominant-baseline="central"' if middle else ""
+    return (
+        f'<text x="{x:.2f}" y="{y:.2f}" font-size="{size:.3g}" text-anchor="{anchor}" '
+        f'fill="{colour}"{baseline}>{escape(words)}</text>'
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, *, colour: str = "#888888") -> str:
+    """A thin straight line."""
+    return f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{colour}" fill="none"/>'

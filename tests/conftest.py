@@ -1,0 +1,20 @@
+"""Seeds and skips of the unit tests."""
+
+import random
+
+import pytest
+import torch
+
+NEEDED_GPUS = {"gpu": 1, "two_gpus": 2}
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, needed in NEEDED_GPUS.items():
+        if item.get_closest_marker(marker) and torch.cuda.device_count() < needed:
+            pytest.skip(f"needs {needed} CUDA GPU(s), this machine has {torch.cuda.device_count()}")

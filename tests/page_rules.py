@@ -1,0 +1,336 @@
+"""What every page keeps to, one rule per function: read this before you write a page.
+
+A rule takes a stored page and yields a sentence for each place that breaks it. Cells are counted
+from 1, text and code together.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from mpcourse.page_format import (
+    BADGES_MARK,
+    KERNELSPEC,
+    badges,
+    bootstrap_source,
+    normalise,
+    read_repository,
+    to_text,
+)
+
+FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
+COMMENT_OR_TAG = re.compile(r"<!--.*?-->|</?[A-Za-z][^>]*>", re.DOTALL)
+IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+ADDRESS = re.compile(r"https?://\S+")
+
+PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users)\b|\b[CD]:\\(?![nrt])")  # not "C:\n"
+MEASURED = re.compile(
+    r"\d\s?(?:ns|µs|us|ms|sec|seconds?|milliseconds?|microseconds?)\b"
+    r"|\d\.\d+\s?s\b|\d\ss\b"  # not "the 1s": that is no time
+    r"|\d[x×](?!\s?\d|\w)|\d\s[x×]\s(?:faster|slower|quicker|as\b)"  # not 3x3: that is a shape
+)
+BANNED_WORD = re.compile(r"\b(?:simply|just|obviously)\b|!", re.IGNORECASE)
+BANNED_CODE = re.compile(
+    r"\b(?:interact|interactive_output|Output)\(|clear_output|tqdm\.auto|NBVAL_"
+)
+DEFINITION = re.compile(r"^\s*(?:async def|def|class)\s+\w", re.MULTILINE)
+NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell and where it stands."""
+
+    position: int
+    node: NotebookNode
+
+    def __str__(self) -> str:
+        first_line = self.source.strip().split("\n")[0]
+        return f"cell {self.position} ({first_line[:50]!r})"
+
+    @property
+    def source(self) -> str:
+        return self.node.source
+
+    @property
+    def tags(self) -> set[str]:
+        return set(self.node.metadata.get("tags", []))
+
+    @property
+    def outputs(self) -> list[NotebookNode]:
+        return self.node.get("outputs", [])
+
+    @property
+    def output_texts(self) -> list[str]:
+        """Everything readable in the outputs; a picture's letters mean nothing."""
+        texts = []
+        for output in self.outputs:
+            data = output.get("data", {})
+            texts += [str(value) for kind, value in data.items() if not is_bitmap(kind)]
+            texts += [output.get(key, "") for key in ("text", "evalue")]
+            texts += output.get("traceback", [])
+        return texts
+
+
+@dataclass(frozen=True)
+class Page:
+    """A stored page: its file's name and text, and the notebook that the text holds."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def load(cls, path: Path) -> "Page":
+        return cls(path.name, path.read_bytes().decode("utf-8"))
+
+    @cached_property
+    def notebook(self) -> NotebookNode:
+        return nbformat.v4.reads(self.text)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return [Cell(i, node) for i, node in enumerate(self.notebook.cells, start=1)]
+
+    @property
+    def code(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.node.cell_type == "code"]
+
+    @property
+    def texts(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.node.cell_type == "markdown"]
+
+
+Rule = Callable[[Page], Iterator[str]]
+
+
+def is_bitmap(kind: str) -> bool:
+    return kind in ("image/png", "image/jpeg")
+
+
+def readable(source: str) -> str:
+    """The text of a Markdown cell: without code blocks, tags, pictures and addresses."""
+    for pattern in (FENCED, COMMENT_OR_TAG, IMAGE):
+        source = pattern.sub(" ", source)
+    source = LINK.sub(r"\1", source)
+    return ADDRESS.sub(" ", source)
+
+
+def prose(source: str) -> str:
+    """The readable text without `code` and $formulas$."""
+    return INLINE_CODE_OR_MATH.sub(" ", readable(source))
+
+
+def count_words(source: str) -> int:
+    return len(re.findall(r"\S*\w\S*", readable(source)))
+
+
+# The stored file
+
+
+def is_as_the_command_saves_it(page: Page) -> Iterator[str]:
+    if page.text != to_text(normalise(page.notebook)):
+        yield "the file differs from what `python -m mpcourse pages` saves (ids, metadata, layout)"
+
+
+def has_no_widget_state(page: Page) -> Iterator[str]:
+    if "widgets" in page.notebook.metadata:
+        yield "metadata.widgets is stored: GitHub shows such a page as an invalid notebook"
+
+
+def has_kernelspec_python3(page: Page) -> Iterator[str]:
+    notebook = page.notebook
+    if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
+        yield f"format {notebook.nbformat}.{notebook.nbformat_minor}, not 4.5"
+    for key, wanted in {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}.items():
+        if notebook.metadata.get(key) != wanted:
+            yield f"metadata.{key} is {notebook.metadata.get(key)}, not {wanted}"
+
+
+def has_consecutive_execution_counts(page: Page) -> Iterator[str]:
+    for wanted, cell in enumerate(page.code, start=1):
+        counts = [o.execution_count for o in cell.outputs if o.output_type == "execute_result"]
+        for count in (cell.node.execution_count, *counts):
+            if count != wanted:
+                yield f"{cell} has execution count {count}, not {wanted}"
+
+
+# The outputs
+
+
+def has_errors_only_where_tagged(page: Page) -> Iterator[str]:
+    for cell in page.code:
+        if "raises-exception" not in cell.tags:
+            for output in cell.outputs:
+                if output.output_type == "error":
+                    yield f"{cell} shows {output.ename}: {output.evalue}"
+
+
+def has_no_stderr(page: Page) -> Iterator[str]:
+    for cell in page.code:
+        for output in cell.outputs:
+            if output.get("name") == "stderr":
+                yield f"{cell} wrote to stderr: {output.text.strip()[:200]}"
+
+
+def has_no_absolute_paths(page: Page) -> Iterator[str]:
+    for cell in page.cells:
+        for match in PATH.finditer("\n".join([cell.source, *cell.output_texts])):
+            yield f"{cell} names a path of one machine: {match.string[match.start() :][:40]!r}"
+
+
+def has_no_host_name(page: Page) -> Iterator[str]:
+    host = re.compile(rf"(?<!\w){re.escape(socket.gethostname())}(?!\w)")
+    for cell in page.code:
+        if socket.gethostname() != "localhost" and host.search("\n".join(cell.output_texts)):
+            yield f"{cell} prints the name of this machine, {socket.gethostname()}"
+
+
+# Title and set-up
+
+
+def has_one_title(page: Page) -> Iterator[str]:
+    first = page.cells[0]
+    title = re.match(r"# (\d\d) (\S.*)", first.source)
+    number, *words = re.findall(r"[a-z0-9]+", page.name.removesuffix(".ipynb").lower())
+    if first.node.cell_type != "markdown" or not title:
+        yield f"{first} has to be Markdown that starts with `# {number} Title`"
+    elif title[1] != number or not set(words) & set(re.findall(r"[a-z0-9]+", title[2].lower())):
+        yield f"the title {title[0]!r} does not fit the file {page.name}"
+    for cell in page.texts:
+        allowed = 1 if cell.position == 1 else 0
+        if len(re.findall(r"^# ", FENCED.sub("", cell.source), re.MULTILINE)) > allowed:
+            yield f"{cell} holds a second H1"
+
+
+def has_badges_of_its_own(page: Page) -> Iterator[str]:
+    line = badges(read_repository(), page.name)
+    if page.cells[0].source.split("\n")[1:3] != ["", line]:
+        yield f"below the H1 there has to be an empty line and then {line}"
+    for cell in page.texts[1:]:
+        if BADGES_MARK in cell.source:
+            yield f"{cell} holds badges too"
+
+
+def has_the_bootstrap_cell(page: Page) -> Iterator[str]:
+    tagged = [cell for cell in page.code if "bootstrap" in cell.tags]
+    if tagged != page.code[:1]:
+        yield "the first code cell, and no other, has the tag `bootstrap`"
+    for cell in tagged:
+        if cell.source != bootstrap_source(read_repository()):
+            yield f"{cell} differs from `bootstrap_source`; run `python -m mpcourse pages`"
+
+
+# Sizes
+
+
+def has_35_to_60_cells(page: Page) -> Iterator[str]:
+    if not 35 <= len(page.cells) <= 60:
+        yield f"the page has {len(page.cells)} cells; 35 to 60 read well"
+
+
+def has_1000_to_1800_words(page: Page) -> Iterator[str]:
+    words = sum(count_words(cell.source) for cell in page.texts)
+    if not 1000 <= words <= 1800:
+        yield f"the page has {words} words of text; 1,000 to 1,800 read well"
+
+
+def has_short_text_cells(page: Page) -> Iterator[str]:
+    for cell in page.texts:
+        if count_words(cell.source) > 80:
+            yield f"{cell} has {count_words(cell.source)} words; at most 80"
+
+
+def has_short_code_cells(page: Page) -> Iterator[str]:
+    for cell in page.code:
+        lines = len(cell.source.splitlines())
+        limit = 12 if NOT_COMPARED & cell.tags else 20
+        if lines > limit:
+            kind = "that nbval does not compare " if limit == 12 else ""
+            yield f"{cell} has {lines} lines; a cell {kind}has at most {limit}"
+
+
+# What is asked and what is checked
+
+
+def asks_six_questions_in_1000_words(page: Page) -> Iterator[str]:
+    words = sum(count_words(cell.source) for cell in page.texts)
+    questions = sum(prose(cell.source).count("?") for cell in page.texts)
+    if 1000 * questions < 6 * words:
+        yield f"the page asks {questions} questions in {words} words; at least 6 in 1,000"
+
+
+def is_compared_in_at_least_half_of_its_code(page: Page) -> Iterator[str]:
+    ignored = [cell for cell in page.code if NOT_COMPARED & cell.tags]
+    if 2 * len(ignored) > len(page.code):
+        yield f"{len(ignored)} of {len(page.code)} code cells are not compared; at most half"
+
+
+def defines_little(page: Page) -> Iterator[str]:
+    own = [c for c in page.code if DEFINITION.search(c.source) and "exercise" not in c.tags]
+    if 5 * len(own) > len(page.code):
+        yield (
+            f"{len(own)} of {len(page.code)} code cells define a function or class, at most a "
+            f"fifth (the rest belongs in mpcourse): {', '.join(map(str, own))}"
+        )
+
+
+def has_a_check_after_every_exercise(page: Page) -> Iterator[str]:
+    for cell, following in zip(page.code, [*page.code[1:], None], strict=True):
+        if "exercise" in cell.tags and (following is None or "check" not in following.tags):
+            yield f"{cell} is an exercise; the next code cell has to have the tag `check`"
+
+
+# Words
+
+
+def types_no_measured_numbers(page: Page) -> Iterator[str]:
+    for cell in page.texts:
+        if not re.search(r"\bquoted\b", cell.source, re.IGNORECASE):
+            for match in MEASURED.finditer(prose(cell.source)):
+                yield f"{cell} types a measured number, {match[0]!r}: print it, or say it is quoted"
+
+
+def has_no_banned_words(page: Page) -> Iterator[str]:
+    for cell in page.texts:
+        for match in BANNED_WORD.finditer(prose(cell.source)):
+            yield f"{cell} says {match[0]!r}"
+
+
+def has_no_banned_code(page: Page) -> Iterator[str]:
+    for cell in page.code:
+        for match in BANNED_CODE.finditer(cell.source):
+            yield f"{cell} uses {match[0]!r}: nbval cannot compare it, or GitHub cannot show it"
+
+
+RULES: tuple[Rule, ...] = (
+    is_as_the_command_saves_it,
+    has_no_widget_state,
+    has_kernelspec_python3,
+    has_consecutive_execution_counts,
+    has_errors_only_where_tagged,
+    has_no_stderr,
+    has_no_absolute_paths,
+    has_no_host_name,
+    has_one_title,
+    has_badges_of_its_own,
+    has_the_bootstrap_cell,
+    has_35_to_60_cells,
+    has_1000_to_1800_words,
+    has_short_text_cells,
+    has_short_code_cells,
+    asks_six_questions_in_1000_words,
+    is_compared_in_at_least_half_of_its_code,
+    defines_little,
+    has_a_check_after_every_exercise,
+    types_no_measured_numbers,
+    has_no_banned_words,
+    has_no_banned_code,
+)

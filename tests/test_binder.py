@@ -1,0 +1,85 @@
+"""binder/ says exactly what a Binder image holds, and Binder's own tool reads it that way."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BINDER = ROOT / "binder"
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>\d+(\.\d+)+)(?P<build>\+[a-z0-9]+)?")
+
+
+def requirement_lines() -> list[str]:
+    lines = (BINDER / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def pins() -> dict[str, re.Match]:
+    lines = [line for line in requirement_lines() if not line.startswith("--")]
+    return {line.split("==")[0]: PIN.fullmatch(line) for line in lines}
+
+
+def test_every_requirement_is_pinned_to_one_version():
+    assert [name for name, match in pins().items() if match is None] == []
+
+
+def test_everything_that_the_course_needs_is_there():
+    course = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    needed = {match[1] for match in re.finditer(r"^([a-z]+)>=", course, flags=re.MULTILINE)}
+    assert needed >= {"torch", "jupyterlab"}
+    assert set(pins()) == needed
+
+
+def test_pins_lie_in_the_ranges_of_the_course():
+    requirements = pytest.importorskip("packaging.requirements", reason="needs packaging")
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if ">=" in line:
+            allowed = requirements.Requirement(line.split("#")[0].strip())
+            assert allowed.specifier.contains(pins()[allowed.name]["version"]), line
+
+
+def test_torch_and_torchvision_are_cpu_wheels_of_one_release():
+    torch, vision = pins()["torch"], pins()["torchvision"]
+    assert torch["build"] == vision["build"] == "+cpu"
+    # torchvision's minor number has been torch's plus 15 since torch 2.0 and torchvision 0.15.
+    torch_major, torch_minor, torch_patch = map(int, torch["version"].split("."))
+    vision_major, vision_minor, vision_patch = map(int, vision["version"].split("."))
+    assert (torch_major, vision_major) == (2, 0)
+    assert vision_minor == torch_minor + 15
+    assert vision_patch == torch_patch
+
+
+def test_cpu_wheels_come_from_an_extra_index():
+    options = [line for line in requirement_lines() if line.startswith("--")]
+    assert options == ["--extra-index-url https://download.pytorch.org/whl/cpu"]
+
+
+def test_post_build_stops_at_the_first_failure_and_leaves_torch_alone():
+    lines = (BINDER / "postBuild").read_text(encoding="utf-8").splitlines()
+    commands = [line for line in lines[1:] if line and not line.startswith("#")]
+    assert lines[0] == "#!/bin/bash"
+    assert commands[0] == "set -e"
+    assert [line for line in commands if "pip install" in line and "--no-deps" not in line] == []
+    assert any(line.startswith("pip install --no-deps -e .") for line in commands)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no executable bit")
+def test_post_build_is_executable():
+    assert os.access(BINDER / "postBuild", os.X_OK)
+
+
+def test_repo2docker_reads_these_files_without_a_docker_daemon():
+    if importlib.util.find_spec("repo2docker") is None:
+        pytest.skip("jupyter-repo2docker is not installed (tests/requirements.txt)")
+    command = [sys.executable, "-m", "repo2docker", "--no-build", "--debug", "."]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    said = answer.stdout + answer.stderr
+    assert answer.returncode == 0, said
+    assert "Building conda environment for python=3.12" in said
+    assert 'install --no-cache-dir -r "binder/requirements.txt"' in said
+    assert "RUN ./binder/postBuild" in said

@@ -1,0 +1,283 @@
+"""Every page in a real JupyterLab and browser: it runs, and its widgets obey the keyboard."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from mpcourse.page_format import ROOT, bootstrap_source, normalise, read_repository, to_text
+from mpcourse.pages import find_pages
+
+pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
+
+from lab import SCREEN, OpenPage, Server, copy_course, running_lab, wait_for
+from playwright.sync_api import Browser, ElementHandle, sync_playwright
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ARTEFACTS = ROOT / "tests/artefacts"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+REACTION_LIMIT_S = 5
+
+# The controls that a reader can use.
+FIND_CONTROLS = """() => [...document.querySelectorAll(
+  '.jp-Notebook .jp-OutputArea-output :is(select, button, input, textarea, [role=slider])'
+)].filter(element => !element.disabled && element.getClientRects().length)"""
+
+KIND = """element => {
+  if (element.getAttribute('role') === 'slider' || element.type === 'range') return 'slider';
+  if (!element.classList.contains('widget-toggle-button')) return element.type;
+  return element.closest('.widget-toggle-buttons') ? 'choice' : 'toggle';
+}"""
+
+LABEL = """element => {
+  const words = element.closest('.jupyter-widgets')?.innerText.trim().split('\\n')[0];
+  return words || element.title || element.placeholder || 'without a label';
+}"""
+
+VALUE = """element => {
+  if (element.getAttribute('role') === 'slider') return element.getAttribute('aria-valuenow');
+  if (['radio', 'checkbox'].includes(element.type)) return element.checked;
+  if (element.tagName === 'SELECT') return [...element.options].map(o => o.selected).join();
+  if (element.tagName === 'BUTTON') return element.classList.contains('mod-active');
+  return element.value;
+}"""
+
+# The pictures in the output that holds a control; where there are none, what its HTML says.
+PICTURE = """element => {
+  const output = element.closest('.jp-OutputArea-output');
+  for (const kind of ['svg', '.widget-html-content']) {
+    const parts = [...output.querySelectorAll(kind)];
+    if (parts.length) return parts.map(part => part.innerHTML).join();
+  }
+  return null;
+}"""
+
+AT_MAXIMUM = """element => Number(element.getAttribute('aria-valuenow') ?? element.value)
+  >= Number(element.getAttribute('aria-valuemax') ?? element.max)"""
+
+# Puts the focus where a reader's is who comes to the output with the Tab key.
+FOCUS_BEFORE = """element => {
+  document.getElementById('before-output')?.remove();
+  const start = document.createElement('span');
+  start.id = 'before-output';
+  start.tabIndex = 0;
+  element.closest('.jp-OutputArea-output').prepend(start);
+  start.focus();
+}"""
+
+# Keys that change a control's value, tried in this order. A button has no value. The arrow keys of
+# lists and radio buttons are JupyterLab's own: they go to the next cell.
+KEYS = {
+    "select-one": ["End", "Home"],
+    "select-multiple": ["End", "Home"],
+    "number": ["ArrowUp", "ArrowDown"],
+    "toggle": ["Space"],
+    "choice": ["Space"],
+    "radio": ["Space"],
+    "checkbox": ["Space"],
+    "text": ["1"],
+    "textarea": ["1"],
+}
+
+
+def check_page(page: OpenPage, *, artefacts: Path) -> None:
+    """Run a page, move everything on it that moves, and keep pictures of before and after."""
+    name = page.path.stem
+    page.screenshot(artefacts / f"{name}-1-opened.png")
+    page.run_all()
+    page.screenshot(artefacts / f"{name}-2-run.png")
+    check_outputs(page.saved(), name)
+    for control in find_controls(page):
+        check_control(page, control)
+    page.wait_until_idle()
+    page.screenshot(artefacts / f"{name}-3-moved.png")
+    check_outputs(page.saved(), name)
+
+
+def check_outputs(notebook: NotebookNode, name: str) -> None:
+    for position, cell in enumerate(notebook.cells, start=1):
+        if cell.cell_type != "code":
+            continue
+        for output in cell.outputs:
+            allowed = "raises-exception" in cell.metadata.get("tags", [])
+            assert output.output_type != "error" or allowed, (
+                f"{name}, cell {position}: {output.ename}: {output.evalue}"
+            )
+        assert cell.execution_count, f"{name}, cell {position} did not run"
+
+
+def find_controls(page: OpenPage) -> list[ElementHandle]:
+    elements = page.tab.evaluate_handle(FIND_CONTROLS)
+    return [handle.as_element() for handle in elements.get_properties().values()]
+
+
+def check_control(page: OpenPage, control: ElementHandle) -> None:
+    """Reach a control with the Tab key and change it with the keys that it is made for."""
+    kind = control.evaluate(KIND)
+    what = f"{page.path.stem}: the {kind} {control.evaluate(LABEL)!r}"
+    tab_to(page, control, what=what)
+    if kind == "slider":
+        check_slider(page, control, what=what)
+    elif kind in KEYS and not (kind in ("choice", "radio") and control.evaluate(VALUE)):
+        check_change(page, control, keys=KEYS[kind], what=what)
+    elif kind in ("submit", "button"):
+        page.tab.keyboard.press("Space")
+    page.wait_until_idle()
+
+
+def tab_to(page: OpenPage, control: ElementHandle, *, what: str) -> None:
+    control.evaluate(FOCUS_BEFORE)
+    for _ in range(100):
+        page.tab.keyboard.press("Tab")
+        if control.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"{what} cannot be reached with the Tab key")
+
+
+def check_slider(page: OpenPage, slider: ElementHandle, *, what: str) -> None:
+    """One step on, or back from the end: the value and the picture change."""
+    picture = slider.evaluate(PICTURE)
+    assert picture is not None, f"{what} has no picture"
+    key = "ArrowLeft" if slider.evaluate(AT_MAXIMUM) else "ArrowRight"
+    check_change(page, slider, keys=[key], what=what)
+    changed = lambda: slider.evaluate(PICTURE) != picture  # noqa: E731
+    wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change its picture")
+
+
+def check_change(page: OpenPage, control: ElementHandle, *, keys: list[str], what: str) -> None:
+    before: Any = control.evaluate(VALUE)
+    for key in keys:
+        page.tab.keyboard.press(key)
+        if control.evaluate(VALUE) != before:
+            return
+    changed = lambda: control.evaluate(VALUE) != before  # noqa: E731
+    wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change at {' or '.join(keys)}")
+
+
+# Pages of our own: one that does everything right, and one for each thing that can be wrong.
+
+SLIDER = """\
+from ipywidgets import HTML, IntSlider, VBox
+
+slider, view = IntSlider(value={value}, min=1, max=5, description="rows"), HTML()
+
+
+def draw(change=None):
+    view.value = f'<svg width="200" height="30"><rect width="{{30 * {shown}}}" height="30"/></svg>'
+
+
+slider.observe(draw, names="value")
+draw()
+VBox([slider, view])"""
+MOVING = SLIDER.format(value=3, shown="slider.value")
+OTHERS = """\
+import ipywidgets as w
+
+two = ["one", "two"]
+small = [w.Dropdown(options=two), w.RadioButtons(options=two), w.Select(options=two)]
+small += [w.ToggleButtons(options=two), w.ToggleButton(description="on"), w.Checkbox()]
+small += [w.Text(), w.Textarea(), w.IntText(), w.BoundedIntText(value=5, max=5), w.Button()]
+w.VBox(small)"""
+TRIALS: dict[str, tuple[list[NotebookNode], str]] = {
+    "moving": ([new_code_cell(MOVING), new_code_cell(OTHERS)], ""),
+    "at_the_end": ([new_code_cell(SLIDER.format(value=5, shown="slider.value"))], ""),
+    "stuck": (
+        [new_code_cell(SLIDER.format(value=3, shown="1"))],
+        "waited 5 s for stuck: the slider 'rows' to change its picture",
+    ),
+    "bare": (
+        [new_code_cell("from ipywidgets import IntSlider\n\nIntSlider(description='guess')")],
+        "bare: the slider 'guess' has no picture",
+    ),
+    "failing": (
+        [new_code_cell("1 / 0"), new_code_cell("1")],
+        "failing, cell 3: ZeroDivisionError: division by zero",
+    ),
+    "announced": (
+        [new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}), new_code_cell("1")],
+        "",
+    ),
+    "no_tab": (
+        [new_code_cell("from IPython.display import HTML\n\nHTML('<input tabindex=-1>')")],
+        "no_tab: the text 'without a label' cannot be reached with the Tab key",
+    ),
+    "no_effect": (
+        [new_code_cell("from IPython.display import HTML\n\nHTML('<input readonly>')")],
+        "waited 5 s for no_effect: the text 'without a label' to change at 1",
+    ),
+}
+
+
+def write_trials(folder: Path) -> None:
+    folder.mkdir()
+    for name, (cells, _) in TRIALS.items():
+        setup = new_code_cell(bootstrap_source(read_repository()))
+        notebook = normalise(new_notebook(cells=[new_markdown_cell("# 99 Trial"), setup, *cells]))
+        (folder / f"{name}.ipynb").write_text(to_text(notebook), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        of_playwright = playwright.chromium.executable_path
+        program = next(filter(None, map(shutil.which, [*BROWSERS, of_playwright])), None)
+        if program is None:
+            pytest.skip(f"no browser found; looked for {', '.join(BROWSERS)}")
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("lab") / "course"
+    copy_course(folder)
+    write_trials(folder / "trials")
+    with running_lab(folder) as server:
+        yield server
+
+
+def open_and_check(browser: Browser, server: Server, name: str, *, artefacts: Path) -> None:
+    with browser.new_context(viewport=SCREEN) as context:
+        context.set_default_timeout(30_000)
+        check_page(OpenPage(context.new_page(), server, name), artefacts=artefacts)
+
+
+@pytest.mark.parametrize("path", find_pages([]), ids=lambda path: path.stem)
+def test_page_runs_and_its_widgets_obey_the_keyboard(path: Path, browser: Browser, server: Server):
+    open_and_check(browser, server, f"notebooks/{path.name}", artefacts=ARTEFACTS)
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_a_trial_page_passes_or_says_what_is_wrong(
+    name: str, browser: Browser, server: Server, tmp_path: Path
+):
+    page, problem = f"trials/{name}.ipynb", TRIALS[name][1]
+    if not problem:
+        open_and_check(browser, server, page, artefacts=tmp_path)
+        assert sorted(file.name for file in tmp_path.iterdir()) == [
+            f"{name}-{step}.png" for step in ("1-opened", "2-run", "3-moved")
+        ]
+        return
+    with pytest.raises(AssertionError) as error:
+        open_and_check(browser, server, page, artefacts=tmp_path)
+    assert problem in str(error.value)
+
+
+def test_the_server_and_its_kernels_end(browser: Browser, tmp_path: Path):
+    (tmp_path / "course").mkdir()
+    with running_lab(tmp_path / "course") as server:
+        assert server.ask("/api/kernels", method="POST") == 201
+        [connection] = list((tmp_path / "jupyter_runtime_dir").glob("kernel-*.json"))
+    assert server.process.poll() is not None
+    assert not connection.exists()
+    assert server.ask("/api/status") is None
