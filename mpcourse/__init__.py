@@ -10,10 +10,16 @@ The map, from the ground up (imports point down only):
 | `simulate`                     | a schedule with costs becomes a `Timeline`                |
 | `results`, `workers`, `lanes`  | the thread that owns a device, and what it owes           |
 | `devices`                      | `get_devices`, `describe_devices`, `synchronize`          |
+| `modes`                        | gradients, inference, autocast: carried into the workers  |
 | `timing`, `work`               | `measure` -> `Timing`, `measure_timeline`; jobs to time   |
 | `scatter_gather`               | cut a batch over devices, bring the pieces together       |
 | `replicate`, `parallel_apply`  | copy a module; run the copies at the same time            |
 | `data_parallel`, `anatomy`     | the four verbs put together; where their time goes        |
+| `microbatch`, `losses`         | cut a mini-batch; add up the losses of its parts          |
+| `splits`, `resnet`             | models cut into stages; ResNet50 over two devices         |
+| `stage`, `clocks`              | one stage and what it keeps; when its actions ran         |
+| `engine`, `pipeline`           | run a schedule over stages, and measure its `Timeline`    |
+| `named_schedules`              | schedules by name                                         |
 | `mnist`                        | the MNIST sample that the course ships                    |
 | `svg`, `figures`, `source`     | data in, pictures out; source without its docstrings      |
 | `widgets`                      | thin ipywidgets shells around `figures`                   |

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from mpcourse.devices import Device, DeviceLike, as_devices
+from mpcourse.modes import capture_modes, modes_set
 from mpcourse.results import collect
 
 
@@ -45,7 +46,7 @@ def parallel_apply(
     _check_lengths(modules=modules, inputs=inputs, kwargs_tup=kwargs_tup, devices=devices)
     places = as_devices(devices)
     calls = zip(modules, inputs, kwargs_tup, places, strict=True)
-    modes = _modes(places)
+    modes = capture_modes(places)
     return collect(
         [
             place.submit(_apply, index, module, arguments, kwargs, place, modes)
@@ -64,29 +65,12 @@ def _apply(
 ) -> Any:
     if not isinstance(arguments, tuple | list):
         arguments = (arguments,)
-    kind = device.device.type
-    autocast, dtype = modes[kind]
     try:
-        with (
-            torch.inference_mode(modes["inference"]),  # first: it sets the grad mode too
-            torch.set_grad_enabled(modes["grad"]),
-            torch.autocast(kind, dtype=dtype, enabled=autocast),
-        ):
+        with modes_set(modes, device.device.type):
             return module(*arguments, **kwargs)
     except Exception as error:
         error.add_note(f"raised in replica {index} on {device}")
         raise
-
-
-def _modes(devices: Sequence[Device]) -> dict[str, Any]:
-    """The caller's modes, which belong to its thread and so must be carried into the workers'."""
-    modes: dict[str, Any] = {
-        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-        for kind in {device.device.type for device in devices}
-    }
-    modes["grad"] = torch.is_grad_enabled()
-    modes["inference"] = torch.is_inference_mode_enabled()
-    return modes
 
 
 def _place_of(arguments: Any) -> torch.device | None:

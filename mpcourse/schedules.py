@@ -106,8 +106,8 @@ def interleaved_schedule(
     Args:
         num_devices: Devices, 1 or more.
         num_microbatches: Micro-batches, 1 or more. There are num_microbatches // num_devices rounds
-            (at least one), and they must be of the same size: any number up to
-            2 num_devices - 1 will do, and every multiple of num_devices.
+            (at least one), and they must be of the same size. That takes any number up to
+            2 num_devices - 1, every multiple of num_devices, and some in between.
         stages_per_device: Stages on each device, 1 or more.
 
     Raises:

@@ -19,6 +19,7 @@ from typing import Literal
 from mpcourse.setup import ROOT
 
 GIB = 2**30
+KERNEL_CODE = "import sys"
 LIMIT_S = 90.0  # a first start from a slow disk takes half a minute
 
 INSTALL = "python3 -m mpcourse lab installs what is missing (--here: where you are now)"
@@ -144,7 +145,7 @@ def check_kernel() -> list[Finding]:
     )
     try:
         facts = {"facts": "[1 + 1, sys.prefix]"}
-        reply = client.execute_interactive("import sys", user_expressions=facts, timeout=LIMIT_S)
+        reply = client.execute_interactive(KERNEL_CODE, user_expressions=facts, timeout=LIMIT_S)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

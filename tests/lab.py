@@ -180,9 +180,12 @@ class OpenPage:
         """Save the page, and return what JupyterLab wrote."""
         before = self.path.stat().st_mtime_ns
         self.choose("File", "docmanager:save")
-        changed = lambda: self.path.stat().st_mtime_ns > before  # noqa: E731
-        wait_for(changed, limit_s=START_LIMIT_S, what=f"{self.path.name} to be saved")
-        return read(self.path)
+
+        def whole() -> NotebookNode | None:
+            with contextlib.suppress(json.JSONDecodeError):  # it is still being written
+                return read(self.path) if self.path.stat().st_mtime_ns > before else None
+
+        return wait_for(whole, limit_s=START_LIMIT_S, what=f"{self.path.name} to be saved")
 
     def screenshot(self, file: Path) -> None:
         """Take a picture of the whole page, not only of what fits on a screen."""

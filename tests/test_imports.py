@@ -15,12 +15,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 
 # A module imports from the layers above its own line only. A new module has to be placed here.
 LAYERS: tuple[set[str], ...] = (
-    {"timeline", "results", "actions", "microbatch", "svg", "source"},
-    {"workers", "validate", "zero_bubble", "figures"},
+    {"timeline", "results", "actions", "microbatch", "losses", "stage", "svg", "source"},
+    {"workers", "validate", "zero_bubble", "figures", "clocks"},
     {"lanes", "schedules"},
-    {"devices", "simulate"},
-    {"timing", "scatter_gather", "replicate", "parallel_apply", "mnist", "work"},
-    {"data_parallel", "anatomy"},
+    {"devices", "simulate", "named_schedules"},
+    {"modes"},
+    {"timing", "scatter_gather", "replicate", "parallel_apply", "engine", "mnist", "work"},
+    {"data_parallel", "anatomy", "splits", "pipeline"},
+    {"resnet"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line
     {"setup"},
@@ -32,7 +34,7 @@ LAYER_OF = {name: index for index, layer in enumerate(LAYERS) for name in layer}
 # These run, or can be read, without anything installed.
 STANDARD_LIBRARY_ONLY = {
     *("__init__", "__main__", "setup", "shell", "svg", "timeline"),
-    *("actions", "validate", "zero_bubble", "schedules", "simulate", "microbatch"),
+    *("actions", "validate", "zero_bubble", "schedules", "named_schedules", "simulate"),
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 FOR_PAGES_ONLY = {"widgets", "checks"}  # notebooks import them, and they each other

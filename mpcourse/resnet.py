@@ -1,0 +1,110 @@
+"""ResNet50 over two devices: one after the other, and pipelined in the forward (pages 05 and 06).
+
+Source: PyTorch's tutorial on single-machine model parallelism, and torchvision/models/resnet.py.
+Unlike the tutorial's, these register no parameter twice: their `state_dict` is torchvision's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision.models.resnet import Bottleneck, ResNet
+
+from mpcourse.devices import DeviceLike
+from mpcourse.modes import capture_modes, modes_set
+from mpcourse.splits import two_devices
+
+FRONT = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
+BACK = ("layer3", "layer4", "avgpool")
+
+
+class ModelParallelResNet50(ResNet):
+    """ResNet50 with its first half on one device and its second half on another.
+
+    Args:
+        devices: Two devices; `get_devices(2)` when `None`.
+        num_classes: Size of the output.
+    """
+
+    def __init__(
+        self, devices: Sequence[DeviceLike] | None = None, num_classes: int = 1000
+    ) -> None:
+        devices = two_devices(devices)
+        super().__init__(Bottleneck, [3, 4, 6, 3], num_classes=num_classes)
+        self.devices = devices
+        for name in FRONT:
+            getattr(self, name).to(devices[0].device)
+        for name in (*BACK, "fc"):
+            getattr(self, name).to(devices[1].device)
+
+    def front(self, images: torch.Tensor) -> torch.Tensor:
+        """The half on the first device: (N, 3, H, W) to (N, 512, H / 8, W / 8)."""
+        images = images.to(self.devices[0].device)
+        for name in FRONT:
+            images = getattr(self, name)(images)
+        return images
+
+    def back(self, features: torch.Tensor) -> torch.Tensor:
+        """The half on the second device: to (N, num_classes)."""
+        features = features.to(self.devices[1].device)
+        for name in BACK:
+            features = getattr(self, name)(features)
+        return self.fc(torch.flatten(features, 1))  # flatten also takes channels_last
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Run one half after the other, each in its device's worker: one of them always waits."""
+        features = self._submit(0, self.front, images).result()
+        return self._submit(1, self.back, features).result()
+
+    def _submit(self, index: int, half: Any, value: torch.Tensor) -> Any:
+        """Hand one half to its device, with the caller's modes."""
+        device = self.devices[index]
+        modes = capture_modes([device])
+
+        def run() -> torch.Tensor:
+            with modes_set(modes, device.device.type):
+                return half(value)
+
+        return device.submit(run)
+
+    def stages(self) -> list[nn.Sequential]:
+        """The two halves as modules for a `Pipeline`; they share this model's parameters."""
+        front = nn.Sequential(*(getattr(self, name) for name in FRONT))
+        back = nn.Sequential(*(getattr(self, name) for name in BACK), nn.Flatten(), self.fc)
+        return [front, back]
+
+
+class PipelineParallelResNet50(ModelParallelResNet50):
+    """The same, with the batch cut up so that both devices work at the same time in the forward.
+
+    The backward is left to autograd: with two GPUs each has a thread of its own there, but for CPU
+    tensors one thread does it all. `Pipeline` is what overlaps the backward everywhere.
+
+    Args:
+        split_size: Samples in each piece, 1 or more; the last may have fewer.
+        devices: Two devices; `get_devices(2)` when `None`.
+        num_classes: Size of the output.
+    """
+
+    def __init__(
+        self,
+        split_size: int = 20,
+        devices: Sequence[DeviceLike] | None = None,
+        num_classes: int = 1000,
+    ) -> None:
+        if isinstance(split_size, bool) or not isinstance(split_size, int) or split_size < 1:
+            raise ValueError(f"split_size is a whole number of samples from 1; got {split_size!r}")
+        super().__init__(devices, num_classes)
+        self.split_size = split_size
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """While the second device runs its half on one piece, the first runs the next piece."""
+        pieces = iter(images.split(self.split_size))
+        features = self._submit(0, self.front, next(pieces)).result()
+        outputs = []
+        for piece in pieces:
+            outputs.append(self._submit(1, self.back, features))
+            features = self._submit(0, self.front, piece).result()
+        outputs.append(self._submit(1, self.back, features))
+        return torch.cat([output.result() for output in outputs])
