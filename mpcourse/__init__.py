@@ -20,6 +20,7 @@ The map, from the ground up (imports point down only):
 | `stage`, `clocks`              | one stage and what it keeps; when its actions ran         |
 | `engine`, `pipeline`           | run a schedule over stages, and measure its `Timeline`    |
 | `named_schedules`              | schedules by name                                         |
+| `benchmark`                    | what workers and engine cost, and what they gain          |
 | `mnist`                        | the MNIST sample that the course ships                    |
 | `svg`, `figures`, `source`     | data in, pictures out; source without its docstrings      |
 | `widgets`                      | thin ipywidgets shells around `figures`                   |

@@ -72,8 +72,8 @@ class CpuLane(Lane):
 
     def enter(self) -> None:
         """One thread: a core that stands in for a device must not borrow the other cores."""
-        torch.get_num_threads()  # a thread takes the default at its first question, not later
         torch.set_num_threads(1)
+        # asking matters: a thread takes the default at its first question, and it changes back
         if torch.get_num_threads() != 1:
             raise RuntimeError("torch ignores set_num_threads(1) in this worker's thread")
 

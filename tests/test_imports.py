@@ -23,6 +23,7 @@ LAYERS: tuple[set[str], ...] = (
     {"timing", "scatter_gather", "replicate", "parallel_apply", "engine", "mnist", "work"},
     {"data_parallel", "anatomy", "splits", "pipeline"},
     {"resnet"},
+    {"benchmark"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line
     {"setup"},
