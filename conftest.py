@@ -6,6 +6,7 @@ are tests in `notebooks/`. That it stands here also puts this folder on pytest's
 
 import os
 import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ import torch
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, as in a terminal: the tests of interrupts send it.
+
+    A shell starts what it puts into the background with that signal ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

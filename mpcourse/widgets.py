@@ -75,7 +75,7 @@ def scatter_explorer(rows: int = 7, devices: int = 3) -> Explorer:
     controls = {
         "rows": slider("size of the batch", rows, 1, 16),
         "devices": slider("devices", devices, 1, 8),
-        "dim": ipywidgets.Dropdown(
+        "dim": ipywidgets.ToggleButtons(  # arrow keys in a Dropdown would move to another cell
             options=[("0: cut the rows", 0), ("1: cut the columns", 1)], description="dim"
         ),
     }

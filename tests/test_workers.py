@@ -261,6 +261,13 @@ def test_work_that_a_worker_hands_to_itself_runs_at_once(workers):
     assert run(workers[0], outer) == (True, True)
 
 
+@pytest.fixture
+def no_looking_up(monkeypatch):
+    """Let a wait sleep until it is woken."""
+    monkeypatch.setattr(results, "POLL_S", 10 * LIMIT_S)
+
+
+@pytest.mark.usefixtures("no_looking_up")
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 25])
 def test_workers_that_call_each_other_in_turn_finish(workers, depth):
     def call(left):
@@ -354,18 +361,31 @@ def test_a_stop_that_comes_when_the_code_of_the_job_has_ended_hits_nobody(make_w
     assert run(worker, lambda: "usable") == "usable"
 
 
-def test_a_stop_of_work_that_waits_loses_no_work_handed_over_meanwhile(workers, monkeypatch):
+@pytest.fixture
+def undisturbed():
+    """Let no other thread run while this one goes on by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(workers, monkeypatch):
     monkeypatch.setattr(results, "GRACE_S", 0.1)
     first, second = workers
     waiting, go = threading.Event(), threading.Event()
     outer = first.submit(lambda: second.submit(wait_for, waiting, go).result())
     waiting.wait(LIMIT_S)
-    outer.worker.stop(outer)
-    assert first.submit(lambda: "not lost").result(LIMIT_S) == "not lost"
+    time.sleep(0.05)  # `first` looks at its queue by now
+    with_it = first.submit(lambda: "not lost")
+    first.stop(outer)
+    assert with_it.result(LIMIT_S) == "not lost"
     assert isinstance(outer.exception(LIMIT_S), Stopped)
     go.set()
 
 
+@pytest.mark.usefixtures("no_looking_up")
 def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
     first, second = workers
     order, above, go = [], threading.Event(), threading.Event()
