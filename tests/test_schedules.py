@@ -154,7 +154,7 @@ def torch_orders(name: str, *sizes: int) -> str:
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 5])
 def test_gpipe_is_in_torchs_order(devices: int) -> None:
-    for microbatches in (1, 2, 5, 8):
+    for microbatches in (devices, devices + 1, 8):  # torch 2.9 refuses fewer than stages
         ours = orders(gpipe_schedule(devices, microbatches))
         assert ours == torch_orders("GPipe", devices, microbatches)
 

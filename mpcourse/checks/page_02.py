@@ -69,7 +69,7 @@ def _order(attempt: ParallelApply, inputs: list[Tensor], devices: list[Device]) 
     elif got == [10.0, 100.0] or got == [20.0, 200.0]:
         lines.append("Each module has its own input: inputs[i] goes to modules[i].")
     elif isinstance(got, list) and got and not _is_tensors(outputs):
-        lines.append("Those are promises or something else: ask each for its result.")
+        lines.append("Those are no values yet: ask each for its result.")
     return lines
 
 
@@ -159,7 +159,7 @@ def _grad_mode(attempt: ParallelApply, inputs: list[Tensor], devices: list[Devic
 _TRIALS: tuple[tuple[Callable[..., list[str] | None], str], ...] = (
     (_order, '"Which output comes first?"'),
     (_places, '"Which output comes first?"'),
-    (_together, '"Two threads, one lock: can the second help?"'),
+    (_together, '"Which output comes first?"'),
     (_errors, '"One replica fails"'),
     (_grad_mode, '"Which output comes first?", the printed source'),
 )
