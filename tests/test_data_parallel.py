@@ -3,7 +3,6 @@
 import _thread
 import copy
 import io
-import signal
 import threading
 import time
 from typing import NamedTuple
@@ -490,22 +489,19 @@ def test_output_that_cannot_be_joined_is_named(count):
         parallel(torch.ones(2 * count, 3, **DOUBLE))
 
 
-@pytest.fixture
-def press_ctrl_c():
-    """Interrupts the main thread shortly after all parties of a barrier have met."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+def press_ctrl_c_after(started):
+    """Interrupt the main thread shortly after all parties of the barrier have met."""
 
-    def press(started):
+    def press():
         started.wait(WAIT_S)
         time.sleep(0.3)  # the main thread waits by now
         _thread.interrupt_main()
 
-    yield lambda started: threading.Thread(target=press, args=[started], daemon=True).start()
-    signal.signal(signal.SIGINT, previous)
+    threading.Thread(target=press, daemon=True).start()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_interrupted_forward_leaves_it_usable(count, press_ctrl_c):
+def test_interrupted_forward_leaves_it_usable(count):
     module, x = mlp(), torch.randn(4, 3, **DOUBLE)
     untouched = copy.deepcopy(module)
     parallel = DataParallel(module, get_devices(count))
@@ -520,7 +516,7 @@ def test_interrupted_forward_leaves_it_usable(count, press_ctrl_c):
             ended.append(1)
 
     hook = module.register_forward_pre_hook(work)
-    press_ctrl_c(started)
+    press_ctrl_c_after(started)
     with pytest.raises(KeyboardInterrupt):
         parallel(x)
     assert ended == [1] * count

@@ -1,7 +1,6 @@
 """`parallel_apply`: modules that run at the same time, and what happens when one of them fails."""
 
 import _thread
-import signal
 import threading
 import time
 
@@ -330,21 +329,18 @@ def test_next_call_works_and_has_its_own_modes_after_an_exception():
     assert parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2) == [usual, usual]
 
 
-@pytest.fixture
-def press_ctrl_c():
-    """Interrupts the main thread shortly after all parties of a barrier have met."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+def press_ctrl_c_after(started):
+    """Interrupt the main thread shortly after all parties of the barrier have met."""
 
-    def press(started):
+    def press():
         started.wait(WAIT_S)
         time.sleep(0.3)  # the main thread waits by now
         _thread.interrupt_main()
 
-    yield lambda started: threading.Thread(target=press, args=[started], daemon=True).start()
-    signal.signal(signal.SIGINT, previous)
+    threading.Thread(target=press, daemon=True).start()
 
 
-def test_interrupt_stops_the_modules_and_leaves_the_devices_usable(press_ctrl_c):
+def test_interrupt_stops_the_modules_and_leaves_the_devices_usable():
     started, ended = threading.Barrier(3), []
 
     def work(index):
@@ -355,7 +351,7 @@ def test_interrupt_stops_the_modules_and_leaves_the_devices_usable(press_ctrl_c)
         finally:
             ended.append(index)
 
-    press_ctrl_c(started)
+    press_ctrl_c_after(started)
     with pytest.raises(KeyboardInterrupt):
         parallel_apply([work] * 2, [0, 1], devices=["cpu"] * 2)
     assert sorted(ended) == [0, 1]

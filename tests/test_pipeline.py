@@ -126,6 +126,16 @@ def test_a_transformer_with_dicts_between_its_stages(schedule):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_stage_may_end_in_a_view(schedule):
+    stages = make_stages(3)
+    for stage, following in pairwise(stages):
+        stage.append(nn.Unflatten(1, (2, 3)))
+        following.insert(0, nn.Flatten())
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    assert_trains_as_uncut(Pipeline(stages, schedule=schedule, num_microbatches=2), uncut, 4)
+
+
 def test_gradients_add_up_over_steps_and_frozen_parameters_have_none():
     stages = make_stages(2)
     stages[0][0].weight.requires_grad_(False)
