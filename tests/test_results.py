@@ -59,7 +59,7 @@ def interrupt_after(begun):
 
     def interrupt():
         begun.wait(LIMIT_S)
-        time.sleep(0.1)  # until the main thread waits
+        time.sleep(0.2)  # until the main thread waits
         _thread.interrupt_main()
 
     threading.Thread(target=interrupt, daemon=True).start()

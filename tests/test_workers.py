@@ -338,26 +338,37 @@ def test_a_worker_can_wait_for_its_own_queue_after_it_waited_for_another(workers
 # stopping: what Python raises in a thread from outside must hit the job and nothing else
 
 
-def test_a_stop_that_comes_when_the_code_of_the_job_has_ended_hits_nobody(make_workers):
-    ended, stopped = threading.Event(), threading.Event()
+class Slow(Lane):
+    """Waits in the worker, before or after the work, until it was stopped."""
 
-    class SlowWayOut(Lane):
-        def hand_in(self, arguments):
-            return self
+    def __init__(self, when):
+        self.when, self.there, self.stopped = when, threading.Event(), threading.Event()
 
-        def __enter__(self):
-            pass
+    def hand_in(self, arguments):
+        return self
 
-        def __exit__(self, *_):
-            ended.set()
-            stopped.wait(LIMIT_S)
+    def __enter__(self):
+        self.wait("before")
 
-    [worker] = make_workers(1, SlowWayOut)
-    result = worker.submit(lambda: "value")
-    ended.wait(LIMIT_S)
+    def __exit__(self, *_):
+        self.wait("after")
+
+    def wait(self, when):
+        if when == self.when:
+            self.there.set()
+            self.stopped.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_stop_keeps_work_from_beginning_and_leaves_alone_what_has_ended(make_workers, when):
+    ran = []
+    [worker] = make_workers(1, lambda: Slow(when))
+    result = worker.submit(ran.append, 1)
+    worker.lane.there.wait(LIMIT_S)
     worker.stop(result)
-    stopped.set()
-    assert result.result(LIMIT_S) == "value"
+    worker.lane.stopped.set()
+    assert type(result.exception(LIMIT_S)) is {"before": Stopped, "after": type(None)}[when]
+    assert ran == {"before": [], "after": [1]}[when]
     assert run(worker, lambda: "usable") == "usable"
 
 
