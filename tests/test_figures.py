@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mpcourse import svg
+from mpcourse.actions import Action
 from mpcourse.figures import (
     LABELS,
     MARKERS,
@@ -203,6 +204,16 @@ def test_a_simulated_timeline_keeps_its_own_unit():
     assert words(picture)[-1] == "4 units"
     assert spoken(picture)[0] == "Timeline of 1 device (simulated)"
     assert "ms" not in picture.svg
+
+
+def test_a_pipeline_s_actions_are_coloured_by_kind_and_keep_their_letters():
+    actions = [Action(0, "F", 0), Action(0, "F", 1), Action(0, "I", 0), Action(0, "W", 0)]
+    events = [Event(0, action, n, n + 1) for n, action in enumerate([*actions, Action(0, "B", 1)])]
+    found = boxes(timeline_picture(Timeline(tuple(events), 1), ["device A"], label="simulated"))
+    assert [box["label"] for box in found] == ["0F0", "0F1", "0I0", "0W0", "0B1"]
+    forward, again, *backwards = [box["fill"] for box in found]
+    assert forward == again
+    assert len({forward, *backwards}) == 4
 
 
 def test_a_timeline_without_events_shows_its_devices():

@@ -1,0 +1,22 @@
+"""Thin ipywidgets shells around the figures; the only package that knows ipywidgets.
+
+Each widget shows a picture by setting `HTML.value`: no output is captured, so the pages hold under
+nbval, and both ipywidgets 7.7 (Colab) and 8 have all that is used. The text form of each widget
+says what it shows, for readers on a page without a kernel.
+"""
+
+from mpcourse.widgets.explorer import Explorer, picture_slider, slider
+from mpcourse.widgets.page_00 import idle_explorer
+from mpcourse.widgets.page_01 import scatter_explorer
+from mpcourse.widgets.prediction import Comparison, Prediction, predict
+
+__all__ = [
+    "Comparison",
+    "Explorer",
+    "Prediction",
+    "idle_explorer",
+    "picture_slider",
+    "predict",
+    "scatter_explorer",
+    "slider",
+]

@@ -1,0 +1,61 @@
+"""Controls above a picture that follows them (pages 00 to 02)."""
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from mpcourse.svg import Picture
+
+WIDE = ipywidgets.Layout(width="30em")
+
+
+class Explorer(ipywidgets.VBox):
+    """Controls above a picture that follows them.
+
+    Args:
+        draw: Called with the value of each control, by name; returns the picture.
+        controls: Name -> control.
+        about: What the explorer shows, in words.
+    """
+
+    def __init__(
+        self, draw: Callable[..., Picture], controls: Mapping[str, Any], *, about: str
+    ) -> None:
+        self.draw = draw
+        self.controls = dict(controls)
+        self.about = about
+        self.view = ipywidgets.HTML()
+        for control in self.controls.values():
+            control.layout = WIDE
+            control.style.description_width = "10em"
+            control.observe(self._redraw, names="value")
+        self._redraw()
+        super().__init__([*self.controls.values(), self.view])
+
+    def _redraw(self, _: Any = None) -> None:
+        values = {name: control.value for name, control in self.controls.items()}
+        try:
+            self.view.value = self.draw(**values).svg
+        except Exception as error:  # the front end would swallow it
+            self.view.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
+
+    def __repr__(self) -> str:
+        return f"<explorer: {self.about}; run the cell to move its controls>"
+
+
+def slider(name: str, value: int, low: int, high: int) -> ipywidgets.IntSlider:
+    """A whole-number slider; the arrow keys move it."""
+    return ipywidgets.IntSlider(value=value, min=low, max=high, description=name)
+
+
+def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
+    """Step through pictures that are already there, one per value.
+
+    Args:
+        pictures: Value -> picture, in the order of the slider.
+        name: What the values are, for example "batch size".
+    """
+    control = ipywidgets.SelectionSlider(options=list(pictures), description=name)
+    return Explorer(lambda value: pictures[value], {"value": control}, about=f"by {name}")

@@ -1,0 +1,89 @@
+"""A place for a guess, held against the answer later (all pages)."""
+
+import re
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from mpcourse.widgets.explorer import WIDE
+
+
+class Prediction(ipywidgets.VBox):
+    """A place for a guess, to be held against the answer later.
+
+    Args:
+        prompt: What to type, in a few words.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        self.entry = ipywidgets.Text(placeholder="your guess", layout=WIDE)
+        super().__init__([ipywidgets.Label(prompt), self.entry])
+
+    def __repr__(self) -> str:
+        return f"<your guess: {self.prompt}; run the cell to type it>"
+
+    def compare(self, answer: Any, *, within: float = 0.0) -> "Comparison":
+        """Show the guess beside the answer; typing another guess changes what is shown.
+
+        Args:
+            answer: The right answer; its numbers, in order, are held against those of the guess.
+            within: How far off a guess may be, as a share of each number (0.1: a tenth).
+        """
+        return Comparison(self, str(answer), within)
+
+
+class Comparison(ipywidgets.HTML):
+    """A guess beside the answer."""
+
+    def __init__(self, prediction: Prediction, answer: str, within: float) -> None:
+        super().__init__()
+        self.prediction = prediction
+        self.answer = answer
+        self.within = within
+        prediction.entry.observe(self._show, names="value")
+        self._show()
+
+    @property
+    def sentence(self) -> str:
+        """What is shown, as text."""
+        guess = self.prediction.entry.value.strip()
+        if not guess:
+            return f"Your guess: none yet. Answer: {self.answer}."
+        verdict = "as you said" if self._agrees(guess) else "not what you guessed"
+        return f"Your guess: {guess}. Answer: {self.answer} ({verdict})."
+
+    def _agrees(self, guess: str) -> bool:
+        guessed, right = _numbers(guess), _numbers(self.answer)
+        if not right:
+            return _words(guess) == _words(self.answer)
+        share = self.within + 1e-9  # 1.1 is a tenth off 1, whatever floats say
+        near = [abs(g - r) <= share * abs(r) for g, r in zip(guessed, right, strict=False)]
+        return len(guessed) == len(right) and all(near)
+
+    def _show(self, _: Any = None) -> None:
+        self.value = f"<b>{escape(self.sentence)}</b>"
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+
+NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+
+
+def _numbers(words: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(words)]  # 3-3-1 has dashes, no minus
+
+
+def _words(words: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", words.casefold()) if word not in ("a", "an", "the")]
+
+
+def predict(prompt: str) -> Prediction:
+    """Make a place for a guess; `.compare(answer)` shows it beside the answer later.
+
+    Args:
+        prompt: What to type, in a few words, for example "rows of each device, such as 1, 2, 4".
+    """
+    return Prediction(prompt)
