@@ -41,24 +41,39 @@ def microbatch_shares(
         if len(shares) != len(sizes):
             raise ValueError(f"{len(sizes)} micro-batches need a share each; got {len(shares)}")
         return [float(share) for share in shares]
-    reduction = reduction or _reduction_of(loss_fn)
+    if reduction_of(loss_fn, targets, reduction) == "sum":
+        return [1.0] * len(sizes)
+    return [size / sum(sizes) for size in sizes]
+
+
+def reduction_of(loss_fn: Callable[..., Any], targets: Any, reduction: str | None = None) -> str:
+    """How the losses of parts of a batch add up: "mean" (over samples) or "sum".
+
+    Args:
+        loss_fn: The loss; its `reduction` is read from it, or from its signature.
+        targets: Read only to see whether targets are ignored.
+        reduction: For a loss that does not say.
+
+    Raises:
+        ValueError: The reduction is unknown or "none"; or it is a mean over something other than
+            samples.
+    """
+    reduction = reduction or _said_by(loss_fn)
     if reduction not in REDUCTIONS:
         raise ValueError(
             f'the loss must say how it is reduced; got {reduction!r}; pass reduction="mean" or '
             'reduction="sum"'
         )
-    if reduction == "sum":
-        return [1.0] * len(sizes)
-    reason = _other_mean(loss_fn, targets)
+    reason = _other_mean(loss_fn, targets) if reduction == "mean" else None
     if reason:
         raise ValueError(
-            f"{reason}, so its mean is not one over samples; pass microbatch_shares: for each "
-            "micro-batch its part of the sum that the mean divides by"
+            f"{reason}, so its mean is not one over samples; take a plain mean or a sum, or pass "
+            "microbatch_shares to a step: each micro-batch's part of what the mean divides by"
         )
-    return [size / sum(sizes) for size in sizes]
+    return reduction
 
 
-def _reduction_of(loss_fn: Callable[..., Any]) -> str | None:
+def _said_by(loss_fn: Callable[..., Any]) -> str | None:
     """What the loss says: a module by its attribute, a function of torch's by its default."""
     said = getattr(loss_fn, "reduction", None)
     if said is not None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from mpcourse.actions import Action, Schedule
+from mpcourse.batch_norm import minibatch_statistics
 from mpcourse.devices import Device, DeviceLike, as_devices, get_devices
 from mpcourse.engine import run_schedule
 from mpcourse.losses import microbatch_shares
@@ -193,9 +194,10 @@ class Pipeline(nn.Module):
     def _run(
         self, schedule: Schedule, run: Callable[[Action, Any], Any], *, gradients: bool
     ) -> None:
-        self.timeline = run_schedule(
-            schedule, self.devices, run, self._num_stages, gradients=gradients
-        )
+        with minibatch_statistics(self.stages):
+            self.timeline = run_schedule(
+                schedule, self.devices, run, self._num_stages, gradients=gradients
+            )
 
 
 def _check_stages(stages: list[nn.Module]) -> None:
