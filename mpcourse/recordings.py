@@ -87,6 +87,28 @@ def read_recording(name: str, folder: Path = DATA_FOLDER) -> Recording:
     return Recording(about, [{key: _value(text) for key, text in row.items()} for row in rows])
 
 
+def values_by(
+    rows: Sequence[Mapping[str, object]], *columns: str, of: str
+) -> dict[tuple, list[float]]:
+    """Group the rows of a recording and collect one number of each, such as that of every seed.
+
+    Args:
+        rows: As `read_recording` gives them.
+        columns: What the rows of a group have in common.
+        of: The column whose numbers are collected.
+
+    Returns:
+        Values of `columns` -> numbers of the rows that have them, in the order of the rows.
+
+    Raises:
+        KeyError: A row has no such column.
+    """
+    found: dict[tuple, list[float]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[column] for column in columns), []).append(row[of])
+    return found
+
+
 def _value(text: str) -> str | float:
     try:
         return int(text)

@@ -1,0 +1,47 @@
+"""The small networks that the pages on pruning and quantization make smaller (pages 11 to 13).
+
+They live apart from `splits`, which is about cutting a model: nothing here knows of devices.
+"""
+
+from collections import OrderedDict
+
+from torch import nn
+
+
+def lenet_300_100() -> nn.Sequential:
+    """LeNet-300-100, 784-300-100-10: 266,200 weights in three Linear layers.
+
+    Takes images of shape (N, 1, 28, 28) to outputs of shape (N, 10). It is the network on which
+    most papers on pruning show their first figure.
+
+    Source: LeCun et al., 1998; the figures on pruning from Han et al., 2015, arXiv:1506.02626.
+    """
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(784, 300),
+            relu1=nn.ReLU(),
+            fc2=nn.Linear(300, 100),
+            relu2=nn.ReLU(),
+            fc3=nn.Linear(100, 10),
+        )
+    )
+
+
+def conv_net(batch_norm: bool = False) -> nn.Sequential:
+    """Two 3x3 convolutions and two Linear layers, for images of shape (N, 1, 28, 28).
+
+    The pooling leaves 3x3 pixels of 64 channels, so the first Linear layer has 576 inputs.
+
+    Args:
+        batch_norm: Whether a batch norm follows each convolution.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(1, 32, 3))
+    if batch_norm:
+        layers["bn1"] = nn.BatchNorm2d(32)
+    layers.update(relu1=nn.ReLU(), conv2=nn.Conv2d(32, 64, 3))
+    if batch_norm:
+        layers["bn2"] = nn.BatchNorm2d(64)
+    layers.update(relu2=nn.ReLU(), pool=nn.AvgPool2d(8), flatten=nn.Flatten())
+    layers.update(fc1=nn.Linear(576, 100), relu3=nn.ReLU(), fc2=nn.Linear(100, 10))
+    return nn.Sequential(layers)

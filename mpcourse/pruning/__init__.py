@@ -1,0 +1,81 @@
+"""Making a network smaller by leaving weights out (pages 11 and 12).
+
+Scores say how much a weight matters, masks which weights stay, and both are plain dictionaries
+from the name of a layer to a tensor:
+
+    scores = magnitude(model)
+    masks = global_masks(scores, sparsity=0.9)
+    apply_masks(model, masks)   # by torch.nn.utils.prune
+    make_permanent(model)
+
+| module       | holds                                                                  |
+|--------------|------------------------------------------------------------------------|
+| `layers`     | the layers whose weights are pruned, and their weights                 |
+| `criteria`   | scores: random, magnitude, gradient, SNIP, movement, channel norms     |
+| `masks`      | scores become masks: per layer, global, N of every M                   |
+| `masked`     | masks on a model, changed, and removed for good                        |
+| `links`      | which layer reads the channels that another one writes                 |
+| `structured` | channels set to zero, or really removed                                |
+| `loading`    | a saved pruned model comes back                                        |
+| `formats`    | bytes on disk: dense, compressed, sparse; and back into a model        |
+| `report`     | non-zeros, parameters, bytes, multiply-adds                            |
+| `latency`    | the time of a forward: zeros in dense kernels, CSR, smaller layers     |
+| `sweep`      | one model at several sparsities                                        |
+"""
+
+from mpcourse.pruning.criteria import (
+    Movement,
+    channel_norms,
+    gradient,
+    magnitude,
+    normalised,
+    random_scores,
+    snip,
+)
+from mpcourse.pruning.formats import bytes_in_formats, in_format, load_format
+from mpcourse.pruning.latency import SparseLinear, latencies, to_sparse
+from mpcourse.pruning.layers import count_nonzeros, prunable_layers, weight_of
+from mpcourse.pruning.links import Link, channel_links
+from mpcourse.pruning.loading import load_pruned
+from mpcourse.pruning.masked import apply_masks, make_permanent, masks_of, update_masks
+from mpcourse.pruning.masks import global_masks, layer_masks, n_m_masks, sparsity_of
+from mpcourse.pruning.report import Report, multiply_adds, report, report_table
+from mpcourse.pruning.structured import remove_channels, zero_channels
+from mpcourse.pruning.sweep import over_sparsities
+
+__all__ = [
+    "Link",
+    "Movement",
+    "Report",
+    "SparseLinear",
+    "apply_masks",
+    "bytes_in_formats",
+    "channel_links",
+    "channel_norms",
+    "count_nonzeros",
+    "global_masks",
+    "gradient",
+    "in_format",
+    "latencies",
+    "layer_masks",
+    "load_format",
+    "load_pruned",
+    "magnitude",
+    "make_permanent",
+    "masks_of",
+    "multiply_adds",
+    "n_m_masks",
+    "normalised",
+    "over_sparsities",
+    "prunable_layers",
+    "random_scores",
+    "remove_channels",
+    "report",
+    "report_table",
+    "snip",
+    "sparsity_of",
+    "to_sparse",
+    "update_masks",
+    "weight_of",
+    "zero_channels",
+]

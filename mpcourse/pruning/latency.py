@@ -1,0 +1,92 @@
+"""The time of a forward: dense kernels with zeros, sparse kernels, smaller dense layers."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.devices import DeviceLike, as_devices, get_devices
+from mpcourse.pruning.formats import permanent_copy, to_csr
+from mpcourse.timing import Timing, measure_together
+from mpcourse.training import evaluation_mode
+
+
+class SparseLinear(nn.Module):
+    """A Linear layer for inference whose weight is stored and multiplied as sparse rows (CSR).
+
+    Args:
+        layer: Its weight and bias are copied.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("weight", to_csr(layer.weight))
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Take rows of shape (..., in) to (..., out)."""
+        columns = rows.reshape(-1, rows.shape[-1]).T
+        product = (self.weight @ columns).T  # torch's kernel wants the sparse matrix on the left
+        product = product if self.bias is None else product + self.bias
+        return product.reshape(*rows.shape[:-1], len(self.weight))
+
+
+def to_sparse(model: nn.Module) -> nn.Module:
+    """A copy of a model, without masks, whose Linear layers multiply sparsely.
+
+    Convolutions stay dense: torch has no sparse kernel for them.
+
+    Args:
+        model: Any module with Linear or convolution layers.
+
+    Raises:
+        ValueError: It has no Linear layer.
+    """
+    plain = permanent_copy(model)
+    linear = {n: layer for n, layer in plain.named_modules() if isinstance(layer, nn.Linear)}
+    if not linear:
+        raise ValueError(f"{type(model).__name__} has no Linear layer to make sparse")
+    for name, layer in linear.items():
+        if not name:
+            return SparseLinear(layer)
+        parent, _, own = name.rpartition(".")
+        setattr(plain.get_submodule(parent), own, SparseLinear(layer))
+    return plain
+
+
+def latencies(
+    models: Mapping[str, nn.Module],
+    sample: Tensor,
+    device: DeviceLike | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> dict[str, Timing]:
+    """Time a forward of several models on one device, in turns, without gradients.
+
+    Args:
+        models: Name -> module, in evaluation mode while it is timed.
+        sample: An input of all of them, on their device.
+        device: Where they are; the first of `get_devices(1)` when `None`.
+        warmup: Forwards of each model that do not count.
+        repeats: Forwards of each model that count.
+
+    Returns:
+        Name -> `Timing`.
+    """
+    [place] = get_devices(1) if device is None else as_devices([device])
+    jobs = {name: _forward_job(model, sample) for name, model in models.items()}
+    runs = {name: lambda job=job: place.run(job) for name, job in jobs.items()}
+    with ExitStack() as stack:
+        for model in models.values():
+            stack.enter_context(evaluation_mode(model))
+        return measure_together(runs, [place], warmup=warmup, repeats=repeats)
+
+
+def _forward_job(model: nn.Module, sample: Tensor) -> Callable[[], Tensor]:
+    def forward() -> Tensor:
+        with torch.no_grad():  # in the worker: modes belong to a thread
+            return model(sample)
+
+    return forward

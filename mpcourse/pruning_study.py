@@ -1,0 +1,230 @@
+"""Five seeds of LeNet-300-100, pruned: `python -m mpcourse.pruning_study`.
+
+Writes two tables into `data/`: `pruning_criteria.csv` (page 11: what each criterion leaves at each
+sparsity, at once and after fine-tuning) and `sparse_training.csv` (page 12: ways to the same
+sparsity, each with the same number of epochs). The test images decide nothing.
+"""
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mpcourse.devices import describe_devices, get_devices
+from mpcourse.mnist import load_mnist
+from mpcourse.models import lenet_300_100
+from mpcourse.pruning import (
+    Movement,
+    apply_masks,
+    global_masks,
+    gradient,
+    layer_masks,
+    magnitude,
+    random_scores,
+    snip,
+    sparsity_of,
+)
+from mpcourse.recordings import write_recording
+from mpcourse.sparse_training import (
+    GradualPruner,
+    Regrowth,
+    cubic_sparsity,
+    redraw,
+    rewind,
+    snapshot,
+)
+from mpcourse.training import evaluate, train_epoch
+
+COMMAND = "python -m mpcourse.pruning_study"
+SEEDS = range(5)
+WAYS = ("at once", "gradual", "ticket", "redrawn", "regrowth", "random mask")
+RATE, TUNING_RATE = 0.05, 0.01
+CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
+LOSS = nn.CrossEntropyLoss()
+
+Masks = dict[str, torch.Tensor]
+State = dict[str, torch.Tensor]
+Row = dict[str, Any]
+
+
+class Budget(NamedTuple):
+    """How long and how far: epochs of the dense net, epochs after pruning, sparsities."""
+
+    epochs: int = 15
+    tuning: int = 5
+    sparsities: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95, 0.98)
+
+
+DRY = Budget(epochs=1, tuning=1, sparsities=(0.9,))
+
+
+class Data:
+    """The images as tensors in memory: a study goes through them some thousand times.
+
+    Args:
+        place: Where they, and the models, are.
+    """
+
+    def __init__(self, place: torch.device) -> None:
+        train, test = (
+            [tensor.to(place) for tensor in next(iter(DataLoader(part, len(part))))]
+            for part in load_mnist()
+        )
+        self.place = place
+        self.shuffled = DataLoader(TensorDataset(*train), batch_size=64, shuffle=True)
+        self.test = [test]
+        self.all_train = train
+
+    def accuracy(self, model: nn.Module) -> float:
+        """On the 1,000 test images."""
+        return evaluate(model, self.test, LOSS).accuracy
+
+
+def train(
+    model: nn.Module, data: Data, epochs: int, rate: float, hooks: Iterable[Callable] = ()
+) -> None:
+    """Train with momentum and weight decay, and with a falling rate.
+
+    Args:
+        model: Masked or not.
+        data: The images.
+        epochs: How often all training images are shown.
+        rate: The first learning rate; it falls to 0 along a cosine.
+        hooks: Called after each step of the optimizer, with the optimizer; a `Movement` before it.
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4)
+    for hook in hooks:
+        before = isinstance(hook, Movement)
+        register = optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook
+        register(hook)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        train_epoch(model, data.shuffled, optimizer, LOSS)
+        schedule.step()
+
+
+def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
+    """The scores of a trained net by each criterion, gradients over all training images."""
+    probe = copy.deepcopy(model)
+    images, labels = data.all_train
+    LOSS(probe(images), labels).backward()
+    return {
+        "random": random_scores(probe),
+        "magnitude": magnitude(probe),
+        "gradient": gradient(probe),
+        "snip": snip(probe),
+        "movement": movement.scores,
+    }
+
+
+def compare_criteria(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Train one net, prune copies of it by every criterion to every sparsity, fine-tune each."""
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    movement = Movement(dense)
+    train(dense, data, budget.epochs, RATE, [movement])
+    before = data.accuracy(dense)
+    rows = []
+    for criterion, scores in criteria_of(dense, movement, data).items():
+        for how, masks_from in (("global", global_masks), ("layer", layer_masks)):
+            for sparsity in budget.sparsities:
+                row = {"criterion": criterion, "masks": how, "sparsity": sparsity, "seed": seed}
+                found = _prune_and_tune(dense, masks_from(scores, sparsity), data, budget.tuning)
+                rows.append({**row, "dense": before, **found})
+    return rows
+
+
+def _prune_and_tune(dense: nn.Module, masks: Masks, data: Data, tuning: int) -> Row:
+    if not all(mask.any() for mask in masks.values()):
+        return {"pruned": CHANCE, "tuned": CHANCE, "empty_layer": 1}
+    model = copy.deepcopy(dense)
+    apply_masks(model, masks)
+    pruned = data.accuracy(model)
+    train(model, data, tuning, TUNING_RATE)
+    return {"pruned": pruned, "tuned": data.accuracy(model), "empty_layer": 0}
+
+
+def compare_ways(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Reach each sparsity in several ways, each with epochs + tuning epochs of training."""
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    first = snapshot(dense)
+    train(dense, data, budget.epochs, RATE)
+    rows = []
+    for sparsity in budget.sparsities:
+        masks = global_masks(magnitude(dense), sparsity)
+        for way in WAYS:
+            model = copy.deepcopy(dense)
+            _walk(way, model, first, masks, data, budget)
+            row = {"way": way, "sparsity": sparsity, "seed": seed, "dense": data.accuracy(dense)}
+            rows.append({**row, "accuracy": data.accuracy(model)})
+    return rows
+
+
+def _walk(
+    way: str, model: nn.Module, first: State, masks: Masks, data: Data, budget: Budget
+) -> None:
+    """Take a trained net to the sparsity of the masks, in place."""
+    if way == "at once":
+        apply_masks(model, masks)
+        train(model, data, budget.tuning, TUNING_RATE)
+    elif way == "gradual":
+        end = _three_quarters(budget.tuning, data)
+        target = partial(cubic_sparsity, final=sparsity_of(masks), end=end)
+        train(model, data, budget.tuning, TUNING_RATE, [GradualPruner(model, target, every=8)])
+    else:
+        _start_again(way, model, first, masks, data, budget)
+
+
+def _start_again(
+    way: str, model: nn.Module, first: State, masks: Masks, data: Data, budget: Budget
+) -> None:
+    """The ways that train a sparse net from its first weights, or from new ones."""
+    hooks, epochs = [], budget.epochs + budget.tuning
+    rewind(model, first)
+    if way in ("regrowth", "random mask"):
+        masks = layer_masks(random_scores(model), sparsity_of(masks))
+    if way == "regrowth":
+        hooks = [Regrowth(model, masks, every=32, end=_three_quarters(epochs, data))]
+    else:
+        apply_masks(model, masks)
+    if way == "redrawn":
+        redraw(model)
+    train(model, data, epochs, RATE, hooks)
+
+
+def _three_quarters(epochs: int, data: Data) -> int:
+    """Steps after which the masks stay as they are, so that the last quarter can settle."""
+    return max(1, epochs * len(data.shuffled) * 3 // 4)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all seeds, print each row, write the recordings."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument(
+        "--dry", action="store_true", help="one seed, little training; writes nothing"
+    )
+    dry = parser.parse_args(arguments).dry
+    [device] = get_devices(1)
+    data = Data(device.device)
+    studies = {"pruning_criteria.csv": compare_criteria, "sparse_training.csv": compare_ways}
+    for name, study in studies.items():
+        rows: list[Row] = []
+        for seed in SEEDS[:1] if dry else SEEDS:
+            # in its worker, which has one thread: more only wait for one another in a net so small
+            found = device.run(study, data, seed, DRY if dry else Budget())
+            print(*found, sep="\n", flush=True)
+            rows += found
+        if not dry:
+            print(write_recording(name, rows, command=COMMAND, device=describe_devices([device])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Training with zeros: bit by bit, by L1, from a lottery ticket, with regrowth (page 12).
+
+What has to happen around a step of the optimizer is a hook of the optimizer, torch's own way, so
+that any training loop will do:
+
+    pruner = GradualPruner(model, partial(cubic_sparsity, final=0.9, end=100))
+    optimizer.register_step_post_hook(pruner)
+    train_epoch(model, loader, optimizer, loss_fn)
+
+Fine-tuning needs nothing of its own: it is training after `apply_masks`.
+
+| module     | holds                                                                     |
+|------------|---------------------------------------------------------------------------|
+| `gradual`  | Zhu and Gupta's cubic schedule; pruning a little more every few steps     |
+| `l1`       | L1 by its gradient, and by a proximal step                                |
+| `kept`     | zeros of an unmasked model, kept under momentum and weight decay          |
+| `tickets`  | a mask with the weights rewound to an earlier time, or drawn anew         |
+| `regrowth` | drop small weights, grow where the gradient is large (RigL)               |
+"""
+
+from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
+from mpcourse.sparse_training.kept import KeepMasks, count_returned, mask_gradients, zero_pruned
+from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, proximal_step, soft_threshold
+from mpcourse.sparse_training.regrowth import Regrowth, cosine_share, drop_and_grow
+from mpcourse.sparse_training.tickets import redraw, rewind, snapshot
+
+__all__ = [
+    "GradualPruner",
+    "KeepMasks",
+    "ProximalL1",
+    "Regrowth",
+    "cosine_share",
+    "count_returned",
+    "cubic_sparsity",
+    "drop_and_grow",
+    "l1_penalty",
+    "mask_gradients",
+    "proximal_step",
+    "redraw",
+    "rewind",
+    "snapshot",
+    "soft_threshold",
+    "zero_pruned",
+]

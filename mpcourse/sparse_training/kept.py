@@ -1,0 +1,89 @@
+"""Zeros of a model without masks: how they come back, and how they are kept.
+
+Momentum remembers earlier gradients, and weight decay adds to them: a weight that was set to zero
+by hand moves again with the next step, even when its gradient is zero. Masks of
+`torch.nn.utils.prune` are safe from it (what moves is `weight_orig`); where the gradient of pruned
+weights is needed, as for regrowth, there are no masks, and zeros have to be kept by force.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pruning.layers import prunable_layers
+from mpcourse.pruning.masked import checked_masks, refuse_masked
+
+
+@torch.no_grad()
+def zero_pruned(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Set the pruned weights of a model without masks to zero, once, in place.
+
+    Args:
+        model: Any module with Linear or convolution layers.
+        masks: As for `apply_masks`.
+
+    Raises:
+        ValueError: As for `apply_masks`. Nothing has changed.
+    """
+    refuse_masked(model, "weights are set to zero")
+    for layer, mask in checked_masks(model, masks).values():
+        layer.weight.mul_(mask)
+
+
+@torch.no_grad()
+def mask_gradients(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Set the gradients of pruned weights to zero, in place: too little where there is momentum.
+
+    Args:
+        model: Any module, after a backward; a layer without a gradient is passed over.
+        masks: As for `apply_masks`.
+    """
+    for layer, mask in checked_masks(model, masks).values():
+        if layer.weight.grad is not None:
+            layer.weight.grad.mul_(mask)
+
+
+def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
+    """How many weights that the masks prune are not zero.
+
+    Args:
+        model: Any module with Linear or convolution layers, without masks.
+        masks: As for `apply_masks`.
+    """
+    checked = checked_masks(model, masks).values()
+    return sum(int(layer.weight[~mask].count_nonzero()) for layer, mask in checked)
+
+
+class KeepMasks:
+    """Keep pruned weights at zero: `optimizer.register_step_post_hook(KeepMasks(model, masks))`.
+
+    After each step the pruned weights are set to zero, and with them what the optimizer remembers
+    of them (momentum, Adam's averages), so that a weight that is given back starts afresh.
+
+    Args:
+        model: A model without masks; its pruned weights become zero at once.
+        masks: As for `apply_masks`.
+
+    Attributes:
+        masks: Name of the layer -> bool tensor of the shape of its weight.
+
+    Raises:
+        ValueError: As for `apply_masks`. Nothing has changed.
+    """
+
+    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        zero_pruned(model, masks)
+        self.model = model
+        self.masks = {n: mask.clone() for n, (_, mask) in checked_masks(model, masks).items()}
+
+    @torch.no_grad()
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """After a step: zero the pruned weights and their state."""
+        for name, layer in prunable_layers(self.model, self.masks).items():
+            mask = self.masks[name]
+            layer.weight.mul_(mask)
+            for value in optimizer.state.get(layer.weight, {}).values():
+                if isinstance(value, Tensor) and value.shape == mask.shape:
+                    value.mul_(mask)

@@ -1,0 +1,91 @@
+"""L1 regularisation twice: its gradient gives small weights, its proximal step gives zeros.
+
+The gradient of strength * |w| is strength * sign(w): a step along it jumps over zero and back. The
+proximal step moves each weight the same distance towards zero, but stops there.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pruning.layers import is_masked, parameter_of, prunable_layers
+from mpcourse.pruning.masked import refuse_masked
+
+Names = Iterable[str] | None
+
+
+def l1_penalty(model: nn.Module, layers: Names = None) -> Tensor:
+    """The sum of |w| over the weights, to be added to the loss: `loss + strength * penalty`.
+
+    Args:
+        model: Any module with Linear or convolution layers.
+        layers: Names of the layers; all of them when `None`.
+
+    Returns:
+        A tensor of 0 dimensions, with gradients.
+    """
+    weights = []
+    for layer in prunable_layers(model, layers).values():
+        weight = parameter_of(layer)
+        weights.append(weight * layer.weight_mask if is_masked(layer) else weight)
+    return torch.stack([weight.abs().sum().to(weights[0].device) for weight in weights]).sum()
+
+
+def soft_threshold(weight: Tensor, threshold: float) -> Tensor:
+    """Move every value towards zero by the threshold, and stop at zero.
+
+    It is the w that makes (w - weight) ** 2 / 2 + threshold * |w| smallest.
+
+    Args:
+        weight: Of any shape.
+        threshold: 0 or more.
+    """
+    if not threshold >= 0:
+        raise ValueError(f"threshold is 0 or more; got {threshold!r}")
+    return weight.sign() * (weight.abs() - threshold).clamp(min=0)
+
+
+@torch.no_grad()
+def proximal_step(model: nn.Module, threshold: float, layers: Names = None) -> None:
+    """Soft-threshold the weights of a model, in place: after each step of the optimizer.
+
+    Args:
+        model: Any module with Linear or convolution layers, without masks.
+        threshold: Learning rate * strength of the L1 term.
+        layers: As for `l1_penalty`.
+
+    Raises:
+        ValueError: A negative threshold, or a model with masks. Nothing has changed.
+    """
+    refuse_masked(model, "L1 by proximal steps")
+    for layer in prunable_layers(model, layers).values():
+        layer.weight.copy_(soft_threshold(layer.weight, threshold))
+
+
+class ProximalL1:
+    """`proximal_step` as a hook: `optimizer.register_step_post_hook(ProximalL1(model, 1e-4))`.
+
+    With plain SGD this is ISTA, which converges to the minimum of loss + strength * |w|; with
+    momentum or Adam it still gives zeros, of a slightly different problem.
+
+    Args:
+        model: Any module with Linear or convolution layers, without masks.
+        strength: Weight of the L1 term in the loss, 0 or more.
+        layers: As for `l1_penalty`.
+    """
+
+    def __init__(self, model: nn.Module, strength: float, layers: Names = None) -> None:
+        if not strength >= 0:
+            raise ValueError(f"strength is 0 or more; got {strength!r}")
+        refuse_masked(model, "L1 by proximal steps")
+        self.model, self.strength = model, strength
+        self.layers = list(prunable_layers(model, layers))
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """After a step: threshold by the learning rate that the step had."""
+        rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        for name, layer in prunable_layers(self.model, self.layers).items():
+            if layer.weight in rates:  # tensors hash by identity
+                proximal_step(self.model, float(rates[layer.weight]) * self.strength, [name])

@@ -1,0 +1,119 @@
+"""Regrowth: a sparse network that changes which weights it has while it trains (RigL).
+
+Every few steps, in each layer, the smallest weights are dropped and as many are grown where the
+gradient is largest. The number of weights never changes; the dense network is never trained.
+
+Source: Evci et al., 2019, arXiv:1911.11134.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pruning.criteria import Scores, gradient
+from mpcourse.pruning.layers import prunable_layers
+from mpcourse.pruning.masks import refuse_bad_share
+from mpcourse.sparse_training.kept import KeepMasks
+
+
+def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> Tensor:
+    """Drop the `count` smallest weights that there are, grow `count` where `growth` is largest.
+
+    What is dropped may grow again, if nothing else has a larger score.
+
+    Args:
+        mask: True where there is a weight.
+        weight: Of the same shape.
+        growth: How much a weight is wanted, of the same shape: |dL/dw| in RigL, random in SET.
+        count: 0 to the number of weights that there are.
+
+    Returns:
+        The new mask, with as many True as before.
+
+    Raises:
+        ValueError: count out of range, or NaN in weight or growth.
+    """
+    if not 0 <= count <= int(mask.sum()):
+        raise ValueError(f"count is 0 to {int(mask.sum())}, the weights there are; got {count}")
+    for name, values in [("weight", weight), ("growth", growth)]:
+        if values.isnan().any():
+            raise ValueError(f"{name} has NaN")
+    new = mask.clone().flatten()
+    sizes = weight.detach().abs().masked_fill(~mask, torch.inf).flatten()
+    new[sizes.argsort(stable=True)[:count]] = False
+    wanted = growth.flatten().masked_fill(new, -torch.inf)  # what stays cannot grow
+    new[wanted.argsort(descending=True, stable=True)[:count]] = True
+    return new.view(mask.shape)
+
+
+def cosine_share(step: int, *, end: int, start: float = 0.3) -> float:
+    """The share of the weights that is exchanged at a step: from `start`, along a cosine, to 0.
+
+    Args:
+        step: 0 or more.
+        end: From here on nothing is exchanged, 1 or more.
+        start: The share at step 0, 0 to 1.
+    """
+    refuse_bad_share(start, "start")
+    if end < 1:
+        raise ValueError(f"end is a step from 1; got {end}")
+    return start / 2 * (1 + math.cos(math.pi * min(step, end) / end))
+
+
+class Regrowth(KeepMasks):
+    """Drop and grow every few steps, keep zeros in between: a hook after the optimizer's step.
+
+    `optimizer.register_step_post_hook(Regrowth(model, masks, every=20, end=400))`. The gradients
+    are those of the step just made; the model has no masks, so that pruned weights have one too.
+
+    Args:
+        model: A model without masks; its pruned weights become zero at once.
+        masks: Where to start, often at random: `layer_masks(random_scores(model), 0.9)`.
+        every: Steps between two exchanges, 1 or more.
+        end: From this step on nothing is exchanged.
+        start: The share of each layer's weights that the first exchanges take, 0 to 1.
+        growth: `growth(model)` gives scores: `gradient`, or `random_scores` for SET
+            (Mocanu et al., 2017, arXiv:1707.04780).
+
+    Attributes:
+        masks: The masks now.
+        step: Steps made so far.
+
+    Raises:
+        ValueError: As for `KeepMasks`, or a bad schedule. Nothing has changed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        masks: Mapping[str, Tensor],
+        *,
+        every: int,
+        end: int,
+        start: float = 0.3,
+        growth: Callable[[nn.Module], Scores] = gradient,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every is a number of steps from 1; got {every}")
+        cosine_share(0, end=end, start=start)  # refuses bad values
+        super().__init__(model, masks)
+        self.every, self.end, self.start, self.growth, self.step = every, end, start, growth, 0
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """After a step: zero what is pruned, and exchange weights if it is time."""
+        super().__call__(optimizer)
+        self.step += 1
+        if self.step % self.every == 0 and self.step < self.end:
+            self._exchange()
+            super().__call__(optimizer)  # what was dropped is zero at once, what grew starts there
+
+    def _exchange(self) -> None:
+        wanted = self.growth(self.model)
+        share = cosine_share(self.step, end=self.end, start=self.start)
+        for name, layer in prunable_layers(self.model, self.masks).items():
+            mask = self.masks[name]
+            count = int(share * int(mask.sum()))
+            self.masks[name] = drop_and_grow(mask, layer.weight, wanted[name], count)

@@ -1,0 +1,70 @@
+"""Lottery tickets: a mask found by training, and the weights of an earlier time under it.
+
+Train, prune, rewind what is left to where it started, train again. The control is the same mask
+over weights that are drawn anew.
+
+Source: Frankle and Carbin, 2018, arXiv:1803.03635; rewinding to an early step instead of the first:
+Frankle et al., 2019, arXiv:1912.05671.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pruning.formats import permanent_copy
+from mpcourse.pruning.layers import is_masked, prunable_layers
+from mpcourse.pruning.masked import refresh
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model now, as copies: `model.state_dict()` would change with the model.
+
+    Args:
+        model: Any module; of a masked weight, `weight_orig` is taken and the mask left out.
+    """
+    state = {k: v for k, v in model.state_dict().items() if not k.endswith("weight_mask")}
+    return {key.replace("weight_orig", "weight"): v.detach().clone() for key, v in state.items()}
+
+
+@torch.no_grad()
+def rewind(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Set the weights of a model back to an earlier state, in place; its masks stay.
+
+    Parameters stay the same objects. An optimizer keeps what it remembers: make a new one.
+
+    Args:
+        model: Any module, masked or not.
+        state: From `snapshot` of the same model, before or after it was masked.
+
+    Raises:
+        ValueError: The state is that of another model. Nothing has changed.
+    """
+    now = {k: v for k, v in model.state_dict().items() if not k.endswith("weight_mask")}
+    names = {key.replace("weight_orig", "weight"): key for key in now}
+    for name, key in names.items():
+        if name not in state or state[name].shape != now[key].shape:
+            raise ValueError(f"the state has no {name} of shape {tuple(now[key].shape)}")
+    if unknown := sorted(set(state) - set(names)):
+        raise ValueError(f"the state has {', '.join(unknown)}, which the model does not have")
+    for name, key in names.items():
+        now[key].copy_(state[name])  # a state_dict shares its memory with the model
+    for layer in prunable_layers(model).values():
+        if is_masked(layer):
+            refresh(layer)
+
+
+def redraw(model: nn.Module) -> None:
+    """Draw all weights of a model anew, in place; its masks stay.
+
+    Calling `reset_parameters` of a masked layer would not do: it fills `weight`, which the next
+    forward overwrites.
+
+    Args:
+        model: Any module whose modules have `reset_parameters`, masked or not.
+    """
+    fresh = permanent_copy(model)
+    for module in fresh.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    rewind(model, snapshot(fresh))
