@@ -8,6 +8,7 @@ The map, from the ground up (imports point down only):
 | `actions`, `validate`          | what a schedule is made of, and whether it is legal       |
 | `schedules`, `zero_bubble`     | the schedules: naive, GPipe, 1F1B, interleaved, ZB        |
 | `simulate`                     | a schedule with costs becomes a `Timeline`                |
+| `builder`                      | a schedule built by hand, a legal move at a time          |
 | `results`, `workers`, `lanes`  | the thread that owns a device, and what it owes           |
 | `devices`                      | `get_devices`, `describe_devices`, `synchronize`          |
 | `modes`                        | gradients, inference, autocast: carried into the workers  |
@@ -17,11 +18,23 @@ The map, from the ground up (imports point down only):
 | `data_parallel`, `anatomy`     | the four verbs put together; where their time goes        |
 | `microbatch`, `losses`         | cut a mini-batch; add up the losses of its parts          |
 | `splits`, `resnet`             | models cut into stages; ResNet50 over two devices         |
+| `cuts`                         | what every cut between two blocks would mean              |
+| `pretended`, `placement`       | a placement, tried on GPUs that are not there             |
 | `stage`, `clocks`              | one stage and what it keeps; when its actions ran         |
 | `engine`, `pipeline`           | run a schedule over stages, and measure its `Timeline`    |
 | `named_schedules`              | schedules by name                                         |
+| `batch_norm`, `dropout`        | memory and draws that do not depend on the cut            |
+| `training`, `mnist_study`      | train, evaluate; five seeds, recorded for page 08         |
+| `prediction`, `sweeps`         | the split-size curve: predicted, then measured            |
+| `schedule_trials`              | a schedule predicted, then run and measured               |
+| `models`                       | LeNet-300-100 and the convolutional net, to be made small |
+| `pruning`                      | scores, masks, removed channels, sizes and latencies      |
+| `sparse_training`              | pruning bit by bit, L1, lottery tickets, regrowth         |
+| `pruning_study`                | five seeds of pruned nets, recorded for pages 11 and 12   |
+| `multiprocess`                 | what torchrun starts: DDP, torch's pipelining, 2 x 2, FSDP |
 | `benchmark`                    | what workers and engine cost, and what they gain          |
 | `mnist`                        | the MNIST sample that the course ships                    |
+| `recordings`                   | long studies, kept as CSV with where they come from       |
 | `svg`, `figures`, `source`     | data in, pictures out; source without its docstrings      |
 | `widgets`                      | thin ipywidgets shells around `figures`                   |
 | `checks`                       | the checks of the exercises                               |

@@ -1,4 +1,4 @@
-"""Where the time of a DataParallel forward pass goes, verb by verb (page 02)."""
+"""Where the time goes: a DataParallel forward (page 02), the step of a split model (page 06)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mpcourse.actions import Action
+from mpcourse.clocks import clock_for
 from mpcourse.devices import Device, DeviceLike, as_devices, synchronize
 from mpcourse.parallel_apply import parallel_apply
 from mpcourse.replicate import replicate
@@ -62,3 +64,67 @@ def _forward_once(module: nn.Module, batch: torch.Tensor, devices: list[Device])
     outputs = parallel_apply(calls, chunks, devices=used)
     timed(0, "gather", gather, outputs, devices[0])
     return Timeline.from_clock(events, len(devices) + 1)
+
+
+def split_step_timeline(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+    *,
+    repeats: int = 3,
+) -> Timeline:
+    """Measure one training step of a split model that leaves its backward to autograd.
+
+    Args:
+        model: With `devices` and the methods `front` and `back`, as `PipelineParallelResNet50`.
+        images: Shape (N, ...).
+        labels: Shape (N, ...), on any device.
+        loss_fn: The loss.
+        repeats: How many steps, 1 or more; the one of median length is returned.
+
+    Returns:
+        Devices 0 and 1 of the timeline are the model's, with a forward for each piece; device 2 is
+        the caller, a worker of one thread, with its one call of `backward()`. In seconds.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is 1 or more; got {repeats}")
+    caller = as_devices(["cpu:2"])[0]  # the notebook's own thread would borrow other cores
+    runs = [caller.run(_split_step, model, images, labels, loss_fn) for _ in range(1 + repeats)]
+    return sorted(runs[1:], key=lambda run: run.makespan)[(repeats - 1) // 2]  # one to warm up
+
+
+def _split_step(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+) -> Timeline:
+    clocks = [clock_for(device.device) for device in model.devices]
+    done = [0, 0]
+
+    def timed(index: int, half: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
+        def run(value: torch.Tensor) -> torch.Tensor:
+            clocks[index].start(Action(index, "F", done[index]))
+            output = half(value)
+            clocks[index].end()
+            done[index] += 1
+            return output
+
+        return run
+
+    for clock in clocks:
+        clock.zero()
+    model.front, model.back = timed(0, model.front), timed(1, model.back)
+    try:
+        output = model(images)
+    finally:
+        del model.front, model.back  # the methods come to light again
+    loss = loss_fn(output, labels.to(output.device))
+    synchronize(model.devices)
+    start = time.perf_counter()
+    loss.backward()
+    synchronize(model.devices)
+    backward = Event(2, "backward()", start, time.perf_counter())
+    events = [event for index, clock in enumerate(clocks) for event in clock.events(index)]
+    return Timeline.from_clock([*events, backward], 3)

@@ -136,3 +136,27 @@ def minibatch_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.finish(keep=complete)
+
+
+def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:
+    """How far apart the running statistics of two models are, batch norm by batch norm.
+
+    Args:
+        model: Any, on any devices, with its batch norms ordinary or deferred.
+        other: The same layers in the same order, perhaps cut otherwise.
+
+    Returns:
+        For each batch norm the largest difference of a running mean or a running variance.
+
+    Raises:
+        ValueError: One model has more batch norms than the other.
+    """
+    gaps = []
+    for one, two in zip(_norms(model), _norms(other), strict=True):
+        pairs = ((one.running_mean, two.running_mean), (one.running_var, two.running_var))
+        gaps.append(max((a.cpu() - b.cpu()).abs().max().item() for a, b in pairs))
+    return gaps
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]

@@ -3,10 +3,12 @@
 Standard library only; nothing is run, the answer is a prediction.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 from numbers import Real
+from statistics import median
 
 from mpcourse.actions import Action, Schedule, makes, needs
 from mpcourse.timeline import Event, Timeline
@@ -72,6 +74,30 @@ class Costs:
         return times
 
 
+def costs_from(timeline: Timeline) -> Costs:
+    """The costs of the actions in a measured timeline: per stage and kind, the middle duration.
+
+    Transfers cannot be seen in a timeline; they are left at 0.
+
+    Args:
+        timeline: With at least one event of each kind for each stage, as of any schedule's run.
+
+    Raises:
+        ValueError: A stage has no event of a kind that another stage has.
+    """
+    durations: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in timeline.events:
+        durations[event.action.kind, event.action.stage_index].append(event.duration)
+    num_stages = 1 + max((stage for _, stage in durations), default=-1)
+    costs: dict[str, list[float]] = {"forward": [], "backward": []}
+    for kind in {kind for kind, _ in durations}:
+        missing = [stage for stage in range(num_stages) if (kind, stage) not in durations]
+        if missing:
+            raise ValueError(f"the timeline has no {kind} of stage {missing[0]}")
+        costs[COST_OF_KIND[kind]] = [median(durations[kind, stage]) for stage in range(num_stages)]
+    return Costs(**costs)
+
+
 def _as_list(value: float | Sequence[float], count: int) -> list[float]:
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     return list(value) if is_list else [value] * count
@@ -84,7 +110,25 @@ def _check_time(name: str, time: float) -> None:
         raise ValueError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
 
 
-def simulate(schedule: Schedule, costs: Costs) -> Timeline:
+def count_transfers(schedule: Schedule) -> int:
+    """How many outputs and gradients go from one device to another.
+
+    Args:
+        schedule: One list of actions per device.
+
+    Raises:
+        ScheduleError: An action is not legal.
+    """
+    devices = {makes(action): device for action, device in check_actions(schedule).items()}
+    num_stages = 1 + max((action.stage_index for action in devices), default=-1)
+    return sum(
+        devices.get(need, device) != device
+        for action, device in devices.items()
+        for need in needs(action, num_stages)
+    )
+
+
+def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
     """Say when each action starts and ends, if each starts as soon as it can.
 
     An action starts when its device has finished the one before it and everything that it needs has
@@ -94,7 +138,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
 
     Args:
         schedule: One list of actions per device.
-        costs: What each action takes, and each transfer between devices.
+        costs: What each action takes, and each transfer between devices. A list has one `Costs` per
+            micro-batch, for micro-batches of different sizes.
 
     Returns:
         The timeline, from 0, in the unit of the costs; one event per action.
@@ -106,20 +151,30 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     devices = {makes(action): device for action, device in check_actions(schedule).items()}
     num_stages = 1 + max((action.stage_index for action in devices), default=-1)
     kinds = {action.kind for actions in schedule for action in actions}
-    duration = {kind: costs.per_stage(COST_OF_KIND[kind], num_stages) for kind in kinds}
-    transfer = costs.per_stage("transfer", num_stages)
+    num_microbatches = 1 + max((action.microbatch_index for action in devices), default=-1)
+
+    def table(costs: Costs) -> dict[str, list[float]]:
+        times = {kind: costs.per_stage(COST_OF_KIND[kind], num_stages) for kind in kinds}
+        return times | {"transfer": costs.per_stage("transfer", num_stages)}
+
+    same = isinstance(costs, Costs)
+    tables = [table(costs)] * num_microbatches if same else [table(each) for each in costs]
+    if len(tables) != num_microbatches:
+        raise ValueError(
+            f"costs has {len(tables)} entries, the schedule has {num_microbatches} micro-batches"
+        )
 
     end: dict[Action, float] = {}
     free = [0.0] * len(schedule)  # when each device has finished what it does
     events = []
     for device, action in execution_order(schedule):
-        start = free[device]
+        start, cost = free[device], tables[action.microbatch_index]
         for need in needs(action, num_stages):
             arrival = end[need]
             if devices[need] != device:
-                arrival += transfer[min(need.stage_index, action.stage_index)]
+                arrival += cost["transfer"][min(need.stage_index, action.stage_index)]
             start = max(start, arrival)
-        free[device] = start + duration[action.kind][action.stage_index]
+        free[device] = start + cost[action.kind][action.stage_index]
         end[makes(action)] = free[device]
         events.append(Event(device, action, start, free[device]))
     events.sort(key=lambda event: (event.start, event.device_index))

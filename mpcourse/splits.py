@@ -123,10 +123,13 @@ def _layer_times(model: nn.Sequential, sample: torch.Tensor) -> list[float]:
             return output.detach()
 
         gradients = [parameter.grad for parameter in layer.parameters()]
+        remembered = [buffer.clone() for buffer in layer.buffers()]
         times.append(measure(lambda once=once: worker.run(once), [worker]).median_s)
         value = worker.run(once)
         for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
             parameter.grad = gradient  # measuring leaves no trace
+        for buffer, value_before in zip(layer.buffers(), remembered, strict=True):
+            buffer.copy_(value_before)
     return times
 
 

@@ -62,12 +62,23 @@ class Stage:
         leaves, structure = tree_flatten(value)
         if not self.is_first:
             leaves = [_leaf(leaf) for leaf in leaves]
-        output = self.module(tree_unflatten(leaves, structure))
+        output = self._run(tree_unflatten(leaves, structure))
         if loss is not None:
             output = loss(output)
         outputs, structure = tree_flatten(output)
         self.kept[index] = Kept(_tensors(leaves), [_tracked(leaf) for leaf in _tensors(outputs)])
         return tree_unflatten([_detached(leaf) for leaf in outputs], structure)
+
+    def _run(self, value: Any) -> Any:
+        try:
+            return self.module(value)
+        except RuntimeError as error:
+            if "leaf Variable that requires grad is being used in an in-place" in str(error):
+                error.add_note(
+                    "the stage begins with an operation in place, which would overwrite the leaf "
+                    "that its gradient arrives at: cut one layer earlier, or use inplace=False"
+                )
+            raise
 
     def backward(self, index: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
         """B: add to the weights' gradients, return the input's.

@@ -89,3 +89,36 @@ def text(
 def line(x1: float, y1: float, x2: float, y2: float, *, colour: str = "#888888") -> str:
     """A thin straight line."""
     return f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{colour}" fill="none"/>'
+
+
+def area(points: Iterable[tuple[float, float]], *, colour: str, hint: str) -> str:
+    """The filled area inside a line through points; `hint` shows when the pointer rests on it."""
+    line_through = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
+    return f'<g><title>{escape(hint)}</title><path d="M{line_through}Z" fill="{colour}"/></g>'
+
+
+def polyline(
+    points: Iterable[tuple[float, float]], *, colour: str, width: float = 2, dashes: str = ""
+) -> str:
+    """A line through points; `dashes` such as "6 4" breaks it up."""
+    through = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
+    broken = f' stroke-dasharray="{dashes}"' if dashes else ""
+    stroke = f'stroke="{colour}" stroke-width="{width:g}"{broken}'
+    return f'<path d="M{through}" {stroke} fill="none"/>'
+
+
+def mark(x: float, y: float, *, shape: str, colour: str, hint: str, size: float = 5) -> str:
+    """A "square", "triangle" or "ring" around a point; `hint` shows when the pointer is on it."""
+    corners = {
+        "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
+        "triangle": [(0, -1.2), (1.1, 0.9), (-1.1, 0.9)],
+    }
+    if shape == "ring":
+        drawn = (
+            f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{size:g}" fill="none" stroke="{colour}" '
+            'stroke-width="2.5"/>'
+        )
+    else:
+        path = "L".join(f"{x + size * dx:.2f} {y + size * dy:.2f}" for dx, dy in corners[shape])
+        drawn = f'<path d="M{path}Z" fill="{colour}" stroke="#333333" stroke-width="0.6"/>'
+    return f"<g><title>{escape(hint)}</title>{drawn}</g>"

@@ -65,6 +65,14 @@ class Timeline:
         """How long one device worked, in the unit of the timeline."""
         return sum(e.duration for e in self.events if e.device_index == device_index)
 
+    def waits(self, device_index: int) -> float:
+        """How long one device did nothing between its first event and the end of its last."""
+        own = [event for event in self.events if event.device_index == device_index]
+        if not own:
+            return 0.0
+        began, ended = min(e.start for e in own), max(e.end for e in own)
+        return max(0.0, ended - began - self.busy(device_index))
+
     @property
     def bubble_fraction(self) -> float:
         """The idle share of all devices: 1 - busy / (devices x makespan); 0 without events."""
@@ -75,8 +83,8 @@ class Timeline:
         return max(0.0, 1 - busy / available)  # rounding must not make it -1e-16
 
     @property
-    def peak_activations(self) -> list[int]:
-        """Per device, the most stage-micro-batches whose activations it held at once.
+    def held_activations(self) -> list[list[tuple[float, int]]]:
+        """Per device, how many stage-micro-batches it holds: (from when on, how many), in order.
 
         Each is held from the start of its forward (an action of kind F) to the end of its backward
         (B, or W when it is split). One without a backward is held to the end.
@@ -88,12 +96,16 @@ class Timeline:
                 changes.append((event.start, event.device_index, 1))
             elif kind in ("B", "W"):
                 changes.append((event.end, event.device_index, -1))
-        held, peak = [0] * self.num_devices, [0] * self.num_devices
+        held = [[(0.0, 0)] for _ in range(self.num_devices)]
         # the sort is stable: a backward that ends when a forward starts was there before it
-        for _, device, change in sorted(changes, key=lambda c: c[0]):
-            held[device] += change
-            peak[device] = max(peak[device], held[device])
-        return peak
+        for when, device, change in sorted(changes, key=lambda c: c[0]):
+            held[device].append((when, held[device][-1][1] + change))
+        return held
+
+    @property
+    def peak_activations(self) -> list[int]:
+        """Per device, the most stage-micro-batches whose activations it held at once."""
+        return [max(number for _, number in steps) for steps in self.held_activations]
 
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write a file that https://ui.perfetto.dev and chrome://tracing open: a track a device.

@@ -45,7 +45,7 @@ def validate_schedule(
     for _ in execution_order(schedule):
         pass
     if max_activations is not None:
-        _check_memory(schedule, max_activations)
+        check_memory(schedule, max_activations)
 
 
 def check_actions(
@@ -209,7 +209,16 @@ def _rule(action: Action, needed: Action) -> str:
     return "a stage's backward comes after that of the stage after it"
 
 
-def _check_memory(schedule: Schedule, max_activations: int) -> None:
+def check_memory(schedule: Schedule, max_activations: int) -> None:
+    """Refuse a schedule in which a device holds too much; it need not be complete.
+
+    Args:
+        schedule: One that `check_actions` lets through.
+        max_activations: The most stage-micro-batches that a device may hold at once.
+
+    Raises:
+        ScheduleError: An action makes a device hold more.
+    """
     for device, actions in enumerate(schedule):
         held = 0
         for action in actions:

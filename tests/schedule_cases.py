@@ -7,7 +7,7 @@ from textwrap import dedent
 
 from hypothesis import strategies as st
 
-from mpcourse.actions import Action, Schedule
+from mpcourse.actions import Action, Schedule, makes, needs
 from mpcourse.schedules import (
     gpipe_schedule,
     interleaved_schedule,
@@ -114,3 +114,50 @@ def legal_schedules(draw: st.DrawFn, most: int = 6) -> tuple[Schedule, int, int]
     chunks = draw(st.integers(1, 3), label="stages per device")
     schedule = interleaved_schedule(devices, microbatches, chunks)
     return schedule, devices * chunks, microbatches
+
+
+@st.composite
+def random_schedules(draw: st.DrawFn) -> tuple[Schedule, int, int]:
+    """(schedule, num_stages, num_microbatches) of any legal order, not only those with a name.
+
+    1 to 3 devices with 1 or 2 stages each, placed anyhow; each backward whole or split by itself.
+    """
+    per_device = [draw(st.integers(1, 2)) for _ in range(draw(st.integers(1, 3), label="devices"))]
+    homes = [device for device, count in enumerate(per_device) for _ in range(count)]
+    homes = draw(st.permutations(homes), label="the device of each stage")
+    num_stages, num_microbatches = len(homes), draw(st.integers(1, 4), label="microbatches")
+    left = []
+    for stage, microbatch in product(range(num_stages), range(num_microbatches)):
+        kinds = draw(st.sampled_from(["FB", "FIW"]))
+        left += [Action(stage, kind, microbatch) for kind in kinds]
+    schedule: Schedule = [[] for _ in per_device]
+    done: set[Action] = set()
+    while left:
+        ready = [a for a in left if done.issuperset(needs(a, num_stages))]
+        action = draw(st.sampled_from(ready))
+        left.remove(action)
+        done.add(makes(action))
+        schedule[homes[action.stage_index]].append(action)
+    return schedule, num_stages, num_microbatches
+
+
+def damage(draw: st.DrawFn, schedule: Schedule) -> Schedule:
+    """A schedule after one to three deletions, duplications, swaps or changes of kind."""
+    rows = [list(row) for row in schedule]
+    for _ in range(draw(st.integers(1, 3))):
+        places = [(d, i) for d, row in enumerate(rows) for i in range(len(row))]
+        (d, i), (e, j) = (draw(st.sampled_from(places)) for _ in range(2))
+        what = draw(st.sampled_from(["delete", "duplicate", "swap", "move", "change"]))
+        if what == "delete":
+            del rows[d][i]
+        elif what == "duplicate":
+            rows[e].insert(j, rows[d][i])
+        elif what == "swap":
+            rows[d][i], rows[e][j] = rows[e][j], rows[d][i]
+        elif what == "move":  # later or earlier on its own device: often still legal
+            rows[d].insert(draw(st.integers(0, len(rows[d]) - 1)), rows[d].pop(i))
+        else:
+            rows[d][i] = rows[d][i]._replace(kind=draw(st.sampled_from("FBIW")))
+        if not any(rows):
+            break
+    return rows

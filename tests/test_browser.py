@@ -26,6 +26,7 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 REACTION_LIMIT_S = 5
+ANSWER_LIMIT_MS = 100  # from a key press to the new picture, the fastest of some
 
 # The controls that a reader can use.
 FIND_CONTROLS = """() => [...document.querySelectorAll(
@@ -59,6 +60,20 @@ PICTURE = """element => {
     if (parts.length) return parts.map(part => part.innerHTML).join();
   }
   return null;
+}"""
+
+# Notes how long each key press takes until the picture is another one, kernel and all.
+CLOCK_ANSWERS = """element => {
+  const output = element.closest('.jp-OutputArea-output');
+  let pressed = null;
+  window.answersMs = [];
+  element.addEventListener('keydown', () => { pressed = performance.now(); }, true);
+  const watch = new MutationObserver(() => {
+    if (pressed !== null) window.answersMs.push(performance.now() - pressed);
+    pressed = null;
+  });
+  for (const view of output.querySelectorAll('.widget-html-content'))
+    watch.observe(view, {childList: true, subtree: true});
 }"""
 
 AT_MAXIMUM = """element => Number(element.getAttribute('aria-valuenow') ?? element.value)
@@ -151,6 +166,25 @@ def check_slider(page: OpenPage, slider: ElementHandle, *, what: str) -> None:
     check_change(page, slider, keys=[key], what=what)
     changed = lambda: slider.evaluate(PICTURE) != picture  # noqa: E731
     wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change its picture")
+    back = "ArrowRight" if key == "ArrowLeft" else "ArrowLeft"
+    check_answers(page, slider, keys=[back, key] * 3, what=what)
+
+
+def check_answers(page: OpenPage, slider: ElementHandle, *, keys: list[str], what: str) -> None:
+    """The picture follows a key press so fast that it seems to be at once."""
+    slider.evaluate(CLOCK_ANSWERS)
+    for number, key in enumerate(keys, start=1):
+        page.wait_until_idle()
+        page.tab.keyboard.press(key)
+        answered = lambda n=number: page.tab.evaluate("answersMs.length") >= n  # noqa: E731
+        wait_for(answered, limit_s=REACTION_LIMIT_S, what=f"{what} to answer {key}")
+    times = sorted(page.tab.evaluate("answersMs"))
+    shown = ", ".join(f"{time:.0f}" for time in times)
+    print(f"{what} answered after {shown} ms")
+    # the fastest one: a busy machine makes some slow, a slow drawing makes all slow
+    assert times[0] < ANSWER_LIMIT_MS, (
+        f"{what} answered after {shown} ms; {ANSWER_LIMIT_MS} at most"
+    )
 
 
 def check_change(page: OpenPage, control: ElementHandle, *, keys: list[str], what: str) -> None:
@@ -179,6 +213,7 @@ slider.observe(draw, names="value")
 draw()
 VBox([slider, view])"""
 MOVING = SLIDER.format(value=3, shown="slider.value")
+SLOW = "import time\n" + MOVING.replace("    view.", "    time.sleep(0.15)\n    view.")
 OTHERS = """\
 import ipywidgets as w
 
@@ -194,6 +229,7 @@ TRIALS: dict[str, tuple[list[NotebookNode], str]] = {
         [new_code_cell(SLIDER.format(value=3, shown="1"))],
         "waited 5 s for stuck: the slider 'rows' to change its picture",
     ),
+    "slow": ([new_code_cell(SLOW)], "slow: the slider 'rows' answered after 1"),
     "bare": (
         [new_code_cell("from ipywidgets import IntSlider\n\nIntSlider(description='guess')")],
         "bare: the slider 'guess' has no picture",

@@ -185,7 +185,8 @@ def test_a_timeline_says_it_all_in_words():
     assert words(picture) == [
         "measured here; 33% of the devices' time is idle",
         *NAMES,
-        *("0", "0.75", "1.5", "2.25", "3 ms"),
+        *("0", "0.5", "1", "1.5", "2", "2.5", "3"),
+            "3 ms",
     ]
 
 

@@ -16,14 +16,18 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 # A module imports from the layers above its own line only. A new module has to be placed here.
 LAYERS: tuple[set[str], ...] = (
     {"timeline", "results", "actions", "microbatch", "losses", "stage", "svg", "source"},
+    {"batch_norm", "dropout", "models", "pretended"},
     {"workers", "validate", "zero_bubble", "figures", "clocks"},
     {"lanes", "schedules"},
     {"devices", "simulate", "named_schedules"},
-    {"modes"},
+    {"modes", "builder", "placement"},
     {"timing", "scatter_gather", "replicate", "parallel_apply", "engine", "mnist", "work"},
-    {"data_parallel", "anatomy", "splits", "pipeline"},
-    {"resnet"},
-    {"benchmark"},
+    {"data_parallel", "anatomy", "splits", "pipeline", "process_pipeline"},
+    {"recordings", "prediction"},
+    {"resnet", "training", "schedule_trials", "cuts"},
+    {"pruning"},
+    {"sparse_training"},
+    {"benchmark", "mnist_study", "multiprocess", "pruning_study", "sweeps"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line
     {"setup"},
@@ -36,6 +40,7 @@ LAYER_OF = {name: index for index, layer in enumerate(LAYERS) for name in layer}
 STANDARD_LIBRARY_ONLY = {
     *("__init__", "__main__", "setup", "shell", "svg", "timeline"),
     *("actions", "validate", "zero_bubble", "schedules", "named_schedules", "simulate"),
+    "builder",
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 FOR_PAGES_ONLY = {"widgets", "checks"}  # notebooks import them, and they each other

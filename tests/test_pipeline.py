@@ -2,6 +2,7 @@
 
 import _thread
 import copy
+import functools
 import threading
 import time
 from itertools import pairwise
@@ -9,13 +10,16 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torchvision.models import resnet50
 
 from mpcourse.devices import get_devices
 from mpcourse.named_schedules import SCHEDULES, make_schedule, num_devices_for
 from mpcourse.pipeline import Pipeline
+from mpcourse.resnet import resnet_blocks
 from mpcourse.schedules import Action, ScheduleError, gpipe_schedule
 from mpcourse.simulate import Costs, simulate
 
+close = functools.partial(torch.testing.assert_close, check_device=False)  # GPUs against the host
 ONE_PER_DEVICE = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
 LOSS = nn.CrossEntropyLoss()
 
@@ -42,13 +46,13 @@ def assert_trains_as_uncut(pipeline: Pipeline, uncut: nn.Module, samples: int, l
         expected.backward()
         assert loss.dim() == 0
         assert not loss.requires_grad
-        torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
+        close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
         for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+            close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
         for optimizer in optimizers:
             optimizer.step()
     for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("samples", "cut"), [(5, 1), (5, 2), (7, 3), (16, 4), (5, 16), (16, 16)])
@@ -60,7 +64,7 @@ def test_equal_to_the_uncut_model(schedule, num_stages, samples, cut):
     pipeline = Pipeline(stages, schedule=schedule, num_microbatches=cut)
     assert_trains_as_uncut(pipeline, uncut, samples)
     inputs, _ = make_batch(samples)
-    torch.testing.assert_close(pipeline(inputs), uncut(inputs), rtol=1e-12, atol=1e-12)
+    close(pipeline(inputs), uncut(inputs), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("samples", "cut"), [(5, 1), (5, 2), (9, 4), (8, 8)])
@@ -121,9 +125,53 @@ def test_a_transformer_with_dicts_between_its_stages(schedule):
     loss = pipeline.step(inputs, targets, LOSS)
     expected = LOSS(uncut(inputs), targets)
     expected.backward()
-    torch.testing.assert_close(loss, expected.detach())
+    close(loss, expected.detach())
     for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+        close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+
+
+def four_stages_of_resnet50() -> list[nn.Module]:
+    """In double precision and small; batch norms use running statistics, which no cut changes."""
+    model = resnet50(num_classes=6).double().eval()
+    blocks = list(resnet_blocks(model))
+    return [nn.Sequential(*blocks[start : start + 5]) for start in range(0, 20, 5)]
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zb-v"])
+def test_resnet50_in_four_stages_with_batch_norms_in_evaluation_mode(schedule):
+    stages = four_stages_of_resnet50()
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    devices = get_devices(num_devices_for(schedule, 4))
+    pipeline = Pipeline(stages, devices, schedule, num_microbatches=2)
+    images, labels = torch.randn(3, 3, 32, 32, dtype=torch.double), torch.arange(3)
+    loss = pipeline.step(images, labels, LOSS)
+    expected = LOSS(uncut(images), labels)
+    expected.backward()
+    close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+        close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["one micro-batch", "many micro-batches"])
+def test_resnet50_in_training_mode_is_equal_for_one_micro_batch_only(mode):
+    stages = [stage.train() for stage in four_stages_of_resnet50()]
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(stages, num_microbatches=1 if mode == "one micro-batch" else 2)
+    images, labels = torch.randn(8, 3, 32, 32, dtype=torch.double), torch.arange(8) % 6
+    difference = pipeline.step(images, labels, LOSS).cpu() - LOSS(uncut(images), labels)
+    if mode == "one micro-batch":
+        assert abs(difference) < 1e-9
+    else:
+        assert abs(difference) > 1e-4  # each batch norm sees its micro-batch only
+
+
+def test_a_stage_that_begins_in_place_says_what_to_do():
+    stages = [nn.Linear(6, 6), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 6))]
+    pipeline = Pipeline(stages, num_microbatches=2)
+    with pytest.raises(RuntimeError, match="in-place operation") as caught:
+        pipeline.step(torch.ones(4, 6), torch.arange(4), LOSS)
+    assert "begins with an operation in place" in caught.value.__notes__[0]
+    assert "inplace=False" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
@@ -144,7 +192,7 @@ def test_gradients_add_up_over_steps_and_frozen_parameters_have_none():
     pipeline.step(inputs, targets, LOSS)
     once = stages[1][0].weight.grad.clone()
     pipeline.step(inputs, targets, LOSS)
-    torch.testing.assert_close(stages[1][0].weight.grad, 2 * once)
+    close(stages[1][0].weight.grad, 2 * once)
     assert stages[0][0].weight.grad is None
 
 
@@ -161,7 +209,7 @@ def test_class_weights_need_shares_and_are_right_with_them():
     parts = [weight[piece].sum().item() for piece in targets.split([3, 2])]
     shares = [part / sum(parts) for part in parts]
     loss = pipeline.step(inputs, targets, loss_fn, microbatch_shares=shares)
-    torch.testing.assert_close(loss, loss_fn(uncut(inputs), targets).detach())
+    close(loss, loss_fn(uncut(inputs), targets).detach())
 
 
 def test_evaluation_before_training_leaves_no_gradients_and_no_graph():

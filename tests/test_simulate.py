@@ -13,13 +13,15 @@ from schedule_cases import ONE_EACH, legal_schedules, parse
 
 from mpcourse.schedules import (
     Schedule,
+    ScheduleError,
     gpipe_schedule,
+    interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
     validate_schedule,
     zero_bubble_schedule,
 )
-from mpcourse.simulate import Costs, simulate
+from mpcourse.simulate import Costs, costs_from, count_transfers, simulate
 from mpcourse.timeline import Event, Timeline
 
 
@@ -327,3 +329,87 @@ def test_times_can_be_whole_numbers_and_come_out_as_floats() -> None:
     assert simulate(gpipe_schedule(2, 3), ONE_EACH) == simulate(
         gpipe_schedule(2, 3), Costs(1.0, 1.0)
     )
+
+
+# --- costs of a run, transfers ------------------------------------------------------------------
+
+
+def test_the_costs_of_a_simulated_run_are_those_that_it_was_simulated_with() -> None:
+    costs = Costs([1, 2], [3, 4], 0.0, [5, 6], [7, 8])
+    for schedule in (gpipe_schedule(2, 3), zero_bubble_schedule(2, 3, "h1")):
+        found = costs_from(simulate(schedule, costs))
+        assert simulate(schedule, found) == simulate(schedule, costs)
+    assert found == Costs([1, 2], [], 0.0, [5, 6], [7, 8])
+
+
+def test_a_cost_is_the_middle_duration_of_a_stage_s_actions() -> None:
+    lengths = (1, 2, 60)
+    events = [
+        Event(0, action, 100 * n, 100 * n + length)
+        for n, (action, length) in enumerate(zip(parse("0F0 0F1 0F2")[0], lengths, strict=True))
+    ]
+    assert costs_from(Timeline(tuple(events), 1)).forward == [2]
+
+
+def test_a_stage_without_an_event_of_a_kind_is_named() -> None:
+    run = simulate(parse("0F0 0B0"), Costs(1, 1))
+    later = Event(0, parse("1F0")[0][0], 5, 6)
+    with pytest.raises(ValueError, match="the timeline has no B of stage 1"):
+        costs_from(Timeline((*run.events, later), 1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "transfers"),
+    [
+        (naive_schedule(1, 5), 0),
+        (gpipe_schedule(4, 8), 2 * 8 * 3),
+        (one_f_one_b_schedule(4, 8), 2 * 8 * 3),
+        (interleaved_schedule(4, 8, 2), 2 * 8 * 7),
+        (zero_bubble_schedule(4, 8, "h2"), 2 * 8 * 3),
+        (zero_bubble_schedule(4, 8, "v"), 2 * 8 * 6),  # the point of the V lies on one device
+    ],
+)
+def test_transfers_are_counted_there_and_back(schedule: Schedule, transfers: int) -> None:
+    assert count_transfers(schedule) == transfers
+
+
+def test_transfers_of_a_part_are_those_that_happen() -> None:
+    assert count_transfers(parse("0F0 0F1\n1F0")) == 1
+    with pytest.raises(ScheduleError, match="stands twice"):
+        count_transfers(parse("0F0 0F0"))
+
+
+@given(legal_schedules())
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_the_most_that_is_held_is_the_peak_and_nothing_is_left(case: tuple) -> None:
+    timeline = simulate(case[0], ONE_EACH)
+    for steps, peak in zip(timeline.held_activations, timeline.peak_activations, strict=True):
+        assert [when for when, _ in steps] == sorted(when for when, _ in steps)
+        assert steps[0] == (0.0, 0)
+        assert max(number for _, number in steps) == peak
+        assert steps[-1][1] == 0
+
+
+def test_microbatches_of_different_sizes_have_costs_of_their_own() -> None:
+    large, small = Costs(2, 4, transfer=1), Costs([1, 3], 2)
+    assert spans(simulate(gpipe_schedule(2, 2), [large, small])) == (
+        "0F0@0-2 0F1@2-3 1F0@3-5 1F1@5-8 1B0@8-12 1B1@12-14 0B0@13-17 0B1@17-19"
+    )
+    assert spans(simulate(gpipe_schedule(2, 2), [small, large])) == (
+        "0F0@0-1 0F1@1-3 1F0@1-4 1F1@4-6 1B0@6-8 0B0@8-10 1B1@8-12 0B1@13-17"
+    )
+
+
+@given(legal_schedules())
+@settings(deadline=None, max_examples=40, derandomize=True)
+def test_the_same_costs_for_each_microbatch_change_nothing(case: tuple) -> None:
+    schedule = case[0]
+    count = 1 + max(action.microbatch_index for actions in schedule for action in actions)
+    assert simulate(schedule, [ONE_EACH] * count) == simulate(schedule, ONE_EACH)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_a_list_of_costs_has_one_for_each_microbatch(count: int) -> None:
+    message = f"costs has {count} entries, the schedule has 3 micro-batches"
+    with pytest.raises(ValueError, match=message):
+        simulate(gpipe_schedule(2, 3), [Costs(1, 2)] * count)

@@ -95,6 +95,14 @@ def test_the_toy_model_equals_its_layers():
     assert model.net1.weight.grad is not None
 
 
+def test_measuring_layers_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    layer_costs(model, by="time", sample=torch.randn(8, 4))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert [parameter.grad for parameter in model.parameters()] == [None] * 4
+
+
 @pytest.mark.parametrize("make", [ToyModel, ModelParallelResNet50])
 def test_two_devices_are_asked_for(make):
     with pytest.raises(ValueError, match="cut for 2 devices; got 3"):

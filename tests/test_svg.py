@@ -147,3 +147,10 @@ def test_a_line_goes_from_one_point_to_the_other():
         "stroke": "#888888",
         "fill": "none",
     }
+
+
+def test_an_area_goes_through_its_points_and_says_what_it_is():
+    shown = parse(svg.area([(1, 2), (3, 4.5), (5, 2)], colour="#bbbbbb", hint="holds < 2"))
+    title, path = list(shown)
+    assert title.text == "holds < 2"
+    assert path.attrib == {"d": "M1.00 2.00L3.00 4.50L5.00 2.00Z", "fill": "#bbbbbb"}

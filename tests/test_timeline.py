@@ -78,3 +78,8 @@ def test_a_timeline_cannot_be_changed_afterwards():
         timeline.num_devices = 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         timeline.events[0].end = 7
+
+
+def test_a_device_waits_between_its_first_event_and_its_last():
+    timeline = Timeline(events_of([(0, 1, 2), (0, 4, 5), (0, 5, 9), (1, 3, 9)]), 3)
+    assert [timeline.waits(device) for device in range(3)] == [2, 0, 0]

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_cases import is_legal, legal_schedules, parse
+from schedule_cases import damage, is_legal, legal_schedules, parse
 
 from mpcourse.actions import Action, Schedule
 from mpcourse.schedules import gpipe_schedule, one_f_one_b_schedule, zero_bubble_schedule
@@ -233,26 +233,8 @@ def test_a_part_of_a_schedule_has_devices_and_an_order_too() -> None:
 
 @st.composite
 def damaged_schedules(draw: st.DrawFn) -> tuple[Schedule, int, int]:
-    """A legal schedule after one to three deletions, duplications, swaps or changes of kind."""
     schedule, num_stages, num_microbatches = draw(legal_schedules(most=3))
-    rows = [list(row) for row in schedule]
-    for _ in range(draw(st.integers(1, 3))):
-        places = [(d, i) for d, row in enumerate(rows) for i in range(len(row))]
-        (d, i), (e, j) = (draw(st.sampled_from(places)) for _ in range(2))
-        what = draw(st.sampled_from(["delete", "duplicate", "swap", "move", "change"]))
-        if what == "delete":
-            del rows[d][i]
-        elif what == "duplicate":
-            rows[e].insert(j, rows[d][i])
-        elif what == "swap":
-            rows[d][i], rows[e][j] = rows[e][j], rows[d][i]
-        elif what == "move":  # later or earlier on its own device: often still legal
-            rows[d].insert(draw(st.integers(0, len(rows[d]) - 1)), rows[d].pop(i))
-        else:
-            rows[d][i] = rows[d][i]._replace(kind=draw(st.sampled_from("FBIW")))
-        if not any(rows):
-            break
-    return rows, num_stages, num_microbatches
+    return damage(draw, schedule), num_stages, num_microbatches
 
 
 @given(damaged_schedules())

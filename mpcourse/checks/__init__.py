@@ -7,17 +7,49 @@ and explains the wrong answers that people really give.
 from mpcourse.checks.page_00 import check_idle, check_speedup, check_time
 from mpcourse.checks.page_01 import check_gather, check_mean, check_scatter
 from mpcourse.checks.page_02 import check_crossing, check_first_device, check_parallel_apply
+from mpcourse.checks.page_04 import check_parts, check_places, check_split
+from mpcourse.checks.page_05 import check_cut_by_time, check_cut_within, check_used_share
+from mpcourse.checks.page_06 import check_ceiling, check_pieces, check_split_size
+from mpcourse.checks.page_07 import (
+    check_board,
+    check_gpipe,
+    check_one_f_one_b,
+    check_split_backward,
+    check_stuck,
+)
+from mpcourse.checks.page_08 import check_drift, check_evaluate, check_merged
+from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
 from mpcourse.checks.verdict import Verdict
 
 __all__ = [
     "Verdict",
+    "check_board",
+    "check_ceiling",
+    "check_choice",
     "check_crossing",
+    "check_cut_by_time",
+    "check_cut_within",
+    "check_drift",
+    "check_evaluate",
     "check_first_device",
     "check_gather",
+    "check_global_masks",
+    "check_gpipe",
     "check_idle",
     "check_mean",
+    "check_merged",
+    "check_nonzeros",
+    "check_one_f_one_b",
     "check_parallel_apply",
+    "check_parts",
+    "check_pieces",
+    "check_places",
     "check_scatter",
     "check_speedup",
+    "check_split",
+    "check_split_backward",
+    "check_split_size",
+    "check_stuck",
     "check_time",
+    "check_used_share",
 ]

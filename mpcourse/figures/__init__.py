@@ -1,16 +1,35 @@
 """The course's pictures: data in, SVG or matplotlib axes out. Nothing here measures or shows."""
 
 from mpcourse.figures.curves import plot_times
+from mpcourse.figures.cuts import plot_cuts
 from mpcourse.figures.marks import LABELS, MARKERS, device_colour, device_letter
+from mpcourse.figures.memory import memory_picture
+from mpcourse.figures.pruned import SparsityStudy, sparsity_picture
 from mpcourse.figures.scatter import scatter_picture
+from mpcourse.figures.sparsity import plot_over_sparsity
+from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
 from mpcourse.figures.timelines import timeline_picture
+from mpcourse.figures.training import plot_digits, plot_gaps, seeds_picture
+from mpcourse.figures.transfers import transfers_picture
 
 __all__ = [
     "LABELS",
     "MARKERS",
+    "SparsityStudy",
+    "SplitCurve",
     "device_colour",
     "device_letter",
+    "memory_picture",
+    "plot_cuts",
+    "plot_digits",
+    "plot_gaps",
+    "plot_over_sparsity",
     "plot_times",
     "scatter_picture",
+    "seeds_picture",
+    "sparsity_picture",
+    "split_curve_picture",
+    "split_picture",
     "timeline_picture",
+    "transfers_picture",
 ]

@@ -1,5 +1,6 @@
 """Who worked when: one drawing for measured and for simulated timelines (pages 00 and 05 to 08)."""
 
+import math
 from collections.abc import Sequence
 
 from mpcourse import svg
@@ -8,6 +9,8 @@ from mpcourse.timeline import Event, Timeline
 
 # Of a pipeline's actions: sky blue, orange, yellow, green
 KIND_COLOURS = {"F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73"}
+
+LEGIBLE = 18  # pixels: a narrower box has room for the kind of its action only
 
 
 def timeline_picture(
@@ -47,32 +50,57 @@ def timeline_picture(
         shapes.append(svg.line(left, y + 13, left + width, y + 13, colour="#dddddd"))
     spoken = []
     for event in timeline.events:
-        x = left + event.start / span * width
-        name = device_names[event.device_index]
-        times = f"{event.start * scale:.3g} to {event.end * scale:.3g} {unit}"
-        spoken.append(f"{name} runs {event.action} from {times}")
-        place = (x, top + event.device_index * row, max(event.duration / span * width, 1), 26)
-        colour, action = _colour(event), str(event.action)
-        hint = f"{action} on {name}: {times}"
-        shapes.append(svg.box(*place, colour=colour, label=action, hint=hint))
+        place = (left, top + event.device_index * row, width / span)
+        shape, words = event_box(event, place, device_names, scale, unit)
+        shapes.append(shape)
+        spoken.append(words)
     bottom = top + timeline.num_devices * row
-    shapes += _time_axis(left, bottom, width, span * scale, unit)
+    shapes += time_axis(left, bottom, width, span * scale, unit)
     title = f"Timeline of {count(timeline.num_devices, 'device')} ({label})"
-    size = (left + width + 50, bottom + 34)
+    size = (left + width + 80, bottom + 34)
     return svg.picture(shapes, size, title=title, description="; ".join([*spoken, caption]))
 
 
-def _colour(event: Event) -> str:
-    """A pipeline's actions by their kind, since the row says the device; other jobs by device."""
+def event_box(
+    event: Event,
+    place: tuple[float, float, float],
+    device_names: Sequence[str],
+    scale: float,
+    unit: str,
+) -> tuple[str, str]:
+    """The box of an event, coloured by kind or by device, and what it says in words.
+
+    Args:
+        event: What to draw.
+        place: x of time 0, y of the row, pixels per unit of the timeline.
+        device_names: One name per device.
+        scale: `unit`s per unit of the timeline.
+        unit: For people.
+    """
+    left, y, pixels = place
+    action, name = str(event.action), device_names[event.device_index]
+    times = f"{event.start * scale:.3g} to {event.end * scale:.3g} {unit}"
+    corners = (left + event.start * pixels, y, max(event.duration * pixels, 1), 26)
+    # a pipeline's actions by their kind, since the row says the device; other jobs by device
     kind = getattr(event.action, "kind", None)
-    return KIND_COLOURS.get(kind, device_colour(event.device_index))
+    colour = KIND_COLOURS.get(kind, device_colour(event.device_index))
+    label = action if kind is None or corners[2] >= LEGIBLE else kind
+    shape = svg.box(*corners, colour=colour, label=label, hint=f"{action} on {name}: {times}")
+    return shape, f"{name} runs {action} from {times}"
 
 
-def _time_axis(left: float, y: float, width: float, end: float, unit: str) -> list[str]:
+def time_axis(left: float, y: float, width: float, end: float, unit: str) -> list[str]:
+    """A line with marks at round numbers from 0, below the rows; `end` stands at its right."""
     shapes = [svg.line(left, y, left + width, y)]
-    for quarter in range(5):
-        x = left + width * quarter / 4
+    step = _round_step(end)
+    for number in range(int(end / step + 1e-9) + 1):
+        x = left + width * number * step / end
         shapes.append(svg.line(x, y, x, y + 5))
-        words = f"{end * quarter / 4:.3g}" + (f" {unit}" if quarter == 4 else "")
-        shapes.append(svg.text(x, y + 20, words, size=11, anchor="middle"))
-    return shapes
+        shapes.append(svg.text(x, y + 20, f"{number * step:g}", size=11, anchor="middle"))
+    return [*shapes, svg.text(left + width + 8, y + 4, f"{end:.3g} {unit}", size=11)]
+
+
+def _round_step(end: float) -> float:
+    """1, 2 or 5 times a power of ten, so that `end` has four to ten steps."""
+    power = 10.0 ** math.floor(math.log10(end / 4)) if end > 0 else 1.0
+    return max(size * power for size in (1, 2, 5) if size * power <= max(end / 4, power))

@@ -5,18 +5,33 @@ nbval, and both ipywidgets 7.7 (Colab) and 8 have all that is used. The text for
 says what it shows, for readers on a page without a kernel.
 """
 
+from mpcourse.widgets.board import ScheduleBoard, board_picture
 from mpcourse.widgets.explorer import Explorer, picture_slider, slider
 from mpcourse.widgets.page_00 import idle_explorer
 from mpcourse.widgets.page_01 import scatter_explorer
+from mpcourse.widgets.page_06 import SplitExplorer, split_explorer
+from mpcourse.widgets.page_07 import schedule_explorer, schedule_view
+from mpcourse.widgets.page_11 import sparsity_explorer, sparsity_study
 from mpcourse.widgets.prediction import Comparison, Prediction, predict
+from mpcourse.widgets.progress import Progress, progress
 
 __all__ = [
     "Comparison",
     "Explorer",
     "Prediction",
+    "Progress",
+    "ScheduleBoard",
+    "SplitExplorer",
+    "board_picture",
     "idle_explorer",
     "picture_slider",
     "predict",
+    "progress",
     "scatter_explorer",
+    "schedule_explorer",
+    "schedule_view",
     "slider",
+    "sparsity_explorer",
+    "sparsity_study",
+    "split_explorer",
 ]

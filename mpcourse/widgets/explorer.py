@@ -1,4 +1,4 @@
-"""Controls above a picture that follows them (pages 00 to 02)."""
+"""Controls above a picture that follows them (pages 00 to 02 and 07)."""
 
 from collections.abc import Callable, Mapping
 from html import escape
@@ -18,10 +18,16 @@ class Explorer(ipywidgets.VBox):
         draw: Called with the value of each control, by name; returns the picture.
         controls: Name -> control.
         about: What the explorer shows, in words.
+        play: The name of a slider that a play button moves to its end.
     """
 
     def __init__(
-        self, draw: Callable[..., Picture], controls: Mapping[str, Any], *, about: str
+        self,
+        draw: Callable[..., Picture],
+        controls: Mapping[str, Any],
+        *,
+        about: str,
+        play: str | None = None,
     ) -> None:
         self.draw = draw
         self.controls = dict(controls)
@@ -32,7 +38,9 @@ class Explorer(ipywidgets.VBox):
             control.style.description_width = "10em"
             control.observe(self._redraw, names="value")
         self._redraw()
-        super().__init__([*self.controls.values(), self.view])
+        self.player = None if play is None else _player(self.controls[play])
+        players = [] if self.player is None else [self.player]
+        super().__init__([*self.controls.values(), *players, self.view])
 
     def _redraw(self, _: Any = None) -> None:
         values = {name: control.value for name, control in self.controls.items()}
@@ -45,9 +53,17 @@ class Explorer(ipywidgets.VBox):
         return f"<explorer: {self.about}; run the cell to move its controls>"
 
 
-def slider(name: str, value: int, low: int, high: int) -> ipywidgets.IntSlider:
+def _player(control: ipywidgets.IntSlider) -> ipywidgets.Play:
+    """Buttons that move a slider by themselves; at its end, play begins at its start again."""
+    ends = {"min": control.min, "max": control.max, "step": control.step}
+    player = ipywidgets.Play(value=control.value, interval=200, show_repeat=False, **ends)
+    ipywidgets.jslink((player, "value"), (control, "value"))
+    return player
+
+
+def slider(name: str, value: int, low: int, high: int, *, step: int = 1) -> ipywidgets.IntSlider:
     """A whole-number slider; the arrow keys move it."""
-    return ipywidgets.IntSlider(value=value, min=low, max=high, description=name)
+    return ipywidgets.IntSlider(value=value, min=low, max=high, step=step, description=name)
 
 
 def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:

@@ -1,0 +1,39 @@
+"""Measure everything on the machine at hand and print a table: `python -m mpcourse.benchmark`.
+
+Figures are ratios or medians of interleaved repeats. Nothing here asserts a time: a busy machine
+gives worse figures, not an error.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from mpcourse.benchmark.overheads import Row, engine_cost, hand_over, overlap
+from mpcourse.benchmark.resnet50 import compare
+from mpcourse.devices import describe_devices, get_devices
+from mpcourse.timing import describe_machine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; `--short` takes half a minute, without it some minutes."""
+    parser = argparse.ArgumentParser(prog="python -m mpcourse.benchmark", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="smaller images, one size")
+    short = parser.parse_args(arguments).short
+    devices = get_devices(2)
+    print(f"measured here: {describe_machine()}\n{describe_devices(devices)}", flush=True)
+    batch, image, sizes = (8, 64, [4]) if short else (32, 128, [16, 8, 4])
+    parts: list[Callable[[], list[Row]]] = [
+        lambda: [overlap(devices)],
+        lambda: [hand_over(devices[0])],
+        lambda: engine_cost(devices),
+        *(lambda size=size: compare(devices, batch, image, size) for size in sizes),
+    ]
+    for part in parts:
+        print(flush=True)
+        for what, figure, against in part():
+            print(f"{what:<62} {figure:<44} {against}".rstrip(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What handing work over and running a schedule cost, beside no work at all."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mpcourse.devices import Device
+from mpcourse.pipeline import Pipeline
+from mpcourse.process_pipeline import ProcessPipeline, Work
+from mpcourse.timing import measure, measure_overlap, measure_together
+from mpcourse.work import matrix_jobs
+
+Row = tuple[str, str, str]  # what, figure, what it is held against
+TORCH = "torch.distributed.pipelining"
+
+
+def overlap(devices: Sequence[Device]) -> Row:
+    """Two equal jobs on two workers, over one on one."""
+    ratio = measure_overlap(matrix_jobs(devices, seconds=0.1), devices)
+    return "two workers, equal jobs", f"{ratio:.2f} x the time of one", "1 is full overlap"
+
+
+def hand_over(device: Device) -> Row:
+    """An empty function handed to a worker and waited for."""
+    timing = measure(lambda: [device.run(int) for _ in range(200)], [device])
+    return "hand-over and wait", f"{timing.median_s / 200 * 1e6:.0f} us", ""
+
+
+def tiny_work(count: int) -> Work:
+    """Stages so small that an engine is all that is left."""
+    stages = [nn.Linear(8, 8) for _ in range(2)]
+    return Work(stages, torch.randn(count, 8), torch.randn(count, 8), nn.MSELoss())
+
+
+def engine_cost(devices: Sequence[Device], count: int = 16, steps: int = 20) -> list[Row]:
+    """What an action costs over tiny stages: with our engine and with torch's in two processes."""
+    work = tiny_work(count)
+    ours = Pipeline(work.stages, devices, num_microbatches=count)
+    per_action = 1e6 / (steps * 4 * count)  # two stages, forward and backward
+    with ProcessPipeline(tiny_work, (count,), 2, schedule="1f1b", num_microbatches=count) as theirs:
+        fns = {
+            "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
+            f"{TORCH} over gloo": lambda: theirs.step(steps),
+        }
+        times = measure_together(fns, devices, warmup=1, repeats=9)
+    return [
+        (f"two tiny stages, {count} micro-batches: {name}", _cost(timing, per_action), "")
+        for name, timing in times.items()
+    ]
+
+
+def _cost(timing: object, per_action: float) -> str:
+    return f"{timing.median_s * per_action:.0f} us an action"
