@@ -293,6 +293,24 @@ def test_a_stage_that_raises_stops_the_step_and_is_named(schedule):
     assert pipeline.step(*batch, nn.MSELoss()).item() == pytest.approx(0.0)
 
 
+def test_no_action_starts_after_one_has_failed():
+    class Counting(Nap):
+        calls = 0
+
+        def forward(self, rows):
+            self.calls += 1
+            return super().forward(rows)
+
+    def fails(output, target):
+        raise KeyError("no loss")
+
+    stages = [Counting(0.1), Nap(0.0)]
+    pipeline = Pipeline(stages, schedule="gpipe", num_microbatches=8)
+    with pytest.raises(KeyError, match="no loss"):
+        pipeline.step(torch.ones(8, 1), torch.ones(8, 1), fails, reduction="mean")
+    assert stages[0].calls <= 3  # of 8: the second was under way when the first came to its loss
+
+
 def test_a_backward_that_raises_is_named():
     class Broken(torch.autograd.Function):
         @staticmethod
