@@ -1,0 +1,25 @@
+"""Programs that torchrun starts, and the helper that starts them from a page (pages 03 and 09).
+
+On a command line: `python -m torch.distributed.run --standalone --nproc-per-node 2 -m
+mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, epochs=1)`.
+
+| module                        | holds                                                      |
+|-------------------------------|------------------------------------------------------------|
+| `launch`, `blame`             | start, follow, stop; which rank is to blame                |
+| `torchrun`, `hosts`           | the command line, for one host and for several; Slurm      |
+| `rank`, `faults`              | one process and what it reports; faults to order           |
+| `programs`, `__main__`        | the programs by name                                       |
+| `collectives`, `buckets`      | broadcast and all-reduce by hand; overlapped with backward |
+| `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
+| `unused`, `ddp`               | programs: find_unused_parameters; training with DDP        |
+| `pipelining`, `pipeline_work` | torch.distributed.pipelining, and ours on the same work    |
+| `mesh`                        | data parallel x pipeline                                   |
+| `sharded`, `tensor_parallel`  | FSDP and tensor parallelism in ten lines                   |
+| `checkpoints`                 | state that survives a killed run and a full disk           |
+"""
+
+from mpcourse.multiprocess.blame import RankError
+from mpcourse.multiprocess.launch import Outcome, launch
+from mpcourse.multiprocess.torchrun import Host, torchrun_command
+
+__all__ = ["Host", "Outcome", "RankError", "launch", "torchrun_command"]

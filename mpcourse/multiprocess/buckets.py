@@ -1,0 +1,91 @@
+"""Averaging gradients while the backward still runs: what DDP does, in small (page 03).
+
+Source: Li et al. 2020, arXiv:2006.15704; torch/csrc/distributed/c10d/reducer.cpp.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+
+class BucketedGradients:
+    """Averages the gradients of a module over all ranks, bucket by bucket.
+
+    The backward reaches the last layers first. As soon as all gradients of a bucket are there, its
+    all-reduce begins, and the backward goes on beside it.
+
+    Args:
+        module: Of the same shape on all ranks.
+        bucket_bytes: When a bucket is full; DDP takes 25 MiB, and less for the first one.
+
+    Attributes:
+        buckets: The parameters of each bucket, in the order in which they are sent.
+        missing: For each bucket of the last backward, how many gradients had not been computed yet
+            when it was sent.
+    """
+
+    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
+        self.buckets = _fill(reversed(list(module.parameters())), bucket_bytes)
+        self.missing: list[int] = []
+        self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._arrived: set[Tensor] = set()
+        self._sent: list[tuple[Tensor, Any]] = []
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            for bucket in self.buckets
+            for parameter in bucket
+        ]
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        self._arrived.add(parameter)
+        # in this order only: the ranks' messages must not meet those of another bucket
+        while len(self._sent) < len(self.buckets):
+            bucket = self.buckets[len(self._sent)]
+            if not self._arrived.issuperset(bucket):
+                return
+            flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket])
+            self.missing.append(len(self._names) - len(self._arrived))
+            self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
+
+    def wait(self) -> None:
+        """After the backward: wait for all buckets, and put the averages into `.grad`.
+
+        Raises:
+            RuntimeError: A parameter got no gradient, so that its bucket was never sent.
+        """
+        if len(self._sent) < len(self.buckets):
+            lacking = [name for p, name in self._names.items() if p not in self._arrived]
+            raise RuntimeError(f"no gradient for {', '.join(lacking)}: their buckets are not sent")
+        for bucket, (flat, request) in zip(self.buckets, self._sent, strict=True):
+            request.wait()
+            flat /= distributed.get_world_size()
+            pieces = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, piece in zip(bucket, pieces, strict=True):
+                parameter.grad.copy_(piece.view_as(parameter.grad))
+        self._sent.clear()
+        self._arrived.clear()
+
+    def begin(self) -> None:
+        """Before a backward: forget the one before."""
+        self.missing = []
+        self._sent.clear()
+        self._arrived.clear()
+
+    def remove(self) -> None:
+        """Take the hooks off the module."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _fill(parameters: Any, bucket_bytes: int) -> list[list[Tensor]]:
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes is 1 or more; got {bucket_bytes}")
+    buckets: list[list[Tensor]] = [[]]
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        if buckets[-1] and sum(p.nbytes for p in buckets[-1]) + parameter.nbytes > bucket_bytes:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return [bucket for bucket in buckets if bucket]

@@ -1,0 +1,212 @@
+"""Train through torch.distributed.pipelining, one process per device (page 09)."""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
+
+from mpcourse.clocks import HostClock, clock_for
+from mpcourse.multiprocess.checkpoints import Checkpoints
+from mpcourse.multiprocess.pipeline_work import (
+    LOSS,
+    add_work_options,
+    cut,
+    make_batches,
+    make_net,
+)
+from mpcourse.multiprocess.rank import Rank
+
+# Our name -> torch's class, and how many stages each process has.
+SCHEDULES = {
+    "gpipe": ("ScheduleGPipe", 1),
+    "1f1b": ("Schedule1F1B", 1),
+    "interleaved": ("ScheduleInterleaved1F1B", 2),
+    "zb1p": ("ScheduleInterleavedZeroBubble", 2),
+    "zb-v": ("ScheduleZBVZeroBubble", 2),
+}
+
+
+class Sendable(nn.Module):
+    """A tensor that torch's engine can take: gloo sends from contiguous memory, I frees no view."""
+
+    def forward(self, output: Tensor) -> Tensor:
+        """Return the same numbers."""
+        return output.clone(memory_format=torch.contiguous_format) if _is_bound(output) else output
+
+
+def _is_bound(output: Tensor) -> bool:
+    return output._is_view() or not output.is_contiguous()
+
+
+class TracedStage(PipelineStage):
+    """torch's stage; it also notes what it did when.
+
+    Args:
+        module: Its layers.
+        index: Which stage, from 0.
+        count: How many stages there are.
+        rank: The process.
+        group: The processes of this pipeline; all when None.
+
+    Attributes:
+        clock: Where it notes; shared by the stages of the process, a new one for every step.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        index: int,
+        count: int,
+        rank: Rank,
+        group: distributed.ProcessGroup | None = None,
+    ) -> None:
+        module = nn.Sequential(module, Sendable())
+        super().__init__(module, index, count, rank.device, group=group)
+        self._rank, self.clock = rank, clock_for(rank.device)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """F of a micro-batch."""
+        with self._noted("forward", "F", fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **kwargs: Any
+    ) -> Any:
+        """B of a micro-batch, or I if the backward is split."""
+        with self._noted("backward", "B" if full_backward else "I", bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, **kwargs)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """W of a micro-batch."""
+        with self._noted("backward", "W", bwd_chunk_id):
+            return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    @contextmanager
+    def _noted(self, where: str, kind: str, microbatch: int) -> Iterator[None]:
+        self._rank.at(where)
+        self.clock.start(f"{self.stage_index}{kind}{microbatch}")
+        yield
+        self.clock.end()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The schedule, the work, where to save."""
+    add_work_options(parser)
+    parser.add_argument("--schedule", choices=list(SCHEDULES), default="1f1b")
+    parser.add_argument("--stages-per-rank", type=int, help="for interleaved and zb1p")
+    parser.add_argument("--checkpoints", help="a folder; the run goes on from what is in it")
+
+
+def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
+    """Train, and return this rank's part of what `pipeline_work.trained_by_torch` puts together.
+
+    Returns:
+        losses (of the rank with the last stage, else empty), gradients (stage -> those of the last
+        step), events (label, start, end: the last step's), resumed_at, seconds (of each step).
+    """
+    per_rank = _stages_per_rank(options)
+    count = per_rank * rank.world_size
+    mine = stages_of(options.schedule, rank.rank, rank.world_size, per_rank)
+    stages = dict(enumerate(cut(make_net(options), count)))
+    own = nn.ModuleDict({str(index): stages[index] for index in mine}).to(rank.device)
+    optimizer = torch.optim.SGD(own.parameters(), lr=options.learning_rate)
+    checkpoints = Checkpoints(options.checkpoints, rank)
+    state = checkpoints.load() or {"step": 0, "losses": []}
+    resumed_at, losses, seconds = state["step"], state["losses"], []
+    if resumed_at:
+        own.load_state_dict(state["stages"])
+        optimizer.load_state_dict(state["optimizer"])
+
+    traced = [TracedStage(own[str(index)], index, count, rank) for index in mine]
+    step_once = make_step(traced, options)
+    for step, (images, targets) in enumerate(make_batches(options)):
+        if step < resumed_at:
+            continue
+        rank.at("step", step)
+        optimizer.zero_grad()
+        clock = new_clock(traced)
+        start = time.perf_counter()
+        loss = step_once(images.to(rank.device), targets.to(rank.device))
+        check_gradients(own)
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+        if loss is not None:
+            losses.append(loss)
+            rank.say(f"step {step + 1} of {options.steps}: loss {loss:.3f}")
+        saved = {"stages": own.state_dict(), "optimizer": optimizer.state_dict()}
+        checkpoints.save(step + 1, {**saved, "losses": losses})
+    if resumed_at >= options.steps:
+        raise ValueError(f"all {options.steps} steps are done in {options.checkpoints}")
+    events = [(event.action, event.start, event.end) for event in clock.events(rank.rank)]
+    gradients = {index: [p.grad.cpu() for p in own[str(index)].parameters()] for index in mine}
+    return {
+        "losses": losses,
+        "gradients": gradients,
+        "events": events,
+        "resumed_at": resumed_at,
+        "seconds": seconds,
+    }
+
+
+def make_step(
+    stages: list[TracedStage], options: argparse.Namespace
+) -> Callable[[Tensor, Tensor], float | None]:
+    """One step with torch's engine: images and targets to the loss, where the last stage is."""
+    name = SCHEDULES[options.schedule][0]
+    kind = getattr(pipelining, name, None)
+    if kind is None:
+        raise ValueError(f"torch {torch.__version__} has no {name}")
+    if options.batch_size % options.microbatches:
+        raise ValueError(
+            f"torch cuts a mini-batch into equal parts: {options.microbatches} micro-batches do "
+            f"not divide {options.batch_size} samples"
+        )
+    one = options.schedule in ("gpipe", "1f1b")
+    runner = kind(stages[0] if one else stages, options.microbatches, loss_fn=LOSS)
+    has_first = any(stage.is_first for stage in stages)
+    has_last = any(stage.is_last for stage in stages)
+
+    def step(images: Tensor, targets: Tensor) -> float | None:
+        losses: list[Tensor] = []
+        inputs = [images] if has_first else []
+        runner.step(*inputs, **({"target": targets, "losses": losses} if has_last else {}))
+        return torch.stack(losses).mean().item() if has_last else None
+
+    return step
+
+
+def check_gradients(stages: nn.ModuleDict) -> None:
+    """Refuse to go on with weights that an engine has left without a gradient."""
+    lacking = [name for name, parameter in stages.named_parameters() if parameter.grad is None]
+    if lacking:
+        raise RuntimeError(f"the backward left no gradient for {', '.join(lacking)}")
+
+
+def new_clock(stages: list[TracedStage]) -> HostClock:
+    """A clock for one step, shared by the stages of this process."""
+    clock = clock_for(stages[0].device)
+    clock.zero()
+    for stage in stages:
+        stage.clock = clock
+    return clock
+
+
+def stages_of(schedule: str, rank: int, ranks: int, per_rank: int) -> list[int]:
+    """Which stages a rank has: every `ranks`-th one, or in "zb-v" one down and one up the V."""
+    if schedule == "zb-v":
+        return [rank, 2 * ranks - 1 - rank]
+    return [rank + ranks * chunk for chunk in range(per_rank)]
+
+
+def _stages_per_rank(options: argparse.Namespace) -> int:
+    usual = SCHEDULES[options.schedule][1]
+    wanted = options.stages_per_rank or usual
+    if wanted != usual and options.schedule not in ("interleaved", "zb1p"):
+        raise ValueError(f"{options.schedule} has {usual} stage(s) per rank; got {wanted}")
+    return wanted
