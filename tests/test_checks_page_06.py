@@ -78,7 +78,7 @@ def test_other_right_answers_are_correct(check, attempt):
     [
         (lambda p, m: m / p, "never more than p times"),
         (lambda p, m: p, "at work all the time"),
-        (lambda p, m: p * m / (m + p), "One too many"),
+        (lambda p, m: p * m / (m + p), "One slot too many"),
         (lambda p, m: 2 * m / (m + 1), "that is for two stages"),
         (lambda p, m: m / (m + p - 1), "the share of the devices' time in use"),
         (lambda p, m: (p - 1) / (m + p - 1), "the bubble"),

@@ -186,7 +186,7 @@ def test_a_timeline_says_it_all_in_words():
         "measured here; 33% of the devices' time is idle",
         *NAMES,
         *("0", "0.5", "1", "1.5", "2", "2.5", "3"),
-            "3 ms",
+        "3 ms",
     ]
 
 
@@ -205,6 +205,14 @@ def test_a_simulated_timeline_keeps_its_own_unit():
     assert words(picture)[-1] == "4 units"
     assert spoken(picture)[0] == "Timeline of 1 device (simulated)"
     assert "ms" not in picture.svg
+
+
+def test_from_one_second_on_a_timeline_is_drawn_in_seconds():
+    for seconds, end in [(0.999, "999 ms"), (1.0, "1 s"), (12.5, "12.5 s")]:
+        timeline = Timeline((Event(0, "job", 0, seconds),), 1)
+        picture = timeline_picture(timeline, ["a"], label="measured here")
+        assert words(picture)[-1] == end
+        assert boxes(picture)[0]["hint"] == f"job on a: 0 to {end}"
 
 
 def test_a_pipeline_s_actions_are_coloured_by_kind_and_keep_their_letters():

@@ -290,6 +290,7 @@ def test_a_stage_that_raises_stops_the_step_and_is_named(schedule):
     note = caught.value.__notes__[0]
     assert note == ("raised in device 1, 1F2: stage 1, forward of micro-batch 2, on CPU core 1")
     assert stages[1].calls == 3
+    assert not any(stage.kept for stage in pipeline._run_stages)  # nothing holds activations
     assert pipeline.step(*batch, nn.MSELoss()).item() == pytest.approx(0.0)
 
 
@@ -380,6 +381,19 @@ def test_an_empty_mini_batch_is_refused():
     pipeline = Pipeline(make_stages(2), num_microbatches=2)
     with pytest.raises(ValueError, match="the mini-batch is empty"):
         pipeline.step(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long), LOSS)
+
+
+def test_no_gradient_is_made_for_the_data():
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows):
+            seen.append(rows.requires_grad)
+            return super().forward(rows)
+
+    pipeline = Pipeline([Spy(6, 6), Spy(6, 6)], schedule="naive", num_microbatches=1)
+    pipeline.step(torch.ones(2, 6), torch.arange(2), LOSS)
+    assert seen == [False, True]
 
 
 def test_autocast_reaches_the_stages():

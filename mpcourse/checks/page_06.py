@@ -34,9 +34,12 @@ def check_ceiling(attempt: Callable[[int, int], float]) -> Verdict:
 def _ceiling_case(p: int, m: int) -> Case:
     right = p * m / (m + p - 1)
     known = (
-        (float(p), "That would need every device at work all the time: they wait at both ends."),
+        (
+            float(p),
+            "That needs every device at work all the time; each has to wait p - 1 slots.",
+        ),
         (m / p, "That grows with m for ever; p devices are never more than p times as fast."),
-        (p * m / (m + p), "One too many: the first device does not wait for the fill."),
+        (p * m / (m + p), "One slot too many: each device waits p - 1 slots, not p."),
         (2 * m / (m + 1), f"That is for two stages; here there are {p}."),
         (right / p, "That is the share of the devices' time in use; times p it is the speed-up."),
         (1 - right / p, "That is the bubble: the idle share of the devices."),
@@ -123,7 +126,10 @@ def _piece_gradients(model: nn.Module, pieces: Sequence[Tensor], targets: Tensor
 
 def _wrong_gradient(got: Tensor, right: Tensor, each: list[Tensor]) -> list[str]:
     known = (
-        (sum(each), "Each piece's loss is a mean: added up they count too much. Scale each."),
+        (
+            sum(each),
+            "Each loss is a mean: added up they count too much. Scale before backward().",
+        ),
         (sum(each) / len(each), "Mean of means: a short piece counts as much as a full one."),
         (each[-1], "Only the last piece is left: do not clear the gradients between pieces."),
         (each[0], "Only the first piece is there: call backward() for every piece."),
@@ -142,9 +148,9 @@ def check_split_size(attempt: Callable[[Sequence[int], int, float, float], int])
             costs in each of two equal stages; returns the size of the shortest step.
     """
     cases = [
-        _split_case([1, 2, 4, 8, 16], 16, 1.0, 1.0),
-        _split_case([2, 4, 8, 16, 32], 32, 0.0, 1.0),
-        _split_case([1, 2, 4, 8], 8, 50.0, 1.0),
+        _split_case([3, 6, 12, 24, 48], 48, 3.0, 1.0),
+        _split_case([6, 12, 24, 48, 96], 96, 0.0, 1.0),
+        _split_case([5, 10, 20, 40], 40, 250.0, 1.0),
         _split_case([5, 10, 20, 40, 60, 120], 120, 12.0, 2.0),
         _split_case([60, 20, 30, 10], 60, 0.5, 0.1),
     ]

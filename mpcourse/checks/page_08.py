@@ -101,7 +101,7 @@ def _wrong(
         effect = "what comes next would run in it, unnoticed."
         return [f"The numbers are right, but the model is left in {left} mode: {effect}"]
     if model.gradients_were_on:
-        return ["The numbers are right; torch.no_grad() would save the memory of the graph."]
+        return ["The numbers are right; without gradients was asked for: use torch.no_grad()."]
     return []
 
 

@@ -17,6 +17,18 @@ def device_colour(index: int) -> str:
     return svg.COLOURS[index % len(svg.COLOURS)]
 
 
+def scaled_unit(span: float, unit: str) -> tuple[float, str]:
+    """What to multiply times by, and their unit: seconds become ms below one second.
+
+    Args:
+        span: The longest time, in the timeline's unit.
+        unit: "ms" for a timeline in seconds; any other word is the timeline's own unit.
+    """
+    if unit != "ms":
+        return 1.0, unit
+    return (1e3, "ms") if span < 1 else (1.0, "s")
+
+
 def check_label(label: str) -> None:
     """Refuse a figure that does not say where its numbers come from."""
     if label not in LABELS:

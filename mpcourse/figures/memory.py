@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mpcourse import svg
-from mpcourse.figures.marks import check_label, count
+from mpcourse.figures.marks import check_label, count, scaled_unit
 from mpcourse.figures.timelines import event_box, time_axis
 from mpcourse.timeline import Event, Timeline
 
@@ -28,7 +28,8 @@ def memory_picture(
         timeline: Of a pipeline, measured (in seconds) or simulated.
         device_names: One name per device.
         label: "measured here", "simulated" or "quoted": where the times come from.
-        unit: "ms" draws seconds as milliseconds; any other word is the timeline's own unit.
+        unit: "ms" for a timeline in seconds (from one second on it draws seconds); any other word
+            is the timeline's own unit.
         caption: What stands above the rows; the idle share of the devices when `None`.
         until: Draw what had happened by then, in the timeline's unit, and say what is held at that
             moment; everything when `None`.
@@ -43,7 +44,7 @@ def memory_picture(
     check_label(label)
     if len(device_names) != timeline.num_devices:
         raise ValueError(f"{timeline.num_devices} devices need names; got {len(device_names)}")
-    scale = 1e3 if unit == "ms" else 1.0
+    scale, unit = scaled_unit(timeline.makespan, unit)
     left = max([120, *(7 * len(name) + 16 for name in device_names)])
     end = max(timeline.makespan, horizon) or 1.0
     now = end if until is None else min(until, end)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpcourse import svg
+from mpcourse.figures.marks import scaled_unit
 from mpcourse.figures.timelines import event_box, time_axis
 from mpcourse.timeline import Timeline
 
@@ -69,6 +70,7 @@ def split_picture(
         raise ValueError(f"split size {chosen} has no prediction; got {sorted(curve.predicted)}")
     if len(device_names) != timeline.num_devices:
         raise ValueError(f"{timeline.num_devices} devices need names; got {len(device_names)}")
+    scale, unit = scaled_unit(timeline.makespan, "ms")
     pieces = len({event.action.microbatch_index for event in timeline.events})
     headline = (
         f"simulated; split size {chosen}, {pieces} micro-batch{'es' * (pieces > 1)}: "
@@ -80,9 +82,9 @@ def split_picture(
         shapes.append(svg.text(LEFT - 8, 47 + 32 * index, name, size=12, anchor="end", middle=True))
     for event in timeline.events:
         place = (LEFT, 34 + 32 * event.device_index, pixels)
-        shapes.append(event_box(event, place, device_names, 1e3, "ms")[0])
+        shapes.append(event_box(event, place, device_names, scale, unit)[0])
     bottom = 34 + 32 * len(device_names)
-    shapes += time_axis(LEFT, bottom, WIDTH - LEFT - RIGHT - 30, timeline.makespan * 1e3, "ms")
+    shapes += time_axis(LEFT, bottom, WIDTH - LEFT - RIGHT - 30, timeline.makespan * scale, unit)
     more, said, bottom = _curve(curve, bottom + 34, chosen)
     title = f"A step with split size {chosen}, and step time over split size"
     words = "; ".join([*spoken, *said])

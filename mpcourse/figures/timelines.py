@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mpcourse import svg
-from mpcourse.figures.marks import check_label, count, device_colour
+from mpcourse.figures.marks import check_label, count, device_colour, scaled_unit
 from mpcourse.timeline import Event, Timeline
 
 # Of a pipeline's actions: sky blue, orange, yellow, green
@@ -29,7 +29,8 @@ def timeline_picture(
         timeline: Measured (in seconds) or simulated.
         device_names: One name per device.
         label: "measured here", "simulated" or "quoted": where the times come from.
-        unit: "ms" draws seconds as milliseconds; any other word is the timeline's own unit.
+        unit: "ms" for a timeline in seconds (from one second on it draws seconds); any other word
+            is the timeline's own unit.
         caption: What stands above the rows; the idle share of the devices when `None`.
 
     Raises:
@@ -38,7 +39,7 @@ def timeline_picture(
     check_label(label)
     if len(device_names) != timeline.num_devices:
         raise ValueError(f"{timeline.num_devices} devices need names; got {len(device_names)}")
-    scale = 1e3 if unit == "ms" else 1.0
+    scale, unit = scaled_unit(timeline.makespan, unit)
     left = max([120, *(7 * len(name) + 16 for name in device_names)])  # a letter: about 7 pixels
     top, row, width = 40, 34, 560
     span = timeline.makespan or 1.0

@@ -70,6 +70,7 @@ class SplitExplorer(Explorer):
         """Run the chosen split size in the kernel; the button waits meanwhile."""
         size = self.controls["size"].value
         self.button.disabled, self.button.description = True, "measuring …"
+        self.status.value = f"Split size {size} runs …"
         try:
             seconds = self.measure(size)
             self.measured[size] = seconds
