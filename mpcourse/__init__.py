@@ -30,7 +30,10 @@ The map, from the ground up (imports point down only):
 | `models`                       | LeNet-300-100 and the convolutional net, to be made small |
 | `pruning`                      | scores, masks, removed channels, sizes and latencies      |
 | `sparse_training`              | pruning bit by bit, L1, lottery tickets, regrowth         |
-| `pruning_study`                | five seeds of pruned nets, recorded for pages 11 and 12   |
+| `pruning_study`, `sparse_study` | five seeds of pruned nets, recorded for pages 11 and 12  |
+| `quantization`                 | int8 by hand, quantization-aware training, torchao        |
+| `compilation`, `xla`           | TorchScript, export, compile; XLA in its own environment  |
+| `quantization_study`           | five seeds of quantized nets, recorded for page 13        |
 | `multiprocess`                 | what torchrun starts: DDP, torch's pipelining, 2 x 2, FSDP |
 | `benchmark`                    | what workers and engine cost, and what they gain          |
 | `mnist`                        | the MNIST sample that the course ships                    |

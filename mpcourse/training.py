@@ -1,6 +1,7 @@
 """Train and evaluate on a loader: the same lines for a plain model and for a pipeline (page 08)."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -120,8 +121,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _place_of(model: nn.Module) -> torch.device | None:
-    """Where the model's inputs have to be: beside its first parameter, if it has one."""
-    return next((parameter.device for parameter in model.parameters()), None)
+    """Where the model's inputs have to be: beside its first tensor, if it has one."""
+    tensors = itertools.chain(model.parameters(), model.buffers())  # int8 nets have buffers only
+    return next((tensor.device for tensor in tensors), None)
 
 
 def _to(value: Any, place: torch.device | None) -> Any:

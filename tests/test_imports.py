@@ -26,12 +26,15 @@ LAYERS: tuple[set[str], ...] = (
     {"recordings", "prediction"},
     {"resnet", "training", "schedule_trials", "cuts"},
     {"pruning"},
-    {"sparse_training"},
+    {"sparse_training", "quantization"},
+    {"compilation"},
     {"benchmark", "mnist_study", "multiprocess", "pruning_study", "sweeps"},
+    {"quantization_study"},
+    {"sparse_study"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line
     {"setup"},
-    {"soundness", "pages"},
+    {"soundness", "pages", "xla"},
     {"__main__"},
 )
 LAYER_OF = {name: index for index, layer in enumerate(LAYERS) for name in layer}

@@ -21,6 +21,7 @@ from mpcourse.pruning import (
     global_masks,
     latencies,
     layer_masks,
+    load_format,
     magnitude,
     make_permanent,
     multiply_adds,
@@ -159,6 +160,35 @@ def test_every_file_holds_the_whole_model(make, name):
         elif found.layout != torch.strided:
             found = found.to_dense()
         assert torch.equal(found.reshape(value.shape), value), key
+
+
+@pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_file_loads_into_a_fresh_model(make, name):
+    model, fresh = with_zeros(0.8, make()), make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_format(fresh, in_format(model, name))
+    torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+
+
+def test_a_file_of_another_model_is_refused_and_changes_nothing():
+    model, content = lenet_300_100(), in_format(conv_net(), "CSR")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"the file is another model's: it has conv1\.weight"):
+        load_format(model, content)
+    smaller = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"0\.weight has 16 values, not 20"):
+        load_format(nn.Sequential(nn.Linear(5, 4)), in_format(smaller, "bit mask"))
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_a_file_loads_into_no_masked_model():
+    model = lenet_300_100()
+    content = in_format(model, "dense")
+    apply_masks(model, global_masks(magnitude(model), 0.5))
+    with pytest.raises(ValueError, match="make_permanent"):
+        load_format(model, content)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 8), (7,), (2, 3, 3)])

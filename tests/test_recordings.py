@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mpcourse.recordings import DATA_FOLDER, read_recording, write_recording
+from mpcourse.recordings import DATA_FOLDER, read_recording, values_by, write_recording
 
 ROWS = [{"seed": 0, "kind": "a, b", "accuracy": 0.5}, {"seed": 1, "kind": "c", "accuracy": 1e-7}]
 
@@ -57,3 +57,17 @@ def test_every_recording_of_the_course_says_how_to_make_it_again():
         assert set(about) == {"command", "device", "machine", "date"}, path.name
         assert re.match(r"python -m mpcourse\.\w+", about["command"]), path.name
         assert rows, path.name
+
+
+def test_rows_are_grouped_by_columns_in_their_order():
+    rows = [
+        {"way": "b", "seed": 0, "accuracy": 0.9},
+        {"way": "a", "seed": 0, "accuracy": 0.5},
+        {"way": "b", "seed": 1, "accuracy": 0.7},
+    ]
+    assert values_by(rows, "way", of="accuracy") == {("b",): [0.9, 0.7], ("a",): [0.5]}
+    assert values_by(rows, "seed", "way", of="accuracy")[1, "b"] == [0.7]
+    assert values_by(rows, of="seed") == {(): [0, 0, 1]}
+    assert values_by([], "way", of="accuracy") == {}
+    with pytest.raises(KeyError, match="colour"):
+        values_by(rows, "colour", of="accuracy")

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from mpcourse import widgets
-from mpcourse.figures import scatter_picture, timeline_picture
+from mpcourse.figures import SparsityStudy, scatter_picture, sparsity_picture, timeline_picture
 from mpcourse.pages import find_pages, read
 from mpcourse.svg import Picture, picture
 from mpcourse.timeline import Event, Timeline
@@ -31,6 +31,7 @@ from mpcourse.widgets import (
     schedule_explorer,
     schedule_view,
     slider,
+    sparsity_explorer,
 )
 
 PAGES = find_pages([])
@@ -53,11 +54,27 @@ def idle(first: int, second: int) -> Picture:
     return timeline_picture(Timeline(jobs, 2), names, label="simulated", unit="units")
 
 
+STUDY = SparsityStudy(
+    weights=8,
+    reach=1.0,
+    every=[3, 5],
+    kept={0: [3, 5], 0.5: [2, 2], 0.9: [1, 0]},
+    inputs={0: [2, 2, 2, 2], 0.5: [1, 2, 1, 0], 0.9: [0, 1, 0, 0]},
+    outputs=2,
+    accuracies={0: 0.9, 0.5: 0.8, 0.9: 0.5},
+    random={0: 0.9, 0.5: 0.4, 0.9: 0.1},
+    sizes={0: {"dense": 40}, 0.5: {"dense": 40}, 0.9: {"dense": 40}},
+)
+
 # Each explorer as its function makes it, and the figure that it should show for given values.
 EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "scatter_explorer": (scatter_explorer, scattered),
     "idle_explorer": (idle_explorer, idle),
     "schedule_explorer": (schedule_explorer, schedule_view),
+    "sparsity_explorer": (
+        lambda: sparsity_explorer(STUDY, 0.5),
+        lambda sparsity: sparsity_picture(STUDY, sparsity),
+    ),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),
         lambda value: PICTURES[value],

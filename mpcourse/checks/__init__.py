@@ -19,6 +19,7 @@ from mpcourse.checks.page_07 import (
 )
 from mpcourse.checks.page_08 import check_drift, check_evaluate, check_merged
 from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
+from mpcourse.checks.page_12 import check_cubic, check_keep, check_proximal, check_remove
 from mpcourse.checks.verdict import Verdict
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "check_ceiling",
     "check_choice",
     "check_crossing",
+    "check_cubic",
     "check_cut_by_time",
     "check_cut_within",
     "check_drift",
@@ -36,6 +38,7 @@ __all__ = [
     "check_global_masks",
     "check_gpipe",
     "check_idle",
+    "check_keep",
     "check_mean",
     "check_merged",
     "check_nonzeros",
@@ -44,6 +47,8 @@ __all__ = [
     "check_parts",
     "check_pieces",
     "check_places",
+    "check_proximal",
+    "check_remove",
     "check_scatter",
     "check_speedup",
     "check_split",

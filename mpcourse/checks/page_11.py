@@ -177,8 +177,11 @@ def check_choice(
         ("magnitude", 0.9): ([0.70, 0.72], [0.92, 0.90]),
         ("snip", 0.9): ([0.74, 0.76], [0.95, 0.89]),
         ("random", 0.9): ([0.10, 0.10], [0.20, 0.94]),
+        ("snip", 0.95): ([0.25, 0.25], [0.875, 0.875]),
     }
-    cases = [_choice_case(numbers, least) for least in (0.945, 0.915, 0.932, 0.905, 0.5, 0.99)]
+    cases = [
+        _choice_case(numbers, least) for least in (0.945, 0.915, 0.932, 0.905, 0.875, 0.5, 0.99)
+    ]
     return check_cases(attempt, cases, where='"Which criterion?"')
 
 

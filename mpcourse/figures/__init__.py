@@ -8,6 +8,7 @@ from mpcourse.figures.pruned import SparsityStudy, sparsity_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.sparsity import plot_over_sparsity
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
+from mpcourse.figures.steps import plot_over_steps
 from mpcourse.figures.timelines import timeline_picture
 from mpcourse.figures.training import plot_digits, plot_gaps, seeds_picture
 from mpcourse.figures.transfers import transfers_picture
@@ -24,6 +25,7 @@ __all__ = [
     "plot_digits",
     "plot_gaps",
     "plot_over_sparsity",
+    "plot_over_steps",
     "plot_times",
     "scatter_picture",
     "seeds_picture",

@@ -1,0 +1,56 @@
+"""One model in several forms, and what each of them saves (page 13).
+
+| module      | holds                                                              |
+|-------------|--------------------------------------------------------------------|
+| `toolchain` | is there a compiler for torch.compile to call?                     |
+| `forms`     | eager, TorchScript (legacy), torch.export, torch.compile           |
+| `compare`   | their answers, sizes, start-up and latencies                       |
+| `shapes`    | how often torch.compile compiles when the shape changes            |
+
+XLA, which needs a torch of its own, is in `mpcourse.xla`.
+"""
+
+from mpcourse.compilation.compare import (
+    FormReport,
+    call_latencies,
+    compare_forms,
+    forms_table,
+    start,
+)
+from mpcourse.compilation.forms import (
+    FORMS,
+    Form,
+    as_eager,
+    by_compile,
+    by_export,
+    by_torchscript,
+    export_program,
+    load_exported,
+    load_torchscript,
+    usable_forms,
+)
+from mpcourse.compilation.shapes import CountingBackend, count_compiles
+from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem, cpp_compiler
+
+__all__ = [
+    "FORMS",
+    "CompilerMissing",
+    "CountingBackend",
+    "Form",
+    "FormReport",
+    "as_eager",
+    "by_compile",
+    "by_export",
+    "by_torchscript",
+    "call_latencies",
+    "compare_forms",
+    "compiler_problem",
+    "count_compiles",
+    "cpp_compiler",
+    "export_program",
+    "forms_table",
+    "load_exported",
+    "load_torchscript",
+    "start",
+    "usable_forms",
+]

@@ -1,0 +1,136 @@
+"""The forms of one model side by side: answer, size, start-up, latency."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.compilation.forms import FORMS, Form, ready_copy
+from mpcourse.compilation.toolchain import quietly
+from mpcourse.devices import DeviceLike, as_devices, get_devices, synchronize
+from mpcourse.timing import Timing, measure_together
+
+
+@dataclass(frozen=True)
+class FormReport:
+    """One form of a model.
+
+    Attributes:
+        largest_difference: To the outputs of the eager model.
+        bytes: Of the file that is saved.
+        startup_s: Seconds from the model to the first answer, caches of the compiler unused.
+        latency: Of the calls that follow.
+        said: What torch warned of.
+    """
+
+    largest_difference: float
+    bytes: int
+    startup_s: float
+    latency: Timing
+    said: tuple[str, ...]
+
+
+def compare_forms(
+    model: nn.Module,
+    sample: Tensor,
+    device: DeviceLike | None = None,
+    *,
+    names: Iterable[str] = FORMS,
+    warmup: int = 3,
+    repeats: int = 15,
+) -> dict[str, FormReport]:
+    """Bring a model into several forms, on one device, and compare them.
+
+    The latencies are measured in turns. torch's memory of what it has compiled is emptied first.
+
+    Args:
+        model: Any module that takes one tensor; copied, without masks, in evaluation mode.
+        sample: An input of at least two rows, on the model's device.
+        device: Where they are; the first of `get_devices(1)` when `None`.
+        names: Some of `FORMS`.
+        warmup: Calls of each form that do not count, after the first one.
+        repeats: Calls of each form that count.
+
+    Returns:
+        Name -> `FormReport`, in the order of the names.
+
+    Raises:
+        ValueError: Another name.
+        CompilerMissing: "compile" is among them and there is no compiler to call.
+    """
+    names = list(names)
+    if unknown := [name for name in names if name not in FORMS]:
+        raise ValueError(f"forms are {', '.join(FORMS)}; got {unknown}")
+    [place] = get_devices(1) if device is None else as_devices([device])
+    ready = ready_copy(model)
+    expected = place.run(_answer, ready, sample)
+    torch.compiler.reset()
+    started = {name: place.run(start, FORMS[name], ready, sample) for name in names}
+    latencies = call_latencies(
+        {name: form.call for name, (form, _, _) in started.items()},
+        sample,
+        place,
+        warmup=warmup,
+        repeats=repeats,
+    )
+    return {
+        name: FormReport(
+            largest_difference=(answer - expected).abs().max().item(),
+            bytes=len(form.file),
+            startup_s=seconds,
+            latency=latencies[name],
+            said=form.said,
+        )
+        for name, (form, answer, seconds) in started.items()
+    }
+
+
+def start(
+    build: Callable[..., Form], model: nn.Module, sample: Tensor
+) -> tuple[Form, Tensor, float]:
+    """Bring a model into a form, ask for the first answer, and take the time of both.
+
+    Returns:
+        The form, its answer, seconds.
+    """
+    synchronize()
+    begin = time.perf_counter()
+    with quietly(), torch.no_grad(), torch.compiler.config.patch(force_disable_caches=True):
+        form = build(model, sample)
+        answer = form.call(sample)
+    synchronize()
+    return form, answer, time.perf_counter() - begin
+
+
+def call_latencies(
+    calls: Mapping[str, Callable[[Tensor], Tensor]],
+    sample: Tensor,
+    device: DeviceLike,
+    *,
+    warmup: int = 3,
+    repeats: int = 15,
+) -> dict[str, Timing]:
+    """Time calls with one sample, in turns, on a device, without gradients."""
+    [place] = as_devices([device])
+    jobs = {
+        name: lambda call=call: place.run(_answer, call, sample) for name, call in calls.items()
+    }
+    return measure_together(jobs, [place], warmup=warmup, repeats=repeats)
+
+
+def _answer(call: Callable[[Tensor], Tensor], sample: Tensor) -> Tensor:
+    with torch.no_grad():  # in the worker: modes belong to a thread
+        return call(sample)
+
+
+def forms_table(reports: Mapping[str, FormReport]) -> str:
+    """Several reports as text, a line each."""
+    head = f"{'':<22}{'difference':>12}{'bytes':>12}{'start-up':>12}{'latency':>12}"
+    lines = [
+        f"{name:<22}{each.largest_difference:>12.1e}{each.bytes:>12,}"
+        f"{each.startup_s:>10.2f} s{each.latency.median_s * 1e3:>9.3f} ms"
+        for name, each in reports.items()
+    ]
+    return "\n".join([head, *lines])

@@ -1,0 +1,137 @@
+"""The same model in four forms: eager, TorchScript (legacy), exported, compiled.
+
+Each function returns something to be called like the model. What can be saved of it are the bytes
+of a file: a state (it needs the Python code of the model), or values and code together.
+"""
+
+import copy
+import io
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.nn.utils import prune
+
+from mpcourse.compilation.toolchain import compiler_problem, refuse_without_compiler
+from mpcourse.pruning import make_permanent
+from mpcourse.pruning.formats import saved
+
+
+class Form(NamedTuple):
+    """A model ready to be called.
+
+    Attributes:
+        call: Takes what the model takes.
+        file: What is saved of it.
+        said: What torch warned of while it was made: "FutureWarning: …", each once.
+    """
+
+    call: Callable[[Tensor], Tensor]
+    file: bytes
+    said: tuple[str, ...] = ()
+
+
+def as_eager(model: nn.Module, sample: Tensor) -> Form:
+    """The model itself: Python calls one kernel after the other. Saved is its state."""
+    return Form(model, saved(model.state_dict()))
+
+
+def by_torchscript(model: nn.Module, sample: Tensor) -> Form:
+    """LEGACY: record the calls on one sample, and play them back without Python.
+
+    An `if` in the model is recorded as the sample took it.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        traced = torch.jit.trace(model, (sample,))
+        file = io.BytesIO()
+        torch.jit.save(traced, file)
+    said = [f"{each.category.__name__}: {str(each.message).splitlines()[0]}" for each in caught]
+    return Form(traced, file.getvalue(), tuple(dict.fromkeys(said)))
+
+
+def by_export(model: nn.Module, sample: Tensor) -> Form:
+    """One graph of the model, without its Python code, for batches of any size."""
+    rows = sample[:2].clone()  # the file holds the sample too: all of its storage
+    program = export_program(model, rows)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return Form(program.module(), file.getvalue())
+
+
+def export_program(model: nn.Module, sample: Tensor, *, any_batch: bool = True) -> ExportedProgram:
+    """The graph that torch.export finds.
+
+    Args:
+        model: In evaluation mode.
+        sample: An input of at least two rows: a dimension of 1 would be taken for fixed.
+        any_batch: Whether the graph shall hold for any number of rows; by itself it holds for those
+            of the sample only, and says so when it is called with others.
+
+    Raises:
+        ValueError: The sample has fewer than two rows.
+    """
+    if any_batch and len(sample) < 2:
+        raise ValueError(f"export any batch from a sample of 2 rows or more; got {len(sample)}")
+    shapes = ({0: Dim.DYNAMIC},) if any_batch else None
+    return torch.export.export(model, (sample,), dynamic_shapes=shapes)
+
+
+def by_compile(model: nn.Module, sample: Tensor, *, dynamic: bool | None = None) -> Form:
+    """Kernels written and compiled for this model, when it is first called. Saved is its state.
+
+    The state comes from the model: that of the compiled module has `_orig_mod.` before each name.
+
+    Args:
+        model: Any module.
+        sample: Says on what kind of device.
+        dynamic: As for torch.compile: False compiles for each shape anew, True for any at once,
+            `None` for any once a second shape has been seen.
+
+    Raises:
+        CompilerMissing: There is no compiler to call.
+    """
+    refuse_without_compiler(sample.device.type)
+    return Form(torch.compile(model, dynamic=dynamic), saved(model.state_dict()))
+
+
+FORMS: dict[str, Callable[..., Form]] = {
+    "eager": as_eager,
+    "TorchScript (legacy)": by_torchscript,
+    "export": by_export,
+    "compile": by_compile,
+}
+
+
+def usable_forms(place: str = "cpu") -> list[str]:
+    """The names of the forms that this machine can make: all, or all but "compile".
+
+    Args:
+        place: The type of device that the model is on.
+    """
+    return [name for name in FORMS if name != "compile" or not compiler_problem(place)]
+
+
+def load_torchscript(file: bytes) -> nn.Module:
+    """LEGACY: the model that `by_torchscript` saved; only of files that you trust."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.load(io.BytesIO(file))
+
+
+def load_exported(file: bytes) -> Callable[[Tensor], Tensor]:
+    """The model that `by_export` saved."""
+    with warnings.catch_warnings():  # torch 2.9 warns of how it reads the file itself
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.export.load(io.BytesIO(file)).module()
+
+
+def ready_copy(model: nn.Module) -> nn.Module:
+    """A copy without masks, in evaluation mode: what is compiled."""
+    ready = copy.deepcopy(model)
+    if prune.is_pruned(ready):
+        make_permanent(ready)
+    return ready.eval()

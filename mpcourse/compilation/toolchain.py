@@ -1,0 +1,82 @@
+"""Can torch.compile work here? On a CPU it writes C++, on a GPU Triton and C; both need tools."""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+DEFAULT = {"darwin": "clang++", "win32": "cl"}
+WITHOUT = "(nothing else on the page needs it)"
+
+
+class CompilerMissing(RuntimeError):
+    """torch.compile has no compiler to call; the message says what to install."""
+
+
+def cpp_compiler() -> str | None:
+    """The command of the C++ compiler that torch.compile calls; `None` where there is none.
+
+    It is the one that the environment variable CXX names, else g++, clang++ on macOS, cl on
+    Windows.
+    """
+    command = os.environ.get("CXX") or DEFAULT.get(sys.platform, "g++")
+    words = shlex.split(command, posix=os.name != "nt")
+    if not words or shutil.which(words[0]) is None:
+        return None
+    if sys.platform == "win32":  # cl knows no --version
+        return command
+    try:  # a Mac without its command line tools has a clang++ that only says so
+        subprocess.run([*words, "--version"], capture_output=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return command
+
+
+def compiler_problem(place: str = "cpu") -> str:
+    """Why torch.compile cannot work here, and what to do; empty where it can.
+
+    Args:
+        place: The type of device that the model is on: "cpu" or "cuda".
+    """
+    if cpp_compiler() is None:
+        return (
+            "torch.compile needs a C++ compiler, and none was found. Install one (Debian, Ubuntu: "
+            "g++; macOS: xcode-select --install; Windows: the Visual Studio build tools), or let "
+            f"the environment variable CXX name yours {WITHOUT}"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return (
+            "torch.compile needs Python.h, the headers of this Python, and they are not there. "
+            f"Debian and Ubuntu have them in python3-dev {WITHOUT}"
+        )
+    if place == "cuda" and importlib.util.find_spec("triton") is None:
+        return f"torch.compile needs triton for a GPU: python -m pip install triton {WITHOUT}"
+    return ""
+
+
+def refuse_without_compiler(place: str) -> None:
+    """Raise a CompilerMissing where torch.compile cannot work."""
+    if problem := compiler_problem(place):
+        raise CompilerMissing(problem)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Hold back what the compiler's parts say on stderr when they start; errors still come."""
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # "No CUDA runtime is found", beside a torch built for CUDA
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="dynamo_pgo")  # its cache is off, as asked
+            yield
+    finally:
+        logger.setLevel(level)

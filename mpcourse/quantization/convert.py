@@ -1,0 +1,131 @@
+"""A model's Linear layers become int8 layers, and a saved int8 model comes back."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pruning.formats import permanent_copy
+from mpcourse.quantization.affine import Quantized, choose_qparams, integer_range, quantize_tensor
+from mpcourse.quantization.calibration import is_plain, linear_layers
+from mpcourse.quantization.linear import QuantizedLinear
+
+MARK = "weight_scale"  # a buffer that int8 layers have and others lack
+
+
+def to_int8(
+    model: nn.Module,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    bits: int = 8,
+    per_channel: bool = True,
+) -> nn.Module:
+    """A copy of a model, without masks, whose Linear layers compute in int8.
+
+    All else stays in floats. Pruned weights stay zero: the integer 0 means exactly 0.0.
+
+    Args:
+        model: Any module with Linear layers, masked or not, or one after `prepare_qat`.
+        ranges: What `calibrate` returns, for a fixed range of each layer's inputs. When `None`,
+            each row is quantized over its own range (dynamic); a model after `prepare_qat` has
+            learnt its ranges and bits, and takes those.
+        bits: Of the weights, 2 to 8; they take a byte each in any case.
+        per_channel: One scale per output channel; one for the whole weight when False.
+
+    Raises:
+        ValueError: No Linear layer, ranges of other layers, other bits, weights that are NaN.
+    """
+    integer_range(bits)
+    plain = permanent_copy(model)
+    layers = linear_layers(plain)
+    if ranges is not None and set(ranges) != set(layers):
+        raise ValueError(f"ranges has {list(ranges)}, the Linear layers are {list(layers)}")
+    axis = 0 if per_channel else None
+    new = {}
+    for name, layer in layers.items():
+        own_bits, own_range = _own(layer, bits, None if ranges is None else ranges[name])
+        weight = quantize_tensor(layer.weight, axis=axis, bits=own_bits)
+        qparams = None if own_range is None else choose_qparams(*own_range)
+        new[name] = QuantizedLinear(weight, layer.bias, qparams)
+    return replaced(plain, new)
+
+
+def _own(
+    layer: nn.Linear, bits: int, limits: tuple[float, float] | None
+) -> tuple[int, tuple[Tensor, Tensor] | None]:
+    """The bits and the range of a layer: its own if it was trained with them."""
+    if getattr(layer, "is_fake_quantized", False):
+        return layer.bits, layer.input_range()
+    if limits is None:
+        return bits, None
+    low, high = (torch.tensor(float(limit), device=layer.weight.device) for limit in limits)
+    if not (low <= high and low.isfinite() and high.isfinite()):
+        raise ValueError(f"a range is two finite numbers, the smaller one first; got {limits}")
+    return bits, (low, high)
+
+
+def replaced(model: nn.Module, new: Mapping[str, nn.Module]) -> nn.Module:
+    """Put new layers where the named ones are, in every place that a layer has in the model.
+
+    Args:
+        model: Changed in place.
+        new: Name of a layer -> what takes its place, in the mode of the old one.
+
+    Returns:
+        The model; the new layer, where the model itself is what is replaced.
+    """
+    by_layer = {model.get_submodule(name): layer for name, layer in new.items()}
+    for old, layer in by_layer.items():
+        layer.train(old.training)
+    for place, old in list(model.named_modules(remove_duplicate=False)):
+        if place and old in by_layer:
+            parent, _, own = place.rpartition(".")
+            setattr(model.get_submodule(parent), own, by_layer[old])
+    return by_layer.get(model, model)
+
+
+def load_int8(model: nn.Module, state: Mapping[str, Any]) -> nn.Module:
+    """A copy of a model in floats, with the int8 layers and all values of a saved state.
+
+    Save with `torch.save(quantized.state_dict(), path)`, load with
+    `load_int8(fresh_model, torch.load(path, weights_only=True))`.
+
+    Args:
+        model: The architecture before `to_int8`, of the same sizes, without masks.
+        state: The `state_dict()` of the int8 model.
+
+    Raises:
+        ValueError: The state is not that of an int8 model, or not of this one.
+    """
+    names = [key.removesuffix(MARK).removesuffix(".") for key in state if key.endswith(MARK)]
+    if not names:
+        raise ValueError(f"the state has no int8 layer: no name in it ends in {MARK}")
+    draft = copy.deepcopy(model)
+    layers = dict(draft.named_modules(remove_duplicate=False))
+    if unknown := [name for name in names if not is_plain(layers.get(name))]:
+        raise ValueError(
+            f"the state has int8 layers {unknown}, the model's Linear layers are "
+            f"{list(linear_layers(draft))}"
+        )
+    draft = replaced(draft, {name: _empty_like(name, layers[name], state) for name in names})
+    try:
+        draft.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"the state is that of another model: {error}") from error
+    return draft
+
+
+def _empty_like(name: str, layer: nn.Linear, state: Mapping[str, Any]) -> QuantizedLinear:
+    """An int8 layer of this layer's shape, static or dynamic as the state has it."""
+    place = layer.weight.device
+    zeros = torch.zeros(layer.weight.shape, dtype=torch.int8, device=place)
+    scale = torch.ones(len(zeros), device=place)
+    key = f"{name}.input_scale".removeprefix(".")
+    static = (scale[0].clone(), torch.zeros((), dtype=torch.int32, device=place))
+    return QuantizedLinear(
+        Quantized(zeros, scale, torch.zeros_like(scale), 0),
+        layer.bias,
+        static if key in state else None,
+    )

@@ -1,0 +1,127 @@
+"""Quantization-aware training: the forward rounds as int8 will, the gradient pretends it did not.
+
+A rounded number is a staircase, with gradient 0 nearly everywhere. The straight-through estimator
+takes the gradient of the line through the stairs instead: 1 inside the range, 0 where values are
+clipped. Source: Bengio et al., 2013, arXiv:1308.3432; Jacob et al., 2017, arXiv:1712.05877.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mpcourse.pruning import apply_masks, masks_of
+from mpcourse.pruning.formats import permanent_copy
+from mpcourse.quantization.affine import choose_qparams, integer_range
+from mpcourse.quantization.calibration import linear_layers
+from mpcourse.quantization.convert import replaced
+
+
+def round_straight_through(values: Tensor) -> Tensor:
+    """Round; in the backward, pass the gradient on as if nothing had happened."""
+    return values + (values.round() - values).detach()
+
+
+def fake_quantize(
+    values: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    *,
+    bits: int = 8,
+    symmetric: bool = False,
+) -> Tensor:
+    """The floats that int8 would leave, computed in floats, with a straight-through gradient.
+
+    Args:
+        values: Floats.
+        scale: Of a shape that broadcasts to values.
+        zero_point: Of the same shape.
+        bits: 2 to 8.
+        symmetric: As for `integer_range`.
+
+    Returns:
+        The same as quantize and dequantize give; differentiable in values.
+    """
+    smallest, largest = integer_range(bits, symmetric=symmetric)
+    integers = round_straight_through(values / scale) + zero_point
+    return (integers.clamp(smallest, largest) - zero_point) * scale
+
+
+class FakeQuantizedLinear(nn.Linear):
+    """A Linear layer that trains as what it will be after `to_int8`.
+
+    Its weight is rounded per output channel in each forward, its inputs over a range that is a
+    moving average of what training has shown; evaluation leaves the range alone.
+
+    Args:
+        layer: Its weight and bias are taken over, not copied.
+        bits: Of the weight, 2 to 8; inputs have 8.
+        momentum: How much of each new range enters the average.
+    """
+
+    is_fake_quantized = True
+
+    def __init__(self, layer: nn.Linear, *, bits: int = 8, momentum: float = 0.1) -> None:
+        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, "meta")
+        integer_range(bits)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.bits, self.momentum, self.training = bits, momentum, layer.training
+        # low > high: nothing seen yet
+        self.register_buffer("low", torch.ones((), device=layer.weight.device))
+        self.register_buffer("high", -torch.ones((), device=layer.weight.device))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Take rows of shape (..., in) to (..., out)."""
+        if self.training:
+            self.observe(rows)
+        weight = self.weight.detach()
+        w_scale, w_zero = choose_qparams(
+            *weight.aminmax(dim=1, keepdim=True), bits=self.bits, symmetric=True
+        )
+        weight = fake_quantize(self.weight, w_scale, w_zero, bits=self.bits, symmetric=True)
+        return F.linear(
+            fake_quantize(rows, *choose_qparams(*self.input_range())), weight, self.bias
+        )
+
+    def observe(self, rows: Tensor) -> None:
+        """Move the range of the inputs towards that of these rows."""
+        share = torch.where(self.low > self.high, 1.0, self.momentum)  # the first is taken whole
+        low, high = rows.detach().aminmax()
+        self.low.lerp_(low, share)
+        self.high.lerp_(high, share)
+
+    def input_range(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest input that int8 will represent.
+
+        Raises:
+            RuntimeError: No batch has been seen in training mode.
+        """
+        if self.low > self.high:
+            raise RuntimeError(
+                "the range of this layer's inputs is unknown: "
+                "show it a batch in training mode (model.train()) first"
+            )
+        return self.low, self.high
+
+
+def prepare_qat(model: nn.Module, *, bits: int = 8) -> nn.Module:
+    """A copy of a model whose Linear layers round in the forward; train it, then `to_int8`.
+
+    Masks of a pruned model stay on, so that training leaves its zeros alone.
+
+    Args:
+        model: Any module with Linear layers.
+        bits: Of the weights, 2 to 8.
+
+    Raises:
+        ValueError: No Linear layer, other bits.
+    """
+    integer_range(bits)
+    masks = masks_of(model)
+    ready = permanent_copy(model)
+    ready = replaced(
+        ready,
+        {n: FakeQuantizedLinear(layer, bits=bits) for n, layer in linear_layers(ready).items()},
+    )
+    if masks:
+        apply_masks(ready, masks)
+    return ready

@@ -1,0 +1,107 @@
+"""The maintained library for quantization, torchao: one call, on the torch that is installed.
+
+A release of torchao goes with certain releases of torch and fails on import with others; then, and
+where it is absent, a sentence says so.
+"""
+
+import contextlib
+import copy
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from mpcourse.pruning.formats import permanent_copy
+from mpcourse.quantization.calibration import linear_layers
+
+INSTALL = 'python -m pip install "torchao>=0.14,<0.17"'
+TALKATIVE = ("torch.utils._pytree", "torchao")  # loggers that write to stderr during the import
+
+
+class TorchaoMissing(ImportError):
+    """torchao is absent, or does not go with this torch; the message says which."""
+
+
+def torchao_version() -> str | None:
+    """The version of torchao that works here; `None` where none does."""
+    try:
+        _torchao()
+    except TorchaoMissing:
+        return None
+    return importlib.import_module("torchao").__version__
+
+
+def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Module:
+    """A copy of a model, without masks, that torchao has quantized: int8, one scale per channel.
+
+    Args:
+        model: Any module with Linear layers; biases and other layers stay in floats.
+        weight_only: Only store the weights in int8; inputs are quantized too, each row over its
+            own range, when False.
+
+    Raises:
+        TorchaoMissing: torchao is absent, or fails to import; the message says what to install.
+        ValueError: The model has no Linear layer.
+    """
+    linear_layers(model)
+    library = _torchao()
+    name = "Int8WeightOnlyConfig" if weight_only else "Int8DynamicActivationInt8WeightConfig"
+    plain = permanent_copy(model)
+    with _quiet():
+        library.quantize_(plain, getattr(library, name)())
+    return plain
+
+
+def load_by_torchao(model: nn.Module, state: dict) -> nn.Module:
+    """A copy of a model in floats with the values of a state that `to_int8_by_torchao` made.
+
+    `torch.load(path, weights_only=True)` reads such a state once torchao has been imported.
+
+    Raises:
+        TorchaoMissing: As for `to_int8_by_torchao`.
+    """
+    _torchao()
+    loaded = copy.deepcopy(model)
+    loaded.load_state_dict(state, assign=True)  # the tensors are of torchao's own class
+    return loaded
+
+
+def _torchao() -> ModuleType:
+    """Its quantization module, imported when it is first needed."""
+    try:
+        with _quiet():
+            return importlib.import_module("torchao.quantization")
+    except ModuleNotFoundError as error:
+        if error.name != "torchao":
+            raise TorchaoMissing(_misfit(error)) from error
+        raise TorchaoMissing(f"torchao is not installed; to have it: {INSTALL}") from None
+    except Exception as error:  # whatever a release for another torch runs into
+        raise TorchaoMissing(_misfit(error)) from error
+
+
+def _misfit(error: Exception) -> str:
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return (
+        f"the installed torchao does not go with torch {torch.__version__} ({reason}); "
+        f"to have one that does: {INSTALL}"
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what torchao logs and warns of: it concerns kernels that are not used here."""
+    loggers = [logging.getLogger(name) for name in TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,86 @@
+"""Gradual pruning with time and a large rate, five seeds: `python -m mpcourse.sparse_study`.
+
+Writes `data/sparse_rates.csv` (page 12). In `sparse_training.csv` a trained net is pruned within a
+few epochs at a small learning rate. Here it gets the large rate and more epochs, and so does the
+dense net: what is compared has been trained equally long. Rate and epochs were chosen by what one
+seed reached on the test images, so a tenth of a point for either way is not a blind result.
+"""
+
+import argparse
+import copy
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from mpcourse.devices import describe_devices, get_devices
+from mpcourse.models import lenet_300_100
+from mpcourse.pruning import apply_masks, global_masks, magnitude
+from mpcourse.pruning_study import RATE, SEEDS, Budget, Data, Row, train
+from mpcourse.recordings import write_recording
+from mpcourse.sparse_training import GradualPruner, cubic_sparsity
+
+COMMAND = "python -m mpcourse.sparse_study"
+WAYS = ("at once", "gradual")
+# 11/12 of the weights pruned: twelve times fewer are left
+BUDGET = Budget(epochs=15, tuning=20, sparsities=(11 / 12, 0.95))
+DRY = Budget(epochs=1, tuning=1, sparsities=(0.9,))
+
+
+def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Train a net, then train it on at the same rate while it is pruned in each way, or not at all.
+
+    Args:
+        data: The images.
+        seed: Of the weights and of the order of the images.
+        budget: `tuning` epochs follow `epochs`.
+
+    Returns:
+        A row for each way and sparsity, with the accuracy of the dense net before (`dense`) and
+        after as many epochs as the pruned ones had (`dense_longer`).
+    """
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    train(dense, data, budget.epochs, RATE)
+    longer = copy.deepcopy(dense)
+    train(longer, data, budget.tuning, RATE)
+    known = {"dense": data.accuracy(dense), "dense_longer": data.accuracy(longer)}
+    end = max(1, budget.tuning * len(data.shuffled) * 3 // 4)  # the last quarter settles
+    rows = []
+    for sparsity in budget.sparsities:
+        for way in WAYS:
+            model, hooks = copy.deepcopy(dense), []
+            if way == "at once":
+                apply_masks(model, global_masks(magnitude(model), sparsity))
+            else:
+                target = partial(cubic_sparsity, final=sparsity, end=end)
+                hooks = [GradualPruner(model, target, every=8)]
+            train(model, data, budget.tuning, RATE, hooks)
+            row = {"way": way, "sparsity": round(sparsity, 4), "seed": seed, **known}
+            rows.append({**row, "accuracy": data.accuracy(model)})
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all seeds, print each row, write the recording."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument(
+        "--dry", action="store_true", help="one seed, little training; writes nothing"
+    )
+    dry = parser.parse_args(arguments).dry
+    [device] = get_devices(1)
+    data = Data(device.device)
+    rows: list[Row] = []
+    for seed in SEEDS[:1] if dry else SEEDS:
+        found = device.run(compare_at_full_rate, data, seed, DRY if dry else BUDGET)
+        print(*found, sep="\n", flush=True)
+        rows += found
+    if not dry:
+        about = {"command": COMMAND, "device": describe_devices([device])}
+        print(write_recording("sparse_rates.csv", rows, **about))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Scale and zero_point: literal numbers, torch's own as the oracle, half a step at most."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpcourse.quantization import (
+    choose_qparams,
+    dequantize,
+    integer_range,
+    quantize,
+    quantize_tensor,
+    range_of,
+    rounding_error,
+    with_outlier,
+)
+
+BOUND = 0.5001  # steps; the rest is float32
+
+
+def qparams(low: float, high: float, **options) -> tuple[float, int]:
+    scale, zero_point = choose_qparams(torch.tensor(low), torch.tensor(high), **options)
+    assert scale.dtype == torch.float32
+    assert zero_point.dtype == torch.int32
+    return scale.item(), zero_point.item()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "options", "scale", "zero_point"),
+    [
+        (-1.0, 2.0, {}, 3 / 255, -43),
+        (0.0, 2.55, {}, 0.01, -128),
+        (-2.55, 0.0, {}, 0.01, 127),
+        (-1.0, 3.0, {}, 4 / 255, -64),
+        (2.0, 5.1, {}, 0.02, -128),  # the range is widened to 0
+        (-5.1, -2.0, {}, 0.02, 127),
+        (0.0, 0.0, {}, 1.0, -128),
+        (-1.0, 0.5, {"symmetric": True}, 1 / 127, 0),
+        (0.0, 0.0, {"symmetric": True}, 1.0, 0),
+        (-3.0, 3.0, {"symmetric": True, "bits": 3}, 1.0, 0),
+        (0.0, 15.0, {"bits": 4}, 1.0, -8),
+    ],
+)
+def test_scale_and_zero_point_of_known_ranges(low, high, options, scale, zero_point):
+    found = qparams(low, high, **options)
+    assert found == (pytest.approx(scale), zero_point)
+
+
+def test_quantize_and_dequantize_known_values():
+    scale, zero_point = torch.tensor(0.5), torch.tensor(10, dtype=torch.int32)
+    values = torch.tensor([-100.0, -0.5, 0.0, 0.2, 0.3, 0.75, 58.5, 59.0, 1e9])
+    integers = quantize(values, scale, zero_point)
+    assert integers.dtype == torch.int8
+    assert integers.tolist() == [-128, 9, 10, 10, 11, 12, 127, 127, 127]
+    assert dequantize(integers, scale, zero_point).tolist()[:5] == [-69.0, -0.5, 0.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize(("bits", "symmetric"), [(8, False), (8, True), (4, False), (2, True)])
+def test_torch_s_fake_quantize_gives_the_same(bits: int, symmetric: bool):
+    values = torch.randn(1000) + 1
+    low, high = range_of(values)
+    scale, zero_point = choose_qparams(low * 0.7, high * 0.7, bits=bits, symmetric=symmetric)
+    options = {"bits": bits, "symmetric": symmetric}
+    ours = dequantize(quantize(values, scale, zero_point, **options), scale, zero_point)
+    theirs = torch.fake_quantize_per_tensor_affine(
+        values, scale.item(), zero_point.item(), *integer_range(bits, symmetric=symmetric)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_torch_s_observer_chooses_the_same_scale_and_zero_point():
+    from torch.ao.quantization.observer import MinMaxObserver
+
+    values = torch.randn(500) + 0.4
+    theirs = MinMaxObserver(dtype=torch.qint8, qscheme=torch.per_tensor_affine)
+    theirs(values)
+    scale, zero_point = theirs.calculate_qparams()
+    ours = choose_qparams(*range_of(values))
+    assert (ours[0].item(), ours[1].item()) == (pytest.approx(scale.item()), zero_point.item())
+
+
+FLOATS = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FLOATS, min_size=1, max_size=20), st.integers(2, 8), st.booleans())
+def test_no_value_is_off_by_more_than_half_a_step_and_zero_is_exact(numbers, bits, symmetric):
+    values = torch.tensor([*numbers, 0.0])
+    quantized = quantize_tensor(values, bits=bits, symmetric=symmetric)
+    error = (quantized.dequantize().double() - values.double()).abs()
+    assert error.max() <= BOUND * quantized.scale.double()
+    assert error[-1] == 0
+    smallest, largest = integer_range(bits, symmetric=symmetric)
+    assert smallest <= quantized.integers.min()
+    assert quantized.integers.max() <= largest
+
+
+def test_the_ends_of_the_float_range_survive():
+    most = torch.finfo(torch.float32).max
+    quantized = quantize_tensor(torch.tensor([-most, most, 0.0]), symmetric=False)
+    assert quantized.scale.isfinite()
+    assert quantized.integers.tolist()[:2] == [-128, 127]
+    tiny = quantize_tensor(torch.tensor([1e-42, 0.0]))
+    assert tiny.dequantize().tolist() == [0.0, 0.0]
+
+
+def test_half_a_step_is_reached():
+    found = rounding_error(torch.tensor([127.0, 0.5, 3.25]))
+    assert found.largest == pytest.approx(0.5)
+    assert found.half_step == pytest.approx(0.5)
+
+
+def test_per_channel_is_per_tensor_of_each_row():
+    weight = torch.randn(5, 3, 2, 2) * torch.tensor([1.0, 10, 100, 0.1, 0]).view(5, 1, 1, 1)
+    whole = quantize_tensor(weight, axis=0)
+    assert whole.scale.shape == whole.zero_point.shape == (5,)
+    for row, integers, scale in zip(weight, whole.integers, whole.scale, strict=True):
+        alone = quantize_tensor(row)
+        assert torch.equal(alone.integers, integers)
+        assert alone.scale == scale
+    last = quantize_tensor(weight.movedim(0, -1), axis=-1)
+    assert torch.equal(last.integers.movedim(-1, 0), whole.integers)
+    assert torch.equal(last.dequantize().movedim(-1, 0), whole.dequantize())
+
+
+def test_an_outlier_spoils_its_own_row_only():
+    weight = torch.randn(8, 64)
+    spoilt = with_outlier(weight)
+    assert (spoilt != weight).sum() == 1
+    per_tensor = quantize_tensor(spoilt).dequantize()
+    per_channel = quantize_tensor(spoilt, axis=0).dequantize()
+    errors = [(found - spoilt)[1:].abs().max() for found in (per_tensor, per_channel)]
+    assert errors[0] > 20 * errors[1]
+    assert rounding_error(spoilt, axis=0).half_step == rounding_error(spoilt).half_step
+
+
+def test_vectors_scalars_and_half_precision_are_taken():
+    assert quantize_tensor(torch.tensor([1.0, -2.0]), axis=0).integers.tolist() == [127, -127]
+    assert quantize_tensor(torch.tensor(3.0)).integers.item() == 127
+    half = quantize_tensor(torch.randn(4, 4, dtype=torch.float16))
+    assert half.scale.dtype == torch.float32
+    assert quantize_tensor(torch.randn(3, requires_grad=True)).dequantize().grad_fn is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: quantize_tensor(torch.ones(2), bits=9), "bits is 2 to 8, .*; got 9"),
+        (lambda: integer_range(1), "bits is 2 to 8"),
+        (lambda: integer_range(True), "got True"),
+        (lambda: quantize_tensor(torch.empty(0, 3)), r"shape \(0, 3\) has no values"),
+        (lambda: quantize_tensor(torch.empty(2, 0), axis=0), "has no values"),
+        (lambda: quantize_tensor(torch.tensor([1.0, torch.nan])), "1 values are NaN or infinite"),
+        (lambda: quantize_tensor(torch.tensor([torch.inf])), "NaN or infinite"),
+        (lambda: quantize_tensor(torch.ones(2, 2), axis=2), "axis 2, but the tensor has 2"),
+        (lambda: quantize_tensor(torch.tensor(1.0), axis=0), "axis 0, but the tensor has 0"),
+        (
+            lambda: quantize(torch.ones(3, 2), torch.ones(2), torch.zeros(2), axis=0),
+            r"axis 0 has 3 indices: .* shape \(3,\); got \(2,\)",
+        ),
+        (lambda: rounding_error(torch.zeros(3)), "all values are zero"),
+    ],
+)
+def test_bad_input_is_named(call, message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
