@@ -22,6 +22,7 @@ def test_the_short_form_prints_every_part(capsys):
     for part in (
         r"two workers, equal jobs +\d+\.\d+ x",
         r"hand-over and wait +\d+ us",
+        r"16 micro-batches: no engine, a loop +\d+ us an action",
         r"16 micro-batches: our engine +\d+ us an action",
         r"16 micro-batches: torch\.distributed\.pipelining over gloo +\d+ us an action",
         r"two equal stages +1\.33 x",

@@ -40,6 +40,7 @@ def engine_cost(devices: Sequence[Device], count: int = 16, steps: int = 20) -> 
     per_action = 1e6 / (steps * 4 * count)  # two stages, forward and backward
     with ProcessPipeline(tiny_work, (count,), 2, schedule="1f1b", num_microbatches=count) as theirs:
         fns = {
+            "no engine, a loop": lambda: devices[0].run(_loop, work, steps),
             "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
             f"{TORCH} over gloo": lambda: theirs.step(steps),
         }
@@ -48,6 +49,14 @@ def engine_cost(devices: Sequence[Device], count: int = 16, steps: int = 20) -> 
         (f"two tiny stages, {count} micro-batches: {name}", _cost(timing, per_action), "")
         for name, timing in times.items()
     ]
+
+
+def _loop(work: Work, steps: int) -> None:
+    """The work itself, one micro-batch of one sample after the other, in one worker."""
+    model = nn.Sequential(*work.stages)
+    for _ in range(steps):
+        for rows, targets in zip(work.inputs.split(1), work.targets.split(1), strict=True):
+            work.loss_fn(model(rows), targets).backward()
 
 
 def _cost(timing: object, per_action: float) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.benchmark.overheads import TORCH, Row
-from mpcourse.devices import Device
+from mpcourse.devices import Device, as_devices
 from mpcourse.named_schedules import make_schedule
 from mpcourse.pipeline import Pipeline
 from mpcourse.process_pipeline import ProcessPipeline, Work
@@ -109,13 +109,15 @@ def _one_worker(devices: Sequence[Device], work: Work, size: int) -> dict[str, C
 def _by_autograd(
     devices: Sequence[Device], work: Work, size: int, whole: nn.Module | None
 ) -> dict[str, Callable]:
-    """What leaves the backward to one `loss.backward()` in the caller's thread."""
+    """What leaves the backward to one `loss.backward()` in its caller's thread."""
     ancestor = PipelineParallelResNet50(size, devices, num_classes=10)
     ancestor = ancestor.to(memory_format=torch.channels_last)
-    ways = {"pipelined forward, autograd's backward": ancestor}
+    step = functools.partial(_plain_step, ancestor, work)
+    caller = as_devices(["cpu:2"])[0]  # one thread: the main thread's backward would take all cores
+    ways = {"pipelined forward, autograd's backward": lambda: caller.run(step)}
     if whole is not None:
-        ways["not split, torch's own threads"] = whole
-    return {name: functools.partial(_plain_step, model, work) for name, model in ways.items()}
+        ways["not split, torch's own threads"] = functools.partial(_plain_step, whole, work)
+    return ways
 
 
 def _plain_step(model: nn.Module, work: Work) -> None:
