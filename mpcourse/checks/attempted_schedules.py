@@ -22,7 +22,7 @@ SIZES = [(1, 2), (2, 3), (3, 5), (4, 2), (5, 7)]  # stages and micro-batches
 Maker = Callable[[int, int], Schedule]
 
 
-def check_maker(
+def judge_maker(
     attempt: Maker, right: Maker, known: list[tuple[Maker, str]], where: str
 ) -> Verdict:
     """Call the attempt for several sizes and compare what it returns with the right schedule.

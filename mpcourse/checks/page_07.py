@@ -7,7 +7,7 @@ from mpcourse.actions import Action, Schedule, makes, needs
 from mpcourse.builder import UNITS
 from mpcourse.checks.attempted_schedules import (
     Maker,
-    check_maker,
+    judge_maker,
     shape_problem,
     text_of,
     transposed,
@@ -88,7 +88,7 @@ def check_gpipe(attempt: Maker) -> Verdict:
         (backwards_turned, "Legal, but last in, first out; backwards go first in, first out."),
         (transposed(gpipe_schedule), "One list per device, not one per micro-batch."),
     ]
-    return check_maker(attempt, gpipe_schedule, known, AS_DATA)
+    return judge_maker(attempt, gpipe_schedule, known, AS_DATA)
 
 
 def check_one_f_one_b(attempt: Maker) -> Verdict:
@@ -116,7 +116,7 @@ def check_one_f_one_b(attempt: Maker) -> Verdict:
             "Its warm-up grows with the device: the first one needs the longest.",
         ),
     ]
-    return check_maker(attempt, one_f_one_b_schedule, known, WARM_UP)
+    return judge_maker(attempt, one_f_one_b_schedule, known, WARM_UP)
 
 
 def check_stuck(attempt: Callable[[Schedule, int], list[Action | None]]) -> Verdict:
