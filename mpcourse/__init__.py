@@ -30,6 +30,7 @@ The map, from the ground up (imports point down only):
 | `models`                       | LeNet-300-100 and the convolutional net, to be made small |
 | `pruning`                      | scores, masks, removed channels, sizes and latencies      |
 | `sparse_training`              | pruning bit by bit, L1, lottery tickets, regrowth         |
+| `studies`                      | what recorded studies share: data, training, command line |
 | `pruning_study`, `sparse_study` | five seeds of pruned nets, recorded for pages 11 and 12  |
 | `quantization`                 | int8 by hand, quantization-aware training, torchao        |
 | `compilation`, `xla`           | TorchScript, export, compile; XLA in its own environment  |

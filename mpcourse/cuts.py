@@ -3,7 +3,6 @@
 A model of n blocks has n - 1 cuts; cut k leaves the first k blocks on the first device.
 """
 
-import statistics
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -14,7 +13,8 @@ from torch import Tensor, nn
 from mpcourse.actions import Schedule, number_actions
 from mpcourse.devices import DeviceLike
 from mpcourse.pipeline import Pipeline
-from mpcourse.simulate import Costs
+from mpcourse.simulate import Costs, costs_from
+from mpcourse.timeline import Timeline
 
 
 def one_device_schedule(num_stages: int) -> Schedule:
@@ -60,16 +60,11 @@ def measure_blocks(
     if warmup < 0 or repeats < 1:
         raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
     pipeline = Pipeline(blocks, [device], one_device_schedule(len(blocks)), num_microbatches=1)
-    times: dict[Any, list[float]] = {}
+    events = []
     for repeat in range(warmup + repeats):
         pipeline.step(inputs, targets, loss_fn)
-        if repeat >= warmup:
-            for event in pipeline.timeline.events:
-                times.setdefault(event.action[:2], []).append(event.duration)
-    forward, backward = (
-        [statistics.median(times[stage, kind]) for stage in range(len(blocks))] for kind in "FB"
-    )
-    return Costs(forward, backward)
+        events += pipeline.timeline.events if repeat >= warmup else ()
+    return costs_from(Timeline(tuple(events), 1))
 
 
 def cut_costs(costs: Costs, cut: int) -> Costs:

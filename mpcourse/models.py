@@ -1,4 +1,4 @@
-"""The small networks that the pages on pruning and quantization make smaller (pages 11 to 13).
+"""The small networks of the pages, for digits of 28 x 28 pixels (pages 04, 08 and 11 to 13).
 
 They live apart from `splits`, which is about cutting a model: nothing here knows of devices.
 """
@@ -16,14 +16,24 @@ def lenet_300_100() -> nn.Sequential:
 
     Source: LeCun et al., 1998; the figures on pruning from Han et al., 2015, arXiv:1506.02626.
     """
+    return linear_net(300, 100)
+
+
+def linear_net(first: int, second: int) -> nn.Sequential:
+    """Three Linear layers with ReLUs between them, 784-first-second-10, by name.
+
+    Args:
+        first: Outputs of the first layer.
+        second: Outputs of the second.
+    """
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            fc1=nn.Linear(784, 300),
+            fc1=nn.Linear(784, first),
             relu1=nn.ReLU(),
-            fc2=nn.Linear(300, 100),
+            fc2=nn.Linear(first, second),
             relu2=nn.ReLU(),
-            fc3=nn.Linear(100, 10),
+            fc3=nn.Linear(second, 10),
         )
     )
 

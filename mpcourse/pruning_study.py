@@ -5,19 +5,15 @@ sparsity, at once and after fine-tuning) and `sparse_training.csv` (page 12: way
 sparsity, each with the same number of epochs). The test images decide nothing.
 """
 
-import argparse
 import copy
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from mpcourse.devices import describe_devices, get_devices
-from mpcourse.mnist import load_mnist
 from mpcourse.models import lenet_300_100
 from mpcourse.pruning import (
     Movement,
@@ -30,7 +26,6 @@ from mpcourse.pruning import (
     snip,
     sparsity_of,
 )
-from mpcourse.recordings import write_recording
 from mpcourse.sparse_training import (
     GradualPruner,
     Regrowth,
@@ -39,18 +34,14 @@ from mpcourse.sparse_training import (
     rewind,
     snapshot,
 )
-from mpcourse.training import evaluate, train_epoch
+from mpcourse.studies import LOSS, RATE, TUNING_RATE, Data, Row, run_studies, train
 
 COMMAND = "python -m mpcourse.pruning_study"
-SEEDS = range(5)
 WAYS = ("at once", "gradual", "ticket", "redrawn", "regrowth", "random mask")
-RATE, TUNING_RATE = 0.05, 0.01
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
-LOSS = nn.CrossEntropyLoss()
 
 Masks = dict[str, torch.Tensor]
 State = dict[str, torch.Tensor]
-Row = dict[str, Any]
 
 
 class Budget(NamedTuple):
@@ -62,51 +53,6 @@ class Budget(NamedTuple):
 
 
 DRY = Budget(epochs=1, tuning=1, sparsities=(0.9,))
-
-
-class Data:
-    """The images as tensors in memory: a study goes through them some thousand times.
-
-    Args:
-        place: Where they, and the models, are.
-    """
-
-    def __init__(self, place: torch.device) -> None:
-        train, test = (
-            [tensor.to(place) for tensor in next(iter(DataLoader(part, len(part))))]
-            for part in load_mnist()
-        )
-        self.place = place
-        self.shuffled = DataLoader(TensorDataset(*train), batch_size=64, shuffle=True)
-        self.test = [test]
-        self.all_train = train
-
-    def accuracy(self, model: nn.Module) -> float:
-        """On the 1,000 test images."""
-        return evaluate(model, self.test, LOSS).accuracy
-
-
-def train(
-    model: nn.Module, data: Data, epochs: int, rate: float, hooks: Iterable[Callable] = ()
-) -> None:
-    """Train with momentum and weight decay, and with a falling rate.
-
-    Args:
-        model: Masked or not.
-        data: The images.
-        epochs: How often all training images are shown.
-        rate: The first learning rate; it falls to 0 along a cosine.
-        hooks: Called after each step of the optimizer, with the optimizer; a `Movement` before it.
-    """
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4)
-    for hook in hooks:
-        before = isinstance(hook, Movement)
-        register = optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook
-        register(hook)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    for _ in range(epochs):
-        train_epoch(model, data.shuffled, optimizer, LOSS)
-        schedule.step()
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -205,25 +151,11 @@ def _three_quarters(epochs: int, data: Data) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all seeds, print each row, write the recordings."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument(
-        "--dry", action="store_true", help="one seed, little training; writes nothing"
-    )
-    dry = parser.parse_args(arguments).dry
-    [device] = get_devices(1)
-    data = Data(device.device)
+    """Run all seeds, print each row, write the two recordings."""
     studies = {"pruning_criteria.csv": compare_criteria, "sparse_training.csv": compare_ways}
-    for name, study in studies.items():
-        rows: list[Row] = []
-        for seed in SEEDS[:1] if dry else SEEDS:
-            # in its worker, which has one thread: more only wait for one another in a net so small
-            found = device.run(study, data, seed, DRY if dry else Budget())
-            print(*found, sep="\n", flush=True)
-            rows += found
-        if not dry:
-            print(write_recording(name, rows, command=COMMAND, device=describe_devices([device])))
-    return 0
+    return run_studies(
+        studies, (Budget(), DRY), command=COMMAND, about=__doc__, arguments=arguments
+    )
 
 
 if __name__ == "__main__":

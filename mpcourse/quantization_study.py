@@ -5,26 +5,22 @@ in float32, in int8 in several ways, and with fewer bits after training and in t
 images decide nothing; ranges come from training images.
 """
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from mpcourse.devices import describe_devices, get_devices
 from mpcourse.models import lenet_300_100
 from mpcourse.pruning import apply_masks, global_masks, magnitude
 from mpcourse.pruning.formats import permanent_copy, saved
-from mpcourse.pruning_study import RATE, SEEDS, TUNING_RATE, Data, train
 from mpcourse.quantization import calibrate, prepare_qat, to_int8
-from mpcourse.recordings import write_recording
+from mpcourse.studies import RATE, TUNING_RATE, Data, Row, run_studies, train
 
 COMMAND = "python -m mpcourse.quantization_study"
 
-Row = dict[str, Any]
 Variant = tuple[str, int, Callable[[], nn.Module]]  # way, bits of the weights, what makes the net
 
 
@@ -92,23 +88,10 @@ def _tuned(model: nn.Module, data: Data, budget: Budget, bits: int | None) -> nn
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recording."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument(
-        "--dry", action="store_true", help="one seed, little training; writes nothing"
+    studies = {"quantization.csv": quantize_one_seed}
+    return run_studies(
+        studies, (Budget(), DRY), command=COMMAND, about=__doc__, arguments=arguments
     )
-    dry = parser.parse_args(arguments).dry
-    [device] = get_devices(1)
-    data = Data(device.device)
-    rows: list[Row] = []
-    for seed in SEEDS[:1] if dry else SEEDS:
-        # in its worker, which has one thread: more only wait for one another in a net so small
-        found = device.run(quantize_one_seed, data, seed, DRY if dry else Budget())
-        print(*found, sep="\n", flush=True)
-        rows += found
-    if not dry:
-        about = describe_devices([device])
-        print(write_recording("quantization.csv", rows, command=COMMAND, device=about))
-    return 0
 
 
 if __name__ == "__main__":

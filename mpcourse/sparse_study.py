@@ -6,7 +6,6 @@ dense net: what is compared has been trained equally long. Rate and epochs were 
 seed reached on the test images, so a tenth of a point for either way is not a blind result.
 """
 
-import argparse
 import copy
 import sys
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from functools import partial
 
 import torch
 
-from mpcourse.devices import describe_devices, get_devices
 from mpcourse.models import lenet_300_100
 from mpcourse.pruning import apply_masks, global_masks, magnitude
-from mpcourse.pruning_study import RATE, SEEDS, Budget, Data, Row, train
-from mpcourse.recordings import write_recording
+from mpcourse.pruning_study import Budget
 from mpcourse.sparse_training import GradualPruner, cubic_sparsity
+from mpcourse.studies import RATE, Data, Row, run_studies, train
 
 COMMAND = "python -m mpcourse.sparse_study"
 WAYS = ("at once", "gradual")
@@ -64,22 +62,8 @@ def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recording."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument(
-        "--dry", action="store_true", help="one seed, little training; writes nothing"
-    )
-    dry = parser.parse_args(arguments).dry
-    [device] = get_devices(1)
-    data = Data(device.device)
-    rows: list[Row] = []
-    for seed in SEEDS[:1] if dry else SEEDS:
-        found = device.run(compare_at_full_rate, data, seed, DRY if dry else BUDGET)
-        print(*found, sep="\n", flush=True)
-        rows += found
-    if not dry:
-        about = {"command": COMMAND, "device": describe_devices([device])}
-        print(write_recording("sparse_rates.csv", rows, **about))
-    return 0
+    studies = {"sparse_rates.csv": compare_at_full_rate}
+    return run_studies(studies, (BUDGET, DRY), command=COMMAND, about=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ A stage is a contiguous part of the model. The best cut makes the slowest stage 
 because a pipeline moves at the pace of its slowest stage.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from mpcourse.devices import DeviceLike, as_devices, get_devices
+from mpcourse.models import linear_net
 from mpcourse.parallel_apply import parallel_apply
 from mpcourse.timing import measure
 
@@ -51,16 +51,7 @@ def two_devices(devices: Sequence[DeviceLike] | None) -> list[Any]:
 
 def mnist_net() -> nn.Sequential:
     """The net of the MNIST pages, 784-128-64-10, as a Sequential that can be cut anywhere."""
-    return nn.Sequential(
-        OrderedDict(
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(784, 128),
-            relu1=nn.ReLU(),
-            fc2=nn.Linear(128, 64),
-            relu2=nn.ReLU(),
-            fc3=nn.Linear(64, 10),
-        )
-    )
+    return linear_net(128, 64)
 
 
 def split_sequential(

@@ -3,7 +3,6 @@
 `prediction` makes step times of the first; the second shows how far they are off.
 """
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,8 @@ from mpcourse.devices import DeviceLike, as_devices
 from mpcourse.pipeline import Pipeline
 from mpcourse.prediction import Line, StageLines, fit_line, timed_sizes
 from mpcourse.resnet import thin_resnet50
+from mpcourse.simulate import costs_from
+from mpcourse.timeline import Event, Timeline
 from mpcourse.timing import Timing, measure, measure_together
 
 
@@ -91,22 +92,19 @@ def measure_stages(
         repeats: How often each size is timed after one run to warm up; medians count.
     """
     sizes = timed_sizes(work.sizes)
-    found: dict[tuple[int, str, int], list[float]] = {}
+    events: dict[int, list[Event]] = {size: [] for size in sizes}
     naive = {n: Pipeline(work.stages, devices, "naive", microbatch_size=n) for n in sizes}
     for run in range(1 + repeats):
         for size, pipeline in naive.items():
             pipeline.step(work.images[:size], work.labels[:size], loss_fn)
-            for event in pipeline.timeline.events if run else ():
-                key = (size, event.action.kind, event.action.stage_index)
-                found.setdefault(key, []).append(event.duration)
+            events[size] += pipeline.timeline.events if run else ()
+    costs = [costs_from(Timeline(tuple(events[size]), len(work.stages))) for size in sizes]
 
-    def lines(kind: str) -> tuple[Line, ...]:
-        return tuple(
-            fit_line(sizes, [statistics.median(found[size, kind, stage]) for size in sizes])
-            for stage in range(len(work.stages))
-        )
+    def lines(direction: str) -> tuple[Line, ...]:
+        columns = zip(*(getattr(cost, direction) for cost in costs), strict=True)
+        return tuple(fit_line(sizes, times) for times in columns)
 
-    return StageLines(lines("F"), lines("B"))
+    return StageLines(lines("forward"), lines("backward"))
 
 
 def measure_step(

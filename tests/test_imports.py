@@ -27,9 +27,8 @@ LAYERS: tuple[set[str], ...] = (
     {"resnet", "training", "schedule_trials", "cuts"},
     {"pruning"},
     {"sparse_training", "quantization"},
-    {"compilation"},
-    {"benchmark", "mnist_study", "multiprocess", "pruning_study", "sweeps"},
-    {"quantization_study"},
+    {"compilation", "studies"},
+    {"benchmark", "mnist_study", "multiprocess", "pruning_study", "quantization_study", "sweeps"},
     {"sparse_study"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line

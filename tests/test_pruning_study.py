@@ -46,7 +46,7 @@ def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
 
 
 def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("mpcourse.pruning_study.write_recording", None)
+    monkeypatch.setattr("mpcourse.studies.write_recording", None)
     monkeypatch.setattr("mpcourse.pruning_study.compare_ways", lambda *_: [{"way": "none"}])
     monkeypatch.setattr("mpcourse.pruning_study.DRY", DRY._replace(tuning=0))
     assert main(["--dry"]) == 0

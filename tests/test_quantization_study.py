@@ -5,8 +5,8 @@ import ast
 import pytest
 
 from mpcourse.devices import get_devices
-from mpcourse.pruning_study import Data
 from mpcourse.quantization_study import DRY, main, quantize_one_seed
+from mpcourse.studies import Data
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_a_seed_fixes_the_result_and_int8_loses_next_to_nothing(data: Data):
 
 
 def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("mpcourse.quantization_study.write_recording", None)
+    monkeypatch.setattr("mpcourse.studies.write_recording", None)
     monkeypatch.setattr("mpcourse.quantization_study.DRY", DRY._replace(tuning=0, few_bits=()))
     monkeypatch.setattr("mpcourse.quantization_study.prepare_qat", lambda model, bits: model)
     assert main(["--dry"]) == 0

@@ -7,8 +7,8 @@ import torch
 
 from mpcourse.devices import get_devices
 from mpcourse.pruning import count_nonzeros
-from mpcourse.pruning_study import Data
 from mpcourse.sparse_study import DRY, WAYS, compare_at_full_rate, main
+from mpcourse.studies import Data
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
 
 
 def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("mpcourse.sparse_study.write_recording", None)
+    monkeypatch.setattr("mpcourse.studies.write_recording", None)
     assert main(["--dry"]) == 0
     rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["seed"] for row in rows} == {0}
