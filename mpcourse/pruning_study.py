@@ -32,12 +32,13 @@ from mpcourse.sparse_training import (
     cubic_sparsity,
     redraw,
     rewind,
+    shuffle_masks,
     snapshot,
 )
 from mpcourse.studies import LOSS, RATE, TUNING_RATE, Data, Row, run_studies, train
 
 COMMAND = "python -m mpcourse.pruning_study"
-WAYS = ("at once", "gradual", "ticket", "redrawn", "regrowth", "random mask")
+WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "random mask")
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
 
 Masks = dict[str, torch.Tensor]
@@ -134,6 +135,8 @@ def _start_again(
     """The ways that train a sparse net from its first weights, or from new ones."""
     hooks, epochs = [], budget.epochs + budget.tuning
     rewind(model, first)
+    if way == "shuffled":
+        masks = shuffle_masks(masks)
     if way in ("regrowth", "random mask"):
         masks = layer_masks(random_scores(model), sparsity_of(masks))
     if way == "regrowth":

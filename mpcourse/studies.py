@@ -26,15 +26,16 @@ class Data:
 
     Args:
         place: Where they, and the models, are.
+        batch_size: Images in a mini-batch of `shuffled`.
     """
 
-    def __init__(self, place: torch.device) -> None:
+    def __init__(self, place: torch.device, batch_size: int = 64) -> None:
         train, test = (
             [tensor.to(place) for tensor in next(iter(DataLoader(part, len(part))))]
             for part in load_mnist()
         )
         self.place = place
-        self.shuffled = DataLoader(TensorDataset(*train), batch_size=64, shuffle=True)
+        self.shuffled = DataLoader(TensorDataset(*train), batch_size, shuffle=True)
         self.test = [test]
         self.all_train = train
 
@@ -83,20 +84,27 @@ def run_studies(
         about: What `--help` says.
         arguments: Of the command line.
     """
-    parser = argparse.ArgumentParser(prog=command, description=about)
-    parser.add_argument(
-        "--dry", action="store_true", help="one seed, little training; writes nothing"
-    )
-    dry = parser.parse_args(arguments).dry
+    options = _options(studies, command, about, arguments)
+    dry = options.dry
     [device] = get_devices(1)
     data = Data(device.device)
-    for name, study in studies.items():
+    for name in [options.only] if options.only else studies:
         rows: list[Row] = []
         for seed in SEEDS[:1] if dry else SEEDS:
             # in its worker, which has one thread: more only wait for one another in a net so small
-            found = device.run(study, data, seed, budgets[dry])
+            found = device.run(studies[name], data, seed, budgets[dry])
             print(*found, sep="\n", flush=True)
             rows += found
         if not dry:
             print(write_recording(name, rows, command=command, device=describe_devices([device])))
     return 0
+
+
+def _options(
+    studies: Iterable[str], command: str, about: str, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=command, description=about)
+    little = "one seed, little training; writes nothing"
+    parser.add_argument("--dry", action="store_true", help=little)
+    parser.add_argument("--only", choices=list(studies), help="make this recording alone")
+    return parser.parse_args(arguments)

@@ -116,6 +116,7 @@ def test_wrong_schedules_are_explained(attempt, words):
         (lambda w, t: w * (1 - t), "weight decay"),
         (lambda w, t: w.sign() * (w.abs() + t), "Away from zero"),
         (lambda w, t: w * 2, "|weight| - threshold"),
+        (lambda w, t: w.copy_(page_12.my_proximal(w, t)), "handed in has changed"),
     ],
 )
 def test_wrong_proximal_steps_are_explained(attempt, words):
@@ -162,6 +163,20 @@ def every_parameter(optimizer, weight, mask):
 
 
 @torch.no_grad()
+def every_memory(optimizer, weight, mask):
+    weight.mul_(mask)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if torch.is_tensor(value) and value.shape == mask.shape:
+                value.mul_(mask)
+
+
+def dropping_the_gradient(optimizer, weight, mask):
+    page_12.my_keep(optimizer, weight, mask)
+    weight.grad = None
+
+
+@torch.no_grad()
 def zero_steps(optimizer, weight, mask):
     page_12.my_keep(optimizer, weight, mask)
     for value in optimizer.state.get(weight, {}).values():
@@ -172,12 +187,14 @@ def zero_steps(optimizer, weight, mask):
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (weight_only, "moves it by what is remembered"),
+        (weight_only, "would move by what is remembered"),
         (forgetting_all, "zero the pruned entries only"),
         (clearing_the_state, "is gone"),
         (inverted, "True where a weight stays"),
         (only_sgd, "there may be no such entry"),
-        (every_parameter, "only optimizer.state[weight]"),
+        (every_parameter, "only weight and optimizer.state[weight]"),
+        (every_memory, "only weight and optimizer.state[weight]"),
+        (dropping_the_gradient, "a gradient, another parameter"),
         (zero_steps, "it counts steps"),
         (lambda optimizer, weight, mask: weight.mul_(mask), "needs torch.no_grad()"),
         (lambda optimizer, weight, mask: weight * mask, "change weight itself"),
@@ -227,6 +244,7 @@ def last_unit(first, second, unit):
     [
         (removing(lambda f, s, u: s.bias), "a constant, and that is missing"),
         (removing(lambda f, s, u: s.bias + s.weight[:, u] * f.bias[u]), "through the ReLU first"),
+        (removing(lambda f, s, u: s.bias + f.bias[u].clamp(min=0)), "through the unit's column"),
         (removing(column=True), "it loses a column"),
         (removing(row=True), "The first layer loses a row"),
         (columns_of_the_first, "Rows of a weight are outputs"),

@@ -13,6 +13,7 @@ def test_a_seed_fixes_the_result_and_an_epoch_learns_something():
     assert first == again
     assert first.num_samples == 1000
     assert first.accuracy > 0.7
+    assert train(shifts=0, epochs=1, seed=3) != first  # the images do move
 
 
 def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):

@@ -44,6 +44,7 @@ from mpcourse.sparse_training import (
     proximal_step,
     redraw,
     rewind,
+    shuffle_masks,
     snapshot,
     soft_threshold,
     zero_pruned,
@@ -367,6 +368,22 @@ def test_a_model_drawn_anew_keeps_its_masks_and_nothing_else():
     torch.manual_seed(3)
     fresh = small_net()
     assert torch.equal(model[0].weight_orig, fresh[0].weight)  # as a new net of that seed
+
+
+def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
+    masks = global_masks(magnitude(lenet_300_100()), 0.9)
+    before = {name: mask.clone() for name, mask in masks.items()}
+    shuffled = shuffle_masks(masks)
+    for name, mask in masks.items():
+        assert torch.equal(mask, before[name])
+        assert shuffled[name].shape == mask.shape
+        assert shuffled[name].sum() == mask.sum()
+        assert not torch.equal(shuffled[name], mask)
+    torch.manual_seed(5)
+    once = shuffle_masks(masks)
+    torch.manual_seed(5)
+    again = shuffle_masks(masks)
+    assert all(torch.equal(once[name], again[name]) for name in masks)
 
 
 def test_a_state_of_another_model_changes_nothing():

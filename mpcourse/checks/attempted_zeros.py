@@ -18,16 +18,16 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
 def keeps_zeros(attempt: Callable, make: Callable) -> Any:
     """What is wrong after each of three steps; None if nothing is, `...` for a stub."""
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]))
-    bias = nn.Parameter(torch.tensor([1.0, 2.0]))
+    other = nn.Parameter(torch.ones(2, 3))  # of the same shape: which memory belongs to whom?
     mask = torch.tensor([[True, False, True], [False, True, True]])
-    optimizer = make([weight, bias])
+    optimizer = make([weight, other])
     for step in range(3):
         slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
-        weight.grad, bias.grad = slope * (1 + step), torch.ones(2)
+        weight.grad, other.grad = slope * (1 + step), torch.ones(2, 3)
         optimizer.step()
         wanted = weight.detach() * mask
         memory = _memory(optimizer, weight, mask)
-        beside = (bias.detach().clone(), *(v.clone() for v in _tensors(optimizer, bias).values()))
+        before = [value.clone() for value in _beside(optimizer, weight, other)]
         result, problem = try_out(attempt, optimizer, weight, mask)
         if result is ...:
             return ...
@@ -37,9 +37,17 @@ def keeps_zeros(attempt: Callable, make: Callable) -> Any:
         found = found or _wrong_memory(_tensors(optimizer, weight), memory, mask)
         if found:
             return found
-        if not same(list(beside), [bias.detach(), *_tensors(optimizer, bias).values()]):
-            return ["the bias or its memory has changed: only optimizer.state[weight] is asked."]
+        if weight.grad is None or not same(before, _beside(optimizer, weight, other)):
+            return [
+                "a gradient, another parameter or its memory has changed:",
+                "only weight and optimizer.state[weight] are asked.",
+            ]
     return None
+
+
+def _beside(optimizer: torch.optim.Optimizer, weight: Tensor, other: Tensor) -> list[Tensor]:
+    """All that an attempt has to leave alone."""
+    return [weight.grad, other.detach(), *_tensors(optimizer, other).values()]
 
 
 def _tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
@@ -77,7 +85,8 @@ def _wrong_memory(state: dict[str, Tensor], wanted: dict[str, Tensor], mask: Ten
             return [*lines, f"{key} has another shape than the weight: it counts steps; keep it."]
         if not found.any():
             return [*lines, "Weights that stay keep their memory: zero the pruned entries only."]
-        return [*lines, "The weight is zero now; the next step moves it by what is remembered."]
+        why = "The weight is zero now; once it is given back, it would move by what is remembered."
+        return [*lines, why]
     return []
 
 

@@ -80,7 +80,21 @@ def check_proximal(attempt: Callable[[Tensor, float], Tensor]) -> Verdict:
         _proximal_case([0.3, -0.3], 0.0),
         _proximal_case([[0.02, -0.4], [0.9, -0.01]], 0.2),
     ]
-    return check_cases(attempt, cases, where='"Why does one of them stop at zero?"')
+    where = '"Why does one of them stop at zero?"'
+    verdict = check_cases(attempt, cases, where=where)
+    if verdict.state != "correct":
+        return verdict
+    weight, threshold = (
+        each.clone() if torch.is_tensor(each) else each for each in cases[0].arguments
+    )
+    try_out(attempt, weight, threshold)
+    if same(weight, cases[0].arguments[0]):
+        return verdict
+    lines = [
+        "The values are right, but the tensor that was handed in has changed.",
+        "Return a new one.",
+    ]
+    return not_yet(lines, where)
 
 
 def _proximal_case(values: list, threshold: float) -> Case:
@@ -193,4 +207,6 @@ def _wrong_pair(result: Any, layers: Pair, bias: float, unit: int) -> list[str]:
         return [*lines, "The unit wrote relu(bias), a constant, and that is missing."]
     if same(gap, ((max(bias, 0.0) - bias) * column).expand_as(gap)):
         return [*lines, "The constant goes through the ReLU first: a negative bias writes 0."]
+    if same(gap, (max(bias, 0.0) * (column - 1)).expand_as(gap)):
+        return [*lines, "The constant reaches each output through the unit's column of the weight."]
     return [*lines, f"All but unit {unit} keep their weights and biases, in order."]

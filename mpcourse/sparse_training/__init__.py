@@ -22,7 +22,7 @@ from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
 from mpcourse.sparse_training.kept import KeepMasks, count_returned, mask_gradients, zero_pruned
 from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, proximal_step, soft_threshold
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share, drop_and_grow
-from mpcourse.sparse_training.tickets import redraw, rewind, snapshot
+from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
 
 __all__ = [
     "GradualPruner",
@@ -38,6 +38,7 @@ __all__ = [
     "proximal_step",
     "redraw",
     "rewind",
+    "shuffle_masks",
     "snapshot",
     "soft_threshold",
     "zero_pruned",
