@@ -16,6 +16,7 @@ The map, from the ground up (imports point down only):
 | `scatter_gather`               | cut a batch over devices, bring the pieces together       |
 | `replicate`, `parallel_apply`  | copy a module; run the copies at the same time            |
 | `data_parallel`, `anatomy`     | the four verbs put together; where their time goes        |
+| `ring_steps`                   | what a ring all-reduce holds and sends, step by step      |
 | `microbatch`, `losses`         | cut a mini-batch; add up the losses of its parts          |
 | `splits`, `resnet`             | models cut into stages; ResNet50 over two devices         |
 | `cuts`                         | what every cut between two blocks would mean              |
@@ -35,6 +36,7 @@ The map, from the ground up (imports point down only):
 | `quantization`                 | int8 by hand, quantization-aware training, torchao        |
 | `compilation`, `xla`           | TorchScript, export, compile; XLA in its own environment  |
 | `quantization_study`           | five seeds of quantized nets, recorded for page 13        |
+| `plans`, `plan_trials`         | plans for a pruned pipeline: forecast, then run           |
 | `multiprocess`                 | what torchrun starts: DDP, torch's pipelining, 2 x 2, FSDP |
 | `benchmark`                    | what workers and engine cost, and what they gain          |
 | `mnist`                        | the MNIST sample that the course ships                    |

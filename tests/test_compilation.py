@@ -1,6 +1,8 @@
 """The forms of a model: the same answers, from files and copies too; compiles are counted."""
 
 import copy
+import logging
+import re
 import sys
 import warnings
 
@@ -21,6 +23,7 @@ from mpcourse.compilation import (
     count_compiles,
     cpp_compiler,
     export_program,
+    export_refusal,
     forms_table,
     load_exported,
     load_torchscript,
@@ -107,6 +110,16 @@ def test_tracing_freezes_an_if_and_export_refuses_it():
     assert Forked()(-sample).tolist() == [[-2, -2], [-2, -2]]
     with pytest.raises(Exception, match=r"(?i)data-dependent|dynamic control flow"):
         by_export(Forked(), sample)
+
+
+def test_a_refusal_is_one_sentence_and_nothing_is_logged(capfd, recwarn):
+    said = export_refusal(Forked(), torch.ones(2, 2))
+    assert re.search(r"(?i)data-dependent|dynamic control flow", said)
+    assert "\n" not in said
+    assert export_refusal(lenet_300_100().eval(), IMAGES) is None
+    assert capfd.readouterr().err == ""
+    assert [str(each.message) for each in recwarn] == []
+    assert logging.getLogger().manager.disable == 0  # others may log again
 
 
 def test_by_itself_an_export_holds_for_one_batch_size_and_says_so():

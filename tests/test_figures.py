@@ -369,3 +369,11 @@ def test_figures_can_be_imported_without_matplotlib():
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "<picture: 1 row scattered over 1 device>", result.stderr
+
+
+def test_times_of_a_thousand_and_more_are_written_out():
+    timeline = Timeline((Event(0, "job", 0, 2916.4),), 1)
+    drawn = timeline_picture(timeline, ["A"], label="simulated", unit="M").svg
+    assert "2,916 M" in drawn
+    assert "job on A: 0 to 2,916 M" in drawn
+    assert "e+03" not in drawn

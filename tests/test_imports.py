@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 # A module imports from the layers above its own line only. A new module has to be placed here.
 LAYERS: tuple[set[str], ...] = (
     {"timeline", "results", "actions", "microbatch", "losses", "stage", "svg", "source"},
-    {"batch_norm", "dropout", "models", "pretended"},
+    {"batch_norm", "dropout", "models", "pretended", "ring_steps"},
     {"workers", "validate", "zero_bubble", "figures", "clocks"},
     {"lanes", "schedules"},
     {"devices", "simulate", "named_schedules"},
@@ -26,10 +26,10 @@ LAYERS: tuple[set[str], ...] = (
     {"recordings", "prediction"},
     {"resnet", "training", "schedule_trials", "cuts"},
     {"pruning"},
-    {"sparse_training", "quantization"},
+    {"sparse_training", "quantization", "plans"},
     {"compilation", "studies"},
     {"benchmark", "mnist_study", "multiprocess", "pruning_study", "quantization_study", "sweeps"},
-    {"sparse_study"},
+    {"sparse_study", "plan_trials"},
     {"widgets", "checks"},
     {"shell", "page_format"},  # from here on: the command line
     {"setup"},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mpcourse.models import conv_net, lenet_300_100
+from mpcourse.models import conv_net, deep_conv_net, lenet_300_100
 
 
 def test_lenet_300_100_has_its_266_200_weights():
@@ -22,3 +22,18 @@ def test_the_convolutional_net_leaves_576_features(batch_norm: bool):
     assert model[: position + 1](images).shape == (2, 64 * 3 * 3)
     assert model(images).shape == (2, 10)
     assert ("bn2" in model._modules) == batch_norm
+
+
+def test_the_deep_net_has_eight_blocks_and_a_head_that_can_be_cut_anywhere():
+    model = deep_conv_net()
+    images = torch.randn(2, 1, 28, 28)
+    assert [name for name, _ in model.named_children()] == [
+        *(f"block{number}" for number in range(1, 9)),
+        "head",
+    ]
+    assert model[:4](images).shape == (2, 32, 7, 7)
+    assert model[:8](images).shape == (2, 64, 3, 3)
+    for cut in range(1, 9):
+        assert torch.equal(model[cut:](model[:cut](images)), model(images))
+    assert model(images).shape == (2, 10)
+    assert not list(model.buffers())  # no batch norm: a batch may be cut up

@@ -139,6 +139,7 @@ def test_fsdp_holds_a_part_of_each_weight_and_learns():
     results = launch("fsdp", on_line=None).results
     assert sum(result["held"] for result in results) == results[0]["whole"]
     assert all(result["losses"][1] < result["losses"][0] for result in results)
+    assert all(result["error"] < 1e-6 for result in results)
 
 
 @pytest.mark.slow

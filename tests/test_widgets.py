@@ -18,15 +18,28 @@ import pytest
 import torch
 
 from mpcourse import widgets
-from mpcourse.figures import SparsityStudy, scatter_picture, sparsity_picture, timeline_picture
+from mpcourse.figures import (
+    BitsStudy,
+    Rounded,
+    SparsityStudy,
+    bits_picture,
+    mesh_picture,
+    scatter_picture,
+    sparsity_picture,
+    timeline_picture,
+)
 from mpcourse.pages import find_pages, read
 from mpcourse.svg import Picture, picture
 from mpcourse.timeline import Event, Timeline
 from mpcourse.widgets import (
     Explorer,
+    bits_explorer,
     idle_explorer,
+    mesh_explorer,
     picture_slider,
     predict,
+    pruning_explorer,
+    pruning_view,
     scatter_explorer,
     schedule_explorer,
     schedule_view,
@@ -66,14 +79,35 @@ STUDY = SparsityStudy(
     sizes={0: {"dense": 40}, 0.5: {"dense": 40}, 0.9: {"dense": 40}},
 )
 
+BITS = BitsStudy(
+    weights=8,
+    accuracy=0.9,
+    rounded={
+        (bits, scales): Rounded([1, 6, 1], [4, 4], 0.1, bits / 10 + 0.01 * (scales == "per tensor"))
+        for bits in (2, 4, 8)
+        for scales in ("per channel", "per tensor")
+    },
+)
+
+WORK = {1.0: [2.0, 2.0, 2.0], 0.5: [1.0, 0.5, 1.0], 0.25: [0.5, 0.125, 0.5]}
+
 # Each explorer as its function makes it, and the figure that it should show for given values.
 EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "scatter_explorer": (scatter_explorer, scattered),
     "idle_explorer": (idle_explorer, idle),
     "schedule_explorer": (schedule_explorer, schedule_view),
+    "mesh_explorer": (mesh_explorer, mesh_picture),
     "sparsity_explorer": (
         lambda: sparsity_explorer(STUDY, 0.5),
         lambda sparsity: sparsity_picture(STUDY, sparsity),
+    ),
+    "bits_explorer": (
+        lambda: bits_explorer(BITS),
+        lambda bits, scales: bits_picture(BITS, bits, scales),
+    ),
+    "pruning_explorer": (
+        lambda: pruning_explorer(WORK, 1),
+        lambda keep, cut, microbatches: pruning_view(WORK, 1, keep, cut, microbatches),
     ),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),

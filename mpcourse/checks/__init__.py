@@ -7,6 +7,7 @@ and explains the wrong answers that people really give.
 from mpcourse.checks.page_00 import check_idle, check_speedup, check_time
 from mpcourse.checks.page_01 import check_gather, check_mean, check_scatter
 from mpcourse.checks.page_02 import check_crossing, check_first_device, check_parallel_apply
+from mpcourse.checks.page_03 import check_deadlock, check_local_loss, check_ring, check_shard
 from mpcourse.checks.page_04 import check_parts, check_places, check_split
 from mpcourse.checks.page_05 import check_cut_by_time, check_cut_within, check_used_share
 from mpcourse.checks.page_06 import check_ceiling, check_pieces, check_split_size
@@ -18,38 +19,55 @@ from mpcourse.checks.page_07 import (
     check_stuck,
 )
 from mpcourse.checks.page_08 import check_drift, check_evaluate, check_merged
+from mpcourse.checks.page_09 import check_actions, check_columns, check_partners, check_resume
 from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
 from mpcourse.checks.page_12 import check_cubic, check_keep, check_proximal, check_remove
+from mpcourse.checks.page_13 import check_fake, check_payback, check_qparams
+from mpcourse.checks.page_14 import check_new_cut, check_pipeline_speedup, check_plan
 from mpcourse.checks.verdict import Verdict
 
 __all__ = [
     "Verdict",
+    "check_actions",
     "check_board",
     "check_ceiling",
     "check_choice",
+    "check_columns",
     "check_crossing",
     "check_cubic",
     "check_cut_by_time",
     "check_cut_within",
+    "check_deadlock",
     "check_drift",
     "check_evaluate",
+    "check_fake",
     "check_first_device",
     "check_gather",
     "check_global_masks",
     "check_gpipe",
     "check_idle",
     "check_keep",
+    "check_local_loss",
     "check_mean",
     "check_merged",
+    "check_new_cut",
     "check_nonzeros",
     "check_one_f_one_b",
     "check_parallel_apply",
+    "check_partners",
     "check_parts",
+    "check_payback",
     "check_pieces",
+    "check_pipeline_speedup",
     "check_places",
+    "check_plan",
     "check_proximal",
+    "check_qparams",
     "check_remove",
+    "check_resume",
+    "check_ring",
     "check_scatter",
+    "check_shard",
     "check_speedup",
     "check_split",
     "check_split_backward",

@@ -4,8 +4,10 @@ Each function returns something to be called like the model. What can be saved o
 of a file: a state (it needs the Python code of the model), or values and code together.
 """
 
+import contextlib
 import copy
 import io
+import logging
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -78,6 +80,23 @@ def export_program(model: nn.Module, sample: Tensor, *, any_batch: bool = True) 
         raise ValueError(f"export any batch from a sample of 2 rows or more; got {len(sample)}")
     shapes = ({0: Dim.DYNAMIC},) if any_batch else None
     return torch.export.export(model, (sample,), dynamic_shapes=shapes)
+
+
+def export_refusal(model: nn.Module, sample: Tensor) -> str | None:
+    """Why torch.export cannot make one graph of a model; `None` where it can.
+
+    The usual reason is an `if` that depends on values: which way will the next sample go?
+    """
+    known = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # pages of details: they concern the inside of torch
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            export_program(model, sample)
+    except Exception as error:  # whatever it stumbles over: each torch has its own types
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    finally:
+        logging.disable(known)
+    return None
 
 
 def by_compile(model: nn.Module, sample: Tensor, *, dynamic: bool | None = None) -> Form:

@@ -1,13 +1,18 @@
 """The course's pictures: data in, SVG or matplotlib axes out. Nothing here measures or shows."""
 
+from mpcourse.figures.collectives import plot_sent, ring_picture
 from mpcourse.figures.curves import plot_times
 from mpcourse.figures.cuts import plot_cuts
 from mpcourse.figures.marks import LABELS, MARKERS, device_colour, device_letter
 from mpcourse.figures.memory import memory_picture
+from mpcourse.figures.mesh import mesh_picture
 from mpcourse.figures.pruned import SparsityStudy, sparsity_picture
+from mpcourse.figures.quantized import BitsStudy, Rounded, bits_picture, plot_over_bits
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.sparsity import plot_over_sparsity
+from mpcourse.figures.speedups import Gains, gains_picture
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
+from mpcourse.figures.startup import plot_totals
 from mpcourse.figures.steps import plot_over_steps
 from mpcourse.figures.timelines import timeline_picture
 from mpcourse.figures.training import plot_digits, plot_gaps, seeds_picture
@@ -16,17 +21,27 @@ from mpcourse.figures.transfers import transfers_picture
 __all__ = [
     "LABELS",
     "MARKERS",
+    "BitsStudy",
+    "Gains",
+    "Rounded",
     "SparsityStudy",
     "SplitCurve",
+    "bits_picture",
     "device_colour",
     "device_letter",
+    "gains_picture",
     "memory_picture",
+    "mesh_picture",
     "plot_cuts",
     "plot_digits",
     "plot_gaps",
+    "plot_over_bits",
     "plot_over_sparsity",
     "plot_over_steps",
+    "plot_sent",
     "plot_times",
+    "plot_totals",
+    "ring_picture",
     "scatter_picture",
     "seeds_picture",
     "sparsity_picture",

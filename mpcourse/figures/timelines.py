@@ -80,7 +80,8 @@ def event_box(
     """
     left, y, pixels = place
     action, name = str(event.action), device_names[event.device_index]
-    times = f"{event.start * scale:.3g} to {event.end * scale:.3g} {unit}"
+    digits = ",.0f" if event.end * scale >= 1000 else ".3g"
+    times = f"{event.start * scale:{digits}} to {event.end * scale:{digits}} {unit}"
     corners = (left + event.start * pixels, y, max(event.duration * pixels, 1), 26)
     # a pipeline's actions by their kind, since the row says the device; other jobs by device
     kind = getattr(event.action, "kind", None)
@@ -98,7 +99,8 @@ def time_axis(left: float, y: float, width: float, end: float, unit: str) -> lis
         x = left + width * number * step / end
         shapes.append(svg.line(x, y, x, y + 5))
         shapes.append(svg.text(x, y + 20, f"{number * step:g}", size=11, anchor="middle"))
-    return [*shapes, svg.text(left + width + 8, y + 4, f"{end:.3g} {unit}", size=11)]
+    last = f"{end:,.0f}" if end >= 1000 else f"{end:.3g}"
+    return [*shapes, svg.text(left + width + 8, y + 4, f"{last} {unit}", size=11)]
 
 
 def _round_step(end: float) -> float:

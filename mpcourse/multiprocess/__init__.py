@@ -11,8 +11,12 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `programs`, `__main__`        | the programs by name                                       |
 | `collectives`, `buckets`      | broadcast and all-reduce by hand; overlapped with backward |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
+| `turns`, `overlapped`         | programs: processes at the same time; all-reduce beside it |
 | `unused`, `ddp`               | programs: find_unused_parameters; training with DDP        |
+| `speed`                       | program: one device, DataParallel and DDP, in turns        |
+| `several`                     | program: several of these in the same processes            |
 | `pipelining`, `pipeline_work` | torch.distributed.pipelining, and ours on the same work    |
+| `pipelines`, `orders`, `slips` | several schedules; any order; what goes wrong in silence  |
 | `mesh`                        | data parallel x pipeline                                   |
 | `sharded`, `tensor_parallel`  | FSDP and tensor parallelism in ten lines                   |
 | `checkpoints`                 | state that survives a killed run and a full disk           |

@@ -1,5 +1,6 @@
 """What torchrun starts: `python -m torch.distributed.run … -m mpcourse.multiprocess PROGRAM …`."""
 
+import os
 import sys
 
 import torch
@@ -28,4 +29,9 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: all is said and saved, and threads of torch's may still be at work. When one of them
+    # wants the interpreter while it leaves, the process aborts, and a finished run has failed.
+    os._exit(code)

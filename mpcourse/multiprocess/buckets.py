@@ -3,6 +3,7 @@
 Source: Li et al. 2020, arXiv:2006.15704; torch/csrc/distributed/c10d/reducer.cpp.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class BucketedGradients:
     Args:
         module: Of the same shape on all ranks.
         bucket_bytes: When a bucket is full; DDP takes 25 MiB, and less for the first one.
+        on_sent: Called with each bucket's request, right after it has been sent.
 
     Attributes:
         buckets: The parameters of each bucket, in the order in which they are sent.
@@ -25,7 +27,13 @@ class BucketedGradients:
             when it was sent.
     """
 
-    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        bucket_bytes: int = 25 * 2**20,
+        on_sent: Callable[[Any], None] = lambda request: None,
+    ) -> None:
+        self._on_sent = on_sent
         self.buckets = _fill(reversed(list(module.parameters())), bucket_bytes)
         self.missing: list[int] = []
         self._names = {parameter: name for name, parameter in module.named_parameters()}
@@ -47,6 +55,7 @@ class BucketedGradients:
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket])
             self.missing.append(len(self._names) - len(self._arrived))
             self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
+            self._on_sent(self._sent[-1][1])
 
     def wait(self) -> None:
         """After the backward: wait for all buckets, and put the averages into `.grad`.

@@ -66,9 +66,11 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
             distributed.all_reduce(parameter.grad, group=across)
             parameter.grad /= options.replicas
         if loss is not None:
-            total = torch.tensor(loss, device=rank.device)
+            total = torch.tensor(loss, device=rank.device, dtype=torch.float64)
             distributed.all_reduce(total, group=across)
             losses.append(total.item() / options.replicas)
+            if replica == 0:
+                rank.say(f"step {step + 1} of {options.steps}: loss {losses[-1]:.3f}")
         optimizer.step()
     return {
         "replica": replica,

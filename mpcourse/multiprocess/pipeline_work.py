@@ -1,7 +1,10 @@
 """The work that torch's pipeline, ours and the uncut net are given alike (page 09)."""
 
 import argparse
+import statistics
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 
 from mpcourse.actions import Action, Schedule
+from mpcourse.devices import Device, as_devices, get_devices
 from mpcourse.mnist import load_mnist
 from mpcourse.models import conv_net
 from mpcourse.multiprocess.launch import Outcome
@@ -35,6 +39,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--double", action="store_true", help="compute in float64")
 
 
 def work_options(**options: Any) -> argparse.Namespace:
@@ -53,7 +58,8 @@ def make_net(options: argparse.Namespace) -> nn.Sequential:
     """The net, the same in every process; the generator of the caller is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        return MODELS[options.model]()
+        net = MODELS[options.model]()
+        return net.double() if options.double else net
 
 
 def cut(net: nn.Sequential, num_stages: int) -> list[nn.Sequential]:
@@ -80,6 +86,7 @@ def make_batches(options: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(train), generator=generator)[:number].tolist()
         images = torch.stack([train[index][0] for index in order])
         targets = torch.tensor([train[index][1] for index in order])
+    images = images.double() if options.double else images
     pairs = zip(images.split(options.batch_size), targets.split(options.batch_size), strict=True)
     return list(pairs)
 
@@ -90,25 +97,51 @@ class Trained(NamedTuple):
     Attributes:
         losses: Of each step.
         gradients: Of the last step, one list per stage.
-        timeline: Measured in the last step, if there was a pipeline.
+        timeline: Measured in the fastest step (not the first), if there was a pipeline.
+        seconds: Of each step, in the slowest process.
     """
 
     losses: list[float]
     gradients: list[list[Tensor]]
     timeline: Timeline | None
+    seconds: Sequence[float] = ()
+
+    @property
+    def action_s(self) -> float:
+        """The time of a step (the median, without the first) over a device's most actions."""
+        actions = max(map(len, order_of(self.timeline)))
+        return statistics.median(self.seconds[1:]) / actions
 
 
-def train_ours(options: argparse.Namespace, schedule: str | Schedule, num_stages: int) -> Trained:
-    """Train with the course's engine, in this process."""
+def devices_of_ranks(number: int) -> list[Device]:
+    """Devices for our engine such as `number` processes have: a GPU each, or else CPU cores."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return get_devices(number) if gpus >= number else as_devices(["cpu"] * number)
+
+
+def reproducible() -> AbstractContextManager:
+    """Inside, two engines that do the same actions in the same order compute the same on GPUs."""
+    return torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=False)
+
+
+def train_ours(
+    options: argparse.Namespace, schedule: str | Schedule, num_stages: int, num_devices: int = 2
+) -> Trained:
+    """Train with the course's engine, in this process, on such devices as the processes have."""
     stages = cut(make_net(options), num_stages)
-    pipeline = Pipeline(stages, schedule=schedule, num_microbatches=options.microbatches)
+    devices, count = devices_of_ranks(num_devices), options.microbatches
+    pipeline = Pipeline(stages, devices, schedule=schedule, num_microbatches=count)
     optimizer = torch.optim.SGD(pipeline.parameters(), lr=options.learning_rate)
-    losses = []
+    losses, seconds, timelines = [], [], []
     for images, targets in make_batches(options):
         optimizer.zero_grad()
-        losses.append(pipeline.step(images, targets, LOSS).item())
+        start = time.perf_counter()
+        with reproducible():
+            losses.append(pipeline.step(images, targets, LOSS).item())
         optimizer.step()
-    return Trained(losses, gradients_of(stages), pipeline.timeline)
+        seconds.append(time.perf_counter() - start)
+        timelines.append(pipeline.timeline)
+    return Trained(losses, gradients_of(stages), timelines[fastest(seconds)], seconds)
 
 
 def train_uncut(options: argparse.Namespace, num_stages: int = 1) -> Trained:
@@ -132,15 +165,32 @@ def gradients_of(stages: Sequence[nn.Module]) -> list[list[Tensor]]:
 
 def trained_by_torch(outcome: Outcome) -> Trained:
     """What a run of the program "pipeline" has come to, put together from its ranks."""
-    losses = next(result["losses"] for result in outcome.results if result["losses"])
-    stages = {index: row for r in outcome.results for index, row in r["gradients"].items()}
+    return _put_together(outcome.results)
+
+
+def each_trained_by_torch(outcome: Outcome) -> dict[str, Trained]:
+    """The same for a run of the program "pipelines", by schedule."""
+    names = outcome.results[0]
+    return {name: _put_together([rank[name] for rank in outcome.results]) for name in names}
+
+
+def _put_together(results: Sequence[dict[str, Any]]) -> Trained:
+    losses = next(result["losses"] for result in results if result["losses"])
+    stages = {index: row for r in results for index, row in r["gradients"].items()}
     gradients = [stages[index] for index in sorted(stages)]
+    seconds = [max(times) for times in zip(*(r["seconds"] for r in results), strict=True)]
     events = [
         Event(rank, _action(label), start, end)
-        for rank, result in enumerate(outcome.results)
-        for label, start, end in result["events"]
+        for rank, result in enumerate(results)
+        for label, start, end in result["events"][fastest(seconds)]
     ]
-    return Trained(losses, gradients, Timeline.from_clock(events, len(outcome.results)))
+    timeline = Timeline.from_clock(events, len(results))
+    return Trained(losses, gradients, timeline, seconds)
+
+
+def fastest(seconds: Sequence[float]) -> int:
+    """Which step was the fastest, from 0; the first, which warms up, only if it is alone."""
+    return min(range(len(seconds)), key=lambda step: (step == 0, seconds[step]))
 
 
 def order_of(timeline: Timeline) -> Schedule:

@@ -13,22 +13,28 @@ from torch.distributed.pipelining import PipelineStage
 
 from mpcourse.clocks import HostClock, clock_for
 from mpcourse.multiprocess.checkpoints import Checkpoints
+from mpcourse.multiprocess.orders import ANY_ORDER, read_order
 from mpcourse.multiprocess.pipeline_work import (
     LOSS,
     add_work_options,
     cut,
     make_batches,
     make_net,
+    reproducible,
 )
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.named_schedules import make_schedule
 
-# Our name -> torch's class, and how many stages each process has.
+# Our name -> torch's class, and how many stages each process has. torch has no class for the last
+# two; its engine reads the order from us.
 SCHEDULES = {
     "gpipe": ("ScheduleGPipe", 1),
     "1f1b": ("Schedule1F1B", 1),
     "interleaved": ("ScheduleInterleaved1F1B", 2),
     "zb1p": ("ScheduleInterleavedZeroBubble", 2),
     "zb-v": ("ScheduleZBVZeroBubble", 2),
+    "zb-h1": (ANY_ORDER, 1),
+    "zb-h2": (ANY_ORDER, 1),
 }
 
 
@@ -101,6 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", choices=list(SCHEDULES), default="1f1b")
     parser.add_argument("--stages-per-rank", type=int, help="for interleaved and zb1p")
     parser.add_argument("--checkpoints", help="a folder; the run goes on from what is in it")
+    parser.add_argument("--quiet", action="store_true", help="no line for each step")
 
 
 def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
@@ -108,17 +115,17 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
 
     Returns:
         losses (of the rank with the last stage, else empty), gradients (stage -> those of the last
-        step), events (label, start, end: the last step's), resumed_at, seconds (of each step).
+        step), events (of each step: label, start, end), resumed_at, seconds (of each step).
     """
     per_rank = _stages_per_rank(options)
     count = per_rank * rank.world_size
     mine = stages_of(options.schedule, rank.rank, rank.world_size, per_rank)
-    stages = dict(enumerate(cut(make_net(options), count)))
-    own = nn.ModuleDict({str(index): stages[index] for index in mine}).to(rank.device)
+    stages = enumerate(cut(make_net(options), count))
+    own = nn.ModuleDict({str(i): stage for i, stage in stages if i in mine}).to(rank.device)
     optimizer = torch.optim.SGD(own.parameters(), lr=options.learning_rate)
     checkpoints = Checkpoints(options.checkpoints, rank)
     state = checkpoints.load() or {"step": 0, "losses": []}
-    resumed_at, losses, seconds = state["step"], state["losses"], []
+    resumed_at, losses, seconds, events = state["step"], state["losses"], [], []
     if resumed_at:
         own.load_state_dict(state["stages"])
         optimizer.load_state_dict(state["optimizer"])
@@ -132,18 +139,20 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad()
         clock = new_clock(traced)
         start = time.perf_counter()
-        loss = step_once(images.to(rank.device), targets.to(rank.device))
+        with reproducible():
+            loss = step_once(images.to(rank.device), targets.to(rank.device))
         check_gradients(own)
         optimizer.step()
         seconds.append(time.perf_counter() - start)
+        events.append([(event.action, event.start, event.end) for event in clock.events(rank.rank)])
         if loss is not None:
             losses.append(loss)
-            rank.say(f"step {step + 1} of {options.steps}: loss {loss:.3f}")
+            if not options.quiet:
+                rank.say(f"step {step + 1} of {options.steps}: loss {loss:.3f}")
         saved = {"stages": own.state_dict(), "optimizer": optimizer.state_dict()}
         checkpoints.save(step + 1, {**saved, "losses": losses})
     if resumed_at >= options.steps:
         raise ValueError(f"all {options.steps} steps are done in {options.checkpoints}")
-    events = [(event.action, event.start, event.end) for event in clock.events(rank.rank)]
     gradients = {index: [p.grad.cpu() for p in own[str(index)].parameters()] for index in mine}
     return {
         "losses": losses,
@@ -159,7 +168,7 @@ def make_step(
 ) -> Callable[[Tensor, Tensor], float | None]:
     """One step with torch's engine: images and targets to the loss, where the last stage is."""
     name = SCHEDULES[options.schedule][0]
-    kind = getattr(pipelining, name, None)
+    kind = getattr(pipelining.schedules, name, None)
     if kind is None:
         raise ValueError(f"torch {torch.__version__} has no {name}")
     if options.batch_size % options.microbatches:
@@ -167,8 +176,11 @@ def make_step(
             f"torch cuts a mini-batch into equal parts: {options.microbatches} micro-batches do "
             f"not divide {options.batch_size} samples"
         )
-    one = options.schedule in ("gpipe", "1f1b")
-    runner = kind(stages[0] if one else stages, options.microbatches, loss_fn=LOSS)
+    takes_one = options.schedule in ("gpipe", "1f1b")  # the others take a list of stages
+    runner = kind(stages[0] if takes_one else stages, options.microbatches, loss_fn=LOSS)
+    if name == ANY_ORDER:
+        sizes = stages[0].num_stages, stages[0].group_size, options.microbatches
+        read_order(runner, make_schedule(options.schedule, *sizes))
     has_first = any(stage.is_first for stage in stages)
     has_last = any(stage.is_last for stage in stages)
 

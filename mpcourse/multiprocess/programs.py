@@ -13,12 +13,18 @@ PROGRAMS = {
     "hello": "hello",
     "all-reduce": "all_reduce",
     "gradients": "gradients",
+    "turns": "turns",
+    "overlap": "overlapped",
+    "speed": "speed",
     "unused": "unused",
     "ddp": "ddp",
     "pipeline": "pipelining",
+    "pipelines": "pipelines",
     "mesh": "mesh",
     "fsdp": "sharded",
     "tensor-parallel": "tensor_parallel",
+    "slips": "slips",
+    "several": "several",
 }
 
 

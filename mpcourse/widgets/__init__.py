@@ -11,7 +11,10 @@ from mpcourse.widgets.page_00 import idle_explorer
 from mpcourse.widgets.page_01 import scatter_explorer
 from mpcourse.widgets.page_06 import SplitExplorer, split_explorer
 from mpcourse.widgets.page_07 import schedule_explorer, schedule_view
+from mpcourse.widgets.page_09 import mesh_explorer
 from mpcourse.widgets.page_11 import sparsity_explorer, sparsity_study
+from mpcourse.widgets.page_13 import bits_explorer, bits_study
+from mpcourse.widgets.page_14 import pruning_explorer, pruning_view
 from mpcourse.widgets.prediction import Comparison, Prediction, predict
 from mpcourse.widgets.progress import Progress, progress
 
@@ -22,11 +25,16 @@ __all__ = [
     "Progress",
     "ScheduleBoard",
     "SplitExplorer",
+    "bits_explorer",
+    "bits_study",
     "board_picture",
     "idle_explorer",
+    "mesh_explorer",
     "picture_slider",
     "predict",
     "progress",
+    "pruning_explorer",
+    "pruning_view",
     "scatter_explorer",
     "schedule_explorer",
     "schedule_view",

@@ -1,0 +1,75 @@
+"""Two uses of torch's engine that raise nothing, and whose gradients are wrong (page 09)."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
+
+from mpcourse.multiprocess.pipeline_work import make_batches, make_net, work_options
+from mpcourse.multiprocess.rank import Rank
+
+MICROBATCHES = 4
+SUM = nn.CrossEntropyLoss(reduction="sum")
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
+    """Return, per use and layer of this rank: its gradient over the uncut net's, or None.
+
+    Returns:
+        summed: The samples' losses are added up, and the engine is not told so.
+        summed and said: It is told, by `scale_grads=False`.
+        headless: Under a schedule that splits the backward, the first stage has no parameters.
+        headed: It has some.
+    """
+    gpipe, split = pipelining.ScheduleGPipe, pipelining.ScheduleInterleavedZeroBubble
+    mean, ranks = nn.CrossEntropyLoss(), rank.world_size
+    short, long = [3], [1, 3, 5]
+    if ranks != 2:
+        raise ValueError(f"this program takes 2 processes; got {ranks}")
+    return {
+        "summed": _ratios(rank, short, SUM, gpipe),
+        "summed and said": _ratios(rank, short, SUM, gpipe, scale_grads=False),
+        "headless": _ratios(rank, long, mean, split),
+        "headed": _ratios(rank, [2, 3, 5], mean, split),
+    }
+
+
+def _ratios(
+    rank: Rank, cuts: list[int], loss_fn: Loss, kind: Callable[..., Any], **told: Any
+) -> dict[str, float | None]:
+    """One step of the MNIST net, cut before the layers `cuts`: layer -> ratio of the lengths."""
+    options = work_options(batch_size=32, steps=1, double=True)
+    [(images, targets)] = make_batches(options)
+    images, targets = images.to(rank.device), targets.to(rank.device)
+    net, uncut = (make_net(options).to(rank.device) for _ in range(2))
+    loss_fn(uncut(images), targets).backward()
+
+    bounds = [0, *cuts, len(net)]
+    own = range(rank.rank, len(cuts) + 1, rank.world_size)
+    stages = [
+        PipelineStage(net[bounds[i] : bounds[i + 1]], i, len(cuts) + 1, rank.device) for i in own
+    ]
+    one = len(cuts) + 1 == rank.world_size
+    runner = kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss_fn, **told)
+    has_last = stages[-1].is_last
+    runner.step(*([images] if rank.rank == 0 else []), **({"target": targets} if has_last else {}))
+    layers = [str(layer) for i in own for layer in range(bounds[i], bounds[i + 1])]
+    return {
+        layer: None if net[int(layer)].weight.grad is None else _ratio(net, uncut, int(layer))
+        for layer in layers
+        if isinstance(net[int(layer)], nn.Linear)
+    }
+
+
+def _ratio(net: nn.Sequential, uncut: nn.Sequential, layer: int) -> float:
+    found, right = (torch.linalg.norm(each[layer].weight.grad) for each in (net, uncut))
+    return round((found / right).item(), 6)
