@@ -25,6 +25,7 @@ The map, from the ground up (imports point down only):
 | `engine`, `pipeline`           | run a schedule over stages, and measure its `Timeline`    |
 | `named_schedules`              | schedules by name                                         |
 | `batch_norm`, `dropout`        | memory and draws that do not depend on the cut            |
+| `process_pipeline`, `torch_stage` | torch's engine in processes: what the benchmark compares |
 | `training`, `mnist_study`      | train, evaluate; five seeds, recorded for page 08         |
 | `prediction`, `sweeps`         | the split-size curve: predicted, then measured            |
 | `schedule_trials`              | a schedule predicted, then run and measured               |

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from mpcourse.microbatch import microbatch_sizes
 from mpcourse.named_schedules import make_schedule
 from mpcourse.pipeline import Pipeline
 from mpcourse.plans import NUM_DEVICES, Forecast, Plan, forecast, pruned, validate_plan
-from mpcourse.simulate import simulate
+from mpcourse.simulate import Costs, simulate
 from mpcourse.studies import LOSS, Data
 from mpcourse.timeline import Timeline
 from mpcourse.timing import Timing, measure_together
@@ -153,24 +154,58 @@ def run_plan(plan: Plan, task: Task) -> PlanRun:
     return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))
 
 
-def simulate_from_clock(plan: Plan, task: Task, *, repeats: int = 5) -> Timeline:
-    """Simulate a plan's step from the times of its blocks, each measured on one device.
+def simulate_from_clock(
+    plans: Mapping[str, Plan], task: Task, *, repeats: int = 15
+) -> dict[str, Timeline]:
+    """Simulate steps from the times of the blocks, measured on one device, all plans in turns.
+
+    In turns, and the shortest of many: else a slow moment of the machine meets one plan alone.
 
     Args:
-        plan: Its mini-batch is cut into equal micro-batches, or nearly: all count as the largest.
-        task: What it is for.
-        repeats: How often the blocks are timed, after two to warm up.
+        plans: Name -> plan. Its mini-batch is cut into equal micro-batches, or nearly: all count
+            as the largest.
+        task: What they are for.
+        repeats: How often the blocks of each plan are timed; before each time they warm up once.
 
     Returns:
-        The simulated timeline, in seconds.
+        Name -> the simulated timeline, in seconds.
+
+    Raises:
+        TypeError, ValueError: As `validate_plan`, before anything runs.
     """
+    if repeats < 1:
+        raise ValueError(f"repeats is 1 or more; got {repeats}")
+    measurements = {name: _blocks_of(plan, task) for name, plan in plans.items()}
+    rounds: list[dict[str, Costs]] = []
+    for _ in range(repeats):
+        rounds.append({name: measured() for name, measured in measurements.items()})
+    timelines = {}
+    for name, plan in plans.items():
+        costs = least_costs([each[name] for each in rounds])
+        schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
+        timelines[name] = simulate(schedule, cut_costs(costs, plan.cut))
+    return timelines
+
+
+def _blocks_of(plan: Plan, task: Task) -> Callable[[], Costs]:
+    """What measures the blocks of a plan once, with a micro-batch of its size."""
     validate_plan(plan, task.net, task.batch_size)
     size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
     rows = [tensor[:size] for tensor in task.data.all_train]
     slim = pruned(task.net, plan.keep)
-    costs = measure_blocks(slim, *rows, LOSS, task.devices[0], warmup=2, repeats=repeats)
-    schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
-    return simulate(schedule, cut_costs(costs, plan.cut))
+    return partial(measure_blocks, slim, *rows, LOSS, task.devices[0], warmup=1, repeats=1)
+
+
+def least_costs(measured: Sequence[Costs]) -> Costs:
+    """The shortest time of each block, out of several measurements of the same blocks.
+
+    What disturbs an action makes it longer, never shorter: the shortest was disturbed least.
+
+    Args:
+        measured: One or more, each with a forward and a backward per block.
+    """
+    rows = [[each.forward for each in measured], [each.backward for each in measured]]
+    return Costs(*([min(times) for times in zip(*row, strict=True)] for row in rows))
 
 
 def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:

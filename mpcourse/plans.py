@@ -184,6 +184,22 @@ def saved_bytes(stage: nn.Module, inputs: Tensor) -> int:
     return held
 
 
+def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
+    """What each of two stages keeps for the backward of one sample, as `saved_bytes` counts it.
+
+    Args:
+        net: Blocks on the host.
+        cut: How many blocks the first stage has; both have at least one.
+        image: One sample, of shape (1, ...), on the host.
+    """
+    if not 1 <= cut < len(net):
+        raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
+    front, back = net[:cut], net[cut:]
+    with torch.no_grad():
+        between = front(image)
+    return [saved_bytes(front, image), saved_bytes(back, between)]
+
+
 def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
     """Count and simulate a plan; nothing is trained or timed.
 
@@ -199,10 +215,7 @@ def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> 
     validate_plan(plan, net, batch_size)
     slim, image = pruned(net, plan.keep), image.cpu()
     timeline = simulate_plan(plan, block_work(slim, image), batch_size)
-    front, back = slim[: plan.cut], slim[plan.cut :]
-    with torch.no_grad():
-        between = front(image)
-    per_sample = [saved_bytes(front, image), saved_bytes(back, between)]
+    per_sample = bytes_per_sample(slim, plan.cut, image)
     largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
     samples = [min(count * largest, batch_size) for count in timeline.peak_activations]
     pairs = zip(per_sample, samples, strict=True)

@@ -192,7 +192,9 @@ def _stepper(
     rank: int, num_stages: int, work: Work, schedule: str, num_microbatches: int
 ) -> Callable[[], float | None]:
     """This rank's part of a step with torch's engine; the last rank returns the loss."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
+    from mpcourse.torch_stage import PipelineStage
 
     kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[schedule]
     stage = PipelineStage(work.stages[rank], rank, num_stages, torch.device("cpu"))

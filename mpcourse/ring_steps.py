@@ -10,28 +10,27 @@ def ring_states(count: int) -> list[Held]:
         count: Ranks, and chunks of the tensor; 1 or more.
 
     Returns:
-        2 (count - 1) + 1 states, the first before anything is sent. In step s of the first round
-        rank r passes chunk r - s on to rank r + 1, which adds it; in step s of the second round
-        chunk r + 1 - s, which rank r + 1 keeps in place of its own (all numbers modulo `count`).
+        2 (count - 1) + 1 states: state 0 is before anything is sent, state s after step s. In step
+        s = 1, 2, … rank r passes chunk r - s + 1 (modulo `count`) on to rank r + 1, which adds it
+        in the first round (steps 1 to count - 1) and in the second keeps it in place of its own.
     """
     _check(count)
     states: list[Held] = [[[(rank,)] * count for rank in range(count)]]
-    for step in range(2 * (count - 1)):
+    for step in range(1, 2 * (count - 1) + 1):
         before = states[-1]
         after = [list(row) for row in before]
         for rank in range(count):
             chunk = passed_chunk(count, rank, step)
             right = (rank + 1) % count
-            own = before[right][chunk] if step < count - 1 else ()
+            own = before[right][chunk] if step < count else ()
             after[right][chunk] = tuple(sorted((*own, *before[rank][chunk])))
         states.append(after)
     return states
 
 
 def passed_chunk(count: int, rank: int, step: int) -> int:
-    """Which chunk a rank passes on in a step of the ring, both rounds counted through from 0."""
-    second_round = step >= count - 1
-    return (rank + 1 - (step - count + 1) if second_round else rank - step) % count
+    """Which chunk a rank passes on in a step of the ring, both rounds counted through from 1."""
+    return (rank - step + 1) % count
 
 
 def most_sent(way: str, count: int) -> float:

@@ -151,9 +151,61 @@ def shuffled_chunks(tensor, rank, count, send, recv):
     return page_03.my_all_reduce(tensor, rank, count, send, recv).flip(0)
 
 
+def in_a_list(tensor, rank, count, send, recv):
+    chunks = list(tensor.tensor_split(count))
+    for step in range(1, 2 * count - 1):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
+        old, arrived = chunks[(rank - step) % count], recv((rank - 1) % count)
+        chunks[(rank - step) % count] = old + arrived if step < count else arrived
+    return tensor / count
+
+
+def forgets_what_arrives(tensor, rank, count, send, recv):
+    for step in range(1, 2 * count - 1):
+        send(tensor.tensor_split(count)[(rank - step + 1) % count], (rank + 1) % count)
+        recv((rank - 1) % count)
+    return tensor / count
+
+
+def one_round(into=0, way=1):
+    def attempt(tensor, rank, count, send, recv):
+        chunks = tensor.tensor_split(count)
+        for step in range(1, count):
+            send(chunks[(rank - step + 1) % count], (rank + way) % count)
+            chunks[(rank - step + into) % count].add_(recv((rank - way) % count))
+        return tensor / count
+
+    return attempt
+
+
+def adds_to_what_it_sent(tensor, rank, count, send, recv):
+    chunks = tensor.tensor_split(count)
+    for step in range(1, 2 * count - 1):
+        mine = chunks[(rank - step + 1) % count]
+        send(mine, (rank + 1) % count)
+        arrived = recv((rank - 1) % count)
+        mine.add_(arrived) if step < count else mine.copy_(arrived)
+    return tensor / count
+
+
+def sends_left_and_receives_from_left(tensor, rank, count, send, recv):
+    if count > 1:
+        send(tensor, (rank - 1) % count)
+        tensor = tensor + recv((rank - 1) % count)
+    return tensor / count
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
+        (in_a_list, "its tensor is unchanged: `chunks[i] = …` does not write into it"),
+        (forgets_what_arrives, "4 messages, but its tensor is unchanged"),
+        (lambda tensor, rank, count, send, recv: tensor / count, "sent 0 messages"),
+        (one_round(), "sent 2 messages; two rounds of 2 steps have more."),
+        (one_round(into=1), "it should hold one whole sum. In step s = 1, 2"),
+        (one_round(way=-1), "rank 0 sent to rank 2: in a ring, only to the right"),
+        (adds_to_what_it_sent, "what arrives is chunk r - s. Both rounds"),
+        (sends_left_and_receives_from_left, "rank 0 sent to rank 2: in a ring, only to the right"),
         (ring(over=False), "That is the sum: divide by the 3 ranks"),
         (ring(add=lambda chunk, arrived: chunk.copy_(arrived)), "what arrives is added"),
         (ring(first=1), "is not complete"),
@@ -177,6 +229,10 @@ def shuffled_chunks(tensor, rank, count, send, recv):
 )
 def test_wrong_rings_are_explained(attempt, words):
     assert words in said(check_ring(attempt))
+
+
+def test_a_round_that_is_right_is_not_blamed_for_the_one_that_lacks():
+    assert "whole sum" not in said(check_ring(one_round()))
 
 
 def test_a_rest_that_is_left_out_is_noticed():
@@ -284,6 +340,37 @@ def same_index(programs):
     return _lockstep(programs)
 
 
+def one_pass(many=False, either=False):
+    """Looks at each rank once; the partner of a send, or with `either` also that of a receive."""
+
+    def attempt(programs):
+        at = [0] * len(programs)
+
+        def heads(rank):
+            return programs[rank][at[rank]] if at[rank] < len(programs[rank]) else (None, rank)
+
+        for rank in range(len(programs)):
+            while True:
+                kind, other = heads(rank)
+                fits = kind == "send" and heads(other) == ("recv", rank)
+                if not fits and not (either and (kind, *heads(other)) == ("recv", "send", rank)):
+                    break
+                at[rank] += 1
+                at[other] += 1
+                if not many:
+                    break
+        return {rank: index for rank, index in enumerate(at) if index < len(programs[rank])}
+
+    return attempt
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("either", [False, True])
+def test_a_single_pass_is_told_to_repeat(many, either):
+    words = said(check_deadlock(one_pass(many, either)))
+    assert "A rank that waited may go on later: repeat until nothing moves." in words
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
@@ -385,7 +472,11 @@ def test_wrong_shards_are_explained(attempt, words):
         (lambda losses, total, count: losses.sum(), "divide by the samples of all ranks"),
         (lambda losses, total, count: losses.sum() * count, "Neither divided"),
         (lambda losses, total, count: losses.sum() * count**2 / total, "once is enough"),
-        (lambda losses, total, count: losses.sum() / count, "got, averaged"),
+        (lambda losses, total, count: losses.sum() / count, "divides by the ranks already"),
+        (lambda losses, total, count: losses.mean() * count / total, "begin with the sum"),
+        (lambda losses, total, count: losses.mean() / total, "begin with the sum"),
+        (lambda losses, total, count: losses.mean() * count, "once is enough"),
+        (lambda losses, total, count: 3.9, "rank 0 got 3.9; expected a tensor of one number"),
         (lambda losses, total, count: losses.mean() * count / 2, "got, averaged"),
         (lambda losses, total, count: losses.sum().item(), "that backward() can use"),
         (lambda losses, total, count: losses, "that backward() can use"),

@@ -6,11 +6,18 @@ import pytest
 import torch
 from solutions import page_09
 
-from mpcourse.actions import Action, makes, needs
-from mpcourse.checks import check_actions, check_columns, check_partners, check_resume, verdict
+from mpcourse.actions import makes, needs
+from mpcourse.checks import (
+    check_columns,
+    check_dimensions,
+    check_partners,
+    check_resume,
+    verdict,
+)
+from mpcourse.checks.attempted_dimensions import BY_CROSSING, DIMENSIONS
 from mpcourse.validate import execution_order
 
-CHECKS = (check_partners, check_columns, check_actions, check_resume)
+CHECKS = (check_partners, check_columns, check_resume, check_dimensions)
 
 
 def said(found) -> str:
@@ -22,7 +29,7 @@ def said(found) -> str:
 def test_stubs_are_not_attempted():
     assert check_partners(lambda rank, data, pipeline: ...).state == "not attempted"
     assert check_columns(lambda schedule, num_stages: ...).state == "not attempted"
-    assert check_actions(lambda columns: ...).state == "not attempted"
+    assert check_dimensions(lambda lacking, links: ...).state == "not attempted"
     assert check_resume(lambda names, world_size: ...).state == "not attempted"
     for check in CHECKS:
         assert check(...).state == "not attempted"
@@ -31,7 +38,7 @@ def test_stubs_are_not_attempted():
 def test_solutions_are_correct():
     assert check_partners(page_09.my_partners).state == "correct"
     assert check_columns(page_09.my_columns).state == "correct"
-    assert check_actions(page_09.my_actions).state == "correct"
+    assert check_dimensions(page_09.my_dimensions).state == "correct"
     assert check_resume(page_09.my_resume_step).state == "correct"
 
 
@@ -53,15 +60,14 @@ def columns_by_order(schedule, num_stages):
     return [row + [""] * (longest - len(row)) for row in rows]
 
 
-def actions_by_letters(columns):
-    schedule = []
-    for row in columns:
-        schedule.append([])
-        for text in filter(None, row):
-            kind = text.strip("0123456789")
-            stage, index = map(int, text.split(kind))
-            schedule[-1].append(Action(stage, kind, index))
-    return schedule
+def dimensions_one_by_one(lacking, links):
+    """The fastest links that are left go to what crosses most often."""
+    left, result = list(links), ["ddp"] * len(links)
+    for what, name in {"one layer": "tensor", "weights": "fsdp", "all layers": "pipeline"}.items():
+        if what in lacking:
+            result[links.index(max(left))] = name
+            left.remove(max(left))
+    return result
 
 
 def resume_by_trying(names, world_size):
@@ -75,7 +81,7 @@ def resume_by_trying(names, world_size):
 def test_other_right_answers_are_correct():
     assert check_partners(partners_by_a_grid).state == "correct"
     assert check_columns(columns_by_order).state == "correct"
-    assert check_actions(actions_by_letters).state == "correct"
+    assert check_dimensions(dimensions_one_by_one).state == "correct"
     assert check_resume(resume_by_trying).state == "correct"
 
 
@@ -131,6 +137,11 @@ def changed(change):
         (
             changed(lambda p, rank, d, n: (p[0], p[1], list(range(d * n)))),
             "Only ranks with the same stage",
+        ),
+        (changed(lambda p, *_: (p[0], p[1], set(p[2]))), "give the third as a list: [0, 2]"),
+        (
+            changed(lambda p, rank, d, n: (p[0], p[1], range(rank % n, d * n, n))),
+            "give the third as a list: [0, 2]",
         ),
         (lambda rank, data, pipeline: None, "function without return"),
         (5, "takes a function"),
@@ -203,6 +214,7 @@ def right_but(change):
             right_but(lambda rows: [(" ".join(row).rstrip()).split(" ") for row in rows]),
             "fill all up",
         ),
+        (right_but(lambda rows: [[*row, ""] for row in rows]), "leave out empty last columns"),
         (right_but(lambda rows: list(map(list, zip(*rows, strict=True)))), "one row per device, 2"),
         (right_but(lambda rows: ["".join(row) for row in rows]), "row 0 is no list"),
         (right_but(lambda rows: rows[::-1]), "device 0 does"),
@@ -217,32 +229,60 @@ def test_wrong_columns_are_explained(attempt, words, monkeypatch):
     assert words in said(check_columns(attempt))
 
 
+TAKES = {"all layers": "pipeline", "weights": "fsdp", "one layer": "tensor"}
+
+
+def by_position(lacking, links, backwards=False):
+    """As if the last dimension always had the fastest links."""
+    names = [TAKES[what] for what in lacking] + ["ddp"] * (len(links) - len(lacking))
+    return sorted(names, key=BY_CROSSING.index, reverse=backwards)
+
+
+def instead(what, other):
+    """By the links, but another parallelism is taken against `what`."""
+
+    def dimensions(lacking, links):
+        names = [(TAKES | {what: other})[each] for each in lacking]
+        names += ["ddp"] * (len(links) - len(names))
+        order = sorted(range(len(links)), key=lambda dimension: links[dimension])
+        placed = dict(zip(order, sorted(names, key=BY_CROSSING.index), strict=True))
+        return [placed[dimension] for dimension in range(len(links))]
+
+    return dimensions
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
+        (by_position, "The fastest links are not always the last ones"),
+        (lambda a, b: by_position(a, b, backwards=True), "The other way round"),
+        (lambda a, b: page_09.my_dimensions(a, [-link for link in b]), "The other way round"),
         (
-            lambda rows: [[Action(int(t[0]), t[1], int(t[2])) for t in r if t] for r in rows],
-            "A number can have two digits",
+            lambda a, b: (
+                [TAKES[what] for what in a] if len(a) == 3 else page_09.my_dimensions(a, b)
+            ),
+            "That is the order of the question",
         ),
-        (lambda rows: [[t for t in r if t] for r in rows], "Those are texts"),
-        (
-            lambda rows: [[(t[0], t[1], t[2:]) for t in r if t] for r in rows],
-            "whole numbers: int(text)",
-        ),
-        (
-            lambda rows: [[Action(int(t[0]), t[1], int(t[2:])) for t in r] for r in rows],
-            "IndexError",
-        ),
-        (
-            lambda rows: [[Action(int(t[0]), t[1], int(t[2:])) for t in r if t] for r in rows],
-            "ValueError",
-        ),
-        (lambda rows: None, "function without return"),
+        (lambda a, b: [TAKES[what] for what in a], "DDP takes what is left"),
+        (lambda a, b: page_09.my_dimensions(a, b) if a else [], "DDP takes what is left"),
+        (lambda a, b: ["ddp"] * len(b), "every rank holds the whole model"),
+        (instead("one layer", "fsdp"), "too large stays too large"),
+        (instead("one layer", "pipeline"), "one layer stays whole"),
+        (instead("weights", "tensor"), "the table has FSDP here"),
+        (instead("weights", "pipeline"), "when all layers together do not fit"),
+        (instead("all layers", "fsdp"), "a pipeline sends at its borders only"),
+        (lambda a, b: set(page_09.my_dimensions(a, b)), "First the names from the table"),
+        (lambda a, b: None, "function without return"),
         (5, "takes a function"),
     ],
 )
-def test_wrong_ways_back_are_explained(attempt, words):
-    assert words in said(check_actions(attempt))
+def test_wrong_dimensions_are_explained(attempt, words):
+    assert words in said(check_dimensions(attempt))
+
+
+def test_no_case_puts_a_pipeline_beside_ddp():
+    for lacking, links in DIMENSIONS:
+        assert not {"pipeline", "ddp"} <= set(page_09.my_dimensions(lacking, links))
 
 
 COMPLETE = re.compile(r"rank(\d+)-step(\d+)\.pt")
@@ -311,11 +351,16 @@ def without_default(names, world_size):
         (lambda n, w: page_09.my_resume_step(n, w) or 0, "return None, and the run begins anew"),
         (
             lambda n, w: (page_09.my_resume_step(n, w) or 0) + 1 if n else None,
-            "For each rank the set of its complete steps",
+            "not one later",
         ),
-        (lambda names, world_size: None, "function without return"),
+        (lambda n, w: 5_000_000, "For each rank the set of its complete steps"),
+        (lambda names, world_size: None, "None says that no step is common to all ranks; 2 is one"),
         (5, "takes a function"),
     ],
 )
 def test_wrong_steps_are_explained(attempt, words):
     assert words in said(check_resume(attempt))
+
+
+def test_none_is_a_legal_step_so_nothing_is_said_about_a_missing_return():
+    assert "without return" not in said(check_resume(lambda names, world_size: None))

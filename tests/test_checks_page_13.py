@@ -159,7 +159,14 @@ def no_empty_range(low, high):
         (lambda low, high: (high / 127, 0), "That clips"),
         (lambda low, high: page_13.my_qparams(low, high)[::-1], "in this order"),
         (no_empty_range, "ZeroDivisionError"),
-        (lambda low, high: page_13.my_qparams(low, high) if high - low else (0.0, -128), "scale 1"),
+        (
+            lambda low, high: page_13.my_qparams(low, high) if high - low else (0.0, -128),
+            "the scale is 1 (it must not be 0)",
+        ),
+        (
+            lambda low, high: page_13.my_qparams(low, high) if high - low else (1, 0),
+            "The scale is right. low is 0, so -128 means 0.0",
+        ),
         (lambda low, high: None, "without return"),
         (3, "takes a function"),
     ],
@@ -181,6 +188,10 @@ def not_clipped(values, scale, largest):
     return (steps + (steps.round() - steps).detach()) * scale
 
 
+def fake_at_eight_bits(values, scale, largest):
+    return fake_quantize(values, torch.tensor(scale), torch.tensor(0), symmetric=True)
+
+
 def integers_only(values, scale, largest):
     return page_13.my_fake(values, scale, largest) / scale
 
@@ -196,7 +207,8 @@ def scaled_gradient(values, scale, largest):
         (plain, "that of a staircase"),
         (lambda v, s, n: plain(v.detach(), s, n), "no gradient comes through"),
         (passes_all, "leave clamp outside"),
-        (not_clipped, "Nothing is clipped"),
+        (not_clipped, "Nothing is clipped here, where largest is 3"),
+        (fake_at_eight_bits, "in other cases it is another"),
         (lambda v, s, n: v.clamp(-n * s, n * s), "Nothing is rounded"),
         (lambda v, s, n: v, "Nothing is rounded"),
         (integers_only, "multiply by the scale again"),
@@ -209,6 +221,10 @@ def scaled_gradient(values, scale, largest):
 )
 def test_wrong_roundings_are_explained(attempt, words):
     assert words in said(check_fake(attempt))
+
+
+NO_FASTER = "A compiled call that takes as long never pays: return None."
+SLOWER = "A slower compiled call never pays: return None."
 
 
 def divided(startup, eager, compiled):
@@ -227,9 +243,12 @@ def divided(startup, eager, compiled):
         (lambda s, e, c: None if e <= c else int(divided(s, e, c)) + 1, "comes out even"),
         (lambda s, e, c: None if e <= c else round(divided(s, e, c) - 0.01), "ound up"),
         (lambda s, e, c: math.ceil(s / (e - c)), "ZeroDivisionError"),
-        (lambda s, e, c: math.ceil(divided(s, e, c) or math.ceil(s / (e - c or 1))), "None"),
-        (lambda s, e, c: page_13.my_payback(s, e, c) or math.inf, "return None"),
-        (lambda s, e, c: page_13.my_payback(s, e, c) or 0, "None"),
+        (lambda s, e, c: math.ceil(divided(s, e, c) or math.ceil(s / (e - c or 1))), NO_FASTER),
+        (lambda s, e, c: page_13.my_payback(s, e, c) or math.inf, NO_FASTER),
+        (lambda s, e, c: page_13.my_payback(s, e, c) or 0, NO_FASTER),
+        (lambda s, e, c: None if e == c else math.ceil(s / (e - c)), SLOWER),
+        (lambda s, e, c: None if e == c else math.ceil(s / abs(e - c)), SLOWER),
+        (lambda s, e, c: None if e == c else page_13.my_payback(s, e, c) or -1, SLOWER),
         (lambda s, e, c: "never", "solve for calls"),
         (3, "takes a function"),
     ],

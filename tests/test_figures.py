@@ -198,6 +198,12 @@ def test_a_caption_of_its_own_replaces_the_idle_share():
     assert "idle" not in picture.svg
 
 
+def test_rows_that_are_no_devices_are_not_called_so():
+    shown = {"label": "measured here", "caption": "", "row": "lane"}
+    picture = timeline_picture(Timeline(EVENTS, 2), NAMES, **shown)
+    assert spoken(picture)[0] == "Timeline of 2 lanes (measured here)"
+
+
 def test_a_simulated_timeline_keeps_its_own_unit():
     timeline = Timeline((Event(0, "0F1", 0, 4),), 1)
     picture = timeline_picture(timeline, ["device A"], label="simulated", unit="units")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from mpcourse.figures import BitsStudy, Rounded, bits_picture, plot_over_bits, plot_totals
+from mpcourse.figures import BitsStudy, Rounded, bits_picture, plot_over_bits, plot_savings
 from mpcourse.models import lenet_300_100
 from mpcourse.quantization import calibrate
 from mpcourse.widgets import bits_study
@@ -129,7 +129,7 @@ def test_a_study_counts_every_weight_in_every_way():
     assert max(flat) < 1.3 * min(flat)
 
 
-# Lines over bits, and totals over calls
+# Lines over bits, and savings over calls
 
 
 def test_a_line_over_bits_has_its_spread_and_says_where_it_is_from():
@@ -145,21 +145,37 @@ def test_a_line_over_bits_has_its_spread_and_says_where_it_is_from():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["static", "trained"]
 
 
-def test_totals_are_start_up_and_calls():
-    times = {"eager": (0.0, 0.01), "compile": (5.0, 0.005)}
-    ax = plot_totals(times, Figure().add_subplot(), most_calls=1000)
-    for line, (startup, call) in zip(ax.lines, times.values(), strict=True):
+TIMES = {"eager": (1.0, 0.01), "compile": (6.0, 0.005), "export": (2.0, 0.02)}
+
+
+def test_savings_are_calls_saved_less_the_start_up():
+    ax = plot_savings(TIMES, Figure().add_subplot(), most_calls=100_000)
+    zero, compiled, ring, exported = ax.lines  # export never pays: no ring
+    assert list(zero.get_ydata()) == [0, 0]
+    for line, cost, gain in ((compiled, 5.0, 0.005), (exported, 1.0, -0.01)):
         calls, seconds = line.get_xdata(), line.get_ydata()
-        assert (calls[0], calls[-1]) == (1, pytest.approx(1000))
-        assert list(seconds) == pytest.approx([startup + call * each for each in calls])
-    assert (ax.get_xscale(), ax.get_yscale(), ax.get_title()) == ("log", "log", "measured here")
-    assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
+        assert (calls[0], calls[-1]) == (1, pytest.approx(100_000))
+        assert list(seconds) == pytest.approx([each * gain - cost for each in calls])
+    assert ring.get_xydata().tolist() == [[pytest.approx(1000), 0]]
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["compile: pays back after 1,000 calls", "export"]
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_title()) == ("log", "symlog", "measured here")
+    assert ax.get_ylabel() == "seconds saved against eager"
+    assert compiled.get_linestyle() != exported.get_linestyle()
 
 
-def test_totals_refuse_few_calls_and_other_labels():
+def test_a_crossing_beyond_the_last_call_is_named_and_has_no_ring():
+    ax = plot_savings(TIMES, Figure().add_subplot(), most_calls=100)
+    assert len(ax.lines) == 3
+    assert "1,000" in ax.get_legend().get_texts()[0].get_text()
+
+
+def test_savings_refuse_one_name_few_calls_and_other_labels():
     ax = Figure().add_subplot()
+    with pytest.raises(ValueError, match=r"two names or more: .*; got \['eager'\]"):
+        plot_savings({"eager": (1, 1)}, ax)
     with pytest.raises(ValueError, match="most_calls is 10 or more; got 5"):
-        plot_totals({"a": (1, 1)}, ax, most_calls=5)
+        plot_savings(TIMES, ax, most_calls=5)
     with pytest.raises(ValueError, match="label is one of"):
-        plot_totals({"a": (1, 1)}, ax, label="guessed")
+        plot_savings(TIMES, ax, label="guessed")
     assert not ax.lines

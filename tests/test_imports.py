@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 # A module imports from the layers above its own line only. A new module has to be placed here.
 LAYERS: tuple[set[str], ...] = (
     {"timeline", "results", "actions", "microbatch", "losses", "stage", "svg", "source"},
-    {"batch_norm", "dropout", "models", "pretended", "ring_steps"},
+    {"batch_norm", "dropout", "models", "pretended", "ring_steps", "torch_stage"},
     {"workers", "validate", "zero_bubble", "figures", "clocks"},
     {"lanes", "schedules"},
     {"devices", "simulate", "named_schedules"},

@@ -96,6 +96,8 @@ def test_a_ring_spreads_the_bytes_that_a_star_puts_on_one_rank(sums):
 @pytest.mark.slow
 def test_the_gradients_of_all_ways_are_those_of_one_process():
     results = launch("gradients", repeats=2, on_line=None).results
+    before, after = zip(*(result["digests"] for result in results), strict=True)
+    assert (len(set(before)), len(set(after))) == (2, 1)  # it is the broadcast that makes them one
     for result in results:
         assert set(result["differences"]) == {"star", "ring", "torch", "buckets", "ddp"}
         assert max(result["differences"].values()) < 1e-6 < result["largest"]

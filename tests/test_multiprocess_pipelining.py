@@ -16,7 +16,13 @@ from mpcourse.multiprocess.pipeline_work import (
     trained_by_torch,
     work_options,
 )
-from mpcourse.multiprocess.pipelining import Sendable, check_gradients, make_step, stages_of
+from mpcourse.multiprocess.pipelining import (
+    Sendable,
+    available_schedules,
+    check_gradients,
+    make_step,
+    stages_of,
+)
 from mpcourse.multiprocess.programs import parse
 from mpcourse.named_schedules import make_schedule
 
@@ -77,6 +83,8 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "model"), CASES)
 def test_torch_s_engine_does_what_ours_does(schedule, model):
+    if schedule not in available_schedules():
+        pytest.skip(f"{schedule} needs torch 2.10")
     outcome = launch("pipeline", schedule=schedule, model=model, on_line=None, **WORK)
     theirs = trained_by_torch(outcome)
     num_stages = len(theirs.gradients)

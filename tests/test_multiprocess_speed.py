@@ -47,12 +47,14 @@ def test_one_bucket_is_sent_after_the_backward_and_many_beside_it(results):
         rows = found["a bucket per layer"]["rows"]
         assert [row[1] for row in rows] == [f"{kind}{n}" for n in range(5) for kind in "BA"]
         computed = [row for row in rows if row[0] == 0]
+        assert [row[0] for row in rows if row[1][0] == "A"] == [1, 2, 3, 4, 5]  # they overlap
         assert [row[2] for row in computed[1:]] == [row[3] for row in computed[:-1]]
         assert rows[1][2] < computed[-1][3]  # the first leaves before the last is there
         for each in found.values():
             if isinstance(each, dict):
                 assert each["seconds"] > 0
-                Timeline.from_clock([Event(*row) for row in each["rows"]], 2)
+                lanes = 1 + len(each["rows"]) // 2
+                Timeline.from_clock([Event(*row) for row in each["rows"]], lanes)
 
 
 @pytest.mark.slow

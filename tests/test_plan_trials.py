@@ -12,6 +12,7 @@ from mpcourse.devices import get_devices
 from mpcourse.models import deep_conv_net
 from mpcourse.plan_trials import (
     Task,
+    least_costs,
     measure_plans,
     pipeline_of,
     run_plan,
@@ -21,6 +22,7 @@ from mpcourse.plan_trials import (
     uncut,
 )
 from mpcourse.plans import Plan
+from mpcourse.simulate import Costs
 from mpcourse.studies import LOSS
 
 KEEP = {"block2": 0.25, "block3": 0.25}
@@ -109,11 +111,35 @@ def test_plans_are_measured_together_by_name(task):
 
 
 def test_a_step_simulated_from_the_clock_has_the_plans_actions(task):
-    step = simulate_from_clock(Plan(6, "gpipe", 3, KEEP), task, repeats=1)
-    assert len(step.events) == 2 * 2 * 3
-    assert 0 < step.makespan < 60
+    plans = {"slim": Plan(6, "gpipe", 3, KEEP), "whole": Plan(4)}
+    steps = simulate_from_clock(plans, task, repeats=1)
+    assert {name: len(step.events) for name, step in steps.items()} == {"slim": 12, "whole": 32}
+    assert all(0 < step.makespan < 60 for step in steps.values())
     with pytest.raises(ValueError, match="num_microbatches"):
-        simulate_from_clock(Plan(6, "gpipe", 64), task)
+        simulate_from_clock({"fine": Plan(4), "fast": Plan(6, "gpipe", 64)}, task)
+    with pytest.raises(ValueError, match="repeats is 1 or more; got 0"):
+        simulate_from_clock({"fine": Plan(4)}, task, repeats=0)
+
+
+def test_blocks_are_timed_in_turns_and_one_slow_moment_moves_no_plan(task, monkeypatch):
+    seen = []
+
+    def measured(blocks, images, *args, **kwargs):
+        seen.append(len(images))
+        slow = 100.0 if len(seen) == 3 else 1.0  # the third measurement meets a busy machine
+        return Costs([slow] * len(blocks), [2.0 * slow] * len(blocks))
+
+    monkeypatch.setattr(plan_trials, "measure_blocks", measured)
+    plans = {"a": Plan(4, "naive", 4), "b": Plan(5, "naive", 2)}
+    steps = simulate_from_clock(plans, task, repeats=3)
+    assert seen == [8, 16, 8, 16, 8, 16]
+    assert steps["a"].makespan == 4 * 9 * 3.0
+    assert steps["b"].makespan == 2 * 9 * 3.0
+
+
+def test_the_shortest_time_of_each_block_is_taken():
+    measured = [Costs([1, 9], [5, 6]), Costs([2, 1], [5, 8]), Costs([7, 2], [1, 7])]
+    assert least_costs(measured) == Costs([1, 1], [1, 6])
 
 
 def test_a_task_forecasts_for_its_own_mini_batch(task):

@@ -9,6 +9,7 @@ from mpcourse.plans import (
     BLOCK_PRICE,
     Plan,
     block_work,
+    bytes_per_sample,
     counted_costs,
     forecast,
     prunable_blocks,
@@ -118,6 +119,18 @@ def test_bytes_grow_with_the_samples_and_shrink_with_the_channels(net):
     one, three = (saved_bytes(net, torch.zeros(n, 1, 28, 28)) for n in (1, 3))
     assert three == 3 * one
     assert saved_bytes(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE) < 0.6 * one
+
+
+def test_every_stage_keeps_bytes_for_its_own_samples(net):
+    with torch.no_grad():
+        between = net[:3](IMAGE)
+    assert bytes_per_sample(net, 3, IMAGE) == [
+        saved_bytes(net[:3], IMAGE),
+        saved_bytes(net[3:], between),
+    ]
+    for cut in (0, len(net)):
+        with pytest.raises(ValueError, match=f"can be cut after 1 to {len(net) - 1}; got {cut}"):
+            bytes_per_sample(net, cut, IMAGE)
 
 
 def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):

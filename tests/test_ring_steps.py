@@ -30,10 +30,22 @@ def test_in_the_end_every_rank_has_every_sum_and_nothing_is_added_twice(count):
 @pytest.mark.parametrize("count", range(2, 7))
 def test_a_rank_passes_on_a_chunk_that_it_has_changed_in_the_step_before(count):
     states = ring_states(count)
-    for step in range(1, 2 * (count - 1)):
+    for step in range(2, 2 * (count - 1) + 1):  # in step 1 it passes on its own
         for rank in range(count):
             chunk = passed_chunk(count, rank, step)
-            assert states[step][rank][chunk] != states[step - 1][rank][chunk]
+            assert states[step - 1][rank][chunk] != states[step - 2][rank][chunk]
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_in_step_s_rank_r_passes_chunk_r_minus_s_plus_1_and_nothing_else_arrives(count):
+    assert [passed_chunk(count, rank, 1) for rank in range(count)] == list(range(count))
+    states = ring_states(count)
+    for step in range(1, 2 * (count - 1) + 1):
+        for rank in range(count):
+            right = (rank + 1) % count
+            pairs = enumerate(zip(states[step - 1][right], states[step][right], strict=True))
+            changed = [chunk for chunk, (before, after) in pairs if before != after]
+            assert changed == [(rank - step + 1) % count]
 
 
 def test_what_the_busiest_rank_sends():

@@ -19,7 +19,7 @@ from mpcourse.checks.page_07 import (
     check_stuck,
 )
 from mpcourse.checks.page_08 import check_drift, check_evaluate, check_merged
-from mpcourse.checks.page_09 import check_actions, check_columns, check_partners, check_resume
+from mpcourse.checks.page_09 import check_columns, check_dimensions, check_partners, check_resume
 from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
 from mpcourse.checks.page_12 import check_cubic, check_keep, check_proximal, check_remove
 from mpcourse.checks.page_13 import check_fake, check_payback, check_qparams
@@ -28,7 +28,6 @@ from mpcourse.checks.verdict import Verdict
 
 __all__ = [
     "Verdict",
-    "check_actions",
     "check_board",
     "check_ceiling",
     "check_choice",
@@ -38,6 +37,7 @@ __all__ = [
     "check_cut_by_time",
     "check_cut_within",
     "check_deadlock",
+    "check_dimensions",
     "check_drift",
     "check_evaluate",
     "check_fake",

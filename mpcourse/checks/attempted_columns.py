@@ -44,6 +44,8 @@ def _timing_problem(rows: list[list[str]], schedule: Schedule, num_stages: int) 
             late = f"{action} could stand in column {wanted}; yours is {column[str(action)]}."
             return f"{late} Every action takes one column."
     longest = max(earliest.values()) + 1
+    if any(len(row) > longest for row in rows):
+        return f"A row has more than {longest} cells: leave out empty last columns."
     if any(len(row) != longest for row in rows):
         lengths = [len(row) for row in rows]
         return f'The rows have {short(lengths)} cells; fill all up with "" to {longest}.'

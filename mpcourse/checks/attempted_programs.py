@@ -8,6 +8,8 @@ from mpcourse.checks.verdict import Case, same
 # A rank's program: ("send", to) and ("recv", from), in order. A send waits for its receive.
 Programs = Sequence[Sequence[tuple[str, int]]]
 
+AGAIN = "A rank that waited may go on later: repeat until nothing moves."
+
 
 def stuck_at(programs: Programs) -> dict[int, int]:
     """Rank -> index of the operation at which it waits for ever, for the ranks that do."""
@@ -34,7 +36,12 @@ def deadlock_case(programs: Programs) -> Case:
     known: list[tuple[Any, str]] = [
         (_buffered(programs), "Here a send waits for its receive: sending first does not end it."),
         ({}, "Not all of them end: some wait for somebody who has ended, or who waits too."),
-        (_lockstep(programs), "Two operations can meet at different indices in the two programs."),
+        (
+            _lockstep(programs),
+            f"Two operations can meet at different indices in the two programs. {AGAIN}",
+        ),
+        (_one_pass(programs), AGAIN),
+        (_one_pass(programs, many=True), AGAIN),
         (_never_moved(programs), "Ranks whose operations meet go on to their next ones."),
         (list(right), "Say also where: a dict, rank -> index of the operation."),
         (bool(right), "Say who and where: a dict, rank -> index of the operation."),
@@ -79,6 +86,25 @@ def _lockstep(programs: Programs) -> dict[int, int]:
                 found[rank] = index
                 break
     return found
+
+
+def _one_pass(programs: Programs, *, many: bool = False) -> dict[int, int]:
+    """What it would be if each rank were looked at once, for one operation or for `many`."""
+    at = [0] * len(programs)
+
+    def next_of(rank: int) -> tuple[str, int] | None:
+        return tuple(programs[rank][at[rank]]) if at[rank] < len(programs[rank]) else None
+
+    for rank in range(len(programs)):
+        while operation := next_of(rank):
+            kind, other = operation
+            if next_of(other) != ("recv" if kind == "send" else "send", rank):
+                break
+            at[rank] += 1
+            at[other] += 1
+            if not many:
+                break
+    return {r: i for r, i in enumerate(at) if i < len(programs[r])}
 
 
 def _never_moved(programs: Programs) -> dict[int, int]:

@@ -10,6 +10,10 @@ from mpcourse.checks.turn_taking import Exchange, Stuck
 from mpcourse.checks.verdict import same, short, try_out
 
 BASE = 8  # a sum of rank r's BASE ** r shows how often each rank is in it, up to 7 times
+ARRIVES = (
+    "In step s = 1, 2, … rank r sends chunk r - s + 1, the one that arrived in the step before; "
+    "what arrives is chunk r - s. Both rounds count on: the second begins with chunk r + 1."
+)
 
 
 def ring_problem(attempt: Callable[..., Tensor], count: int, numbers: int) -> Any:
@@ -41,7 +45,15 @@ def _stuck(exchange: Exchange) -> list[str]:
     lines = [f"It never ends: {', '.join(waits)} waits for a message that nobody sends."]
     if len(waits) == exchange.count and not exchange.sent:
         lines.append("Everybody receives first: send the piece, then receive.")
-    return lines
+    return [*lines, *_wrong_way(exchange)]
+
+
+def _wrong_way(exchange: Exchange) -> list[str]:
+    for source, target, _ in exchange.sent:
+        if target != (source + 1) % exchange.count:
+            way = "in a ring, only to the right, (r + 1) % n."
+            return [f"rank {source} sent to rank {target}: {way}"]
+    return []
 
 
 def _wrong_sums(results: list[Any], exchange: Exchange, numbers: int) -> list[str] | None:
@@ -71,6 +83,12 @@ def _what_is_in_it(wrong: Tensor, wanted: Tensor, rank: int, exchange: Exchange)
     times = _times(wrong[index], count, count, 1)
     if times is None:
         return lines
+    if wrong_way := _wrong_way(exchange):
+        return [*lines, *wrong_way]
+    own = torch.full_like(wanted, float(BASE**rank))
+    if messages and (same(wrong, own / count) or same(wrong, own)):
+        line = f"Rank {rank} sent {messages} messages, but its tensor is unchanged:"
+        return [*lines, f"{line} `chunks[i] = …` does not write into it, `chunks[i].add_(…)` does."]
     parts = ", ".join(f"rank {other} {many} time(s)" for other, many in enumerate(times))
     lines.append(f"In number {index} on rank {rank}: {parts}.")
     passed = [
@@ -80,13 +98,13 @@ def _what_is_in_it(wrong: Tensor, wanted: Tensor, rank: int, exchange: Exchange)
         line = "Something is added twice: in the second round whole sums replace what is there."
     elif messages < 2 * (count - 1):
         line = f"Rank {rank} sent {messages} messages; two rounds of {count - 1} steps have more."
+        sums = [_times(number, count, count, 1) for number in wrong]
+        if messages == count - 1 and [1] * count not in sums:
+            line += f" And after the first it should hold one whole sum. {ARRIVES}"
     elif max(sum(each) for each in passed) == 1:
         line = "What was there is overwritten: in the first round what arrives is added."
     else:
-        line = (
-            "A sum is not complete: in step s of the first round rank r sends chunk r - s, the one "
-            "it has added to in the step before; the second round begins with chunk r + 1."
-        )
+        line = f"A sum is not complete. {ARRIVES}"
     return [*lines, line]
 
 
@@ -101,12 +119,8 @@ def _times(number: Tensor, count: int, *scales: int) -> list[int] | None:
 
 def _wrong_messages(exchange: Exchange, numbers: int) -> list[str] | None:
     count = exchange.count
-    for source, target, _ in exchange.sent:
-        if target != (source + 1) % count:
-            line = (
-                f"rank {source} sent to rank {target}: in a ring, only to the right, (r + 1) % n."
-            )
-            return ["The mean is right.", line]
+    if wrong_way := _wrong_way(exchange):
+        return ["The mean is right.", *wrong_way]
     if exchange.unread:
         source, target = exchange.unread[0]
         line = f"a message from rank {source} to rank {target} was never received."

@@ -155,7 +155,8 @@ def check_local_loss(attempt: Callable[[Tensor, int, int], Tensor]) -> Verdict:
     """
     if not callable(attempt):
         return no_function(attempt, EQUAL)
-    cases = [(4, 4), (5, 3), (1, 4, 2), (6, 0), (7,)]
+    # three ranks first: with two, a factor of count could be one of something else
+    cases = [(4, 4, 4), (5, 3), (1, 4, 2), (6, 0), (7,)]
     for sizes in cases:
         given = f"Given {len(sizes)} rank(s) with {', '.join(map(str, sizes))} samples:"
         outcome = _averaged_gradient(attempt, sizes)
@@ -191,7 +192,8 @@ def _averaged_gradient(attempt: Callable[..., Any], sizes: Sequence[int]) -> Any
         if problem:
             return f"on rank {rank} {problem}"
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            return f"rank {rank} got {short(loss)}; a tensor of one number that backward() can use."
+            wanted = "expected a tensor of one number that backward() can use."
+            return f"rank {rank} got {short(loss)}; {wanted}"
         net.zero_grad()
         loss.sum().backward()
         total += net.weight.grad
@@ -214,6 +216,9 @@ def _wrong_gradient(found: Tensor, sizes: Sequence[int]) -> list[str] | None:
         1 / count: f"It is 1/{count} of it: DDP divides by the ranks, so multiply by them.",
         total / count: "Summed, not averaged: divide by the samples of all ranks.",
         float(total): "Neither divided by the samples nor left to DDP to average.",
+        total / count**2: "DDP divides by the ranks already: divide by all samples, total.",
+        count / total: "A mean has divided by this rank's samples already: begin with the sum.",
+        1 / total: "A mean has divided by this rank's samples already: begin with the sum.",
         float(count): "Too large by the number of ranks: once is enough.",
     }
     for factor, line in known.items():

@@ -1,10 +1,11 @@
-"""Checks of page 09: partners on a mesh, schedules in torch's columns, where a run goes on."""
+"""Checks of page 09: ranks on a mesh, torch's columns, a killed run, which parallelism where."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpcourse.actions import Action, Schedule
-from mpcourse.checks.attempted_columns import columns_problem, earliest_columns
+from mpcourse.actions import Schedule
+from mpcourse.checks.attempted_columns import columns_problem
+from mpcourse.checks.attempted_dimensions import dimension_cases
 from mpcourse.checks.verdict import (
     Case,
     Verdict,
@@ -20,6 +21,7 @@ from mpcourse.named_schedules import make_schedule
 WHERE_MESH = '"Two pipelines beside each other: who talks to whom?"'
 WHERE_COLUMNS = '"Can torch run our schedule?" and the text of the exercise'
 ALONG_A_ROW = "Ranks are numbered along a row: 0, 1, and so on are one pipeline."
+WHERE_DIMENSIONS = '"Where do FSDP and tensor parallelism belong?"'
 WHERE_RESUME = '"What does a killed rank cost?"'
 
 Partners = tuple[int | None, int | None, list[int]]
@@ -67,6 +69,7 @@ def _partners_case(rank: int, data: int, pipeline: int) -> Case:
     start = row[0]
     ring = start + (rank - start - 1) % pipeline, start + (rank - start + 1) % pipeline
     others = [other for other in same if other != rank]
+    a_list = f"The ranks are right; give the third as a list: {same}."
     ends = "The first stage has nobody before it, the last nobody after it: None."
     known = [
         (_by_columns(rank, data, pipeline), ALONG_A_ROW),
@@ -75,6 +78,8 @@ def _partners_case(rank: int, data: int, pipeline: int) -> Case:
         ((-1 if before is None else before, -1 if after is None else after, same), ends),
         ((after, before, same), "Before and after are exchanged: activations go to higher stages."),
         ((before, after, others), "The group holds the rank itself too: it averages its own part."),
+        ((before, after, set(same)), a_list),
+        ((before, after, range(rank % pipeline, total, pipeline)), a_list),
         ((before, after, row), "That is the pipeline; averaged is over those of the same stage."),
         ((before, after, list(range(total))), "Only ranks with the same stage have its weights."),
     ]
@@ -109,44 +114,14 @@ def check_columns(attempt: Callable[[Schedule, int], list[list[str]]]) -> Verdic
     return correct("torch could draw these: nobody starts before what it needs, or later.")
 
 
-def check_actions(attempt: Callable[[list[list[str]]], Schedule]) -> Verdict:
-    """Check `my_actions(columns)`: back to our schedule.
+def check_dimensions(attempt: Callable[[list[str], list[float]], list[str]]) -> Verdict:
+    """Check `my_dimensions(lacking, links)`: which parallelism goes on which mesh dimension?
 
     Args:
-        attempt: Takes rows of texts, returns a list of Actions per device.
+        attempt: Takes what does not fit (at most one thing per dimension) and how fast
+            the links along each dimension are; returns a name per dimension.
     """
-    sizes = (("gpipe", 2, 2), ("zb-h1", 3, 4), ("gpipe", 2, 12), ("1f1b", 11, 2))
-    cases = [_actions_case(*size) for size in sizes]
-    return check_cases(attempt, cases, where=WHERE_COLUMNS)
-
-
-def _actions_case(name: str, stages: int, microbatches: int) -> Case:
-    schedule = make_schedule(name, stages, stages, microbatches)
-    earliest = earliest_columns(schedule, stages)
-    rows = [[""] * (max(earliest.values()) + 1) for _ in schedule]
-    for row, actions in zip(rows, schedule, strict=True):
-        for action in actions:
-            row[earliest[action]] = str(action)
-    letters = [[Action(int(t[0]), t[1], _digit(t[2])) for t in map(str, r)] for r in schedule]
-    known = [
-        ([[str(a) for a in row] for row in schedule], "Those are texts; Actions are asked for."),
-        (
-            [
-                [(str(a.stage_index), a.kind, str(a.microbatch_index)) for a in row]
-                for row in schedule
-            ],
-            "Stage and micro-batch are whole numbers: int(text).",
-        ),
-        (letters, "A number can have two digits: 0F11 is micro-batch 11."),
-    ]
-    distinct = [pair for pair in known if pair[0] != schedule]
-    given = f"{name}, {stages} stages, {microbatches} micro-batches, as columns"
-    hint = 'Leave out "". In each text one letter stands between two numbers, such as 10F11.'
-    return Case(given, (rows,), schedule, distinct, hint)
-
-
-def _digit(letter: str) -> int:
-    return int(letter) if letter.isdigit() else -1
+    return check_cases(attempt, dimension_cases(), where=WHERE_DIMENSIONS)
 
 
 def check_resume(attempt: Callable[[list[str], int], int | None]) -> Verdict:
@@ -196,6 +171,10 @@ def _resume_case(saved: Sequence[Sequence[int]], parts: Sequence[Sequence[int]])
         (-1, "Nothing is common to all: return None, and the run begins anew."),
         (len(saved[0]), "That is a number of files; the step stands in their names."),
     ]
+    if right is not None:
+        counts = "The number in a name counts finished steps: the run goes on at that index"
+        known.append((right + 1, f"{counts}, not one later."))
+        known.append((None, f"None says that no step is common to all ranks; {right} is one."))
     if right == 1_000_000:
         known.insert(0, (999_999, "Compare steps as numbers: as texts 999999 is after 1000000."))
     if len(saved) > 10:

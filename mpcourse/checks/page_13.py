@@ -71,10 +71,18 @@ def _qparams_case(low: float, high: float) -> Case:
             ((high / LARGEST, 0), "That clips: all below -128 * scale becomes -128 * scale."),
             ((2 * size / STEPS, 0), "Symmetric: one side is wasted. Use both ends."),
         ]
+    else:
+        known += [
+            (
+                (1.0, zero),
+                "The scale is right. low is 0, so -128 means 0.0: the zero_point is -128.",
+            )
+            for zero in (0, 127, 128, -127)
+        ]
     distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "scale = (high - low) / 255 and zero_point = round(-128 - low / scale), with 0 inside."
     if not span:
-        hint = "An empty range has scale 1: any will do, but not 0."
+        hint = "Here the scale is 1 (it must not be 0), and -128, which means low, means 0.0."
     return Case(f"a range from {low} to {high}", (low, high), right, distinct, hint)
 
 
@@ -135,7 +143,11 @@ def _fake_case(numbers: list, scale: float, largest: int) -> Case:
             (right[0], ones),
             "The values are right; a clipped value gets a gradient, too: leave clamp outside.",
         ),
-        ((free * scale, ones), "Nothing is clipped: clamp to -largest … largest."),
+        (
+            (free * scale, ones),
+            f"Nothing is clipped here, where largest is {largest} (in other cases it is another): "
+            "clamp to -largest … largest.",
+        ),
         ((clipped, inside), "Nothing is rounded: the forward has to round."),
         ((values, ones), "Nothing is rounded: the forward has to round."),
         ((integers, inside / scale), "These are the integers: multiply by the scale again."),
@@ -175,29 +187,24 @@ def check_payback(attempt: Callable[[float, float, float], int | None]) -> Verdi
 
 
 def _payback_case(startup: float, eager: float, compiled: float) -> Case:
-    gain = eager - compiled
-    right = math.ceil(startup / gain) if gain > 0 else None
+    given = f"start-up {startup} s, eager {eager} s a call, compiled {compiled} s"
+    arguments, gain = (startup, eager, compiled), eager - compiled
+    if gain <= 0:  # no number is right, and none says what was thought
+        kind = "A slower compiled call" if gain < 0 else "A compiled call that takes as long"
+        return Case(given, arguments, None, hint=f"{kind} never pays: return None.")
+    exact = startup / gain
+    right = math.ceil(exact)
     known: Known = [
         (math.ceil(startup / eager), "Compiled calls take time, too: what does each one save?"),
         (math.ceil(startup / compiled), "What counts is what a call saves: eager - compiled."),
         (startup / eager, "Compiled calls take time, too: what does each one save?"),
+        (-right, "A call saves eager - compiled, not the other way round."),
+        (-exact, "A call saves eager - compiled, not the other way round."),
+        (exact, "Calls come whole: the smallest whole number that is enough."),
+        (math.floor(exact), "One call less than is needed: round up."),
+        (math.floor(exact) + 1, "One more than is needed when it comes out even."),
+        (round(exact), "Round up: after fewer calls, compiling has cost time still."),
     ]
-    if gain:
-        exact = startup / gain
-        known += [
-            (-(right or 0), "A call saves eager - compiled, not the other way round."),
-            (-exact, "A call saves eager - compiled, not the other way round."),
-            (exact, "Calls come whole: the smallest whole number that is enough."),
-            (math.floor(exact), "One call less than is needed: round up."),
-            (math.floor(exact) + 1, "One more than is needed when it comes out even."),
-            (round(exact), "Round up: after fewer calls, compiling has cost time still."),
-            (math.ceil(exact), "A compiled call is no faster there: it never pays. Return None."),
-            (0, "A compiled call is no faster there: it never pays. Return None."),
-        ]
-    known += [(math.inf, "It never pays: return None."), (-1, "It never pays: return None.")]
     distinct = [pair for pair in known if not same(pair[0], right)]
-    given = f"start-up {startup} s, eager {eager} s a call, compiled {compiled} s"
     hint = "startup + calls * compiled <= calls * eager: solve for calls."
-    if right is None:
-        hint = "A compiled call is no faster there: it never pays. Return None."
-    return Case(given, (startup, eager, compiled), right, distinct, hint)
+    return Case(given, arguments, right, distinct, hint)

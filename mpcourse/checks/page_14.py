@@ -1,6 +1,7 @@
 """Checks of page 14: a pipeline's speed-up, a new cut, and a plan that is run."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import mean
 from typing import Any
 
@@ -50,11 +51,12 @@ def _speedup_case(before: list[float], after: list[float], m: int) -> Case:
     known: Known = [
         (max(each), "That is the pruned stage's own speed-up; the others are as slow as before."),
         (mean(each), "Speed-ups of stages cannot be averaged: the slowest stage sets the pace."),
-        (sum(each), "Speed-ups cannot be added up: add up times, then divide."),
+        (sum(each), "Speed-ups cannot be added up: work out both steps, divide once."),
         (sum(before) / sum(after), "That is what one device gains: here the stages overlap."),
         (
             max(before) / max(after),
-            "That is for endless micro-batches: the pipeline also fills and drains.",
+            "That is the ratio of the slowest times: right for endless micro-batches. A pipeline "
+            "also fills and drains, and there every stage takes its own time.",
         ),
         (1 / right, "Upside down: the time before over the time after."),
         (step(before) - step(after), "That is the time saved; asked is before over after."),
@@ -74,6 +76,7 @@ def check_new_cut(attempt: Callable[[Sequence[float], Sequence[float]], int]) ->
             that each keeps; returns how many blocks the first device gets.
     """
     cases = [  # in the first, all wrong answers differ
+        _cut_case([8, 8, 8, 8, 2, 2, 2, 2, 4, 6], [0.25, 1, 0.25, 0.5, 0.5, 0.5, 0.5, 1, 1, 1]),
         _cut_case([8, 4, 6, 2, 2, 4, 4, 8], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5, 0.25, 1.0]),
         _cut_case([8, 8, 8, 8, 8, 8, 8, 8], [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0]),
         _cut_case([3, 3, 3, 3, 3], [1.0] * 5),
@@ -94,11 +97,13 @@ def _cut_case(work: list[float], keep: list[float]) -> Case:
     right = best(after)
     outputs = [w * o for w, o in zip(work, keep, strict=True)]
     squares = [w * o * o for w, o in zip(work, keep, strict=True)]
+    past_half = 1 + sum(total < sum(after) / 2 for total in accumulate(after))
     known: Known = [
         (best(work), "That is the old cut: the pruned blocks have less work now."),
         (best(outputs), "A block that reads pruned channels has fewer inputs, too."),
         (best(squares), "A block reads what the block before it keeps, not what it keeps itself."),
         (len(work) // 2, "Half of the blocks is not half of the work."),
+        (past_half, "The first cut past half may be worse than the one before: compare them."),
         (right - 1, "One off: the answer is how many blocks the first device gets."),
         (len(work) - right, "That is how many blocks the second device gets."),
         (after, "That is the work that is left; asked is the cut."),

@@ -20,7 +20,9 @@ class FormReport:
     Attributes:
         largest_difference: To the outputs of the eager model.
         bytes: Of the file that is saved.
-        startup_s: Seconds from the model to the first answer, caches of the compiler unused.
+        startup_s: Seconds from the model to the first answer. Graphs that were compiled before are
+            compiled again; modules that are imported, and files that the system has read, stay,
+            so that a second start is shorter.
         latency: Of the calls that follow.
         said: What torch warned of.
     """

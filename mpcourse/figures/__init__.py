@@ -12,7 +12,7 @@ from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.sparsity import plot_over_sparsity
 from mpcourse.figures.speedups import Gains, gains_picture
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
-from mpcourse.figures.startup import plot_totals
+from mpcourse.figures.startup import plot_savings
 from mpcourse.figures.steps import plot_over_steps
 from mpcourse.figures.timelines import timeline_picture
 from mpcourse.figures.training import plot_digits, plot_gaps, seeds_picture
@@ -38,9 +38,9 @@ __all__ = [
     "plot_over_bits",
     "plot_over_sparsity",
     "plot_over_steps",
+    "plot_savings",
     "plot_sent",
     "plot_times",
-    "plot_totals",
     "ring_picture",
     "scatter_picture",
     "seeds_picture",

@@ -1,4 +1,4 @@
-"""Start-up against steady state: the time of all calls so far (page 13)."""
+"""Start-up against steady state: the time saved after so many calls (page 13)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -9,21 +9,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLES = ("-", "--", "-.", ":")
+POINTS = 100
 
 
-def plot_totals(
+def plot_savings(
     times: Mapping[str, tuple[float, float]],
     ax: "Axes",
     *,
     most_calls: int = 1_000_000,
     label: str = "measured here",
 ) -> "Axes":
-    """Plot start-up plus calls over the number of calls, one line per name.
+    """Plot the seconds that each name has saved against the first one, over the number of calls.
 
-    Both axes are logarithmic: flat is start-up, steep is steady state.
+    Both axes are logarithmic, the upright one within a second of 0 linear. A ring marks where a
+    line crosses 0: there, the start-up has paid back, and the legend says after how many calls.
 
     Args:
-        times: Name -> seconds of the start-up and of each call.
+        times: Name -> seconds of the start-up and of each call; the first is compared with.
         ax: The matplotlib axes to draw into.
         most_calls: Where the lines end, 10 or more.
         label: "measured here", "simulated" or "quoted": where the times come from.
@@ -32,20 +34,28 @@ def plot_totals(
         `ax`.
 
     Raises:
-        ValueError: `most_calls` is less than 10, or `label` is another.
+        ValueError: Fewer than two names, `most_calls` is less than 10, or `label` is another.
     """
     check_label(label)
+    if len(times) < 2:
+        raise ValueError(f"two names or more: one is compared with the first; got {list(times)}")
     if most_calls < 10:
         raise ValueError(f"most_calls is 10 or more; got {most_calls}")
-    points = 100
-    calls = [most_calls ** (point / (points - 1)) for point in range(points)]
-    for index, (name, (startup, call)) in enumerate(times.items()):
+    calls = [most_calls ** (point / (POINTS - 1)) for point in range(POINTS)]
+    (first, (own_startup, own_call)), *others = times.items()
+    ax.axhline(0.0, color="black", linewidth=1)
+    for index, (name, (startup, call)) in enumerate(others):
+        cost, gain = startup - own_startup, own_call - call
+        crossing = cost / gain if cost > 0 and gain > 0 else None
+        words = name if crossing is None else f"{name}: pays back after {crossing:,.0f} calls"
         style = {"color": device_colour(index), "linestyle": STYLES[index % len(STYLES)]}
-        ax.plot(calls, [startup + each * call for each in calls], label=name, **style)
+        ax.plot(calls, [each * gain - cost for each in calls], label=words, **style)
+        if crossing is not None and 1 <= crossing <= most_calls:
+            ax.plot([crossing], [0.0], "o", color=device_colour(index), fillstyle="none")
     ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set_yscale("symlog", linthresh=1.0)
     ax.set_xlabel("calls")
-    ax.set_ylabel("seconds, start-up and all calls")
+    ax.set_ylabel(f"seconds saved against {first}")
     ax.set_title(label, fontsize=9)
     ax.grid(alpha=0.3)
     ax.legend(fontsize=9)

@@ -20,6 +20,7 @@ def timeline_picture(
     label: str,
     unit: str = "ms",
     caption: str | None = None,
+    row: str = "device",
 ) -> svg.Picture:
     """Draw who worked when: a row per device, a box per event, idle time left white.
 
@@ -32,6 +33,7 @@ def timeline_picture(
         unit: "ms" for a timeline in seconds (from one second on it draws seconds); any other word
             is the timeline's own unit.
         caption: What stands above the rows; the idle share of the devices when `None`.
+        row: What a row is, in the title: jobs of one device that overlap need a row each.
 
     Raises:
         ValueError: `label` is another, or there are more or fewer names than devices.
@@ -41,23 +43,23 @@ def timeline_picture(
         raise ValueError(f"{timeline.num_devices} devices need names; got {len(device_names)}")
     scale, unit = scaled_unit(timeline.makespan, unit)
     left = max([120, *(7 * len(name) + 16 for name in device_names)])  # a letter: about 7 pixels
-    top, row, width = 40, 34, 560
+    top, height, width = 40, 34, 560
     span = timeline.makespan or 1.0
     caption = caption or f"{timeline.bubble_fraction:.0%} of the devices' time is idle"
     shapes = [svg.text(left, 24, f"{label}; {caption}")]
     for index, name in enumerate(device_names):
-        y = top + index * row
+        y = top + index * height
         shapes.append(svg.text(left - 8, y + 13, name, size=12, anchor="end", middle=True))
         shapes.append(svg.line(left, y + 13, left + width, y + 13, colour="#dddddd"))
     spoken = []
     for event in timeline.events:
-        place = (left, top + event.device_index * row, width / span)
+        place = (left, top + event.device_index * height, width / span)
         shape, words = event_box(event, place, device_names, scale, unit)
         shapes.append(shape)
         spoken.append(words)
-    bottom = top + timeline.num_devices * row
+    bottom = top + timeline.num_devices * height
     shapes += time_axis(left, bottom, width, span * scale, unit)
-    title = f"Timeline of {count(timeline.num_devices, 'device')} ({label})"
+    title = f"Timeline of {count(timeline.num_devices, row)} ({label})"
     size = (left + width + 80, bottom + 34)
     return svg.picture(shapes, size, title=title, description="; ".join([*spoken, caption]))
 

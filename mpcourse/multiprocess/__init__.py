@@ -17,6 +17,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `several`                     | program: several of these in the same processes            |
 | `pipelining`, `pipeline_work` | torch.distributed.pipelining, and ours on the same work    |
 | `pipelines`, `orders`, `slips` | several schedules; any order; what goes wrong in silence  |
+| `first_pipeline`              | program: the shortest with torch.distributed.pipelining    |
 | `mesh`                        | data parallel x pipeline                                   |
 | `sharded`, `tensor_parallel`  | FSDP and tensor parallelism in ten lines                   |
 | `checkpoints`                 | state that survives a killed run and a full disk           |

@@ -18,6 +18,7 @@ from mpcourse.multiprocess.collectives import (
     all_reduce_star,
     broadcast_by_hand,
 )
+from mpcourse.multiprocess.ddp import digest
 from mpcourse.multiprocess.rank import Rank
 
 LOSS = nn.CrossEntropyLoss()
@@ -34,7 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """Return, per way, the largest difference to one process's gradients, and the seconds.
 
-    `missing` says how many gradients were still to come when each bucket was sent.
+    `missing` says how many gradients were still to come when each bucket was sent, `digests` what
+    this rank's weights were before the broadcast and after it.
     """
     whole = torch.randn(rank.world_size * options.batch_size, 1, 28, 28).to(rank.device)
     targets = (torch.arange(len(whole)) % 10).to(rank.device)
@@ -42,8 +44,10 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
 
     torch.manual_seed(rank.rank)  # on purpose: it is the broadcast that makes the nets the same
     net = conv_net().to(rank.device)
+    digests = [digest(net)]
     for parameter in net.parameters():
         broadcast_by_hand(parameter.data)
+    digests.append(digest(net))
     alone = copy.deepcopy(net)
     LOSS(alone(whole), targets).backward()
     wanted = [parameter.grad for parameter in alone.parameters()]
@@ -85,6 +89,7 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         "largest": max(gradient.abs().max().item() for gradient in wanted),
         "seconds": seconds,
         "missing": missing,
+        "digests": digests,
     }
 
 

@@ -13,7 +13,9 @@ from torch import Tensor, distributed, nn
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.rank import Rank
 
-Row = tuple[int, str, float, float]  # 0 backward, 1 all-reduce; label; start and end in seconds
+# lane (0 the backward, 1 + n the all-reduce of bucket n); label; start and end in seconds. Requests
+# overlap, so each has a lane: it runs from when it is handed over until the sum has arrived.
+Row = tuple[int, str, float, float]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +112,7 @@ class _Traced:
             end = self._since_zero(ended.result())
             complete = self._since_zero(sent)
             rows.append((0, f"B{index}", before, complete))
-            rows.append((1, f"A{index}", complete, end))
+            rows.append((1 + index, f"A{index}", complete, end))
             before = complete
         return rows
 

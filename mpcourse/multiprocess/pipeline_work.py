@@ -1,7 +1,6 @@
 """The work that torch's pipeline, ours and the uncut net are given alike (page 09)."""
 
 import argparse
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -97,8 +96,8 @@ class Trained(NamedTuple):
     Attributes:
         losses: Of each step.
         gradients: Of the last step, one list per stage.
-        timeline: Measured in the fastest step (not the first), if there was a pipeline.
-        seconds: Of each step, in the slowest process.
+        timeline: Measured in the step that is counted, if there was a pipeline.
+        seconds: Of each forward and backward of a mini-batch, in the slowest process.
     """
 
     losses: list[float]
@@ -108,9 +107,9 @@ class Trained(NamedTuple):
 
     @property
     def action_s(self) -> float:
-        """The time of a step (the median, without the first) over a device's most actions."""
+        """The time of the step that is counted over a device's most actions."""
         actions = max(map(len, order_of(self.timeline)))
-        return statistics.median(self.seconds[1:]) / actions
+        return self.seconds[counted(self.seconds)] / actions
 
 
 def devices_of_ranks(number: int) -> list[Device]:
@@ -138,10 +137,10 @@ def train_ours(
         start = time.perf_counter()
         with reproducible():
             losses.append(pipeline.step(images, targets, LOSS).item())
-        optimizer.step()
         seconds.append(time.perf_counter() - start)
+        optimizer.step()
         timelines.append(pipeline.timeline)
-    return Trained(losses, gradients_of(stages), timelines[fastest(seconds)], seconds)
+    return Trained(losses, gradients_of(stages), timelines[counted(seconds)], seconds)
 
 
 def train_uncut(options: argparse.Namespace, num_stages: int = 1) -> Trained:
@@ -168,10 +167,15 @@ def trained_by_torch(outcome: Outcome) -> Trained:
     return _put_together(outcome.results)
 
 
-def each_trained_by_torch(outcome: Outcome) -> dict[str, Trained]:
-    """The same for a run of the program "pipelines", by schedule."""
-    names = outcome.results[0]
-    return {name: _put_together([rank[name] for rank in outcome.results]) for name in names}
+def each_trained_by_torch(outcome: Outcome, program: str | None = None) -> dict[str, Trained]:
+    """The same for a run of the program "pipelines", by schedule.
+
+    Args:
+        outcome: Of that program, or of "several".
+        program: How it was named to "several".
+    """
+    results = [rank[program] if program else rank for rank in outcome.results]
+    return {name: _put_together([rank[name] for rank in results]) for name in results[0]}
 
 
 def _put_together(results: Sequence[dict[str, Any]]) -> Trained:
@@ -182,15 +186,19 @@ def _put_together(results: Sequence[dict[str, Any]]) -> Trained:
     events = [
         Event(rank, _action(label), start, end)
         for rank, result in enumerate(results)
-        for label, start, end in result["events"][fastest(seconds)]
+        for label, start, end in result["events"][counted(seconds)]
     ]
     timeline = Timeline.from_clock(events, len(results))
     return Trained(losses, gradients, timeline, seconds)
 
 
-def fastest(seconds: Sequence[float]) -> int:
-    """Which step was the fastest, from 0; the first, which warms up, only if it is alone."""
-    return min(range(len(seconds)), key=lambda step: (step == 0, seconds[step]))
+def counted(seconds: Sequence[float]) -> int:
+    """Which step counts, from 0: the median one of all but the first, which warms up.
+
+    Of an even number the faster of the two in the middle; of one step that one.
+    """
+    warm = range(min(1, len(seconds) - 1), len(seconds))
+    return sorted(warm, key=lambda step: seconds[step])[(len(warm) - 1) // 2]
 
 
 def order_of(timeline: Timeline) -> Schedule:

@@ -11,8 +11,8 @@ from mpcourse.multiprocess.rank import Rank
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The work, and the schedules."""
     add_work_options(parser)
-    names = list(pipelining.SCHEDULES)
-    parser.add_argument("--schedules", nargs="+", choices=names, default=names)
+    every, default = list(pipelining.SCHEDULES), pipelining.available_schedules()
+    parser.add_argument("--schedules", nargs="+", choices=every, default=default)
 
 
 def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:

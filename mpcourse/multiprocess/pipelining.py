@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import pipelining
-from torch.distributed.pipelining import PipelineStage
 
 from mpcourse.clocks import HostClock, clock_for
 from mpcourse.multiprocess.checkpoints import Checkpoints
@@ -23,7 +22,9 @@ from mpcourse.multiprocess.pipeline_work import (
     reproducible,
 )
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.named_schedules import SCHEDULES as OUR_SCHEDULES
 from mpcourse.named_schedules import make_schedule
+from mpcourse.torch_stage import PipelineStage
 
 # Our name -> torch's class, and how many stages each process has. torch has no class for the last
 # two; its engine reads the order from us.
@@ -36,6 +37,16 @@ SCHEDULES = {
     "zb-h1": (ANY_ORDER, 1),
     "zb-h2": (ANY_ORDER, 1),
 }
+# In torch 2.9, the engine for any order leaves the gradients of a split backward unscaled, and
+# ZB-V does not run on it: its tensors between two stages of a process would have to be sent.
+NEEDS_TORCH_2_10 = ("zb-v", "zb-h1", "zb-h2")
+
+
+def available_schedules() -> list[str]:
+    """The schedules that this version of torch runs as it should."""
+    engine = getattr(pipelining.schedules, ANY_ORDER)
+    is_new = issubclass(pipelining.schedules.ScheduleZBVZeroBubble, engine)
+    return [name for name in SCHEDULES if is_new or name not in NEEDS_TORCH_2_10]
 
 
 class Sendable(nn.Module):
@@ -115,7 +126,8 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
 
     Returns:
         losses (of the rank with the last stage, else empty), gradients (stage -> those of the last
-        step), events (of each step: label, start, end), resumed_at, seconds (of each step).
+        step), events (of each step: label, start, end), resumed_at, seconds (of each forward and
+        backward).
     """
     per_rank = _stages_per_rank(options)
     count = per_rank * rank.world_size
@@ -141,10 +153,10 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         start = time.perf_counter()
         with reproducible():
             loss = step_once(images.to(rank.device), targets.to(rank.device))
+        events.append([(event.action, event.start, event.end) for event in clock.events(rank.rank)])
+        seconds.append(time.perf_counter() - start)  # events are known when a GPU is done
         check_gradients(own)
         optimizer.step()
-        seconds.append(time.perf_counter() - start)
-        events.append([(event.action, event.start, event.end) for event in clock.events(rank.rank)])
         if loss is not None:
             losses.append(loss)
             if not options.quiet:
@@ -163,14 +175,21 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def list_by(schedule: str) -> str:
+    """Who wrote the list of actions that both engines run: "both", each its own, or one of them."""
+    if SCHEDULES[schedule][0] == ANY_ORDER:
+        return "ours"
+    return "both" if schedule in OUR_SCHEDULES else "torch"
+
+
 def make_step(
     stages: list[TracedStage], options: argparse.Namespace
 ) -> Callable[[Tensor, Tensor], float | None]:
     """One step with torch's engine: images and targets to the loss, where the last stage is."""
+    if options.schedule not in available_schedules():
+        raise ValueError(f"{options.schedule} needs torch 2.10; this is {torch.__version__}")
     name = SCHEDULES[options.schedule][0]
-    kind = getattr(pipelining.schedules, name, None)
-    if kind is None:
-        raise ValueError(f"torch {torch.__version__} has no {name}")
+    kind = getattr(pipelining.schedules, name)
     if options.batch_size % options.microbatches:
         raise ValueError(
             f"torch cuts a mini-batch into equal parts: {options.microbatches} micro-batches do "

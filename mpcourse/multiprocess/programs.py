@@ -18,6 +18,7 @@ PROGRAMS = {
     "speed": "speed",
     "unused": "unused",
     "ddp": "ddp",
+    "first-pipeline": "first_pipeline",
     "pipeline": "pipelining",
     "pipelines": "pipelines",
     "mesh": "mesh",

@@ -12,6 +12,7 @@ import torch
 
 from mpcourse.multiprocess.programs import parse
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.multiprocess.torchrun import option_words
 
 
 class Line(NamedTuple):
@@ -34,6 +35,11 @@ class Line(NamedTuple):
             return cls(words, *parse(shlex.split(words)))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def line(program: str, **options: Any) -> str:
+    """A command line: `line("gradients", repeats=2)` is "gradients --repeats 2"."""
+    return shlex.join([program, *option_words(options)])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

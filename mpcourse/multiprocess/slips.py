@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed import pipelining
-from torch.distributed.pipelining import PipelineStage
 
 from mpcourse.multiprocess.pipeline_work import make_batches, make_net, work_options
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.torch_stage import PipelineStage
 
 MICROBATCHES = 4
 SUM = nn.CrossEntropyLoss(reduction="sum")
@@ -25,21 +25,21 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """Return, per use and layer of this rank: its gradient over the uncut net's, or None.
 
     Returns:
-        summed: The samples' losses are added up, and the engine is not told so.
-        summed and said: It is told, by `scale_grads=False`.
-        headless: Under a schedule that splits the backward, the first stage has no parameters.
-        headed: It has some.
+        sum: The samples' losses are added up, and the engine is not told so.
+        sum, scale_grads=False: It is told.
+        cut before layer 1: The backward is split, and the first stage has no parameters.
+        cut before layer 2: It has some.
     """
     gpipe, split = pipelining.ScheduleGPipe, pipelining.ScheduleInterleavedZeroBubble
     mean, ranks = nn.CrossEntropyLoss(), rank.world_size
-    short, long = [3], [1, 3, 5]
+    halves = [3]  # a cut before layer 3: two stages
     if ranks != 2:
         raise ValueError(f"this program takes 2 processes; got {ranks}")
     return {
-        "summed": _ratios(rank, short, SUM, gpipe),
-        "summed and said": _ratios(rank, short, SUM, gpipe, scale_grads=False),
-        "headless": _ratios(rank, long, mean, split),
-        "headed": _ratios(rank, [2, 3, 5], mean, split),
+        "sum": _ratios(rank, halves, SUM, gpipe),
+        "sum, scale_grads=False": _ratios(rank, halves, SUM, gpipe, scale_grads=False),
+        "cut before layer 1": _ratios(rank, [1, 3, 5], mean, split),
+        "cut before layer 2": _ratios(rank, [2, 3, 5], mean, split),
     }
 
 

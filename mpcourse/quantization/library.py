@@ -49,10 +49,12 @@ def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Mod
     """
     linear_layers(model)
     library = _torchao()
-    name = "Int8WeightOnlyConfig" if weight_only else "Int8DynamicActivationInt8WeightConfig"
     plain = permanent_copy(model)
     with _quiet():
-        library.quantize_(plain, getattr(library, name)())
+        config = library.Int8DynamicActivationInt8WeightConfig()
+        if weight_only:
+            config = library.Int8WeightOnlyConfig()
+        library.quantize_(plain, config)  # in place
     return plain
 
 

@@ -1,6 +1,7 @@
 """A place for a guess, held against the answer later (all pages)."""
 
 import re
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -28,7 +29,8 @@ class Prediction(ipywidgets.VBox):
         """Show the guess beside the answer; typing another guess changes what is shown.
 
         Args:
-            answer: The right answer; its numbers, in order, are held against those of the guess.
+            answer: The right answer; its numbers, in order, are held against those of the guess,
+                which may have fractions (1/2, half) and decimal commas.
             within: How far off a guess may be, as a share of each number (0.1: a tenth).
         """
         return Comparison(self, str(answer), within)
@@ -55,9 +57,12 @@ class Comparison(ipywidgets.HTML):
         return f"Your guess: {guess}. Answer: {self.answer} ({verdict})."
 
     def _agrees(self, guess: str) -> bool:
-        guessed, right = _numbers(guess), _numbers(self.answer)
+        right = _numbers(self.answer)
         if not right:
             return _words(guess) == _words(self.answer)
+        return any(self._near(guessed, right) for guessed in _readings(guess))
+
+    def _near(self, guessed: list[float], right: list[float]) -> bool:
         share = self.within + 1e-9  # 1.1 is a tenth off 1, whatever floats say
         near = [abs(g - r) <= share * abs(r) for g, r in zip(guessed, right, strict=False)]
         return len(guessed) == len(right) and all(near)
@@ -70,14 +75,25 @@ class Comparison(ipywidgets.HTML):
 
 
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
+DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
+NO_MEANING = ("a", "an", "the", "torch")  # torch.compile is compile
 
 
 def _numbers(words: str) -> list[float]:
     return [float(number) for number in NUMBER.findall(words)]  # 3-3-1 has dashes, no minus
 
 
+def _readings(guess: str) -> Iterator[list[float]]:
+    """The numbers that a guess may mean: 1/2 and 0,5 are two numbers, or a half."""
+    yield _numbers(guess)
+    named = re.sub(r"\bhalf\b", "1/2", guess.casefold())
+    yield _numbers(FRACTION.sub(lambda found: str(int(found[1]) / int(found[2])), named))
+    yield _numbers(DECIMAL_COMMA.sub(".", guess))
+
+
 def _words(words: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", words.casefold()) if word not in ("a", "an", "the")]
+    return [word for word in re.findall(r"\w+", words.casefold()) if word not in NO_MEANING]
 
 
 def predict(prompt: str) -> Prediction:

@@ -6,16 +6,17 @@ import torch
 def my_all_reduce(tensor, rank, count, send, recv):
     """Two rounds of count - 1 steps: add what arrives, then replace by what arrives.
 
-    In step s of the first round rank r sends chunk r - s, to which it has added in the step before,
-    so a sum grows as it goes round. After that round rank r has the whole sum of chunk r + 1. The
-    second round hands the whole sums on, and the division comes last.
+    In step s = 1, 2, … rank r sends chunk r - s + 1, which has arrived in the step before, and gets
+    chunk r - s. In the first round it adds what arrives, so a sum grows as it goes round; then it
+    has the whole sum of chunk r + 1. The second round hands the whole sums on, and the division
+    comes last.
     """
     chunks = tensor.tensor_split(count)  # views: changing a chunk changes the tensor
-    for step in range(count - 1):
-        send(chunks[(rank - step) % count], (rank + 1) % count)
-        chunks[(rank - step - 1) % count].add_(recv((rank - 1) % count))
-    for step in range(count - 1):
-        send(chunks[(rank + 1 - step) % count], (rank + 1) % count)
+    for step in range(1, count):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
+        chunks[(rank - step) % count].add_(recv((rank - 1) % count))
+    for step in range(count, 2 * count - 1):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
         chunks[(rank - step) % count].copy_(recv((rank - 1) % count))
     return tensor / count
 

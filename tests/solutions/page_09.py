@@ -1,8 +1,8 @@
-"""Solutions of page 09: a mesh, torch's notation for schedules, where a killed run goes on."""
+"""Solutions of page 09: a mesh, torch's columns, a killed run, which parallelism goes where."""
 
 import re
 
-from mpcourse.actions import Action, makes, needs
+from mpcourse.actions import makes, needs
 
 
 def my_partners(rank, data, pipeline):
@@ -39,19 +39,6 @@ def my_columns(schedule, num_stages):
     return rows
 
 
-def my_actions(columns):
-    """Drop the empty cells, since a device waits by itself, and read the three parts of each text.
-
-    The letter stands between two numbers of any length. So the text is split at the letter, not
-    after one digit.
-    """
-    schedule = []
-    for row in columns:
-        parts = [re.fullmatch(r"(\d+)([FBIW])(\d+)", text).groups() for text in row if text]
-        schedule.append([Action(int(stage), kind, int(index)) for stage, kind, index in parts])
-    return schedule
-
-
 def my_resume_step(names, world_size):
     """For each rank the set of its complete steps, then what all sets share, then the largest.
 
@@ -64,3 +51,20 @@ def my_resume_step(names, world_size):
         if match:
             steps[int(match[1])].add(int(match[2]))
     return max(set.intersection(*steps), default=None)
+
+
+def my_dimensions(lacking, links):
+    """Take what the table says, DDP for what is left, and hand out the links by speed.
+
+    `often` lists the four by how often something crosses. The dimensions are sorted by speed, so
+    the rarest gets the slowest links. Where a dimension stands does not matter, only its links.
+    """
+    takes = {"all layers": "pipeline", "weights": "fsdp", "one layer": "tensor"}
+    often = ["ddp", "pipeline", "fsdp", "tensor"]
+    names = [takes[what] for what in lacking]
+    names += ["ddp"] * (len(links) - len(names))
+    result = [None] * len(links)
+    slowest_first = sorted(range(len(links)), key=lambda dimension: links[dimension])
+    for dimension, name in zip(slowest_first, sorted(names, key=often.index), strict=True):
+        result[dimension] = name
+    return result
