@@ -1,8 +1,5 @@
 """All-reduce by hand, in buckets and by DDP: the right sums, bytes and gradients."""
 
-import argparse
-from typing import NamedTuple
-
 import pytest
 import torch
 from torch import distributed, nn
@@ -11,7 +8,8 @@ from mpcourse.models import conv_net
 from mpcourse.multiprocess import launch
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.collectives import all_reduce_ring
-from mpcourse.multiprocess.ddp import _sampler, digest
+from mpcourse.multiprocess.ddp import digest
+from mpcourse.multiprocess.first_ddp import LOADERS
 
 SIZES = [0, 2, 7, 3000]  # fewer numbers than ranks, a rest, as many for each
 
@@ -108,23 +106,25 @@ def test_the_gradients_of_all_ways_are_those_of_one_process():
 
 @pytest.mark.slow
 def test_ddp_needs_the_flag_when_a_parameter_is_not_used():
-    for result in launch("unused", on_line=None).results:
+    results = launch("unused", on_line=None).results
+    gradients = {flag: [each[flag]["gradient"] for each in results] for flag in ("without", "with")}
+    assert gradients["with"][0] == gradients["with"][1]
+    assert gradients["without"][0] != gradients["without"][1]  # the bucket never left
+    for result in results:
         assert [result["without"]["steps"], result["with"]["steps"]] == [1, 4]
         assert "find_unused_parameters=True" in result["without"]["said"]
         assert result["with"]["said"] == ""
 
 
-def test_without_a_sampler_every_rank_gets_all_samples():
-    options = argparse.Namespace(no_sampler=False, seed=0)
-    parts = [_sampler(range(10), Place(rank, 2), options) for rank in range(2)]
-    assert sorted([*parts[0], *parts[1]]) == list(range(10))
-    options.no_sampler = True
-    assert sorted(_sampler(range(10), Place(1, 2), options)) == list(range(10))
-
-
-class Place(NamedTuple):
-    rank: int
-    world_size: int
+@pytest.mark.slow
+def test_without_a_sampler_an_epoch_has_twice_the_steps():
+    words = "first-ddp --samples 64 --epochs 2"
+    programs = {loader: f"{words} --loader '{loader}'" for loader in LOADERS}
+    first, second = launch("several", programs=[*programs.values()], on_line=None).results
+    pairs = {loader: (first[line], second[line]) for loader, line in programs.items()}
+    assert [len(a["losses"]) for a, _ in pairs.values()] == [4, 8, 8]
+    assert [a["losses"] == b["losses"] for a, b in pairs.values()] == [False, False, True]
+    assert all(a["digest"] == b["digest"] for a, b in pairs.values())
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=4000, help="of the training set")
     parser.add_argument("--test-samples", type=int, default=1000, help="of the test set")
     parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--no-sampler", action="store_true", help="all ranks get all the samples")
     parser.add_argument("--checkpoints", help="a folder; the run goes on from what is in it")
     parser.add_argument("--save-every", type=int, default=1, help="steps")
 
@@ -44,7 +43,7 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """
     train, test = load_mnist()
     train = Subset(train, range(min(options.samples, len(train))))
-    sampler = _sampler(train, rank, options)
+    sampler = DistributedSampler(train, seed=options.seed)
     loader = DataLoader(train, options.batch_size, sampler=sampler)
 
     net = conv_net().to(rank.device)
@@ -112,12 +111,6 @@ def train_step(
     loss.backward()
     optimizer.step()
     return loss.item()
-
-
-def _sampler(train: Subset, rank: Rank, options: argparse.Namespace) -> DistributedSampler:
-    """Which samples this rank gets: its part of them, or with --no-sampler all."""
-    count, index = (1, 0) if options.no_sampler else (rank.world_size, rank.rank)
-    return DistributedSampler(train, num_replicas=count, rank=index, seed=options.seed)
 
 
 def _batches(

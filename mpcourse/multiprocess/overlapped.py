@@ -2,7 +2,6 @@
 
 import argparse
 import copy
-import statistics
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -30,9 +29,9 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """Run the same backward twice: all gradients in one bucket, and a bucket per layer.
 
     Returns:
-        For "one bucket" and "a bucket per layer": seconds (backward and all-reduce, the median),
-        rows (what ran when, in the last repeat) and largest (the difference between the two
-        gradients).
+        For "one bucket" and "a bucket per layer": seconds (backward and all-reduce) and rows (what
+        ran when) of the repeat in the middle, by its seconds. And largest (the difference between
+        the two gradients).
     """
     width = options.width
     layers = [nn.Linear(width, width, bias=False) for _ in range(options.layers)]
@@ -44,9 +43,10 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     gradients = []
     for way, bucket_bytes in sizes.items():
         traced = _Traced(copy.deepcopy(net), bucket_bytes, rank.device)
-        seconds = [traced.step(batch) for _ in range(options.repeats)]
+        steps = [(traced.step(batch), traced.rows()) for _ in range(options.repeats)]
         gradients.append([parameter.grad for parameter in traced.net.parameters()])
-        results[way] = {"seconds": statistics.median(seconds), "rows": traced.rows()}
+        seconds, rows = sorted(steps)[(len(steps) - 1) // 2]
+        results[way] = {"seconds": seconds, "rows": rows}
         traced.close()
     pairs = zip(*gradients, strict=True)
     largest = max((a - b).abs().max().item() for a, b in pairs)
@@ -59,9 +59,7 @@ class _Traced:
     def __init__(self, net: nn.Module, bucket_bytes: int, device: torch.device) -> None:
         self.net, self._device = net, device
         self._buckets = BucketedGradients(net, bucket_bytes, on_sent=self._on_sent)
-        self._waiting = ThreadPoolExecutor(
-            1
-        )  # waits for each request, so that the backward need not
+        self._waiting = ThreadPoolExecutor(1)  # waits for requests; the backward need not
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._marks: list[tuple[Any, Future]] = []
 
@@ -105,7 +103,7 @@ class _Traced:
             torch.cuda.synchronize(self._device)
 
     def rows(self) -> list[Row]:
-        """What ran when in the last step; a bucket's backward begins where the last one's ended."""
+        """What ran when in the last step; one bucket's backward begins where another's ended."""
         rows: list[Row] = []
         before = 0.0
         for index, (sent, ended) in enumerate(self._marks):

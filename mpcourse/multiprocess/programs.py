@@ -17,6 +17,7 @@ PROGRAMS = {
     "overlap": "overlapped",
     "speed": "speed",
     "unused": "unused",
+    "first-ddp": "first_ddp",
     "ddp": "ddp",
     "first-pipeline": "first_pipeline",
     "pipeline": "pipelining",

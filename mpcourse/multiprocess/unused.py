@@ -31,7 +31,8 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """Try four steps without `find_unused_parameters` and with it.
 
     Returns:
-        without, with: steps (how many went well) and said (by DDP, at the one that failed).
+        without, with: steps (how many went well), said (by DDP, at the one that failed) and
+        gradient (of the trunk's weight after the first step: this rank's own, or the average).
     """
     return {"without": _train(rank, find=False), "with": _train(rank, find=True)}
 
@@ -39,12 +40,16 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
 def _train(rank: Rank, *, find: bool) -> dict[str, Any]:
     net = TwoBranches().to(rank.device)
     model = DistributedDataParallel(net, find_unused_parameters=find)
-    rows = torch.randn(8, 4, device=rank.device)
+    rows = torch.randn(8, 4).to(rank.device) + rank.rank
+    gradients = []
+    said = ""
     for step, branch in enumerate((0, 1, 0, 1)):
         rank.at("forward", step)
         try:
             model(rows, branch).mean().backward()
         except RuntimeError as error:
-            return {"steps": step, "said": str(error)}
+            said = str(error)
+            break
+        gradients.append(net.trunk.weight.grad.tolist())
         model.zero_grad()
-    return {"steps": 4, "said": ""}
+    return {"steps": len(gradients), "said": said, "gradient": gradients[0]}
