@@ -1,4 +1,4 @@
-"""What is wrong with a schedule written in columns, as torch draws it (page 09)."""
+"""What is wrong with a schedule written in columns of time (page 09)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def columns_problem(rows: Any, schedule: Schedule, num_stages: int) -> str | Non
         if any(entry is None for entry in row):
             return 'None stands where a device waits; in the text it is an empty cell, "".'
         if any(isinstance(entry, Action) for entry in row):
-            return "The rows hold Actions; torch's text is asked for: str(action)."
+            return "The rows hold Actions; their text is asked for: str(action)."
         wanted = [str(action) for action in actions]
         found = [entry for entry in row if entry != ""]
         if found != wanted:

@@ -1,4 +1,4 @@
-"""Checks of page 09: ranks on a mesh, torch's columns, a killed run, which parallelism where."""
+"""Checks of page 09: ranks on a mesh, columns of time, a killed run, which parallelism where."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -111,7 +111,7 @@ def check_columns(attempt: Callable[[Schedule, int], list[list[str]]]) -> Verdic
         problem = problem or columns_problem(result, schedule, stages)
         if problem:
             return not_yet([*lines, problem], WHERE_COLUMNS)
-    return correct("torch could draw these: nobody starts before what it needs, or later.")
+    return correct("Nobody starts before what it needs, or later.")
 
 
 def check_dimensions(attempt: Callable[[list[str], list[float]], list[str]]) -> Verdict:

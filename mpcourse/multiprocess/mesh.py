@@ -8,8 +8,8 @@ import argparse
 from typing import Any
 
 import torch
-from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mpcourse.multiprocess.pipeline_work import add_work_options, cut, make_batches, make_net
 from mpcourse.multiprocess.pipelining import (
@@ -39,17 +39,12 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         replica and place (the coordinates on the mesh), losses (means over the replicas, where the
         last stage is), gradients (stage -> averaged, of the last step), events (of the last step).
     """
-    mesh = _mesh(rank, options)
+    mesh = make_mesh(rank, options)
     replica, place = mesh.get_coordinate()
-    across, along = mesh["data"].get_group(), mesh["pipeline"].get_group()
-    depth = mesh["pipeline"].size()
-    per_rank = SCHEDULES[options.schedule][1]
-    stages = cut(make_net(options), depth * per_rank)
-    mine = stages_of(options.schedule, place, depth, per_rank)
-    own = nn.ModuleDict({str(index): stages[index] for index in mine}).to(rank.device)
+    stages = own_stages(rank, options, mesh["pipeline"])
+    own = nn.ModuleList([stage.submod for stage in stages])
     optimizer = torch.optim.SGD(own.parameters(), lr=options.learning_rate)
-    traced = [TracedStage(own[str(i)], i, len(stages), rank, group=along) for i in mine]
-    step_once = make_step(traced, options)
+    step_once = make_step(stages, options)
 
     losses = []
     whole = argparse.Namespace(**vars(options))
@@ -58,17 +53,16 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         part = slice(replica * options.batch_size, (replica + 1) * options.batch_size)
         rank.at("step", step)
         optimizer.zero_grad()
-        clock = new_clock(traced)
+        clock = new_clock(stages)
         loss = step_once(images[part].to(rank.device), targets[part].to(rank.device))
         check_gradients(own)
         rank.at("all-reduce")
         for parameter in own.parameters():
-            distributed.all_reduce(parameter.grad, group=across)
-            parameter.grad /= options.replicas
+            average(parameter.grad, mesh["data"])
         if loss is not None:
-            total = torch.tensor(loss, device=rank.device, dtype=torch.float64)
-            distributed.all_reduce(total, group=across)
-            losses.append(total.item() / options.replicas)
+            shared = torch.tensor(loss, device=rank.device, dtype=torch.float64)
+            average(shared, mesh["data"])
+            losses.append(shared.item())
             if replica == 0:
                 rank.say(f"step {step + 1} of {options.steps}: loss {losses[-1]:.3f}")
         optimizer.step()
@@ -76,14 +70,32 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         "replica": replica,
         "place": place,
         "losses": losses,
-        "gradients": {i: [p.grad.cpu() for p in own[str(i)].parameters()] for i in mine},
+        "gradients": {
+            stage.stage_index: [p.grad.cpu() for p in stage.submod.parameters()] for stage in stages
+        },
         "events": [(event.action, event.start, event.end) for event in clock.events(rank.rank)],
     }
 
 
-def _mesh(rank: Rank, options: argparse.Namespace) -> distributed.DeviceMesh:
+def make_mesh(rank: Rank, options: argparse.Namespace) -> DeviceMesh:
+    """All ranks in rows and columns: a row is a pipeline, a column has copies of one stage."""
     depth, rest = divmod(rank.world_size, options.replicas)
     if rest or not depth:
         raise ValueError(f"{rank.world_size} processes do not make {options.replicas} pipelines")
     shape, names = (options.replicas, depth), ("data", "pipeline")
     return init_device_mesh(rank.device.type, shape, mesh_dim_names=names)
+
+
+def own_stages(rank: Rank, options: argparse.Namespace, row: DeviceMesh) -> list[TracedStage]:
+    """This rank's part of the pipeline that is its row of the mesh."""
+    per_rank = SCHEDULES[options.schedule][1]
+    parts = cut(make_net(options), row.size() * per_rank)
+    mine = stages_of(options.schedule, row.get_local_rank(), row.size(), per_rank)
+    group = row.get_group()  # its neighbours are in the row, not among all ranks
+    return [TracedStage(parts[i].to(rank.device), i, len(parts), rank, group) for i in mine]
+
+
+def average(tensor: Tensor, column: DeviceMesh) -> None:
+    """Put the mean over the ranks of a column in place of each rank's own."""
+    distributed.all_reduce(tensor, group=column.get_group())  # a sum: gloo has no average
+    tensor /= column.size()

@@ -1,4 +1,4 @@
-"""Solutions of page 09: a mesh, torch's columns, a killed run, which parallelism goes where."""
+"""Solutions of page 09: a mesh, columns of time, a killed run, which parallelism goes where."""
 
 import re
 
