@@ -75,8 +75,12 @@ def variants(model: nn.Module, data: Data, budget: Budget) -> Iterator[Variant]:
         if bits < 8:
             yield "static", bits, lambda bits=bits: to_int8(model, ranges, bits=bits)
         yield "trained", bits, lambda bits=bits: to_int8(_tuned(model, data, budget, bits))
-    # without rounding, as long: what the extra epochs alone are worth
-    yield "float32, tuned", 32, lambda: _tuned(model, data, budget, None)
+    # without rounding, as long: what the extra epochs alone are worth, in floats and rounded
+    tuned = _tuned(model, data, budget, None)
+    own = calibrate(tuned, [data.all_train])
+    yield "float32, tuned", 32, lambda: tuned
+    for bits in budget.few_bits:
+        yield "tuned, static", bits, lambda bits=bits: to_int8(tuned, own, bits=bits)
 
 
 def _tuned(model: nn.Module, data: Data, budget: Budget, bits: int | None) -> nn.Module:

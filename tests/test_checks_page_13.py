@@ -9,7 +9,7 @@ import torch
 from solutions import page_13
 
 from mpcourse.checks import check_fake, check_payback, check_qparams
-from mpcourse.quantization import choose_qparams, fake_quantize
+from mpcourse.quantization import choose_qparams, fake_quantize, round_straight_through
 
 
 def said(verdict) -> str:
@@ -60,6 +60,15 @@ def fake_by_where(values, scale, largest):
     return inside + (rounded - inside).detach()
 
 
+def fake_clamped_first(values, scale, largest):
+    return round_straight_through((values / scale).clamp(-largest, largest)) * scale
+
+
+def fake_of_torch(values, scale, largest):
+    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, -largest, largest)
+    return found.double()
+
+
 def fake_of_the_course(values, scale, largest):
     bits = {127: 8, 3: 3, 7: 4, 1: 2}[largest]
     return fake_quantize(values, torch.tensor(scale), torch.tensor(0), bits=bits, symmetric=True)
@@ -79,12 +88,22 @@ def payback_by_numpy(startup, eager, compiled):
     return None if compiled >= eager else np.ceil(startup / (eager - compiled))
 
 
+def payback_by_ceil(startup, eager, compiled):
+    return None if compiled >= eager else math.ceil(startup / (eager - compiled))
+
+
+def fake_of_the_page(values, scale, largest):
+    return round_straight_through(values / scale).clamp(-largest, largest) * scale
+
+
 def test_other_right_answers_are_correct():
     assert check_qparams(qparams_by_tensors).state == "correct"
     assert check_qparams(lambda low, high: list(page_13.my_qparams(low, high))).state == "correct"
-    for attempt in (ByHand.apply, fake_by_where, fake_of_the_course):
+    by_hand = (ByHand.apply, fake_by_where, fake_clamped_first)
+    for attempt in (*by_hand, fake_of_torch, fake_of_the_course, fake_of_the_page):
         assert check_fake(attempt).state == "correct"
     assert check_payback(payback_by_counting).state == "correct"
+    assert check_payback(payback_by_ceil).state == "correct"
     assert check_payback(payback_by_numpy).state == "correct"
 
 

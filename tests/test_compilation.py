@@ -13,6 +13,7 @@ from torch import nn
 from mpcourse.compilation import (
     FORMS,
     CompilerMissing,
+    CountingBackend,
     as_eager,
     by_compile,
     by_export,
@@ -105,11 +106,38 @@ class Forked(nn.Module):
 def test_tracing_freezes_an_if_and_export_refuses_it():
     sample = torch.ones(2, 2)
     form = by_torchscript(Forked(), sample)
-    assert any("Tracer" in line for line in form.said)
+    # the page cuts the sentence at " might": the rest may change
+    [told] = [line.split(" might")[0] for line in form.said if "boolean" in line]
+    assert told == "TracerWarning: Converting a tensor to a Python boolean"
     assert form.call(-sample).tolist() == [[0, 0], [0, 0]]  # wrong: the branch of the sample
     assert Forked()(-sample).tolist() == [[-2, -2], [-2, -2]]
     with pytest.raises(Exception, match=r"(?i)data-dependent|dynamic control flow"):
         by_export(Forked(), sample)
+
+
+def test_compile_breaks_its_graph_at_an_if_and_is_right_both_ways():
+    sample, backend = torch.ones(2, 2), CountingBackend()
+    torch.compiler.reset()
+    compiled = torch.compile(Forked(), backend=backend)
+    assert (compiled(sample) == 2).all()
+    assert backend.count == 2  # up to the `if`, and the branch
+    assert (compiled(-sample) == -2).all()
+    assert (compiled(sample) == 2).all()
+    assert backend.count == 3  # the other branch
+    torch.compiler.reset()
+
+
+class Cond(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.cond(rows.sum() > 0, lambda r: r + 1, lambda r: r - 1, (rows,))
+
+
+def test_export_takes_a_branch_that_is_written_as_cond():
+    sample = torch.ones(2, 2)
+    assert export_refusal(Cond(), sample) is None
+    call = load_exported(by_export(Cond(), sample).file)
+    assert (call(sample) == 2).all()
+    assert (call(-torch.ones(5, 2)) == -2).all()
 
 
 def test_a_refusal_is_one_sentence_and_nothing_is_logged(capfd, recwarn):
@@ -200,6 +228,16 @@ SIZES = (64, 64, 32, 16, 1, 17, 2)
 def test_compiles_when_the_batch_changes(dynamic: bool | None, expected: list[int]):
     batches = [torch.randn(size, 1, 28, 28) for size in SIZES]
     assert count_compiles(lenet_300_100(), batches, dynamic=dynamic) == expected
+
+
+def test_torch_stops_compiling_at_its_limit_and_answers_all_the_same(capfd, caplog):
+    limit = torch._dynamo.config.recompile_limit
+    batches = [torch.randn(size, 1, 28, 28) for size in range(2, limit + 5)]
+    counts = count_compiles(lenet_300_100(), batches, dynamic=False)
+    assert counts == [min(made, limit) for made in range(1, limit + 4)]
+    assert capfd.readouterr().err == ""
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert count_compiles(lenet_300_100(), batches)[-1] == 2
 
 
 def test_an_int8_net_is_one_graph_and_a_count_leaves_nothing_behind():

@@ -146,6 +146,7 @@ def test_a_line_over_bits_has_its_spread_and_says_where_it_is_from():
 
 
 TIMES = {"eager": (1.0, 0.01), "compile": (6.0, 0.005), "export": (2.0, 0.02)}
+SLIGHTLY_MORE = {"eager": (0.0, 0.75), "compile": (10.1, 0.5)}  # 40.4 calls
 
 
 def test_savings_are_calls_saved_less_the_start_up():
@@ -162,6 +163,12 @@ def test_savings_are_calls_saved_less_the_start_up():
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_title()) == ("log", "symlog", "measured here")
     assert ax.get_ylabel() == "seconds saved against eager"
     assert compiled.get_linestyle() != exported.get_linestyle()
+
+
+def test_the_legend_rounds_calls_up():
+    ax = plot_savings(SLIGHTLY_MORE, Figure().add_subplot())
+    [name] = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert name == "compile: pays back after 41 calls"
 
 
 def test_a_crossing_beyond_the_last_call_is_named_and_has_no_ring():

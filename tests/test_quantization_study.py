@@ -20,12 +20,13 @@ def test_a_seed_fixes_the_result_and_int8_loses_next_to_nothing(data: Data):
     assert first == again
     for net in ("dense", "pruned"):
         found = {(row["way"], row["bits"]): row for row in first if row["net"] == net}
-        assert len(found) == 8
+        assert len(found) == 9
         plain = found["float32", 32]
         for way in ("static", "dynamic", "static, per tensor"):
             assert abs(found[way, 8]["accuracy"] - plain["accuracy"]) <= 0.005
             assert found[way, 8]["bytes"] < plain["bytes"] / 3.8
-        assert found["trained", 2]["accuracy"] > found["static", 2]["accuracy"] + 0.02
+        for way in ("static", "tuned, static"):  # more epochs in floats do not replace rounding
+            assert found["trained", 2]["accuracy"] > found[way, 2]["accuracy"] + 0.02
 
 
 def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):

@@ -19,7 +19,8 @@ def check_qparams(attempt: Callable[[float, float], tuple[float, int]]) -> Verdi
 
     Args:
         attempt: Takes the smallest and the largest value, returns (scale, zero_point) for the
-            integers from -128 to 127; the range is widened to hold 0, and (0, 0) has scale 1.
+            integers from -128 to 127; the range is widened to hold 0, and zero_point is the integer
+            nearest to the one that makes low -128. For 0 and 0 it returns (1, -128).
     """
     ranges = [(-3.0, 1.0), (-0.7, 2.0), (0.0, 2.55), (2.0, 5.1), (-5.1, -2.0), (0.0, 0.0)]
     cases = [_qparams_case(low, high) for low, high in ranges]
@@ -90,11 +91,12 @@ def check_fake(attempt: Callable[[Tensor, float, int], Tensor]) -> Verdict:
     """Check `my_fake(values, scale, largest)`: its values and its gradient.
 
     Args:
-        attempt: Takes floats that need a gradient, a scale and the largest integer; returns the
-            floats that the integers from -largest to largest mean. The gradient is 1 where a value
-            is inside the range and 0 where it is clipped.
+        attempt: Takes floats that need a gradient, a scale (a float, without a gradient) and the
+            largest integer; returns the floats that the integers from -largest to largest mean.
+            The gradient is 0 where a value rounds to an integer beyond these, and 1 where it rounds
+            to one between them. Where it rounds to an end, either is right.
     """
-    # none that rounds to the last integer: there, float errors decide what is clipped
+    # none that rounds to an end: there, the gradient of clamp is 1 in older torch and 0 in newer
     cases = [
         _fake_case([0.1, -0.33], 0.25, 127),
         _fake_case([-0.9, -0.3, 0.1, 0.33, 0.6, 2.0], 0.25, 3),
@@ -171,9 +173,11 @@ def check_payback(attempt: Callable[[float, float, float], int | None]) -> Verdi
     """Check `my_payback(startup, eager, compiled)`: after how many calls compiling has paid.
 
     Args:
-        attempt: Takes seconds: of the start-up, of an eager call, of a compiled call. Returns the
-            smallest number of calls after which compiling has not cost more time; None: never.
+        attempt: Takes seconds: of compile's start-up beyond eager's (above 0), of an eager call, of
+            a compiled call. Returns the smallest number of calls after which compiling has not cost
+            more time; None: never.
     """
+    # where it comes out even, floats hold all numbers exactly
     numbers = [
         (10.0, 0.75, 0.5),
         (2.0, 0.75, 0.3),

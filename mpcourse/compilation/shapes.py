@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from mpcourse.compilation.forms import ready_copy
+from mpcourse.compilation.toolchain import only_errors
 
 
 class CountingBackend:
@@ -32,7 +33,9 @@ def count_compiles(
 ) -> list[int]:
     """Call a compiled model with one sample after the other and count.
 
-    torch's memory of what it has compiled is emptied before and afterwards.
+    torch's memory of what it has compiled is emptied before and afterwards. After
+    `torch._dynamo.config.recompile_limit` graphs of one piece of code, torch compiles no more:
+    samples that none of them fits run eagerly. Its warning of that is held back.
 
     Args:
         model: Any module that takes one tensor; copied, without masks, in evaluation mode.
@@ -47,7 +50,7 @@ def count_compiles(
     torch.compiler.reset()
     try:
         compiled = torch.compile(ready_copy(model), backend=backend, dynamic=dynamic)
-        with torch.no_grad():
+        with torch.no_grad(), only_errors("torch._dynamo.convert_frame"):
             for sample in samples:
                 compiled(sample)
                 counts.append(backend.count)

@@ -71,12 +71,19 @@ def refuse_without_compiler(place: str) -> None:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Hold back what the compiler's parts say on stderr when they start; errors still come."""
-    logger = logging.getLogger("torch.utils.cpp_extension")
+    # "No CUDA runtime is found", beside a torch built for CUDA
+    with only_errors("torch.utils.cpp_extension"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="dynamo_pgo")  # its cache is off, as asked
+        yield
+
+
+@contextlib.contextmanager
+def only_errors(name: str) -> Iterator[None]:
+    """Hold back what the logger of this name says, but for its errors."""
+    logger = logging.getLogger(name)
     level = logger.level
-    logger.setLevel(logging.ERROR)  # "No CUDA runtime is found", beside a torch built for CUDA
+    logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="dynamo_pgo")  # its cache is off, as asked
-            yield
+        yield
     finally:
         logger.setLevel(level)

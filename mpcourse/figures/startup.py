@@ -1,5 +1,6 @@
 """Start-up against steady state: the time saved after so many calls (page 13)."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ def plot_savings(
     """Plot the seconds that each name has saved against the first one, over the number of calls.
 
     Both axes are logarithmic, the upright one within a second of 0 linear. A ring marks where a
-    line crosses 0: there, the start-up has paid back, and the legend says after how many calls.
+    line crosses 0: there, what the start-up costs beyond the first name's has paid back, and the
+    legend says after how many calls: the smallest whole number that is enough.
 
     Args:
         times: Name -> seconds of the start-up and of each call; the first is compared with.
@@ -47,9 +49,9 @@ def plot_savings(
     for index, (name, (startup, call)) in enumerate(others):
         cost, gain = startup - own_startup, own_call - call
         crossing = cost / gain if cost > 0 and gain > 0 else None
-        words = name if crossing is None else f"{name}: pays back after {crossing:,.0f} calls"
+        paid = "" if crossing is None else f": pays back after {math.ceil(crossing):,} calls"
         style = {"color": device_colour(index), "linestyle": STYLES[index % len(STYLES)]}
-        ax.plot(calls, [each * gain - cost for each in calls], label=words, **style)
+        ax.plot(calls, [each * gain - cost for each in calls], label=name + paid, **style)
         if crossing is not None and 1 <= crossing <= most_calls:
             ax.plot([crossing], [0.0], "o", color=device_colour(index), fillstyle="none")
     ax.set_xscale("log")

@@ -39,11 +39,15 @@ def fake_quantize(
         symmetric: As for `integer_range`.
 
     Returns:
-        The same as quantize and dequantize give; differentiable in values.
+        The same as quantize and dequantize give. The gradient is 1 where a value rounds to an
+        integer of the range, its ends too, and 0 where it is clipped.
     """
     smallest, largest = integer_range(bits, symmetric=symmetric)
     integers = round_straight_through(values / scale) + zero_point
-    return (integers.clamp(smallest, largest) - zero_point) * scale
+    nearest = integers.detach().clamp(smallest, largest)
+    # not `integers.clamp`: its gradient at the ends themselves is 1 in older torch and 0 in newer
+    integers = torch.where(integers == nearest, integers, nearest)
+    return (integers - zero_point) * scale
 
 
 class FakeQuantizedLinear(nn.Linear):

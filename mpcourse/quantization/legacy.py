@@ -24,12 +24,7 @@ def to_int8_by_torch_ao(model: nn.Module) -> tuple[nn.Module, list[str]]:
     Raises:
         ValueError: No Linear layer, not on the CPU, or this torch has no kernels for it.
     """
-    layers = linear_layers(model)
-    places = {layer.weight.device.type for layer in layers.values()}
-    if places != {"cpu"}:
-        raise ValueError(f"torch.ao quantizes for the CPU only; the model is on {sorted(places)}")
-    if torch.backends.quantized.engine == "none":
-        raise ValueError("this torch was built without kernels for torch.ao's quantization")
+    _refuse_where_it_cannot_work(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         quantized = torch.ao.quantization.quantize_dynamic(
@@ -37,3 +32,11 @@ def to_int8_by_torch_ao(model: nn.Module) -> tuple[nn.Module, list[str]]:
         )
     said = [f"{each.category.__name__}: {str(each.message).splitlines()[0]}" for each in caught]
     return quantized, list(dict.fromkeys(said))
+
+
+def _refuse_where_it_cannot_work(model: nn.Module) -> None:
+    places = {layer.weight.device.type for layer in linear_layers(model).values()}
+    if places != {"cpu"}:
+        raise ValueError(f"torch.ao quantizes for the CPU only; the model is on {sorted(places)}")
+    if torch.backends.quantized.engine == "none":
+        raise ValueError("this torch was built without kernels for torch.ao's quantization")

@@ -24,7 +24,7 @@ def my_fake(values, scale, largest):
 
 
 def my_payback(startup, eager, compiled):
-    """Each call saves `eager - compiled`, and the savings have to add up to the start-up.
+    """Each call saves `eager - compiled`, and the savings have to add up to the extra start-up.
 
     Calls come whole, so round up: the floor of the negative number, negated. Where a compiled call
     is no faster, nothing is ever paid back.
