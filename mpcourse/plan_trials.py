@@ -8,12 +8,21 @@ from functools import partial
 import torch
 from torch import nn
 
-from mpcourse.cuts import cut_costs, measure_blocks
+from mpcourse.cuts import cut_costs, least_costs, measure_blocks
 from mpcourse.devices import Device
 from mpcourse.microbatch import microbatch_sizes
 from mpcourse.named_schedules import make_schedule
 from mpcourse.pipeline import Pipeline
-from mpcourse.plans import NUM_DEVICES, Forecast, Plan, forecast, pruned, validate_plan
+from mpcourse.plans import (
+    NUM_DEVICES,
+    Forecast,
+    Plan,
+    block_work,
+    counted_costs,
+    forecast,
+    pruned,
+    validate_plan,
+)
 from mpcourse.simulate import Costs, simulate
 from mpcourse.studies import LOSS, Data
 from mpcourse.timeline import Timeline
@@ -154,21 +163,18 @@ def run_plan(plan: Plan, task: Task) -> PlanRun:
     return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))
 
 
-def simulate_from_clock(
-    plans: Mapping[str, Plan], task: Task, *, repeats: int = 15
-) -> dict[str, Timeline]:
-    """Simulate steps from the times of the blocks, measured on one device, all plans in turns.
+def clock_blocks(plans: Mapping[str, Plan], task: Task, *, repeats: int = 15) -> dict[str, Costs]:
+    """Time the blocks of each plan's pruned net on one device, with micro-batches of its size.
 
     In turns, and the shortest of many: else a slow moment of the machine meets one plan alone.
 
     Args:
-        plans: Name -> plan. Its mini-batch is cut into equal micro-batches, or nearly: all count
-            as the largest.
+        plans: Name -> plan. The largest of its micro-batches counts.
         task: What they are for.
         repeats: How often the blocks of each plan are timed; before each time they warm up once.
 
     Returns:
-        Name -> the simulated timeline, in seconds.
+        Name -> a forward and a backward per block, in seconds.
 
     Raises:
         TypeError, ValueError: As `validate_plan`, before anything runs.
@@ -179,12 +185,40 @@ def simulate_from_clock(
     rounds: list[dict[str, Costs]] = []
     for _ in range(repeats):
         rounds.append({name: measured() for name, measured in measurements.items()})
-    timelines = {}
-    for name, plan in plans.items():
-        costs = least_costs([each[name] for each in rounds])
-        schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
-        timelines[name] = simulate(schedule, cut_costs(costs, plan.cut))
-    return timelines
+    return {name: least_costs([each[name] for each in rounds]) for name in plans}
+
+
+def simulate_costs(plan: Plan, costs: Costs) -> Timeline:
+    """The step of a plan whose blocks cost this for every micro-batch, in the unit of the costs."""
+    schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
+    return simulate(schedule, cut_costs(costs, plan.cut))
+
+
+def clock_price(task: Task, *, repeats: int = 15) -> float:
+    """What a block of the whole net costs besides its samples, each way, by the clock.
+
+    A micro-batch of one sample and one of a quarter of a mini-batch give the time of a sample, and
+    so what is left for none. It is the mean over all blocks, there and back.
+
+    Args:
+        task: Its net is timed, on its first device.
+        repeats: As for `clock_blocks`.
+
+    Returns:
+        Millions of multiply-adds, as `BLOCK_PRICE`. On a device so quick that the larger
+        micro-batch takes less than 1% longer, it is the price at 1%: in truth it is higher.
+    """
+    plans = [Plan(1, num_microbatches=count) for count in (task.batch_size, 4)]
+    timed = clock_blocks(dict(zip(("one", "more"), plans, strict=True)), task, repeats=repeats)
+    one, more = (sum([*costs.forward, *costs.backward]) for costs in timed.values())
+    work = block_work(task.net, task.data.all_train[0][:1].cpu())
+    counted = []
+    for plan in plans:
+        size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
+        free = counted_costs(work, size, price=0.0)
+        counted.append(sum([*free.forward, *free.backward]))
+    per_second = (counted[1] - counted[0]) / max(more - one, one / 100)
+    return (one * per_second - counted[0]) / (2 * len(work))
 
 
 def _blocks_of(plan: Plan, task: Task) -> Callable[[], Costs]:
@@ -194,18 +228,6 @@ def _blocks_of(plan: Plan, task: Task) -> Callable[[], Costs]:
     rows = [tensor[:size] for tensor in task.data.all_train]
     slim = pruned(task.net, plan.keep)
     return partial(measure_blocks, slim, *rows, LOSS, task.devices[0], warmup=1, repeats=1)
-
-
-def least_costs(measured: Sequence[Costs]) -> Costs:
-    """The shortest time of each block, out of several measurements of the same blocks.
-
-    What disturbs an action makes it longer, never shorter: the shortest was disturbed least.
-
-    Args:
-        measured: One or more, each with a forward and a backward per block.
-    """
-    rows = [[each.forward for each in measured], [each.backward for each in measured]]
-    return Costs(*([min(times) for times in zip(*row, strict=True)] for row in rows))
 
 
 def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:

@@ -26,7 +26,9 @@ from mpcourse.timeline import Timeline
 
 NUM_DEVICES = 2
 SCHEDULES = ("naive", "gpipe", "1f1b")
-BLOCK_PRICE = 3.0  # what a block costs besides its samples, each way: starting its kernels
+# What a block costs besides its samples, each way: starting its kernels. A round guess for a CPU
+# core, so that counts are the same everywhere; `plan_trials.clock_price` measures it.
+BLOCK_PRICE = 3.0
 
 
 @dataclass(frozen=True)
@@ -134,32 +136,36 @@ def block_work(net: nn.Sequential, image: Tensor) -> list[float]:
     return work
 
 
-def counted_costs(work: Sequence[float], size: int) -> Costs:
+def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) -> Costs:
     """What each block costs for a micro-batch, in millions of multiply-adds.
 
     The backward does the forward's work twice: for the gradient of the input, and for that of the
     weights. Nobody needs the gradient of the images, so the first block's does it once. Each way
-    costs `BLOCK_PRICE` besides, however small the micro-batch.
+    costs the price besides, however small the micro-batch.
 
     Args:
         work: One number per block, as `block_work` counts them.
         size: Samples of the micro-batch.
+        price: Of a block, each way, in millions of multiply-adds.
     """
     there = [each * size for each in work]
     back = [there[0], *(2 * each for each in there[1:])]
-    return Costs(*([BLOCK_PRICE + time for time in row] for row in (there, back)))
+    return Costs(*([price + time for time in row] for row in (there, back)))
 
 
-def simulate_plan(plan: Plan, work: Sequence[float], batch_size: int) -> Timeline:
+def simulate_plan(
+    plan: Plan, work: Sequence[float], batch_size: int, price: float = BLOCK_PRICE
+) -> Timeline:
     """The step of a plan, from the work of the blocks that its pruning leaves.
 
     Args:
         plan: Its cut, schedule and number of micro-batches count.
         work: One number per block.
         batch_size: Samples of a mini-batch.
+        price: As for `counted_costs`.
     """
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
-    costs = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
+    costs = [cut_costs(counted_costs(work, size, price), plan.cut) for size in sizes]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
 

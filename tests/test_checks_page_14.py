@@ -6,7 +6,7 @@ import pytest
 import torch
 from solutions import page_14
 
-from mpcourse.checks import check_new_cut, check_pipeline_speedup, check_plan
+from mpcourse.checks import check_new_cut, check_pipeline_speedup, check_plan, plan_target
 from mpcourse.checks import page_14 as checks_module
 from mpcourse.devices import get_devices
 from mpcourse.models import deep_conv_net
@@ -53,9 +53,26 @@ def by_dynamic_programming(work, keep):
     return balanced_bounds(left_of(work, keep), 2)[1]
 
 
+def by_sums_from_behind(work, keep):
+    """Other sums, other roundings: what is equally good must stay so."""
+    left = left_of(work, keep)
+    behind = [sum(reversed(left[cut:])) for cut in range(len(left))]
+    busier = [max(behind[0] - behind[cut], behind[cut]) for cut in range(1, len(left))]
+    return 1 + busier.index(min(busier))
+
+
 def test_other_right_answers_are_correct():
     assert check_pipeline_speedup(simulated).state == "correct"
     assert check_new_cut(by_dynamic_programming).state == "correct"
+    assert check_new_cut(by_sums_from_behind).state == "correct"
+
+
+def test_no_sum_of_a_new_cut_is_rounded():
+    def exactly(work, keep):
+        assert all(float(32 * each).is_integer() for each in left_of(work, keep))
+        return page_14.my_new_cut(work, keep)
+
+    assert check_new_cut(exactly).state == "correct"
 
 
 def ratios(before, after):
@@ -144,6 +161,20 @@ def test_the_solution_and_our_own_plan_keep_all_limits_and_are_scored(task):
     assert "Score 100," in ours.lines[0]
     narrower = Plan(5, "1f1b", 7, dict.fromkeys(BLOCKS, 0.375))
     assert check_plan(narrower, task).state == "correct"
+
+
+def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
+    ours, longest = plan_target(task)
+    assert ours == task.forecast(checks_module.our_plan(task)).timeline.makespan
+    plan = Plan(5, "1f1b", 9, HALF)
+    step = task.forecast(plan).timeline.makespan
+    assert ours < step <= longest
+    verdict = check_plan(plan, task)
+    assert verdict.state == "correct"
+    assert f"Score {100 * ours / step:.0f}," in verdict.lines[0]
+    monkeypatch.setattr(checks_module, "SLACK", 0.999 * step / ours)
+    words = f"ours takes {ours:,.0f}, and {0.999 * step:,.0f} will do"
+    assert words in said(check_plan(plan, task))
 
 
 HALF = dict.fromkeys(BLOCKS, 0.5)

@@ -12,6 +12,7 @@ from torchvision.models import resnet18, resnet50
 from mpcourse.cuts import (
     crossing_bytes,
     cut_costs,
+    least_costs,
     measure_blocks,
     one_device_schedule,
     shares_before,
@@ -120,6 +121,11 @@ def test_steps_before_the_clock_counts_do_not_count():
 
     assert measured([SlowAtFirst(0, 0)], warmup=0, repeats=1).forward[0] >= 0.3
     assert measured([SlowAtFirst(0, 0)], warmup=1, repeats=1).forward[0] < 0.3
+
+
+def test_the_shortest_time_of_each_block_is_taken():
+    measured = [Costs([1, 9], [5, 6]), Costs([2, 1], [5, 8]), Costs([7, 2], [1, 7])]
+    assert least_costs(measured) == Costs([1, 1], [1, 6])
 
 
 @pytest.mark.parametrize(("warmup", "repeats"), [(-1, 1), (0, 0)])

@@ -23,7 +23,7 @@ from mpcourse.checks.page_09 import check_columns, check_dimensions, check_partn
 from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
 from mpcourse.checks.page_12 import check_cubic, check_keep, check_proximal, check_remove
 from mpcourse.checks.page_13 import check_fake, check_payback, check_qparams
-from mpcourse.checks.page_14 import check_new_cut, check_pipeline_speedup, check_plan
+from mpcourse.checks.page_14 import check_new_cut, check_pipeline_speedup, check_plan, plan_target
 from mpcourse.checks.verdict import Verdict
 
 __all__ = [
@@ -75,4 +75,5 @@ __all__ = [
     "check_stuck",
     "check_time",
     "check_used_share",
+    "plan_target",
 ]
