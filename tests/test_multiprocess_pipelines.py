@@ -22,6 +22,7 @@ from mpcourse.multiprocess.pipeline_work import (
 )
 from mpcourse.multiprocess.pipelining import SCHEDULES, available_schedules, list_by, make_step
 from mpcourse.multiprocess.several import line
+from mpcourse.multiprocess.slips import REFUSED
 from mpcourse.named_schedules import make_schedule
 from mpcourse.simulate import Costs, simulate
 
@@ -158,7 +159,4 @@ def test_several_programs_in_one_start_and_what_goes_wrong_in_silence():
     assert slips["sum"] == dict.fromkeys(("1", "3", "5"), 0.25)
     assert slips["sum, scale_grads=False"] == right
     assert slips["cut before layer 2"] == right
-    assert slips["cut before layer 1"]["1"] in (
-        None,
-        1.0,
-    )  # lost in torch 2.15; a later one may mend it
+    assert slips["cut before layer 1"]["1"] in (None, REFUSED, 1.0)  # in torch 2.15, 2.12, 2.9

@@ -74,6 +74,8 @@ def quietly() -> Iterator[None]:
     # "No CUDA runtime is found", beside a torch built for CUDA
     with only_errors("torch.utils.cpp_extension"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="dynamo_pgo")  # its cache is off, as asked
+        # a part of the compiler itself uses it in some versions of torch
+        warnings.filterwarnings("ignore", message=".torch.jit.script_method. is deprecated")
         yield
 
 

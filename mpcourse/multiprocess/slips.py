@@ -1,11 +1,12 @@
-"""Two uses of torch's engine that raise nothing, and whose gradients are wrong (page 09)."""
+"""Two uses of torch's engine whose gradients are wrong, mostly without an error (page 09)."""
 
 import argparse
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed import pipelining
 
 from mpcourse.multiprocess.pipeline_work import make_batches, make_net, work_options
@@ -13,6 +14,8 @@ from mpcourse.multiprocess.rank import Rank
 from mpcourse.torch_stage import PipelineStage
 
 MICROBATCHES = 4
+REFUSED = "refused"  # in place of a ratio, where this torch raises
+NEIGHBOUR_S = 5.0  # how long a rank waits for one that was refused
 SUM = nn.CrossEntropyLoss(reduction="sum")
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,7 +30,8 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     Returns:
         sum: The samples' losses are added up, and the engine is not told so.
         sum, scale_grads=False: It is told.
-        cut before layer 1: The backward is split, and the first stage has no parameters.
+        cut before layer 1: The backward is split, and the first stage has no parameters. Torch
+            loses a gradient, refuses, or is right: that depends on its version.
         cut before layer 2: It has some.
     """
     gpipe, split = pipelining.ScheduleGPipe, pipelining.ScheduleInterleavedZeroBubble
@@ -38,13 +42,31 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "sum": _ratios(rank, halves, SUM, gpipe),
         "sum, scale_grads=False": _ratios(rank, halves, SUM, gpipe, scale_grads=False),
-        "cut before layer 1": _ratios(rank, [1, 3, 5], mean, split),
+        "cut before layer 1": _ratios_or_refused(rank, [1, 3, 5], mean, split),
         "cut before layer 2": _ratios(rank, [2, 3, 5], mean, split),
     }
 
 
+def _ratios_or_refused(
+    rank: Rank, cuts: list[int], loss_fn: Loss, kind: Callable[..., Any]
+) -> dict[str, float | str | None]:
+    """Like `_ratios`, in a group of its own: one rank may be refused, and the other wait for it."""
+    group = distributed.new_group(timeout=timedelta(seconds=NEIGHBOUR_S))
+    try:
+        return _ratios(rank, cuts, loss_fn, kind, group)
+    except RuntimeError:
+        return {layer: REFUSED for layer in ("1", "3", "5")}
+    finally:
+        distributed.barrier()
+
+
 def _ratios(
-    rank: Rank, cuts: list[int], loss_fn: Loss, kind: Callable[..., Any], **told: Any
+    rank: Rank,
+    cuts: list[int],
+    loss_fn: Loss,
+    kind: Callable[..., Any],
+    group: distributed.ProcessGroup | None = None,
+    **told: Any,
 ) -> dict[str, float | None]:
     """One step of the MNIST net, cut before the layers `cuts`: layer -> ratio of the lengths."""
     options = work_options(batch_size=32, steps=1, double=True)
@@ -55,10 +77,10 @@ def _ratios(
 
     bounds = [0, *cuts, len(net)]
     own = range(rank.rank, len(cuts) + 1, rank.world_size)
-    stages = [
-        PipelineStage(net[bounds[i] : bounds[i + 1]], i, len(cuts) + 1, rank.device) for i in own
-    ]
-    one = len(cuts) + 1 == rank.world_size
+    parts = {i: net[bounds[i] : bounds[i + 1]] for i in own}
+    number = len(cuts) + 1
+    stages = [PipelineStage(each, i, number, rank.device, group=group) for i, each in parts.items()]
+    one = number == rank.world_size
     runner = kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss_fn, **told)
     has_last = stages[-1].is_last
     runner.step(*([images] if rank.rank == 0 else []), **({"target": targets} if has_last else {}))
