@@ -32,10 +32,11 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     output, wanted = net(rows), alone(rows)
     output.square().mean().backward()
     wanted.square().mean().backward()
-    gradient = net[0].weight.grad.full_tensor() - alone[0].weight.grad
+    pairs = zip(net.parameters(), alone.parameters(), strict=True)
+    gaps = [(part.grad.full_tensor() - whole.grad).abs().max().item() for part, whole in pairs]
     return {
         "whole": sum(parameter.numel() for parameter in alone.parameters()),
         "held": sum(parameter.to_local().numel() for parameter in net.parameters()),
         "output_error": (output - wanted).abs().max().item(),
-        "gradient_error": gradient.abs().max().item(),
+        "gradient_error": max(gaps),
     }
