@@ -283,3 +283,10 @@ def test_the_state_of_a_compiled_module_has_other_names():
         compiled = torch.compile(model, backend="eager")
     assert all(name.startswith("_orig_mod.") for name in compiled.state_dict())
     assert next(iter(model.state_dict())) == "fc1.weight"
+
+
+def test_only_what_torch_says_of_its_own_parts_is_held_back(recwarn):
+    with toolchain.quietly():
+        warnings.warn("`torch.jit.script_method` is deprecated. Please switch.", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(each.message) for each in recwarn] == ["something else"]

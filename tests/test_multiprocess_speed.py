@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from mpcourse.multiprocess import launch
+from mpcourse.multiprocess import launch, overlapped
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.programs import parse
 from mpcourse.multiprocess.rank import Rank
@@ -55,6 +55,33 @@ def test_one_bucket_is_sent_after_the_backward_and_many_beside_it(results):
                 assert each["seconds"] > 0
                 lanes = 1 + len(each["rows"]) // 2
                 Timeline.from_clock([Event(*row) for row in each["rows"]], lanes)
+
+
+class Repeats:
+    """In place of what is traced: repeats of 3, 1 and 2 seconds."""
+
+    def __init__(self, net, bucket_bytes, device):
+        self.net, self._left = net, [3.0, 1.0, 2.0]
+        for parameter in net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self, batch):
+        self._last = self._left.pop(0)
+        return self._last
+
+    def rows(self):
+        return [(0, "B0", 0.0, self._last)]
+
+    def close(self):
+        pass
+
+
+def test_the_repeat_in_the_middle_is_drawn(monkeypatch):
+    monkeypatch.setattr(overlapped, "_Traced", Repeats)
+    run, options = parse(["overlap", "--width", "4", "--rows", "2", "--repeats", "3"])
+    found = run(Rank(), options)
+    for way in ("one bucket", "a bucket per layer"):
+        assert found[way] == {"seconds": 2.0, "rows": [(0, "B0", 0.0, 2.0)]}
 
 
 @pytest.mark.slow

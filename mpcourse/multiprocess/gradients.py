@@ -18,10 +18,9 @@ from mpcourse.multiprocess.collectives import (
     all_reduce_star,
     broadcast_by_hand,
 )
-from mpcourse.multiprocess.ddp import digest
+from mpcourse.multiprocess.ddp import LOSS, digest
 from mpcourse.multiprocess.rank import Rank
 
-LOSS = nn.CrossEntropyLoss()
 Step = Callable[[Tensor, Tensor], Any]
 
 

@@ -15,7 +15,9 @@ from mpcourse.torch_stage import PipelineStage
 
 MICROBATCHES = 4
 REFUSED = "refused"  # in place of a ratio, where this torch raises
-NEIGHBOUR_S = 5.0  # how long a rank waits for one that was refused
+# How long a rank waits for one that was refused. Not under nccl: its limit ends the process, and
+# holds for its first connection, too.
+NEIGHBOUR = timedelta(seconds=15)
 SUM = nn.CrossEntropyLoss(reduction="sum")
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -51,13 +53,13 @@ def _ratios_or_refused(
     rank: Rank, cuts: list[int], loss_fn: Loss, kind: Callable[..., Any]
 ) -> dict[str, float | str | None]:
     """Like `_ratios`, in a group of its own: one rank may be refused, and the other wait for it."""
-    group = distributed.new_group(timeout=timedelta(seconds=NEIGHBOUR_S))
+    group = distributed.new_group(timeout=NEIGHBOUR if rank.backend == "gloo" else None)
     try:
-        return _ratios(rank, cuts, loss_fn, kind, group)
+        found = _ratios(rank, cuts, loss_fn, kind, group)
     except RuntimeError:
-        return {layer: REFUSED for layer in ("1", "3", "5")}
-    finally:
-        distributed.barrier()
+        found = dict.fromkeys(("1", "3", "5"), REFUSED)
+    distributed.barrier()  # one may be refused at once, the other after its wait
+    return found
 
 
 def _ratios(
