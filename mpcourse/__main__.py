@@ -1,4 +1,6 @@
-"""`python -m mpcourse lab | test | check | pages`: the front door of the course (page 00).
+"""`python -m mpcourse lab | test | check | pages`: the front door of the course.
+
+Page `start_here`.
 
 Needs nothing but Python. A Python that is too old gets a sentence, not a SyntaxError: this file has
 no syntax newer than Python 3.8, and it imports nothing before it has looked at the version.
@@ -30,7 +32,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from mpcourse.setup import COURSE, TESTS, SetupError, find_environment
+from mpcourse.front_door.setup import COURSE, TESTS, SetupError, find_environment
 
 FIRST_PAGE = "notebooks/00_start_here.ipynb"
 
@@ -152,19 +154,18 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
             message = NOTHING_INSTALLED.format(folder=environment.folder, problem=problem)
             raise SetupError(message)
         environment = find_environment(here=True)
-    status = environment.run("-m", "mpcourse.soundness")
+    status = environment.run("-m", "mpcourse.front_door.soundness")
     if status:
         environment.forget()
     return status
 
 
 def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.pages`, which runs the pages and saves them."""
+    """Hand over to `mpcourse.front_door.pages`, which runs the pages and saves them."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    return environment.run(
-        "-c", "from mpcourse import pages as p; import sys; sys.exit(p.main(sys.argv[1:]))", *rest
-    )
+    code = "import sys; from mpcourse.front_door.pages import main; sys.exit(main(sys.argv[1:]))"
+    return environment.run("-c", code, *rest)
 
 
 COMMANDS = {"lab": run_lab, "test": run_test, "check": run_check, "pages": run_pages}

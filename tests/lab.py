@@ -19,8 +19,8 @@ from typing import Any
 from nbformat import NotebookNode
 from playwright.sync_api import Page as Tab
 
-from mpcourse.page_format import ROOT
-from mpcourse.pages import read
+from mpcourse.front_door.page_format import ROOT
+from mpcourse.front_door.pages import read
 
 START_LIMIT_S = 90
 RUN_LIMIT_S = 300

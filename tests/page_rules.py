@@ -4,6 +4,7 @@ A rule takes a stored page and yields a sentence for each place that breaks it. 
 from 1, text and code together.
 """
 
+import functools
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mpcourse.page_format import (
+from mpcourse.front_door.page_format import (
     BADGES_MARK,
     KERNELSPEC,
     badges,
@@ -23,6 +24,7 @@ from mpcourse.page_format import (
     read_repository,
     to_text,
 )
+from mpcourse.front_door.pages import NOTEBOOKS
 
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
@@ -42,6 +44,9 @@ BANNED_CODE = re.compile(
     r"\b(?:interact|interactive_output|Output)\(|clear_output|tqdm\.auto|NBVAL_"
 )
 DEFINITION = re.compile(r"^\s*(?:async def|def|class)\s+\w", re.MULTILINE)
+PAGE_NUMBER = re.compile(r"\bpages? \d\d\b", re.IGNORECASE)
+LINK_TO_PAGE = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#{1,6} (.*?)\s*$", re.MULTILINE)
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 
 
@@ -250,6 +255,8 @@ def has_short_text_cells(page: Page) -> Iterator[str]:
 
 def has_short_code_cells(page: Page) -> Iterator[str]:
     for cell in page.code:
+        if cell.node.metadata.get("jupyter", {}).get("source_hidden"):
+            continue  # folded plumbing: nobody reads it who does not ask for it
         lines = len(cell.source.splitlines())
         limit = 12 if NOT_COMPARED & cell.tags else 20
         if lines > limit:
@@ -286,6 +293,36 @@ def has_a_check_after_every_exercise(page: Page) -> Iterator[str]:
     for cell, following in zip(page.code, [*page.code[1:], None], strict=True):
         if "exercise" in cell.tags and (following is None or "check" not in following.tags):
             yield f"{cell} is an exercise; the next code cell has to have the tag `check`"
+
+
+# Other pages
+
+
+def calls_pages_by_name(page: Page) -> Iterator[str]:
+    for cell in page.cells:
+        for match in PAGE_NUMBER.finditer(cell.source):
+            yield f"{cell} says {match[0]!r}: a number changes, link to the page by its name"
+
+
+def links_to_pages_and_headings_that_exist(page: Page) -> Iterator[str]:
+    for cell in page.texts:
+        for match in LINK_TO_PAGE.finditer(cell.source):
+            if not (NOTEBOOKS / match[1]).is_file():
+                yield f"{cell} links to {match[1]}, which is not there"
+            elif match[2] and match[2] not in anchors(NOTEBOOKS / match[1]):
+                yield f"{cell} links to {match[1]}#{match[2]}, a heading that is not there"
+
+
+@functools.cache
+def headings(path: Path) -> tuple[str, ...]:
+    """The headings of a stored page, without their signs."""
+    found = (HEADING.findall(FENCED.sub("", cell.source)) for cell in Page.load(path).texts)
+    return tuple(heading for cell in found for heading in cell)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link to a heading has behind its `#`, as JupyterLab makes it."""
+    return {heading.replace(" ", "-") for heading in headings(path)}
 
 
 # Words
@@ -330,6 +367,8 @@ RULES: tuple[Rule, ...] = (
     is_compared_in_at_least_half_of_its_code,
     defines_little,
     has_a_check_after_every_exercise,
+    calls_pages_by_name,
+    links_to_pages_and_headings_that_exist,
     types_no_measured_numbers,
     has_no_banned_words,
     has_no_banned_code,

@@ -7,15 +7,15 @@ from textwrap import dedent
 
 from hypothesis import strategies as st
 
-from mpcourse.actions import Action, Schedule, makes, needs
-from mpcourse.schedules import (
+from mpcourse.schedules.actions import Action, Schedule, makes, needs
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.standard import (
     gpipe_schedule,
     interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
     zero_bubble_schedule,
 )
-from mpcourse.simulate import Costs, simulate
 
 ONE_EACH = Costs(1, 1, input_backward=1, weight_backward=1)
 

@@ -9,8 +9,14 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from mpcourse.page_format import ROOT, bootstrap_source, normalise, read_repository, to_text
-from mpcourse.pages import find_pages
+from mpcourse.front_door.page_format import (
+    ROOT,
+    bootstrap_source,
+    normalise,
+    read_repository,
+    to_text,
+)
+from mpcourse.front_door.pages import find_pages
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 

@@ -2,58 +2,39 @@
 
 import ast
 import functools
+import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 
-# A module imports from the layers above its own line only. A new module has to be placed here.
-LAYERS: tuple[set[str], ...] = (
-    {"timeline", "results", "actions", "microbatch", "losses", "stage", "svg", "source"},
-    {"batch_norm", "dropout", "models", "pretended", "ring_steps", "torch_stage"},
-    {"workers", "validate", "zero_bubble", "figures", "clocks"},
-    {"lanes", "schedules"},
-    {"devices", "simulate", "named_schedules"},
-    {"modes", "builder", "placement"},
-    {"timing", "scatter_gather", "replicate", "parallel_apply", "engine", "mnist", "work"},
-    {"data_parallel", "anatomy", "splits", "pipeline", "process_pipeline"},
-    {"recordings", "prediction"},
-    {"resnet", "training", "schedule_trials", "cuts"},
-    {"pruning"},
-    {"sparse_training", "quantization", "plans"},
-    {"compilation", "studies"},
-    {"benchmark", "mnist_study", "multiprocess", "pruning_study", "quantization_study", "sweeps"},
-    {"sparse_study", "plan_trials"},
-    {"widgets", "checks"},
-    {"shell", "page_format"},  # from here on: the command line
-    {"setup"},
-    {"soundness", "pages", "xla"},
-    {"__main__"},
-)
-LAYER_OF = {name: index for index, layer in enumerate(LAYERS) for name in layer}
+# The folders from the roof down, as the map in `mpcourse/__init__.py` draws them.
+ROW = re.compile(r"^\| `(\w+)` +\|", re.MULTILINE)
+FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))))
 
 # These run, or can be read, without anything installed.
 STANDARD_LIBRARY_ONLY = {
-    *("__init__", "__main__", "setup", "shell", "svg", "timeline"),
-    *("actions", "validate", "zero_bubble", "schedules", "named_schedules", "simulate"),
-    "builder",
+    *("__init__", "__main__", "schedules"),
+    *("front_door", "front_door.__init__", "front_door.setup", "front_door.shell"),
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
-FOR_PAGES_ONLY = {"widgets", "checks"}  # notebooks import them, and they each other
-NAMES_GPUS = {"devices", "workers"}
+NAMES_GPUS = {"devices"}
+MOST_AT_THE_TOP = 20
 SAYS_NOTHING = {"utils", "helpers", "common", "misc"}
 LONGEST_MODULE = 250
 
 
 @dataclass(frozen=True)
 class Module:
-    """A source file; `name` is that of the module or subpackage directly below the package."""
+    """A source file of the package."""
 
     package: Path
     path: Path
@@ -62,8 +43,13 @@ class Module:
         return str(self.path.relative_to(self.package.parent))
 
     @property
-    def name(self) -> str:
-        return self.path.relative_to(self.package).parts[0].removesuffix(".py")
+    def parts(self) -> tuple[str, ...]:
+        """Folder and module, as in ("devices", "workers"); a file at the top is its own folder."""
+        return self.path.relative_to(self.package).with_suffix("").parts
+
+    @property
+    def folder(self) -> str:
+        return self.parts[0]
 
     @functools.cached_property
     def tree(self) -> ast.Module:
@@ -89,22 +75,28 @@ class Module:
         return ".".join([*parents, *([node.module] if node.module else [])])
 
     @property
-    def own(self) -> set[str]:
-        """Modules of the course that are imported."""
-        parts = [name.split(".") for name in self.imported]
-        return {
-            name[1] if len(name) > 1 and self.is_module(name[1]) else "__init__"
-            for name in parts
-            if name[0] == self.package.name
-        }
+    def own(self) -> set[tuple[str, ...]]:
+        """The `parts` of the course's modules that are imported."""
+        names = (name.split(".")[1:] for name in self.imported if self.is_own(name))
+        return {self.found(name) for name in names} - {self.parts}
+
+    def is_own(self, name: str) -> bool:
+        return name.split(".")[0] == self.package.name
+
+    def found(self, name: list[str]) -> tuple[str, ...]:
+        """The module that a dotted name stands for, or stands in."""
+        for count in (2, 1):
+            path = self.package.joinpath(*name[:count])
+            if len(name) >= count and path.with_suffix(".py").exists():
+                return tuple(name[:count])
+            if len(name) >= count and path.is_dir():
+                return (*name[:count], "__init__")
+        return ("__init__",)
 
     @property
     def foreign(self) -> set[str]:
         """Top-level packages of others that are imported."""
         return {name.split(".")[0] for name in self.imported} - {self.package.name}
-
-    def is_module(self, name: str) -> bool:
-        return (self.package / f"{name}.py").exists() or (self.package / name).is_dir()
 
 
 def statements_that_run(node: ast.AST) -> Iterator[ast.AST]:
@@ -119,34 +111,51 @@ def modules(package: Path) -> list[Module]:
     return [Module(package, path) for path in sorted(package.rglob("*.py"))]
 
 
+def is_plain(parts: tuple[str, ...]) -> bool:
+    """Whether a module has to do with the standard library."""
+    return parts[0] in STANDARD_LIBRARY_ONLY - {"front_door"} or ".".join(parts) in (
+        STANDARD_LIBRARY_ONLY
+    )
+
+
 def broken_rules(module: Module) -> Iterator[str]:
     yield from wrong_directions(module)
-    if module.name in STANDARD_LIBRARY_ONLY:
+    if is_plain(module.parts):
         for name in sorted(module.foreign - sys.stdlib_module_names):
             yield f"imports {name}, which is not in the standard library"
-        for name in sorted(module.own - STANDARD_LIBRARY_ONLY):
-            yield f"imports {name}, which needs more than the standard library"
+        for parts in sorted(parts for parts in module.own if not is_plain(parts)):
+            yield f"imports {'.'.join(parts)}, which needs more than the standard library"
     for name, allowed in KNOWN_ONLY_TO.items():
-        if name in module.foreign and module.name not in allowed:
+        if name in module.foreign and module.folder not in allowed:
             yield f"imports {name}, which only {' and '.join(sorted(allowed))} may know"
     yield from wrong_forms(module)
 
 
 def wrong_directions(module: Module) -> Iterator[str]:
-    if module.name == "__init__":
-        for name in sorted(module.own):
-            yield f"imports {name}; importing the package has to stay cheap"
+    if module.folder == "__init__":
+        for parts in sorted(module.own):
+            yield f"imports {parts[0]}; importing the package has to stay cheap"
         return
-    if module.name not in LAYER_OF:
-        yield f"{module.name} is in no layer: place it in LAYERS, tests/test_imports.py"
+    if module.folder not in FLOORS:
+        yield f"{module.folder} is not on the map: place it in mpcourse/__init__.py"
         return
-    for name in sorted(module.own - {module.name, "__init__"}):
-        if {module.name, name} <= FOR_PAGES_ONLY:
-            continue
-        if name in FOR_PAGES_ONLY:
-            yield f"imports {name}, which is for the notebooks"
-        elif LAYER_OF.get(name, 0) >= LAYER_OF[module.name]:
-            yield f"imports {name}, which does not lie below {module.name}"
+    floor = FLOORS.index(module.folder)
+    for name in sorted({parts[0] for parts in module.own} - {module.folder, "__init__"}):
+        if name not in FLOORS[floor:]:
+            yield f"imports {name}, which does not lie below {module.folder}"
+
+
+def circles(found: list[Module]) -> Iterator[str]:
+    """Circles of modules, within a folder too; a folder's `__init__` only hands on."""
+    graph = {
+        module.parts: {parts for parts in module.own if parts[-1] != "__init__"}
+        for module in found
+        if module.parts[-1] != "__init__"
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "import each other: " + " -> ".join(".".join(parts) for parts in error.args[1])
 
 
 def wrong_forms(module: Module) -> Iterator[str]:
@@ -159,7 +168,7 @@ def wrong_forms(module: Module) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             yield f"line {node.lineno}: a star import hides where names come from"
         text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and text.startswith("cuda:") and module.name not in NAMES_GPUS:
+        if isinstance(text, str) and text.startswith("cuda:") and module.folder not in NAMES_GPUS:
             yield f"line {node.lineno}: {text!r} names a GPU; take a device as an argument"
 
 
@@ -170,43 +179,82 @@ def test_module_keeps_to_the_shape_of_the_package(module: Module):
         pytest.fail("\n".join(f"{module} {problem}" for problem in broken), pytrace=False)
 
 
+def test_no_modules_import_each_other():
+    assert list(circles(modules(PACKAGE))) == []
+
+
+def test_the_map_has_every_folder_once_and_the_top_stays_small():
+    there = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    folders = {name.removesuffix(".py") for name in there} - {"__init__"}
+    assert sorted(FLOORS) == sorted(folders)
+    assert len(there) <= MOST_AT_THE_TOP
+
+
+@pytest.mark.parametrize("folder", [name for name in FLOORS if name != "__main__"])
+def test_a_folder_says_what_it_holds_and_exports_what_it_promises(folder: str):
+    package = importlib.import_module(f"mpcourse.{folder}")
+    assert package.__doc__
+    exported = getattr(package, "__all__", [])
+    assert [name for name in exported if not hasattr(package, name)] == []
+
+
 # Each rule notices a planted violation. The files are those of a small package `course`.
 
-SMALL = {"__init__.py": "", "timeline.py": "", "devices.py": "", "widgets.py": "", "figures.py": ""}
+SMALL = {
+    "__init__.py": "",
+    "schedules/__init__.py": "",
+    "schedules/timeline.py": "",
+    "devices/__init__.py": "",
+    "devices/workers.py": "",
+    "widgets/__init__.py": "",
+    "figures/__init__.py": "",
+}
+LOW = "devices/low.py"
 PLANTS = [
-    ({"results.py": "from course.devices import a"}, "imports devices, which does not lie below"),
-    ({"results.py": "import course.devices"}, "imports devices, which does not lie below results"),
-    ({"results.py": "from course import devices"}, "imports devices, which does not lie below"),
-    ({"results.py": "from . import devices"}, "imports devices, which does not lie below"),
-    ({"results.py": "from .devices import a"}, "imports devices, which does not lie below"),
-    ({"devices.py": "def f():\n    import course.mnist", "mnist.py": ""}, "imports mnist, which"),
-    ({"timing.py": "import course.replicate", "replicate.py": ""}, "imports replicate, which does"),
-    ({"checks/a.py": "from ..pages import b", "pages.py": ""}, "imports pages, which does not lie"),
-    ({"devices.py": "from course.widgets import a"}, "imports widgets, which is for the notebooks"),
-    ({"pages.py": "from course.checks.a import b", "checks/a.py": ""}, "imports checks, which is"),
-    ({"__init__.py": "from course import timeline"}, "imports timeline; importing the package has"),
-    ({"timeline.py": "import torch"}, "imports torch, which is not in the standard library"),
-    ({"setup.py": "def f():\n    from torch.nn import a"}, "imports torch, which is not in the"),
-    ({"__main__.py": "import course.devices"}, "imports devices, which needs more than the stand"),
-    ({"figures.py": "import ipywidgets"}, "imports ipywidgets, which only widgets may know"),
+    ({LOW: "from course.figures import a"}, "imports figures, which does not lie below devices"),
+    ({LOW: "import course.figures"}, "imports figures, which does not lie below devices"),
+    ({LOW: "import course.widgets.board"}, "imports widgets, which does not lie below"),
+    ({LOW: "from course import figures"}, "imports figures, which does not lie below"),
+    ({LOW: "from .. import figures"}, "imports figures, which does not lie below"),
+    ({LOW: "from ..figures.svg import a"}, "imports figures, which does not lie below"),
+    ({"figures/a.py": "def f():\n    import course.widgets"}, "imports widgets, which"),
+    ({"figures/a.py": "from ..checks import b", "checks/__init__.py": ""}, "imports checks, which"),
+    ({"devices/a.py": "from course.widgets import a"}, "imports widgets, which does not lie below"),
+    ({"__init__.py": "from course import schedules"}, "imports schedules; importing the package"),
+    ({"schedules/a.py": "import torch"}, "imports torch, which is not in the standard library"),
+    (
+        {"front_door/setup.py": "def f():\n    from torch.nn import a"},
+        "imports torch, which is not",
+    ),
+    ({"__main__.py": "import course.devices"}, "devices.__init__, which needs more than the stand"),
+    ({"figures/a.py": "import ipywidgets"}, "imports ipywidgets, which only widgets may know"),
     ({"checks/a.py": "import ipywidgets"}, "imports ipywidgets, which only widgets may know"),
-    ({"devices.py": "import matplotlib.pyplot"}, "which only figures and widgets may know"),
-    ({"mnist.py": "from course.devices import *"}, "line 1: a star import"),
-    ({"mnist.py": "def f(device='cuda:0'): ..."}, "line 1: 'cuda:0' names a GPU"),
-    ({"mnist.py": "n = 1\na = f'cuda:{n}'"}, "line 2: 'cuda:' names a GPU"),
-    ({"mnist.py": "\n" * 251}, "has 251 lines, more than 250"),
+    ({"devices/a.py": "import matplotlib.pyplot"}, "which only figures and widgets may know"),
+    ({"training/a.py": "from course.devices import *"}, "line 1: a star import"),
+    ({"training/a.py": "def f(device='cuda:0'): ..."}, "line 1: 'cuda:0' names a GPU"),
+    ({"training/a.py": "n = 1\na = f'cuda:{n}'"}, "line 2: 'cuda:' names a GPU"),
+    ({"training/a.py": "\n" * 251}, "has 251 lines, more than 250"),
     ({"checks/utils.py": ""}, "is called utils"),
-    ({"novelty.py": ""}, "novelty is in no layer: place it in LAYERS"),
+    ({"novelty.py": ""}, "novelty is not on the map"),
+    ({"novelty/a.py": ""}, "novelty is not on the map"),
+    (
+        {"devices/a.py": "from .b import c", "devices/b.py": "import course.devices.a"},
+        "import each other: devices.",
+    ),
 ]
 TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import course.devices"
 FINE = [
-    {"widgets.py": "import ipywidgets, matplotlib\nfrom course import figures, timeline"},
-    {"widgets.py": "from course.checks import a", "checks/__init__.py": "from .b import c"},
+    {"widgets/a.py": "import ipywidgets, matplotlib\nfrom course import figures, schedules"},
+    {"checks/a.py": "from course.widgets import a", "checks/__init__.py": "from .b import c"},
     {"checks/a.py": "from . import b\nfrom ..widgets import c\nimport torch", "checks/b.py": ""},
-    {"timeline.py": TYPES_ONLY},
-    {"devices.py": "import torch\nfrom course.timeline import a\nGPU = 'cuda:0'"},
-    {"mnist.py": "'''Takes 'cuda:0'.'''\nfrom course import __version__\n" + "\n" * 248},
-    {"__main__.py": "import sys\nfrom course.setup import a", "setup.py": "import os"},
+    {"schedules/a.py": TYPES_ONLY},
+    {"devices/a.py": "import torch\nfrom course.schedules.timeline import a\nGPU = 'cuda:0'"},
+    {"training/a.py": "'''Takes 'cuda:0'.'''\nfrom course import __version__\n" + "\n" * 248},
+    {
+        "__main__.py": "import sys\nfrom course.front_door.setup import a",
+        "front_door/__init__.py": "",
+        "front_door/setup.py": "import os",
+    },
 ]
 
 
@@ -215,7 +263,9 @@ def problems_of(files: dict[str, str], folder: Path) -> list[str]:
     for name, source in {**SMALL, **files}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(source, encoding="utf-8")
-    return [problem for module in modules(package) for problem in broken_rules(module)]
+    found = modules(package)
+    problems = [problem for module in found for problem in broken_rules(module)]
+    return [*problems, *circles(found)]
 
 
 @pytest.mark.parametrize(("files", "problem"), PLANTS, ids=[problem for _, problem in PLANTS])
@@ -247,9 +297,11 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
 
 
 def test_what_needs_no_installation_imports_on_a_bare_python():
-    here = {module.name for module in modules(PACKAGE)} & STANDARD_LIBRARY_ONLY - {"__init__"}
-    assert here >= {"timeline", "setup", "__main__"}
-    imports = "\n".join(f"import mpcourse.{name}" for name in sorted(here))
+    here = {".".join(m.parts) for m in modules(PACKAGE) if is_plain(m.parts)} - {"__init__"}
+    assert here >= {"schedules.timeline", "schedules.simulation", "front_door.setup", "__main__"}
+    imports = "\n".join(
+        f"import mpcourse.{name.removesuffix('.__init__')}" for name in sorted(here)
+    )
     result = run(imports, "-I", "-S")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
@@ -278,7 +330,7 @@ def import_each(names: list[str]) -> dict[str, str]:
 def test_importing_the_modules_prints_nothing():
     paths = [module.path.relative_to(PACKAGE.parent) for module in modules(PACKAGE)]
     names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    assert "mpcourse.devices" in names
+    assert "mpcourse.devices.devices" in names
     assert import_each(names) == {}
 
 

@@ -10,8 +10,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from page_rules import RULES, Page, Rule
 
-from mpcourse.page_format import normalise, read_repository, to_text, write_address
-from mpcourse.pages import find_pages
+from mpcourse.front_door.page_format import normalise, read_repository, to_text, write_address
+from mpcourse.front_door.pages import find_pages
 
 PAGES = find_pages([])
 NAME = "01_scatter_and_gather.ipynb"
@@ -196,6 +196,10 @@ PLANTS: list[tuple[str, Plant]] = [
         lambda nb: nb.cells[3].outputs[0].update(execution_count=9),
     ),
     ("has_errors_only_where_tagged", output("error", **ERROR)),
+    ("calls_pages_by_name", text("On page 07 it is cut.")),
+    ("calls_pages_by_name", code("x = 1  # pages 03 and 04")),
+    ("links_to_pages_and_headings_that_exist", text("See [it](33_nothing.ipynb).")),
+    ("links_to_pages_and_headings_that_exist", text("See [it](00_start_here.ipynb#Nothing).")),
     ("has_no_stderr", output("stream", name="stderr", text="a warning")),
     ("has_no_absolute_paths", text("It lies in /home/me/course.")),
     ("has_no_absolute_paths", code("open('/tmp/file')")),

@@ -17,7 +17,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from mpcourse.pages import NOTEBOOKS, find_pages, read
+from mpcourse.front_door.page_format import page_key
+from mpcourse.front_door.pages import NOTEBOOKS, find_pages, read
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 PAGES = find_pages([])
@@ -140,7 +141,7 @@ def run(notebook: NotebookNode) -> None:
 
 
 def solutions_of(page: Path) -> str | None:
-    path = SOLUTIONS / f"page_{page.name[:2]}.py"
+    path = SOLUTIONS / f"{page_key(page.name)}.py"
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
@@ -148,7 +149,7 @@ def solutions_of(page: Path) -> str | None:
 def test_every_exercise_of_the_page_has_an_explained_solution(page: Path):
     problems = list(problems_of(read(page), solutions_of(page)))
     if problems:
-        name = f"tests/solutions/page_{page.name[:2]}.py"
+        name = f"tests/solutions/{page_key(page.name)}.py"
         pytest.fail("\n".join([f"{page.name} and {name}:", *problems]), pytrace=False)
 
 
@@ -164,7 +165,7 @@ def test_every_check_of_the_page_calls_the_solutions_correct(page: Path):
     if not cells_with("exercise", notebook):
         pytest.skip("the page has no exercises")
     solutions = solutions_of(page)
-    assert solutions is not None, f"tests/solutions/page_{page.name[:2]}.py is missing"
+    assert solutions is not None, f"tests/solutions/{page_key(page.name)}.py is missing"
     notebook = solved(notebook, solutions)
     run(notebook)
     shown = {cell.source: text_of(cell) for cell in cells_with("check", notebook)}
@@ -174,8 +175,8 @@ def test_every_check_of_the_page_calls_the_solutions_correct(page: Path):
 
 
 def test_every_solutions_file_belongs_to_a_page():
-    numbers = {path.stem.removeprefix("page_") for path in SOLUTIONS.glob("page_*.py")}
-    assert numbers <= {page.name[:2] for page in PAGES}
+    names = {path.stem for path in SOLUTIONS.glob("*.py")} - {"__init__"}
+    assert names <= {page_key(page.name) for page in PAGES}
 
 
 # What these tests find, on small notebooks

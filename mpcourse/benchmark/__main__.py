@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from mpcourse.benchmark.overheads import Row, engine_cost, hand_over, overlap
 from mpcourse.benchmark.resnet50 import compare
-from mpcourse.devices import describe_devices, get_devices
-from mpcourse.timing import describe_machine
+from mpcourse.devices.devices import describe_devices, get_devices
+from mpcourse.devices.timing import describe_machine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mpcourse.devices import Device
-from mpcourse.pipeline import Pipeline
-from mpcourse.process_pipeline import ProcessPipeline, Work
-from mpcourse.timing import measure, measure_overlap, measure_together
-from mpcourse.work import matrix_jobs
+from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
+from mpcourse.devices.devices import Device
+from mpcourse.devices.jobs import matrix_jobs
+from mpcourse.devices.timing import measure, measure_overlap, measure_together
+from mpcourse.pipeline.pipeline import Pipeline
 
 Row = tuple[str, str, str]  # what, figure, what it is held against
 TORCH = "torch.distributed.pipelining"

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.benchmark.overheads import TORCH, Row
-from mpcourse.devices import Device, as_devices
-from mpcourse.named_schedules import make_schedule
-from mpcourse.pipeline import Pipeline
-from mpcourse.process_pipeline import ProcessPipeline, Work
-from mpcourse.resnet import ModelParallelResNet50, PipelineParallelResNet50
-from mpcourse.simulate import Costs, costs_from, simulate
-from mpcourse.timeline import Timeline
-from mpcourse.timing import Timing, measure_together
+from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
+from mpcourse.devices.devices import Device, as_devices
+from mpcourse.devices.timing import Timing, measure_together
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.simulation import Costs, costs_from, simulate
+from mpcourse.schedules.timeline import Timeline
+from mpcourse.splitting.resnet import ModelParallelResNet50, PipelineParallelResNet50
 
 SCHEDULES = ("naive", "gpipe", "1f1b")
 BASE = "one worker, same micro-batches"

@@ -4,26 +4,40 @@ Each check tries the attempt on cases that the page does not show, stops one tha
 and explains the wrong answers that people really give.
 """
 
-from mpcourse.checks.page_00 import check_idle, check_speedup, check_time
-from mpcourse.checks.page_01 import check_gather, check_mean, check_scatter
-from mpcourse.checks.page_02 import check_crossing, check_first_device, check_parallel_apply
-from mpcourse.checks.page_03 import check_deadlock, check_local_loss, check_ring, check_shard
-from mpcourse.checks.page_04 import check_parts, check_places, check_split
-from mpcourse.checks.page_05 import check_cut_by_time, check_cut_within, check_used_share
-from mpcourse.checks.page_06 import check_ceiling, check_pieces, check_split_size
-from mpcourse.checks.page_07 import (
+from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup, check_plan, plan_target
+from mpcourse.checks.distributed_data_parallel import (
+    check_deadlock,
+    check_local_loss,
+    check_ring,
+    check_shard,
+)
+from mpcourse.checks.parallel_apply import check_crossing, check_first_device, check_parallel_apply
+from mpcourse.checks.pipeline import check_ceiling, check_pieces, check_split_size
+from mpcourse.checks.pruning import check_choice, check_global_masks, check_nonzeros
+from mpcourse.checks.quantize_and_compile import check_fake, check_payback, check_qparams
+from mpcourse.checks.resnet50_on_two_devices import (
+    check_cut_by_time,
+    check_cut_within,
+    check_used_share,
+)
+from mpcourse.checks.scatter_and_gather import check_gather, check_mean, check_scatter
+from mpcourse.checks.schedules import (
     check_board,
     check_gpipe,
     check_one_f_one_b,
     check_split_backward,
     check_stuck,
 )
-from mpcourse.checks.page_08 import check_drift, check_evaluate, check_merged
-from mpcourse.checks.page_09 import check_columns, check_dimensions, check_partners, check_resume
-from mpcourse.checks.page_11 import check_choice, check_global_masks, check_nonzeros
-from mpcourse.checks.page_12 import check_cubic, check_keep, check_proximal, check_remove
-from mpcourse.checks.page_13 import check_fake, check_payback, check_qparams
-from mpcourse.checks.page_14 import check_new_cut, check_pipeline_speedup, check_plan, plan_target
+from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal, check_remove
+from mpcourse.checks.split_a_model import check_parts, check_places, check_split
+from mpcourse.checks.start_here import check_idle, check_speedup, check_time
+from mpcourse.checks.torch_pipelining import (
+    check_columns,
+    check_dimensions,
+    check_partners,
+    check_resume,
+)
+from mpcourse.checks.train_mnist import check_drift, check_evaluate, check_merged
 from mpcourse.checks.verdict import Verdict
 
 __all__ = [

@@ -1,10 +1,10 @@
-"""What is wrong with a schedule written in columns of time (page 09)."""
+"""What is wrong with a schedule written in columns of time (page `torch_pipelining`)."""
 
 from typing import Any
 
-from mpcourse.actions import Action, Schedule, makes, needs
 from mpcourse.checks.verdict import short
-from mpcourse.validate import execution_order
+from mpcourse.schedules.actions import Action, Schedule, makes, needs
+from mpcourse.schedules.validate import execution_order
 
 
 def columns_problem(rows: Any, schedule: Schedule, num_stages: int) -> str | None:

@@ -1,4 +1,4 @@
-"""An attempt at cutting a model into stages, looked at (page 04)."""
+"""An attempt at cutting a model into stages, looked at (page `split_a_model`)."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from mpcourse.checks.verdict import short, try_out
-from mpcourse.splits import balanced_bounds
+from mpcourse.splitting.splits import balanced_bounds
 
 
 def split_trial(attempt: Callable, costs: list[int], num_stages: int) -> Any:

@@ -1,4 +1,7 @@
-"""Which parallelism goes on which dimension of a mesh: cases and wrong answers (page 09)."""
+"""Which parallelism goes on which dimension of a mesh: cases and wrong answers.
+
+Page `torch_pipelining`.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,10 +1,8 @@
-"""How the checks of page 07 try out and explain a schedule that somebody wrote."""
+"""How the checks of page `schedules` try out and explain a schedule that somebody wrote."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpcourse.actions import Action, Schedule, number_actions
-from mpcourse.builder import UNITS
 from mpcourse.checks.verdict import (
     Verdict,
     correct,
@@ -14,8 +12,10 @@ from mpcourse.checks.verdict import (
     short,
     try_out,
 )
-from mpcourse.schedules import ScheduleError, validate_schedule
-from mpcourse.simulate import simulate
+from mpcourse.schedules.actions import Action, Schedule, number_actions
+from mpcourse.schedules.builder import UNITS
+from mpcourse.schedules.simulation import simulate
+from mpcourse.schedules.standard import ScheduleError, validate_schedule
 
 SIZES = [(1, 2), (2, 3), (3, 5), (4, 2), (5, 7)]  # stages and micro-batches
 

@@ -1,4 +1,7 @@
-"""Tries an attempt at keeping pruned weights at zero, with several optimizers (page 12)."""
+"""Tries an attempt at keeping pruned weights at zero, with several optimizers.
+
+Page `sparse_training`.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tensors that pretend to lie on devices which this machine does not have (page 08).
+"""Tensors that pretend to lie on devices which this machine does not have (page `train_mnist`).
 
 Their numbers are on the CPU. Only `device` and `to` are pretended, and what torch says when two
 tensors meet that lie on different devices.

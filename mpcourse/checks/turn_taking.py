@@ -1,4 +1,6 @@
-"""Ranks in one process, one at a time: sends and receives that can be watched (page 03).
+"""Ranks in one process, one at a time: sends and receives that can be watched.
+
+Page `distributed_data_parallel`.
 
 Each rank is a thread. It runs until it waits for a message that has not been sent, and hands the
 turn to the next. So every run is the same, and when nobody can go on, that is known at once.
@@ -12,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from mpcourse.lanes import Lane
-from mpcourse.results import collect
-from mpcourse.workers import Worker
+from mpcourse.devices.lanes import Lane
+from mpcourse.devices.results import collect
+from mpcourse.devices.workers import Worker
 
 POLL_S = 0.0002  # a thread that waits for its turn can be stopped between two looks
 

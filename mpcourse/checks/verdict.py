@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import torch
 
-from mpcourse.lanes import Lane
-from mpcourse.results import collect
-from mpcourse.workers import Worker
+from mpcourse.devices.lanes import Lane
+from mpcourse.devices.results import collect
+from mpcourse.devices.workers import Worker
 
 State = Literal["not attempted", "not yet", "correct"]
 SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}

@@ -1,4 +1,4 @@
-"""One model in several forms, and what each of them saves (page 13).
+"""One model in several forms, and what each of them saves (page `quantize_and_compile`).
 
 | module      | holds                                                              |
 |-------------|--------------------------------------------------------------------|
@@ -7,7 +7,7 @@
 | `compare`   | their answers, sizes, start-up and latencies                       |
 | `shapes`    | how often torch.compile compiles when the shape changes            |
 
-XLA, which needs a torch of its own, is in `mpcourse.xla`.
+XLA needs a torch of its own: `xla` runs it or reads its recording, `xla_step` is what runs there.
 """
 
 from mpcourse.compilation.compare import (
@@ -32,6 +32,7 @@ from mpcourse.compilation.forms import (
 )
 from mpcourse.compilation.shapes import CountingBackend, count_compiles
 from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem, cpp_compiler
+from mpcourse.compilation.xla import count_operations, xla_run
 
 __all__ = [
     "FORMS",
@@ -47,6 +48,7 @@ __all__ = [
     "compare_forms",
     "compiler_problem",
     "count_compiles",
+    "count_operations",
     "cpp_compiler",
     "export_program",
     "export_refusal",
@@ -55,4 +57,5 @@ __all__ = [
     "load_torchscript",
     "start",
     "usable_forms",
+    "xla_run",
 ]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mpcourse.compilation.forms import FORMS, Form, ready_copy
 from mpcourse.compilation.toolchain import quietly
-from mpcourse.devices import DeviceLike, as_devices, get_devices, synchronize
-from mpcourse.timing import Timing, measure_together
+from mpcourse.devices.devices import DeviceLike, as_devices, get_devices, synchronize
+from mpcourse.devices.timing import Timing, measure_together
 
 
 @dataclass(frozen=True)

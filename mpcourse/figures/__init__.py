@@ -9,6 +9,7 @@ from mpcourse.figures.mesh import mesh_picture
 from mpcourse.figures.pruned import SparsityStudy, sparsity_picture
 from mpcourse.figures.quantized import BitsStudy, Rounded, bits_picture, plot_over_bits
 from mpcourse.figures.scatter import scatter_picture
+from mpcourse.figures.source import show_source
 from mpcourse.figures.sparsity import plot_over_sparsity
 from mpcourse.figures.speedups import Gains, gains_picture
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
@@ -44,6 +45,7 @@ __all__ = [
     "ring_picture",
     "scatter_picture",
     "seeds_picture",
+    "show_source",
     "sparsity_picture",
     "split_curve_picture",
     "split_picture",

@@ -1,9 +1,12 @@
-"""All-reduce: what each rank holds during a ring, and what the ways send (page 03)."""
+"""All-reduce: what each rank holds during a ring, and what the ways send.
+
+Page `distributed_data_parallel`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import MARKERS, check_label, count, device_colour
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ def ring_picture(
     marked by an arrow.
 
     Args:
-        states: As `mpcourse.ring_steps.ring_states` returns them.
+        states: As `mpcourse.multiprocess.ring_steps.ring_states` returns them.
         step: Which state, from 0, before anything is sent.
         label: "measured here", "simulated" or "quoted": where the states come from.
 

@@ -1,4 +1,4 @@
-"""Curves in matplotlib axes: times over sizes (page 02)."""
+"""Curves in matplotlib axes: times over sizes (page `parallel_apply`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

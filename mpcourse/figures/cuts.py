@@ -1,4 +1,7 @@
-"""Curves over the cuts of a model: what lies before each, and what crosses it (page 05)."""
+"""Curves over the cuts of a model: what lies before each, and what crosses it.
+
+Page `resnet50_on_two_devices`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """What all pictures share: labels, letters, colours, markers."""
 
-from mpcourse import svg
+from mpcourse.figures import svg
 
 LABELS = ("measured here", "simulated", "quoted")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

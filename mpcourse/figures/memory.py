@@ -1,11 +1,11 @@
-"""A timeline with what each device holds below its row (page 07)."""
+"""A timeline with what each device holds below its row (page `schedules`)."""
 
 from collections.abc import Sequence
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label, count, scaled_unit
 from mpcourse.figures.timelines import event_box, time_axis
-from mpcourse.timeline import Event, Timeline
+from mpcourse.schedules.timeline import Event, Timeline
 
 HELD = "#bbbbbb"
 TOP, ROW, STRIP, WIDTH, RIGHT = 40, 58, 22, 680, 150  # pixels

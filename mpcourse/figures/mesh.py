@@ -1,8 +1,8 @@
-"""Ranks on a mesh of pipelines, and who talks to whom (page 09)."""
+"""Ranks on a mesh of pipelines, and who talks to whom (page `torch_pipelining`)."""
 
-from mpcourse import svg
-from mpcourse.actions import check_count
+from mpcourse.figures import svg
 from mpcourse.figures.marks import count, device_colour
+from mpcourse.schedules.actions import check_count
 
 BOX, GAP, ROW = (84, 30), 62, 58
 GREY = "#dddddd"

@@ -1,11 +1,11 @@
-"""A net at one sparsity: its weights, its mask, its accuracy, its bytes (page 11)."""
+"""A net at one sparsity: its weights, its mask, its accuracy, its bytes (page `pruning`)."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label
 
 KEPT, GONE, RANDOM = "#0072B2", "#dddddd", "#E69F00"

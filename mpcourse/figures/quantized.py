@@ -1,10 +1,13 @@
-"""A net in a few bits: its integers, their errors, its accuracy, its bytes (page 13)."""
+"""A net in a few bits: its integers, their errors, its accuracy, its bytes.
+
+Page `quantize_and_compile`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import MARKERS, check_label, device_colour
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""The rows of a batch and who gets them (page 01)."""
+"""The rows of a batch and who gets them (page `scatter_and_gather`)."""
 
 from collections.abc import Sequence
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import count, device_colour, device_letter
 
 

@@ -1,4 +1,7 @@
-"""Lines over sparsity: accuracies with their spread, bytes, times (pages 11 and 12)."""
+"""Lines over sparsity: accuracies with their spread, bytes, times.
+
+Pages `pruning` and `sparse_training`.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

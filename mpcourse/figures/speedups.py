@@ -1,11 +1,14 @@
-"""One step of a pruned pipeline, and below it how much each share of channels gains (page 14)."""
+"""One step of a pruned pipeline, and below it how much each share of channels gains.
+
+Page `capstone`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.timelines import event_box, time_axis
-from mpcourse.timeline import Timeline
+from mpcourse.schedules.timeline import Timeline
 
 WIDTH, LEFT, RIGHT = 720, 96, 40
 HEIGHT = 190  # of the field of the curves

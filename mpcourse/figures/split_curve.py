@@ -1,13 +1,13 @@
-"""Step time over split size, predicted and measured, and one step above it (page 06)."""
+"""Step time over split size, predicted and measured, and one step above it (page `pipeline`)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import scaled_unit
 from mpcourse.figures.timelines import event_box, time_axis
-from mpcourse.timeline import Timeline
+from mpcourse.schedules.timeline import Timeline
 
 WIDTH, LEFT, RIGHT = 680, 96, 24
 HEIGHT = 190  # of the curve's field

@@ -1,4 +1,7 @@
-"""Start-up against steady state: the time saved after so many calls (page 13)."""
+"""Start-up against steady state: the time saved after so many calls.
+
+Page `quantize_and_compile`.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Lines over the steps of a training (page 12)."""
+"""Lines over the steps of a training (page `sparse_training`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

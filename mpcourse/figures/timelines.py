@@ -1,11 +1,14 @@
-"""Who worked when: one drawing for measured and for simulated timelines (pages 00 and 05 to 08)."""
+"""Who worked when: one drawing for measured and for simulated timelines.
+
+Pages `start_here` and `resnet50_on_two_devices` to `train_mnist`.
+"""
 
 import math
 from collections.abc import Sequence
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label, count, device_colour, scaled_unit
-from mpcourse.timeline import Event, Timeline
+from mpcourse.schedules.timeline import Event, Timeline
 
 # Of a pipeline's actions: sky blue, orange, yellow, green
 KIND_COLOURS = {"F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73"}

@@ -1,11 +1,14 @@
-"""What training leaves behind: gaps between runs, accuracies of seeds, digits read (page 08)."""
+"""What training leaves behind: gaps between runs, accuracies of seeds, digits read.
+
+Page `train_mnist`.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import MARKERS, check_label, count, device_colour
 
 if TYPE_CHECKING:

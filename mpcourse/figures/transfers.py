@@ -1,13 +1,13 @@
-"""What crosses from device to device, in order (page 04)."""
+"""What crosses from device to device, in order (page `split_a_model`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpcourse import svg
+from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label, count, device_colour
 
 if TYPE_CHECKING:
-    from mpcourse.placement import Transfer
+    from mpcourse.splitting.placement import Transfer
 
 FORWARD, BACKWARD = "#0072B2", "#D55E00"
 

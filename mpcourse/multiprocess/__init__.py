@@ -1,4 +1,6 @@
-"""Programs that torchrun starts, and the helper that starts them from a page (pages 03 and 09).
+"""Programs that torchrun starts, and the helper that starts them from a page.
+
+Pages `distributed_data_parallel` and `torch_pipelining`.
 
 On a command line: `python -m torch.distributed.run --standalone --nproc-per-node 2 -m
 mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, epochs=1)`.
@@ -26,6 +28,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 
 from mpcourse.multiprocess.blame import RankError
 from mpcourse.multiprocess.launch import Outcome, launch
+from mpcourse.multiprocess.ring_steps import most_sent, ring_states
 from mpcourse.multiprocess.torchrun import Host, torchrun_command
 
-__all__ = ["Host", "Outcome", "RankError", "launch", "torchrun_command"]
+__all__ = ["Host", "Outcome", "RankError", "launch", "most_sent", "ring_states", "torchrun_command"]

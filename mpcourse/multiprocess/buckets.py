@@ -1,4 +1,6 @@
-"""Averaging gradients while the backward still runs: what DDP does, in small (page 03).
+"""Averaging gradients while the backward still runs: what DDP does, in small.
+
+Page `distributed_data_parallel`.
 
 Source: Li et al. 2020, arXiv:2006.15704; torch/csrc/distributed/c10d/reducer.cpp.
 """

@@ -1,4 +1,6 @@
-"""State that survives a killed rank and a full disk: one file per rank and step (page 03).
+"""State that survives a killed rank and a full disk: one file per rank and step.
+
+Page `distributed_data_parallel`.
 
 Every rank writes what it has: under data parallelism the whole model, in a pipeline its stages. A
 file is written beside its place and renamed when it is complete, so a file that is there is whole.

@@ -1,4 +1,7 @@
-"""Train the convolutional net on MNIST with DistributedDataParallel (page 03)."""
+"""Train the convolutional net on MNIST with DistributedDataParallel.
+
+Page `distributed_data_parallel`.
+"""
 
 import argparse
 import hashlib
@@ -13,11 +16,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-from mpcourse.mnist import load_mnist
-from mpcourse.models import conv_net
 from mpcourse.multiprocess.checkpoints import Checkpoints
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.training import evaluate
+from mpcourse.training.loop import evaluate
+from mpcourse.training.mnist import load_mnist
+from mpcourse.training.nets import conv_net
 
 LOSS = nn.CrossEntropyLoss()
 

@@ -1,4 +1,7 @@
-"""The shortest training with DDP, and the same without its sampler (page 03)."""
+"""The shortest training with DDP, and the same without its sampler.
+
+Page `distributed_data_parallel`.
+"""
 
 import argparse
 from typing import Any
@@ -7,10 +10,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-from mpcourse.mnist import load_mnist
-from mpcourse.models import conv_net
 from mpcourse.multiprocess.ddp import digest, train_step
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.training.mnist import load_mnist
+from mpcourse.training.nets import conv_net
 
 LOADERS = ("sampler", "shuffled", "in order")
 

@@ -1,4 +1,7 @@
-"""The shortest pipeline with torch's engine: one step of GPipe, a stage per process (page 09)."""
+"""The shortest pipeline with torch's engine: one step of GPipe, a stage per process.
+
+Page `torch_pipelining`.
+"""
 
 import argparse
 from typing import Any
@@ -7,7 +10,7 @@ from torch.distributed.pipelining import ScheduleGPipe
 
 from mpcourse.multiprocess.pipeline_work import LOSS, add_work_options, cut, make_batches, make_net
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.torch_stage import PipelineStage
+from mpcourse.multiprocess.torch_stage import PipelineStage
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

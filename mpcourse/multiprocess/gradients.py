@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mpcourse.models import conv_net
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.collectives import (
     all_reduce_ring,
@@ -20,6 +19,7 @@ from mpcourse.multiprocess.collectives import (
 )
 from mpcourse.multiprocess.ddp import LOSS, digest
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.training.nets import conv_net
 
 Step = Callable[[Tensor, Tensor], Any]
 

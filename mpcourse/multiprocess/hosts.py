@@ -1,4 +1,4 @@
-"""The same run on several hosts: by hand, or under Slurm (page 09).
+"""The same run on several hosts: by hand, or under Slurm (page `torch_pipelining`).
 
 On each host: `python -m mpcourse.multiprocess.hosts --index 0 --count 2 --address 10.0.0.1
 --meeting-point 10.0.0.1 --processes 2 -- ddp --epochs 2 --checkpoints /shared/run`.

@@ -1,4 +1,7 @@
-"""Start a program under torchrun from a page, follow it, and leave nothing behind (page 03)."""
+"""Start a program under torchrun from a page, follow it, and leave nothing behind.
+
+Page `distributed_data_parallel`.
+"""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""Data parallel times pipeline: 2 x 2 processes on a device mesh (page 09).
+"""Data parallel times pipeline: 2 x 2 processes on a device mesh (page `torch_pipelining`).
 
 Each row of the mesh is a pipeline with a part of the mini-batch; each column has copies of one
 stage, which average their gradients.

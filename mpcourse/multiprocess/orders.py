@@ -1,10 +1,13 @@
-"""An order of ours in torch's engine: a line of text per process, `0F0,0F1,0I0,…` (page 09)."""
+"""An order of ours in torch's engine: a line of text per process, `0F0,0F1,0I0,…`.
+
+Page `torch_pipelining`.
+"""
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from mpcourse.actions import Schedule
+from mpcourse.schedules.actions import Schedule
 
 # torch's engine for any order; all its schedules of several stages per process are built on it.
 ANY_ORDER = "_PipelineScheduleRuntime"

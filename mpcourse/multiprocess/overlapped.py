@@ -1,4 +1,7 @@
-"""When does the all-reduce run: after the backward, or beside it? (page 03)."""
+"""When does the all-reduce run: after the backward, or beside it?.
+
+Page `distributed_data_parallel`.
+"""
 
 import argparse
 import copy

@@ -1,4 +1,7 @@
-"""The work that torch's pipeline, ours and the uncut net are given alike (page 09)."""
+"""The work that torch's pipeline, ours and the uncut net are given alike.
+
+Page `torch_pipelining`.
+"""
 
 import argparse
 import time
@@ -11,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet50
 
-from mpcourse.actions import Action, Schedule
-from mpcourse.devices import Device, as_devices, get_devices
-from mpcourse.mnist import load_mnist
-from mpcourse.models import conv_net
+from mpcourse.devices.devices import Device, as_devices, get_devices
 from mpcourse.multiprocess.launch import Outcome
-from mpcourse.pipeline import Pipeline
-from mpcourse.resnet import resnet_blocks, thin_resnet50
-from mpcourse.splits import balanced_bounds, mnist_net
-from mpcourse.timeline import Event, Timeline
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.actions import Action, Schedule
+from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
+from mpcourse.splitting.splits import balanced_bounds
+from mpcourse.training.mnist import load_mnist
+from mpcourse.training.nets import conv_net, mnist_net
 
 MODELS = {
     "mnist": mnist_net,

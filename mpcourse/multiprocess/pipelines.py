@@ -1,4 +1,7 @@
-"""Several schedules in one start, since starting the processes takes longest (page 09)."""
+"""Several schedules in one start, since starting the processes takes longest.
+
+Page `torch_pipelining`.
+"""
 
 import argparse
 from typing import Any

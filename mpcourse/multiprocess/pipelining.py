@@ -1,4 +1,4 @@
-"""Train through torch.distributed.pipelining, one process per device (page 09)."""
+"""Train through torch.distributed.pipelining, one process per device (page `torch_pipelining`)."""
 
 import argparse
 import time
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import pipelining
 
-from mpcourse.clocks import HostClock, clock_for
+from mpcourse.devices.clocks import HostClock, clock_for
 from mpcourse.multiprocess.checkpoints import Checkpoints
 from mpcourse.multiprocess.orders import ANY_ORDER, read_order
 from mpcourse.multiprocess.pipeline_work import (
@@ -22,9 +22,9 @@ from mpcourse.multiprocess.pipeline_work import (
     reproducible,
 )
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.named_schedules import SCHEDULES as OUR_SCHEDULES
-from mpcourse.named_schedules import make_schedule
-from mpcourse.torch_stage import PipelineStage
+from mpcourse.multiprocess.torch_stage import PipelineStage
+from mpcourse.schedules.named import SCHEDULES as OUR_SCHEDULES
+from mpcourse.schedules.named import make_schedule
 
 # Our name -> torch's class, and how many stages each process has. torch has no class for the last
 # two; its engine reads the order from us.

@@ -1,6 +1,7 @@
 """Several programs one after the other in the same processes: their start is paid for once.
 
-For example `launch("several", programs=["fsdp", "gradients --repeats 2"])` (pages 03 and 09).
+For example `launch("several", programs=["fsdp", "gradients --repeats 2"])` (pages
+`distributed_data_parallel` and `torch_pipelining`).
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Two uses of torch's engine whose gradients are wrong, mostly without an error (page 09)."""
+"""Two uses of torch's engine whose gradients are wrong, mostly without an error.
+
+Page `torch_pipelining`.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -11,7 +14,7 @@ from torch.distributed import pipelining
 
 from mpcourse.multiprocess.pipeline_work import make_batches, make_net, work_options
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.torch_stage import PipelineStage
+from mpcourse.multiprocess.torch_stage import PipelineStage
 
 MICROBATCHES = 4
 REFUSED = "refused"  # in place of a ratio, where this torch raises

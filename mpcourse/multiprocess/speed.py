@@ -1,4 +1,7 @@
-"""One device, DataParallel's threads, DDP's processes: the same step, in turns (page 03)."""
+"""One device, DataParallel's threads, DDP's processes: the same step, in turns.
+
+Page `distributed_data_parallel`.
+"""
 
 import argparse
 import copy
@@ -11,12 +14,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mpcourse.data_parallel import DataParallel
-from mpcourse.devices import Device, as_devices
-from mpcourse.mnist import load_mnist
-from mpcourse.models import conv_net
+from mpcourse.data_parallel.data_parallel import DataParallel
+from mpcourse.devices.devices import Device, as_devices
 from mpcourse.multiprocess.ddp import LOSS, train_step
 from mpcourse.multiprocess.rank import Rank
+from mpcourse.training.mnist import load_mnist
+from mpcourse.training.nets import conv_net
 
 WARMUP = 2
 WAYS = ("one device", "one device, in parts", "DataParallel", "DDP")

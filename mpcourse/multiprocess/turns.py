@@ -1,4 +1,7 @@
-"""Plain Python in several processes: one at a time, then all at once (page 03)."""
+"""Plain Python in several processes: one at a time, then all at once.
+
+Page `distributed_data_parallel`.
+"""
 
 import argparse
 import os
@@ -8,8 +11,8 @@ from typing import Any
 
 from torch import distributed
 
+from mpcourse.devices.jobs import python_job
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.work import python_job
 
 heard: list[int] = []  # one name; each process has a list of its own behind it
 

@@ -1,4 +1,4 @@
-"""Making a network smaller by leaving weights out (pages 11 and 12).
+"""Making a network smaller by leaving weights out (pages `pruning` and `sparse_training`).
 
 Scores say how much a weight matters, masks which weights stay, and both are plain dictionaries
 from the name of a layer to a tensor:

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from mpcourse.devices import DeviceLike, as_devices, get_devices
+from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
+from mpcourse.devices.timing import Timing, measure_together
 from mpcourse.pruning.formats import permanent_copy, to_csr
-from mpcourse.timing import Timing, measure_together
-from mpcourse.training import evaluation_mode
+from mpcourse.training.loop import evaluation_mode
 
 
 class SparseLinear(nn.Module):

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.pruning.formats import bytes_in_formats
 from mpcourse.pruning.layers import count_nonzeros
-from mpcourse.training import evaluation_mode
+from mpcourse.training.loop import evaluation_mode
 
 
 @dataclass(frozen=True)

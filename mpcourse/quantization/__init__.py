@@ -1,4 +1,4 @@
-"""Weights and inputs as 8-bit integers (page 13).
+"""Weights and inputs as 8-bit integers (page `quantize_and_compile`).
 
     quantized = to_int8(model, calibrate(model, batches))   # static; without ranges: dynamic
     torch.save(quantized.state_dict(), path)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.quantization.affine import range_of
-from mpcourse.training import evaluation_mode
+from mpcourse.training.loop import evaluation_mode
 
 Ranges = dict[str, tuple[float, float]]
 

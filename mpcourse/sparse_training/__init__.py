@@ -1,4 +1,6 @@
-"""Training with zeros: bit by bit, by L1, from a lottery ticket, with regrowth (page 12).
+"""Training with zeros: bit by bit, by L1, from a lottery ticket, with regrowth.
+
+Page `sparse_training`.
 
 What has to happen around a step of the optimizer is a hook of the optimizer, torch's own way, so
 that any training loop will do:

@@ -6,17 +6,17 @@ says what it shows, for readers on a page without a kernel.
 """
 
 from mpcourse.widgets.board import ScheduleBoard, board_picture
+from mpcourse.widgets.capstone import pruning_explorer, pruning_view
 from mpcourse.widgets.explorer import Explorer, picture_slider, slider
-from mpcourse.widgets.page_00 import idle_explorer
-from mpcourse.widgets.page_01 import scatter_explorer
-from mpcourse.widgets.page_06 import SplitExplorer, split_explorer
-from mpcourse.widgets.page_07 import schedule_explorer, schedule_view
-from mpcourse.widgets.page_09 import mesh_explorer
-from mpcourse.widgets.page_11 import sparsity_explorer, sparsity_study
-from mpcourse.widgets.page_13 import bits_explorer, bits_study
-from mpcourse.widgets.page_14 import pruning_explorer, pruning_view
+from mpcourse.widgets.pipeline import SplitExplorer, split_explorer
 from mpcourse.widgets.prediction import Comparison, Prediction, predict
 from mpcourse.widgets.progress import Progress, progress
+from mpcourse.widgets.pruning import sparsity_explorer, sparsity_study
+from mpcourse.widgets.quantize_and_compile import bits_explorer, bits_study
+from mpcourse.widgets.scatter_and_gather import scatter_explorer
+from mpcourse.widgets.schedules import schedule_explorer, schedule_view
+from mpcourse.widgets.start_here import idle_explorer
+from mpcourse.widgets.torch_pipelining import mesh_explorer
 
 __all__ = [
     "Comparison",

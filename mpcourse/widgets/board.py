@@ -1,15 +1,15 @@
-"""The board of page 07: a schedule built by hand, a button a move."""
+"""The board of page `schedules`: a schedule built by hand, a button a move."""
 
 from html import escape
 
 import ipywidgets
 
-from mpcourse.actions import Schedule
-from mpcourse.builder import Builder
 from mpcourse.figures import memory_picture
-from mpcourse.schedules import one_f_one_b_schedule
-from mpcourse.simulate import simulate
-from mpcourse.svg import Picture
+from mpcourse.figures.svg import Picture
+from mpcourse.schedules.actions import Schedule
+from mpcourse.schedules.builder import Builder
+from mpcourse.schedules.simulation import simulate
+from mpcourse.schedules.standard import one_f_one_b_schedule
 
 
 class ScheduleBoard(ipywidgets.VBox):

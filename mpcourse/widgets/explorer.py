@@ -1,4 +1,7 @@
-"""Controls above a picture that follows them (pages 00 to 02 and 07)."""
+"""Controls above a picture that follows them.
+
+Pages `start_here` to `parallel_apply` and `schedules`.
+"""
 
 from collections.abc import Callable, Mapping
 from html import escape
@@ -6,7 +9,7 @@ from typing import Any
 
 import ipywidgets
 
-from mpcourse.svg import Picture
+from mpcourse.figures.svg import Picture
 
 WIDE = ipywidgets.Layout(width="30em")
 

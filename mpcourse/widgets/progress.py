@@ -1,4 +1,4 @@
-"""A bar that counts the batches of a loop (page 08)."""
+"""A bar that counts the batches of a loop (page `train_mnist`)."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -1,0 +1,230 @@
+"""A plan for a pruned pipeline on two devices: counted and simulated before it runs.
+
+Page `capstone`.
+
+Times are in millions of multiply-adds: one device does one of them after the other. They are
+counted, so a plan has the same predicted step on every machine; seconds are `plan_trials`' affair.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.pipeline.microbatch import microbatch_sizes
+from mpcourse.pruning import (
+    channel_links,
+    channel_norms,
+    layer_masks,
+    multiply_adds,
+    remove_channels,
+)
+from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.timeline import Timeline
+from mpcourse.splitting.cuts import cut_costs
+
+NUM_DEVICES = 2
+SCHEDULES = ("naive", "gpipe", "1f1b")
+# What a block costs besides its samples, each way: starting its kernels. A round guess for a CPU
+# core, so that counts are the same everywhere; `plan_trials.clock_price` measures it.
+BLOCK_PRICE = 3.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with a net of blocks, on two devices.
+
+    Attributes:
+        cut: How many blocks the first device has.
+        schedule: One of `SCHEDULES`.
+        num_microbatches: Into how many a mini-batch is cut.
+        keep: Name of a block -> the share of its convolution's channels that stays, above 0 and at
+            most 1. Blocks that are not named stay whole.
+    """
+
+    cut: int
+    schedule: str = "1f1b"
+    num_microbatches: int = 8
+    keep: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a plan before it runs.
+
+    Attributes:
+        timeline: The simulated step, in millions of multiply-adds.
+        held_bytes: Per device, the activations that it holds at most.
+    """
+
+    timeline: Timeline
+    held_bytes: list[int]
+
+
+def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
+    """Refuse a plan that cannot run.
+
+    Args:
+        plan: What to look at.
+        net: Blocks, each with a convolution called `conv` where its channels may be pruned.
+        batch_size: Samples of a mini-batch.
+
+    Raises:
+        TypeError: It is no `Plan`, or `keep` is no dictionary.
+        ValueError: A field is out of its range, which the message names.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"a plan is a Plan(cut=…, schedule=…, …); got {plan!r}")
+    _check_whole("cut", plan.cut, len(net) - 1, "both devices need a block")
+    if plan.schedule not in SCHEDULES:
+        raise ValueError(f"schedule is one of {', '.join(SCHEDULES)}; got {plan.schedule!r}")
+    why = "a micro-batch has at least one sample"
+    _check_whole("num_microbatches", plan.num_microbatches, batch_size, why)
+    if not isinstance(plan.keep, Mapping):
+        raise TypeError(
+            f"keep maps names of blocks to shares, as in {{'block1': 0.5}}; got {plan.keep!r}"
+        )
+    able = prunable_blocks(net)
+    for name, share in plan.keep.items():
+        if name not in able:
+            raise ValueError(f"keep names blocks out of {', '.join(able)}; got {name!r}")
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"keep[{name!r}] is above 0 and at most 1; got {share!r}")
+
+
+def _check_whole(name: str, value: int, most: int, why: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name} is a whole number from 1 to {most} ({why}); got {value!r}")
+
+
+def prunable_blocks(net: nn.Sequential) -> list[str]:
+    """The blocks whose convolution can lose channels."""
+    links = channel_links(net)
+    return [name for name, _ in net.named_children() if f"{name}.conv" in links]
+
+
+def pruned(net: nn.Sequential, keep: Mapping[str, float]) -> nn.Sequential:
+    """A copy of the net, on the host, whose blocks have lost the channels with the smallest norms.
+
+    Args:
+        net: Blocks with a convolution called `conv`; it stays as it is.
+        keep: As in a `Plan`; of every block at least one channel stays.
+    """
+    slim = copy.deepcopy(net).cpu()
+    convs = {f"{name}.conv": share for name, share in keep.items()}
+    if not convs:
+        return slim
+    norms = channel_norms(slim, layers=list(convs))
+    most = {name: 1 - 1 / len(norm) for name, norm in norms.items()}  # of which all but one go
+    masks = layer_masks(norms, {name: min(1 - convs[name], most[name]) for name in norms})
+    return remove_channels(slim, masks)
+
+
+@torch.no_grad()
+def block_work(net: nn.Sequential, image: Tensor) -> list[float]:
+    """Millions of multiply-adds that each block's forward takes for one sample.
+
+    Args:
+        net: Blocks on the host.
+        image: One sample, of shape (1, ...), on the host.
+    """
+    work = []
+    for block in net:
+        work.append(multiply_adds(block, image)[0] / 1e6)
+        image = block(image)
+    return work
+
+
+def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) -> Costs:
+    """What each block costs for a micro-batch, in millions of multiply-adds.
+
+    The backward does the forward's work twice: for the gradient of the input, and for that of the
+    weights. Nobody needs the gradient of the images, so the first block's does it once. Each way
+    costs the price besides, however small the micro-batch.
+
+    Args:
+        work: One number per block, as `block_work` counts them.
+        size: Samples of the micro-batch.
+        price: Of a block, each way, in millions of multiply-adds.
+    """
+    there = [each * size for each in work]
+    back = [there[0], *(2 * each for each in there[1:])]
+    return Costs(*([price + time for time in row] for row in (there, back)))
+
+
+def simulate_plan(
+    plan: Plan, work: Sequence[float], batch_size: int, price: float = BLOCK_PRICE
+) -> Timeline:
+    """The step of a plan, from the work of the blocks that its pruning leaves.
+
+    Args:
+        plan: Its cut, schedule and number of micro-batches count.
+        work: One number per block.
+        batch_size: Samples of a mini-batch.
+        price: As for `counted_costs`.
+    """
+    sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
+    costs = [cut_costs(counted_costs(work, size, price), plan.cut) for size in sizes]
+    return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
+
+
+def saved_bytes(stage: nn.Module, inputs: Tensor) -> int:
+    """Bytes that autograd keeps from the forward of a stage for its backward, weights apart.
+
+    Args:
+        stage: Modules on the host; its gradients stay as they are.
+        inputs: What goes in; it counts too, as the first layer needs it again.
+    """
+    weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # held here, so no address is used twice
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        output = stage(inputs.detach().clone().requires_grad_())
+        held = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
+    del output
+    return held
+
+
+def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
+    """What each of two stages keeps for the backward of one sample, as `saved_bytes` counts it.
+
+    Args:
+        net: Blocks on the host.
+        cut: How many blocks the first stage has; both have at least one.
+        image: One sample, of shape (1, ...), on the host.
+    """
+    if not 1 <= cut < len(net):
+        raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
+    front, back = net[:cut], net[cut:]
+    with torch.no_grad():
+        between = front(image)
+    return [saved_bytes(front, image), saved_bytes(back, between)]
+
+
+def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
+    """Count and simulate a plan; nothing is trained or timed.
+
+    Args:
+        plan: What to look at.
+        net: The net before the plan's pruning.
+        image: One sample, of shape (1, ...).
+        batch_size: Samples of a mini-batch.
+
+    Raises:
+        TypeError, ValueError: As `validate_plan`.
+    """
+    validate_plan(plan, net, batch_size)
+    slim, image = pruned(net, plan.keep), image.cpu()
+    timeline = simulate_plan(plan, block_work(slim, image), batch_size)
+    per_sample = bytes_per_sample(slim, plan.cut, image)
+    largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
+    samples = [min(count * largest, batch_size) for count in timeline.peak_activations]
+    pairs = zip(per_sample, samples, strict=True)
+    return Forecast(timeline, [each * count for each, count in pairs])

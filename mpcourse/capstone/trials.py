@@ -1,0 +1,248 @@
+"""Run plans for a pruned pipeline: fine-tune, compare with the uncut net, measure."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from mpcourse.capstone.plans import (
+    NUM_DEVICES,
+    Forecast,
+    Plan,
+    block_work,
+    counted_costs,
+    forecast,
+    pruned,
+    validate_plan,
+)
+from mpcourse.devices.devices import Device
+from mpcourse.devices.timing import Timing, measure_together
+from mpcourse.pipeline.microbatch import microbatch_sizes
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.timeline import Timeline
+from mpcourse.splitting.block_times import measure_blocks
+from mpcourse.splitting.cuts import cut_costs, least_costs
+from mpcourse.training.in_memory import LOSS, Data
+from mpcourse.training.loop import Batches
+
+RATE = 2e-3  # of Adam; it falls to a tenth
+
+
+@dataclass(frozen=True)
+class Task:
+    """What plans are made for.
+
+    Attributes:
+        net: The trained net, on the host; plans prune copies of it.
+        data: The images; a mini-batch is one of its loader's.
+        devices: Two.
+        most_bytes: Of activations that a device may hold.
+        least_accuracy: Of the pruned net after its epoch, 0 to 1.
+        batch_size: Samples of a mini-batch.
+    """
+
+    net: nn.Sequential
+    data: Data
+    devices: Sequence[Device]
+    most_bytes: int
+    least_accuracy: float
+    batch_size: int = 128
+
+    def forecast(self, plan: Plan) -> Forecast:
+        """What is known of a plan before it runs.
+
+        Raises:
+            TypeError, ValueError: As `validate_plan`.
+        """
+        return forecast(plan, self.net, self.data.all_train[0][:1], self.batch_size)
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """What a plan's run has shown.
+
+    Attributes:
+        accuracy: On the test images, after the pruned net's epoch.
+        same_answer: Whether the cut net had the uncut one's loss and gradients, to rounding.
+    """
+
+    accuracy: float
+    same_answer: bool
+
+
+def pipeline_of(plan: Plan, net: nn.Sequential, devices: Sequence[Device]) -> Pipeline:
+    """The pipeline of a plan, over a pruned copy of the net.
+
+    Args:
+        plan: What to build; validate it first.
+        net: The net before the plan's pruning; it stays as it is.
+        devices: Two.
+    """
+    slim = pruned(net, plan.keep)
+    stages = [slim[: plan.cut], slim[plan.cut :]]
+    return Pipeline(stages, devices, plan.schedule, num_microbatches=plan.num_microbatches)
+
+
+def uncut(pipeline: Pipeline) -> nn.Sequential:
+    """A copy of a pipeline's net in one piece, on the host, its blocks under their names."""
+    blocks = {name: block for stage in pipeline.stages for name, block in stage.named_children()}
+    whole = nn.Sequential()
+    for name, block in blocks.items():
+        whole.add_module(name, copy.deepcopy(block).cpu())
+    return whole
+
+
+def train_pipeline(
+    pipeline: Pipeline, data: Data, epochs: int = 1, watch: Callable[[Batches], Batches] = iter
+) -> None:
+    """Train through the pipeline with Adam, at a falling rate.
+
+    Args:
+        pipeline: Its stages are trained.
+        data: The images.
+        epochs: How often all training images are shown.
+        watch: Wraps the mini-batches of an epoch, as `widgets.progress` does.
+    """
+    optimizer = torch.optim.Adam(pipeline.parameters(), lr=RATE)
+    steps = epochs * len(data.shuffled)
+    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+    pipeline.train()
+    for _ in range(epochs):
+        for images, labels in watch(data.shuffled):
+            optimizer.zero_grad()
+            pipeline.step(images, labels, LOSS)
+            # in a worker: more threads than one only wait for one another in a net so small
+            pipeline.devices[0].run(optimizer.step)
+            slower.step()
+
+
+def same_answer(pipeline: Pipeline, data: Data, num_samples: int = 13) -> bool:
+    """Whether a pipeline has the loss and the gradients of its net in one piece, to rounding.
+
+    Both are copies in double precision; micro-batches are of 4 samples, and a last one of fewer.
+
+    Args:
+        pipeline: It stays as it is.
+        data: The images.
+        num_samples: How many of them.
+    """
+    whole = uncut(pipeline).double()
+    parts, front = copy.deepcopy(whole), len(pipeline.stages[0])
+    stages = [parts[:front], parts[front:]]
+    cut = Pipeline(stages, pipeline.devices, pipeline.schedule, microbatch_size=4)
+    images, labels = (tensor[:num_samples] for tensor in data.all_train)
+    losses = [cut.step(images.double(), labels, LOSS).cpu()]
+    losses.append(LOSS(whole(images.cpu().double()), labels.cpu()))
+    losses[1].backward()
+    gradients = zip(parts.parameters(), whole.parameters(), strict=True)
+    pairs = [losses, *([ours.grad.cpu(), its.grad] for ours, its in gradients)]
+    return all(torch.allclose(ours, its, rtol=1e-7, atol=1e-9) for ours, its in pairs)
+
+
+def run_plan(plan: Plan, task: Task) -> PlanRun:
+    """Prune, train for one epoch through the plan's own pipeline, and look at the result.
+
+    Takes some seconds: the time of one epoch is the bound.
+
+    Args:
+        plan: What to run.
+        task: What it is for.
+
+    Raises:
+        TypeError, ValueError: As `validate_plan`, before anything runs.
+    """
+    validate_plan(plan, task.net, task.batch_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the same order of images for every plan
+        pipeline = pipeline_of(plan, task.net, task.devices)
+        train_pipeline(pipeline, task.data)
+    return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))
+
+
+def clock_blocks(plans: Mapping[str, Plan], task: Task, *, repeats: int = 15) -> dict[str, Costs]:
+    """Time the blocks of each plan's pruned net on one device, with micro-batches of its size.
+
+    In turns, and the shortest of many: else a slow moment of the machine meets one plan alone.
+
+    Args:
+        plans: Name -> plan. The largest of its micro-batches counts.
+        task: What they are for.
+        repeats: How often the blocks of each plan are timed; before each time they warm up once.
+
+    Returns:
+        Name -> a forward and a backward per block, in seconds.
+
+    Raises:
+        TypeError, ValueError: As `validate_plan`, before anything runs.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is 1 or more; got {repeats}")
+    measurements = {name: _blocks_of(plan, task) for name, plan in plans.items()}
+    rounds: list[dict[str, Costs]] = []
+    for _ in range(repeats):
+        rounds.append({name: measured() for name, measured in measurements.items()})
+    return {name: least_costs([each[name] for each in rounds]) for name in plans}
+
+
+def simulate_costs(plan: Plan, costs: Costs) -> Timeline:
+    """The step of a plan whose blocks cost this for every micro-batch, in the unit of the costs."""
+    schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
+    return simulate(schedule, cut_costs(costs, plan.cut))
+
+
+def clock_price(task: Task, *, repeats: int = 15) -> float:
+    """What a block of the whole net costs besides its samples, each way, by the clock.
+
+    A micro-batch of one sample and one of a quarter of a mini-batch give the time of a sample, and
+    so what is left for none. It is the mean over all blocks, there and back.
+
+    Args:
+        task: Its net is timed, on its first device.
+        repeats: As for `clock_blocks`.
+
+    Returns:
+        Millions of multiply-adds, as `BLOCK_PRICE`. On a device so quick that the larger
+        micro-batch takes less than 1% longer, it is the price at 1%: in truth it is higher.
+    """
+    plans = [Plan(1, num_microbatches=count) for count in (task.batch_size, 4)]
+    timed = clock_blocks(dict(zip(("one", "more"), plans, strict=True)), task, repeats=repeats)
+    one, more = (sum([*costs.forward, *costs.backward]) for costs in timed.values())
+    work = block_work(task.net, task.data.all_train[0][:1].cpu())
+    counted = []
+    for plan in plans:
+        size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
+        free = counted_costs(work, size, price=0.0)
+        counted.append(sum([*free.forward, *free.backward]))
+    per_second = (counted[1] - counted[0]) / max(more - one, one / 100)
+    return (one * per_second - counted[0]) / (2 * len(work))
+
+
+def _blocks_of(plan: Plan, task: Task) -> Callable[[], Costs]:
+    """What measures the blocks of a plan once, with a micro-batch of its size."""
+    validate_plan(plan, task.net, task.batch_size)
+    size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
+    rows = [tensor[:size] for tensor in task.data.all_train]
+    slim = pruned(task.net, plan.keep)
+    return partial(measure_blocks, slim, *rows, LOSS, task.devices[0], warmup=1, repeats=1)
+
+
+def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:
+    """Measure the steps of several plans, in turns: compare them as ratios.
+
+    Args:
+        plans: Name -> plan.
+        task: What they are for.
+        repeats: How often each step is timed, after two to warm up.
+    """
+    images, labels = (tensor[: task.batch_size] for tensor in task.data.all_train)
+    steps = {}
+    for name, plan in plans.items():
+        validate_plan(plan, task.net, task.batch_size)
+        pipeline = pipeline_of(plan, task.net, task.devices)
+        steps[name] = lambda p=pipeline: p.step(images, labels, LOSS)
+    return measure_together(steps, task.devices[:NUM_DEVICES], repeats=repeats)

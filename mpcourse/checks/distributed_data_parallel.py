@@ -1,0 +1,227 @@
+"""Checks: a ring, a deadlock, shards of a data set, equal to one process."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.checks.attempted_programs import Programs, deadlock_case
+from mpcourse.checks.attempted_rings import ring_problem
+from mpcourse.checks.verdict import (
+    Verdict,
+    check_cases,
+    correct,
+    no_function,
+    not_attempted,
+    not_yet,
+    short,
+    try_out,
+)
+
+RING = '"What does rank 0 hold after two steps?"'
+SENDS = '"Everybody sends first"'
+SHARDS = '"Without the sampler, is the loss wrong?"'
+EQUAL = '"Average or sum?"'
+
+
+def check_ring(attempt: Callable[..., Tensor]) -> Verdict:
+    """Check `my_all_reduce(tensor, rank, count, send, recv)`: the mean over all ranks, as a ring.
+
+    Args:
+        attempt: Runs on every rank. `send(piece, target)` returns at once, `recv(source)` waits.
+    """
+    if not callable(attempt):
+        return no_function(attempt, RING)
+    cases = [(3, 3), (2, 4), (4, 4), (3, 7), (4, 2), (1, 3)]
+    for count, numbers in cases:
+        lines = ring_problem(attempt, count, numbers)
+        if lines is ...:
+            return not_attempted()
+        if lines:
+            return not_yet([f"{count} rank(s), {numbers} numbers each:", *lines], RING)
+    return correct(
+        f"The mean on every rank in {len(cases)} cases, to the right only, "
+        "and never more than a ring has to send."
+    )
+
+
+def check_deadlock(attempt: Callable[[Programs], dict[int, int]]) -> Verdict:
+    """Check `my_stuck(programs)`: which ranks wait for ever, and at which operation?
+
+    Args:
+        attempt: Takes a list of ("send", to) and ("recv", from) per rank. A send waits for its
+            receive. Returns rank -> index of the operation, {} if all end.
+    """
+    send, recv = "send", "recv"
+    programs: list[Programs] = [
+        [[(send, 1)], [(recv, 0)]],
+        [[(send, 1), (recv, 1)], [(send, 0), (recv, 0)]],
+        [[(send, 1), (recv, 1)], [(recv, 0), (send, 0)]],
+        [[(send, 1), (send, 2)], [(recv, 0)], [(recv, 0)]],
+        [[(send, 1)], [(recv, 0), (recv, 0)]],
+        [[(send, 1), (send, 2)], [(recv, 2), (recv, 0)], [(recv, 0), (send, 1)]],
+        [[(send, 1), (recv, 2)], [(recv, 0), (send, 2)], [(recv, 1), (send, 0)]],
+        [[(recv, 1), (send, 1)], [(recv, 2), (send, 0)], [(send, 1)], []],
+        [[(send, 1)], [(recv, 0), (send, 2)], [(recv, 3), (recv, 1)], []],
+        [[(recv, 1)], [(recv, 0)], [(send, 3)], [(recv, 2)]],
+        [[(send, (r + 1) % 5), (recv, (r - 1) % 5)] for r in range(5)],
+        [[(recv, 4), (send, 1)], *([(send, (r + 1) % 5), (recv, r - 1)] for r in range(1, 5))],
+    ]
+    cases = [deadlock_case(each) for each in programs]
+    return check_cases(attempt, cases, where=SENDS)
+
+
+def check_shard(attempt: Callable[[int, int, int, int], Sequence[int]]) -> Verdict:
+    """Check `my_shard(samples, rank, count, epoch)`: this rank's part, shuffled anew each epoch.
+
+    Args:
+        attempt: Returns a list of sample numbers. Over all ranks each of `samples` stands in one
+            list exactly once, the lists' lengths differ by at most one, and another epoch gives
+            another order.
+    """
+    if not callable(attempt):
+        return no_function(attempt, SHARDS)
+    cases = [(8, 2), (10, 4), (3, 4), (101, 3), (64, 1)]
+    for samples, count in cases:
+        given = f"Given {samples} samples, {count} rank(s), epoch 5:"
+        parts = []
+        for rank in range(count):
+            torch.manual_seed(rank), random.seed(rank)  # as in processes of their own
+            part, problem = try_out(attempt, samples, rank, count, 5)
+            if problem:
+                return not_yet([given, f"on rank {rank} {problem}"], SHARDS)
+            if part is ...:
+                return not_attempted()
+            if part is None:
+                return not_yet([given, f"rank {rank} got None"], SHARDS)
+            parts.append([int(number) for number in part])
+        lines = _wrong_parts(parts, samples, count)
+        if lines:
+            return not_yet([given, *lines], SHARDS)
+    return _shuffled(attempt) or correct(
+        f"Nothing lost, nothing doubled, in {len(cases)} cases; every epoch has its own order."
+    )
+
+
+def _wrong_parts(parts: list[list[int]], samples: int, count: int) -> list[str] | None:
+    seen = sorted(number for part in parts for number in part)
+    shown = [f"rank {rank} got {short(part)}" for rank, part in enumerate(parts)]
+    if count > 1 and all(sorted(part) == list(range(samples)) for part in parts):
+        return [*shown, "Every rank has all of them: each is trained on once per rank."]
+    strange = [number for number in seen if not 0 <= number < samples]
+    if strange:
+        return [*shown, f"There is no sample {strange[0]}: they are numbered from 0."]
+    doubled = sorted({number for number in seen if seen.count(number) > 1})
+    lost = sorted(set(range(samples)) - set(seen))
+    if doubled and lost:
+        line = f"{len(lost)} samples are lost and {len(doubled)} doubled"
+        return [*shown, f"{line}: all ranks have to shuffle in the same order."]
+    if doubled:
+        line = f"Doubled: {short(doubled)}. DistributedSampler does that to make lists equal."
+        return [*shown, line, "Here the lists may differ by one."]
+    if lost:
+        return [*shown, f"Lost: {short(lost)}. The remainder of the division is somebody's too."]
+    sizes = [len(part) for part in parts]
+    if max(sizes) - min(sizes) > 1:
+        return [*shown, f"The sizes are {sizes}: they may differ by one at most."]
+    return None
+
+
+def _shuffled(attempt: Callable[..., Sequence[int]]) -> Verdict | None:
+    state = torch.get_rng_state()
+    orders = [list(try_out(attempt, 101, 1, 3, epoch)[0]) for epoch in (0, 1, 0)]
+    changed = not torch.equal(state, torch.get_rng_state())
+    if sorted(orders[0]) == sorted(orders[1]):
+        where = [f"epoch 0: rank 1 of 3 got {short(orders[0])}", f"epoch 1: {short(orders[1])}"]
+        line = "Every epoch deals out the same samples: shuffle all of them, by the epoch's number."
+        return not_yet([*where, line], SHARDS)
+    if orders[0] != orders[2]:
+        line = "Epoch 0, asked for twice, has two orders: the epoch's number has to decide."
+        return not_yet([line], SHARDS)
+    if changed:
+        line = "It seeds torch's own generator: dropout and new weights then repeat every epoch."
+        return not_yet([line, "Make a torch.Generator of its own."], SHARDS)
+    return None
+
+
+def check_local_loss(attempt: Callable[[Tensor, int, int], Tensor]) -> Verdict:
+    """Check `my_local_loss(losses, total, count)`: DDP's average equals one process's gradient.
+
+    Args:
+        attempt: Takes this rank's losses, one per sample, the number of samples on all ranks and
+            the number of ranks. Returns the number whose gradient is averaged over the ranks.
+    """
+    if not callable(attempt):
+        return no_function(attempt, EQUAL)
+    # three ranks first: with two, a factor of count could be one of something else
+    cases = [(4, 4, 4), (5, 3), (1, 4, 2), (6, 0), (7,)]
+    for sizes in cases:
+        given = f"Given {len(sizes)} rank(s) with {', '.join(map(str, sizes))} samples:"
+        outcome = _averaged_gradient(attempt, sizes)
+        if outcome is ...:
+            return not_attempted()
+        if isinstance(outcome, str):
+            return not_yet([given, outcome], EQUAL)
+        lines = _wrong_gradient(outcome, sizes)
+        if lines:
+            return not_yet([given, *lines], EQUAL)
+    return correct(f"The gradient of one process in {len(cases)} cases, even and uneven.")
+
+
+def _linear(sizes: Sequence[int]) -> tuple[nn.Linear, list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    net = nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.0, -2.0]]))
+    rows = torch.randn(sum(sizes), 2, generator=generator).double() + 1
+    targets = torch.randn(sum(sizes), 1, generator=generator).double()
+    return net, list(rows.split(list(sizes))), list(targets.split(list(sizes)))
+
+
+def _averaged_gradient(attempt: Callable[..., Any], sizes: Sequence[int]) -> Any:
+    """What DDP would leave: the mean over the ranks; `...` for a stub, a text if it fails."""
+    net, rows, targets = _linear(sizes)
+    total = torch.zeros_like(net.weight)
+    for rank, (row, target) in enumerate(zip(rows, targets, strict=True)):
+        losses = (net(row) - target).square().flatten()
+        loss, problem = try_out(attempt, losses, sum(sizes), len(sizes))
+        if loss is ...:
+            return ...
+        if problem:
+            return f"on rank {rank} {problem}"
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            wanted = "expected a tensor of one number that backward() can use."
+            return f"rank {rank} got {short(loss)}; {wanted}"
+        net.zero_grad()
+        loss.sum().backward()
+        total += net.weight.grad
+    return total / len(sizes)
+
+
+def _wrong_gradient(found: Tensor, sizes: Sequence[int]) -> list[str] | None:
+    net, rows, targets = _linear(sizes)
+    losses = (net(torch.cat(rows)) - torch.cat(targets)).square()
+    wanted = torch.autograd.grad(losses.mean(), net.weight)[0]
+    if torch.allclose(found, wanted, rtol=1e-9):
+        return None
+    count, total = len(sizes), sum(sizes)
+    means = _averaged_gradient(lambda losses, *_: losses.mean(), sizes)
+    lines = [f"expected the gradient {short(wanted)}", f"got, averaged, {short(found)}"]
+    if torch.allclose(found, means):
+        line = "A mean of means: a sample of a small shard counts for more. Weight by samples."
+        return [*lines, line]
+    known = {
+        1 / count: f"It is 1/{count} of it: DDP divides by the ranks, so multiply by them.",
+        total / count: "Summed, not averaged: divide by the samples of all ranks.",
+        float(total): "Neither divided by the samples nor left to DDP to average.",
+        total / count**2: "DDP divides by the ranks already: divide by all samples, total.",
+        count / total: "A mean has divided by this rank's samples already: begin with the sum.",
+        1 / total: "A mean has divided by this rank's samples already: begin with the sum.",
+        float(count): "Too large by the number of ranks: once is enough.",
+    }
+    for factor, line in known.items():
+        if torch.allclose(found, wanted * factor):
+            return [*lines, line]
+    return lines

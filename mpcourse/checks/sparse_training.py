@@ -1,0 +1,212 @@
+"""Checks: the cubic schedule, a proximal step, kept zeros, a unit that leaves."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.checks.attempted_zeros import OPTIMIZERS, keeps_zeros
+from mpcourse.checks.verdict import (
+    Case,
+    Verdict,
+    check_cases,
+    correct,
+    no_function,
+    not_attempted,
+    not_yet,
+    same,
+    short,
+    try_out,
+)
+
+Known = list[tuple[Any, str]]
+Pair = tuple[nn.Linear, nn.Linear]
+
+
+def check_cubic(attempt: Callable[[int, int, int, float, float], float]) -> Verdict:
+    """Check `my_cubic(step, begin, end, initial, final)`: the sparsity at a step.
+
+    Args:
+        attempt: Takes a step, the first and the last step of the pruning, and the sparsities there;
+            returns the sparsity at the step.
+    """
+    numbers = [
+        (150, 100, 200, 0.0, 0.8),
+        (100, 100, 200, 0.2, 0.8),
+        (200, 100, 200, 0.2, 0.8),
+        (300, 0, 400, 0.5, 0.9),
+        (40, 100, 200, 0.2, 0.8),
+        (260, 100, 200, 0.2, 0.8),
+    ]
+    cases = [_cubic_case(*each) for each in numbers]
+    return check_cases(attempt, cases, where='"All at once, or bit by bit?"')
+
+
+def _cubic_case(step: int, begin: int, end: int, initial: float, final: float) -> Case:
+    def at(gone: float, power: int = 3) -> float:
+        return final + (initial - final) * (1 - gone) ** power
+
+    free = (step - begin) / (end - begin)
+    gone = min(max(free, 0.0), 1.0)
+    rising = initial + (final - initial) * gone**3
+    known: Known = [
+        (at(gone, 1), "That is linear: as much in the last quarter as in the first."),
+        (at(gone, 2), "The part that is left is cubed, not squared."),
+        (rising, "That starts slowly and ends fast; the cubic schedule is the other way round."),
+        (at(step / end), "The time counts from begin: (step - begin) / (end - begin)."),
+        (final - final * (1 - gone) ** 3, "It starts at `initial`, not at 0."),
+        (initial + final * (1 - (1 - gone) ** 3), "The way is final - initial, not final."),
+        (at(free), "Before begin it is `initial`, after end `final`: hold the step between them."),
+        (1 - at(gone), "That is the share that stays; sparsity is the share that is zero."),
+    ]
+    right = at(gone)
+    distinct = [pair for pair in known if not same(pair[0], right)]
+    given = f"step {step}, begin {begin}, end {end}, initial {initial}, final {final}"
+    hint = "final + (initial - final) * (share of the time that is left) ** 3"
+    return Case(given, (step, begin, end, initial, final), right, distinct, hint)
+
+
+def check_proximal(attempt: Callable[[Tensor, float], Tensor]) -> Verdict:
+    """Check `my_proximal(weight, threshold)`: towards zero, and stop there.
+
+    Args:
+        attempt: Takes a tensor and a threshold of 0 or more, returns a tensor of the same shape.
+    """
+    cases = [
+        _proximal_case([0.5, 0.05, -0.3, 0.0], 0.1),
+        _proximal_case([-2.0, 1.0, 0.75, -0.25], 1.0),
+        _proximal_case([0.3, -0.3], 0.0),
+        _proximal_case([[0.02, -0.4], [0.9, -0.01]], 0.2),
+    ]
+    where = '"Why does one of them stop at zero?"'
+    verdict = check_cases(attempt, cases, where=where)
+    if verdict.state != "correct":
+        return verdict
+    weight, threshold = (
+        each.clone() if torch.is_tensor(each) else each for each in cases[0].arguments
+    )
+    try_out(attempt, weight, threshold)
+    if same(weight, cases[0].arguments[0]):
+        return verdict
+    lines = [
+        "The values are right, but the tensor that was handed in has changed.",
+        "Return a new one.",
+    ]
+    return not_yet(lines, where)
+
+
+def _proximal_case(values: list, threshold: float) -> Case:
+    weight = torch.tensor(values, dtype=torch.float64)
+    right = weight.sign() * (weight.abs() - threshold).clamp(min=0)
+    known: Known = [
+        (weight - threshold * weight.sign(), "A step along the sign jumps over zero: stop there."),
+        (weight - threshold, "Negative weights move up: towards zero, not down."),
+        ((weight - threshold).clamp(min=0), "Negative weights stay negative: give the sign back."),
+        ((weight.abs() - threshold).clamp(min=0), "Give the sign back."),
+        (
+            torch.where(weight.abs() > threshold, weight, 0.0),
+            "The small ones are right; the large ones move by the threshold too.",
+        ),
+        (weight.clamp(-threshold, threshold), "That keeps what should go: clamp the rest instead."),
+        (weight * (1 - threshold), "That is weight decay: it shrinks, and never gives a zero."),
+        (weight.sign() * (weight.abs() + threshold), "Away from zero: subtract from the size."),
+    ]
+    distinct = [pair for pair in known if not same(pair[0], right)]
+    hint = "|weight| - threshold, not below 0, with the sign of the weight."
+    given = f"weight {values} and threshold {threshold}"
+    return Case(given, (weight, threshold), right, distinct, hint)
+
+
+def check_keep(attempt: Callable[[torch.optim.Optimizer, Tensor, Tensor], None]) -> Verdict:
+    """Check `my_keep(optimizer, weight, mask)`, called after each step of the optimizer.
+
+    Args:
+        attempt: Sets pruned weights, and what the optimizer remembers of them, to zero, in place.
+    """
+    where = '"How do you keep it at zero?"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    for name, make in OPTIMIZERS.items():
+        lines = keeps_zeros(attempt, make)
+        if lines is ...:
+            return not_attempted()
+        if lines:
+            return not_yet([f"After a step of {name}:", *lines], where)
+    return correct("The zeros stay, the memory is clean, and nothing else has changed.")
+
+
+def check_remove(attempt: Callable[[nn.Linear, nn.Linear, int], Pair]) -> Verdict:
+    """Check `my_remove(first, second, unit)`: `second(relu(first(x)))` stays, a unit leaves.
+
+    Args:
+        attempt: Takes two Linear layers with a ReLU between them and a unit of the first whose
+            incoming weights are zero (its bias need not be); returns two smaller layers.
+    """
+    where = '"Does a channel of zeros write zero?"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    for bias, unit in [(0.0, 1), (-0.75, 3), (0.5, 0), (2.0, 2)]:
+        layers = _layers(bias, unit)
+        handed = copy.deepcopy(layers)
+        result, problem = try_out(attempt, *handed, unit)
+        if result is ...:
+            return not_attempted()
+        given = f"Given Linear(3, 4), Linear(4, 2) and unit {unit}, whose bias is {bias:g}:"
+        if problem:
+            return not_yet([given, problem], where)
+        before, after = (
+            [p for each in pair for p in each.parameters()] for pair in (layers, handed)
+        )
+        lines = _wrong_pair(result, layers, bias, unit)
+        if not same(after, before):
+            lines = ["the layers that were handed in have changed: return new ones."]
+        if lines:
+            return not_yet([given, *lines], where)
+    return correct("The same outputs with a unit less, whatever its bias was.")
+
+
+def _layers(bias: float, unit: int) -> Pair:
+    """3-4-2 with weights that are all different, and a unit that reads nothing."""
+    first, second = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+    with torch.no_grad():
+        for index, parameter in enumerate([*first.parameters(), *second.parameters()]):
+            values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1)).double()
+            parameter.copy_(values.view(parameter.shape))
+        first.weight[unit] = 0
+        first.bias[unit] = bias
+    return first, second
+
+
+def _wrong_pair(result: Any, layers: Pair, bias: float, unit: int) -> list[str]:
+    first, second = layers
+    pair = isinstance(result, tuple | list) and len(result) == 2
+    if not pair or not all(isinstance(each, nn.Module) for each in result):
+        return [f"got {short(result)}", "Return the two new layers."]
+    shapes = [tuple(each.weight.shape) for each in result]
+    if shapes != [(3, 3), (2, 3)]:
+        lines = ["expected weights of shapes (3, 3) and (2, 3)", f"got {shapes[0]} and {shapes[1]}"]
+        if shapes[1] == (2, 4):
+            return [*lines, "The second layer still reads the unit: it loses a column."]
+        if shapes[0] == (4, 2):
+            return [*lines, "Rows of a weight are outputs, columns are inputs."]
+        return [*lines, "The first layer loses a row, the second a column."]
+    rows = torch.linspace(-2, 2, 15, dtype=torch.float64).view(5, 3)
+    expected = second(first(rows).relu()).detach()
+    try:
+        found = result[1](result[0](rows).relu()).detach()
+    except Exception as error:
+        return [f"the new layers raise {type(error).__name__}: {error}", "Cut the bias as well."]
+    if same(found, expected):
+        return []
+    lines = [f"expected outputs that begin with {short(expected[0])}", f"got {short(found[0])}"]
+    column = second.weight[:, unit].detach()
+    gap = expected - found
+    if same(gap, (max(bias, 0.0) * column).expand_as(gap)):
+        return [*lines, "The unit wrote relu(bias), a constant, and that is missing."]
+    if same(gap, ((max(bias, 0.0) - bias) * column).expand_as(gap)):
+        return [*lines, "The constant goes through the ReLU first: a negative bias writes 0."]
+    if same(gap, (max(bias, 0.0) * (column - 1)).expand_as(gap)):
+        return [*lines, "The constant reaches each output through the unit's column of the weight."]
+    return [*lines, f"All but unit {unit} keep their weights and biases, in order."]

@@ -1,0 +1,93 @@
+"""What XLA did with a training step: run in the environment `.venv-xla`, or as it was recorded."""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from mpcourse.devices.recordings import DATA_FOLDER, read_recording
+
+COMMAND = "python data/xla_study.py"
+TABLE, GRAPH = "xla_step.csv", "xla_step.hlo.txt"
+REQUIREMENTS = "requirements-xla.txt"
+FOLDER = ".venv-xla"
+ROOT = Path(__file__).resolve().parents[2]
+TIME_LIMIT_S = 600
+
+
+class XlaRun(NamedTuple):
+    """Some training steps on XLA.
+
+    Attributes:
+        label: "measured here" or "recorded".
+        about: "command", "device", "machine", "date".
+        rows: One per step: step, batch, loss, eager_loss, compiles, cache_hits, seconds.
+        hlo: The graph of the first step.
+    """
+
+    label: str
+    about: dict[str, str]
+    rows: list[dict[str, str | float]]
+    hlo: str
+
+
+def xla_run(root: Path = ROOT) -> XlaRun:
+    """The run of this machine where `python data/xla_study.py` was typed, else the recorded one.
+
+    Raises:
+        RuntimeError: The environment is there, and the run fails.
+    """
+    python = root / FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists():
+        return read_xla_run()
+    with tempfile.TemporaryDirectory() as folder:
+        run_by(python, Path(folder))
+        return read_xla_run(Path(folder))._replace(label="measured here")
+
+
+def run_by(python: Path, folder: Path) -> None:
+    """Run the steps by a Python that has torch_xla; the recording goes into a folder.
+
+    Raises:
+        RuntimeError: It ended in an error; the message has its last lines.
+    """
+    command = [python, "-m", "mpcourse.compilation.xla_step", folder]
+    try:
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIME_LIMIT_S,
+        )
+    except subprocess.CalledProcessError as error:
+        last = "\n".join(error.stderr.splitlines()[-5:])
+        raise RuntimeError(f"the run in {FOLDER} failed:\n{last}") from None
+
+
+def read_xla_run(folder: Path = DATA_FOLDER) -> XlaRun:
+    """Read what `python data/xla_study.py` has recorded.
+
+    Raises:
+        FileNotFoundError: There is no recording; the message says what makes one.
+    """
+    if not (folder / GRAPH).is_file():
+        raise FileNotFoundError(f"there is no recording {GRAPH}: `{COMMAND}` makes it")
+    table = read_recording(TABLE, folder)
+    lines = (folder / GRAPH).read_text(encoding="utf-8").splitlines()
+    hlo = "\n".join(line for line in lines if not line.startswith("# "))
+    return XlaRun("recorded", table.about, table.rows, hlo)
+
+
+def count_operations(hlo: str) -> dict[str, int]:
+    """How often each operation stands in a graph, the most frequent first.
+
+    Args:
+        hlo: XLA's text; a line is `%name = type operation(operands), …`.
+    """
+    found = re.findall(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\s)}\]]([a-z][\w-]*)\(", hlo, re.MULTILINE)
+    return dict(Counter(found).most_common())

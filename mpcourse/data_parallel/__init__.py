@@ -1,0 +1,22 @@
+"""Cut a batch, run copies of a module on the pieces, bring the results together.
+
+The four verbs `scatter`, `replicate`, `parallel_apply` and `gather`, and `DataParallel`, which is
+made of them (pages `scatter_and_gather` and `parallel_apply`); `anatomy` shows where their time
+goes.
+"""
+
+from mpcourse.data_parallel.anatomy import forward_timeline, split_step_timeline
+from mpcourse.data_parallel.data_parallel import DataParallel
+from mpcourse.data_parallel.parallel_apply import parallel_apply
+from mpcourse.data_parallel.replicate import replicate
+from mpcourse.data_parallel.scatter_gather import gather, scatter
+
+__all__ = [
+    "DataParallel",
+    "forward_timeline",
+    "gather",
+    "parallel_apply",
+    "replicate",
+    "scatter",
+    "split_step_timeline",
+]

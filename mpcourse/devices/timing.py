@@ -1,0 +1,232 @@
+"""Measuring time honestly: warm up, wait for every device, repeat, keep the spread.
+
+Page `start_here`.
+
+Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits for one device only;
+work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
+"""
+
+import functools
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mpcourse.devices.devices import Device, DeviceLike, as_devices, describe_devices, synchronize
+from mpcourse.devices.results import collect
+from mpcourse.schedules.timeline import Event, Timeline
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One measured time with its spread and where it was measured.
+
+    Attributes:
+        times_s: Every repeat, in seconds, in the order they ran.
+        warmup: How many runs before them were not counted.
+        devices: The devices that were waited for, in words.
+        machine: Processor, Python and torch, in words.
+    """
+
+    times_s: tuple[float, ...]
+    warmup: int
+    devices: str
+    machine: str
+
+    @property
+    def repeats(self) -> int:
+        """How many runs were counted."""
+        return len(self.times_s)
+
+    @property
+    def median_s(self) -> float:
+        """The middle time in seconds: one slow run does not move it."""
+        return statistics.median(self.times_s)
+
+    @property
+    def iqr_s(self) -> float:
+        """The spread in seconds: the middle half of the runs lies within it (0 for one run)."""
+        if self.repeats < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
+        return high - low
+
+    def __str__(self) -> str:
+        times = f"{self.median_s * 1e3:.2f} ms (spread {self.iqr_s * 1e3:.2f} ms)"
+        return f"{times}, median of {self.repeats}, {self.devices}"
+
+
+def measure(
+    fn: Callable[[], Any],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> Timing:
+    """Time `fn()`, with the devices idle before both readings of the clock.
+
+    `fn` runs in the calling thread; hand the work to a device inside it (`device.run(…)`) to time
+    what a worker does.
+
+    Args:
+        fn: What to time; its value is dropped.
+        devices: The devices to wait for; all that have been used so far when `None`.
+        warmup: Runs before the clock counts, 0 or more: first calls allocate and choose kernels.
+        repeats: Runs that count, 1 or more.
+
+    Returns:
+        A `Timing` in seconds.
+    """
+    return measure_together({"fn": fn}, devices, warmup=warmup, repeats=repeats)["fn"]
+
+
+def measure_together(
+    fns: Mapping[str, Callable[[], Any]],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> dict[str, Timing]:
+    """Time several functions in turns, so that a slow moment of the machine meets all of them.
+
+    Compare the results as ratios: two figures from two separate runs differ for reasons that have
+    nothing to do with the code.
+
+    Args:
+        fns: Name -> what to time.
+        devices: As for `measure`.
+        warmup: As for `measure`, for each function.
+        repeats: As for `measure`, for each function.
+
+    Returns:
+        Name -> `Timing`, in the order of `fns`.
+    """
+    if warmup < 0 or repeats < 1:
+        raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
+    for _ in range(warmup):
+        for fn in fns.values():
+            fn()
+    times: dict[str, list[float]] = {name: [] for name in fns}
+    for _ in range(repeats):
+        for name, fn in fns.items():
+            times[name].append(_time_once(fn, devices))
+    where = "all devices used so far" if devices is None else describe_devices(devices)
+    return {
+        name: Timing(tuple(values), warmup, where, describe_machine())
+        for name, values in times.items()
+    }
+
+
+def _time_once(fn: Callable[[], Any], devices: Sequence[DeviceLike] | None) -> float:
+    synchronize(devices)
+    start = time.perf_counter()
+    fn()
+    synchronize(devices)
+    return time.perf_counter() - start
+
+
+def measure_over(
+    batches: Mapping[Any, Any],
+    fns: Mapping[str, Callable[[Any], Any]],
+    devices: Sequence[DeviceLike] | None = None,
+    *,
+    warmup: int = 2,
+    repeats: int = 7,
+) -> dict[str, list[Timing]]:
+    """Time several functions of a batch, in turns, for each of several batches.
+
+    Args:
+        batches: Size -> the batch that each function is called with.
+        fns: Name -> function of one argument.
+        devices: As for `measure`.
+        warmup: As for `measure`.
+        repeats: As for `measure`.
+
+    Returns:
+        Name -> one `Timing` per batch, in the order of `batches`.
+    """
+    columns: dict[str, list[Timing]] = {name: [] for name in fns}
+    for batch in batches.values():
+        calls = {name: functools.partial(fn, batch) for name, fn in fns.items()}
+        measured = measure_together(calls, devices, warmup=warmup, repeats=repeats)
+        for name, timing in measured.items():
+            columns[name].append(timing)
+    return columns
+
+
+def measure_overlap(
+    jobs: Sequence[Callable[[], Any]], devices: Sequence[DeviceLike], *, repeats: int = 7
+) -> float:
+    """Time all jobs at once, one per device, over the time of the first job alone.
+
+    Args:
+        jobs: Functions without arguments, of equal work.
+        devices: One for each job.
+        repeats: As for `measure`.
+
+    Returns:
+        The ratio of the medians: 1 is full overlap; the number of jobs is none.
+    """
+    places = as_devices(devices)
+    if len(jobs) != len(places):
+        raise ValueError(f"each device gets one job; got {len(jobs)} for {len(places)} devices")
+    pairs = list(zip(places, jobs, strict=True))
+    times = measure_together(
+        {
+            "one": lambda: places[0].run(jobs[0]),
+            "all": lambda: collect([place.submit(job) for place, job in pairs]),
+        },
+        places,
+        repeats=repeats,
+    )
+    return times["all"].median_s / times["one"].median_s
+
+
+Job = tuple[DeviceLike, object, Callable[[], Any]]  # device, label, function without arguments
+
+
+def measure_timeline(*rounds: Sequence[Job]) -> Timeline:
+    """Hand jobs over and record when each ran.
+
+    Each device reads the clock itself, when it is idle before the job and again after it.
+
+    Args:
+        rounds: One or several lists of (device, label, function). The jobs of a round are handed
+            over at once, when those of the round before have ended; each device keeps their order.
+
+    Returns:
+        The measured `Timeline` in seconds. Devices are numbered in order of first appearance.
+
+    Raises:
+        ValueError: There is no round, or one without jobs.
+    """
+    if not rounds or not all(rounds):
+        raise ValueError("jobs is empty; name at least one (device, label, function)")
+    places = [as_devices([device for device, _, _ in jobs]) for jobs in rounds]
+    order = list(dict.fromkeys(place for row in places for place in row))
+    events = []
+    for jobs, row in zip(rounds, places, strict=True):
+        results = [
+            place.submit(_clocked, place, fn) for place, (_, _, fn) in zip(row, jobs, strict=True)
+        ]
+        for place, (_, label, _), times in zip(row, jobs, collect(results), strict=True):
+            events.append(Event(order.index(place), label, *times))
+    return Timeline.from_clock(events, len(order))
+
+
+def _clocked(device: Device, fn: Callable[[], Any]) -> tuple[float, float]:
+    synchronize([device])
+    start = time.perf_counter()
+    fn()
+    synchronize([device])
+    return start, time.perf_counter()
+
+
+def describe_machine() -> str:
+    """Processor, Python and torch in one line, to be kept with every figure."""
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, Python {platform.python_version()}, torch {torch.__version__}"

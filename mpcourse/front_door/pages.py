@@ -1,0 +1,199 @@
+"""Execute the pages in fresh kernels and save them in the form that the tests want.
+
+Page: all of them; `python -m mpcourse pages` is for whoever writes one. Source: the documentation
+of nbclient.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+from mpcourse.front_door.page_format import (
+    ROOT,
+    normalise,
+    page_key,
+    read_repository,
+    to_text,
+    without_colours,
+    write_address,
+    write_links,
+)
+
+NOTEBOOKS = ROOT / "notebooks"
+CELL_TIMEOUT_S = 300
+
+
+class PageError(RuntimeError):
+    """A page did not run to its end; the stored page is as it was."""
+
+
+def execute(
+    path: Path, *, repository: str | None = None, show: Callable[[str], None] = print
+) -> list[str]:
+    """Run one page from top to bottom in a fresh kernel and save it.
+
+    The kernel is the running interpreter's own, started in the page's folder. The stored page is
+    replaced in one step, and only when every cell ran.
+
+    Args:
+        path: The page.
+        repository: Address for badges and bootstrap cell; None reads the setting.
+        show: Called with a line of progress before every code cell.
+
+    Returns:
+        One line for every cell that wrote to stderr. They are saved, but a defect.
+
+    Raises:
+        PageError: A cell failed, took over `CELL_TIMEOUT_S` or lost its kernel.
+        ValueError: The page has no title to put the badges under.
+    """
+    notebook = read(path)
+    write_address(notebook, repository or read_repository(), page_name=path.name)
+    write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
+    notebook = normalise(notebook)
+    _run_cells(notebook, path, show)
+    notebook = normalise(notebook)
+    save(notebook, path)
+    return [
+        f"{path.name}, cell {position}: stderr: {output.text.strip()}"
+        for position, cell in enumerate(notebook.cells, start=1)
+        for output in cell.get("outputs", [])
+        if output.get("name") == "stderr"
+    ]
+
+
+def _run_cells(notebook: NotebookNode, path: Path, show: Callable[[str], None]) -> None:
+    # No folders to look in: `python3` is then this interpreter, whatever the user has installed.
+    kernel = AsyncKernelManager(
+        kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
+    )
+    client = NotebookClient(
+        notebook,
+        km=kernel,
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+    )
+    start, total = time.perf_counter(), len(notebook.cells)
+    with client.setup_kernel(cleanup_kc=True):
+        for position, cell in enumerate(notebook.cells, start=1):
+            where = f"{path.name}, cell {position} of {total}"
+            if cell.cell_type != "code":
+                continue
+            show(f"{where}, {time.perf_counter() - start:.0f} s so far")
+            try:
+                client.execute_cell(cell, position - 1)
+            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                raise PageError(f"{where}: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, CellExecutionError):  # its text starts with the cell; the cause is last
+        return without_colours(f"{error.ename}: {error.evalue}\n{error.traceback}")
+    return str(error)
+
+
+def read(path: Path) -> NotebookNode:
+    """Read a notebook of format 4 as it is: nothing is repaired, so that a check sees it all."""
+    return nbformat.v4.reads(path.read_text(encoding="utf-8"))
+
+
+def save(notebook: NotebookNode, path: Path) -> None:
+    """Write a notebook in one step: whoever looks finds the old file or the new one, whole."""
+    nbformat.validate(notebook)
+    part = path.with_name(path.name + ".part")
+    part.write_text(to_text(notebook), encoding="utf-8", newline="\n")
+    os.replace(part, path)
+
+
+def find_pages(names: Sequence[str], *, folder: Path = NOTEBOOKS) -> list[Path]:
+    """Look up pages.
+
+    Args:
+        names: Names ("pipeline"), numbers ("07" or "7") or paths; none means all.
+        folder: Where numbers and names are looked up.
+
+    Returns:
+        Paths, in the order of `names`; all pages in the order of their numbers.
+
+    Raises:
+        ValueError: A name fits no page.
+    """
+    pages = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    return [_find_page(name, pages) for name in names] if names else pages
+
+
+def _find_page(name: str, pages: Sequence[Path]) -> Path:
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return Path(name)
+    for page in pages:
+        if name in (page_key(page.name), page.stem, page.name) or name.zfill(2) == page.name[:2]:
+            return page
+    raise ValueError(f"no page {name!r}; there are: {', '.join(p.stem for p in pages) or 'none'}")
+
+
+def check(paths: Sequence[Path]) -> int:
+    """Test stored pages against the rules of `tests/test_notebooks.py`, without running them.
+
+    Args:
+        paths: Pages in the course's `notebooks`.
+
+    Returns:
+        pytest's exit status, 0 when every rule holds.
+    """
+    which = " or ".join(path.stem for path in paths)
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/test_notebooks.py"]
+    return subprocess.run([*command, "-k", f"keeps_the_rule and ({which})"], cwd=ROOT).returncode
+
+
+def _execute_and_report(path: Path) -> int:
+    start = time.perf_counter()
+    try:
+        defects = execute(path, show=_show_progress)
+    except (PageError, ValueError) as error:
+        print(f"\n{error}\n{path.name} is as it was.", file=sys.stderr)
+        return 1
+    _show_progress(f"{path.name}: saved, {time.perf_counter() - start:.0f} s")
+    print("", *defects, sep="\n", file=sys.stderr if defects else sys.stdout)
+    return 1 if defects else 0
+
+
+def _show_progress(line: str) -> None:
+    """Rewrite one line in a terminal; a file or a pipe gets line after line."""
+    if sys.stdout.isatty():
+        print(f"\r{line:<79}", end="", flush=True)
+    else:
+        print(line, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m mpcourse pages [--check] [PAGE ...]`.
+
+    Args:
+        argv: Arguments after `pages`; None takes them from the command line.
+
+    Returns:
+        Exit status: 0 all well, 1 a page failed or has defects, 2 there is no such page.
+    """
+    parser = argparse.ArgumentParser(prog="python -m mpcourse pages", description=__doc__)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
+    parser.add_argument("--check", action="store_true", help="run nothing, check what is stored")
+    arguments = parser.parse_args(argv)
+    try:
+        paths = find_pages(arguments.pages)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return check(paths) if arguments.check else max(map(_execute_and_report, paths), default=0)

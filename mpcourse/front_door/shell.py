@@ -1,0 +1,103 @@
+"""What a shell does: run a command in the foreground, and wait for a lock file.
+
+Behind `python -m mpcourse` (page `start_here`); standard library only. Source: `man bash` (exit
+statuses), `man flock`.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+if os.name == "nt":
+    import msvcrt
+else:
+    import fcntl
+
+
+def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None) -> int:
+    """Run a command in the foreground and return its exit status the way a shell counts it.
+
+    Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way
+    (`subprocess.run` kills it after a quarter of a second). An interrupt or SIGTERM that reaches
+    this process alone is passed on.
+
+    Args:
+        command: Program and arguments.
+        cwd: The folder it runs in.
+        env: All of its environment variables; those of this process when `None`.
+
+    Returns:
+        0 to 255; 128 + n when signal n ended it.
+
+    Raises:
+        KeyboardInterrupt: Interrupted, and the command did not end with 0.
+    """
+    process = subprocess.Popen(command, cwd=cwd, env=env)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    interrupted = False
+    try:
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+                if os.name != "nt" and not os.isatty(0):  # no terminal has told the command
+                    process.send_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
+    if interrupted and process.returncode:
+        raise KeyboardInterrupt
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, poll_s: float = 0.5, limit_s: float = 3600.0) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs, after waiting for whoever holds it.
+
+    The operating system takes the lock back when a process ends, however it ends: a file that was
+    left behind locks nobody out. Where the file cannot be written there is no lock.
+
+    Args:
+        path: The lock file; made when absent, never removed.
+        poll_s: Seconds between two tries.
+        limit_s: Seconds after which waiting ends.
+
+    Raises:
+        TimeoutError: Another process held the lock for `limit_s`.
+    """
+    with contextlib.ExitStack() as stack:
+        file = None
+        with contextlib.suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+        if file:
+            _wait_for_lock(file.fileno(), path, poll_s, limit_s)
+        yield
+
+
+def _wait_for_lock(fileno: int, path: Path, poll_s: float, limit_s: float) -> None:
+    give_up_at = time.monotonic() + limit_s
+    said = False
+    while not _try_lock(fileno):
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"another start holds {path}: end it, or delete that file")
+        if not said:
+            print(f"Another start is at work (it holds {path}): waiting for it.", flush=True)
+            said = True
+        time.sleep(poll_s)
+
+
+def _try_lock(fileno: int) -> bool:
+    try:
+        if os.name == "nt":
+            msvcrt.locking(fileno, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks must not keep anyone from starting
+        pass
+    return True

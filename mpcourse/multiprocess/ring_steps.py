@@ -1,0 +1,56 @@
+"""What an all-reduce sends, step by step and in all: counted, without a process.
+
+Page `distributed_data_parallel`.
+"""
+
+Held = list[list[tuple[int, ...]]]  # per rank and chunk: the ranks whose numbers are in the sum
+
+
+def ring_states(count: int) -> list[Held]:
+    """What each rank holds of each chunk during a ring all-reduce of `count` ranks.
+
+    Args:
+        count: Ranks, and chunks of the tensor; 1 or more.
+
+    Returns:
+        2 (count - 1) + 1 states: state 0 is before anything is sent, state s after step s. In step
+        s = 1, 2, … rank r passes chunk r - s + 1 (modulo `count`) on to rank r + 1, which adds it
+        in the first round (steps 1 to count - 1) and in the second keeps it in place of its own.
+    """
+    _check(count)
+    states: list[Held] = [[[(rank,)] * count for rank in range(count)]]
+    for step in range(1, 2 * (count - 1) + 1):
+        before = states[-1]
+        after = [list(row) for row in before]
+        for rank in range(count):
+            chunk = passed_chunk(count, rank, step)
+            right = (rank + 1) % count
+            own = before[right][chunk] if step < count else ()
+            after[right][chunk] = tuple(sorted((*own, *before[rank][chunk])))
+        states.append(after)
+    return states
+
+
+def passed_chunk(count: int, rank: int, step: int) -> int:
+    """Which chunk a rank passes on in a step of the ring, both rounds counted through from 1."""
+    return (rank - step + 1) % count
+
+
+def most_sent(way: str, count: int) -> float:
+    """What the busiest rank sends in an all-reduce, in units of the tensor.
+
+    Args:
+        way: "star" (all to rank 0, which sends the sum back) or "ring".
+        count: Ranks, 1 or more.
+    """
+    _check(count)
+    if way == "star":
+        return float(count - 1)
+    if way == "ring":
+        return 2 * (count - 1) / count
+    raise ValueError(f'way is "star" or "ring"; got {way!r}')
+
+
+def _check(count: int) -> None:
+    if count < 1:
+        raise ValueError(f"there are 1 or more ranks; got {count}")

@@ -1,0 +1,164 @@
+"""Batch norm under micro-batches: what it normalises with, and what it remembers.
+
+Page `train_mnist`.
+
+In training a batch norm normalises each micro-batch with that micro-batch's own mean and variance,
+and no cut changes that: smaller micro-batches are noisier ones. What can be put right is what the
+layer *remembers* for evaluation. An ordinary layer moves its running statistics once per
+micro-batch; the one here moves them once per mini-batch, by the statistics of all its values.
+They are those of the unsplit layer if the layer's inputs are, which holds for the first batch norm
+of a network; a deeper one sees what the first has normalised per micro-batch.
+
+Source: torchgpipe/batchnorm.py (DeferredBatchNorm), which counts micro-batches to know the last.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@dataclass
+class Seen:
+    """Count, mean and sum of squared distances from it, per channel, of all values seen so far."""
+
+    count: int
+    mean: Tensor
+    squares: Tensor
+
+    def add(self, count: int, mean: Tensor, squares: Tensor) -> None:
+        """Merge another group of values into this one (Chan, Golub, LeVeque 1979)."""
+        total = self.count + count
+        gap = mean - self.mean
+        self.mean = self.mean + gap * (count / total)
+        self.squares = self.squares + squares + gap.square() * (self.count * count / total)
+        self.count = total
+
+
+class DeferredBatchNorm(_BatchNorm):
+    """A batch norm that can wait with its running statistics until the mini-batch is complete.
+
+    Within `minibatch_statistics` it gathers; everywhere else it is an ordinary batch norm. It takes
+    inputs of shape (N, C) or (N, C, ...), and its `state_dict` is that of the ordinary layer.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self._gathers = False
+        self._seen: Seen | None = None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Normalise with the values' own statistics in training, with the running ones else."""
+        if not (self._gathers and self.training and self.track_running_stats):
+            return super().forward(values)
+        mean, variance = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
+        # momentum 1 makes F.batch_norm write the values' own mean and (unbiased) variance there
+        output = F.batch_norm(
+            values, mean, variance, self.weight, self.bias, True, momentum=1.0, eps=self.eps
+        )
+        count = values.numel() // values.size(1)
+        if self._seen is None:
+            self._seen = Seen(0, torch.zeros_like(mean), torch.zeros_like(variance))
+        self._seen.add(count, mean, variance * (count - 1))
+        return output
+
+    def start(self) -> None:
+        """Gather from now on."""
+        self._gathers, self._seen = True, None
+
+    def finish(self, *, keep: bool) -> None:
+        """Stop gathering; move the running statistics by what was gathered, or drop it."""
+        seen, self._gathers, self._seen = self._seen, False, None
+        if keep and seen is not None:
+            self._remember(seen.mean, seen.squares / (seen.count - 1))
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:  # torch's sign for the plain average over all mini-batches
+            share = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+    def _check_input_dim(self, values: Tensor) -> None:
+        if values.dim() < 2:
+            raise ValueError(f"expected values of shape (N, C, ...); got {tuple(values.shape)}")
+
+
+def defer_batch_norms(model: nn.Module) -> nn.Module:
+    """Replace every batch norm in `model` by a deferred one with the same tensors.
+
+    Args:
+        model: Changed in place. What looks like a batch norm but is a class of its own
+            (SyncBatchNorm, lazy ones) stays as it is.
+
+    Returns:
+        The model; a batch norm itself comes back as its replacement.
+    """
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if _is_plain(child):
+                setattr(module, name, _deferred(child))
+    return _deferred(model) if _is_plain(model) else model
+
+
+def _is_plain(module: nn.Module) -> bool:
+    return type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def _deferred(norm: _BatchNorm) -> DeferredBatchNorm:
+    kept = (norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+    layer = DeferredBatchNorm(norm.num_features, *kept)
+    for name, value in [*norm.named_parameters(), *norm.named_buffers()]:
+        setattr(layer, name, value)
+    return layer.train(norm.training)
+
+
+@contextlib.contextmanager
+def minibatch_statistics(model: nn.Module) -> Iterator[None]:
+    """While this lasts, all that the deferred batch norms in `model` see is one mini-batch.
+
+    `Pipeline.step` does this by itself. An error within leaves the running statistics as they were.
+
+    Args:
+        model: May hold any number of deferred batch norms, also none.
+    """
+    layers = [module for module in model.modules() if isinstance(module, DeferredBatchNorm)]
+    for layer in layers:
+        layer.start()
+    complete = False
+    try:
+        yield
+        complete = True
+    finally:
+        for layer in layers:
+            layer.finish(keep=complete)
+
+
+def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:
+    """How far apart the running statistics of two models are, batch norm by batch norm.
+
+    Args:
+        model: Any, on any devices, with its batch norms ordinary or deferred.
+        other: The same layers in the same order, perhaps cut otherwise.
+
+    Returns:
+        For each batch norm the largest difference of a running mean or a running variance.
+
+    Raises:
+        ValueError: One model has more batch norms than the other.
+    """
+    gaps = []
+    for one, two in zip(_norms(model), _norms(other), strict=True):
+        pairs = ((one.running_mean, two.running_mean), (one.running_var, two.running_var))
+        gaps.append(max((a.cpu() - b.cpu()).abs().max().item() for a, b in pairs))
+    return gaps
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]

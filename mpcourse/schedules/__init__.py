@@ -1,0 +1,56 @@
+"""A schedule is data: who does what, in which order (page `schedules`).
+
+From here on up everything speaks of `Action`s in a `Schedule`: `standard` and `zero_bubble` make
+schedules, `validate` says whether one is legal, `simulation` makes a `Timeline` of it, `builder`
+lets you build one by hand. Standard library only: this folder can be read and run by a bare Python.
+"""
+
+from mpcourse.schedules.actions import (
+    KINDS,
+    Action,
+    Schedule,
+    check_count,
+    makes,
+    needs,
+    number_actions,
+)
+from mpcourse.schedules.builder import UNITS, Builder
+from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
+from mpcourse.schedules.simulation import Costs, costs_from, count_transfers, simulate
+from mpcourse.schedules.standard import (
+    gpipe_schedule,
+    interleaved_schedule,
+    naive_schedule,
+    one_f_one_b_schedule,
+)
+from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.schedules.validate import ScheduleError, validate_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
+
+__all__ = [
+    "KINDS",
+    "SCHEDULES",
+    "UNITS",
+    "Action",
+    "Builder",
+    "Costs",
+    "Event",
+    "Schedule",
+    "ScheduleError",
+    "Timeline",
+    "check_count",
+    "costs_from",
+    "count_transfers",
+    "gpipe_schedule",
+    "interleaved_schedule",
+    "make_schedule",
+    "makes",
+    "naive_schedule",
+    "needs",
+    "num_devices_for",
+    "number_actions",
+    "one_f_one_b_schedule",
+    "simulate",
+    "validate_schedule",
+    "zero_bubble_schedule",
+]

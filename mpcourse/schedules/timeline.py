@@ -1,0 +1,128 @@
+"""Who worked when: the events of a run, measured or simulated. Standard library only.
+
+Page `start_here`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Event:
+    """One piece of work on one device.
+
+    Attributes:
+        device_index: Which device did it, from 0.
+        action: What it was; its `str` is the label in pictures.
+        start: When it began, in the unit of the timeline, from 0.
+        end: When it ended, not before `start`.
+    """
+
+    device_index: int
+    action: object
+    start: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """How long the work took, in the unit of the timeline."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The events of one run over some devices. Measured ones are in seconds.
+
+    Attributes:
+        events: One event per action, in order of their start.
+        num_devices: How many devices took part, also those that did nothing.
+    """
+
+    events: tuple[Event, ...]
+    num_devices: int
+
+    def __post_init__(self) -> None:
+        for event in self.events:
+            if not 0 <= event.device_index < self.num_devices:
+                allowed = f"0 to {self.num_devices - 1}"
+                raise ValueError(f"{event.action}: device {event.device_index} is not in {allowed}")
+            if event.end < event.start or event.start < 0:
+                span = f"{event.start} to {event.end}"
+                raise ValueError(f"{event.action}: runs from {span}; it must start at 0 or later")
+
+    @classmethod
+    def from_clock(cls, events: Sequence[Event], num_devices: int) -> "Timeline":
+        """Make a timeline of events whose times come from one clock: the first starts at 0."""
+        zero = min((event.start for event in events), default=0.0)
+        moved = [Event(e.device_index, e.action, e.start - zero, e.end - zero) for e in events]
+        return cls(tuple(sorted(moved, key=lambda e: (e.start, e.device_index))), num_devices)
+
+    @property
+    def makespan(self) -> float:
+        """When the last event ends."""
+        return max((event.end for event in self.events), default=0.0)
+
+    def busy(self, device_index: int) -> float:
+        """How long one device worked, in the unit of the timeline."""
+        return sum(e.duration for e in self.events if e.device_index == device_index)
+
+    def waits(self, device_index: int) -> float:
+        """How long one device did nothing between its first event and the end of its last."""
+        own = [event for event in self.events if event.device_index == device_index]
+        if not own:
+            return 0.0
+        began, ended = min(e.start for e in own), max(e.end for e in own)
+        return max(0.0, ended - began - self.busy(device_index))
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The idle share of all devices: 1 - busy / (devices x makespan); 0 without events."""
+        available = self.num_devices * self.makespan
+        if available == 0:
+            return 0.0
+        busy = sum(event.duration for event in self.events)
+        return max(0.0, 1 - busy / available)  # rounding must not make it -1e-16
+
+    @property
+    def held_activations(self) -> list[list[tuple[float, int]]]:
+        """Per device, how many stage-micro-batches it holds: (from when on, how many), in order.
+
+        Each is held from the start of its forward (an action of kind F) to the end of its backward
+        (B, or W when it is split). One without a backward is held to the end.
+        """
+        changes = []  # (when, device, one more or one less)
+        for event in sorted(self.events, key=lambda e: e.start):
+            kind = getattr(event.action, "kind", None)
+            if kind == "F":
+                changes.append((event.start, event.device_index, 1))
+            elif kind in ("B", "W"):
+                changes.append((event.end, event.device_index, -1))
+        held = [[(0.0, 0)] for _ in range(self.num_devices)]
+        # the sort is stable: a backward that ends when a forward starts was there before it
+        for when, device, change in sorted(changes, key=lambda c: c[0]):
+            held[device].append((when, held[device][-1][1] + change))
+        return held
+
+    @property
+    def peak_activations(self) -> list[int]:
+        """Per device, the most stage-micro-batches whose activations it held at once."""
+        return [max(number for _, number in steps) for steps in self.held_activations]
+
+    def to_chrome_trace(self, path: str | Path) -> None:
+        """Write a file that https://ui.perfetto.dev and chrome://tracing open: a track a device.
+
+        Args:
+            path: Where to; an existing file is replaced. Times are written as microseconds, so a
+                timeline in seconds shows true times, and a unit of a simulated one shows as 1 s.
+        """
+        trace = []
+        for index in range(self.num_devices):
+            track = {"ph": "M", "pid": 0, "tid": index}
+            trace.append({**track, "name": "thread_name", "args": {"name": f"device {index}"}})
+            trace.append({**track, "name": "thread_sort_index", "args": {"sort_index": index}})
+        for e in self.events:
+            span = {"ph": "X", "pid": 0, "tid": e.device_index, "name": str(e.action)}
+            trace.append({**span, "ts": e.start * 1e6, "dur": e.duration * 1e6})
+        Path(path).write_text(json.dumps({"traceEvents": trace}), encoding="utf-8")

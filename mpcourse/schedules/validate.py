@@ -1,0 +1,230 @@
+"""Is a schedule legal? And if not, where and why (page `schedules`).
+
+Standard library only. The rules are those of `_validate_schedule` in
+torch/distributed/pipelining/schedules.py; deadlocks and the memory cap are checked here as well.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+from mpcourse.schedules.actions import KINDS, Action, Schedule, check_count, makes, needs
+
+
+class ScheduleError(ValueError):
+    """The schedule cannot be run as it stands; the message names device and action."""
+
+
+def validate_schedule(
+    schedule: Schedule,
+    num_stages: int,
+    num_microbatches: int,
+    max_activations: int | None = None,
+) -> None:
+    """Return if every micro-batch goes through every stage once, in an order that can run.
+
+    Checked in this order: each action by itself (it exists, stands once, on the one device that has
+    its stage, the backward whole or in halves), what is missing, who waits for whom, the memory.
+
+    Args:
+        schedule: One list of actions per device.
+        num_stages: How many stages there must be, 1 or more.
+        num_microbatches: How many micro-batches there must be, 1 or more.
+        max_activations: The most stage-micro-batches that a device may hold at once, each from its
+            F to its B, or to its W. None: any number.
+
+    Raises:
+        ScheduleError: The first thing that is wrong.
+        TypeError, ValueError: A number is not a whole number from 1.
+    """
+    check_count("num_stages", num_stages)
+    check_count("num_microbatches", num_microbatches)
+    if max_activations is not None:
+        check_count("max_activations", max_activations)
+    devices = check_actions(schedule, num_stages, num_microbatches)
+    _check_complete(devices, num_stages, num_microbatches)
+    for _ in execution_order(schedule):
+        pass
+    if max_activations is not None:
+        check_memory(schedule, max_activations)
+
+
+def check_actions(
+    schedule: Schedule, num_stages: int | None = None, num_microbatches: int | None = None
+) -> dict[Action, int]:
+    """Check each action by itself and against those before it; the order is not looked at.
+
+    Args:
+        schedule: One list of actions per device; it need not be complete.
+        num_stages: How many stages there are; None: any number.
+        num_microbatches: How many micro-batches there are; None: any number.
+
+    Returns:
+        The device_index of every action.
+
+    Raises:
+        ScheduleError: Not a list of lists of actions; an unknown kind; an index outside the range;
+            an action that stands twice; a stage on two devices; a backward both whole and split.
+    """
+    if not isinstance(schedule, Sequence) or not schedule:
+        raise ScheduleError(f"a schedule is a list with one list per device; got {schedule!r}")
+    devices: dict[Action, int] = {}
+    homes: dict[int, int] = {}
+    for device, actions in enumerate(schedule):
+        if not isinstance(actions, Sequence) or isinstance(actions, Action):
+            raise ScheduleError(f"device {device}: expected a list of actions, got {actions!r}")
+        for action in actions:
+            fault = (
+                _fault_in_itself(action, num_stages, num_microbatches)
+                or _fault_of_place(action, device, homes)
+                or _fault_of_repeat(action, devices)
+            )
+            if fault:
+                raise ScheduleError(f"device {device}: {fault}")
+            homes[action.stage_index] = devices[action] = device
+    return devices
+
+
+def _fault_in_itself(
+    action: Action, num_stages: int | None, num_microbatches: int | None
+) -> str | None:
+    if not isinstance(action, Action):
+        return f"{action!r} is no Action; nothing stands for waiting, a device waits by itself"
+    stage, kind, microbatch = action
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"{action} has kind {kind!r}, which is not one of {', '.join(KINDS)}"
+    for name, index, limit in (
+        ("stage_index", stage, num_stages),
+        ("microbatch_index", microbatch, num_microbatches),
+    ):
+        is_int = isinstance(index, int) and not isinstance(index, bool)
+        if not is_int or index < 0 or (limit is not None and index >= limit):
+            allowed = "0 or more" if limit is None else f"0 to {limit - 1}"
+            return f"{action} has {name} {index!r}, which is not in {allowed}"
+    return None
+
+
+def _fault_of_place(action: Action, device: int, homes: dict[int, int]) -> str | None:
+    home = homes.get(action.stage_index, device)
+    if home == device:
+        return None
+    return f"{action} stands here, but stage {action.stage_index} is on device {home}"
+
+
+def _fault_of_repeat(action: Action, devices: dict[Action, int]) -> str | None:
+    if action in devices:
+        return f"{action} stands twice"
+    for other in {"B": "IW", "I": "B", "W": "B"}.get(action.kind, ""):
+        rival = action._replace(kind=other)
+        if rival in devices:
+            return f"{action} and {rival}: a backward is either whole (B) or split (I, then W)"
+    return None
+
+
+def _check_complete(devices: dict[Action, int], num_stages: int, num_microbatches: int) -> None:
+    homes = {action.stage_index: device for action, device in devices.items()}
+    for stage in range(num_stages):
+        for microbatch in range(num_microbatches):
+            halves = {Action(stage, kind, microbatch) for kind in "IW"}
+            split = any(half in devices for half in halves)
+            for kind in "FIW" if split else "FB":
+                action = Action(stage, kind, microbatch)
+                if action in devices:
+                    continue
+                if stage in homes:
+                    halves_do = " (I and W do as well)" if kind == "B" else ""
+                    raise ScheduleError(f"device {homes[stage]}: {action} is missing{halves_do}")
+                raise ScheduleError(f"{action} is missing: no device has stage {stage}")
+
+
+def execution_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
+    """Yield (device_index, action) in an order in which everything needed comes first.
+
+    Each device goes through its list and waits where something is not there yet. Takes time in
+    proportion to the number of actions.
+
+    Args:
+        schedule: One that `check_actions` lets through; it need not be complete.
+
+    Raises:
+        ScheduleError: Nobody can go on, although there are actions left. Raised at the end, after
+            all that can be run.
+    """
+    num_stages = 1 + max((action.stage_index for row in schedule for action in row), default=-1)
+    position = [0] * len(schedule)
+    finished: set[Action] = set()
+    waiting: defaultdict[Action, list[int]] = defaultdict(list)  # what for -> which devices
+    runnable = deque(range(len(schedule)))
+    while runnable:
+        device = runnable.popleft()
+        while position[device] < len(schedule[device]):
+            action = schedule[device][position[device]]
+            missing = [need for need in needs(action, num_stages) if need not in finished]
+            if missing:
+                waiting[missing[0]].append(device)
+                break
+            yield device, action
+            position[device] += 1
+            result = makes(action)
+            finished.add(result)
+            runnable.extend(waiting.pop(result, ()))
+    if waiting:
+        heads = {
+            device: (schedule[device][position[device]], need)
+            for need, devices in waiting.items()
+            for device in devices
+        }
+        raise ScheduleError(_why_stuck(schedule, heads))
+
+
+def _why_stuck(schedule: Schedule, heads: dict[int, tuple[Action, Action]]) -> str:
+    """The reason why no device goes on; `heads`: device -> (its next action, what that needs)."""
+    makers = {makes(a): (d, a) for d, actions in enumerate(schedule) for a in actions}
+    for device, (action, need) in sorted(heads.items()):
+        maker, needed = makers.get(need, (None, need))
+        if maker is None:
+            return f"device {device}: {action} needs {needed}, which no device does"
+        if maker == device:
+            return f"device {device}: {action} comes before {needed}; {_rule(action, needed)}"
+    # every device waits for another one that waits as well: going from one to the next must end in
+    # a circle
+    chain = [min(heads)]
+    while chain[-1] not in chain[:-1]:
+        chain.append(makers[heads[chain[-1]][1]][0])
+    circle = chain[chain.index(chain[-1]) : -1]
+    waits = []
+    for device in sorted(circle):
+        action, need = heads[device]
+        maker, needed = makers[need]
+        waits.append(f"device {device} waits with {action} for {needed} of device {maker}")
+    return f"deadlock: {', '.join(waits)}"
+
+
+def _rule(action: Action, needed: Action) -> str:
+    if action.kind == "W":
+        return "W comes after I"
+    if action.kind == "F":
+        return "a stage's forward comes after that of the stage before it"
+    if needed.kind == "F":
+        return "a backward comes after its forward"
+    return "a stage's backward comes after that of the stage after it"
+
+
+def check_memory(schedule: Schedule, max_activations: int) -> None:
+    """Refuse a schedule in which a device holds too much; it need not be complete.
+
+    Args:
+        schedule: One that `check_actions` lets through.
+        max_activations: The most stage-micro-batches that a device may hold at once.
+
+    Raises:
+        ScheduleError: An action makes a device hold more.
+    """
+    for device, actions in enumerate(schedule):
+        held = 0
+        for action in actions:
+            held += {"F": 1, "I": 0, "B": -1, "W": -1}[action.kind]
+            if held > max_activations:
+                raise ScheduleError(
+                    f"device {device}: {action} makes it hold {held} activations; "
+                    f"max_activations is {max_activations}"
+                )

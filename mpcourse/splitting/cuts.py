@@ -1,0 +1,79 @@
+"""What every cut between two blocks of a model would mean.
+
+Page `resnet50_on_two_devices`.
+
+A model of n blocks has n - 1 cuts; cut k leaves the first k blocks on the first device.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from mpcourse.schedules.simulation import Costs
+
+
+def least_costs(measured: Sequence[Costs]) -> Costs:
+    """The shortest time of each block, out of several measurements of the same blocks.
+
+    What disturbs an action makes it longer, never shorter: the shortest was disturbed least.
+
+    Args:
+        measured: One or more, each with a forward and a backward per block.
+    """
+    rows = [[each.forward for each in measured], [each.backward for each in measured]]
+    return Costs(*([min(times) for times in zip(*row, strict=True)] for row in rows))
+
+
+def cut_costs(costs: Costs, cut: int) -> Costs:
+    """What two stages cost, from what each block costs.
+
+    Args:
+        costs: With one forward and one backward per block.
+        cut: How many blocks the first stage has; both stages have at least one.
+
+    Raises:
+        ValueError: A stage would be empty.
+    """
+    count = len(costs.forward)
+    if not 1 <= cut < count:
+        raise ValueError(f"{count} blocks can be cut after 1 to {count - 1} of them; got {cut}")
+    forward, backward = ([sum(c[:cut]), sum(c[cut:])] for c in (costs.forward, costs.backward))
+    return Costs(forward, backward)
+
+
+def shares_before(costs: Sequence[float]) -> list[float]:
+    """Which share of the whole lies before each cut.
+
+    Args:
+        costs: One per block, 0 or more; their sum is above 0.
+
+    Returns:
+        One number from 0 to 1 per cut, rising; one fewer than there are blocks.
+    """
+    total = sum(costs)
+    if not total > 0:
+        raise ValueError(f"the costs add up to {total}; shares need a sum above 0")
+    return [sum_so_far / total for sum_so_far in accumulate(costs[:-1])]
+
+
+@torch.no_grad()
+def crossing_bytes(blocks: Sequence[nn.Module], sample: Tensor) -> list[int]:
+    """Count the bytes that each cut sends forward; as many come back as gradients.
+
+    The blocks are run once. On the meta device that takes no time and no memory, and only there
+    batch norm in training mode keeps no trace of it.
+
+    Args:
+        blocks: Each takes and returns one tensor.
+        sample: Inputs of shape (N, ...); N of 1 counts the bytes per sample.
+
+    Returns:
+        One number per cut.
+    """
+    sizes = []
+    for block in blocks:
+        sample = block(sample)
+        sizes.append(sample.nbytes)
+    return sizes[:-1]

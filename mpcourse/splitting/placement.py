@@ -1,0 +1,185 @@
+"""Try a placement on pretended GPUs: what crosses from one to another, what fails.
+
+Page `split_a_model`.
+"""
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mpcourse.splitting.pretended import DevicesMet, Pretence, gpu_name, pretended_gpus
+
+COPY, COPY_INTO = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One tensor that was copied from one device to another.
+
+    Attributes:
+        source: Where it was: "cpu" for the host, or the name of a GPU.
+        target: Where the copy went.
+        shape: Shape of the tensor.
+        nbytes: Its size in bytes.
+        backward: Whether a backward pass copied it: a gradient on its way back.
+    """
+
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    nbytes: int
+    backward: bool
+
+    @property
+    def between_gpus(self) -> bool:
+        """Whether it went from one GPU to another, not from or to the host."""
+        return "cpu" not in (self.source, self.target)
+
+    def __str__(self) -> str:
+        phase = "backward" if self.backward else "forward"
+        way = f"{self.source} -> {self.target}"
+        return f"{phase:<9} {way:<16} {self.shape!s:<18} {self.nbytes:>9,} bytes"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What came of a program on pretended GPUs; printed, a table.
+
+    Attributes:
+        transfers: What was copied between devices, in order, without what `module.to` moved.
+        parameter_bytes: Device -> bytes of the parameters that were computed with there.
+        error: torch's words when tensors on two devices met in one operation, else None.
+        line: The line of the program where they met.
+    """
+
+    transfers: tuple[Transfer, ...]
+    parameter_bytes: dict[str, int]
+    error: str | None = None
+    line: str | None = None
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"at: {self.line}\nRuntimeError: {self.error}"
+        held = [f"{nbytes:,} bytes on {name}" for name, nbytes in self.parameter_bytes.items()]
+        return "\n".join([*map(str, self.transfers), f"parameters: {', '.join(held) or 'none'}"])
+
+
+def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 2) -> Placement:
+    """Call `program(*arguments)` on pretended GPUs, and note what crosses from one to another.
+
+    The program moves tensors and modules itself, by `.to("cuda:1")`, `.cuda(1)`, `device=` or
+    `with torch.device(…)`. It may call backward.
+
+    Args:
+        program: A function that builds or takes a model and computes with it.
+        arguments: Tensors and modules on the CPU, or nests of them. The program gets twins without
+            numbers; the originals stay as they are.
+        num_gpus: How many GPUs to pretend, "cuda:0" onwards.
+
+    Raises:
+        RuntimeError: The program asked for a GPU that is not pretended, or for the numbers in a
+            tensor; or this torch has no fake tensors.
+        Exception: Whatever else the program raised, except for tensors on two devices: that is
+            what the `Placement` tells.
+    """
+    error = line = None
+    try:
+        with pretended_gpus(num_gpus) as pretence, _Recorder(pretence) as recorder:
+            program(*pretence.twin(list(arguments)))
+    except DevicesMet as problem:
+        error, line = str(problem), _line_of(program, problem)
+    return Placement(tuple(recorder.transfers), recorder.parameter_bytes(), error, line)
+
+
+def run_layers(layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor) -> Tensor:
+    """Run layers one after the other, each moved to its place, with what it is given.
+
+    Args:
+        layers: The layers, or larger parts; moved, not copied.
+        places: For each its torch.device or the name of one, pretended or real.
+        inputs: What the first layer takes, anywhere.
+
+    Returns:
+        What the last layer gives, on the last place.
+    """
+    for layer, place in zip(layers, places, strict=True):
+        inputs = layer.to(place)(inputs.to(place))
+    return inputs
+
+
+def step_layers(
+    layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor, labels: Tensor
+) -> Tensor:
+    """Forward and backward of a classifier whose layers lie on several places.
+
+    Args:
+        layers: As for `run_layers`.
+        places: As for `run_layers`; the labels are brought to the last.
+        inputs: As for `run_layers`, of shape (N, ...).
+        labels: The right classes, of shape (N,).
+
+    Returns:
+        The loss, on the last place, after its backward.
+    """
+    outputs = run_layers(layers, places, inputs)
+    loss = cross_entropy(outputs, labels.to(places[-1]))
+    loss.backward()
+    return loss
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes every copy from one device to another, and every parameter that is computed with."""
+
+    def __init__(self, pretence: Pretence) -> None:
+        super().__init__()
+        self.pretence = pretence
+        self.transfers: list[Transfer] = []
+        self.used: dict[int, nn.Parameter] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.pretence.moving:
+            return result
+        if func is COPY:
+            self._note(args[0], result)
+        elif func is COPY_INTO:
+            self._note(args[1], args[0])
+        else:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            gpus = {tensor.device for tensor in tensors} - {torch.device("cpu")}
+            if len(gpus) > 1:  # torch lets tensors of 0 dimensions pass here, as if on the host
+                raise RuntimeError("found two devices, {} and {}".format(*gpus))
+            if not func._schema.is_mutable:  # what only fills a parameter does not compute with it
+                self.used |= {id(t): t for t in tensors if isinstance(t, nn.Parameter)}
+        return result
+
+    def _note(self, source: Tensor, target: Tensor) -> None:
+        if source.device != target.device:
+            backward = torch._C._current_graph_task_id() != -1
+            names = gpu_name(source.device), gpu_name(target.device)
+            shape, nbytes = tuple(source.shape), source.numel() * source.element_size()
+            self.transfers.append(Transfer(*names, shape, nbytes, backward))
+
+    def parameter_bytes(self) -> dict[str, int]:
+        held: dict[str, int] = {}
+        for parameter in self.used.values():
+            name = gpu_name(parameter.device)
+            held[name] = held.get(name, 0) + parameter.numel() * parameter.element_size()
+        return dict(sorted(held.items()))
+
+
+def _line_of(program: Callable, problem: BaseException) -> str | None:
+    """The last line of the program's own file that led to the error."""
+    code = getattr(program, "__code__", None)
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame.line for frame in frames if code and frame.filename == code.co_filename]
+    return own[-1] if own else None

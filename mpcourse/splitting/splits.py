@@ -1,0 +1,139 @@
+"""Cut a model into stages, and the small models that pages cut.
+
+Pages `split_a_model` and `pipeline`.
+
+A stage is a contiguous part of the model. The best cut makes the slowest stage as fast as possible,
+because a pipeline moves at the pace of its slowest stage.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from mpcourse.data_parallel.parallel_apply import parallel_apply
+from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
+from mpcourse.splitting.block_times import measure_blocks
+
+
+class ToyModel(nn.Module):
+    """Two linear layers, one on each of two devices: the smallest model that is split.
+
+    Args:
+        devices: Two devices; `get_devices(2)` when `None`.
+
+    Source: PyTorch's tutorial on single-machine model parallelism.
+    """
+
+    def __init__(self, devices: Sequence[DeviceLike] | None = None) -> None:
+        super().__init__()
+        self.devices = two_devices(devices)
+        self.net1 = nn.Linear(10, 10).to(self.devices[0].device)
+        self.relu = nn.ReLU()
+        self.net2 = nn.Linear(10, 5).to(self.devices[1].device)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Take rows of shape (N, 10) on any device to (N, 5) on the second device."""
+        first, second = self.devices
+        hidden = parallel_apply([self.net1], [rows.to(first.device)], devices=[first])[0]
+        hidden = self.relu(hidden).to(second.device)
+        return parallel_apply([self.net2], [hidden], devices=[second])[0]
+
+
+def two_devices(devices: Sequence[DeviceLike] | None) -> list[Any]:
+    """Two devices, or an error that says how many were given."""
+    chosen = get_devices(2) if devices is None else as_devices(devices)
+    if len(chosen) != 2:
+        raise ValueError(f"the model is cut for 2 devices; got {len(chosen)}")
+    return chosen
+
+
+def split_sequential(
+    model: nn.Sequential,
+    num_stages: int,
+    *,
+    by: str = "parameters",
+    sample: torch.Tensor | None = None,
+) -> list[nn.Sequential]:
+    """Cut a Sequential into stages so that the largest stage is as small as possible.
+
+    Args:
+        model: Its layers, not copies of them, make up the stages, under their old names.
+        num_stages: 1 to the number of layers.
+        by: What is balanced: "count" (of layers), "parameters", or "time" (measured here, forward
+            and backward).
+        sample: For "time": inputs of the model, of the size of a micro-batch.
+
+    Raises:
+        ValueError: There are fewer layers than stages, `by` is another word, `sample` is missing.
+    """
+    if not 1 <= num_stages <= len(model):
+        raise ValueError(f"{len(model)} layers make 1 to {len(model)} stages; got {num_stages}")
+    bounds = balanced_bounds(layer_costs(model, by=by, sample=sample), num_stages)
+    return [model[start:end] for start, end in pairwise(bounds)]
+
+
+def layer_costs(
+    model: nn.Sequential, *, by: str = "parameters", sample: torch.Tensor | None = None
+) -> list[float]:
+    """What each layer costs: 1, its number of parameters, or its measured time in seconds.
+
+    Args:
+        model: The layers.
+        by: "count", "parameters" or "time".
+        sample: For "time": inputs of the model.
+    """
+    if by == "count":
+        return [1.0] * len(model)
+    if by == "parameters":
+        return [float(sum(p.numel() for p in layer.parameters())) for layer in model]
+    if by != "time":
+        raise ValueError(f'by is "count", "parameters" or "time"; got {by!r}')
+    if sample is None:
+        raise ValueError('by="time" runs the layers: pass sample, inputs of a micro-batch\'s size')
+    return _layer_times(model, sample)
+
+
+def _layer_times(model: nn.Sequential, sample: Any) -> list[float]:
+    """Forward and backward of each layer, measured on the best device that there is."""
+
+    def total(output: Any, _: Any) -> torch.Tensor:
+        sums = (leaf.sum() for leaf in tree_leaves(output) if leaf.requires_grad)
+        return sum(sums, torch.zeros(()))
+
+    costs = measure_blocks(list(model), sample, None, total, get_devices(1)[0])
+    return [sum(both) for both in zip(costs.forward, costs.backward, strict=True)]
+
+
+def balanced_bounds(costs: Sequence[float], num_stages: int) -> list[int]:
+    """Where to cut so that the costliest stage is as cheap as possible.
+
+    Every way to cut is considered (dynamic programming over the last cut); filling up stages from
+    the front until they are "full" is not optimal.
+
+    Args:
+        costs: One per layer, 0 or more.
+        num_stages: 1 to len(costs); no stage is empty.
+
+    Returns:
+        num_stages + 1 positions, from 0 to len(costs): stage s has the layers bounds[s] to
+        bounds[s + 1] - 1.
+    """
+    if not 1 <= num_stages <= len(costs):
+        raise ValueError(f"{len(costs)} layers make 1 to {len(costs)} stages; got {num_stages}")
+    before = [0.0, *accumulate(costs)]
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}  # end -> costliest stage, bounds
+    for stage in range(num_stages):
+        after = num_stages - stage - 1  # layers that must be left for the stages to come
+        best = {
+            end: min(
+                (max(worst, before[end] - before[start]), [*bounds, end])
+                for start, (worst, bounds) in best.items()
+                if start < end
+            )
+            for end in range(stage + 1, len(costs) - after + 1)
+        }
+    return best[len(costs)][1]

@@ -1,0 +1,84 @@
+"""The explorer of page `capstone`: prune some blocks, move the cut, see what the pipeline gains."""
+
+from collections.abc import Mapping, Sequence
+
+import ipywidgets
+
+from mpcourse.capstone.plans import Plan, counted_costs, simulate_plan
+from mpcourse.figures import Gains, gains_picture
+from mpcourse.figures.svg import Picture
+from mpcourse.widgets.explorer import Explorer, slider
+
+Work = Mapping[float, Sequence[float]]
+
+
+def pruning_explorer(
+    work: Work, start: int, *, keep: float = 0.5, microbatches: int = 8, batch_size: int = 128
+) -> Explorer:
+    """Choose how many channels stay, the cut and the micro-batches; see a step and the speed-ups.
+
+    Args:
+        work: Share of channels kept in some blocks -> work of each block. The share 1 is there.
+        start: The cut of the pipeline that speed-ups are over; it is unpruned.
+        keep: The share to begin with.
+        microbatches: How many to begin with.
+        batch_size: Samples of a mini-batch.
+    """
+    options = [(f"{100 * share:g}%", share) for share in sorted(work, reverse=True)]
+    controls = {
+        "keep": ipywidgets.SelectionSlider(
+            options=options, value=keep, description="channels kept"
+        ),
+        "cut": slider("cut after block", start, 1, len(work[keep]) - 1),
+        "microbatches": slider("micro-batches", microbatches, 1, 16),
+    }
+
+    def draw(keep: float, cut: int, microbatches: int) -> Picture:
+        return pruning_view(work, start, keep, cut, microbatches, batch_size)
+
+    return Explorer(draw, controls, about="what pruning some blocks gains, by cut")
+
+
+def pruning_view(
+    work: Work,
+    start: int,
+    keep: float = 0.5,
+    cut: int | None = None,
+    microbatches: int = 8,
+    batch_size: int = 128,
+) -> Picture:
+    """What the explorer shows, for given values of its controls.
+
+    Args:
+        work: As for `pruning_explorer`.
+        start: As for `pruning_explorer`.
+        keep: The share of channels kept.
+        cut: How many blocks the first device has; `start` when `None`.
+        microbatches: How many.
+        batch_size: Samples of a mini-batch.
+    """
+    cut = start if cut is None else cut
+    size = batch_size / microbatches
+
+    def slot(share: float, end: int | None) -> float:
+        """Time of one micro-batch, there and back, in the first blocks up to `end`."""
+        costs = counted_costs(work[share], size)
+        return sum(costs.forward[:end]) + sum(costs.backward[:end])
+
+    plan, before = (Plan(each, num_microbatches=microbatches) for each in (cut, start))
+    began = simulate_plan(before, work[1.0], batch_size).makespan
+    steps = {share: simulate_plan(plan, each, batch_size) for share, each in work.items()}
+    lines = {
+        f"first device alone, blocks 1 to {cut}": {s: slot(1.0, cut) / slot(s, cut) for s in work},
+        "one device with all blocks": {s: slot(1.0, None) / slot(s, None) for s in work},
+        f"the pipeline, over the whole net cut after block {start}": {
+            share: began / step.makespan for share, step in steps.items()
+        },
+    }
+    step = steps[keep]
+    caption = (
+        f"{100 * keep:g}% of the channels kept, cut after block {cut}, {microbatches} "
+        f"micro-batches: step {step.makespan:,.0f} M, {step.bubble_fraction:.0%} idle"
+    )
+    names = ["device A", "device B"]
+    return gains_picture(Gains(lines), keep, step, names, caption=caption)

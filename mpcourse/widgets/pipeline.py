@@ -1,0 +1,121 @@
+"""The explorer of page `pipeline`: a split size, its simulated step, and its place on the curve."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from mpcourse.figures import SplitCurve, split_picture
+from mpcourse.figures.svg import Picture
+from mpcourse.pipeline.prediction import StageLines, predict_step
+from mpcourse.widgets.explorer import Explorer
+
+MEASURE = "measure it here"
+
+
+class SplitExplorer(Explorer):
+    """A split size, its simulated step, its place on the curve, and a button that measures it.
+
+    Args:
+        lines: What the stages take.
+        num_samples: Samples of the mini-batch.
+        sizes: Split sizes to choose from; each is simulated now, so that choosing is quick.
+        chosen: The one to begin with.
+        device_names: One name per device.
+        measured: Split size -> seconds of the steps that are measured already.
+        alone: The same for one device with the same micro-batches.
+        measure: Runs a split size and returns the seconds of its step; no button when `None`.
+        schedule: Of the simulated steps.
+
+    Attributes:
+        measured: The steps measured so far; the button adds to them.
+    """
+
+    def __init__(
+        self,
+        lines: StageLines,
+        num_samples: int,
+        sizes: Sequence[int],
+        chosen: int,
+        device_names: Sequence[str],
+        *,
+        measured: Mapping[int, float],
+        alone: Mapping[int, float],
+        measure: Callable[[int], float] | None,
+        schedule: str,
+    ) -> None:
+        steps = {size: predict_step(lines, num_samples, size, schedule) for size in sizes}
+        self.predicted = {size: step.makespan for size, step in steps.items()}
+        self.measured = dict(measured)
+        self.measure = measure
+
+        def draw(size: int) -> Picture:
+            whole_s = alone.get(num_samples)
+            curve = SplitCurve(self.predicted, self.measured, alone, whole_s)
+            return split_picture(curve, size, steps[size], device_names)
+
+        control = ipywidgets.SelectionSlider(
+            options=list(sizes), value=chosen, description="split size", continuous_update=True
+        )
+        about = "a step by split size, and its place on the curve"
+        super().__init__(draw, {"size": control}, about=about)
+        self.button = ipywidgets.Button(description=MEASURE)
+        self.status = ipywidgets.HTML()
+        if measure is not None:
+            self.button.on_click(self._measure)
+            self.children = (control, self.button, self.status, self.view)
+
+    def _measure(self, _: Any = None) -> None:
+        """Run the chosen split size in the kernel; the button waits meanwhile."""
+        size = self.controls["size"].value
+        self.button.disabled, self.button.description = True, "measuring …"
+        self.status.value = f"Split size {size} runs …"
+        try:
+            seconds = self.measure(size)
+            self.measured[size] = seconds
+            self.status.value = self._sentence(size, seconds)
+            self._redraw()
+        except Exception as error:  # the front end would swallow it
+            self.status.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
+        finally:
+            self.button.disabled, self.button.description = False, MEASURE
+
+    def _sentence(self, size: int, seconds: float) -> str:
+        predicted = self.predicted[size]
+        off = (predicted - seconds) / seconds
+        return (
+            f"Split size {size}: predicted {predicted * 1e3:.0f} ms (simulated), "
+            f"{seconds * 1e3:.0f} ms measured here; the prediction is off by {off:+.0%}."
+        )
+
+
+def split_explorer(
+    lines: StageLines,
+    num_samples: int,
+    sizes: Sequence[int],
+    chosen: int,
+    device_names: Sequence[str],
+    *,
+    measured: Mapping[int, float] | None = None,
+    alone: Mapping[int, float] | None = None,
+    measure: Callable[[int], float] | None = None,
+    schedule: str = "1f1b",
+) -> SplitExplorer:
+    """Choose a split size; see its simulated step and its place on the curve, and measure it.
+
+    Args:
+        lines: What the stages take, one line per stage and direction.
+        num_samples: Samples of the mini-batch.
+        sizes: Split sizes to choose from; the measured ones are among them.
+        chosen: The one to begin with.
+        device_names: One name per device.
+        measured: Split size -> seconds of measured steps.
+        alone: The same for one device with the same micro-batches.
+        measure: Runs a split size and returns the seconds of its step; no button when `None`.
+        schedule: Of the simulated steps.
+    """
+    known = {"measured": measured or {}, "alone": alone or {}}
+    return SplitExplorer(
+        lines, num_samples, sizes, chosen, device_names, **known, measure=measure, schedule=schedule
+    )

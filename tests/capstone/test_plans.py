@@ -1,0 +1,178 @@
+"""Plans are refused before they run, counted exactly, and simulated from what is counted."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.capstone.plans import (
+    BLOCK_PRICE,
+    Plan,
+    block_work,
+    bytes_per_sample,
+    counted_costs,
+    forecast,
+    prunable_blocks,
+    pruned,
+    saved_bytes,
+    simulate_plan,
+    validate_plan,
+)
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.training.nets import deep_conv_net
+
+IMAGE = torch.zeros(1, 1, 28, 28)
+BLOCKS = [f"block{number}" for number in range(1, 9)]
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return deep_conv_net()
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "words"),
+    [
+        (Plan(0), ValueError, "cut is a whole number from 1 to 8 .*; got 0"),
+        (Plan(9), ValueError, "cut is a whole number from 1 to 8"),
+        (Plan(True), ValueError, "cut is a whole number"),
+        (Plan(4, "zb-h1"), ValueError, "schedule is one of naive, gpipe, 1f1b; got 'zb-h1'"),
+        (
+            Plan(4, num_microbatches=0),
+            ValueError,
+            "num_microbatches is a whole number from 1 to 32",
+        ),
+        (Plan(4, num_microbatches=33), ValueError, "at least one sample"),
+        (Plan(4, keep={"block9": 0.5}), ValueError, "block1, .*, block8; got 'block9'"),
+        (Plan(4, keep={"head": 0.5}), ValueError, "keep names blocks"),
+        (Plan(4, keep={"block1": 0.0}), ValueError, "above 0 and at most 1; got 0.0"),
+        (Plan(4, keep={"block1": 1.5}), ValueError, r"keep\['block1'\] is above 0"),
+        (Plan(4, keep={"block1": "half"}), ValueError, "got 'half'"),
+        (Plan(4, keep=[0.5]), TypeError, "keep maps names"),
+        (4, TypeError, "a plan is a Plan"),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused_with_the_allowed_range(net, plan, error, words):
+    with pytest.raises(error, match=words):
+        validate_plan(plan, net, 32)
+    with pytest.raises(error, match=words):
+        forecast(plan, net, IMAGE, 32)
+
+
+def test_plans_that_can_run_are_let_through(net):
+    for plan in (Plan(1), Plan(8, "naive", 32), Plan(4, "gpipe", 1, {"block8": 1, "block1": 0.01})):
+        validate_plan(plan, net, 32)
+
+
+def test_pruning_removes_the_channels_with_the_smallest_norms_and_leaves_the_net_alone(net):
+    before = net.block2.conv.weight.detach().clone()
+    slim = pruned(net, {"block2": 0.25, "block8": 0.001})
+    sizes = [len(block.conv.weight) for block in slim[:8]]
+    assert sizes == [32, 8, 32, 32, 64, 64, 64, 1]
+    norms = before.flatten(1).norm(dim=1)
+    kept = norms.topk(8).indices.sort().values
+    assert torch.equal(slim.block2.conv.weight, before[kept])
+    assert torch.equal(net.block2.conv.weight, before)
+    assert prunable_blocks(net) == BLOCKS
+    assert pruned(net, {}).block1.conv.weight.data_ptr() != net.block1.conv.weight.data_ptr()
+
+
+def test_work_is_counted_by_block(net):
+    by_hand = [32 * 9 * 196, *3 * [32 * 32 * 9 * 196], 32 * 64 * 9 * 49, *3 * [64 * 64 * 9 * 49]]
+    assert block_work(net, IMAGE) == [each / 1e6 for each in [*by_hand, 5760]]
+
+
+def test_half_of_the_channels_is_a_quarter_of_the_work_between_pruned_blocks(net):
+    whole, left = block_work(net, IMAGE), block_work(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE)
+    shares = [now / was for now, was in zip(left, whole, strict=True)]
+    assert shares == pytest.approx([0.5, *7 * [0.25], 0.5])
+
+
+def test_the_first_block_needs_no_gradient_of_its_input():
+    costs = counted_costs([2.0, 3.0], 10)
+    assert costs.forward == [20 + BLOCK_PRICE, 30 + BLOCK_PRICE]
+    assert costs.backward == [20 + BLOCK_PRICE, 60 + BLOCK_PRICE]
+
+
+def test_another_price_changes_every_action_and_the_step():
+    assert counted_costs([2.0, 3.0], 10, price=0.5) == Costs([20.5, 30.5], [20.5, 60.5])
+    for price in (0.0, 40.0):
+        found = simulate_plan(Plan(1, "naive", 4), [1.0, 1.0], 8, price)
+        assert found.makespan == pytest.approx(8 * 5 + 4 * 4 * price)
+
+
+def test_a_step_is_simulated_from_the_work_of_each_stage():
+    work = [1.0, 2.0, 3.0]
+    step = simulate_plan(Plan(2, "gpipe", 4), work, 40)
+    there, back = [30 + 2 * BLOCK_PRICE, 30 + BLOCK_PRICE], [50 + 2 * BLOCK_PRICE, 60 + BLOCK_PRICE]
+    assert step.makespan == pytest.approx(sum(there) + sum(back) + 3 * (max(there) + max(back)))
+    assert step.busy(0) == pytest.approx(4 * (there[0] + back[0]))
+    ragged = simulate_plan(Plan(1, "naive", 3), [1.0, 1.0], 4)  # 2, 1 and 1 samples
+    assert ragged.makespan == pytest.approx((2 + 1 + 1) * 5 + 3 * 4 * BLOCK_PRICE)
+
+
+def test_what_autograd_keeps_is_counted_once_and_without_the_weights():
+    layer = nn.Linear(3, 5)
+    rows = torch.ones(2, 3)
+    assert saved_bytes(layer, rows) == 2 * 3 * 4
+    # the ReLU keeps its output, which is the next layer's input: one tensor, counted once
+    assert saved_bytes(nn.Sequential(layer, nn.ReLU(), nn.Linear(5, 1)), rows) == 4 * (6 + 10)
+    assert layer.weight.grad is None
+    with torch.no_grad():
+        assert saved_bytes(layer, rows) == 24
+
+
+def test_bytes_grow_with_the_samples_and_shrink_with_the_channels(net):
+    one, three = (saved_bytes(net, torch.zeros(n, 1, 28, 28)) for n in (1, 3))
+    assert three == 3 * one
+    assert saved_bytes(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE) < 0.6 * one
+
+
+def test_every_stage_keeps_bytes_for_its_own_samples(net):
+    with torch.no_grad():
+        between = net[:3](IMAGE)
+    assert bytes_per_sample(net, 3, IMAGE) == [
+        saved_bytes(net[:3], IMAGE),
+        saved_bytes(net[3:], between),
+    ]
+    for cut in (0, len(net)):
+        with pytest.raises(ValueError, match=f"can be cut after 1 to {len(net) - 1}; got {cut}"):
+            bytes_per_sample(net, cut, IMAGE)
+
+
+def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
+    front, back = saved_bytes(net[:5], IMAGE), None
+    with torch.no_grad():
+        back = saved_bytes(net[5:], net[:5](IMAGE))
+    for count in (4, 8):
+        assert forecast(Plan(5, "gpipe", count), net, IMAGE, 64).held_bytes == [
+            64 * front,
+            64 * back,
+        ]
+        size = 64 // count
+        found = forecast(Plan(5, "1f1b", count), net, IMAGE, 64)
+        assert found.held_bytes == [2 * size * front, size * back]
+    assert forecast(Plan(5, "naive", 8), net, IMAGE, 64).held_bytes == [8 * front, 8 * back]
+    # 64 samples in 6: the largest has 11, and no more than all are ever held
+    assert forecast(Plan(5, "gpipe", 6), net, IMAGE, 64).held_bytes == [64 * front, 64 * back]
+
+
+def test_pruning_one_stage_moves_the_pace_to_the_other(net):
+    keep = dict.fromkeys(BLOCKS[:4], 0.5)
+    start, after, moved = (
+        forecast(Plan(cut, keep=share), net, IMAGE, 128).timeline
+        for cut, share in ((5, {}), (5, keep), (6, keep))
+    )
+    assert start.busy(0) / after.busy(0) > 2.5  # the stage
+    assert 1.1 < start.makespan / after.makespan < 1.4  # the pipeline
+    assert after.busy(1) == pytest.approx(start.busy(1))
+    assert after.makespan / moved.makespan > 1.25  # the new cut
+
+
+def test_a_simulated_plan_is_what_the_simulator_says_of_its_costs():
+    from mpcourse.schedules.standard import one_f_one_b_schedule
+
+    price = BLOCK_PRICE
+    costs = Costs([8 + price, 16 + price], [8 + price, 32 + price])
+    wanted = simulate(one_f_one_b_schedule(2, 4), costs)
+    assert simulate_plan(Plan(1, num_microbatches=4), [1.0, 2.0], 32).events == wanted.events

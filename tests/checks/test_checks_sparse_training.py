@@ -1,0 +1,261 @@
+"""The checks accept right answers however they are written and explain wrong ones."""
+
+import pytest
+import torch
+from solutions import sparse_training as solutions
+from torch import nn
+
+from mpcourse.checks import check_cubic, check_keep, check_proximal, check_remove
+from mpcourse.sparse_training import cubic_sparsity
+
+
+def said(verdict) -> str:
+    assert verdict.state == "not yet", verdict
+    assert verdict.lines[-1].startswith("Read again: ")
+    return "\n".join(verdict.lines)
+
+
+CHECKS = {
+    "my_cubic": check_cubic,
+    "my_proximal": check_proximal,
+    "my_keep": check_keep,
+    "my_remove": check_remove,
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_stubs_are_not_attempted_and_solutions_are_correct(name):
+    assert CHECKS[name](lambda *_: ...).state == "not attempted"
+    assert CHECKS[name](...).state == "not attempted"
+    assert CHECKS[name](getattr(solutions, name)).state == "correct"
+    assert "takes a function" in said(CHECKS[name](5))
+    assert "TypeError" in said(CHECKS[name](lambda: None))
+
+
+def cubic_by_parts(step, begin, end, initial, final):
+    if step <= begin:
+        return initial
+    if step >= end:
+        return final
+    return initial + (final - initial) * (1 - (1 - (step - begin) / (end - begin)) ** 3)
+
+
+def proximal_by_cases(weight, threshold):
+    result = torch.zeros_like(weight)
+    result[weight > threshold] = weight[weight > threshold] - threshold
+    result[weight < -threshold] = weight[weight < -threshold] + threshold
+    return result
+
+
+def keep_by_index(optimizer, weight, mask):
+    weight.data[~mask] = 0
+    for value in optimizer.state[weight].values():
+        if torch.is_tensor(value) and value.dim():
+            value[~mask] = 0
+
+
+def remove_by_cat(first, second, unit):
+    with torch.no_grad():
+        smaller = nn.Linear(first.in_features, first.out_features - 1, dtype=torch.float64)
+        reader = nn.Linear(first.out_features - 1, second.out_features, dtype=torch.float64)
+        for old, new in ((first.weight, smaller.weight), (first.bias, smaller.bias)):
+            new.copy_(torch.cat([old[:unit], old[unit + 1 :]]))
+        columns = second.weight
+        reader.weight.copy_(torch.cat([columns[:, :unit], columns[:, unit + 1 :]], dim=1))
+        constant = torch.zeros_like(first.bias)
+        constant[unit] = first.bias[unit].clamp(min=0)
+        reader.bias.copy_(second(constant))
+    return [smaller, reader]
+
+
+def test_other_right_answers_are_correct():
+    assert check_cubic(cubic_by_parts).state == "correct"
+    theirs = lambda t, begin, end, s, f: cubic_sparsity(t, final=f, begin=begin, end=end, initial=s)  # noqa: E731
+    assert check_cubic(theirs).state == "correct"
+    assert check_proximal(proximal_by_cases).state == "correct"
+    assert check_keep(keep_by_index).state == "correct"
+    assert check_remove(remove_by_cat).state == "correct"
+
+
+def power(exponent):
+    def attempt(step, begin, end, initial, final):
+        gone = min(max((step - begin) / (end - begin), 0), 1)
+        return final + (initial - final) * (1 - gone) ** exponent
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (power(1), "That is linear"),
+        (power(2), "cubed, not squared"),
+        (lambda t, b, e, s, f: s + (f - s) * min(max((t - b) / (e - b), 0), 1) ** 3, "other way"),
+        (lambda t, b, e, s, f: f + (s - f) * (1 - (t - b) / (e - b)) ** 3, "after end `final`"),
+        (lambda t, b, e, s, f: f + (s - f) * (1 - t / e) ** 3, "counts from begin"),
+        (lambda t, b, e, s, f: solutions.my_cubic(t, b, e, 0.0, f), "not at 0"),
+        (
+            lambda t, b, e, s, f: s + f * (solutions.my_cubic(t, b, e, 0.0, 1.0)),
+            "final - initial",
+        ),
+        (lambda *each: 1 - solutions.my_cubic(*each), "share that stays"),
+        (lambda *each: 0.123, "share of the time that is left"),
+        (lambda *each: None, "without return"),
+    ],
+)
+def test_wrong_schedules_are_explained(attempt, words):
+    assert words in said(check_cubic(attempt))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda w, t: w - t * w.sign(), "jumps over zero"),
+        (lambda w, t: w - t, "up: towards zero"),
+        (lambda w, t: (w - t).clamp(min=0), "Negative weights stay negative"),
+        (lambda w, t: (w.abs() - t).clamp(min=0), "Give the sign back"),
+        (lambda w, t: torch.where(w.abs() > t, w, 0.0), "move by the threshold too"),
+        (lambda w, t: w.clamp(-t, t), "keeps what should go"),
+        (lambda w, t: w * (1 - t), "weight decay"),
+        (lambda w, t: w.sign() * (w.abs() + t), "Away from zero"),
+        (lambda w, t: w * 2, "|weight| - threshold"),
+        (lambda w, t: w.copy_(solutions.my_proximal(w, t)), "handed in has changed"),
+    ],
+)
+def test_wrong_proximal_steps_are_explained(attempt, words):
+    assert words in said(check_proximal(attempt))
+
+
+@torch.no_grad()
+def weight_only(optimizer, weight, mask):
+    weight.mul_(mask)
+
+
+@torch.no_grad()
+def forgetting_all(optimizer, weight, mask):
+    weight.mul_(mask)
+    for value in optimizer.state.get(weight, {}).values():
+        if torch.is_tensor(value):
+            value.zero_()
+
+
+@torch.no_grad()
+def clearing_the_state(optimizer, weight, mask):
+    weight.mul_(mask)
+    optimizer.state.clear()
+
+
+@torch.no_grad()
+def inverted(optimizer, weight, mask):
+    weight.mul_(~mask)
+
+
+@torch.no_grad()
+def only_sgd(optimizer, weight, mask):
+    weight.mul_(mask)
+    optimizer.state[weight]["momentum_buffer"].mul_(mask)
+
+
+@torch.no_grad()
+def every_parameter(optimizer, weight, mask):
+    solutions.my_keep(optimizer, weight, mask)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter is not weight:
+                parameter.zero_()
+
+
+@torch.no_grad()
+def every_memory(optimizer, weight, mask):
+    weight.mul_(mask)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if torch.is_tensor(value) and value.shape == mask.shape:
+                value.mul_(mask)
+
+
+def dropping_the_gradient(optimizer, weight, mask):
+    solutions.my_keep(optimizer, weight, mask)
+    weight.grad = None
+
+
+@torch.no_grad()
+def zero_steps(optimizer, weight, mask):
+    solutions.my_keep(optimizer, weight, mask)
+    for value in optimizer.state.get(weight, {}).values():
+        if torch.is_tensor(value) and value.dim() == 0:
+            value.zero_()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (weight_only, "would move by what is remembered"),
+        (forgetting_all, "zero the pruned entries only"),
+        (clearing_the_state, "is gone"),
+        (inverted, "True where a weight stays"),
+        (only_sgd, "there may be no such entry"),
+        (every_parameter, "only weight and optimizer.state[weight]"),
+        (every_memory, "only weight and optimizer.state[weight]"),
+        (dropping_the_gradient, "a gradient, another parameter"),
+        (zero_steps, "it counts steps"),
+        (lambda optimizer, weight, mask: weight.mul_(mask), "needs torch.no_grad()"),
+        (lambda optimizer, weight, mask: weight * mask, "change weight itself"),
+        (lambda optimizer, weight, mask: weight.data.fill_(0), "keep the values that the step"),
+    ],
+)
+def test_wrong_ways_to_keep_zeros_are_explained(attempt, words):
+    assert words in said(check_keep(attempt))
+
+
+def removing(bias_of_reader=None, row=False, column=False):
+    """The solution with one part done in another way."""
+
+    def attempt(first, second, unit):
+        smaller, reader = solutions.my_remove(first, second, unit)
+        with torch.no_grad():
+            if bias_of_reader is not None:
+                reader.bias.copy_(bias_of_reader(first, second, unit))
+        return (first if row else smaller), (second if column else reader)
+
+    return attempt
+
+
+def in_place(first, second, unit):
+    result = solutions.my_remove(first, second, unit)
+    first.bias.data.zero_()
+    return result
+
+
+def without_the_bias(first, second, unit):
+    smaller, reader = solutions.my_remove(first, second, unit)
+    smaller.bias = first.bias
+    return smaller, reader
+
+
+def columns_of_the_first(first, second, unit):
+    smaller = nn.Linear(2, 4, dtype=torch.float64)
+    return smaller, solutions.my_remove(first, second, unit)[1]
+
+
+def last_unit(first, second, unit):
+    return solutions.my_remove(first, second, 3)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (removing(lambda f, s, u: s.bias), "a constant, and that is missing"),
+        (removing(lambda f, s, u: s.bias + s.weight[:, u] * f.bias[u]), "through the ReLU first"),
+        (removing(lambda f, s, u: s.bias + f.bias[u].clamp(min=0)), "through the unit's column"),
+        (removing(column=True), "it loses a column"),
+        (removing(row=True), "The first layer loses a row"),
+        (columns_of_the_first, "Rows of a weight are outputs"),
+        (without_the_bias, "Cut the bias as well"),
+        (in_place, "have changed"),
+        (last_unit, "keep their weights and biases"),
+        (lambda f, s, u: f, "Return the two new layers"),
+    ],
+)
+def test_wrong_removals_are_explained(attempt, words):
+    assert words in said(check_remove(attempt))

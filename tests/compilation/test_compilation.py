@@ -1,0 +1,292 @@
+"""The forms of a model: the same answers, from files and copies too; compiles are counted."""
+
+import copy
+import logging
+import re
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.compilation import (
+    FORMS,
+    CompilerMissing,
+    CountingBackend,
+    as_eager,
+    by_compile,
+    by_export,
+    by_torchscript,
+    call_latencies,
+    compare_forms,
+    compiler_problem,
+    count_compiles,
+    cpp_compiler,
+    export_program,
+    export_refusal,
+    forms_table,
+    load_exported,
+    load_torchscript,
+    start,
+    toolchain,
+    usable_forms,
+)
+from mpcourse.devices.devices import get_devices
+from mpcourse.pruning import apply_masks, global_masks, magnitude, masks_of
+from mpcourse.pruning.formats import permanent_copy
+from mpcourse.quantization import calibrate, to_int8, to_int8_by_torchao, torchao_version
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+IMAGES = torch.randn(8, 1, 28, 28)
+
+
+def pruned_net() -> nn.Module:
+    model = lenet_300_100().eval()
+    apply_masks(model, global_masks(magnitude(model), 0.9))
+    return model
+
+
+def static(model: nn.Module) -> nn.Module:
+    return to_int8(model, calibrate(model, [IMAGES]))
+
+
+MODELS = {
+    "pruned": lambda: permanent_copy(pruned_net()),
+    "pruned, int8, dynamic": lambda: to_int8(pruned_net()),
+    "pruned, int8, static": lambda: static(pruned_net()),
+    "conv_net, int8": lambda: static(conv_net(batch_norm=True).eval()),
+}
+each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+needs_compiler = pytest.mark.skipif(bool(compiler_problem()), reason=compiler_problem())
+
+
+@each_model
+def test_an_exported_model_comes_back_from_a_file_and_as_a_copy_for_any_batch(make):
+    model = make()
+    form = by_export(model, IMAGES)
+    program = export_program(model, IMAGES)
+    calls = [form.call, load_exported(form.file), copy.deepcopy(form.call)]
+    calls += [program.module(), copy.deepcopy(program).module()]
+    for call in calls:
+        for count in (8, 1, 5):
+            assert torch.equal(call(IMAGES[:count]), model(IMAGES[:count]))
+
+
+@each_model
+def test_a_traced_model_comes_back_from_a_file_and_as_a_copy_for_any_batch(make):
+    model = make()
+    form = by_torchscript(model, IMAGES)
+    for call in (form.call, load_torchscript(form.file), copy.deepcopy(form.call)):
+        for count in (8, 1, 5):
+            torch.testing.assert_close(call(IMAGES[:count]), model(IMAGES[:count]))
+
+
+@pytest.mark.skipif(torchao_version() is None, reason="no torchao that goes with this torch")
+def test_a_model_of_torchao_is_exported_too():
+    model = to_int8_by_torchao(pruned_net())
+    form = by_export(model, IMAGES)
+    for call in (form.call, load_exported(form.file)):
+        torch.testing.assert_close(call(IMAGES[:5]), model(IMAGES[:5]))
+
+
+def test_torchscript_is_legacy_and_says_so(recwarn):
+    form = by_torchscript(lenet_300_100().eval(), IMAGES)
+    if torch.__version__ >= "2.13":  # earlier ones say nothing yet
+        assert any("deprecated" in line and "torch.export" in line for line in form.said)
+    assert len(form.said) == len(set(form.said))
+    assert [str(each.message) for each in recwarn] == []  # they are in form.said
+
+
+class Forked(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows + 1 if rows.sum() > 0 else rows - 1
+
+
+def test_tracing_freezes_an_if_and_export_refuses_it():
+    sample = torch.ones(2, 2)
+    form = by_torchscript(Forked(), sample)
+    # the page cuts the sentence at " might": the rest may change
+    [told] = [line.split(" might")[0] for line in form.said if "boolean" in line]
+    assert told == "TracerWarning: Converting a tensor to a Python boolean"
+    assert form.call(-sample).tolist() == [[0, 0], [0, 0]]  # wrong: the branch of the sample
+    assert Forked()(-sample).tolist() == [[-2, -2], [-2, -2]]
+    with pytest.raises(Exception, match=r"(?i)data-dependent|dynamic control flow"):
+        by_export(Forked(), sample)
+
+
+def test_compile_breaks_its_graph_at_an_if_and_is_right_both_ways():
+    sample, backend = torch.ones(2, 2), CountingBackend()
+    torch.compiler.reset()
+    compiled = torch.compile(Forked(), backend=backend)
+    assert (compiled(sample) == 2).all()
+    assert backend.count == 2  # up to the `if`, and the branch
+    assert (compiled(-sample) == -2).all()
+    assert (compiled(sample) == 2).all()
+    assert backend.count == 3  # the other branch
+    torch.compiler.reset()
+
+
+class Cond(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.cond(rows.sum() > 0, lambda r: r + 1, lambda r: r - 1, (rows,))
+
+
+def test_export_takes_a_branch_that_is_written_as_cond():
+    sample = torch.ones(2, 2)
+    assert export_refusal(Cond(), sample) is None
+    call = load_exported(by_export(Cond(), sample).file)
+    assert (call(sample) == 2).all()
+    assert (call(-torch.ones(5, 2)) == -2).all()
+
+
+def test_a_refusal_is_one_sentence_and_nothing_is_logged(capfd, recwarn):
+    said = export_refusal(Forked(), torch.ones(2, 2))
+    assert re.search(r"(?i)data-dependent|dynamic control flow", said)
+    assert "\n" not in said
+    assert export_refusal(lenet_300_100().eval(), IMAGES) is None
+    assert capfd.readouterr().err == ""
+    assert [str(each.message) for each in recwarn] == []
+    assert logging.getLogger().manager.disable == 0  # others may log again
+
+
+def test_by_itself_an_export_holds_for_one_batch_size_and_says_so():
+    fixed = export_program(lenet_300_100().eval(), IMAGES, any_batch=False).module()
+    assert fixed(IMAGES).shape == (8, 10)
+    with pytest.raises((AssertionError, RuntimeError), match="8"):
+        fixed(IMAGES[:5])
+    with pytest.raises(ValueError, match="sample of 2 rows or more; got 1"):
+        export_program(lenet_300_100(), IMAGES[:1])
+
+
+def test_files_of_int8_are_smaller_in_every_form():
+    plain, small = lenet_300_100().eval(), to_int8(lenet_300_100()).eval()
+    for form in (as_eager, by_torchscript, by_export):
+        larger, smaller = len(form(plain, IMAGES).file), len(form(small, IMAGES).file)
+        assert smaller < larger / 2
+    many, few = by_export(small, IMAGES), by_export(small, IMAGES[:2].clone())
+    assert len(many.file) == len(few.file)  # however large the sample is
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_all_forms_are_compared_on_a_pruned_int8_net(capfd, recwarn):
+    model = pruned_net()
+    int8 = to_int8(model)
+    [device] = get_devices(1)
+    reports = compare_forms(int8.to(device.device), IMAGES.to(device.device), device, repeats=3)
+    assert list(reports) == list(FORMS)
+    assert reports["eager"].largest_difference == 0
+    for report in reports.values():
+        assert report.largest_difference < 0.02
+        assert report.bytes > 266_200
+        assert report.startup_s > 0
+        assert report.latency.repeats == 3
+    assert reports["compile"].startup_s > reports["eager"].startup_s
+    assert reports["compile"].bytes == reports["eager"].bytes
+    lines = forms_table(reports).splitlines()
+    assert len(lines) == 1 + len(FORMS)
+    assert {len(line) for line in lines} == {len(lines[0])}
+    assert capfd.readouterr().err == ""
+    assert [str(each.message) for each in recwarn] == []
+
+
+def test_masks_are_applied_and_the_given_model_stays_as_it_is():
+    model = pruned_net().train()
+    reports = compare_forms(model, IMAGES, names=["eager", "export"], repeats=1)
+    assert list(reports) == ["eager", "export"]
+    assert reports["export"].largest_difference < 1e-5
+    assert model.training
+    assert list(masks_of(model)) == ["fc1", "fc2", "fc3"]
+
+
+def test_unknown_forms_are_named_before_anything_runs():
+    with pytest.raises(ValueError, match=r"forms are eager, .*compile; got \['jit'\]"):
+        compare_forms(None, IMAGES, names=["jit"])
+
+
+def test_start_takes_the_time_of_building_and_of_the_first_answer():
+    form, answer, seconds = start(as_eager, lenet_300_100().eval(), IMAGES)
+    assert torch.equal(form.call(IMAGES), answer)
+    assert not answer.requires_grad
+    assert seconds > 0
+    timings = call_latencies({"a": form.call}, IMAGES, get_devices(1)[0], repeats=2)
+    assert timings["a"].repeats == 2
+
+
+SIZES = (64, 64, 32, 16, 1, 17, 2)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "expected"),
+    [
+        (None, [1, 1, 2, 2, 3, 3, 3]),  # a second size: any from 2 on; 1 is a case of its own
+        (False, [1, 1, 2, 3, 4, 5, 6]),
+        (True, [1, 1, 1, 1, 2, 2, 2]),
+    ],
+)
+def test_compiles_when_the_batch_changes(dynamic: bool | None, expected: list[int]):
+    batches = [torch.randn(size, 1, 28, 28) for size in SIZES]
+    assert count_compiles(lenet_300_100(), batches, dynamic=dynamic) == expected
+
+
+def test_torch_stops_compiling_at_its_limit_and_answers_all_the_same(capfd, caplog):
+    limit = torch._dynamo.config.recompile_limit
+    batches = [torch.randn(size, 1, 28, 28) for size in range(2, limit + 5)]
+    counts = count_compiles(lenet_300_100(), batches, dynamic=False)
+    assert counts == [min(made, limit) for made in range(1, limit + 4)]
+    assert capfd.readouterr().err == ""
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert count_compiles(lenet_300_100(), batches)[-1] == 2
+
+
+def test_an_int8_net_is_one_graph_and_a_count_leaves_nothing_behind():
+    model, batches = to_int8(pruned_net()), [torch.randn(n, 1, 28, 28) for n in (64, 32, 16)]
+    for _ in range(2):
+        assert count_compiles(model, batches) == [1, 2, 2]
+
+
+def test_without_a_compiler_a_sentence_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert cpp_compiler() is None
+    assert usable_forms() == [name for name in FORMS if name != "compile"]
+    with pytest.raises(CompilerMissing, match=r"needs a C\+\+ compiler, and none was found"):
+        by_compile(lenet_300_100(), IMAGES)
+    with pytest.raises(CompilerMissing, match="Install one"):
+        compare_forms(lenet_300_100(), IMAGES, names=["eager", "compile"])
+
+
+def test_the_headers_and_triton_are_looked_for_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(toolchain, "cpp_compiler", lambda: "g++")
+    monkeypatch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "Python.h" in compiler_problem()
+    (tmp_path / "Python.h").touch()
+    assert compiler_problem() == ""
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    assert compiler_problem("cpu") == ""
+    assert "triton" in compiler_problem("cuda")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="cl is asked nothing")
+def test_a_compiler_that_does_not_run_is_none(monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    assert cpp_compiler() is None
+    monkeypatch.setenv("CXX", "true -some -flags")
+    assert cpp_compiler() == "true -some -flags"
+
+
+def test_the_state_of_a_compiled_module_has_other_names():
+    """A snippet that posts spread saves this one; here the model's own state is saved."""
+    model = lenet_300_100()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = torch.compile(model, backend="eager")
+    assert all(name.startswith("_orig_mod.") for name in compiled.state_dict())
+    assert next(iter(model.state_dict())) == "fc1.weight"
+
+
+def test_only_what_torch_says_of_its_own_parts_is_held_back(recwarn):
+    with toolchain.quietly():
+        warnings.warn("`torch.jit.script_method` is deprecated. Please switch.", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(each.message) for each in recwarn] == ["something else"]

@@ -1,0 +1,182 @@
+"""XLA's recording is complete and says what it should; the command works on a stand-in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import xla_study as command
+
+from mpcourse.compilation import xla
+from mpcourse.compilation.xla import count_operations, read_xla_run, run_by, xla_run
+from mpcourse.compilation.xla_step import BATCHES, LOSS, Training, random_batch
+from mpcourse.devices.recordings import DATA_FOLDER, write_recording
+from mpcourse.front_door.setup import ROOT, SetupError
+
+HLO = """HloModule IrToHlo.9, entry_computation_layout={(f32[2]{0})->(f32[])}
+
+%Add.1 (x.2: f32[], y.3: f32[]) -> f32[] {
+  %x.2 = f32[] parameter(0)
+  %y.3 = f32[] parameter(1)
+  ROOT %add.4 = f32[] add(f32[] %x.2, f32[] %y.3)
+}
+
+ENTRY %IrToHlo.9 (p0.5: f32[2,2]) -> (f32[2,2], f32[]) {
+  %p0.5 = f32[2,2]{1,0} parameter(0)
+  %dot.6 = f32[2,2]{1,0} dot(f32[2,2]{1,0} %p0.5, f32[2,2]{1,0} %p0.5), metadata={op_type="a b(c)"}
+  %get-size.7 = f32[] get-dimension-size(f32[2,2]{1,0} %dot.6), dimensions={0}
+  ROOT %tuple.8 = (f32[2,2]{1,0}, f32[]) tuple(f32[2,2]{1,0} %dot.6, f32[] %get-size.7)
+}
+"""
+
+
+def stand_in(folder: Path, batches: tuple[int, ...] = (4,)) -> None:
+    """What `mpcourse.compilation.xla_step` writes, without torch_xla."""
+    rows = [{"step": n, "batch": size, "loss": 2.0} for n, size in enumerate(batches)]
+    write_recording(xla.TABLE, rows, command=xla.COMMAND, device="a stand-in", folder=folder)
+    (folder / xla.GRAPH).write_text(f"# command: {xla.COMMAND}\n{HLO}", encoding="utf-8")
+
+
+def test_operations_are_counted():
+    assert count_operations(HLO) == {
+        "parameter": 3, "add": 1, "dot": 1, "get-dimension-size": 1, "tuple": 1
+    }  # fmt: skip
+
+
+def test_the_recorded_run_says_what_a_change_of_shape_does():
+    seen = read_xla_run()
+    assert seen.label == "recorded"
+    assert seen.about["command"] == "python data/xla_study.py"
+    assert "torch_xla" in seen.about["device"]
+    assert {"machine", "date"} <= set(seen.about)
+    assert [row["batch"] for row in seen.rows] == list(BATCHES)
+    assert [row["compiles"] for row in seen.rows] == [1, 1, 1, 2, 2, 2, 3]
+    assert [row["cache_hits"] for row in seen.rows] == [0, 1, 2, 2, 3, 4, 4]
+    new = [row["seconds"] for row in seen.rows if row["step"] in (0, 3, 6)]
+    known = [row["seconds"] for row in seen.rows if row["step"] not in (0, 3, 6)]
+    assert min(new) > 3 * max(known)
+
+
+def test_the_recorded_losses_are_those_of_plain_torch():
+    here = Training(torch.device("cpu"))
+    for row in read_xla_run().rows:
+        loss = here.step(*random_batch(int(row["batch"]), int(row["step"]))).item()
+        assert row["loss"] == pytest.approx(loss, rel=1e-4)
+        assert row["eager_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_the_recorded_graph_is_one_training_step():
+    """Three products forwards, three for the weights' gradients, two for the layers' inputs."""
+    seen = read_xla_run()
+    assert seen.hlo.startswith("HloModule")
+    assert count_operations(seen.hlo)["dot"] == 8
+    assert "f32[64,1,28,28]" in seen.hlo
+    assert (DATA_FOLDER / xla.GRAPH).stat().st_size < 50_000
+
+
+def test_the_environment_lies_beside_that_of_the_course():
+    environment = command._environment()
+    assert environment.folder == ROOT / xla.FOLDER
+    assert environment.python.is_relative_to(environment.folder)
+    assert environment.is_ours
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert ".venv-xla/" in ignored
+
+
+def test_without_the_environment_the_recording_is_shown(tmp_path: Path):
+    assert xla_run(tmp_path) == read_xla_run()
+
+
+def test_a_missing_recording_is_named(tmp_path: Path):
+    with pytest.raises(
+        FileNotFoundError, match=r"xla_step.hlo.txt: `python data/xla_study.py` makes"
+    ):
+        read_xla_run(tmp_path)
+
+
+class Ready:
+    """An environment whose Python is this one."""
+
+    python, root, folder = sys.executable, ROOT, Path(".venv-xla")
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def ensure(self, files: list[str]) -> None:
+        self.asked += files
+
+
+@pytest.mark.skipif(
+    bool(__import__("importlib").util.find_spec("torch_xla")), reason="torch_xla is here"
+)
+def test_a_run_that_fails_says_why(tmp_path: Path):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)in .venv-xla failed:.*No module named 'torch_xla'"
+    ):
+        run_by(Path(sys.executable), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def ready(monkeypatch, tmp_path: Path) -> Ready:
+    environment = Ready()
+    monkeypatch.setattr(command, "_environment", lambda: environment)
+    monkeypatch.setattr(xla, "run_by", lambda python, folder: stand_in(folder))
+    monkeypatch.setattr(command, "DATA_FOLDER", tmp_path)
+    monkeypatch.setattr(sys, "platform", "linux")
+    return environment
+
+
+def test_the_command_installs_runs_shows_and_records(ready: Ready, tmp_path: Path, capsys):
+    assert command.main([]) == 0
+    assert ready.asked == ["requirements-xla.txt"]
+    assert (ROOT / ready.asked[0]).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [xla.TABLE, xla.GRAPH]
+    assert read_xla_run(tmp_path).rows == [{"step": 0, "batch": 4, "loss": 2.0}]
+    said = capsys.readouterr().out
+    assert "'dot': 1" in said
+    assert "delete the folder" in said
+
+
+def test_a_dry_run_writes_nothing(ready: Ready, tmp_path: Path):
+    assert command.main(["--dry"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_this_machine_is_labelled(ready: Ready, tmp_path: Path):
+    python = tmp_path / xla.FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    seen = xla_run(tmp_path)
+    assert seen.label == "measured here"
+    assert seen.about["device"] == "a stand-in"
+
+
+def test_what_goes_wrong_is_a_sentence(ready: Ready, tmp_path: Path, capsys, monkeypatch):
+    def fail(files: list[str]) -> None:
+        raise SetupError("no disk")
+
+    monkeypatch.setattr(ready, "ensure", fail)
+    assert command.main([]) == 1
+    assert "no disk" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert command.main([]) == 1
+    assert "Linux only; this is darwin" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_training_step_is_an_ordinary_one():
+    training, batch = Training(torch.device("cpu")), random_batch(8, 0)
+    losses = [training.step(*batch).item() for _ in range(20)]
+    assert losses[0] == pytest.approx(LOSS(torch.zeros(8, 10), batch[1]).item(), abs=0.3)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_modules_import_without_torch_xla():
+    code = "import mpcourse.compilation.xla_step, sys; print('torch_xla' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["False"]

@@ -1,0 +1,49 @@
+"""A study's command runs every seed of what was asked for, and writes it unless it is dry."""
+
+import pytest
+from studies import SEEDS, run_studies
+
+ASKED = {"command": "python -m some.study", "about": "Some study."}
+
+
+@pytest.fixture
+def written(monkeypatch) -> dict:
+    files = {}
+    monkeypatch.setattr(
+        "studies.write_recording",
+        lambda name, rows, **about: files.update({name: (rows, about["command"])}),
+    )
+    return files
+
+
+def one_seed(data, seed, budget):
+    assert len(data.test[0][0]) == 1000
+    return [{"seed": seed, "budget": budget}]
+
+
+STUDIES = {"first.csv": one_seed, "second.csv": one_seed}
+
+
+def test_every_study_runs_with_every_seed_and_is_written_with_its_command(written, capsys):
+    assert run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=[]) == 0
+    rows = [{"seed": seed, "budget": "whole"} for seed in SEEDS]
+    assert written == {name: (rows, "python -m some.study") for name in STUDIES}
+    assert capsys.readouterr().out.count("'seed'") == 2 * len(SEEDS)
+
+
+def test_one_of_them_can_be_made_alone(written):
+    run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=["--only", "second.csv"])
+    assert list(written) == ["second.csv"]
+
+
+def test_a_dry_run_takes_one_seed_and_the_small_budget_and_writes_nothing(written, capsys):
+    run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=["--dry"])
+    assert capsys.readouterr().out.splitlines() == [str({"seed": 0, "budget": "dry"})] * 2
+    assert not written
+
+
+def test_a_name_that_is_no_recording_is_refused_with_those_that_are(written, capsys):
+    with pytest.raises(SystemExit):
+        run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=["--only", "third.csv"])
+    assert "first.csv" in capsys.readouterr().err
+    assert not written

@@ -1,0 +1,616 @@
+"""`DataParallel`: the same numbers as the module alone, on any number of devices."""
+
+import _thread
+import copy
+import io
+import threading
+import time
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.data_parallel.data_parallel import DataParallel
+from mpcourse.devices.devices import get_devices
+
+WAIT_S = 20  # a way out for a test that would hang; nothing here takes that long
+DOUBLE = {"dtype": torch.float64}
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+class Scored(NamedTuple):
+    scores: torch.Tensor
+    hidden: torch.Tensor
+
+
+class TwoInputs(nn.Module):
+    """Takes what a call can carry: tensors by place and by name, a number, text, `None`, a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.bilinear = nn.Bilinear(3, 3, 2, **DOUBLE)
+
+    def forward(self, x, y, *, shift, scale=1.0, sign="+", mask=None, powers=()):
+        out = self.bilinear(x, y) * scale + shift
+        while powers:  # uses the list up
+            out = out ** powers.pop()
+        return out if sign == "+" and mask is None else -out
+
+
+class Returns(nn.Module):
+    """A linear layer that packs its output the way `pack` says."""
+
+    def __init__(self, pack):
+        super().__init__()
+        self.linear = nn.Linear(3, 2, **DOUBLE)
+        self.pack = pack
+
+    def forward(self, x):
+        return self.pack(self.linear(x))
+
+
+class RowsOfLSTM(nn.Module):
+    """Rows first in all that comes out; the hidden state of `nn.LSTM` has them in dimension 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 2, 2, batch_first=True, bidirectional=True, **DOUBLE)
+
+    def forward(self, x):
+        output, (hidden, cell) = self.lstm(x)
+        return output, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
+
+
+class NoNaN(nn.Linear):
+    def forward(self, x):
+        if x.isnan().any():
+            raise ZeroDivisionError("not a number")
+        return super().forward(x)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Linear(3, 3, **DOUBLE)
+        self.out_of = nn.Linear(3, 3, **DOUBLE)
+        self.out_of.weight = self.into.weight
+
+    def forward(self, x):
+        return self.out_of(torch.tanh(self.into(x)))
+
+
+class MeanSquare(nn.Module):
+    """A module that ends in its loss, a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1, 1, bias=False, **DOUBLE)
+        nn.init.ones_(self.linear.weight)
+
+    def forward(self, x):
+        return self.linear(x).square().mean()
+
+
+class NoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+    def forward(self):
+        return 3 * self.weight
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+
+def conv_net():
+    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)]
+    net = nn.Sequential(*layers)
+    net(torch.randn(8, 2, 5, 5))  # gives the batch norm statistics to use
+    return net.double().eval()
+
+
+def rows_of(*shape):
+    return lambda rows: ((torch.randn(rows, *shape, **DOUBLE),), {})
+
+
+def two_inputs(rows):
+    x, y = torch.randn(2, rows, 3, **DOUBLE)
+    kwargs = {"shift": torch.randn(rows, 1, **DOUBLE), "scale": 0.1, "sign": "-", "mask": None}
+    return (x, y), kwargs | {"powers": [1, 2]}
+
+
+def plain_kwargs(rows):
+    x, y = torch.randn(2, rows, 3, **DOUBLE)
+    return (x, y), {"shift": 1.0, "mask": None, "powers": [2]}
+
+
+def only_kwargs(rows):
+    x, y = torch.randn(2, rows, 3, **DOUBLE)
+    return (), {"x": x, "y": y, "shift": 0.5}
+
+
+CASES = {  # name -> the module, and what makes its arguments for a number of rows
+    "MLP": (mlp, rows_of(3)),
+    "conv net in evaluation": (conv_net, rows_of(2, 5, 5)),
+    "LSTM": (RowsOfLSTM, rows_of(4, 3)),
+    "tied weights": (Tied, rows_of(3)),
+    "tensors by place and by name": (TwoInputs, two_inputs),
+    "no tensor among the keywords": (TwoInputs, plain_kwargs),
+    "keywords alone": (TwoInputs, only_kwargs),
+    "dict": (lambda: Returns(lambda y: {"y": y, "nested": [{"z": y + 1}], "no": None}), rows_of(3)),
+    "tuple": (lambda: Returns(lambda y: (y, (2 * y,), None)), rows_of(3)),
+    "named tuple": (lambda: Returns(lambda y: Scored(y, y.square())), rows_of(3)),
+    "sparse embedding": (
+        lambda: nn.Embedding(5, 3, sparse=True, **DOUBLE),
+        lambda rows: ((torch.arange(rows) % 4,), {}),
+    ),
+    "frozen layer": (
+        lambda: nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2)).double(),
+        rows_of(3),
+    ),
+}
+
+all_cases = pytest.mark.parametrize(("make", "arguments"), CASES.values(), ids=CASES)
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    return [tensor for field in value or () for tensor in tensors_in(field)]
+
+
+def loss_of(output, dim=0):
+    """A sum over the rows, in which every row counts differently."""
+    loss = 0
+    for tensor in tensors_in(output):
+        shape = [1] * tensor.dim()
+        shape[dim] = -1
+        weights = torch.arange(1, tensor.size(dim) + 1, **DOUBLE).reshape(shape).to(tensor.device)
+        loss = loss + (weights * tensor.square()).sum()
+    return loss
+
+
+def gradients(module):
+    found = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {
+        name: gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+        for name, gradient in found.items()
+    }
+
+
+def step(module, arguments, dim=0):
+    """Forward and backward: the output, and the gradient of every parameter."""
+    args, kwargs = copy.deepcopy(arguments)
+    output = module(*args, **kwargs)
+    loss_of(output, dim).backward()
+    return output, gradients(module)
+
+
+def assert_same(actual, expected):
+    assert type(actual) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(actual, expected, **EXACT)
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected)
+        assert_same(list(actual.values()), list(expected.values()))
+    elif isinstance(expected, tuple | list):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert actual == expected
+
+
+# Oracle: the module alone
+
+
+@all_cases
+@pytest.mark.parametrize("count", range(1, 5))
+def test_outputs_and_gradients_are_those_of_the_module_alone(count, make, arguments):
+    module = make()
+    for rows in range(1, 10):
+        parallel = DataParallel(copy.deepcopy(module), get_devices(count))
+        call = arguments(rows)
+        output, found = step(parallel, call)
+        expected_output, expected = step(copy.deepcopy(module), call)
+        assert_same(output, expected_output)
+        assert_same(found, {f"module.{name}": gradient for name, gradient in expected.items()})
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_dim_1_cuts_and_joins_the_batch_of_an_lstm(count):
+    module = nn.LSTM(3, 2, 2, **DOUBLE)  # (time, batch, features); hidden state (layer, batch, …)
+    for rows in range(1, 6):
+        call = ((torch.randn(4, rows, 3, **DOUBLE),), {})
+        output, found = step(
+            DataParallel(copy.deepcopy(module), get_devices(count), dim=1), call, 1
+        )
+        expected_output, expected = step(copy.deepcopy(module), call, 1)
+        assert_same(output, expected_output)
+        assert_same(list(found.values()), list(expected.values()))
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_gradient_of_the_input_is_that_of_the_module_alone(count):
+    module, x = mlp(), torch.randn(7, 3, **DOUBLE, requires_grad=True)
+    (expected,) = torch.autograd.grad(loss_of(module(x)), x)
+    (found,) = torch.autograd.grad(loss_of(DataParallel(module, get_devices(count))(x)), x)
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_three_steps_of_sgd_with_momentum_lead_to_the_same_weights(count):
+    plain = mlp()
+    parallel = DataParallel(copy.deepcopy(plain), get_devices(count))
+    batches = [torch.randn(rows, 3, **DOUBLE) for rows in (8, 5, 1)]
+    for net in (plain, parallel):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(net(batch)).backward()
+            optimizer.step()
+    assert_same(dict(parallel.module.state_dict()), dict(plain.state_dict()))
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_gradients_of_two_backward_passes_add_up(count):
+    module = mlp()
+    parallel, plain = DataParallel(copy.deepcopy(module), get_devices(count)), module
+    for net in (parallel, plain):
+        for rows in (5, 2):
+            torch.manual_seed(rows)
+            loss_of(net(torch.randn(rows, 3, **DOUBLE))).backward()
+    assert_same(gradients(parallel.module), gradients(plain))
+
+
+# Batch norm
+
+
+def test_running_statistics_are_those_of_the_first_chunk():
+    module = nn.BatchNorm1d(1, **DOUBLE)  # momentum 0.1, so 0.9 of the old and 0.1 of the new
+    batch = torch.tensor([[0.0], [2.0], [4.0], [100.0], [300.0]], **DOUBLE)
+    DataParallel(module, get_devices(2))(batch)
+    torch.testing.assert_close(module.running_mean.tolist(), [0.1 * 2], **EXACT)
+    torch.testing.assert_close(module.running_var.tolist(), [0.9 * 1 + 0.1 * 4], **EXACT)
+    assert module.num_batches_tracked.item() == 1
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_batch_norm_in_training_is_the_module_alone_on_each_chunk(count):
+    layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4)]
+    module = nn.Sequential(*layers).double()
+    batch = torch.randn(8, 3, **DOUBLE)
+    on_first, alone = copy.deepcopy(module), copy.deepcopy(module)
+    output = DataParallel(module, get_devices(count))(batch)
+    on_first(batch.chunk(count)[0])
+    assert_same(dict(module.named_buffers()), dict(on_first.named_buffers()))
+    expected = torch.cat([alone(chunk) for chunk in batch.chunk(count)])
+    torch.testing.assert_close(output, expected, **EXACT)
+    loss_of(output).backward()
+    loss_of(expected).backward()
+    assert_same(gradients(module), gradients(alone))
+
+
+# Literal tables
+
+
+def test_scalars_become_a_vector_with_one_entry_for_each_chunk():
+    batch = torch.tensor([[1.0], [3.0], [2.0]], **DOUBLE)
+    for count, losses in {2: [5.0, 4.0], 3: [1.0, 9.0, 4.0], 4: [1.0, 9.0, 4.0]}.items():
+        parallel = DataParallel(MeanSquare(), get_devices(count))
+        assert parallel(batch).tolist() == losses
+        assert parallel(batch[:1]).tolist() == [1]
+
+
+def test_scalar_of_a_single_device_stays_as_the_module_gives_it():
+    loss = DataParallel(MeanSquare(), get_devices(1))(torch.tensor([[1.0], [3.0]], **DOUBLE))
+    assert loss.shape == ()
+    assert loss.item() == 5
+
+
+def test_gradient_of_the_mean_of_equal_chunks_losses_is_that_of_the_whole_batch():
+    parallel = DataParallel(MeanSquare(), get_devices(2))
+    parallel(torch.tensor([[1.0], [3.0], [2.0], [0.0]], **DOUBLE)).mean().backward()
+    assert parallel.module.linear.weight.grad.tolist() == [[2 * (1 + 9 + 4 + 0) / 4]]
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_call_without_inputs_runs_once(count):
+    parallel, ran = DataParallel(NoInputs(), get_devices(count)), []
+    parallel.module.register_forward_hook(lambda *_: ran.append(1))
+    output = parallel()
+    output.sum().backward()
+    assert output.tolist() == [3, 6]
+    assert parallel.module.weight.grad.tolist() == [3, 3]
+    assert ran == [1]
+
+
+@pytest.mark.parametrize(("rows", "replicas"), [(1, 1), (4, 4), (5, 3), (6, 3), (7, 4), (9, 3)])
+def test_four_devices_run_as_many_replicas_as_there_are_chunks(rows, replicas):
+    parallel, sizes = DataParallel(mlp(), get_devices(4)), []
+    parallel.module.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    parallel(torch.randn(rows, 3, **DOUBLE))
+    assert len(sizes) == replicas
+    assert sum(sizes) == rows
+
+
+def test_every_device_runs_its_replica_in_its_own_worker_at_the_same_time():
+    all_there, threads = threading.Barrier(3), []
+
+    def meet(*_):
+        all_there.wait(WAIT_S)
+        threads.append(threading.get_ident())
+
+    parallel = DataParallel(mlp(), get_devices(3))
+    parallel.module.register_forward_pre_hook(meet)
+    parallel(torch.randn(3, 3, **DOUBLE))
+    assert set(threads) == {device.run(threading.get_ident) for device in get_devices(3)}
+
+
+# Saving and loading
+
+
+def test_state_dict_has_the_keys_of_torchs_data_parallel():
+    module = conv_net()
+    parallel = DataParallel(module, get_devices(2))
+    assert list(parallel.state_dict()) == list(nn.DataParallel(module).state_dict())
+    assert list(parallel.state_dict()) == [f"module.{name}" for name in module.state_dict()]
+
+
+def test_state_dict_is_saved_and_loaded():
+    x, file = torch.randn(5, 3, **DOUBLE), io.BytesIO()
+    parallel, other = (DataParallel(mlp(), get_devices(2)) for _ in range(2))
+    torch.save(parallel.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
+    torch.testing.assert_close(other(x), parallel(x), **EXACT)
+
+
+def test_whole_object_is_saved_loaded_and_copied():
+    x, file = torch.randn(5, 3, **DOUBLE), io.BytesIO()
+    parallel = DataParallel(mlp(), get_devices(2))
+    torch.save(parallel, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(parallel)):
+        assert other.devices == parallel.devices
+        torch.testing.assert_close(other(x), parallel(x), **EXACT)
+        assert other.module[0].weight is not parallel.module[0].weight
+
+
+def test_wrapped_module_is_the_module_itself():
+    module = mlp()
+    parallel = DataParallel(module, get_devices(2))
+    assert list(map(id, parallel.parameters())) == list(map(id, module.parameters()))
+    assert not parallel.eval().module.training
+    parallel(torch.randn(5, 3, **DOUBLE))
+    assert list(map(id, parallel.parameters())) == list(map(id, module.parameters()))
+
+
+# Where it is called
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 2), (1, 3), (3, 2), (2, 1), (4, 4)])
+def test_data_parallel_inside_data_parallel_is_the_module_alone(outer, inner):
+    module = mlp()
+    call = ((torch.randn(9, 3, **DOUBLE),), {})
+    nested = DataParallel(
+        DataParallel(copy.deepcopy(module), get_devices(inner)), get_devices(outer)
+    )
+    output, found = step(nested, call)
+    expected_output, expected = step(module, call)
+    assert_same(output, expected_output)
+    assert_same(list(found.values()), list(expected.values()))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_worker_of_one_of_its_devices_may_call_it(index):
+    module = mlp()
+    call = ((torch.randn(5, 3, **DOUBLE),), {})
+    parallel = DataParallel(copy.deepcopy(module), get_devices(2))
+    output, found = get_devices(2)[index].submit(step, parallel, call).result(WAIT_S)
+    expected_output, expected = step(module, call)
+    assert_same(output, expected_output)
+    assert_same(list(found.values()), list(expected.values()))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("count", range(1, 5))
+def test_without_gradients_the_output_is_the_same_and_asks_for_none(count, mode):
+    module, x = mlp(), torch.randn(5, 3, **DOUBLE)
+    with mode():
+        output = DataParallel(module, get_devices(count))(x)
+    torch.testing.assert_close(output, module(x), **EXACT)
+    assert not output.requires_grad
+    assert output.is_inference() == (mode is torch.inference_mode)
+
+
+def test_autocast_of_the_caller_holds_in_the_replicas():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = DataParallel(nn.Linear(3, 2), get_devices(2))(torch.randn(4, 3))
+    assert output.dtype == torch.bfloat16
+
+
+# Failures
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_batch_without_rows_is_refused(count):
+    message = "the batch is empty: a tensor of shape (0, 3) has size 0 in dimension 0"
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the whole message is compared)
+        DataParallel(mlp(), get_devices(count))(torch.empty(0, 3, **DOUBLE))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("devices", "output_device", "message"),
+    [
+        ([], None, "devices is empty; name at least one"),
+        (["cpu", "cuda:99"], None, "this machine has no device 'cuda:99'"),
+        (["cpu", "cpu"], "cuda:99", "this machine has no device 'cuda:99'"),
+    ],
+)
+def test_device_that_does_not_exist_is_refused_at_once(devices, output_device, message):
+    with pytest.raises(ValueError, match=message):
+        DataParallel(mlp(), devices, output_device)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_module_on_another_device_is_refused_by_name(count):
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, device="meta"))
+    message = (
+        "the module must be on cpu, the first device, but 1.weight is on meta; "
+        'move it with module.to("cpu")'
+    )
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the whole message is compared)
+        DataParallel(module, get_devices(count))(torch.ones(2, 3))
+    assert str(error.value) == message
+
+
+def test_error_in_a_replica_names_it_and_the_next_call_works():
+    parallel, batch = DataParallel(NoNaN(3, 2), get_devices(2)), torch.ones(4, 3)
+    batch[3] = torch.nan
+    with pytest.raises(ZeroDivisionError, match="not a number") as error:
+        parallel(batch)
+    assert "raised in replica 1 on CPU core 1" in error.value.__notes__
+    assert parallel(torch.ones(4, 3)).shape == (4, 2)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_output_that_cannot_be_joined_is_named(count):
+    parallel = DataParallel(Returns(lambda y: {"rows": len(y)}), get_devices(count))
+    with pytest.raises(
+        TypeError, match=r"gather joins tensors; outputs\[0\]\['rows'\] is 2 \(int\)"
+    ):
+        parallel(torch.ones(2 * count, 3, **DOUBLE))
+
+
+def press_ctrl_c_after(started):
+    """Interrupt the main thread shortly after all parties of the barrier have met."""
+
+    def press():
+        started.wait(WAIT_S)
+        time.sleep(0.3)  # the main thread waits by now
+        _thread.interrupt_main()
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_interrupted_forward_leaves_it_usable(count):
+    module, x = mlp(), torch.randn(4, 3, **DOUBLE)
+    untouched = copy.deepcopy(module)
+    parallel = DataParallel(module, get_devices(count))
+    started, ended = threading.Barrier(count + 1), []
+
+    def work(*_):
+        started.wait(WAIT_S)
+        try:
+            for _ in range(WAIT_S * 100):
+                time.sleep(0.01)
+        finally:
+            ended.append(1)
+
+    hook = module.register_forward_pre_hook(work)
+    press_ctrl_c_after(started)
+    with pytest.raises(KeyboardInterrupt):
+        parallel(x)
+    assert ended == [1] * count
+    hook.remove()
+    output, found = step(parallel, ((x,), {}))
+    expected_output, expected = step(untouched, ((x,), {}))
+    assert_same(output, expected_output)
+    assert_same(list(found.values()), list(expected.values()))
+
+
+# With GPUs: torch's own class gives the same. The twins of these tests are those above.
+
+GPUS = [
+    pytest.param(["cuda:0"], marks=pytest.mark.gpu, id="one GPU"),
+    pytest.param(["cuda:0", "cuda:1"], marks=pytest.mark.two_gpus, id="two GPUs"),
+]
+
+
+def indices(devices):
+    return [torch.device(device).index for device in devices]
+
+
+@all_cases
+@pytest.mark.parametrize("devices", GPUS)
+def test_outputs_and_gradients_are_those_of_torch_on_gpus(devices, make, arguments):
+    module = make().to("cuda:0")
+    # with one row and two GPUs, torch hands keywords without a tensor to a replica without inputs
+    for rows in range(len(devices), 10):
+        call = arguments(rows)
+        output, found = step(DataParallel(copy.deepcopy(module), devices), call)
+        theirs = nn.DataParallel(copy.deepcopy(module), indices(devices))
+        expected_output, expected = step(theirs, call)
+        torch.testing.assert_close(
+            tensors_in(output), tensors_in(expected_output), rtol=0, atol=1e-9
+        )
+        assert type(output) is type(expected_output)
+        torch.testing.assert_close(dict_of_used(found), dict_of_used(expected), rtol=0, atol=1e-9)
+
+
+def dict_of_used(found):
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+@pytest.mark.parametrize("devices", GPUS)
+def test_batch_norm_in_training_is_torchs_on_gpus(devices):
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double().to("cuda:0")
+    twin, batch = copy.deepcopy(module), torch.randn(8, 3, **DOUBLE)
+    output = DataParallel(module, devices)(batch)
+    expected = nn.DataParallel(twin, indices(devices))(batch)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        dict(module.named_buffers()), dict(twin.named_buffers()), rtol=0, atol=1e-9
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0")
+@pytest.mark.parametrize("devices", GPUS)
+def test_scalars_are_torchs_on_gpus(devices):
+    module, batch = MeanSquare().to("cuda:0"), torch.randn(5, 1, **DOUBLE)
+    output = DataParallel(module, devices)(batch)
+    expected = nn.DataParallel(module, indices(devices))(batch)
+    torch.testing.assert_close(output, expected, **EXACT)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", range(2, 5))
+@all_cases
+def test_shares_of_one_gpu_give_what_the_module_gives(make, arguments, count):
+    module = make().to("cuda:0")
+    for rows in range(1, 10):
+        args, kwargs = arguments(rows)
+        call = to_gpu(args), to_gpu(kwargs)
+        output, found = step(DataParallel(copy.deepcopy(module), ["cuda:0"] * count), call)
+        expected_output, expected = step(copy.deepcopy(module), call)
+        torch.testing.assert_close(
+            tensors_in(output), tensors_in(expected_output), rtol=0, atol=1e-9
+        )
+        torch.testing.assert_close(list(found.values()), list(expected.values()), rtol=0, atol=1e-9)
+
+
+def to_gpu(value):
+    if isinstance(value, torch.Tensor):
+        return value.to("cuda:0")
+    if isinstance(value, dict):
+        return {key: to_gpu(field) for key, field in value.items()}
+    return tuple(map(to_gpu, value)) if isinstance(value, tuple) else value
+
+
+@pytest.mark.two_gpus
+def test_outputs_come_to_the_output_device():
+    module, batch = mlp().to("cuda:0"), torch.randn(5, 3, **DOUBLE)
+    for target in ("cpu", "cuda:0", "cuda:1"):
+        output = DataParallel(module, ["cuda:0", "cuda:1"], target)(batch)
+        assert output.device == torch.device(target)
+        torch.testing.assert_close(
+            output.cpu(), module(batch.to("cuda:0")).cpu(), rtol=0, atol=1e-9
+        )

@@ -1,0 +1,408 @@
+"""`parallel_apply`: modules that run at the same time, and what happens when one of them fails."""
+
+import _thread
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.data_parallel.parallel_apply import parallel_apply
+from mpcourse.devices.devices import as_devices, get_devices
+
+WAIT_S = 20  # a way out for a test that would hang; nothing here takes that long
+
+
+class Coded(Exception):
+    """An exception that cannot be made out of a message alone."""
+
+    def __init__(self, code, *, reason):
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+def identity(*args, **kwargs):
+    return args, kwargs
+
+
+def thread_id():
+    return threading.get_ident()
+
+
+# What comes back
+
+
+def test_outputs_come_in_the_order_of_the_modules_whichever_ends_first():
+    last_ended = threading.Event()
+
+    def first(x):
+        assert last_ended.wait(WAIT_S)
+        return x
+
+    def last(x):
+        last_ended.set()
+        return x
+
+    x = torch.ones(2)
+    outputs = parallel_apply([first, last], [x, 2 * x], devices=["cpu", "cpu"])
+    assert [output.tolist() for output in outputs] == [[1, 1], [2, 2]]
+
+
+def test_each_module_gets_its_own_inputs():
+    modules = [nn.Linear(2, 3), nn.Linear(4, 1), nn.Flatten()]
+    inputs = [torch.randn(5, 2), torch.randn(6, 4), torch.randn(2, 2, 2)]
+    outputs = parallel_apply(modules, [(x,) for x in inputs], devices=["cpu"] * 3)
+    for module, x, output in zip(modules, inputs, outputs, strict=True):
+        torch.testing.assert_close(output, module(x))
+
+
+X = torch.arange(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "received"),
+    [
+        (X, (X,)),
+        ((X,), (X,)),
+        ([X, 3], (X, 3)),
+        ((), ()),
+        ([], ()),
+        ({"x": X}, ({"x": X},)),
+        (None, (None,)),
+        ("text", ("text",)),
+        (((X, X),), ((X, X),)),
+        ([[X]], ([X],)),
+    ],
+    ids=[
+        "tensor",
+        "tuple",
+        "list",
+        "no tuple",
+        "no list",
+        "dict",
+        "None",
+        "str",
+        "nested",
+        "lists",
+    ],
+)
+@pytest.mark.parametrize("devices", [["cpu"], None])
+def test_tuple_or_list_is_the_arguments_and_anything_else_is_one_argument(given, received, devices):
+    ((args, kwargs),) = parallel_apply([identity], [given], devices=devices)
+    assert kwargs == {}
+    assert args == received  # `is` or `==` for each entry, so the very same tensors
+
+
+def test_keyword_arguments_reach_their_module():
+    keywords = ({"a": 1}, {}, {"b": X})
+    outputs = parallel_apply([identity] * 3, [(1,), (2,), ()], keywords, ["cpu"] * 3)
+    assert outputs == [((1,), {"a": 1}), ((2,), {}), ((), {"b": X})]
+
+
+def test_same_module_twice_gets_both_gradients():
+    module = nn.Linear(2, 1, bias=False)
+    first, second = parallel_apply([module, module], [torch.ones(1, 2), 2 * torch.ones(1, 2)])
+    (first + second).backward()
+    assert module.weight.grad.tolist() == [[3, 3]]
+
+
+def test_outputs_may_be_anything():
+    outputs = [{"a": 1}, (None,), "text", nn.ReLU]
+    assert parallel_apply([lambda i=i: outputs[i] for i in range(4)], [()] * 4) == outputs
+
+
+# Where and when
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("named", [True, False], ids=["devices named", "devices left out"])
+def test_modules_run_at_the_same_time(count, named):
+    all_there = threading.Barrier(count)
+
+    def meet(x):
+        all_there.wait(WAIT_S)
+        return x
+
+    inputs = [torch.tensor([i]) for i in range(count)]
+    devices = get_devices(count) if named else None
+    outputs = parallel_apply([meet] * count, inputs, devices=devices)
+    assert [output.item() for output in outputs] == list(range(count))
+
+
+def test_each_device_has_its_own_thread_and_keeps_it():
+    devices = as_devices(["cpu"] * 3)
+    threads = parallel_apply([thread_id] * 3, [()] * 3, devices=devices)
+    assert len({thread_id(), *threads}) == 4
+    assert parallel_apply([thread_id] * 3, [()] * 3, devices=devices) == threads
+    assert [device.run(thread_id) for device in devices] == threads
+    assert parallel_apply([thread_id] * 2, [()] * 2, devices=["cpu:2", "cpu:0"]) == [
+        threads[2],
+        threads[0],
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [X, (X,), {"x": X}, (1, {"x": [X]}), (), 5],
+    ids=["tensor", "in a tuple", "in a dict", "deep", "nothing", "no tensor"],
+)
+def test_without_devices_each_module_runs_on_a_core_of_its_own(given):
+    threads = parallel_apply([lambda *_: thread_id()] * 2, [given, given])
+    assert threads == [device.run(thread_id) for device in as_devices(["cpu", "cpu"])]
+
+
+def test_one_device_named_twice_as_a_device_runs_one_after_the_other():
+    core, ran = as_devices(["cpu"])[0], []
+    parallel_apply([ran.append] * 3, [0, 1, 2], devices=[core] * 3)
+    assert ran == [0, 1, 2]
+
+
+def test_modules_may_call_parallel_apply_on_the_same_devices():
+    def outer(x):
+        return sum(parallel_apply([torch.square] * 2, [x, x + 1], devices=["cpu", "cpu"]))
+
+    outputs = parallel_apply([outer] * 2, [torch.tensor(1), torch.tensor(2)], devices=["cpu"] * 2)
+    assert [output.item() for output in outputs] == [1 + 4, 4 + 9]
+
+
+# The caller's modes
+
+
+def modes():
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
+
+
+MODES = {
+    "as usual": [],
+    "no_grad": [torch.no_grad],
+    "enable_grad in no_grad": [torch.no_grad, torch.enable_grad],
+    "inference mode": [torch.inference_mode],
+    "no inference mode in inference mode": [
+        torch.inference_mode,
+        lambda: torch.inference_mode(False),
+    ],
+    "no_grad in no inference mode": [lambda: torch.inference_mode(False), torch.no_grad],
+    "autocast": [lambda: torch.autocast("cpu", dtype=torch.bfloat16)],
+    "autocast to float16": [lambda: torch.autocast("cpu", dtype=torch.float16)],
+    "no autocast in autocast": [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.autocast("cpu", enabled=False),
+    ],
+    "autocast and no_grad": [lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad],
+}
+
+
+def within(contexts, call):
+    if not contexts:
+        return call()
+    with contexts[0]():
+        return within(contexts[1:], call)
+
+
+@pytest.mark.parametrize("contexts", MODES.values(), ids=MODES)
+def test_modes_of_the_caller_hold_in_the_workers(contexts):
+    def call():
+        return modes(), parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2)
+
+    here, there = within(contexts, call)
+    assert there == [here, here]
+    assert parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2) == [modes()] * 2
+
+
+def outputs_of_linear():
+    module = nn.Linear(2, 2)
+    return parallel_apply([module] * 2, [torch.ones(1, 2)] * 2, devices=["cpu"] * 2)
+
+
+def test_outputs_have_a_gradient_unless_the_caller_wants_none():
+    assert [output.requires_grad for output in outputs_of_linear()] == [True, True]
+    with torch.no_grad():
+        assert [output.requires_grad for output in outputs_of_linear()] == [False, False]
+    with torch.inference_mode():
+        assert [output.is_inference() for output in outputs_of_linear()] == [True, True]
+
+
+def test_outputs_have_the_dtype_of_the_callers_autocast():
+    assert [output.dtype for output in outputs_of_linear()] == [torch.float32] * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert [output.dtype for output in outputs_of_linear()] == [torch.bfloat16] * 2
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (([len], [(), ()]), "modules 1, inputs 2, kwargs_tup 1, devices 2"),
+        (([len, len], [()], None, ["cpu"]), "modules 2, inputs 1, kwargs_tup 2, devices 1"),
+        (([len], [()], [{}, {}], ["cpu"]), "modules 1, inputs 1, kwargs_tup 2, devices 1"),
+        (([len], [()], None, ["cpu", "cpu"]), "modules 1, inputs 1, kwargs_tup 1, devices 2"),
+        (([len], [()], None, []), "modules 1, inputs 1, kwargs_tup 1, devices 0"),
+    ],
+)
+def test_lists_of_different_lengths_are_refused(arguments, found):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the whole message is compared)
+        parallel_apply(*arguments)
+    assert str(error.value) == f"parallel_apply needs lists of the same length; got {found}"
+
+
+def test_no_modules_are_refused():
+    for arguments in (([], []), ([], [], [], [])):
+        with pytest.raises(ValueError, match="needs at least one module; got none"):
+            parallel_apply(*arguments)
+
+
+def test_device_that_does_not_exist_is_refused_before_anything_runs():
+    ran = []
+    with pytest.raises(ValueError, match="this machine has no device 'cuda:99'"):
+        parallel_apply([ran.append] * 2, [1, 2], devices=["cpu", "cuda:99"])
+    with pytest.raises(ValueError, match="this machine has no device 'meta'"):
+        parallel_apply([ran.append], [torch.ones(1, device="meta")])
+    assert ran == []
+
+
+def fail(error):
+    raise error
+
+
+def test_exception_keeps_its_identity_and_names_replica_and_device():
+    raised = Coded(7, reason="on purpose")
+    with pytest.raises(Coded) as error:
+        parallel_apply(
+            [identity, fail, identity], [(), (raised,), ()], devices=["cpu", "cpu:4", "cpu"]
+        )
+    assert error.value is raised
+    assert (error.value.code, error.value.reason) == (7, "on purpose")
+    assert "raised in replica 1 on CPU core 4" in error.value.__notes__
+    assert "in fail" in "".join(f" in {entry.name}" for entry in error.traceback)
+
+
+def test_error_of_torch_inside_a_module_keeps_its_type_and_message():
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as error:
+        parallel_apply([nn.Linear(2, 2), nn.Linear(3, 2)], [torch.ones(1, 2)] * 2)
+    assert "raised in replica 1 on CPU core 1" in error.value.__notes__
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_other_replicas_have_ended_when_the_exception_comes_out(failing):
+    started, ended = threading.Barrier(3), []
+
+    def work(index):
+        started.wait(WAIT_S)
+        if index == failing:
+            raise LookupError(index)
+        time.sleep(0.2)  # longer than the failing one needs
+        ended.append(index)
+
+    with pytest.raises(LookupError):
+        parallel_apply([work] * 3, [0, 1, 2], devices=["cpu"] * 3)
+    assert sorted(ended) == [index for index in range(3) if index != failing]
+
+
+def test_of_two_exceptions_the_one_of_the_first_replica_comes_out():
+    second_failed = threading.Event()
+
+    def first():
+        assert second_failed.wait(WAIT_S)
+        raise KeyError("first")
+
+    def second():
+        second_failed.set()
+        raise ValueError("second")
+
+    with pytest.raises(KeyError, match="first") as error:
+        parallel_apply([first, second], [(), ()], devices=["cpu", "cpu"])
+    assert "raised in replica 0 on CPU core 0" in error.value.__notes__
+
+
+def test_next_call_works_and_has_its_own_modes_after_an_exception():
+    usual = modes()
+    with torch.inference_mode(), pytest.raises(LookupError):
+        parallel_apply([fail] * 2, [LookupError(1), LookupError(2)], devices=["cpu"] * 2)
+    assert parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2) == [usual, usual]
+
+
+def press_ctrl_c_after(started):
+    """Interrupt the main thread shortly after all parties of the barrier have met."""
+
+    def press():
+        started.wait(WAIT_S)
+        time.sleep(0.3)  # the main thread waits by now
+        _thread.interrupt_main()
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+def test_interrupt_stops_the_modules_and_leaves_the_devices_usable():
+    started, ended = threading.Barrier(3), []
+
+    def work(index):
+        started.wait(WAIT_S)
+        try:
+            for _ in range(WAIT_S * 100):
+                time.sleep(0.01)
+        finally:
+            ended.append(index)
+
+    press_ctrl_c_after(started)
+    with pytest.raises(KeyboardInterrupt):
+        parallel_apply([work] * 2, [0, 1], devices=["cpu"] * 2)
+    assert sorted(ended) == [0, 1]
+    all_there = threading.Barrier(2)
+    parallel_apply([all_there.wait] * 2, [(WAIT_S,)] * 2, devices=["cpu"] * 2)
+
+
+# With GPUs: torch's own function gives the same. The twins of these tests are those above.
+
+GPUS = [
+    pytest.param(["cuda:0"], marks=pytest.mark.gpu, id="one GPU"),
+    pytest.param(["cuda:0", "cuda:1"], marks=pytest.mark.two_gpus, id="two GPUs"),
+]
+
+
+def on_gpus(verb, places, devices, *, named):
+    torch.manual_seed(0)
+    modules = [nn.Bilinear(3, 3, 2).to(device) for device in devices]
+    inputs = [(torch.randn(4, 3).to(device), torch.randn(4, 3).to(device)) for device in devices]
+    outputs = verb(modules, inputs, [{}] * len(devices), places if named else None)
+    sum(output.square().sum().cpu() for output in outputs).backward()
+    return outputs, [parameter.grad for module in modules for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["devices named", "devices left out"])
+@pytest.mark.parametrize("devices", GPUS)
+def test_outputs_and_gradients_are_those_of_torch_on_gpus(devices, named):
+    ours = on_gpus(parallel_apply, devices, devices, named=named)
+    indices = [torch.device(device).index for device in devices]
+    theirs = on_gpus(nn.parallel.parallel_apply, indices, devices, named=named)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("devices", GPUS)
+def test_modes_hold_on_gpus_too(devices):
+    modules = [nn.Linear(2, 2).to(device) for device in devices]
+    inputs = [torch.ones(1, 2, device=device) for device in devices]
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        outputs = parallel_apply(modules, inputs, devices=devices)
+    assert [output.dtype for output in outputs] == [torch.bfloat16] * len(devices)
+    with torch.inference_mode():
+        outputs = parallel_apply(modules, inputs, devices=devices)
+    assert all(output.is_inference() for output in outputs)
+
+
+@pytest.mark.gpu
+def test_shares_of_one_gpu_give_what_the_modules_give():
+    devices = ["cuda:0"] * 3
+    modules = [nn.Linear(3, 2).to("cuda:0") for _ in devices]
+    inputs = [torch.randn(4, 3, device="cuda:0") for _ in devices]
+    for module, x, output in zip(
+        modules, inputs, parallel_apply(modules, inputs, devices=devices), strict=True
+    ):
+        torch.testing.assert_close(output, module(x))

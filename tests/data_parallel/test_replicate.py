@@ -1,0 +1,451 @@
+"""`replicate`: copies that share what the original shares and send their gradients back to it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from mpcourse.data_parallel.replicate import check_on_device, replicate
+from mpcourse.devices.devices import get_devices
+
+CORES = ["cpu", "cpu", "cpu"]
+DOUBLE = {"dtype": torch.float64}
+
+
+class Tied(nn.Module):
+    """One weight under two names, one submodule under two names, one buffer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Linear(3, 3, **DOUBLE)
+        self.out_of = nn.Linear(3, 3, **DOUBLE)
+        self.out_of.weight = self.into.weight
+        self.norm = nn.BatchNorm1d(3, **DOUBLE)
+        self.same_norm = self.norm
+        self.register_buffer("mean", self.norm.running_mean)
+
+    def forward(self, x):
+        return self.same_norm(self.out_of(self.norm(self.into(x))))
+
+
+class Lists(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.listed = nn.ParameterList([torch.randn(3, **DOUBLE) for _ in range(2)])
+        self.named = nn.ParameterDict({"scale": torch.randn(3, **DOUBLE)})
+        self.layers = nn.ModuleDict({"a": nn.Linear(3, 3, **DOUBLE)})
+
+    def forward(self, x):
+        for parameter in self.listed:
+            x = x + parameter
+        return self.layers["a"](x) * self.named["scale"]
+
+
+class Attributes(nn.Module):
+    """Tensors of every kind that a module can hold, and a place for each kind left empty."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, **DOUBLE))
+        self.frozen = nn.Parameter(torch.randn(3, **DOUBLE), requires_grad=False)
+        self.register_buffer("table", torch.tensor([2, 0, 1]))
+        self.register_buffer("temporary", torch.randn(3, **DOUBLE), persistent=False)
+        self.register_buffer("learned", torch.randn(3, **DOUBLE).requires_grad_())
+        self.register_parameter("no_parameter", None)
+        self.register_buffer("no_buffer", None)
+        self.register_module("no_module", None)
+        self.plain = torch.randn(3, **DOUBLE)
+
+    def forward(self, x):
+        x = x * self.weight + self.frozen * self.temporary * self.learned + self.plain
+        return x[:, self.table]
+
+
+class Embedded(nn.Module):
+    def __init__(self, *, sparse):
+        super().__init__()
+        self.table = nn.Embedding(4, 3, sparse=sparse, **DOUBLE)
+
+    def forward(self, x):
+        return self.table((x[:, 0] > 0).long() + 2)
+
+
+class FirstOutput(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)[0]
+
+
+MODULES = {
+    "linear": lambda: nn.Linear(3, 3, **DOUBLE),
+    "no bias": lambda: nn.Linear(3, 3, bias=False, **DOUBLE),
+    "sequential": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(),
+    "shared weights, modules and buffers": Tied,
+    "lists and dicts of parameters": Lists,
+    "buffers, frozen and plain tensors, None": Attributes,
+    "embedding": lambda: Embedded(sparse=False),
+    "embedding with sparse gradients": lambda: Embedded(sparse=True),
+    "LSTM": lambda: FirstOutput(nn.LSTM(3, 2, num_layers=2, bidirectional=True, **DOUBLE)),
+    "batch norm in training": lambda: nn.BatchNorm1d(3, **DOUBLE),
+    "batch norm in evaluation": lambda: nn.BatchNorm1d(3, **DOUBLE).eval(),
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)).double(),
+}
+
+all_modules = pytest.mark.parametrize("make", MODULES.values(), ids=MODULES)
+
+
+def dense(gradient):
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
+def gradients(module):
+    return {name: dense(parameter.grad) for name, parameter in module.named_parameters()}
+
+
+# Oracle: the module itself
+
+
+@all_modules
+def test_each_replica_computes_what_the_original_computes(make):
+    module, x = make(), torch.randn(5, 3, **DOUBLE)
+    expected = copy.deepcopy(module)(x)
+    for replica in replicate(module, CORES):
+        torch.testing.assert_close(replica(x), expected, rtol=0, atol=1e-12)
+
+
+@all_modules
+def test_gradients_of_all_replicas_add_up_in_the_original(make):
+    module = make()
+    plain = copy.deepcopy(module)
+    for factor, replica in zip([1, 10, 100], replicate(module, CORES), strict=True):
+        x = torch.randn(5, 3, **DOUBLE)
+        (factor * replica(x).square().sum()).backward()
+        (factor * plain(x).square().sum()).backward()
+    torch.testing.assert_close(gradients(module), gradients(plain), rtol=0, atol=1e-9)
+    assert any(gradient is not None for gradient in gradients(plain).values())
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning"
+)
+def test_torchscript_is_replicated_too():
+    module, x = nn.Linear(3, 3, **DOUBLE), torch.randn(5, 3, **DOUBLE)
+    scripted = torch.jit.script(copy.deepcopy(module))
+    for replica in replicate(scripted, CORES):
+        torch.testing.assert_close(replica(x), module(x), rtol=0, atol=1e-12)
+        replica(x).sum().backward()
+        module(x).sum().backward()
+    torch.testing.assert_close(gradients(scripted), gradients(module), rtol=0, atol=1e-12)
+
+
+def test_gradient_of_a_gradient_goes_through_the_replicas_too():
+    module, x = (
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
+        torch.ones(2, 3),
+    )
+    weights, found = [layer.weight for layer in module[::2]], []
+    for net in (module, *replicate(module, CORES)):
+        slopes = torch.autograd.grad(net(x.double()).sum(), weights, create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), weights))
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-12)
+
+
+# Literal tables
+
+
+def test_gradients_of_three_replicas_of_one_weight():
+    module = nn.Linear(1, 1)
+    for factor, replica in zip([1, 10, 100], replicate(module, CORES), strict=True):
+        (factor * replica(torch.tensor([[2.0]]))).sum().backward()
+    assert module.weight.grad.tolist() == [[222]]
+    assert module.bias.grad.tolist() == [111]
+
+
+def test_changing_the_original_in_place_changes_the_first_replica_only():
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(module.weight)
+    replicas = replicate(module, CORES)
+    with torch.no_grad():
+        module.weight.mul_(5)
+    assert [replica.weight.item() for replica in replicas] == [5, 1, 1]
+
+
+def test_writing_into_a_buffer_of_the_first_replica_is_kept_and_of_the_others_lost():
+    module = nn.BatchNorm1d(1)
+    for replica, value in zip(replicate(module, CORES), [3.0, 4.0, 5.0], strict=True):
+        replica.running_mean.fill_(value)
+        replica.num_batches_tracked.add_(1)
+    assert module.running_mean.tolist() == [3]
+    assert module.num_batches_tracked.item() == 1
+
+
+# Invariants
+
+
+def test_there_is_one_replica_for_each_device_and_none_is_the_original():
+    module = nn.Linear(2, 2)
+    for count in range(1, 5):
+        replicas = replicate(module, get_devices(count))
+        assert len({id(one) for one in [module, *replicas]}) == count + 1
+        assert all(type(replica) is nn.Linear for replica in replicas)
+
+
+def test_what_the_original_shares_each_replica_shares():
+    replicas = replicate(Tied(), CORES)
+    for replica in replicas:
+        assert replica.into.weight is replica.out_of.weight
+        assert replica.norm is replica.same_norm
+        assert replica.mean is replica.norm.running_mean
+    assert len({id(replica.into.weight) for replica in replicas}) == 3
+    assert len({id(replica.norm) for replica in replicas}) == 3
+
+
+def test_first_replica_has_the_originals_buffers_and_the_others_have_copies():
+    module = Attributes()
+    first, *others = replicate(module, CORES)
+    for name in ("table", "temporary"):
+        original = getattr(module, name)
+        assert getattr(first, name) is original
+        for other in others:
+            copied = getattr(other, name)
+            torch.testing.assert_close(copied, original, rtol=0, atol=0)
+            assert copied.data_ptr() != original.data_ptr()
+    assert list(dict(first.named_buffers())) == list(dict(module.named_buffers()))
+
+
+def test_first_replica_has_the_originals_memory_and_the_others_have_their_own():
+    module = nn.Linear(2, 2)
+    first, *others = replicate(module, CORES)
+    addresses = [replica.weight.data_ptr() for replica in others]
+    assert first.weight.data_ptr() == module.weight.data_ptr()
+    assert len({module.weight.data_ptr(), *addresses}) == 3
+
+
+@all_modules
+def test_parameters_of_a_replica_are_empty(make):
+    for replica in replicate(make(), CORES):
+        assert list(replica.parameters()) == []
+
+
+def test_weights_of_a_replica_are_no_leaves_and_frozen_ones_stay_frozen():
+    for replica in replicate(Attributes(), CORES):
+        assert not isinstance(replica.weight, nn.Parameter)
+        assert [replica.weight.requires_grad, replica.weight.is_leaf] == [True, False]
+        assert [replica.learned.requires_grad, replica.learned.is_leaf] == [True, False]
+        assert not replica.frozen.requires_grad
+        assert not replica.temporary.requires_grad
+        assert replica.table.dtype == torch.int64
+
+
+def test_places_left_empty_stay_empty():
+    for replica in replicate(Attributes(), CORES):
+        assert replica.no_parameter is None
+        assert replica.no_buffer is None
+        assert replica.no_module is None
+    assert all(replica.bias is None for replica in replicate(nn.Linear(2, 2, bias=False), CORES))
+
+
+def test_plain_tensor_attributes_are_the_originals():
+    module = Attributes()
+    assert all(replica.plain is module.plain for replica in replicate(module, CORES))
+
+
+def test_gradient_reaches_a_buffer_that_asks_for_one():
+    module = Attributes()
+    for replica in replicate(module, CORES):
+        replica.learned.sum().backward()
+    assert module.learned.grad.tolist() == [3, 3, 3]
+
+
+def test_gradient_of_a_sparse_embedding_stays_sparse():
+    module = Embedded(sparse=True)
+    sum(replica(torch.ones(1, 3)).sum() for replica in replicate(module, CORES)).backward()
+    assert module.table.weight.grad.is_sparse
+    assert module.table.weight.grad.to_dense().tolist() == [[0] * 3, [0] * 3, [0] * 3, [3] * 3]
+
+
+def test_parameter_that_no_replica_uses_gets_no_gradient():
+    module = nn.ModuleDict({"used": nn.Linear(1, 1), "unused": nn.Linear(1, 1)})
+    for replica in replicate(module, CORES):
+        replica["used"](torch.ones(1, 1)).sum().backward()
+    assert module["used"].weight.grad.tolist() == [[3]]
+    assert module["unused"].weight.grad is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_of_the_original_is_the_replicas(training):
+    for replica in replicate(nn.Sequential(nn.Dropout(0.5)).train(training), CORES):
+        assert [replica.training, replica[0].training] == [training, training]
+
+
+def test_hooks_of_the_original_run_in_each_replica():
+    module, ran = nn.Sequential(nn.Linear(2, 2)), []
+    module.register_forward_pre_hook(lambda module, inputs: ran.append("before"))
+    module[0].register_forward_hook(lambda module, inputs, output: ran.append(module))
+    module.register_full_backward_hook(lambda module, into, out_of: ran.append("backward"))
+    replicas = replicate(module, CORES)
+    for replica in replicas:
+        replica(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    assert ran == [seen for replica in replicas for seen in ("before", replica[0], "backward")]
+
+
+def test_changing_a_replica_leaves_the_original_alone():
+    module = Tied()
+    modules, buffers = dict(module.named_modules()), dict(module.named_buffers())
+    for replica in replicate(module, CORES):
+        replica.extra = 1
+        replica.into = nn.Identity()
+        replica.norm.register_buffer("running_mean", None)
+        replica.register_forward_hook(lambda *_: None)
+    assert not hasattr(module, "extra")
+    assert dict(module.named_modules()) == modules
+    assert {name: id(buffer) for name, buffer in module.named_buffers()} == {
+        name: id(buffer) for name, buffer in buffers.items()
+    }
+
+
+@all_modules
+def test_replicating_leaves_the_original_as_it_was(make):
+    module = make()
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    parameters = [*map(id, module.parameters()), *map(id, module.buffers())]
+    replicate(module, CORES)
+    torch.testing.assert_close(dict(module.state_dict()), state, rtol=0, atol=0)
+    assert [*map(id, module.parameters()), *map(id, module.buffers())] == parameters
+    twin = copy.deepcopy(module)
+    torch.testing.assert_close(dict(twin.state_dict()), state, rtol=0, atol=0)
+    assert len(list(twin.parameters())) == len(list(module.parameters()))
+
+
+def test_replica_of_a_replica_sends_its_gradient_to_the_original():
+    module = nn.Linear(1, 1)
+    for replica in replicate(module, CORES):
+        for inner in replicate(replica, CORES):
+            inner(torch.ones(1, 1)).sum().backward()
+    assert module.weight.grad.tolist() == [[9]]
+
+
+def test_under_no_grad_the_outputs_of_replicas_ask_for_no_gradient():
+    module, x = nn.Linear(2, 2), torch.randn(3, 2)
+    with torch.no_grad():
+        replicas = replicate(module, CORES)
+        outputs = [replica(x) for replica in replicas]
+    for output in outputs:
+        assert not output.requires_grad
+        torch.testing.assert_close(output, module(x).detach(), rtol=0, atol=1e-6)
+    assert not any(replica.weight.requires_grad for replica in replicas[1:])
+    assert module.weight.requires_grad
+
+
+def test_under_inference_mode_the_replicas_compute_and_the_original_still_trains():
+    module, x = Tied().eval(), torch.randn(2, 3, **DOUBLE)
+    expected = module(x).detach()
+    with torch.inference_mode():
+        for replica in replicate(module, CORES):
+            torch.testing.assert_close(replica(x), expected, rtol=0, atol=1e-12)
+    module(x).sum().backward()
+    assert module.into.weight.grad is not None
+
+
+def test_memory_format_of_a_weight_is_kept():
+    module = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+    for replica in replicate(module, CORES):
+        assert replica.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+class BlockingCopies(TorchFunctionMode):
+    """Notes for each `tensor.to(device)` whether it may return before the data has arrived."""
+
+    def __init__(self):
+        super().__init__()
+        self.non_blocking = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.to:
+            self.non_blocking.append((kwargs or {}).get("non_blocking", False))
+        return function(*args, **(kwargs or {}))
+
+
+def test_copies_to_the_cpu_block():
+    with BlockingCopies() as copies:
+        replicate(nn.BatchNorm1d(2), CORES)  # 2 parameters and 3 buffers, for 2 of the 3 devices
+    assert copies.non_blocking == [False] * 10
+
+
+# Failures
+
+
+def on_meta(name):
+    """A module with one tensor, `name`, on the device that has no memory."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    layer, _, last = name.partition(".")
+    tensors = module[int(layer)]._parameters
+    if last not in tensors:
+        tensors = module[int(layer)]._buffers
+    tensors[last] = tensors[last].to("meta")
+    return module
+
+
+@pytest.mark.parametrize("name", ["0.weight", "1.bias", "1.running_var"])
+def test_tensor_on_another_device_is_refused_by_name(name):
+    message = (
+        f"the module must be on cpu, the first device, but {name} is on meta; "
+        'move it with module.to("cpu")'
+    )
+    for call in (replicate, lambda module, _: check_on_device(module, torch.device("cpu"))):
+        with pytest.raises(ValueError) as error:  # noqa: PT011 (the whole message is compared)
+            call(on_meta(name), CORES)
+        assert str(error.value) == message
+
+
+def test_no_devices_are_refused():
+    with pytest.raises(ValueError, match="devices is empty; name at least one"):
+        replicate(nn.Linear(2, 2), [])
+
+
+# With GPUs: torch's own function gives the same. The twins of these tests are those above.
+
+GPUS = [
+    pytest.param(["cuda:0"], marks=pytest.mark.gpu, id="one GPU"),
+    pytest.param(["cuda:0", "cuda:1"], marks=pytest.mark.two_gpus, id="two GPUs"),
+]
+
+
+# A plain tensor attribute stays where it is: a module that computes with one runs there only.
+ON_GPUS = {name: make for name, make in MODULES.items() if make is not Attributes}
+
+
+def on_gpus(verb, module, places, devices):
+    """Outputs of the replicas that `verb` makes; the module's gradients and buffers after them."""
+    outputs, loss = [], 0
+    for factor, (replica, device) in enumerate(zip(verb(module, places), devices, strict=True), 1):
+        generator = torch.Generator().manual_seed(factor)
+        x = torch.randn(5, 3, **DOUBLE, generator=generator).to(device)
+        outputs.append(replica(x))
+        loss = loss + factor * outputs[-1].square().sum().to("cuda:0")
+    loss.backward()
+    return [output.detach() for output in outputs], gradients(module), dict(module.named_buffers())
+
+
+@pytest.mark.parametrize("make", ON_GPUS.values(), ids=ON_GPUS)
+@pytest.mark.parametrize("devices", GPUS)
+def test_replicas_are_those_of_torch_on_gpus(devices, make):
+    module = make().to("cuda:0")
+    twin = copy.deepcopy(module)
+    ours = on_gpus(replicate, module, devices, devices)
+    theirs = on_gpus(nn.parallel.replicate, twin, [torch.device(d).index for d in devices], devices)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("devices", GPUS)
+def test_replicas_live_on_their_gpus(devices):
+    for replica, device in zip(replicate(Tied().to("cuda:0"), devices), devices, strict=True):
+        assert replica.into.weight.device == torch.device(device)
+        assert replica.mean.device == torch.device(device)
+        assert replica.into.weight is replica.out_of.weight

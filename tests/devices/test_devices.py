@@ -1,0 +1,399 @@
+"""Which devices a machine has, what they are called, and that each keeps its worker."""
+
+import copy
+import pickle
+import threading
+import time
+
+import pytest
+import torch
+
+from mpcourse.devices import devices as devices_module
+from mpcourse.devices.devices import (
+    Device,
+    as_devices,
+    available_cores,
+    describe_devices,
+    get_devices,
+    synchronize,
+)
+
+CPU = torch.device("cpu")
+
+
+def core(index):
+    return Device(index, CPU, "cpu core", f"CPU core {index}")
+
+
+def gpu(index):
+    return Device(index, torch.device("cuda", index), "gpu", f"GPU {index}")
+
+
+def share(gpu_index, index, shares):
+    name = f"GPU {gpu_index}, share {index + 1} of {shares}"
+    return Device(index, torch.device("cuda", gpu_index), "gpu share", name, shares)
+
+
+@pytest.fixture
+def pretend_gpus(monkeypatch):
+    """A function that lets torch say it has some GPUs; a CUDA call fails."""
+
+    def no_cuda(*_, **__):
+        raise AssertionError("naming devices must not start CUDA")
+
+    def pretend(count, current=0):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Model {device.index}")
+        for name in ("_lazy_init", "Stream", "set_device", "current_stream", "synchronize"):
+            monkeypatch.setattr(torch.cuda, name, no_cuda)
+
+    return pretend
+
+
+@pytest.fixture
+def no_gpus(pretend_gpus):
+    pretend_gpus(0)
+
+
+# get_devices
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_fewer_than_one_device_is_refused(n):
+    with pytest.raises(ValueError, match=f"a whole number from 1; got {n}"):
+        get_devices(n)
+
+
+@pytest.mark.parametrize("n", [True, 2.0, "2", None, [2]])
+def test_a_number_of_devices_that_is_no_whole_number_is_refused(n):
+    with pytest.raises(TypeError, match="a whole number from 1; got ") as caught:
+        get_devices(n)
+    assert repr(n) in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_without_gpus_devices_are_cpu_cores():
+    assert get_devices() == [core(0), core(1)]
+    assert get_devices(1) == [core(0)]
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_more_devices_than_cores_work_and_say_that_they_wait():
+    n = available_cores() + 1
+    devices = get_devices(n)
+    assert [device.run(lambda i=i: i) for i, device in enumerate(devices)] == list(range(n))
+    assert "the others wait" in describe_devices(devices)
+
+
+@pytest.mark.parametrize(
+    ("n", "gpus", "expected"),
+    [
+        (1, 1, [gpu(0)]),
+        (2, 1, [share(0, 0, 2), share(0, 1, 2)]),
+        (3, 1, [share(0, 0, 3), share(0, 1, 3), share(0, 2, 3)]),
+        (1, 2, [gpu(0)]),
+        (2, 2, [gpu(0), gpu(1)]),
+        (3, 2, [share(0, 0, 2), share(0, 1, 2), gpu(1)]),
+        (4, 2, [share(0, 0, 2), share(0, 1, 2), share(1, 0, 2), share(1, 1, 2)]),
+        (2, 4, [gpu(0), gpu(1)]),
+        (2, 0, [core(0), core(1)]),
+    ],
+)
+def test_n_devices_spread_over_the_gpus_as_in_the_table(pretend_gpus, n, gpus, expected):
+    pretend_gpus(gpus)
+    assert get_devices(n) == expected
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_devices_are_all_different_and_use_as_many_gpus_as_they_can(pretend_gpus, n, gpus):
+    pretend_gpus(gpus)
+    devices = get_devices(n)
+    assert len(set(devices)) == n
+    per_gpu = [sum(device.device.index == i for device in devices) for i in range(gpus)]
+    assert max(per_gpu) - min(per_gpu) <= 1
+    for device in devices:
+        assert device.shares == per_gpu[device.device.index]
+        assert device.kind == ("gpu" if device.shares == 1 else "gpu share")
+
+
+# Device
+
+
+def test_equal_devices_have_the_same_hash_and_the_same_worker():
+    [first], [second] = get_devices(1), get_devices(1)
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first.run(threading.get_ident) == second.run(threading.get_ident)
+
+
+def test_different_devices_have_different_workers_and_none_is_the_caller():
+    threads = [device.run(threading.get_ident) for device in get_devices(3)]
+    assert len({threading.get_ident(), *threads}) == 4
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
+)
+def test_a_copy_of_a_device_has_the_same_worker(duplicate):
+    device = core(0)
+    assert duplicate(device).run(threading.get_ident) == device.run(threading.get_ident)
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_a_device_keeps_its_worker_whatever_it_is_called_with():
+    named = [get_devices(2)[1], as_devices(["cpu:1"])[0], as_devices(["cpu", "cpu"])[1]]
+    assert len({device.run(threading.get_ident) for device in named}) == 1
+
+
+def test_a_device_prints_its_name():
+    assert str(core(1)) == "CPU core 1"
+    assert str(share(0, 1, 2)) == "GPU 0, share 2 of 2"
+
+
+def test_run_hands_over_arguments_of_any_name_and_returns_the_value():
+    assert core(0).run(dict, {"a": 1}, fn=2, self=3) == {"a": 1, "fn": 2, "self": 3}
+    assert core(0).submit(dict, fn=2).result() == {"fn": 2}
+
+
+# as_devices
+
+
+def test_no_device_at_all_is_refused():
+    with pytest.raises(ValueError, match="devices is empty; name at least one"):
+        as_devices([])
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["cpu"], [core(0)]),
+        (["cpu", "cpu"], [core(0), core(1)]),
+        (["cpu:3"], [core(3)]),
+        (["cpu:3", "cpu"], [core(3), core(0)]),
+        ([CPU, "cpu", torch.device("cpu:5")], [core(0), core(1), core(5)]),
+        (("cpu", core(7)), [core(0), core(7)]),
+        ([core(2), core(2)], [core(2), core(2)]),
+        ("cpu", [core(0)]),
+        (CPU, [core(0)]),
+        (core(4), [core(4)]),
+    ],
+)
+def test_names_of_cpu_cores_become_the_devices_of_the_table(named, expected):
+    assert as_devices(named) == expected
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["cuda:1"], [gpu(1)]),
+        (["cuda"], [gpu(1)]),
+        ("cuda:0", [gpu(0)]),
+        (["cuda:0", "cuda:0"], [share(0, 0, 2), share(0, 1, 2)]),
+        (["cuda", "cuda:0", "cuda:1"], [share(1, 0, 2), gpu(0), share(1, 1, 2)]),
+        (["cuda:0", "cpu", "cuda:1"], [gpu(0), core(0), gpu(1)]),
+        ([torch.device("cuda", 1), gpu(0)], [gpu(1), gpu(0)]),
+        ([share(0, 1, 3), "cuda:0"], [share(0, 1, 3), gpu(0)]),
+    ],
+)
+def test_names_of_gpus_become_the_devices_of_the_table(pretend_gpus, named, expected):
+    pretend_gpus(2, current=1)
+    assert as_devices(named) == expected
+
+
+@pytest.mark.parametrize("name", ["cuda:2", "mps", "meta"])
+def test_a_device_that_the_machine_has_not_is_refused(pretend_gpus, name):
+    pretend_gpus(2)
+    with pytest.raises(ValueError, match=f"no device '{name}'; it has 2 CUDA GPUs and the CPU"):
+        as_devices(["cpu", name])
+
+
+@pytest.mark.usefixtures("no_gpus")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_without_gpus_a_gpu_is_refused(name):
+    with pytest.raises(ValueError, match=f"no device '{name}'; it has 0 CUDA GPUs"):
+        as_devices(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cpu:x"])
+def test_a_string_that_names_no_device_is_refused(name):
+    with pytest.raises(ValueError, match=f"'{name}' is no device"):
+        as_devices([name])
+
+
+@pytest.mark.parametrize("devices", [0, 2, None, {"cpu"}])
+def test_what_is_no_list_of_devices_is_refused(devices):
+    with pytest.raises(TypeError, match="devices is a list") as caught:
+        as_devices(devices)
+    assert repr(devices) in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", [0, None, ["cpu"]])
+def test_an_entry_that_is_no_device_is_refused(entry):
+    with pytest.raises(TypeError, match="a device is a Device, a") as caught:
+        as_devices(["cpu", entry])
+    assert repr(entry) in str(caught.value)
+
+
+# synchronize
+
+
+def test_synchronize_waits_for_the_work_handed_over_before():
+    devices = get_devices(2)
+    jobs = [device.submit(time.sleep, 0.1) for device in devices for _ in range(2)]
+    synchronize(devices)
+    assert all(job.done() for job in jobs)
+
+
+def test_synchronize_waits_for_all_devices_used_when_none_are_named():
+    job = core(9).submit(time.sleep, 0.2)
+    synchronize()
+    assert job.done()
+
+
+def test_synchronize_waits_only_for_the_devices_named():
+    go = threading.Event()
+    job = core(0).submit(go.wait, 30)
+    synchronize([core(1)])
+    assert not job.done()
+    go.set()
+    assert job.result() is True
+
+
+def test_synchronize_waits_for_work_that_itself_waits_for_another_device():
+    first, second = get_devices(2)
+    job = first.submit(lambda: second.run(time.sleep, 0.2) or time.sleep(0.2))
+    synchronize([first])
+    assert job.done()
+
+
+def test_synchronize_before_any_device_was_used_returns(monkeypatch):
+    monkeypatch.setattr(devices_module, "_workers", {})
+    synchronize()
+    assert devices_module._workers == {}
+
+
+def test_a_worker_can_synchronize_its_own_device_and_another():
+    first, second = get_devices(2)
+    job = second.submit(time.sleep, 0.1)
+    first.run(synchronize, [first, second])
+    assert job.done()
+
+
+# available_cores
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        ("max 100000", 4),
+        ("150000 100000", 2),
+        ("200000 100000\n", 2),
+        ("50000 50000", 1),
+        ("10000 100000", 1),
+        ("800000 100000", 4),
+        ("nonsense", 4),
+        ("", 4),
+        (None, 4),
+    ],
+)
+def test_cores_are_the_affinity_or_the_quota_whichever_is_less(
+    monkeypatch, tmp_path, quota, expected
+):
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(quota)
+    monkeypatch.setattr(devices_module, "Path", lambda _: file)
+    monkeypatch.setattr(
+        devices_module.os, "sched_getaffinity", lambda _: {0, 2, 5, 7}, raising=False
+    )
+    assert available_cores() == expected
+
+
+@pytest.mark.parametrize(("count", "expected"), [(6, 6), (None, 1)])
+def test_without_affinity_the_machine_is_asked(monkeypatch, tmp_path, count, expected):
+    monkeypatch.setattr(devices_module, "Path", lambda _: tmp_path / "missing")
+    monkeypatch.delattr(devices_module.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(devices_module.os, "cpu_count", lambda: count)
+    assert available_cores() == expected
+
+
+# describe_devices
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "line"),
+    [
+        (1, 1, "1 CPU worker of one thread on 1 core (no GPU): each has a core"),
+        (2, 4, "2 CPU workers of one thread on 4 cores (no GPU): each has a core"),
+        (2, 1, "2 CPU workers of one thread on 1 core (no GPU): only 1 can work at the same time"),
+    ],
+)
+def test_cores_are_described_with_what_they_can_do(monkeypatch, count, cores, line):
+    monkeypatch.setattr(devices_module, "available_cores", lambda: cores)
+    described = describe_devices([core(i) for i in range(count)])
+    assert described.startswith(line)
+    assert "\n" not in described
+
+
+def test_a_core_named_twice_is_described_as_one_worker(monkeypatch):
+    monkeypatch.setattr(devices_module, "available_cores", lambda: 2)
+    assert describe_devices([core(0), core(0)]).startswith("1 CPU worker of one thread")
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_two_devices_are_described_when_none_are_named():
+    assert describe_devices() == describe_devices(get_devices(2))
+
+
+@pytest.mark.parametrize(
+    ("n", "gpus", "own", "line"),
+    [
+        (1, 1, True, "1 GPU, one worker each (Model 0)."),
+        (2, 2, True, "2 GPUs, one worker each (Model 0, Model 1)."),
+        (2, 1, True, "2 shares of 1 GPU (Model 0), each with its own multiprocessors."),
+        (4, 2, True, "4 shares of 2 GPUs (Model 0, Model 1), each with its own multiprocessors."),
+        (
+            2,
+            1,
+            False,
+            "2 shares of 1 GPU (Model 0), each with its own stream, and overlap as far as the GPU "
+            "has room.",
+        ),
+        (
+            3,
+            2,
+            True,
+            "1 GPU, one worker each (Model 1). "
+            "2 shares of 1 GPU (Model 0), each with its own multiprocessors.",
+        ),
+    ],
+)
+def test_gpus_are_described_by_their_models(pretend_gpus, monkeypatch, n, gpus, own, line):
+    pretend_gpus(gpus)
+    monkeypatch.setattr(devices_module, "share_streams", lambda gpu, shares: ([], own))
+    assert describe_devices(get_devices(n)) == line
+
+
+def test_a_mixture_of_gpus_and_cores_is_described_part_by_part(pretend_gpus):
+    pretend_gpus(1)
+    described = describe_devices(["cpu", "cuda:0"])
+    assert described.startswith("1 CPU worker of one thread")
+    assert described.endswith("1 GPU, one worker each (Model 0).")
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_described_by_its_model():
+    for devices in (get_devices(1), get_devices(2)):
+        assert torch.cuda.get_device_name(0) in describe_devices(devices)
+
+
+@pytest.mark.gpu
+def test_synchronize_waits_for_kernels_that_a_device_was_handed():
+    for device in get_devices(2):
+        device.run(torch.cuda._sleep, 20_000_000)
+        done = device.run(lambda: torch.cuda.current_stream().record_event())
+        synchronize([device])
+        assert done.query()

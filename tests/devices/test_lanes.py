@@ -1,0 +1,286 @@
+"""How work gets onto a device: thread counts on the CPU, streams on a GPU."""
+
+import sys
+import threading
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from mpcourse.devices import lanes
+from mpcourse.devices.devices import as_devices, get_devices
+from mpcourse.devices.lanes import CpuLane, Lane, share_streams
+
+LONG = 200_000_000  # cycles of a GPU: about a tenth of a second
+
+
+def in_new_thread(fn):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(fn).result()
+
+
+@pytest.fixture
+def three_threads():
+    """The caller computes with three threads, and so do threads that start later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_lane_by_itself_does_nothing():
+    lane = Lane()
+    with lane.starting(), lane.hand_in(((torch.ones(1),), {})):
+        assert lane.enter() is None
+    assert lane.hand_out(torch.ones(1)) is None
+    assert lane.synchronize() is None
+
+
+# CPU cores: thread counts
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_start_keeps_the_callers_count_and_the_default_of_later_threads():
+    lane = CpuLane()
+    with lane.starting():
+        worker = in_new_thread(lambda: lane.enter() or torch.get_num_threads())
+    assert worker == 1
+    assert torch.get_num_threads() == 3
+    assert in_new_thread(torch.get_num_threads) == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_start_that_fails_keeps_the_callers_count_and_the_default():
+    lane = CpuLane()
+
+    def fail_after_entering():
+        lane.enter()
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"), lane.starting():
+        in_new_thread(fail_after_entering)
+    assert torch.get_num_threads() == 3
+    assert in_new_thread(torch.get_num_threads) == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_start_by_a_worker_keeps_its_one_thread_and_the_default():
+    lane = CpuLane()
+
+    def start_another():
+        with lane.starting():
+            in_new_thread(lane.enter)
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as worker:
+        with lane.starting():
+            worker.submit(lane.enter).result()
+        assert worker.submit(start_another).result() == 1
+    assert in_new_thread(torch.get_num_threads) == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_two_starts_at_once_keep_both_callers_counts_and_the_default():
+    lane = CpuLane()
+    entered = threading.Event()
+
+    def start():
+        with lane.starting():
+            in_new_thread(lane.enter)
+            entered.set()
+            time.sleep(0.1)  # where the other caller would find a default of 1
+        return torch.get_num_threads()
+
+    def start_meanwhile():
+        entered.wait(30)
+        return start()
+
+    with ThreadPoolExecutor(2) as callers:
+        starts = [callers.submit(fn) for fn in (start, start_meanwhile)]
+        assert [caller.result() for caller in starts] == [3, 3]
+    assert in_new_thread(torch.get_num_threads) == 3
+
+
+def test_a_torch_that_ignores_the_count_is_noticed(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.raises(RuntimeError, match="ignores set_num_threads"):
+        in_new_thread(CpuLane().enter)
+
+
+def test_a_changed_count_of_the_caller_is_noticed(monkeypatch):
+    counts = iter([2, 2, 1, 1])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: next(counts))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    with pytest.raises(RuntimeError, match="torch uses 1 threads, not 2"), CpuLane().starting():
+        pass
+
+
+# shares of a GPU: which streams they get, without one
+
+
+class PretendPartition:
+    """As many multiprocessors as an H100 has, to be had in eights."""
+
+    sm_count, coscheduled_sm_count = 132, 8
+
+    @classmethod
+    def from_device(cls, gpu):
+        return cls()
+
+    def split(self, *, num_sms):
+        return tuple(num_sms), None
+
+
+class PretendContext:
+    def __init__(self, *, sm_partition):
+        self.partition = sm_partition
+
+    def Stream(self):
+        return f"stream of {self.partition} multiprocessors"
+
+
+@pytest.fixture
+def pretend_green_contexts(monkeypatch):
+    module = types.ModuleType("torch.cuda.green_contexts")
+    module.GreenContext, module.SMPartition = PretendContext, PretendPartition
+    monkeypatch.setitem(sys.modules, "torch.cuda.green_contexts", module)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda gpu: f"plain stream of GPU {gpu}")
+    monkeypatch.setattr(lanes, "_green_contexts", [])
+    lanes._cut.cache_clear()
+    yield module
+    lanes._cut.cache_clear()
+
+
+@pytest.mark.usefixtures("pretend_green_contexts")
+@pytest.mark.parametrize(("shares", "each"), [(2, 64), (3, 40), (4, 32), (16, 8)])
+def test_shares_get_equal_numbers_of_multiprocessors(shares, each):
+    streams, own = share_streams(0, shares)
+    assert streams == [f"stream of {each} multiprocessors"] * shares
+    assert own
+
+
+@pytest.mark.usefixtures("pretend_green_contexts")
+def test_more_shares_than_the_gpu_can_be_cut_into_get_plain_streams():
+    assert share_streams(1, 17) == (["plain stream of GPU 1"] * 17, False)
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError, RuntimeError])
+def test_shares_get_plain_streams_where_green_contexts_fail(
+    pretend_green_contexts, monkeypatch, error
+):
+    def refuse(self, *, num_sms):
+        raise error("not here")
+
+    monkeypatch.setattr(PretendPartition, "split", refuse)
+    assert share_streams(0, 2) == (["plain stream of GPU 0"] * 2, False)
+
+
+def test_shares_get_plain_streams_where_torch_has_no_partitions(pretend_green_contexts):
+    del pretend_green_contexts.SMPartition  # as in torch 2.9
+    assert share_streams(0, 2) == (["plain stream of GPU 0"] * 2, False)
+
+
+@pytest.mark.usefixtures("pretend_green_contexts")
+def test_shares_that_ask_at_once_get_the_same_streams(monkeypatch):
+    def slow(gpu, shares):
+        time.sleep(0.05)
+        return [object() for _ in range(shares)]
+
+    monkeypatch.setattr(lanes, "_streams_with_own_multiprocessors", slow)
+    together = threading.Barrier(2)
+
+    def ask():
+        together.wait(30)
+        return share_streams(0, 2)
+
+    with ThreadPoolExecutor(2) as workers:
+        first, second = workers.submit(ask), workers.submit(ask)
+        assert first.result() is second.result()
+
+
+# What both kinds promise: the work sees what its caller had written, and the other way round.
+
+
+def test_work_sees_what_its_caller_wrote_before_and_the_caller_what_the_work_wrote():
+    [device] = as_devices(["cpu"])
+    x = torch.zeros(1000)
+    x.fill_(1)
+    assert device.run(lambda t: t.sum().item(), x) == 1000
+    device.run(x.fill_, 2)
+    assert x.sum().item() == 2000
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 2])
+def test_work_waits_for_kernels_that_its_caller_had_queued(n):
+    for device in get_devices(n):
+        x = torch.zeros(1000, device=device.device)
+        torch.cuda._sleep(LONG)
+        x.fill_(1)
+        assert device.run(lambda t: t.sum().item(), x) == 1000
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_caller_waits_for_kernels_that_the_work_has_queued(n):
+    def write_late(x):
+        torch.cuda._sleep(LONG)
+        return x.fill_(2)
+
+    for device in get_devices(n):
+        x = torch.zeros(1000, device=device.device)
+        assert device.run(write_late, x).sum().item() == 2000
+
+
+@pytest.mark.gpu
+def test_the_memory_of_an_argument_is_not_reused_while_a_share_works_on_it():
+    def add_late(x):
+        torch.cuda._sleep(LONG)
+        return x + 1
+
+    device = get_devices(2)[0]
+    result = device.submit(add_late, torch.ones(1 << 20, device=device.device))
+    other = torch.full((1 << 20,), 5.0, device=device.device)  # would take the freed memory
+    assert result.result().sum().item() == 2 << 20
+    assert other.sum().item() == 5 << 20
+
+
+@pytest.mark.gpu
+def test_shares_have_a_stream_each_and_none_is_the_callers():
+    devices = get_devices(2 * torch.cuda.device_count())[:2]
+    streams = [device.run(torch.cuda.current_stream).cuda_stream for device in devices]
+    assert len({torch.cuda.current_stream(devices[0].device).cuda_stream, *streams}) == 3
+
+
+@pytest.mark.gpu
+def test_a_whole_gpu_works_on_its_callers_stream():
+    [device] = get_devices(1)
+    mine = torch.cuda.Stream(device.device)
+    with torch.cuda.stream(mine):
+        assert device.run(torch.cuda.current_stream) == mine
+
+
+@pytest.mark.gpu
+def test_the_current_device_of_a_worker_is_its_gpu():
+    for device in get_devices(1) + get_devices(2):
+        assert device.run(torch.cuda.current_device) == device.device.index
+
+
+@pytest.mark.two_gpus
+def test_two_gpus_have_workers_with_different_current_devices():
+    assert [device.run(torch.cuda.current_device) for device in get_devices(2)] == [0, 1]
+    assert [
+        device.run(lambda: torch.ones(1, device="cuda").get_device()) for device in get_devices(2)
+    ] == [0, 1]
+
+
+@pytest.mark.two_gpus
+def test_the_second_gpu_waits_for_what_the_caller_queued_on_it():
+    second = get_devices(2)[1]
+    x = torch.zeros(1000, device=second.device)
+    with torch.cuda.device(second.device):
+        torch.cuda._sleep(LONG)
+    x.fill_(1)
+    assert second.run(lambda t: t.sum().item(), x) == 1000

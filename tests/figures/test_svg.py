@@ -1,0 +1,156 @@
+"""The shapes are well-formed, readable SVG that says in words what it shows."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from mpcourse.figures import svg
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def parse(shape: str) -> ElementTree.Element:
+    return ElementTree.fromstring(shape)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour #rrggbb, as the contrast rule of WCAG 2 defines it."""
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+# The picture
+
+
+def test_a_picture_is_an_svg_image_with_title_and_description():
+    shown = svg.picture(["<path/>", "<g/>"], (300.5, 40), title="A title", description="All of it")
+    root = parse(shown.svg)
+    assert root.tag == f"{NAMESPACE}svg"
+    assert root.attrib["role"] == "img"
+    assert (root.attrib["width"], root.attrib["height"]) == ("300.5", "40")
+    assert root.attrib["viewBox"] == "0 0 300.5 40"
+    assert [child.tag.removeprefix(NAMESPACE) for child in root] == [
+        *("title", "desc", "rect"),
+        *("path", "g"),
+    ]
+    assert root.find(f"{NAMESPACE}title").text == "A title"
+    assert root.find(f"{NAMESPACE}desc").text == "All of it"
+
+
+def test_a_picture_shrinks_with_its_page_and_lies_on_white():
+    root = parse(svg.picture([], (30, 40), title="t", description="d").svg)
+    assert "max-width:100%" in root.attrib["style"]
+    sheet = root.find(f"{NAMESPACE}rect")
+    assert (sheet.attrib["fill"], sheet.attrib["width"]) == ("#ffffff", "30")
+
+
+def test_a_notebook_shows_the_svg_and_a_console_the_title():
+    shown = svg.picture([], (1, 1), title="Two devices", description="")
+    assert shown._repr_svg_() is shown.svg
+    assert repr(shown) == "<picture: Two devices>"
+
+
+SPECIAL = "a < b & \"c\" > 'd' </text>"
+
+
+def test_words_are_escaped_wherever_they_stand():
+    shapes = [
+        svg.text(0, 0, SPECIAL),
+        svg.box(0, 0, 9, 9, colour="#ffffff", label=SPECIAL),
+        svg.box(0, 0, 9, 9, colour="#ffffff", label="x", hint=SPECIAL),
+    ]
+    root = parse(svg.picture(shapes, (9, 9), title=SPECIAL, description=SPECIAL).svg)
+    texts = [element.text for element in root.iter() if element.text and element.text.strip()]
+    assert texts.count(SPECIAL) == 6
+
+
+# The shapes
+
+
+def test_a_box_carries_its_label_in_the_middle_and_its_hint():
+    group = parse(svg.box(10, 20, 30, 40, colour="#E69F00", label="A", hint="device A"))
+    title, rectangle, letters = group
+    assert title.text == "device A"
+    keys = ("x", "y", "width", "height", "fill")
+    assert [rectangle.attrib[key] for key in keys] == [
+        "10.00",
+        "20.00",
+        "30.00",
+        "40.00",
+        "#E69F00",
+    ]
+    assert letters.text == "A"
+    assert (letters.attrib["x"], letters.attrib["y"]) == ("25.00", "40.00")
+    assert letters.attrib["text-anchor"] == "middle"
+    assert letters.attrib["dominant-baseline"] == "central"
+
+
+def test_a_box_without_a_hint_tells_its_label():
+    assert parse(svg.box(0, 0, 9, 9, colour="#ffffff", label="0F1"))[0].text == "0F1"
+
+
+def test_a_box_without_a_label_has_no_letters():
+    assert [child.tag for child in parse(svg.box(0, 0, 9, 9, colour="#ffffff"))] == [
+        "title",
+        "rect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "label", "size"),
+    [(100, 100, "A", 13), (100, 10, "A", 6), (10, 100, "abcd", 4), (1, 26, "job 1", 0.32)],
+)
+def test_letters_become_smaller_where_the_box_is(width, height, label, size):
+    letters = parse(svg.box(0, 0, width, height, colour="#ffffff", label=label))[-1]
+    assert float(letters.attrib["font-size"]) == size
+
+
+@pytest.mark.parametrize("colour", [*svg.COLOURS, "#ffffff"])
+def test_letters_stand_out_from_their_box(colour: str):
+    ink = parse(svg.box(0, 0, 9, 9, colour=colour, label="A"))[-1].attrib["fill"]
+    assert contrast(ink, colour) >= 4.5  # what WCAG 2 asks for
+
+
+def test_the_colours_are_the_eight_of_okabe_and_ito_and_differ():
+    assert svg.COLOURS == (
+        *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
+        *("#56B4E9", "#D55E00", "#F0E442", "#999999"),
+    )
+    assert len({*svg.COLOURS}) == 8
+    assert all(re.fullmatch("#[0-9A-F]{6}", colour) for colour in svg.COLOURS)
+
+
+def test_text_stands_where_it_is_put():
+    words = parse(svg.text(1.005, 2, "now", size=11, anchor="end", colour="#333333"))
+    assert words.attrib == {
+        "x": "1.00",
+        "y": "2.00",
+        "font-size": "11",
+        "text-anchor": "end",
+        "fill": "#333333",
+    }
+    assert parse(svg.text(0, 0, "now", middle=True)).attrib["dominant-baseline"] == "central"
+
+
+def test_a_line_goes_from_one_point_to_the_other():
+    assert parse(svg.line(1, 2, 3.5, 4)).attrib == {
+        "d": "M1.00 2.00L3.50 4.00",
+        "stroke": "#888888",
+        "fill": "none",
+    }
+
+
+def test_an_area_goes_through_its_points_and_says_what_it_is():
+    shown = parse(svg.area([(1, 2), (3, 4.5), (5, 2)], colour="#bbbbbb", hint="holds < 2"))
+    title, path = list(shown)
+    assert title.text == "holds < 2"
+    assert path.attrib == {"d": "M1.00 2.00L3.00 4.50L5.00 2.00Z", "fill": "#bbbbbb"}

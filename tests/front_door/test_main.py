@@ -1,0 +1,238 @@
+"""What is typed reaches JupyterLab and pytest, and their exit status comes back."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpcourse import __main__ as front_door
+from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError
+
+PAGE = "notebooks/00_start_here.ipynb"
+
+
+class FakeEnvironment:
+    """Records what is installed and run."""
+
+    folder = Path("a clone/.venv")
+
+    def __init__(self) -> None:
+        self.ensured = []
+        self.ran = []
+        self.status = 0
+        self.trouble = None
+        self.broken = ""
+        self.here = None
+        self.forgotten = 0
+
+    def ensure(self, files) -> None:
+        if self.trouble:
+            raise self.trouble
+        self.ensured.append(files)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def run(self, *arguments) -> int:
+        self.ran.append(list(arguments))
+        return self.status
+
+    def probe(self) -> dict:
+        return {}
+
+    def problem(self, facts) -> str:
+        return self.broken
+
+
+@pytest.fixture
+def environment(monkeypatch) -> FakeEnvironment:
+    environment = FakeEnvironment()
+
+    def find(*, here: bool) -> FakeEnvironment:
+        environment.here = here
+        return environment
+
+    monkeypatch.setattr(front_door, "find_environment", find)
+    monkeypatch.setattr(front_door, "has_display", lambda variables, *, platform: True)
+    return environment
+
+
+def test_lab_starts_jupyterlab_on_the_first_page(environment):
+    assert front_door.main(["lab"]) == 0
+    assert environment.ensured == [COURSE]
+    [ran] = environment.ran
+    assert ran[:3] == ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
+    assert "--no-browser" not in ran
+    assert environment.here is False
+
+
+def test_lab_passes_its_options_and_what_follows_the_dashes(environment):
+    front_door.main(["lab", "--no-browser", "--port", "8899", "--", "--ip=0.0.0.0", "--debug"])
+    [ran] = environment.ran
+    assert "--no-browser" in ran
+    assert "--port=8899" in ran
+    assert ran[-2:] == ["--ip=0.0.0.0", "--debug"]
+
+
+def test_lab_says_plainly_when_no_browser_is_opened(environment, monkeypatch, capsys):
+    monkeypatch.setattr(front_door, "has_display", lambda variables, *, platform: False)
+    front_door.main(["lab"])
+    assert "--no-browser" in environment.ran[0]
+    assert "There is no display here, so no browser is opened" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {}, False),
+        ("linux", {"DISPLAY": ""}, False),
+        ("linux", {"DISPLAY": ":0"}, True),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        ("linux", {"BROWSER": "firefox"}, True),
+        ("darwin", {}, True),
+        ("win32", {}, True),
+    ],
+)
+def test_a_display_is_seen(platform, variables, expected):
+    assert front_door.has_display(variables, platform=platform) is expected
+
+
+def test_only_root_allows_root():
+    as_root = front_door.lab_arguments(browser=True, is_root=True, port=None)
+    as_user = front_door.lab_arguments(browser=True, is_root=False, port=None)
+    assert as_root == [*as_user, "--allow-root"]
+
+
+@pytest.mark.parametrize(
+    ("status", "result"), [(0, "passed in"), (1, "FAILED (pytest's exit status 1) in")]
+)
+def test_test_runs_everything_and_ends_with_pytests_status(environment, capsys, status, result):
+    environment.status = status
+    assert front_door.main(["test"]) == status
+    assert environment.ensured == [TESTS]
+    assert environment.ran == [["-m", "pytest", "--nbval"]]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"Tests {result} ")
+    assert last.endswith(" minutes.")
+
+
+def test_test_hands_paths_and_options_to_pytest(environment):
+    front_door.main(["test", "--here", "--", "tests/test_setup.py", "-x"])
+    assert environment.here is True
+    assert environment.ran == [["-m", "pytest", "--nbval", "tests/test_setup.py", "-x"]]
+
+
+def test_pages_gets_its_own_arguments(environment):
+    environment.status = 1
+    assert front_door.main(["pages", "00", "--check"]) == 1
+    assert environment.ran[0][2:] == ["00", "--check"]
+    assert "mpcourse.front_door.pages import main" in environment.ran[0][1]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_check_installs_nothing_but_a_failure_lets_the_next_start_install(environment, status):
+    environment.status = status
+    assert front_door.main(["check"]) == status
+    assert environment.ensured == []
+    assert environment.forgotten == status
+    assert environment.ran == [["-m", "mpcourse.front_door.soundness"]]
+    assert environment.here is False
+
+
+def test_check_takes_this_python_when_there_is_no_environment_but_a_torch(environment):
+    environment.broken = "there is none yet"
+    front_door.main(["check"])
+    assert environment.here is True
+    assert len(environment.ran) == 1
+
+
+def test_check_without_any_torch_says_what_to_type(environment, monkeypatch, capsys):
+    environment.broken = "there is none yet"
+    monkeypatch.setattr(front_door.importlib.util, "find_spec", lambda name: None)
+    assert front_door.main(["check"]) == 1
+    said = capsys.readouterr().err
+    assert "there is none yet" in said
+    assert "Type this first: python3 -m mpcourse lab" in said
+    assert environment.ran == []
+
+
+def test_without_a_command_the_commands_are_named(capsys):
+    assert front_door.main([]) == 0
+    said = capsys.readouterr().out
+    for name in front_door.COMMANDS:
+        assert f"\n    {name} " in said
+    with pytest.raises(SystemExit) as ended:
+        front_door.main(["--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lab", "--ip=0.0.0.0"], "unknown: --ip=0.0.0.0 (what JupyterLab or pytest"),
+        (["test", "tests/test_setup.py"], "unknown: tests/test_setup.py"),
+        (["lab", "--port", "many"], "invalid int value: 'many'"),
+        (["play"], "invalid choice: 'play'"),
+    ],
+)
+def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        front_door.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert (environment.ensured, environment.ran) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "said"),
+    [
+        (SetupError("do this"), 1, "mpcourse: do this"),
+        (TimeoutError("delete that"), 1, "mpcourse: delete that"),
+        (KeyboardInterrupt(), 130, "Stopped."),
+    ],
+)
+def test_trouble_ends_in_a_sentence(environment, capsys, trouble, status, said):
+    environment.trouble = trouble
+    assert front_door.main(["lab"]) == status
+    assert said in capsys.readouterr().err
+    assert environment.ran == []
+
+
+@pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 99), (2, 7, 18)])
+def test_a_python_that_is_too_old_hears_what_to_do(version):
+    said = front_door.python_problem(version)
+    assert "needs Python 3.11 or newer" in said
+    assert f"is {version[0]}.{version[1]}." in said
+    assert "python3.12 -m mpcourse lab" in said
+
+
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 5), (4, 0, 0)])
+def test_a_python_that_is_new_enough_hears_nothing(version):
+    assert front_door.python_problem(version) == ""
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
+def test_what_an_old_python_reads_has_no_newer_syntax(name):
+    source = (ROOT / "mpcourse" / name).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 8))
+
+
+def test_the_version_is_looked_at_before_anything_is_imported():
+    source = (ROOT / "mpcourse" / "__main__.py").read_text(encoding="utf-8")
+    before = source[: source.index("\nif python_problem(sys.version_info)")]
+    nodes = [
+        node for node in ast.parse(before).body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert [ast.unparse(node) for node in nodes] == ["import sys"]
+
+
+def test_a_bare_python_is_enough():
+    code = "import sys, mpcourse.__main__ as door; print('torch' in sys.modules); door.main([])"
+    # -S: the interpreter without any installed package
+    answer = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.startswith("False\nusage: python -m mpcourse")

@@ -1,0 +1,453 @@
+"""The command that executes and saves the pages, and the cell that finds the course."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from mpcourse.front_door import pages
+from mpcourse.front_door.page_format import (
+    FOLDED,
+    ROOT,
+    badges,
+    bootstrap_source,
+    normalise,
+    normalise_outputs,
+    read_repository,
+    to_text,
+    write_address,
+    write_links,
+)
+
+ADDRESS = "https://github.com/someone/mpcourse"
+NAME = "01_sample.ipynb"
+SITE_PACKAGES = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+
+
+def save(path: Path, *cells: NotebookNode) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = new_markdown_cell("# 01 A sample\n\nAfter this page you can run one.")
+    path.write_text(to_text(new_notebook(cells=[title, *cells])), encoding="utf-8")
+    return path
+
+
+# Badges and bootstrap cell
+
+
+def test_the_badges_open_the_page_itself_on_three_services():
+    page = "mpcourse/blob/main/notebooks/01_sample.ipynb"
+    raw = "mpcourse/main/notebooks/01_sample.ipynb"
+    assert badges(ADDRESS, NAME) == (
+        "[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+        f"(https://colab.research.google.com/github/someone/{page}) "
+        "[![Open In Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]"
+        "(https://kaggle.com/kernels/welcome"
+        f"?src=https://raw.githubusercontent.com/someone/{raw}) "
+        "[![Launch Binder](https://mybinder.org/badge_logo.svg)]"
+        "(https://mybinder.org/v2/gh/someone/mpcourse/main"
+        "?urlpath=lab/tree/notebooks/01_sample.ipynb) <!-- badges -->"
+    )
+    assert badges(f"{ADDRESS}.git", NAME) == badges(f"{ADDRESS}/", NAME) == badges(ADDRESS, NAME)
+
+
+@pytest.mark.parametrize("address", ["https://gitlab.com/a/b", "https://github.com/a", "a/b", ""])
+def test_badges_refuse_an_address_that_the_services_cannot_open(address: str):
+    with pytest.raises(ValueError, match=rf"github\.com/OWNER/NAME, not '{address}'"):
+        badges(address, NAME)
+
+
+def test_the_bootstrap_cell_is_short_and_needs_only_the_standard_library():
+    source = bootstrap_source("https://github.com/" + "o" * 30 + "/mpcourse")
+    lines = source.split("\n")
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 100
+    imported = {
+        name.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert imported <= sys.stdlib_module_names
+    assert "pip" not in source
+
+
+def test_a_new_page_gets_badges_below_its_title_and_a_bootstrap_cell():
+    notebook = new_notebook(cells=[new_markdown_cell("# 01 A sample\n\nGoals.")])
+    write_address(notebook, ADDRESS, page_name=NAME)
+    title, bootstrap = notebook.cells
+    assert title.source == f"# 01 A sample\n\n{badges(ADDRESS, NAME)}\n\nGoals."
+    assert bootstrap.source == bootstrap_source(ADDRESS)
+    assert bootstrap.metadata.tags == ["bootstrap"]
+
+
+def test_a_new_address_replaces_the_old_one_and_nothing_else():
+    notebook = new_notebook(
+        cells=[new_markdown_cell("# 01 A\n\nGoals."), new_code_cell("1", id="a")]
+    )
+    write_address(notebook, "https://github.com/old/name", page_name=NAME)
+    write_address(notebook, ADDRESS, page_name=NAME)
+    once = to_text(notebook)
+    write_address(notebook, ADDRESS, page_name=NAME)
+    assert to_text(notebook) == once
+    assert "old/name" not in once
+    assert [cell.source for cell in notebook.cells[2:]] == ["1"]
+
+
+@pytest.mark.parametrize("cell", [new_code_cell("# 01 A"), new_markdown_cell("01 A")])
+def test_a_page_without_a_title_is_refused(cell: NotebookNode):
+    with pytest.raises(ValueError, match=f"{NAME}: the first cell"):
+        write_address(new_notebook(cells=[cell]), ADDRESS, page_name=NAME)
+
+
+def git(*arguments: str, cwd: Path) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def local_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git repository with the package as it is in the working tree."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    folder = tmp_path_factory.mktemp("origin")
+    copy_package(folder)
+    git("init", "--quiet", cwd=folder)
+    git("add", ".", cwd=folder)
+    git("commit", "--quiet", "-m", "all", cwd=folder)
+    return folder
+
+
+def copy_package(folder: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "mpcourse", folder / "mpcourse", ignore=ignore)
+
+
+def run_bootstrap(cwd: Path, repository: object, *, then: str = "") -> subprocess.CompletedProcess:
+    """Run the cell as a fresh kernel would, where neither folder nor installation offers mpcourse.
+
+    -I leaves the working directory and PYTHONPATH out, -S the .pth files of editable installs.
+    """
+    lines = [f"import sys; sys.path += {SITE_PACKAGES!r}", bootstrap_source(ADDRESS), then]
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", "\n".join(lines)],
+        cwd=cwd,
+        env={**os.environ, "MPCOURSE_REPOSITORY": str(repository)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+WHERE = """\
+import mpcourse, torch
+print(mpcourse.__file__, torch.__version__, sys.path[0], sep='\\n')"""
+
+
+def test_numbers_in_title_and_links_follow_the_file_names():
+    text = new_markdown_cell("See [one](03_other.ipynb#Why?) and [two](00_sample.ipynb).")
+    notebook = new_notebook(cells=[new_markdown_cell("# 99 Sample"), text])
+    write_links(notebook, page_name=NAME, pages=[NAME, "12_other.ipynb"])
+    assert notebook.cells[0].source == "# 01 Sample"
+    assert text.source == "See [one](12_other.ipynb#Why?) and [two](01_sample.ipynb)."
+
+
+def test_a_link_to_a_page_that_there_is_not_is_refused():
+    cells = [new_markdown_cell("# 01 Sample\n\n[gone](02_gone.ipynb)")]
+    with pytest.raises(ValueError, match=r"01_sample\.ipynb links to a page 'gone'"):
+        write_links(new_notebook(cells=cells), page_name=NAME, pages=[NAME])
+
+
+def test_the_bootstrap_cell_fetches_the_course_where_only_the_notebook_is(
+    tmp_path: Path, local_repository: Path
+):
+    result = run_bootstrap(tmp_path, local_repository, then=WHERE)
+    clone = tmp_path / "mpcourse-clone/mpcourse/__init__.py"
+    expected = [str(clone), torch.__version__, str(tmp_path / "mpcourse-clone")]
+    assert result.stdout.splitlines() == expected, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mpcourse-clone"]
+    again = run_bootstrap(tmp_path, "/no/such/repository", then=WHERE)
+    assert again.stdout == result.stdout, again.stderr
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "."])
+def test_the_bootstrap_cell_finds_a_clone_around_it_and_fetches_nothing(folder: str):
+    result = run_bootstrap(ROOT / folder, "/no/such/repository", then=WHERE)
+    expected = [str(ROOT / "mpcourse/__init__.py"), torch.__version__, str(ROOT)]
+    assert result.stdout.splitlines() == expected, result.stderr
+    assert not (ROOT / folder / "mpcourse-clone").exists()
+
+
+def test_the_bootstrap_cell_prints_nothing(tmp_path: Path, local_repository: Path):
+    result = run_bootstrap(tmp_path, local_repository)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_failing_clone_says_what_and_what_to_do(tmp_path: Path):
+    result = run_bootstrap(tmp_path, tmp_path / "nowhere")
+    assert result.returncode == 1
+    message = result.stderr.split("AssertionError: ")[1]
+    assert message.startswith(f"Could not fetch {tmp_path / 'nowhere'} (on Kaggle, switch Internet")
+    assert "fatal: repository" in message
+
+
+# The form of a stored page
+
+
+def messy_notebook() -> NotebookNode:
+    metadata = {"widgets": {"state": {}}, "language_info": {"name": "python", "version": "3.11"}}
+    cells = [new_markdown_cell("# 01 A"), new_code_cell("1"), new_code_cell("2")]
+    notebook = new_notebook(cells=cells, metadata=metadata)
+    notebook.nbformat_minor = 4
+    first, second, third = notebook.cells
+    first.id = second.id = "kept"
+    second.metadata = {"execution": {"shell": "now"}, "tags": ["check"]}
+    del third["id"]
+    third.update(metadata={"scrolled": True}, outputs=[new_output("stream", text="")])
+    return notebook
+
+
+def test_normalise_keeps_what_a_page_is_and_drops_what_a_machine_adds():
+    notebook = messy_notebook()
+    tidy = normalise(notebook)
+    nbformat.validate(tidy)
+    assert tidy.metadata == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    assert [cell.id for cell in tidy.cells] == ["kept", "cell-02", "cell-03"]
+    assert [cell.metadata for cell in tidy.cells] == [{}, {"tags": ["check"]}, {}]
+    assert tidy.cells[2].outputs == []
+    assert notebook == messy_notebook(), "the argument was changed"
+    assert normalise(tidy) == tidy
+
+
+def test_a_made_id_makes_way_for_one_that_is_taken():
+    notebook = new_notebook(cells=[new_code_cell("1"), new_code_cell("2")])
+    for cell in notebook.cells:
+        cell.id = "cell-02"
+    assert [cell.id for cell in normalise(notebook).cells] == ["cell-02", "cell-02x"]
+
+
+def test_outputs_stay_in_order_with_the_pieces_of_a_stream_joined():
+    def stream(name: str, text: str) -> NotebookNode:
+        return new_output("stream", name=name, text=text)
+
+    picture = new_output("display_data", {"text/plain": "picture"})
+    one, rest = stream("stdout", "a"), [stream("stderr", ""), stream("stderr", "d")]
+    tidy = normalise_outputs([one, stream("stdout", "b"), picture, stream("stdout", "c"), *rest])
+    assert tidy == [stream("stdout", "ab"), picture, stream("stdout", "c"), stream("stderr", "d")]
+
+
+def test_a_stored_widget_keeps_its_text_only():
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Slider()"}
+    [tidy] = normalise_outputs([new_output("display_data", view)])
+    assert tidy.data == {"text/plain": "Slider()"}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("01", NAME), ("1", NAME), ("01_sample", NAME), (NAME, NAME), ("10", "10_other.ipynb")],
+)
+def test_a_page_is_found_by_number_and_by_name(tmp_path: Path, name: str, found: str):
+    for file in (NAME, "10_other.ipynb", "Untitled.ipynb"):
+        save(tmp_path / file)
+    assert pages.find_pages([name], folder=tmp_path) == [tmp_path / found]
+    assert pages.find_pages([], folder=tmp_path) == [tmp_path / NAME, tmp_path / "10_other.ipynb"]
+
+
+def test_a_page_is_found_by_path(tmp_path: Path):
+    path = save(tmp_path / "draft.ipynb")
+    assert pages.find_pages([str(path)]) == [path]
+
+
+def test_an_unknown_page_is_named_and_so_are_those_there_are(tmp_path: Path, capsys):
+    save(tmp_path / NAME)
+    with pytest.raises(ValueError, match="no page '07'; there are: 01_sample"):
+        pages.find_pages(["07"], folder=tmp_path)
+    assert pages.main(["no-such-page"]) == 2
+    assert "no page 'no-such-page'" in capsys.readouterr().err
+
+
+# Real kernels
+
+SLIDER = "from ipywidgets import IntSlider\nIntSlider(value=3, description='rows')"
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the command and the tests of the pages need, with one page of our own."""
+    folder = tmp_path_factory.mktemp("course")
+    copy_package(folder)
+    (folder / "tests").mkdir()
+    for name in ("pyproject.toml", "conftest.py", "tests/conftest.py", "tests/nbval_sanitize.cfg"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("tests/page_rules.py", "tests/test_notebooks.py"):
+        shutil.copy(ROOT / name, folder / name)
+    save(
+        folder / "notebooks" / NAME,
+        new_code_cell("import os\nimport mpcourse\n\nprint('one')\nos.path.basename(os.getcwd())"),
+        new_code_cell("from mpcourse.front_door import page_format\n\npage_format.badges('', '')"),
+        new_code_cell(SLIDER),
+        new_code_cell("object()"),
+        new_code_cell("import time\n\ntime.time_ns()"),
+        new_code_cell("import sys\n\nprint('a note of this machine', file=sys.stderr)"),
+    )
+    notebook = pages.read(folder / "notebooks" / NAME)
+    notebook.cells[2].metadata.tags = ["raises-exception"]
+    notebook.cells[5].metadata.tags = ["nbval-ignore-output"]
+    (folder / "notebooks" / NAME).write_text(to_text(notebook), encoding="utf-8")
+    return folder
+
+
+def run_in(course: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=course,
+        env={**environment, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def run_pages(course: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return run_in(
+        course,
+        "-c",
+        "import sys; from mpcourse.front_door.pages import main; sys.exit(main(sys.argv[1:]))",
+        *arguments,
+    )
+
+
+@pytest.fixture(scope="module")
+def executed(course: Path) -> subprocess.CompletedProcess:
+    return run_pages(course, "01")
+
+
+def stored(course: Path) -> NotebookNode:
+    return pages.read(course / "notebooks" / NAME)
+
+
+def test_a_page_runs_in_its_folder_and_is_saved_with_its_outputs(course: Path, executed):
+    cells = stored(course).cells
+    assert [cell.execution_count for cell in cells[1:]] == [1, 2, 3, 4, 5, 6, 7]
+    assert cells[2].outputs[0].text == "one\n"
+    assert cells[2].outputs[1].data == {"text/plain": "'notebooks'"}
+    assert cells[4].outputs[0].data == {"text/plain": "IntSlider(value=3, description='rows')"}
+    assert {key for cell in cells for key in cell.metadata} == {"tags", *FOLDED}
+    assert (course / "notebooks" / NAME).read_bytes().endswith(b"}\n")
+    assert [path.name for path in (course / "notebooks").iterdir()] == [NAME]
+
+
+def test_a_stored_traceback_shows_the_page_and_no_paths_of_the_machine(course: Path, executed):
+    [error] = stored(course).cells[3].outputs
+    assert error.ename == "ValueError"
+    text = "\n".join(error.traceback)
+    assert "----> 3 page_format.badges('', '')" in text
+    assert "ValueError: the badges need" in text
+    assert str(course) not in text
+    assert "\x1b" not in text
+
+
+def test_progress_and_stderr_are_reported(course: Path, executed):
+    assert re.search(rf"{NAME}, cell 2 of 8, \d+ s so far\n", executed.stdout)
+    assert f"{NAME}, cell 8 of 8" in executed.stdout
+    assert f"{NAME}: saved" in executed.stdout
+    assert f"{NAME}, cell 8: stderr: a note of this machine" in executed.stderr
+    assert executed.returncode == 1, "stderr in a stored page is a defect"
+
+
+def test_the_stored_page_passes_strict_nbval_without_an_installation(course: Path, executed):
+    result = run_in(course, "-m", "pytest", "--nbval", "notebooks", "-q", "-p", "no:cacheprovider")
+    assert "7 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_strict_nbval_notices_a_changed_output_but_on_stderr(course: Path, executed):
+    text = (course / "notebooks" / NAME).read_text(encoding="utf-8")
+    text = text.replace('"one', '"two').replace('"a note', '"a different note')  # on stderr
+    changed = course / "notebooks" / "02_changed.ipynb"
+    changed.write_text(text, encoding="utf-8")
+    result = run_in(course, "-m", "pytest", "--nbval", str(changed), "-q", "-p", "no:cacheprovider")
+    changed.unlink()
+    assert "1 failed, 6 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_check_names_the_page_and_the_broken_rules(course: Path, executed):
+    result = run_pages(course, "--check", "01")
+    assert result.returncode == 1
+    assert f"{NAME} has_no_stderr: no." in result.stdout
+    assert "cell 8 ('import sys') wrote to stderr" in result.stdout
+    assert "has_badges_of_its_own: no." not in result.stdout
+
+
+def test_executing_again_changes_nothing_that_nbval_compares(course: Path, executed):
+    def compared(notebook: NotebookNode) -> str:
+        notebook.cells[5].outputs = notebook.cells[6].outputs = []  # an address, a time
+        return to_text(notebook)
+
+    before = compared(stored(course))
+    run_pages(course, str(course / "notebooks" / NAME))
+    assert compared(stored(course)) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os\n\nos._exit(1)", "Kernel died"),
+    ],
+)
+def test_a_page_that_fails_stays_as_it_was(tmp_path: Path, source: str, message: str):
+    (tmp_path / "mpcourse").mkdir()
+    (tmp_path / "mpcourse/__init__.py").touch()  # what the bootstrap cell looks for
+    path = save(tmp_path / "notebooks" / NAME, new_code_cell("1"), new_code_cell(source))
+    before = path.read_bytes()
+    with pytest.raises(pages.PageError, match=f"^{NAME}, cell 4 of 4: {message}"):
+        pages.execute(path, repository=ADDRESS, show=lambda line: None)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [NAME]
+
+
+def test_a_failing_page_is_reported_and_the_next_one_still_runs(
+    tmp_path: Path, capsys, monkeypatch
+):
+    ran = []
+
+    def fake(path: Path, **_: object) -> list[str]:
+        ran.append(path)
+        if path.name.startswith("01"):
+            raise pages.PageError("01_sample.ipynb, cell 4 of 4: no")
+        return []
+
+    monkeypatch.setattr(pages, "execute", fake)
+    first, second = save(tmp_path / NAME), save(tmp_path / "02_b.ipynb")
+    assert pages.main([str(first), str(second)]) == 1
+    assert ran == [first, second]
+    assert "cell 4 of 4: no" in capsys.readouterr().err
+    assert pages.main([str(second)]) == 0
+
+
+def test_a_cell_that_never_ends_is_stopped(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(pages, "CELL_TIMEOUT_S", 1)
+    (tmp_path / "mpcourse").mkdir()
+    (tmp_path / "mpcourse/__init__.py").touch()
+    path = save(tmp_path / "notebooks" / NAME, new_code_cell("while True:\n    pass"))
+    with pytest.raises(pages.PageError, match=r"cell 3 of 3: A cell timed out .* after 1 sec"):
+        pages.execute(path, repository=ADDRESS, show=lambda line: None)
+
+
+def test_the_setting_is_read_from_pyproject(tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{ADDRESS}"\n')
+    assert read_repository(tmp_path) == ADDRESS
+    assert json.dumps(read_repository()) in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

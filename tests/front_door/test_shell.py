@@ -1,0 +1,163 @@
+"""`call` ends as the command does; `locked` lets one process in at a time."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mpcourse.front_door.shell import call, locked
+
+needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
+
+# Runs `call` on a command that takes half a second to end well after an interrupt.
+WRAPPED = """
+import sys, time
+from pathlib import Path
+from mpcourse.front_door.shell import call
+command = '''
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.5)
+    print("saved", flush=True)
+'''
+status = call([sys.executable, "-c", command], cwd=Path.cwd())
+print("status", status, flush=True)
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_exit_status_is_the_commands(tmp_path):
+    assert call(python("raise SystemExit(5)"), cwd=tmp_path) == 5
+    assert call(python("pass"), cwd=tmp_path) == 0
+
+
+@needs_posix_signals
+def test_a_command_that_a_signal_ended_counts_as_in_a_shell(tmp_path):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert call(python(code), cwd=tmp_path) == 128 + 9
+
+
+def test_command_runs_in_the_given_folder_and_environment(tmp_path):
+    code = "import os, pathlib; pathlib.Path('said').write_text(os.environ['SAY'])"
+    assert call(python(code), cwd=tmp_path, env={**os.environ, "SAY": "hello"}) == 0
+    assert (tmp_path / "said").read_text() == "hello"
+
+
+@needs_posix_signals
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGINT, "saved\nstatus 0\n"), (signal.SIGTERM, "status 7\n")],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_signal_to_this_process_alone_is_passed_on_and_waited_for(number, said):
+    process = subprocess.Popen(
+        python(WRAPPED), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[0] == said
+    assert process.returncode == 0
+
+
+@needs_posix_signals
+def test_control_c_in_a_terminal_lets_the_command_end_in_its_own_way():
+    pexpect = pytest.importorskip("pexpect", reason="pexpect makes the terminal")
+    terminal = pexpect.spawn(sys.executable, ["-c", WRAPPED], encoding="utf-8", timeout=30)
+    terminal.expect_exact("ready")
+    terminal.sendintr()
+    terminal.expect_exact("saved")
+    terminal.expect_exact("status 0")
+    terminal.expect(pexpect.EOF)
+    assert "Traceback" not in terminal.before
+
+
+@needs_posix_signals
+def test_an_interrupt_that_the_command_does_not_survive_is_raised():
+    code = WRAPPED.replace('print("saved", flush=True)', "raise SystemExit(1)")
+    process = subprocess.Popen(
+        python(code), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1].splitlines()[-1] == b"KeyboardInterrupt"
+
+
+def hold_elsewhere(path: Path) -> subprocess.Popen:
+    """Return a process that holds the lock until it is killed."""
+    code = f"""
+import time
+from pathlib import Path
+from mpcourse.front_door.shell import locked
+with locked(Path({str(path)!r})):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen(python(code), stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_lock_is_waited_for_and_a_killed_holder_does_not_keep_it(tmp_path, capsys):
+    path = tmp_path / "lock"
+    holder = hold_elsewhere(path)
+    entered = threading.Event()
+
+    def enter() -> None:
+        with locked(path, poll_s=0.01):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    assert not entered.wait(0.3)
+    holder.kill()
+    holder.communicate()
+    assert entered.wait(30)
+    thread.join()
+    said = capsys.readouterr().out
+    assert said.count("Another start is at work") == 1
+    assert str(path) in said
+
+
+def test_waiting_for_a_lock_ends_with_what_to_do(tmp_path):
+    path = tmp_path / "lock"
+    holder = hold_elsewhere(path)
+    with pytest.raises(TimeoutError, match="delete that file"), locked(path, limit_s=0, poll_s=0):
+        pass
+    path.unlink()  # the way out that the message names
+    with locked(path, limit_s=0):
+        pass
+    holder.kill()
+    holder.communicate()
+
+
+def test_a_lock_left_behind_locks_nobody_out(tmp_path):
+    with locked(tmp_path / "lock"):
+        pass
+    assert (tmp_path / "lock").exists()
+    start = time.monotonic()
+    with locked(tmp_path / "lock", limit_s=5):
+        assert time.monotonic() - start < 5
+
+
+def test_a_lock_that_cannot_be_written_keeps_nobody_from_starting(tmp_path):
+    with locked(tmp_path / "no such folder" / "lock", limit_s=0):
+        pass
+
+
+def test_an_error_in_the_block_frees_the_lock(tmp_path):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
+        1 / 0  # noqa: B018
+    with locked(tmp_path / "lock", limit_s=0):
+        pass

@@ -1,0 +1,228 @@
+"""Each check says "ok" on a sound machine, and what to do on one that is not."""
+
+import re
+import sys
+import types
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from mpcourse.front_door import soundness
+from mpcourse.front_door.soundness import GIB, Finding
+from mpcourse.training import mnist
+
+
+def words(findings: list[Finding]) -> list[str]:
+    return [finding.word for finding in findings]
+
+
+def test_a_line_has_a_word_and_a_failure_says_what_to_do():
+    assert str(Finding("Disk", "ok", "9.0 GiB free")) == "ok    Disk: 9.0 GiB free"
+    assert str(Finding("Disk", "FAIL", "full", "delete")) == (
+        "FAIL  Disk: full\n      what to do: delete"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "last"),
+    [
+        (["ok", "note"], 0, "Nothing failed."),
+        (["ok", "FAIL", "note", "FAIL"], 1, "FAILED: 2; each line says what to do."),
+    ],
+)
+def test_exit_status_is_0_only_if_nothing_failed(monkeypatch, capsys, found, status, last):
+    findings = [Finding("item", word, "detail") for word in found]
+    monkeypatch.setattr(soundness, "CHECKS", {"all": lambda: findings})
+    assert soundness.main() == status
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(found)]] == found
+    assert lines[-1] == last
+
+
+def test_a_check_that_raises_fails_and_the_others_go_on(monkeypatch, capsys):
+    def explode() -> list[Finding]:
+        raise OSError("libtorch.so: cannot open")
+
+    checks = {"Devices": explode, "Disk": lambda: [Finding("Disk", "ok", "free")]}
+    monkeypatch.setattr(soundness, "CHECKS", checks)
+    assert soundness.main() == 1
+    said = capsys.readouterr().out
+    assert "FAIL  Devices: OSError: libtorch.so: cannot open\n      what to do: mend" in said
+    assert "ok    Disk: free" in said
+
+
+def test_this_installation_is_sound_as_far_as_no_clock_is_involved():
+    checks = [soundness.check_python, soundness.check_devices, soundness.check_operators]
+    for check in checks:
+        assert words(check()) == ["ok"], check()
+
+
+def test_every_range_of_requirements_txt_is_looked_at():
+    items = [finding.item for finding in soundness.check_versions()]
+    assert items == ["torch", "torchvision", "jupyterlab", "ipywidgets", "matplotlib", "nbval"]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "installed", "word"),
+    [
+        ("torch>=2.9", "2.9.0", "ok"),
+        ("torch>=2.9", "2.13.0+cpu", "ok"),
+        ("torch>=2.9", "2.16.0.dev20261101+cu132", "ok"),
+        ("torch>=2.9", "2.8.0", "FAIL"),
+        ("ipywidgets>=7.7,<9", "7.7.1", "ok"),
+        ("ipywidgets>=7.7,<9", "9.0.0", "FAIL"),
+        ("ipywidgets>=7.7,<9", "7.6.5", "FAIL"),
+    ],
+)
+def test_versions_are_compared_with_ranges(monkeypatch, requirement, installed, word):
+    monkeypatch.setattr(soundness.importlib.metadata, "version", lambda name: installed)
+    finding = soundness.judge_version(requirement)
+    assert finding.word == word
+    assert installed in finding.detail
+    assert bool(finding.remedy) == (word == "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "word"),
+    [
+        ("NOTHING", "jupyterlab", "FAIL"),
+        ("COLAB_RELEASE_TAG", "jupyterlab", "note"),
+        ("KAGGLE_KERNEL_RUN_TYPE", "nbval", "note"),
+        ("COLAB_RELEASE_TAG", "torch", "FAIL"),
+    ],
+)
+def test_hosted_notebooks_do_without_a_server_of_ours(monkeypatch, variable, name, word):
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr(soundness.importlib.metadata, "version", missing)
+    assert soundness.judge_version(f"{name}>=1").word == word
+
+
+@pytest.mark.parametrize(
+    ("torch", "command"),
+    [
+        (
+            "2.13.0+cpu",
+            "torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu",
+        ),
+        (
+            "2.9.1+cu128",
+            "torch==2.9.1 torchvision --index-url https://download.pytorch.org/whl/cu128",
+        ),
+        ("2.15.0", "torch==2.15.0 torchvision"),
+        ("2.15.0a0+git1a2b3c", "torch==2.15.0a0 torchvision"),
+    ],
+)
+def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch, torch, command):
+    versions = {"torch": torch, "torchvision": "0.28.0"}
+    monkeypatch.setattr(soundness.importlib.metadata, "version", versions.__getitem__)
+
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    # What `from torchvision.ops import nms` does when the two were built apart.
+    monkeypatch.setitem(sys.modules, "torchvision.ops", types.ModuleType("torchvision.ops"))
+    sys.modules["torchvision.ops"].__getattr__ = broken
+    [finding] = soundness.check_operators()
+    assert finding.word == "FAIL"
+    assert finding.detail == "operator torchvision::nms does not exist"
+    assert finding.remedy.endswith(f"-m pip install --force-reinstall {command}")
+    assert f"torch {torch} and torchvision 0.28.0 do not belong together" in finding.remedy
+
+
+def test_operators_that_compute_nonsense_fail(monkeypatch):
+    import torch
+    import torchvision.ops
+
+    monkeypatch.setattr(torchvision.ops, "nms", lambda boxes, scores, limit: torch.tensor([0]))
+    [finding] = soundness.check_operators()
+    assert (finding.word, finding.detail) == ("FAIL", "nms keeps [0], not [1]")
+
+
+def test_a_real_kernel_computes():
+    [finding] = soundness.check_kernel()
+    assert finding == Finding("Jupyter kernel", "ok", "it starts, and 1 + 1 = 2")
+
+
+def test_a_kernel_that_never_answers_fails_in_time(monkeypatch):
+    monkeypatch.setattr(soundness, "KERNEL_CODE", "import time; time.sleep(20)")
+    monkeypatch.setattr(soundness, "LIMIT_S", 3.0)  # too short for a start on a slow machine, too
+    [finding] = soundness.run_check("Jupyter kernel", soundness.check_kernel)
+    assert finding.word == "FAIL"
+    assert re.search("Timeout|didn't respond", finding.detail)
+
+
+def test_a_kernel_of_another_environment_fails():
+    finding = soundness.judge_kernel(2, "/somewhere/else")
+    assert finding.word == "FAIL"
+    assert "/somewhere/else" in finding.detail
+    assert finding.remedy == f"{sys.executable} -m ipykernel install --sys-prefix"
+
+
+def test_a_kernel_that_cannot_add_fails():
+    assert soundness.judge_kernel(3, sys.prefix).detail == "it computes 1 + 1 = 3"
+
+
+@pytest.mark.parametrize(
+    ("free", "word"),
+    [(5 * GIB, "ok"), (2 * GIB, "ok"), (2 * GIB - 1, "note"), (GIB, "note"), (GIB - 1, "FAIL")],
+)
+def test_room_is_judged_by_what_a_page_needs(free, word):
+    finding = soundness.judge_room("Memory", free, least=GIB, enough=2 * GIB)
+    assert finding.word == word
+    assert bool(finding.remedy) == (word != "ok")
+
+
+def test_memory_and_disk_are_those_of_this_machine():
+    memory, disk = soundness.check_room()
+    assert (memory.item, disk.item) == ("Memory", "Disk")
+    assert memory.detail.endswith("GiB free")
+    assert disk.detail.endswith("GiB free")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "kind", "cores", "word", "said"),
+    [
+        (1.02, "cpu core", 2, "ok", "1.02 x"),
+        (1.50, "cpu core", 2, "ok", "1.50 x"),
+        (1.51, "cpu core", 2, "note", "close other programs"),
+        (2.00, "gpu share", 1, "note", "close other programs"),
+        (1.00, "gpu", 1, "ok", "1.00 x"),
+        (1.99, "cpu core", 1, "note", "with one core they cannot overlap"),
+    ],
+)
+def test_overlap_is_judged_but_never_a_failure(ratio, kind, cores, word, said):
+    finding = soundness.judge_overlap(ratio, kind=kind, cores=cores)
+    assert finding.word == word
+    assert said in str(finding)
+
+
+def test_overlap_is_measured_on_two_devices(monkeypatch):
+    from mpcourse.devices import devices, timing
+
+    asked = []
+
+    def measure(jobs: list, places: list) -> float:
+        asked.append((len(jobs), places))
+        return 1.25
+
+    monkeypatch.setattr(timing, "measure_overlap", measure)
+    [finding] = soundness.check_overlap()
+    assert asked == [(2, devices.get_devices(2))]
+    assert "1.25 x" in finding.detail
+
+
+def test_the_sample_is_there():
+    assert soundness.check_data() == [Finding("MNIST sample", "ok", "4,000 and 1,000 images")]
+
+
+def test_a_missing_sample_fails_and_names_the_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(mnist, "DATA_FOLDER", tmp_path)
+    [finding] = soundness.check_data()
+    assert finding.word == "FAIL"
+    assert str(tmp_path) in finding.detail
+    assert "git checkout -- data" in finding.remedy

@@ -1,0 +1,144 @@
+"""All-reduce by hand, in buckets and by DDP: the right sums, bytes and gradients."""
+
+import pytest
+import torch
+from torch import distributed, nn
+
+from mpcourse.multiprocess import launch
+from mpcourse.multiprocess.buckets import BucketedGradients
+from mpcourse.multiprocess.collectives import all_reduce_ring
+from mpcourse.multiprocess.ddp import digest
+from mpcourse.multiprocess.first_ddp import LOADERS
+from mpcourse.training.nets import conv_net
+
+SIZES = [0, 2, 7, 3000]  # fewer numbers than ranks, a rest, as many for each
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process only: the hooks, without the waiting."""
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def small_net():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_the_last_layers_are_sent_first_and_a_bucket_holds_what_fits(alone):
+    net = small_net()  # 12 + 4 and 8 + 2 numbers of 4 bytes
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    bucketed = BucketedGradients(net, bucket_bytes=40)
+    found = [[names[parameter] for parameter in bucket] for bucket in bucketed.buckets]
+    assert found == [["2.bias", "2.weight"], ["0.bias"], ["0.weight"]]
+
+
+def test_each_bucket_is_sent_while_gradients_are_still_to_come(alone):
+    net = small_net()
+    bucketed = BucketedGradients(net, bucket_bytes=40)
+    net(torch.randn(5, 3)).sum().backward()
+    wanted = [parameter.grad.clone() for parameter in net.parameters()]
+    bucketed.wait()
+    assert bucketed.missing[0] == 2
+    assert bucketed.missing[-1] == 0
+    torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
+    bucketed.remove()
+
+
+def test_a_parameter_without_a_gradient_is_named(alone):
+    net = small_net()
+    bucketed = BucketedGradients(net, bucket_bytes=1)
+    net[2](torch.randn(5, 4)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"no gradient for 0\.weight, 0\.bias"):
+        bucketed.wait()
+
+
+def test_wrong_sizes_and_forms_are_refused(alone):
+    with pytest.raises(ValueError, match="bucket_bytes is 1 or more; got 0"):
+        BucketedGradients(small_net(), bucket_bytes=0)
+    with pytest.raises(ValueError, match="contiguous"):
+        all_reduce_ring(torch.ones(2, 3).t())
+
+
+def test_a_digest_tells_weights_apart():
+    net = small_net()
+    before = digest(net)
+    assert digest(net) == before
+    with torch.no_grad():
+        net[0].bias[0] += 1e-6
+    assert digest(net) != before
+
+
+@pytest.fixture(scope="module")
+def sums():
+    return launch("all-reduce", processes=3, numbers=SIZES, repeats=1, on_line=None).results
+
+
+@pytest.mark.slow
+def test_every_way_gives_every_rank_the_sum(sums):
+    rows = [row for result in sums for row in result["rows"]]
+    assert len(rows) == 3 * 3 * len(SIZES)
+    assert max(row["error"] for row in rows) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_ring_spreads_the_bytes_that_a_star_puts_on_one_rank(sums):
+    large = [[row for row in result["rows"] if row["bytes"] == 12000] for result in sums]
+    sent = [{row["way"]: (row["sent"] or 0) / 12000 for row in rows} for rows in large]
+    assert [row["star"] for row in sent] == [2, 1, 1]
+    assert [row["ring"] for row in sent] == pytest.approx([4 / 3] * 3)
+
+
+@pytest.mark.slow
+def test_the_gradients_of_all_ways_are_those_of_one_process():
+    results = launch("gradients", repeats=2, on_line=None).results
+    before, after = zip(*(result["digests"] for result in results), strict=True)
+    assert (len(set(before)), len(set(after))) == (2, 1)  # it is the broadcast that makes them one
+    for result in results:
+        assert set(result["differences"]) == {"star", "ring", "torch", "buckets", "ddp"}
+        assert max(result["differences"].values()) < 1e-6 < result["largest"]
+        assert result["missing"] == sorted(result["missing"], reverse=True)
+        assert result["missing"][0] > 0
+        assert result["missing"][-1] == 0
+
+
+@pytest.mark.slow
+def test_ddp_needs_the_flag_when_a_parameter_is_not_used():
+    results = launch("unused", on_line=None).results
+    gradients = {flag: [each[flag]["gradient"] for each in results] for flag in ("without", "with")}
+    assert gradients["with"][0] == gradients["with"][1]
+    assert gradients["without"][0] != gradients["without"][1]  # the bucket never left
+    for result in results:
+        assert [result["without"]["steps"], result["with"]["steps"]] == [1, 4]
+        assert "find_unused_parameters=True" in result["without"]["said"]
+        assert result["with"]["said"] == ""
+
+
+@pytest.mark.slow
+def test_without_a_sampler_an_epoch_has_twice_the_steps():
+    words = "first-ddp --samples 64 --epochs 2"
+    programs = {loader: f"{words} --loader '{loader}'" for loader in LOADERS}
+    first, second = launch("several", programs=[*programs.values()], on_line=None).results
+    pairs = {loader: (first[line], second[line]) for loader, line in programs.items()}
+    assert [len(a["losses"]) for a, _ in pairs.values()] == [4, 8, 8]
+    assert [a["losses"] == b["losses"] for a, b in pairs.values()] == [False, False, True]
+    assert all(a["digest"] == b["digest"] for a, b in pairs.values())
+
+
+@pytest.mark.slow
+def test_ranks_train_on_other_samples_and_end_with_the_same_weights():
+    options = {"samples": 128, "batch_size": 16, "epochs": 1, "test_samples": 50}
+    first, second = launch("ddp", on_line=None, **options).results
+    assert sorted(first["seen"] + second["seen"]) == list(range(128))
+    assert first["losses"] != second["losses"]
+    assert first["digest"] == second["digest"] == digest_of(first["state"])
+    assert 0 <= first["accuracy"] <= 1
+    assert min(first["seconds"], second["seconds"]) > 0
+
+
+def digest_of(state):
+    net = conv_net()
+    net.load_state_dict(state)
+    return digest(net)

@@ -1,0 +1,182 @@
+"""All schedules in one start, any order in torch's engine, and two uses of it that go wrong."""
+
+import pytest
+import torch
+from solutions import torch_pipelining as solutions
+from torch import distributed
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from mpcourse.multiprocess import launch, slips
+from mpcourse.multiprocess.orders import ANY_ORDER, read_order, to_lines
+from mpcourse.multiprocess.pipeline_work import (
+    Trained,
+    counted,
+    devices_of_ranks,
+    each_trained_by_torch,
+    largest_difference,
+    make_batches,
+    make_net,
+    order_of,
+    train_ours,
+    train_uncut,
+    work_options,
+)
+from mpcourse.multiprocess.pipelining import SCHEDULES, available_schedules, list_by, make_step
+from mpcourse.multiprocess.rank import Rank
+from mpcourse.multiprocess.several import line
+from mpcourse.multiprocess.slips import REFUSED
+from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.simulation import Costs, simulate
+
+
+def test_an_order_is_a_line_per_process():
+    assert to_lines(make_schedule("gpipe", 2, 2, 2)) == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+
+
+def test_torch_reads_our_texts_and_the_columns_of_the_exercise():
+    rows = solutions.my_columns(make_schedule("zb-v", 4, 2, 12), 4)
+    for row in rows:
+        read = [torch_schedules._Action.from_str(text) for text in row]
+        assert [str(action) if action else "" for action in read] == row
+
+
+def test_the_order_reaches_torch_as_a_file_that_is_gone_afterwards():
+    class Runner:
+        def _load_csv(self, filename):
+            self.filename = filename
+            with open(filename, encoding="utf-8") as file:
+                self.read = file.read()
+
+    runner = Runner()
+    read_order(runner, make_schedule("1f1b", 2, 2, 1))
+    assert runner.read == "0F0,0B0\n1F0,1B0\n"
+    with pytest.raises(FileNotFoundError):
+        open(runner.filename)
+
+
+def test_torch_has_all_the_engines_that_are_named():
+    for name, _ in SCHEDULES.values():
+        assert hasattr(torch_schedules, name)
+    assert hasattr(getattr(torch_schedules, ANY_ORDER), "_load_csv")
+
+
+def test_a_torch_that_runs_a_schedule_wrongly_is_not_asked_to(monkeypatch):
+    class AsInTorch29:
+        """A class of its own, not one that is built on the engine for any order."""
+
+    monkeypatch.setattr(torch_schedules, "ScheduleZBVZeroBubble", AsInTorch29)
+    assert available_schedules() == ["gpipe", "1f1b", "interleaved", "zb1p"]
+    options = work_options(batch_size=8)
+    options.schedule = "zb-h1"
+    with pytest.raises(ValueError, match=r"zb-h1 needs torch 2\.10; this is "):
+        make_step([], options)
+
+
+def test_work_in_float64_is_the_same_work():
+    double, single = (work_options(steps=1, double=flag) for flag in (True, False))
+    assert {p.dtype for p in make_net(double).parameters()} == {torch.float64}
+    [(images, targets)], [(others, labels)] = make_batches(double), make_batches(single)
+    assert images.dtype == torch.float64
+    assert torch.equal(images.float(), others)
+    assert torch.equal(targets, labels)
+
+
+def test_the_time_of_an_action_is_that_of_a_step_over_the_most_actions():
+    timeline = simulate(make_schedule("gpipe", 2, 2, 4), Costs(1, 2))
+    assert Trained([], [], timeline, [9.0, 0.8, 1.6, 80.0]).action_s == pytest.approx(0.2)
+
+
+def test_the_median_step_counts_and_the_first_only_if_it_is_alone():
+    steps = ([2, 3, 2, 4], [0.1, 3], [5], [9, 4, 1, 3, 2], [1, 7, 7, 7])
+    assert [counted(seconds) for seconds in steps] == [1, 1, 0, 4, 2]
+
+
+def test_the_picture_is_of_the_step_that_is_counted():
+    options = work_options(batch_size=8, microbatches=2, steps=4)
+    run = train_ours(options, "gpipe", 2)
+    seconds = run.seconds[counted(run.seconds)]
+    assert run.action_s * 4 == seconds >= run.timeline.makespan
+
+
+def test_four_orders_were_written_twice():
+    by = {name: list_by(name) for name in SCHEDULES}
+    assert [name for name in by if by[name] == "both"] == ["gpipe", "1f1b", "interleaved", "zb-v"]
+    assert by["zb1p"] == "torch"
+    assert by["zb-h1"] == by["zb-h2"] == "ours"
+
+
+def test_our_engine_gets_devices_such_as_the_processes_have():
+    devices = devices_of_ranks(2)
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    assert {device.kind for device in devices} == {"gpu" if gpus >= 2 else "cpu core"}
+
+
+WORK = {
+    "mnist": {"batch_size": 16, "steps": 2, "double": True},
+    "thin-resnet50": {"batch_size": 8, "steps": 1, "image_size": 32},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", WORK)
+def test_every_schedule_of_torch_s_engine_gives_our_loss_and_gradients(model):
+    options = {"model": model, **WORK[model]}
+    lines = []
+    theirs = each_trained_by_torch(launch("pipelines", on_line=lines.append, **options))
+    assert list(theirs) == available_schedules()
+    assert [line.split(": ")[1] for line in lines] == available_schedules()
+    for name, run in theirs.items():
+        stages, order = len(run.gradients), order_of(run.timeline)
+        if name != "zb1p":
+            assert order == make_schedule(name, stages, 2, 4)
+        ours = train_ours(work_options(**options), order, stages)
+        assert largest_difference(run, ours) < 1e-6
+        assert len(run.seconds) == len(ours.seconds) == options["steps"]
+        if model == "mnist":  # no batch norm, so the uncut net agrees too
+            assert largest_difference(run, train_uncut(work_options(**options), stages)) < 1e-12
+
+
+SMALL = {"batch_size": 8, "microbatches": 2, "steps": 3, "schedules": ["gpipe"]}
+
+
+@pytest.mark.slow
+def test_several_programs_in_one_start_and_what_goes_wrong_in_silence():
+    short = line("first-pipeline", batch_size=16, double=True)
+    outcome = launch("several", programs=[short, "slips", line("pipelines", **SMALL)], on_line=None)
+    results = outcome.results
+    first = [result[short] for result in results]
+    run = Trained(first[-1]["losses"], [rank["gradients"] for rank in first], None)
+    uncut = train_uncut(work_options(batch_size=16, steps=1, double=True), 2)
+    assert largest_difference(run, uncut) < 1e-12
+
+    [(name, one)] = each_trained_by_torch(outcome, line("pipelines", **SMALL)).items()
+    assert (name, len(one.seconds)) == ("gpipe", 3)
+    assert one.seconds[counted(one.seconds)] >= one.timeline.makespan / 2
+
+    found = {use: {} for use in results[0]["slips"]}
+    for result in results:
+        for use, layers in result["slips"].items():
+            found[use] |= layers
+    right = dict.fromkeys(("1", "3", "5"), 1.0)
+    assert found["sum"] == dict.fromkeys(("1", "3", "5"), 0.25)
+    assert found["sum, scale_grads=False"] == right
+    assert found["cut before layer 2"] == right
+    lost, refused = {**right, "1": None}, dict.fromkeys(right, REFUSED)
+    assert found["cut before layer 1"] in (lost, refused, right)  # in torch 2.15, 2.12, 2.9
+
+
+def test_a_use_that_torch_refuses_is_said_and_any_other_error_comes_through(monkeypatch):
+    def fails(error):
+        def _ratios(*args):
+            raise error
+
+        monkeypatch.setattr(slips, "_ratios", _ratios)
+        return slips._ratios_or_refused(Rank(), [1, 3, 5], slips.SUM, torch_schedules.ScheduleGPipe)
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert fails(RuntimeError("no gradients")) == dict.fromkeys(("1", "3", "5"), REFUSED)
+        with pytest.raises(TypeError, match="a mistake of ours"):
+            fails(TypeError("a mistake of ours"))
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,205 @@
+"""A deferred batch norm remembers the whole mini-batch, and is an ordinary one everywhere else."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.pipeline.batch_norm import (
+    DeferredBatchNorm,
+    defer_batch_norms,
+    memory_gaps,
+    minibatch_statistics,
+)
+from mpcourse.pipeline.pipeline import Pipeline
+
+LOSS = nn.MSELoss()
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def statistics(layer: nn.Module) -> list[torch.Tensor]:
+    return [getattr(layer, name).clone() for name in STATISTICS]
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def assert_same_memory(layer, other, tolerance=1e-12):
+    for found, expected in zip(statistics(layer), statistics(other), strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def deferred(norm: nn.Module) -> DeferredBatchNorm:
+    return defer_batch_norms(copy.deepcopy(norm))
+
+
+def see(layer, values, sizes):
+    with minibatch_statistics(layer):
+        return [layer(piece) for piece in values.split(sizes)]
+
+
+def test_a_worked_example():
+    layer = deferred(nn.BatchNorm1d(1, momentum=0.5))
+    see(layer, torch.tensor([[0.0], [2.0], [4.0], [10.0]]), 2)
+    # all values: mean 4, unbiased variance (16 + 4 + 0 + 36) / 3; half of the old 0 and 1 stays
+    assert layer.running_mean.item() == pytest.approx(2.0)
+    assert layer.running_var.item() == pytest.approx(0.5 + 0.5 * 56 / 3)
+    assert layer.num_batches_tracked.item() == 1
+
+
+SHAPES = [(nn.BatchNorm1d, ()), (nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (4, 3))]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("sizes", [[12], [6, 6], [5, 5, 2], [2] * 6])
+@pytest.mark.parametrize(("kind", "rest"), [*SHAPES, (nn.BatchNorm3d, (2, 2, 2))])
+def test_it_remembers_what_the_uncut_layer_remembers(kind, rest, sizes, momentum):
+    uncut = kind(3, momentum=momentum).double()
+    layer = deferred(uncut)
+    for _ in range(3):
+        values = 5 + 3 * torch.randn(12, 3, *rest, dtype=torch.float64)
+        uncut(values)
+        see(layer, values, sizes)
+    assert_same_memory(layer, uncut)
+
+
+def test_in_single_precision_far_from_zero_nothing_cancels():
+    uncut = nn.BatchNorm1d(4, momentum=1.0)
+    layer = deferred(uncut)
+    values = 1000 + torch.randn(64, 4)
+    uncut(values)
+    see(layer, values, 8)
+    torch.testing.assert_close(layer.running_var, uncut.running_var, rtol=1e-4, atol=0)
+    torch.testing.assert_close(layer.running_mean, uncut.running_mean, rtol=1e-6, atol=0)
+
+
+def test_an_ordinary_layer_does_not_agree():
+    uncut, cut = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    values = torch.randn(8, 4)
+    uncut(values)
+    see(cut, values, 4)
+    assert cut.num_batches_tracked == 2
+    assert (cut.running_mean - uncut.running_mean).abs().max() > 1e-3
+
+
+def test_outputs_and_gradients_are_those_of_the_ordinary_layer():
+    plain = nn.BatchNorm1d(4).double()
+    layer = deferred(plain)
+    values = torch.randn(8, 4, dtype=torch.float64)
+    for piece, found in zip(values.split(4), see(layer, values, 4), strict=True):
+        expected = plain(piece)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        weights = torch.randn_like(expected)
+        wanted = torch.autograd.grad((expected * weights).sum(), list(plain.parameters()))
+        gradients = torch.autograd.grad((found * weights).sum(), list(layer.parameters()))
+        torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_outside_of_a_mini_batch_it_is_an_ordinary_layer(training):
+    plain = nn.BatchNorm2d(3).train(training)
+    layer = deferred(plain)
+    values = torch.randn(4, 3, 2, 2)
+    torch.testing.assert_close(layer(values), plain(values))
+    assert_same_memory(layer, plain)
+
+
+def test_in_evaluation_nothing_is_gathered():
+    layer = deferred(nn.BatchNorm1d(3).eval())
+    before = statistics(layer)
+    see(layer, torch.randn(4, 3), 2)
+    assert_same(statistics(layer), before)
+
+
+def test_a_frozen_layer_keeps_its_memory_and_one_without_memory_has_none():
+    layer = deferred(nn.BatchNorm1d(3, track_running_stats=False, affine=False))
+    values = torch.randn(4, 3)
+    outputs = see(layer, values, 2)
+    torch.testing.assert_close(
+        outputs[0], nn.functional.batch_norm(values[:2], None, None, training=True)
+    )
+    assert layer.running_mean is None
+
+
+def test_an_error_leaves_the_memory_as_it_was():
+    layer = deferred(nn.BatchNorm1d(3))
+    before = statistics(layer)
+    with pytest.raises(ValueError, match="more than 1 value"):  # the second piece is too small
+        see(layer, torch.randn(5, 3), 4)
+    assert_same(statistics(layer), before)
+    layer(torch.randn(4, 3))  # an ordinary layer again
+    assert layer.num_batches_tracked == 1
+
+
+def test_a_model_is_converted_with_its_tensors_and_modes():
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(nn.BatchNorm2d(2).eval()))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    weight = model[1][0].weight
+    assert defer_batch_norms(model) is model
+    assert type(model[1][0]) is DeferredBatchNorm
+    assert model[1][0].weight is weight
+    assert not model[1][0].training
+    torch.testing.assert_close(model.state_dict(), state)
+    model.load_state_dict(state)
+    again = copy.deepcopy(model)
+    torch.testing.assert_close(again.state_dict(), state)
+
+
+def test_a_shape_without_channels_is_refused():
+    with pytest.raises(ValueError, match=r"shape \(N, C, ...\); got \(4,\)"):
+        DeferredBatchNorm(4)(torch.randn(4))
+
+
+def net_with_two_norms() -> nn.Sequential:
+    return nn.Sequential(
+        nn.BatchNorm1d(6), nn.Linear(6, 5), nn.ReLU(), nn.BatchNorm1d(5), nn.Linear(5, 3)
+    ).double()
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_in_a_pipeline_the_first_norm_agrees_with_the_uncut_model_and_a_deeper_one_does_not(
+    schedule,
+):
+    uncut = net_with_two_norms()
+    cut = defer_batch_norms(copy.deepcopy(uncut))
+    pipeline = Pipeline([cut[:2], cut[2:]], schedule=schedule, microbatch_size=4)
+    for _ in range(2):
+        inputs = torch.randn(14, 6, dtype=torch.float64) * torch.arange(1, 7)
+        pipeline.step(inputs, torch.randn(14, 3, dtype=torch.float64), LOSS)
+        uncut(inputs)
+    assert_same_memory(cut[0], uncut[0])
+    assert cut[3].num_batches_tracked == 2
+    assert (cut[3].running_var - uncut[3].running_var).abs().max() > 1e-6
+
+
+def test_a_forward_through_a_pipeline_in_training_mode_is_one_mini_batch_too():
+    norm = nn.BatchNorm1d(6).double()
+    pipeline = Pipeline([deferred(norm), nn.Linear(6, 2).double()], num_microbatches=3)
+    inputs = torch.randn(9, 6, dtype=torch.float64)
+    pipeline(inputs)
+    norm(inputs)
+    assert_same_memory(pipeline.stages[0], norm)
+
+
+def test_a_step_that_fails_leaves_the_memory_as_it_was():
+    def fails(output, target):
+        raise KeyError("no loss")
+
+    pipeline = Pipeline([deferred(nn.BatchNorm1d(6)), nn.Linear(6, 2)], num_microbatches=2)
+    before = statistics(pipeline.stages[0])
+    with pytest.raises(KeyError, match="no loss"):
+        pipeline.step(torch.randn(4, 6), torch.randn(4, 2), fails, reduction="mean")
+    assert_same(statistics(pipeline.stages[0]), before)
+
+
+def test_memory_gaps_are_the_largest_differences_layer_by_layer():
+    one = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    other = nn.Sequential(deferred(one[0]), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    assert memory_gaps(one, other) == [0.0, 0.0]
+    other[0].running_mean[1] = -0.25
+    other[1][1].running_var[0] = 3.0
+    assert memory_gaps(one, other) == memory_gaps(other, one) == [0.25, 2.0]
+    with pytest.raises(ValueError, match="longer"):
+        memory_gaps(nn.BatchNorm1d(2), other)

@@ -1,0 +1,96 @@
+"""Reproducible dropout drops the same values however a mini-batch is cut, in training only."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.pipeline.dropout import ReproducibleDropout
+from mpcourse.pipeline.pipeline import Pipeline
+
+
+def test_the_same_seed_drops_the_same_places_and_another_seed_others():
+    values = torch.ones(8, 16)
+    first, again, other = (ReproducibleDropout(0.5, seed=seed)(values) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_second_call_drops_other_places():
+    layer = ReproducibleDropout(0.5, seed=1)
+    assert not torch.equal(layer(torch.ones(8, 16)), layer(torch.ones(8, 16)))
+
+
+@pytest.mark.parametrize("sizes", [[9], [3, 3, 3], [4, 4, 1], [1] * 9])
+def test_micro_batches_in_order_draw_what_the_whole_batch_draws(sizes):
+    values = torch.randn(9, 7)
+    whole, cut = (ReproducibleDropout(0.3, seed=5) for _ in range(2))
+    pieces = torch.cat([cut(piece) for piece in values.split(sizes)])
+    assert torch.equal(whole(values), pieces)
+
+
+def test_a_share_p_is_dropped_and_the_mean_stays():
+    dropped = ReproducibleDropout(0.25, seed=0)(torch.ones(100_000))
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
+    assert dropped.unique().tolist() == [0, pytest.approx(4 / 3)]
+
+
+def test_evaluation_and_p_0_change_nothing_and_draw_nothing():
+    values, layer = torch.randn(4, 4), ReproducibleDropout(0.5, seed=1)
+    state = layer.generator.get_state()
+    assert layer.eval()(values) is values
+    assert torch.equal(layer.generator.get_state(), state)
+    assert ReproducibleDropout(0.0, seed=1)(values) is values
+
+
+def test_it_draws_from_nobody_else():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    ReproducibleDropout(0.5, seed=1)(torch.ones(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_saving_loading_and_copying_go_on_where_it_was():
+    layer = ReproducibleDropout(0.5, seed=1)
+    layer(torch.ones(4, 4))
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    loaded = ReproducibleDropout(0.5, seed=7)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    copied = copy.deepcopy(layer)
+    expected = layer(torch.ones(4, 4))
+    assert torch.equal(loaded(torch.ones(4, 4)), expected)
+    assert torch.equal(copied(torch.ones(4, 4)), expected)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
+def test_a_share_outside_0_to_1_is_refused(p):
+    with pytest.raises(ValueError, match=r"p is from 0 to below 1; got"):
+        ReproducibleDropout(p, seed=0)
+
+
+def make_net() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(6, 8),
+        ReproducibleDropout(0.5, seed=1),
+        nn.Linear(8, 8),
+        ReproducibleDropout(0.4, seed=2),
+        nn.Linear(8, 3),
+    ).double()
+
+
+@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b", "zb-h2"])
+def test_a_pipeline_with_dropout_equals_the_uncut_model(schedule):
+    uncut, net, loss_fn = make_net(), make_net(), nn.MSELoss()
+    pipeline = Pipeline([net[:2], net[2:]], schedule=schedule, microbatch_size=3)
+    for _ in range(3):
+        batch = torch.randn(10, 6, dtype=torch.float64), torch.randn(10, 3, dtype=torch.float64)
+        loss = loss_fn(uncut(batch[0]), batch[1])
+        loss.backward()
+        torch.testing.assert_close(pipeline.step(*batch, loss_fn), loss.detach())
+    for found, expected in zip(net.parameters(), uncut.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-12, atol=1e-12)

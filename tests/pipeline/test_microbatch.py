@@ -1,0 +1,88 @@
+"""Micro-batches have the promised sizes and together are the mini-batch."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpcourse.pipeline.microbatch import (
+    merge_microbatches,
+    microbatch_sizes,
+    num_samples_of,
+    split_minibatch,
+)
+
+
+@pytest.mark.parametrize(
+    ("samples", "count", "sizes"),
+    [(7, 3, [3, 2, 2]), (8, 4, [2, 2, 2, 2]), (3, 5, [1, 1, 1]), (1, 1, [1]), (5, 1, [5])],
+)
+def test_a_count_gives_sizes_that_differ_by_at_most_one(samples, count, sizes):
+    assert microbatch_sizes(samples, num_microbatches=count) == sizes
+    assert [len(t) for t in torch.zeros(samples).tensor_split(min(count, samples))] == sizes
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "sizes"), [(7, 3, [3, 3, 1]), (6, 3, [3, 3]), (2, 5, [2]), (4, 1, [1] * 4)]
+)
+def test_a_size_leaves_a_shorter_last_one(samples, size, sizes):
+    assert microbatch_sizes(samples, microbatch_size=size) == sizes
+    assert [len(t) for t in torch.zeros(samples).split(size)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "exactly one"),
+        ({"num_microbatches": 2, "microbatch_size": 2}, "exactly one"),
+        ({"num_microbatches": 0}, "num_microbatches is a whole number from 1; got 0"),
+        ({"microbatch_size": -1}, "microbatch_size is a whole number from 1; got -1"),
+        ({"num_microbatches": 2.0}, "got 2.0"),
+        ({"microbatch_size": True}, "got True"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        microbatch_sizes(4, **arguments)
+
+
+def test_an_empty_mini_batch_is_refused():
+    with pytest.raises(ValueError, match="the mini-batch is empty"):
+        microbatch_sizes(0, num_microbatches=2)
+
+
+@given(st.integers(1, 20), st.integers(1, 25), st.booleans())
+def test_split_and_merge_give_the_mini_batch_back(samples, number, by_count):
+    name = "num_microbatches" if by_count else "microbatch_size"
+    batch = {"x": torch.arange(samples * 2).reshape(samples, 2), "y": (torch.arange(samples), "n")}
+    pieces = split_minibatch(batch, microbatch_sizes(samples, **{name: number}))
+    merged = merge_microbatches(pieces)
+    assert torch.equal(merged["x"], batch["x"])
+    assert torch.equal(merged["y"][0], batch["y"][0])
+    assert merged["y"][1] == "n"
+
+
+def test_pieces_are_views():
+    batch = torch.zeros(4, 2)
+    split_minibatch(batch, [2, 2])[1][0] = 1
+    assert batch[2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (("text", 1), "holds no tensor"),
+        ((torch.zeros(2), torch.tensor(1.0)), "0 dimensions"),
+        ((torch.zeros(2), torch.zeros(3)), r"different numbers of samples: \[2, 3\]"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(batch, words):
+    with pytest.raises(ValueError, match=words):
+        num_samples_of(batch)
+
+
+def test_outputs_of_different_structure_are_refused():
+    with pytest.raises(ValueError, match="differ in structure"):
+        merge_microbatches([torch.zeros(1), (torch.zeros(1),)])
+    with pytest.raises(ValueError, match="outputs is empty"):
+        merge_microbatches([])

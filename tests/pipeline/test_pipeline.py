@@ -1,0 +1,410 @@
+"""A pipeline does what the uncut model does, for every schedule, and fails in the open."""
+
+import _thread
+import copy
+import functools
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet50
+
+from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.standard import Action, ScheduleError, gpipe_schedule
+from mpcourse.splitting.resnet import resnet_blocks
+
+close = functools.partial(torch.testing.assert_close, check_device=False)  # GPUs against the host
+ONE_PER_DEVICE = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
+LOSS = nn.CrossEntropyLoss()
+
+
+def make_stages(count: int) -> list[nn.Module]:
+    return [nn.Sequential(nn.Linear(6, 6), nn.Tanh()).double() for _ in range(count)]
+
+
+def make_batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(samples, 6, dtype=torch.double), torch.randint(0, 6, (samples,))
+
+
+def assert_trains_as_uncut(pipeline: Pipeline, uncut: nn.Module, samples: int, loss_fn=LOSS):
+    """Three steps with momentum: loss, gradients, parameters."""
+    optimizers = [
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (pipeline, uncut)
+    ]
+    for _ in range(3):
+        inputs, targets = make_batch(samples)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = pipeline.step(inputs, targets, loss_fn)
+        expected = loss_fn(uncut(inputs), targets)
+        expected.backward()
+        assert loss.dim() == 0
+        assert not loss.requires_grad
+        close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
+        for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+            close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+        for optimizer in optimizers:
+            optimizer.step()
+    for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+        close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("samples", "cut"), [(5, 1), (5, 2), (7, 3), (16, 4), (5, 16), (16, 16)])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("schedule", ONE_PER_DEVICE)
+def test_equal_to_the_uncut_model(schedule, num_stages, samples, cut):
+    stages = make_stages(num_stages)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(stages, schedule=schedule, num_microbatches=cut)
+    assert_trains_as_uncut(pipeline, uncut, samples)
+    inputs, _ = make_batch(samples)
+    close(pipeline(inputs), uncut(inputs), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("samples", "cut"), [(5, 1), (5, 2), (9, 4), (8, 8)])
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-v"])
+def test_equal_with_two_stages_a_device(schedule, num_devices, samples, cut):
+    stages = make_stages(2 * num_devices)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(stages, get_devices(num_devices), schedule, num_microbatches=cut)
+    assert_trains_as_uncut(pipeline, uncut, samples)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+def test_equal_with_ragged_sizes_and_both_reductions(size):
+    for loss_fn in (LOSS, nn.CrossEntropyLoss(reduction="sum")):
+        stages = make_stages(2)
+        uncut = copy.deepcopy(nn.Sequential(*stages))
+        assert_trains_as_uncut(Pipeline(stages, microbatch_size=size), uncut, 5, loss_fn)
+
+
+class Block(nn.Module):
+    """A small transformer block that takes and returns (tokens, mask)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, given):
+        tokens, mask = given["tokens"], given["mask"]
+        seen, _ = self.attention(tokens, tokens, tokens, key_padding_mask=mask)
+        tokens = self.norm(tokens + seen)
+        return {"tokens": tokens + self.mlp(tokens), "mask": mask}
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 6)
+
+    def forward(self, given):
+        return self.out(given["tokens"].mean(1))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_transformer_with_dicts_between_its_stages(schedule):
+    stages = [Block(), Block(), Block(), nn.Sequential(Block(), Head())]
+    stages = [stage.double() for stage in stages]
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(
+        stages, get_devices(num_devices_for(schedule, 4)), schedule, num_microbatches=4
+    )
+    mask = torch.zeros(6, 5, dtype=torch.bool)
+    mask[2, 3:] = True
+    inputs = {"tokens": torch.randn(6, 5, 8, dtype=torch.double), "mask": mask}
+    targets = torch.randint(0, 6, (6,))
+    loss = pipeline.step(inputs, targets, LOSS)
+    expected = LOSS(uncut(inputs), targets)
+    expected.backward()
+    close(loss, expected.detach())
+    for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+        close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+
+
+def four_stages_of_resnet50() -> list[nn.Module]:
+    """In double precision and small; batch norms use running statistics, which no cut changes."""
+    model = resnet50(num_classes=6).double().eval()
+    blocks = list(resnet_blocks(model))
+    return [nn.Sequential(*blocks[start : start + 5]) for start in range(0, 20, 5)]
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zb-v"])
+def test_resnet50_in_four_stages_with_batch_norms_in_evaluation_mode(schedule):
+    stages = four_stages_of_resnet50()
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    devices = get_devices(num_devices_for(schedule, 4))
+    pipeline = Pipeline(stages, devices, schedule, num_microbatches=2)
+    images, labels = torch.randn(3, 3, 32, 32, dtype=torch.double), torch.arange(3)
+    loss = pipeline.step(images, labels, LOSS)
+    expected = LOSS(uncut(images), labels)
+    expected.backward()
+    close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+        close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["one micro-batch", "many micro-batches"])
+def test_resnet50_in_training_mode_is_equal_for_one_micro_batch_only(mode):
+    stages = [stage.train() for stage in four_stages_of_resnet50()]
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(stages, num_microbatches=1 if mode == "one micro-batch" else 2)
+    images, labels = torch.randn(8, 3, 32, 32, dtype=torch.double), torch.arange(8) % 6
+    difference = pipeline.step(images, labels, LOSS).cpu() - LOSS(uncut(images), labels)
+    if mode == "one micro-batch":
+        assert abs(difference) < 1e-9
+    else:
+        assert abs(difference) > 1e-4  # each batch norm sees its micro-batch only
+
+
+def test_a_stage_that_begins_in_place_says_what_to_do():
+    stages = [nn.Linear(6, 6), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 6))]
+    pipeline = Pipeline(stages, num_microbatches=2)
+    with pytest.raises(RuntimeError, match="in-place operation") as caught:
+        pipeline.step(torch.ones(4, 6), torch.arange(4), LOSS)
+    assert "begins with an operation in place" in caught.value.__notes__[0]
+    assert "inplace=False" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_stage_may_end_in_a_view(schedule):
+    stages = make_stages(3)
+    for stage, following in pairwise(stages):
+        stage.append(nn.Unflatten(1, (2, 3)))
+        following.insert(0, nn.Flatten())
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    assert_trains_as_uncut(Pipeline(stages, schedule=schedule, num_microbatches=2), uncut, 4)
+
+
+def test_gradients_add_up_over_steps_and_frozen_parameters_have_none():
+    stages = make_stages(2)
+    stages[0][0].weight.requires_grad_(False)
+    pipeline = Pipeline(stages, schedule="zb-h1", num_microbatches=2)
+    inputs, targets = make_batch(4)
+    pipeline.step(inputs, targets, LOSS)
+    once = stages[1][0].weight.grad.clone()
+    pipeline.step(inputs, targets, LOSS)
+    close(stages[1][0].weight.grad, 2 * once)
+    assert stages[0][0].weight.grad is None
+
+
+def test_class_weights_need_shares_and_are_right_with_them():
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.double)
+    loss_fn = nn.CrossEntropyLoss(weight=weight)
+    stages = make_stages(2)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    pipeline = Pipeline(stages, num_microbatches=2)
+    inputs, targets = make_batch(5)
+    with pytest.raises(ValueError, match="class weights"):
+        pipeline.step(inputs, targets, loss_fn)
+    assert all(parameter.grad is None for parameter in pipeline.parameters())
+    parts = [weight[piece].sum().item() for piece in targets.split([3, 2])]
+    shares = [part / sum(parts) for part in parts]
+    loss = pipeline.step(inputs, targets, loss_fn, microbatch_shares=shares)
+    close(loss, loss_fn(uncut(inputs), targets).detach())
+
+
+def test_evaluation_before_training_leaves_no_gradients_and_no_graph():
+    pipeline = Pipeline(make_stages(2), num_microbatches=3).eval()
+    output = pipeline(make_batch(7)[0])
+    assert not output.requires_grad
+    assert all(parameter.grad is None for parameter in pipeline.parameters())
+    assert {str(event.action)[1] for event in pipeline.timeline.events} == {"F"}
+
+
+def test_a_device_may_be_named_more_often_than_there_are_cores():
+    stages = make_stages(4)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    assert_trains_as_uncut(Pipeline(stages, ["cpu"] * 4, num_microbatches=2), uncut, 6)
+
+
+# The measured timeline
+
+
+@pytest.mark.parametrize("schedule", ONE_PER_DEVICE)
+def test_the_timeline_has_every_action_in_the_schedule_s_order(schedule):
+    pipeline = Pipeline(make_stages(2), schedule=schedule, num_microbatches=3)
+    pipeline.step(*make_batch(6), LOSS)
+    for device, actions in enumerate(make_schedule(schedule, 2, 2, 3)):
+        mine = [e for e in pipeline.timeline.events if e.device_index == device]
+        assert [event.action for event in mine] == actions
+        assert all(one.end <= other.start for one, other in pairwise(mine))
+
+
+class Nap(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows):
+        time.sleep(self.seconds)
+        return rows * self.scale
+
+
+def test_a_stage_that_sleeps_shows_where_the_simulator_puts_it():
+    naps = [0.05, 0.1]
+    pipeline = Pipeline([Nap(nap) for nap in naps], schedule="gpipe", num_microbatches=3)
+    pipeline.step(torch.ones(3, 1), torch.ones(3, 1), nn.MSELoss())
+    predicted = simulate(gpipe_schedule(2, 3), Costs(naps, 0.0))
+    measured = {event.action: event for event in pipeline.timeline.events}
+    for event in predicted.events:
+        if event.action.kind == "F":
+            assert measured[event.action].start == pytest.approx(event.start, abs=0.04)
+            assert measured[event.action].duration >= 0.99 * event.duration
+
+
+# Failures
+
+
+class Failing(nn.Module):
+    """Raises at its third call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows):
+        self.calls += 1
+        if self.calls == 3:
+            raise KeyError("no such layer")
+        return rows * self.scale
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_stage_that_raises_stops_the_step_and_is_named(schedule):
+    stages = [Nap(0.0), Failing()]
+    pipeline = Pipeline(stages, schedule=schedule, num_microbatches=8)
+    batch = torch.ones(8, 1), torch.ones(8, 1)
+    with pytest.raises(KeyError, match="no such layer") as caught:
+        pipeline.step(*batch, nn.MSELoss())
+    note = caught.value.__notes__[0]
+    assert note == ("raised in device 1, 1F2: stage 1, forward of micro-batch 2, on CPU core 1")
+    assert stages[1].calls == 3
+    assert not any(stage.kept for stage in pipeline._run_stages)  # nothing holds activations
+    assert pipeline.step(*batch, nn.MSELoss()).item() == pytest.approx(0.0)
+
+
+def test_no_action_starts_after_one_has_failed():
+    class Counting(Nap):
+        calls = 0
+
+        def forward(self, rows):
+            self.calls += 1
+            return super().forward(rows)
+
+    def fails(output, target):
+        raise KeyError("no loss")
+
+    stages = [Counting(0.1), Nap(0.0)]
+    pipeline = Pipeline(stages, schedule="gpipe", num_microbatches=8)
+    with pytest.raises(KeyError, match="no loss"):
+        pipeline.step(torch.ones(8, 1), torch.ones(8, 1), fails, reduction="mean")
+    assert stages[0].calls <= 3  # of 8: the second was under way when the first came to its loss
+
+
+def test_a_backward_that_raises_is_named():
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, rows):
+            return rows.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise OSError("lost")
+
+    class Stage(nn.Module):
+        def forward(self, rows):
+            return Broken.apply(rows)
+
+    pipeline = Pipeline([Nap(0.0), Stage()], num_microbatches=2)
+    with pytest.raises(OSError, match="lost") as caught:
+        pipeline.step(torch.ones(2, 1), torch.ones(2, 1), nn.MSELoss())
+    assert "device 1, 1B0: stage 1, backward of micro-batch 0" in caught.value.__notes__[0]
+
+
+def test_an_interrupt_comes_out_and_leaves_the_pipeline_usable():
+    stages = [Nap(0.3), Nap(0.3)]
+    pipeline = Pipeline(stages, num_microbatches=20)
+    timer = threading.Timer(0.5, _thread.interrupt_main)
+    timer.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.step(torch.ones(20, 1), torch.ones(20, 1), nn.MSELoss())
+    assert time.perf_counter() - start < 5
+    for stage in stages:
+        stage.seconds = 0.0
+    pipeline.step(torch.ones(2, 1), torch.ones(2, 1), nn.MSELoss())
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs():
+    shared = nn.Linear(6, 6)
+    two = make_stages(2)
+    for arguments, words in [
+        (([],), "stages is empty"),
+        (([shared, shared],), "stages 0 and 1 share the parameter weight"),
+        ((two, ["cpu"]), "needs 1 stages; got 2"),
+        ((two, None, "2f2b"), "schedule is one of naive, gpipe"),
+        ((make_stages(3), None, "zb-v"), "even number of stages; got 3"),
+        ((two, None, gpipe_schedule(3, 2)), r"has the stages \[0, 1, 2\]; got 2 modules"),
+        ((two, ["cpu"], gpipe_schedule(2, 2)), "for 2 devices; got 1"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            Pipeline(*arguments, num_microbatches=2)
+    with pytest.raises(ValueError, match="exactly one"):
+        Pipeline(two)
+    with pytest.raises(TypeError, match="stage 1 is a builtin"):
+        Pipeline([two[0], torch.relu], num_microbatches=2)
+
+
+def test_a_schedule_of_one_s_own_runs_for_its_number_of_micro_batches_only():
+    own = [[Action(0, "F", 0), Action(0, "F", 1), Action(0, "B", 1), Action(0, "B", 0)]]
+    stages = make_stages(1)
+    uncut = copy.deepcopy(stages[0])
+    pipeline = Pipeline(stages, schedule=own, num_microbatches=2)
+    assert_trains_as_uncut(pipeline, uncut, 4)
+    pipeline = Pipeline(make_stages(1), schedule=own, num_microbatches=3)
+    with pytest.raises(ScheduleError, match=r"1 stages|0F2"):
+        pipeline.step(*make_batch(3), LOSS)
+
+
+def test_an_empty_mini_batch_is_refused():
+    pipeline = Pipeline(make_stages(2), num_microbatches=2)
+    with pytest.raises(ValueError, match="the mini-batch is empty"):
+        pipeline.step(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long), LOSS)
+
+
+def test_no_gradient_is_made_for_the_data():
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows):
+            seen.append(rows.requires_grad)
+            return super().forward(rows)
+
+    pipeline = Pipeline([Spy(6, 6), Spy(6, 6)], schedule="naive", num_microbatches=1)
+    pipeline.step(torch.ones(2, 6), torch.arange(2), LOSS)
+    assert seen == [False, True]
+
+
+def test_autocast_reaches_the_stages():
+    seen = []
+
+    class Spy(nn.Module):
+        def forward(self, rows):
+            seen.append((rows @ rows.T).dtype)
+            return rows
+
+    pipeline = Pipeline([Spy()], num_microbatches=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pipeline(torch.ones(2, 2))
+    assert seen == [torch.bfloat16]

@@ -1,0 +1,314 @@
+"""Masks on a model: torch's own, copied, saved, loaded, removed; bad ones change nothing."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from mpcourse.data_parallel.data_parallel import DataParallel
+from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.pruning import (
+    apply_masks,
+    channel_norms,
+    count_nonzeros,
+    global_masks,
+    layer_masks,
+    load_pruned,
+    magnitude,
+    make_permanent,
+    masks_of,
+    remove_channels,
+    update_masks,
+)
+from mpcourse.splitting.splits import split_sequential
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+IMAGES = torch.randn(5, 1, 28, 28)
+
+
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def pruned(sparsity: float = 0.8, model: nn.Module | None = None) -> nn.Module:
+    model = lenet_300_100() if model is None else model
+    apply_masks(model, global_masks(magnitude(model), sparsity))
+    return model
+
+
+def test_a_masked_model_computes_as_if_its_weights_were_zero():
+    model = conv_net()
+    by_hand, masks = copy.deepcopy(model), global_masks(magnitude(model), 0.8)
+    for name, mask in masks.items():
+        by_hand.get_submodule(name).weight.data.mul_(mask)
+    apply_masks(model, masks)
+    assert torch.equal(model(IMAGES), by_hand(IMAGES))
+    assert prune.is_pruned(model)
+    assert torch.equal(model.fc1.weight_mask.bool(), masks["fc1"])
+    assert masks_of(model).keys() == masks.keys()
+    assert all(torch.equal(mask, masks[name]) for name, mask in masks_of(model).items())
+    kept = sum(nonzeros for nonzeros, _ in count_nonzeros(model).values())
+    assert kept == sum(int(mask.sum()) for mask in masks.values())
+
+
+def test_torch_s_own_pruning_gives_the_same_model():
+    ours, theirs = lenet_300_100(), lenet_300_100()
+    theirs.load_state_dict(ours.state_dict())
+    apply_masks(ours, layer_masks(magnitude(ours), 0.7))
+    for name in ("fc1", "fc2", "fc3"):
+        prune.l1_unstructured(theirs.get_submodule(name), "weight", amount=0.7)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()))
+    assert masks_of(theirs).keys() == masks_of(ours).keys()
+
+
+def test_masks_of_channels_and_of_numbers_are_taken():
+    model = conv_net()
+    apply_masks(model, layer_masks(channel_norms(model, layers=["conv2"]), 0.25))
+    apply_masks(model, {"fc1": torch.ones(100, 576)})
+    assert int((model.conv2.weight.flatten(1).abs().sum(1) == 0).sum()) == 16
+    assert masks_of(model)["fc1"].all()
+
+
+def test_parameters_stay_the_same_objects_so_an_optimizer_goes_on():
+    model = lenet_300_100()
+    weight = model.fc1.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    apply_masks(model, global_masks(magnitude(model), 0.9))
+    assert model.fc1.weight_orig is weight
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(IMAGES).square().sum().backward()
+        assert not weight.grad[~masks_of(model)["fc1"]].any()
+        optimizer.step()
+    assert count_nonzeros(model)["fc1"][0] == int(masks_of(model)["fc1"].sum())
+    make_permanent(model)
+    assert model.fc1.weight is weight
+
+
+def test_torch_s_masked_model_cannot_be_copied_after_a_forward_and_ours_can():
+    theirs = lenet_300_100()
+    prune.l1_unstructured(theirs.fc1, "weight", amount=0.5)
+    theirs(IMAGES)
+    with pytest.raises(RuntimeError, match="support the deepcopy protocol"):
+        copy.deepcopy(theirs)
+    ours = pruned()
+    before = copy.deepcopy(ours)
+    output = ours(IMAGES)
+    after = copy.deepcopy(ours)
+    output.sum().backward()  # the copy took nothing from the graph
+    assert ours.fc1.weight_orig.grad is not None
+    for twin in (before, after, copy.deepcopy(after)):
+        assert torch.equal(twin(IMAGES), output)
+    make_permanent(after)  # the copies are independent
+    assert prune.is_pruned(ours)
+
+
+def test_a_model_whose_forward_failed_can_be_copied():
+    model = pruned()
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 5))
+    assert torch.equal(copy.deepcopy(model)(IMAGES), model(IMAGES))
+
+
+def test_a_permanent_model_is_an_ordinary_one_with_zeros():
+    plain = lenet_300_100()
+    model = pruned(model=copy.deepcopy(plain))
+    output = model(IMAGES)
+    make_permanent(model)
+    assert torch.equal(model(IMAGES), output)
+    assert not prune.is_pruned(model)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in plain.named_parameters()]
+    assert not model.fc1._forward_hooks
+    assert not model.fc1._forward_hooks_always_called
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(copy.deepcopy(plain)(IMAGES), output)
+    apply_masks(model, global_masks(magnitude(model), 0.9))  # and it can be pruned again
+    assert torch.isfinite(model(IMAGES)).all()
+
+
+def test_a_layer_without_a_bias_is_restored_too():
+    model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    apply_masks(model, {"0": torch.tensor([[True, False, True]] * 2)})
+    make_permanent(model)
+    assert list(model.state_dict()) == ["0.weight"]
+    assert model[0].bias is None
+
+
+def test_new_masks_may_bring_weights_back():
+    model = nn.Sequential(nn.Linear(3, 1, bias=False))
+    model[0].weight.data = torch.tensor([[1.0, 2, 3]])
+    apply_masks(model, {"0": torch.tensor([[False, True, True]])})
+    update_masks(model, {"0": torch.tensor([[True, False, True]])})
+    assert model[0].weight.tolist() == [[1, 0, 3]]  # at once, not after the next forward
+    assert model(torch.ones(1, 3)).item() == 4
+
+
+def test_a_masked_model_runs_replicated_and_in_a_pipeline():
+    model = pruned().double()
+    images, targets = IMAGES.double(), torch.tensor([0, 1, 2, 3, 4])
+    devices = get_devices(2)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(nn.functional.cross_entropy(model(images), targets), parameters)
+    parallel = DataParallel(model, devices)
+    torch.testing.assert_close(parallel(images), model(images))
+    pipeline = Pipeline(split_sequential(model, 2), devices, num_microbatches=2)
+    pipeline.step(images, targets, nn.CrossEntropyLoss())
+    torch.testing.assert_close([p.grad for p in parameters], list(expected))
+
+
+# Saving and loading
+
+
+def through_a_file(model: nn.Module) -> dict[str, torch.Tensor]:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def slim(model: nn.Module) -> nn.Module:
+    masks = layer_masks(channel_norms(model, layers=["conv1", "conv2", "fc1"]), 0.5)
+    return remove_channels(model, masks)
+
+
+@pytest.mark.parametrize(
+    ("make", "fresh"),
+    [
+        (pruned, lenet_300_100),
+        (lambda: pruned(model=conv_net(batch_norm=True)), lambda: conv_net(batch_norm=True)),
+        (lambda: slim(conv_net(batch_norm=True)), lambda: conv_net(batch_norm=True)),
+        (lambda: pruned(model=slim(conv_net())), conv_net),
+        (lambda: pruned(model=nn.Linear(784, 5)), lambda: nn.Linear(784, 5)),
+        (lenet_300_100, lenet_300_100),
+    ],
+    ids=["masked", "masked, norms", "slim", "slim and masked", "one layer", "not pruned"],
+)
+def test_a_saved_model_comes_back(make, fresh):
+    model = make().eval()
+    images = IMAGES.flatten(1) if isinstance(model, nn.Linear) else IMAGES
+    loaded = fresh().eval()
+    load_pruned(loaded, through_a_file(model))
+    assert torch.equal(loaded(images), model(images))
+    assert torch.equal(copy.deepcopy(loaded)(images), model(images))
+    assert repr(loaded) == repr(model)
+    assert masks_of(loaded).keys() == masks_of(model).keys()
+    loaded.train()(images).sum().backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+def test_a_loaded_weight_is_up_to_date_before_the_first_forward():
+    model, loaded = pruned(), lenet_300_100()
+    load_pruned(loaded, through_a_file(model))
+    assert torch.equal(loaded.fc1.weight, model.fc1.weight)
+
+
+def without(state: dict, key: str) -> dict:
+    return {name: value for name, value in state.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (lambda: conv_net().state_dict(), "the state is another model's: missing .*fc3"),
+        (lambda: without(pruned().state_dict(), "fc2.bias"), r"missing \['fc2.bias'\], unknown no"),
+        (
+            lambda: {**lenet_300_100().state_dict(), "fc1.bias": torch.zeros(301)},
+            r"fc1.bias of shape \(301,\) does not fit into \(300,\)",
+        ),
+        (
+            lambda: {**pruned().state_dict(), "fc1.weight_mask": torch.ones(3)},
+            "the state has a mask for 'fc1' but no weight of its shape",
+        ),
+        (
+            lambda: {**lenet_300_100().state_dict(), "fc1.weight_mask": torch.ones(300, 784)},
+            "the state has a mask for 'fc1' but no weight of its shape",
+        ),
+        (
+            lambda: {**pruned().state_dict(), "fc1.weight_mask": torch.zeros(300, 784)},
+            "the mask of fc1 prunes all of its 235,200 weights",
+        ),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(state, problem):
+    model = lenet_300_100()
+    before = state_of(model)
+    with pytest.raises(ValueError, match=problem):
+        load_pruned(model, state())
+    torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
+
+
+def test_loading_into_a_masked_model_is_refused():
+    with pytest.raises(ValueError, match="fc1 has a mask: call make_permanent"):
+        load_pruned(pruned(), pruned().state_dict())
+
+
+# Bad masks: each is refused before the first layer has changed
+
+WHOLE = torch.ones(300, 784, dtype=torch.bool)
+BAD_MASKS = [
+    ({"relu1": WHOLE}, "'relu1' is a ReLU, without a weight to prune"),
+    ({"fc7": WHOLE}, "the model has no layer 'fc7'"),
+    ({"fc3": torch.zeros(10, 100)}, "the mask of fc3 prunes all of its 1,000 weights"),
+    ({"fc3": torch.ones(100, 10)}, r"shape \(10, 100\); a mask of shape \(100, 10\) does not fit"),
+    ({"fc3": torch.ones(10)}, r"a mask of shape \(10,\) does not fit"),
+    ({"fc3": torch.full((10, 100), 0.5)}, "the mask of fc3 has values other than 0 and 1"),
+    ({"fc3": torch.full((10, 100), torch.nan)}, "the mask of fc3 has values other than 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("masks", "problem"), BAD_MASKS)
+def test_a_bad_mask_changes_nothing(masks, problem):
+    plain, masked = lenet_300_100(), pruned()
+    for model, function in [(plain, apply_masks), (masked, update_masks)]:
+        before = state_of(model)
+        with pytest.raises(ValueError, match=problem):
+            function(model, {"fc1": WHOLE, **masks})
+        assert list(model.state_dict()) == list(before)
+        torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
+
+
+def test_no_masks_at_all_are_refused():
+    with pytest.raises(ValueError, match="masks is empty"):
+        apply_masks(lenet_300_100(), {})
+
+
+def test_a_layer_that_a_global_mask_empties_is_named():
+    model = lenet_300_100()
+    model.fc2.weight.data *= 1e-6
+    with pytest.raises(ValueError, match="the mask of fc2 prunes all of its 30,000 weights"):
+        pruned(0.9, model)
+    assert not prune.is_pruned(model)
+
+
+def test_a_model_already_pruned_is_refused():
+    model = lenet_300_100()
+    apply_masks(model, {"fc2": torch.ones(100, 300)})
+    before = state_of(model)
+    with pytest.raises(ValueError, match="fc2 is pruned already: use update_masks"):
+        pruned(0.5, model)
+    torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
+    prune.remove(model.fc2, "weight")
+    prune.l1_unstructured(model.fc2, "bias", amount=0.5)  # by torch, and another tensor
+    with pytest.raises(ValueError, match="fc2 is pruned already"):
+        pruned(0.5, model)
+
+
+def test_a_weight_that_two_layers_share_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    with pytest.raises(ValueError, match=r"the weight of 0 is also 2\.weight: two masks for one"):
+        apply_masks(model, {"0": torch.eye(4)})
+    assert not prune.is_pruned(model)
+
+
+def test_masks_that_are_not_there_are_neither_updated_nor_removed():
+    with pytest.raises(ValueError, match="fc1 has no mask to update: call apply_masks first"):
+        update_masks(lenet_300_100(), {"fc1": WHOLE})
+    with pytest.raises(ValueError, match="no masks to make permanent"):
+        make_permanent(lenet_300_100())

@@ -1,0 +1,189 @@
+"""Masks from scores: tables, torch's own choice, and what no mask may do."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import prune
+
+from mpcourse.pruning import (
+    channel_norms,
+    global_masks,
+    gradient,
+    layer_masks,
+    magnitude,
+    n_m_masks,
+    random_scores,
+    snip,
+    sparsity_of,
+)
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+SCORES = {"a": torch.tensor([[1.0, 5.0], [2.0, 6.0]]), "b": torch.tensor([[30.0, 40.0]])}
+
+
+def as_lists(masks):
+    return {name: mask.int().tolist() for name, mask in masks.items()}
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "expected"),
+    [
+        (0, {"a": [[1, 1], [1, 1]], "b": [[1, 1]]}),
+        (0.5, {"a": [[0, 1], [0, 1]], "b": [[0, 1]]}),
+        ({"a": 0.75, "b": 0.0}, {"a": [[0, 0], [0, 1]], "b": [[1, 1]]}),
+        (1.0, {"a": [[0, 0], [0, 0]], "b": [[0, 0]]}),
+    ],
+)
+def test_each_layer_loses_its_own_lowest(sparsity, expected):
+    assert as_lists(layer_masks(SCORES, sparsity)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "expected"),
+    [
+        (0.0, {"a": [[1, 1], [1, 1]], "b": [[1, 1]]}),
+        (0.5, {"a": [[0, 0], [0, 1]], "b": [[1, 1]]}),
+        (4 / 6, {"a": [[0, 0], [0, 0]], "b": [[1, 1]]}),  # one threshold may empty a layer
+    ],
+)
+def test_globally_the_lowest_of_all_go(sparsity, expected):
+    assert as_lists(global_masks(SCORES, sparsity)) == expected
+
+
+def test_of_equal_scores_the_first_go():
+    assert as_lists(layer_masks({"a": torch.ones(5)}, 0.4)) == {"a": [0, 0, 1, 1, 1]}
+
+
+def test_what_was_pruned_stays_pruned_and_counts():
+    scores = {"a": torch.tensor([9.0, 1.0, 8.0, 2.0])}
+    within = {"a": torch.tensor([False, True, True, True])}
+    assert as_lists(layer_masks(scores, 0.5, within)) == {"a": [0, 0, 1, 1]}
+    assert as_lists(global_masks(scores, 0.5, within)) == {"a": [0, 0, 1, 1]}
+    assert as_lists(global_masks(scores, 0.0, within)) == {"a": [0, 1, 1, 1]}
+
+
+@pytest.mark.parametrize("sparsity", [0.1, 0.5, 0.9, 0.995])
+def test_masks_are_those_of_torch(sparsity):
+    model = lenet_300_100()
+    ours = layer_masks(magnitude(model), sparsity)
+    overall = global_masks(magnitude(model), sparsity)
+    each, together = lenet_300_100(), lenet_300_100()
+    for twin in (each, together):
+        twin.load_state_dict(model.state_dict())
+    for name in ours:
+        layer = prune.l1_unstructured(each.get_submodule(name), "weight", amount=sparsity)
+        assert torch.equal(ours[name], layer.weight_mask.bool())
+    pairs = [(together.get_submodule(name), "weight") for name in ours]
+    prune.global_unstructured(pairs, prune.L1Unstructured, amount=sparsity)
+    for name in ours:
+        assert torch.equal(overall[name], together.get_submodule(name).weight_mask.bool())
+
+
+def test_masks_from_gradients_are_those_of_torch_with_the_same_scores():
+    model = lenet_300_100()
+    model(torch.randn(5, 1, 28, 28)).square().sum().backward()
+    for criterion in (gradient, snip):
+        ours, twin = global_masks(criterion(model), 0.8), copy.deepcopy(model)
+        layers = {name: (twin.get_submodule(name), "weight") for name in ours}
+        scores = {layers[name]: score for name, score in criterion(model).items()}
+        kind = prune.L1Unstructured
+        prune.global_unstructured(layers.values(), kind, importance_scores=scores, amount=0.8)
+        for name, (layer, _) in layers.items():
+            assert torch.equal(ours[name], layer.weight_mask.bool())
+
+
+def test_random_masks_prune_as_many_as_torch_s():
+    layer = lenet_300_100().fc2
+    masks = layer_masks(random_scores(nn.Sequential(layer)), 0.3337)
+    theirs = prune.random_unstructured(layer, "weight", amount=0.3337).weight_mask
+    assert int(masks["0"].sum()) == int(theirs.sum()) == 30_000 - 10_011
+
+
+def test_torch_prunes_a_share_of_what_is_left_and_we_a_share_of_all():
+    model = lenet_300_100()
+    scores = magnitude(model)
+    first = layer_masks(scores, 0.5)
+    for _ in range(2):
+        prune.l1_unstructured(model.fc1, "weight", amount=0.5)
+    second = layer_masks(scores, 0.75, within=first)
+    assert torch.equal(second["fc1"], model.fc1.weight_mask.bool())
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20), st.floats(0, 1))
+def test_nothing_pruned_scores_above_what_is_kept(values, sparsity):
+    scores = {"a": torch.tensor(values)}
+    mask = layer_masks(scores, sparsity)["a"]
+    assert int((~mask).sum()) == round(sparsity * len(values))
+    if mask.any() and not mask.all():
+        assert scores["a"][~mask].max() <= scores["a"][mask].min()
+
+
+def test_two_of_every_four_inputs_stay():
+    row = torch.tensor([[4.0, 1.0, 3.0, 2.0, 0.0, 0.0, 9.0, 0.0]])
+    assert as_lists(n_m_masks({"a": row})) == {"a": [[1, 0, 1, 0, 1, 0, 1, 0]]}
+    assert as_lists(n_m_masks({"a": row}, n=1, m=2)) == {"a": [[1, 0, 1, 0, 1, 0, 1, 0]]}
+    assert n_m_masks({"a": row}, n=4, m=4)["a"].all()
+
+
+def test_groups_of_a_convolution_run_over_its_input_channels():
+    weight = conv_net().conv2.weight.detach().abs()
+    mask = n_m_masks({"conv2": weight})["conv2"]
+    groups = mask.reshape(64, 8, 4, 3, 3)
+    assert (groups.sum(dim=2) == 2).all()
+    kept = torch.where(mask, weight, torch.inf).reshape(64, 8, 4, 3, 3).amin(2)
+    gone = torch.where(mask, 0, weight).reshape(64, 8, 4, 3, 3).amax(2)
+    assert (kept >= gone).all()
+
+
+def test_the_sparsity_of_masks_counts_all_layers():
+    masks = {"a": torch.tensor([True, False]), "b": torch.tensor([[True, True], [True, False]])}
+    assert sparsity_of(masks) == pytest.approx(2 / 6)
+
+
+def test_making_masks_changes_nothing():
+    model = conv_net()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    scores = magnitude(model)
+    layer_masks(scores, 0.5, within=global_masks(scores, 0.3))
+    n_m_masks(magnitude(model, ["conv2", "fc1", "fc2"]))
+    layer_masks(channel_norms(model), 0.5)
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    torch.testing.assert_close(scores, magnitude(model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [layer_masks, global_masks])
+@pytest.mark.parametrize("sparsity", [-0.1, 1.01, float("nan"), float("inf"), True, "0.5", None])
+def test_a_sparsity_outside_0_to_1_is_refused(make, sparsity):
+    with pytest.raises(ValueError, match=r"sparsity is a number from 0 to 1; got"):
+        make(SCORES, sparsity)
+
+
+@pytest.mark.parametrize(
+    "make", [n_m_masks, lambda s: layer_masks(s, 0.5), lambda s: global_masks(s, 0.5)]
+)
+def test_nan_scores_and_no_scores_are_refused(make):
+    scores = {"fc1": torch.ones(2, 4), "fc2": torch.ones(2, 4)}
+    scores["fc2"][1, 2] = torch.nan
+    with pytest.raises(ValueError, match="1 of the 8 scores of fc2 are NaN"):
+        make(scores)
+    with pytest.raises(ValueError, match="scores is empty"):
+        make({})
+
+
+def test_names_that_disagree_are_refused():
+    with pytest.raises(ValueError, match=r"sparsity names \['a'\], the scores name \['a', 'b'\]"):
+        layer_masks(SCORES, {"a": 0.5})
+    with pytest.raises(ValueError, match=r"within names \['c'\], the scores name"):
+        global_masks(SCORES, 0.5, within={"c": torch.ones(2)})
+
+
+def test_groups_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="conv1 has 1 inputs, which groups of 4 do not divide"):
+        n_m_masks(magnitude(conv_net()))
+    with pytest.raises(ValueError, match="1 <= n <= m; got n = 5 and m = 4"):
+        n_m_masks(SCORES, n=5)

@@ -1,0 +1,262 @@
+"""Counts worked out by hand, files that can be loaded again, sparse layers equal to dense ones."""
+
+import copy
+import gzip
+import io
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+from torchvision.models import resnet50
+
+from mpcourse.pruning import (
+    SparseLinear,
+    apply_masks,
+    bytes_in_formats,
+    channel_links,
+    channel_norms,
+    global_masks,
+    latencies,
+    layer_masks,
+    load_format,
+    magnitude,
+    make_permanent,
+    multiply_adds,
+    remove_channels,
+    report,
+    report_table,
+    to_sparse,
+)
+from mpcourse.pruning.formats import FORMATS, in_format, pack_bits, to_csr, unpack_bits
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+IMAGE = torch.randn(1, 1, 28, 28)
+
+
+def with_zeros(sparsity: float, model: nn.Module | None = None) -> nn.Module:
+    model = lenet_300_100() if model is None else model
+    apply_masks(model, global_masks(magnitude(model), sparsity))
+    make_permanent(model)
+    return model
+
+
+# Multiply-adds
+
+
+def test_multiply_adds_are_those_worked_out_by_hand():
+    dense = 26 * 26 * 32 * 9 + 24 * 24 * 64 * 32 * 9 + 576 * 100 + 100 * 10
+    assert multiply_adds(conv_net(), IMAGE) == (dense, dense)
+    assert multiply_adds(conv_net(batch_norm=True), IMAGE.expand(3, 1, 28, 28))[0] == 3 * dense
+    assert multiply_adds(lenet_300_100(), IMAGE) == (266_200, 266_200)
+
+
+def test_zeros_do_not_lower_the_count_of_dense_kernels():
+    model = conv_net()
+    model.conv1.weight.data[:16] = 0
+    model.fc1.weight.data[:, :100] = 0
+    dense = multiply_adds(conv_net(), IMAGE)[0]
+    saved = 26 * 26 * 16 * 9 + 100 * 100
+    assert multiply_adds(model, IMAGE) == (dense, dense - saved)
+
+
+def test_removed_channels_do_lower_it():
+    model = conv_net()
+    masks = layer_masks(channel_norms(model, layers=channel_links(model)), 0.5)
+    expected = 26 * 26 * 16 * 9 + 24 * 24 * 32 * 16 * 9 + 288 * 50 + 50 * 10
+    assert multiply_adds(remove_channels(model, masks), IMAGE) == (expected, expected)
+
+
+def test_resnet50_takes_its_known_4_1_billion():
+    dense, useful = multiply_adds(resnet50(), torch.randn(1, 3, 224, 224))
+    assert 4.0e9 < useful <= dense < 4.2e9
+
+
+def test_one_layer_alone_is_counted():
+    assert multiply_adds(nn.Linear(8, 4), torch.randn(3, 8)) == (96, 96)
+
+
+def test_counting_leaves_no_trace():
+    model = conv_net(batch_norm=True).train()
+    model.bn1.eval()
+    before = copy.deepcopy(model.state_dict())
+    report(model, IMAGE)
+    assert (model.training, model.bn1.training, model.bn2.training) == (True, False, True)
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# Reports
+
+
+def test_a_report_counts_parameters_weights_and_non_zeros():
+    model = lenet_300_100()
+    apply_masks(model, layer_masks(magnitude(model), 0.9))
+    found = report(model, IMAGE)
+    assert found.parameters == 266_610
+    assert found.weights == 266_200
+    assert found.nonzeros == found.nonzero_multiply_adds == 26_620
+    assert found.sparsity == pytest.approx(0.9)
+    assert found.multiply_adds == 266_200
+    assert prune.is_pruned(model)
+
+
+def test_the_table_has_a_column_for_each_model():
+    reports = {"dense": report(conv_net(), IMAGE), "zeros": report(with_zeros(0.5), IMAGE)}
+    lines = report_table(reports).splitlines()
+    assert lines[0].split() == ["dense", "zeros"]
+    rows = {line[:22].strip(): line[22:].split() for line in lines[1:]}
+    assert rows["parameters"] == ["77,526", "266,610"]
+    assert rows["non-zero weights"] == ["77,320", "133,100"]
+    assert len({len(line) for line in lines}) == 1
+    assert str(reports["dense"]).splitlines()[0].split() == ["parameters", "77,526"]
+
+
+# Bytes
+
+
+def test_zeros_make_no_dense_file_smaller_and_masks_make_it_larger():
+    dense, zeros, masked = lenet_300_100(), with_zeros(0.9), lenet_300_100()
+    apply_masks(masked, global_masks(magnitude(masked), 0.9))
+    sizes = [bytes_in_formats(model) for model in (dense, zeros, masked)]
+    assert abs(sizes[0]["dense"] - sizes[1]["dense"]) < 100
+    assert sizes[2]["as it is"] > 1.9 * sizes[0]["as it is"]
+    assert abs(sizes[2]["dense"] - sizes[0]["dense"]) < 100
+    assert sizes[1]["gzip"] < 0.3 * sizes[1]["dense"]
+    assert list(sizes[0]) == ["as it is", *FORMATS]
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "name", "pays"),
+    [
+        (0.4, "CSR", False),
+        (0.6, "CSR", True),
+        (0.7, "COO", False),
+        (0.9, "COO", True),
+        (0.0, "bit mask", False),
+        (0.1, "bit mask", True),
+    ],
+)
+def test_each_sparse_format_pays_from_its_own_sparsity_on(sparsity, name, pays):
+    model = with_zeros(sparsity)
+    assert (len(in_format(model, name)) < len(in_format(model, "dense"))) == pays
+
+
+@pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_file_holds_the_whole_model(make, name):
+    model = with_zeros(0.8, make())
+    content = in_format(model, name)
+    if name == "gzip":
+        content = gzip.decompress(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch remarks on sparse tensors in files
+        state = torch.load(io.BytesIO(content), weights_only=True)
+    for key, value in model.state_dict().items():
+        found = state[key]
+        if isinstance(found, dict):
+            found = unpack_bits(found)
+        elif found.layout != torch.strided:
+            found = found.to_dense()
+        assert torch.equal(found.reshape(value.shape), value), key
+
+
+@pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_file_loads_into_a_fresh_model(make, name):
+    model, fresh = with_zeros(0.8, make()), make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_format(fresh, in_format(model, name))
+    torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+
+
+def test_a_file_of_another_model_is_refused_and_changes_nothing():
+    model, content = lenet_300_100(), in_format(conv_net(), "CSR")
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"the file is another model's: it has conv1\.weight"):
+        load_format(model, content)
+    smaller = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"0\.weight has 16 values, not 20"):
+        load_format(nn.Sequential(nn.Linear(5, 4)), in_format(smaller, "bit mask"))
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_a_file_loads_into_no_masked_model():
+    model = lenet_300_100()
+    content = in_format(model, "dense")
+    apply_masks(model, global_masks(magnitude(model), 0.5))
+    with pytest.raises(ValueError, match="make_permanent"):
+        load_format(model, content)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 8), (7,), (2, 3, 3)])
+def test_packed_bits_come_back(shape):
+    weight = torch.randn(shape) * (torch.rand(shape) > 0.6)
+    packed = pack_bits(weight)
+    assert packed["bits"].dtype == torch.uint8
+    assert len(packed["bits"]) == -(-weight.numel() // 8)
+    assert len(packed["values"]) == int(weight.count_nonzero())
+    assert torch.equal(unpack_bits(packed), weight)
+
+
+def test_the_first_bit_is_the_first_weight():
+    assert pack_bits(torch.tensor([1.0, 0, 0, 2, 0, 0, 0, 0, 3]))["bits"].tolist() == [9, 1]
+
+
+def test_another_format_is_refused():
+    with pytest.raises(ValueError, match="formats are dense, gzip, COO, CSR, bit mask; got 'zip'"):
+        in_format(lenet_300_100(), "zip")
+
+
+# Sparse layers and latencies
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(4, 6), (2, 3, 6), (6,), (0, 6)])
+def test_a_sparse_layer_computes_what_the_dense_one_does(bias, shape):
+    layer = nn.Linear(6, 5, bias=bias)
+    layer.weight.data[layer.weight.abs() < 0.2] = 0
+    rows = torch.randn(shape)
+    torch.testing.assert_close(SparseLinear(layer)(rows), layer(rows))
+
+
+def test_a_sparse_model_computes_what_the_dense_one_does():
+    for model in (with_zeros(0.9), with_zeros(0.9, conv_net())):
+        sparse = to_sparse(model)
+        torch.testing.assert_close(sparse(IMAGE), model(IMAGE), rtol=1e-4, atol=1e-5)
+        assert isinstance(sparse.fc1, SparseLinear)
+        assert isinstance(model.fc1, nn.Linear)
+    masked = lenet_300_100()
+    apply_masks(masked, global_masks(magnitude(masked), 0.9))
+    torch.testing.assert_close(to_sparse(masked)(IMAGE), masked(IMAGE))
+    assert isinstance(to_sparse(nn.Linear(2, 2)), SparseLinear)
+
+
+def test_sparse_positions_are_32_bits_and_nothing_is_said():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        matrix = to_csr(torch.eye(3))
+    assert matrix.col_indices().dtype == matrix.crow_indices().dtype == torch.int32
+
+
+def test_a_model_without_linear_layers_is_not_made_sparse():
+    with pytest.raises(ValueError, match="Sequential has no Linear layer to make sparse"):
+        to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)))
+
+
+def test_latencies_are_of_forwards_in_evaluation_mode_without_gradients():
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            seen.append((self.training, torch.is_grad_enabled()))
+            return super().forward(rows)
+
+    models = {"one": Spy(3, 3), "two": Spy(3, 3).eval()}
+    times = latencies(models, torch.randn(2, 3), warmup=1, repeats=2)
+    assert seen == [(False, False)] * 6
+    assert models["one"].training
+    assert list(times) == ["one", "two"]
+    assert all(timing.repeats == 2 and timing.median_s > 0 for timing in times.values())

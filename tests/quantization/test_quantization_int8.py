@@ -1,0 +1,291 @@
+"""int8 layers: exact products, models that come back from files, errors before any change."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.pruning import apply_masks, count_nonzeros, global_masks, magnitude, masks_of
+from mpcourse.pruning.formats import saved
+from mpcourse.quantization import (
+    QuantizedLinear,
+    calibrate,
+    int8_matmul,
+    load_int8,
+    quantize_tensor,
+    to_int8,
+)
+from mpcourse.quantization import product as product_module
+from mpcourse.training.loop import evaluate
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+IMAGES = torch.randn(16, 1, 28, 28)
+
+
+def random_int8(*shape: int) -> torch.Tensor:
+    return torch.randint(-128, 128, shape, dtype=torch.int8)
+
+
+def reloaded(model: nn.Module) -> dict[str, torch.Tensor]:
+    return torch.load(io.BytesIO(saved(model.state_dict())), weights_only=True)
+
+
+def pruned_net() -> nn.Module:
+    model = lenet_300_100()
+    apply_masks(model, global_masks(magnitude(model), 0.9))
+    return model
+
+
+SHAPES = [(1, 784, 300), (17, 100, 10), (64, 3, 5), (0, 8, 8), (5, 1, 1), (2, 4096, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_product_is_that_of_int64(shape: tuple[int, int, int]):
+    m, k, n = shape
+    a, b = random_int8(m, k), random_int8(n, k).t()
+    assert int8_matmul(a, b).dtype == torch.int32
+    assert torch.equal(int8_matmul(a, b).long(), a.long() @ b.long())
+    extreme = torch.full((m, k), -128, dtype=torch.int8)
+    assert torch.equal(int8_matmul(extreme, b).long(), extreme.long() @ b.long())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_zeros_that_gpus_need_change_nothing(shape: tuple[int, int, int], monkeypatch):
+    m, k, n = shape
+    a, b, seen = random_int8(m, k), random_int8(k, n), []
+
+    def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        seen.append((*left.shape, right.shape[1]))
+        return left.int() @ right.int()
+
+    monkeypatch.setattr(torch, "_int_mm", multiply)
+    assert torch.equal(product_module._padded_matmul(a, b).long(), a.long() @ b.long())
+    [(rows, inner, columns)] = seen
+    assert rows > 16
+    assert inner % 8 == columns % 8 == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+def test_a_gpu_gives_the_same_product(shape: tuple[int, int, int]):
+    a, b = random_int8(*shape[:2]), random_int8(*shape[:0:-1]).t()
+    found = int8_matmul(a.cuda(), b.cuda()).cpu()
+    assert torch.equal(found, int8_matmul(a, b))
+
+
+def test_int8_at_int8_wraps_round_and_ours_does_not():
+    a = torch.full((1, 4), 100, dtype=torch.int8)
+    assert (a @ a.t()).item() == 40_000 % 256  # a snippet that posts spread
+    assert int8_matmul(a, a.t()).item() == 40_000
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "message"),
+    [
+        (torch.ones(2, 2), random_int8(2, 2), TypeError, "both .* int8; got torch.float32 and"),
+        (random_int8(2, 3), random_int8(2, 3), ValueError, r"multiply; got \(2, 3\) and \(2, 3\)"),
+        (random_int8(3), random_int8(3, 1), ValueError, r"got \(3,\)"),
+        (random_int8(1, 131_072), random_int8(131_072, 1), ValueError, "sums of 131,071 products"),
+    ],
+)
+def test_what_cannot_be_multiplied_is_named(a, b, error, message):
+    with pytest.raises(error, match=message):
+        int8_matmul(a, b)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_the_layer_computes_what_its_integers_mean(static: bool, bias: bool, per_channel: bool):
+    """The oracle: the same layer in float64, on dequantized inputs and weights."""
+    layer, rows = nn.Linear(50, 7, bias=bias), torch.rand(9, 50) * 3 - 1
+    ranges = calibrate(layer, [rows]) if static else None
+    quantized = to_int8(layer, ranges, per_channel=per_channel)
+    scale, zero_point = quantized.input_qparams(rows)
+    integers = ((rows / scale).round() + zero_point).clamp(-128, 127)
+    inputs = (integers - zero_point).double() * scale
+    weight = quantized.weight.double() * quantized.weight_scale[:, None].double()
+    expected = inputs @ weight.t() + (layer.bias.double() if bias else 0)
+    torch.testing.assert_close(quantized(rows).double(), expected, rtol=1e-5, atol=1e-5)
+    assert (quantized(rows) - layer(rows)).abs().max() < 0.05
+    assert len(set(quantized.weight_scale.tolist())) == (7 if per_channel else 1)
+
+
+def test_it_really_multiplies_in_int8(monkeypatch):
+    dtypes = []
+    real = torch._int_mm
+
+    def spy(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        dtypes.append((a.dtype, b.dtype))
+        return real(a, b)
+
+    model = to_int8(lenet_300_100())
+    monkeypatch.setattr(torch, "_int_mm", spy)
+    monkeypatch.setattr(nn.functional, "linear", None)
+    model(IMAGES)
+    assert dtypes == [(torch.int8, torch.int8)] * 3
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_a_row_does_not_depend_on_the_others(static: bool):
+    model = lenet_300_100()
+    quantized = to_int8(model, calibrate(model, [IMAGES]) if static else None)
+    torch.testing.assert_close(
+        torch.cat([quantized(image[None]) for image in IMAGES]), quantized(IMAGES)
+    )
+
+
+def test_shapes_and_floats_of_the_inputs_come_back():
+    layer = to_int8(nn.Linear(4, 3))
+    for shape in [(4,), (0, 4), (2, 4), (2, 5, 4)]:
+        assert layer(torch.randn(shape)).shape == (*shape[:-1], 3)
+    assert layer(torch.randn(2, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert layer(torch.randn(2, 4).double()).dtype == torch.float64
+    assert not layer(torch.randn(2, 4, requires_grad=True)).requires_grad
+    assert list(layer.parameters()) == []
+    assert layer(torch.tensor([[torch.nan] * 4])).isnan().all()
+    assert layer(torch.zeros(1, 4)).tolist() == [layer.bias.tolist()]
+    with pytest.raises(ValueError, match=r"got \(2, 5\) and \(4, 3\)"):
+        layer(torch.randn(2, 5))
+
+
+def test_the_weights_are_a_quarter_and_pruned_ones_stay_zero():
+    model = pruned_net()
+    before = count_nonzeros(model)
+    quantized = to_int8(model, calibrate(model, [IMAGES]))
+    layers = {name: quantized.get_submodule(name).weight for name in before}
+    assert all(weight.dtype == torch.int8 for weight in layers.values())
+    for name, weight in layers.items():
+        assert weight[masks_of(model)[name].logical_not()].count_nonzero() == 0
+    plain = len(saved(lenet_300_100().state_dict()))
+    assert plain / len(saved(quantized.state_dict())) > 3.8  # scales, sums and biases are added
+    assert sum(w.nbytes for w in layers.values()) * 4 == 4 * 266_200
+    assert masks_of(model).keys() == before.keys()  # the model itself is as before
+    assert isinstance(model.fc1, nn.Linear)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("make", [lenet_300_100, conv_net, lambda: conv_net(batch_norm=True)])
+def test_saving_loading_and_copying_give_the_same_outputs(make, static: bool):
+    model = make().eval()
+    quantized = to_int8(model, calibrate(model, [IMAGES]) if static else None)
+    expected = quantized(IMAGES)
+    fresh = make().eval()
+    before = copy.deepcopy(fresh.state_dict())
+    loaded = load_int8(fresh, reloaded(quantized))
+    for twin in (loaded, copy.deepcopy(quantized), copy.deepcopy(loaded)):
+        assert torch.equal(twin(IMAGES), expected)
+    assert all(torch.equal(value, before[key]) for key, value in fresh.state_dict().items())
+    assert not isinstance(fresh.fc1, QuantizedLinear)
+    assert loaded.training is False
+
+
+def test_a_single_layer_and_a_layer_in_two_places_come_back():
+    layer = nn.Linear(5, 5)
+    rows = torch.randn(3, 5)
+    alone = to_int8(layer)
+    assert torch.equal(load_int8(nn.Linear(5, 5), reloaded(alone))(rows), alone(rows))
+    twice = to_int8(nn.Sequential(layer, nn.ReLU(), layer))
+    assert twice[0] is twice[2]
+    other = nn.Linear(5, 5)
+    loaded = load_int8(nn.Sequential(other, nn.ReLU(), other), reloaded(twice))
+    assert torch.equal(loaded(rows), twice(rows))
+
+
+class OnMeta(nn.Module):
+    """A net without parameters that notes where its inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = to_int8(nn.Linear(4, 3)).to("meta"), []
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.seen.append(rows.device.type)
+        return torch.zeros(len(rows), 3)
+
+
+def test_evaluation_brings_the_inputs_to_a_net_without_parameters():
+    model = OnMeta()
+    result = evaluate(model, [(torch.ones(2, 4), torch.tensor([0, 1]))], nn.CrossEntropyLoss())
+    assert model.seen == ["meta"]
+    assert result.accuracy == 0.5
+
+
+def test_what_reads_a_linear_s_weight_itself_is_left_alone():
+    attention = nn.MultiheadAttention(8, 2)  # its out_proj is a subclass of Linear
+    model = nn.ModuleDict({"attention": attention, "head": nn.Linear(8, 2)})
+    quantized = to_int8(model)
+    rows = torch.randn(4, 1, 8)
+    quantized["attention"](rows, rows, rows)
+    assert isinstance(quantized["head"], QuantizedLinear)
+
+
+def test_calibration_sees_all_batches_and_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(), nn.Linear(2, 1))
+    model[1].eval()
+    batches = [torch.tensor([[-3.0, 1.0]]), (torch.tensor([[0.0, 7.0]]), torch.tensor([1]))]
+    ranges = calibrate(model, batches)
+    assert ranges["0"] == (-3.0, 7.0)
+    assert ranges["3"][0] >= 0  # after a ReLU, without dropout
+    assert [layer.training for layer in model] == [True, False, True, True]
+    assert not any(layer._forward_pre_hooks for layer in model)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        calibrate(model, [torch.full((1, 2), torch.nan)])
+    assert not any(layer._forward_pre_hooks for layer in model)
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.used(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: to_int8(nn.ReLU()), "nothing to prune|no Linear layer"),
+        (lambda: to_int8(conv_net(), {"fc1": (0, 1)}), r"ranges has \['fc1'\], .*'fc1', 'fc2'"),
+        (lambda: to_int8(nn.Linear(2, 1), {"": (1.0, 0.0)}), r"smaller one first; got \(1.0, 0.0"),
+        (lambda: to_int8(nn.Linear(2, 1), {"": (0.0, torch.inf)}), "two finite numbers"),
+        (lambda: to_int8(nn.Linear(2, 1), bits=16), "bits is 2 to 8"),
+        (lambda: calibrate(nn.Linear(2, 1), []), "no batch has reached"),
+        (lambda: calibrate(Half(), [torch.ones(1, 2)]), "no batch has reached unused"),
+        (lambda: calibrate(nn.Conv2d(1, 1, 1), [IMAGES]), "Conv2d has no Linear layer"),
+        (lambda: QuantizedLinear(quantize_tensor(torch.ones(1, 65_537))), "at most 65,536 inputs"),
+        (
+            lambda: QuantizedLinear(quantize_tensor(torch.ones(1, 2), symmetric=False)),
+            "zero_point is 0",
+        ),
+    ],
+)
+def test_what_cannot_be_quantized_is_named(call, message: str):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_weights_that_are_nan_are_refused():
+    model = nn.Linear(2, 2)
+    model.weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        to_int8(model)
+
+
+def test_a_wrong_state_is_refused_and_changes_nothing():
+    state = to_int8(lenet_300_100()).state_dict()
+    model = lenet_300_100()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="no int8 layer: no name in it ends in weight_scale"):
+        load_int8(model, model.state_dict())
+    with pytest.raises(ValueError, match=r"int8 layers \['fc3'\], .* \['fc1', 'fc2'\]"):
+        load_int8(conv_net(), state)
+    with pytest.raises(ValueError, match=r"(?s)another model: .*fc2"):
+        load_int8(model, {**state, "fc2.weight": torch.zeros(3, 3, dtype=torch.int8)})
+    with pytest.raises(ValueError, match="Missing key"):
+        load_int8(model, {key: value for key, value in state.items() if key != "fc1.bias"})
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert isinstance(model.fc1, nn.Linear)

@@ -1,0 +1,125 @@
+"""torchao and the old torch.ao: the same answers to within a step; absence is a sentence."""
+
+import copy
+import io
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.pruning import apply_masks, global_masks, magnitude
+from mpcourse.pruning.formats import saved
+from mpcourse.quantization import (
+    TorchaoMissing,
+    load_by_torchao,
+    to_int8,
+    to_int8_by_torch_ao,
+    to_int8_by_torchao,
+    torchao_version,
+)
+from mpcourse.training.nets import lenet_300_100
+
+IMAGES = torch.randn(16, 1, 28, 28)
+
+needs_torchao = pytest.mark.skipif(
+    torchao_version() is None, reason="no torchao that goes with this torch"
+)
+
+
+def pruned_net() -> nn.Module:
+    model = lenet_300_100().eval()
+    apply_masks(model, global_masks(magnitude(model), 0.9))
+    return model
+
+
+@needs_torchao
+@pytest.mark.parametrize("weight_only", [True, False])
+def test_torchao_s_model_is_as_small_and_as_near_as_ours(weight_only: bool, capfd, recwarn):
+    model = pruned_net()
+    expected = model(IMAGES)
+    theirs = to_int8_by_torchao(model, weight_only=weight_only)
+    assert (theirs(IMAGES) - expected).abs().max() < 0.03 * expected.abs().max()
+    assert len(saved(theirs.state_dict())) < 1.05 * len(saved(to_int8(model).state_dict()))
+    assert torch.equal(model(IMAGES), expected)
+    assert capfd.readouterr().err == ""
+    assert [str(each.message) for each in recwarn] == []
+
+
+@needs_torchao
+def test_torchao_s_weights_are_ours():
+    model = lenet_300_100()
+    theirs, ours = to_int8_by_torchao(model, weight_only=True), to_int8(model)
+    scale = ours.fc1.weight_scale[:, None]
+    mean = theirs.fc1.weight.dequantize()
+    assert (mean - model.fc1.weight).abs().max() <= 0.501 * scale.max()
+    assert ((mean - ours.fc1.weight * scale).abs() <= 1.01 * scale).all()
+
+
+@needs_torchao
+@pytest.mark.parametrize("weight_only", [True, False])
+def test_torchao_s_model_comes_back_from_a_file_and_as_a_copy(weight_only: bool):
+    theirs = to_int8_by_torchao(pruned_net(), weight_only=weight_only)
+    state = torch.load(io.BytesIO(saved(theirs.state_dict())), weights_only=True)
+    loaded = load_by_torchao(lenet_300_100().eval(), state)
+    for twin in (loaded, copy.deepcopy(theirs)):
+        assert torch.equal(twin(IMAGES), theirs(IMAGES))
+
+
+def test_where_torchao_is_absent_a_sentence_says_how_to_get_it(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchao"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.setattr(sys, "meta_path", [])
+    assert torchao_version() is None
+    with pytest.raises(TorchaoMissing, match=r"torchao is not installed; .* pip install .torchao>"):
+        to_int8_by_torchao(lenet_300_100())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("cannot import name 'X'"), AttributeError("torch has no X"), OSError("so")],
+)
+def test_a_torchao_for_another_torch_is_named(monkeypatch, error: Exception):
+    def fail(name: str) -> types.ModuleType:
+        raise error
+
+    monkeypatch.setattr("mpcourse.quantization.library.importlib.import_module", fail)
+    with pytest.raises(TorchaoMissing, match=f"does not go with torch .*{error}.*pip install"):
+        to_int8_by_torchao(lenet_300_100())
+
+
+def test_a_model_without_linear_layers_is_refused_by_all():
+    for quantize in (to_int8_by_torchao, to_int8_by_torch_ao):
+        with pytest.raises(ValueError, match="Conv2d has no Linear layer"):
+            quantize(nn.Conv2d(1, 1, 1))
+
+
+needs_kernels = pytest.mark.skipif(
+    torch.backends.quantized.engine == "none", reason="this torch has no kernels for torch.ao"
+)
+
+
+@needs_kernels
+def test_the_old_api_warns_and_gives_an_answer_as_near():
+    model = pruned_net()
+    expected = model(IMAGES)
+    theirs, said = to_int8_by_torch_ao(model)
+    assert said[0].startswith("DeprecationWarning: torch.ao.quantization is deprecated")
+    assert len(said) == len(set(said))
+    assert (theirs(IMAGES) - expected).abs().max() < 0.05 * expected.abs().max()
+    assert torch.equal(model(IMAGES), expected)
+    assert torch.equal(copy.deepcopy(theirs)(IMAGES), theirs(IMAGES))
+
+
+def test_the_old_api_says_what_it_lacks(monkeypatch):
+    with pytest.raises(ValueError, match=r"for the CPU only; the model is on \['meta'\]"):
+        to_int8_by_torch_ao(lenet_300_100().to("meta"))
+    monkeypatch.setattr(
+        "mpcourse.quantization.legacy.torch.backends.quantized",
+        types.SimpleNamespace(engine="none"),
+    )
+    with pytest.raises(ValueError, match="built without kernels"):
+        to_int8_by_torch_ao(lenet_300_100())

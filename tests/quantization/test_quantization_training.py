@@ -1,0 +1,130 @@
+"""Quantization-aware training: rounds as int8 will, passes gradients on, keeps a net's zeros."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.pruning import apply_masks, global_masks, magnitude, masks_of
+from mpcourse.pruning.formats import saved
+from mpcourse.quantization import (
+    choose_qparams,
+    dequantize,
+    fake_quantize,
+    integer_range,
+    prepare_qat,
+    quantize,
+    round_straight_through,
+    to_int8,
+)
+from mpcourse.training.nets import lenet_300_100
+
+IMAGES, LABELS = torch.randn(32, 1, 28, 28), torch.arange(32) % 10
+LOSS = nn.CrossEntropyLoss()
+
+
+def trained(model: nn.Module, steps: int = 3) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        LOSS(model(IMAGES), LABELS).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_rounding_passes_the_gradient_on_unchanged():
+    values = torch.tensor([-1.6, -0.5, 0.3, 0.5, 1.5, 7.49], requires_grad=True)
+    rounded = round_straight_through(values)
+    assert rounded.tolist() == [-2, 0, 0, 0, 2, 7]
+    (rounded * torch.arange(6)).sum().backward()
+    assert values.grad.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("bits", "symmetric"), [(8, False), (4, True), (2, False)])
+def test_values_are_those_of_quantize_and_gradients_those_of_torch(bits: int, symmetric: bool):
+    values = torch.randn(400).mul(2).requires_grad_()  # some are clipped
+    options = {"bits": bits, "symmetric": symmetric}
+    scale, zero_point = choose_qparams(torch.tensor(-1.0), torch.tensor(2.0), **options)
+    ours = fake_quantize(values, scale, zero_point, **options)
+    integers = quantize(values.detach(), scale, zero_point, **options)
+    assert torch.equal(ours, dequantize(integers, scale, zero_point))
+    [our_gradient] = torch.autograd.grad(ours.square().sum(), values)
+    theirs = torch.fake_quantize_per_tensor_affine(
+        values, scale.item(), zero_point.item(), *integer_range(**options)
+    )
+    [their_gradient] = torch.autograd.grad(theirs.square().sum(), values)
+    torch.testing.assert_close(our_gradient, their_gradient)
+    beyond = (values < -2.5) | (values > 3)
+    assert beyond.any()
+    assert not our_gradient[beyond].any()
+
+
+@pytest.mark.parametrize("bits", [8, 3])
+def test_the_int8_model_computes_what_training_has_seen(bits: int):
+    """A sum in another order can move a value over the edge of a step: one step is allowed."""
+    ready = trained(prepare_qat(lenet_300_100(), bits=bits))
+    quantized = to_int8(ready)
+    largest = (2 ** (bits - 1)) - 1
+    assert quantized.fc1.weight.abs().max() == largest
+    difference = (quantized(IMAGES) - ready(IMAGES)).abs().max()
+    step = quantized.fc3.input_scale * ready.fc3.weight.abs().max()
+    assert difference < 4 * step
+    first, inputs = ready.fc1, IMAGES.flatten(1)
+    torch.testing.assert_close(quantized.fc1(inputs), first(inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_learn_through_the_rounding():
+    model = lenet_300_100()
+    ready = prepare_qat(model, bits=2)
+    before = LOSS(ready.train()(IMAGES), LABELS).item()
+    after = LOSS(trained(ready, steps=20)(IMAGES), LABELS).item()
+    assert after < before / 2
+    assert not torch.equal(ready.fc1.weight, model.fc1.weight)
+    assert type(model.fc1) is nn.Linear
+
+
+def test_ranges_move_in_training_only():
+    ready = prepare_qat(nn.Sequential(nn.Linear(2, 2)))
+    rows = torch.tensor([[-1.0, 3.0]])
+    ready.train()(rows)
+    assert [limit.item() for limit in ready[0].input_range()] == [-1, 3]  # the first is taken whole
+    ready(rows * 2)
+    expected = pytest.approx([-1.1, 3.3])
+    assert [limit.item() for limit in ready[0].input_range()] == expected
+    ready.eval()(rows * 100)
+    assert [limit.item() for limit in ready[0].input_range()] == expected
+
+
+def test_the_zeros_of_a_pruned_net_stay():
+    model = lenet_300_100()
+    apply_masks(model, global_masks(magnitude(model), 0.9))
+    ready = trained(prepare_qat(model, bits=4))
+    quantized = to_int8(ready)
+    for name, mask in masks_of(model).items():
+        assert torch.equal(masks_of(ready)[name], mask)
+        assert not quantized.get_submodule(name).weight[~mask].any()
+    assert masks_of(ready).keys() == masks_of(model).keys()
+
+
+def test_a_net_in_training_can_be_saved_loaded_and_copied():
+    ready = trained(prepare_qat(lenet_300_100(), bits=4))
+    state = torch.load(io.BytesIO(saved(ready.state_dict())), weights_only=True)
+    fresh = prepare_qat(lenet_300_100(), bits=4).eval()
+    fresh.load_state_dict(state)
+    for twin in (fresh, copy.deepcopy(ready)):
+        assert torch.equal(twin(IMAGES), ready(IMAGES))
+        assert torch.equal(to_int8(twin)(IMAGES), to_int8(ready)(IMAGES))
+
+
+def test_what_was_not_trained_and_what_has_no_layer_is_named():
+    ready = prepare_qat(lenet_300_100())
+    for use in (lambda: ready.eval()(IMAGES), lambda: to_int8(ready)):
+        with pytest.raises(RuntimeError, match="show it a batch in training mode"):
+            use()
+    with pytest.raises(ValueError, match="bits is 2 to 8"):
+        prepare_qat(lenet_300_100(), bits=1)
+    with pytest.raises(ValueError, match="no Linear layer"):
+        prepare_qat(nn.Conv2d(1, 1, 1))

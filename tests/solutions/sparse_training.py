@@ -1,0 +1,55 @@
+"""Solutions: the cubic schedule, a proximal step, kept zeros, a unit that leaves."""
+
+import torch
+from torch import nn
+
+
+def my_cubic(step, begin, end, initial, final):
+    """Find the share of the time that is left, between 0 and 1, and cube it.
+
+    At `begin` all of it is left and the sparsity is `initial`; at `end` nothing is, and it is
+    `final`. Holding the step between the two keeps the schedule flat before and after; without it
+    the cube runs on below `initial` and above `final`.
+    """
+    held = min(max(step, begin), end)
+    left = (end - held) / (end - begin)
+    return final + (initial - final) * left**3
+
+
+def my_proximal(weight, threshold):
+    """Shrink the size of each weight by the threshold, not below zero, and give the sign back.
+
+    A step along the sign would carry a small weight over zero to the other side. The clamp is what
+    stops it, and so it is the clamp that makes zeros.
+    """
+    return weight.sign() * (weight.abs() - threshold).clamp(min=0)
+
+
+def my_keep(optimizer, weight, mask):
+    """Zero the pruned weights, and every memory of them that has a value for each weight.
+
+    Zeroing the weight alone lasts until the next step, which moves it by what is remembered. Adam
+    also keeps a count of steps, a tensor without dimensions: it belongs to all weights and stays.
+    """
+    with torch.no_grad():
+        weight.mul_(mask)
+        for value in optimizer.state.get(weight, {}).values():
+            if isinstance(value, torch.Tensor) and value.shape == mask.shape:
+                value.mul_(mask)
+
+
+def my_remove(first, second, unit):
+    """Take the unit's row out of the first layer and its column out of the second.
+
+    With no weights coming in, the unit writes `relu(bias)` for every input: a constant. Added to
+    the second layer's bias by way of the column that goes, it is not lost, and the outputs stay.
+    """
+    kept = [index for index in range(first.out_features) if index != unit]
+    smaller = nn.Linear(first.in_features, len(kept)).to(first.weight)
+    reader = nn.Linear(len(kept), second.out_features).to(second.weight)
+    with torch.no_grad():
+        smaller.weight.copy_(first.weight[kept])
+        smaller.bias.copy_(first.bias[kept])
+        reader.weight.copy_(second.weight[:, kept])
+        reader.bias.copy_(second.bias + second.weight[:, unit] * first.bias[unit].relu())
+    return smaller, reader

@@ -1,0 +1,540 @@
+"""Schedules, L1, kept zeros, tickets, regrowth: hand-worked examples and closed forms."""
+
+import copy
+import itertools
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from mpcourse.devices.devices import get_devices
+from mpcourse.pruning import (
+    apply_masks,
+    count_nonzeros,
+    global_masks,
+    gradient,
+    latencies,
+    layer_masks,
+    magnitude,
+    make_permanent,
+    masks_of,
+    random_scores,
+    remove_channels,
+    report,
+    snip,
+    sparsity_of,
+    to_sparse,
+    zero_channels,
+)
+from mpcourse.sparse_training import (
+    GradualPruner,
+    KeepMasks,
+    ProximalL1,
+    Regrowth,
+    cosine_share,
+    count_returned,
+    cubic_sparsity,
+    drop_and_grow,
+    l1_penalty,
+    mask_gradients,
+    proximal_step,
+    redraw,
+    rewind,
+    shuffle_masks,
+    snapshot,
+    soft_threshold,
+    zero_pruned,
+)
+from mpcourse.training.loop import train_epoch
+from mpcourse.training.nets import conv_net, lenet_300_100
+
+BATCHES = [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(6)]
+OPTIMIZERS = {
+    "SGD": partial(torch.optim.SGD, lr=0.1),
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "decay": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "Adam": partial(torch.optim.Adam, lr=0.01),
+    "AdamW": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+}
+
+
+def small_net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int = 1) -> None:
+    for _ in range(epochs):
+        train_epoch(model, BATCHES, optimizer, nn.CrossEntropyLoss())
+
+
+def sparsity(model: nn.Module) -> float:
+    counts = count_nonzeros(model).values()
+    return 1 - sum(kept for kept, _ in counts) / sum(count for _, count in counts)
+
+
+# The cubic schedule
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0, 0.0),
+        (10, 0.0),
+        (15, 0.8 * (1 - 0.75**3)),
+        (20, 0.8 * 7 / 8),
+        (30, 0.8),
+        (1000, 0.8),
+    ],
+)
+def test_the_cubic_schedule_of_a_table(step, expected):
+    assert cubic_sparsity(step, final=0.8, begin=10, end=30) == pytest.approx(expected)
+
+
+def test_the_cubic_schedule_starts_where_it_is_told_and_only_rises():
+    values = [cubic_sparsity(t, initial=0.2, final=0.9, end=50) for t in range(60)]
+    assert values[0] == pytest.approx(0.2)
+    assert values[50] == values[-1] == 0.9
+    assert values == sorted(values)
+    steps = [after - before for before, after in itertools.pairwise(values[:51])]
+    assert steps == sorted(steps, reverse=True)  # slower and slower
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"final": 1.2, "end": 5}, "final is a number from 0 to 1; got 1.2"),
+        ({"final": 0.5, "end": 5, "initial": -0.1}, "initial is a number from 0 to 1; got -0.1"),
+        ({"final": 0.5, "end": 5, "initial": 0.6}, "initial <= final and 0 <= begin < end"),
+        ({"final": 0.5, "end": 5, "begin": 5}, "got initial 0.0, final 0.5, begin 5, end 5"),
+        ({"final": float("nan"), "end": 5}, "final is a number"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(arguments, problem):
+    with pytest.raises(ValueError, match=problem):
+        cubic_sparsity(3, **arguments)
+
+
+# Gradual pruning
+
+
+@pytest.mark.parametrize("masks_from", [global_masks, layer_masks])
+@pytest.mark.parametrize("criterion", [magnitude, gradient, snip, random_scores])
+def test_gradual_pruning_reaches_each_sparsity_of_the_schedule(masks_from, criterion):
+    model, target = small_net(), partial(cubic_sparsity, final=0.5, end=18)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    pruner = GradualPruner(model, target, every=3, criterion=criterion, masks_from=masks_from)
+    seen = []
+
+    def look(*_):
+        seen.append((sparsity_of(masks_of(model)), masks_of(model)))
+
+    optimizer.register_step_post_hook(pruner)
+    optimizer.register_step_post_hook(look)
+    train(model, optimizer, epochs=4)
+    assert [step for step, _ in pruner.history] == list(range(3, 25, 3))
+    for step, share in pruner.history:
+        assert share == target(step)
+        assert seen[step - 1][0] == pytest.approx(share, abs=1 / 36)
+    for (_, before), (_, after) in itertools.pairwise(seen):
+        assert all(not (after[name] & ~before[name]).any() for name in after)
+    assert pruner.step == 24
+    make_permanent(model)
+    assert sparsity(model) == pytest.approx(0.5, abs=1 / 36)
+
+
+def test_gradual_pruning_of_some_layers_leaves_the_others():
+    model = small_net()
+    pruner = GradualPruner(model, lambda step: 0.5, layers=["0"])
+    pruner()
+    assert list(masks_of(model)) == ["0"]
+    assert count_nonzeros(model) == {"0": (24, 48), "2": (24, 24)}
+
+
+def test_gradual_pruning_that_makes_no_sense_changes_nothing():
+    model = small_net()
+    with pytest.raises(ValueError, match="every is a number of steps from 1; got 0"):
+        GradualPruner(model, lambda step: 0.5, every=0)
+    assert not prune.is_pruned(model)
+    apply_masks(model, layer_masks(magnitude(model), 0.5))
+    with pytest.raises(ValueError, match="0 is pruned already"):
+        GradualPruner(model, lambda step: 0.5)
+    fresh = small_net()
+    pruner = GradualPruner(fresh, lambda step: 1.5)
+    with pytest.raises(ValueError, match=r"sparsity is a number from 0 to 1; got 1\.5"):
+        pruner()
+    assert all(mask.all() for mask in masks_of(fresh).values())
+
+
+# L1
+
+
+def test_soft_threshold_of_a_table():
+    weight = torch.tensor([-2.0, -0.5, -0.25, 0.0, 0.5, 0.75])
+    assert soft_threshold(weight, 0.5).tolist() == [-1.5, 0, 0, 0, 0, 0.25]
+    assert torch.equal(soft_threshold(weight, 0.0), weight)
+
+
+def test_soft_threshold_is_the_minimum_that_it_says():
+    grid = torch.linspace(-3, 3, 60_001, dtype=torch.float64)
+    for value in (-2.3, -0.4, 0.1, 1.7):
+        cost = (grid - value).square() / 2 + 0.6 * grid.abs()
+        found = soft_threshold(torch.tensor(value, dtype=torch.float64), 0.6)
+        assert grid[cost.argmin()].item() == pytest.approx(found.item(), abs=2e-4)
+
+
+def test_proximal_steps_find_the_lasso_and_gradients_do_not_give_zeros():
+    """With orthonormal columns, least squares + strength * |w| is solved by soft_threshold."""
+    torch.manual_seed(0)
+    rows = torch.linalg.qr(torch.randn(40, 8, dtype=torch.float64)).Q
+    wanted = torch.tensor([3.0, -2, 0.1, 0, 0.05, 1, -0.2, 0.5], dtype=torch.float64)
+    targets, strength = rows @ wanted[:, None], 0.3
+    expected = soft_threshold(wanted, strength)
+    found = {}
+    for way in ("proximal", "gradient"):
+        model = nn.Linear(8, 1, bias=False).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        if way == "proximal":
+            optimizer.register_step_post_hook(ProximalL1(model, strength))
+        for _ in range(200):
+            optimizer.zero_grad()
+            loss = (model(rows) - targets).square().sum() / 2
+            (loss + strength * l1_penalty(model) if way == "gradient" else loss).backward()
+            optimizer.step()
+        found[way] = model.weight.detach()[0]
+    torch.testing.assert_close(found["proximal"], expected)
+    assert (found["proximal"] == 0).tolist() == (expected == 0).tolist()
+    assert int((expected == 0).sum()) == 4
+    assert (found["gradient"] != 0).all()
+    assert (found["gradient"] - expected).abs().max() < 0.2  # near it, but never at zero
+
+
+def test_the_penalty_counts_what_the_forward_uses_and_has_its_gradient():
+    model = nn.Sequential(nn.Linear(3, 1))
+    model[0].weight.data = torch.tensor([[1.0, -2, 4]])
+    assert l1_penalty(model).item() == 7
+    apply_masks(model, {"0": torch.tensor([[True, True, False]])})
+    l1_penalty(model).backward()
+    assert l1_penalty(model).item() == 3
+    assert model[0].weight_orig.grad.tolist() == [[1, -1, 0]]
+    assert model[0].bias.grad is None
+
+
+def test_the_proximal_hook_follows_the_learning_rate_of_each_group():
+    model = small_net()
+    before = copy.deepcopy(model)
+    groups = [{"params": model[0].parameters(), "lr": 0.5}, {"params": [model[2].bias], "lr": 1.0}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    optimizer.register_step_post_hook(ProximalL1(model, 0.1))
+    optimizer.step()  # without gradients: nothing but the threshold acts
+    torch.testing.assert_close(model[0].weight, soft_threshold(before[0].weight, 0.05))
+    assert torch.equal(model[2].weight, before[2].weight)  # not in the optimizer
+    assert torch.equal(model[0].bias, before[0].bias)
+    proximal_step(model, 0.2, layers=["2"])
+    torch.testing.assert_close(model[2].weight, soft_threshold(before[2].weight, 0.2))
+
+
+def test_bad_l1_is_refused():
+    model = small_net()
+    with pytest.raises(ValueError, match=r"threshold is 0 or more; got -0\.1"):
+        proximal_step(model, -0.1)
+    with pytest.raises(ValueError, match="strength is 0 or more; got nan"):
+        ProximalL1(model, float("nan"))
+    apply_masks(model, layer_masks(magnitude(model), 0.5))
+    with pytest.raises(ValueError, match="0 has a mask: call make_permanent"):
+        ProximalL1(model, 0.1)
+
+
+# Zeros that are kept
+
+
+def by_hand(how: str, name: str) -> int:
+    """Prune a trained net by hand, train on, and count the zeros that came back."""
+    torch.manual_seed(0)
+    model = small_net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    train(model, optimizer)
+    masks = layer_masks(magnitude(model), 0.5)
+    zero_pruned(model, masks)
+    assert count_returned(model, masks) == 0
+    if how == "kept":
+        optimizer.register_step_post_hook(KeepMasks(model, masks))
+    if how == "gradients":
+        optimizer.register_step_pre_hook(lambda *_: mask_gradients(model, masks))
+    train(model, optimizer)
+    return count_returned(model, masks)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_zeros_come_back_unless_they_are_kept(name):
+    assert by_hand("nothing", name) > 0
+    assert by_hand("kept", name) == 0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_masked_gradients_are_enough_only_without_memory(name):
+    assert (by_hand("gradients", name) > 0) == (name != "SGD")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_masks_of_torch_hold_under_every_optimizer(name):
+    model = small_net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    train(model, optimizer)
+    masks = layer_masks(magnitude(model), 0.5)
+    apply_masks(model, masks)
+    hidden = model[0].weight_orig.detach().clone()
+    train(model, optimizer)
+    make_permanent(model)
+    assert count_returned(model, masks) == 0
+    moved = not torch.equal(hidden[~masks["0"]], model[0].weight[~masks["0"]])
+    assert moved  # make_permanent put zeros there
+
+
+def test_the_optimizer_forgets_what_is_pruned():
+    model = small_net()
+    optimizer = OPTIMIZERS["Adam"](model.parameters())
+    masks = layer_masks(magnitude(model), 0.5)
+    optimizer.register_step_post_hook(KeepMasks(model, masks))
+    train(model, optimizer)
+    state = optimizer.state[model[0].weight]
+    for key in ("exp_avg", "exp_avg_sq"):
+        assert not state[key][~masks["0"]].any()
+        assert state[key][masks["0"]].any()
+
+
+def test_kept_masks_are_refused_before_anything_changes():
+    model = small_net()
+    before = snapshot(model)
+    for function in (zero_pruned, KeepMasks):
+        with pytest.raises(ValueError, match="the mask of 2 prunes all of its 24 weights"):
+            function(model, {"0": torch.ones(8, 6), "2": torch.zeros(3, 8)})
+    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
+    apply_masks(model, layer_masks(magnitude(model), 0.5))
+    with pytest.raises(ValueError, match="0 has a mask"):
+        KeepMasks(model, {"0": torch.ones(8, 6)})
+
+
+# Lottery tickets
+
+
+def test_a_ticket_has_the_first_weights_under_the_last_masks():
+    model = conv_net(batch_norm=True)
+    first = snapshot(model)
+    images = torch.randn(4, 1, 28, 28)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train_epoch(model, [(images, torch.arange(4))] * 2, optimizer, nn.CrossEntropyLoss())
+    masks = global_masks(magnitude(model), 0.8)
+    apply_masks(model, masks)
+    trained = copy.deepcopy(model)
+    rewind(model, first)
+    expected = conv_net(batch_norm=True)
+    expected.load_state_dict(first)
+    apply_masks(expected, masks)
+    assert torch.equal(model.fc1.weight, expected.fc1.weight)  # before any forward
+    assert torch.equal(model.eval()(images), expected.eval()(images))
+    assert torch.equal(model.bn1.running_mean, torch.zeros(32))
+    assert not torch.equal(trained.eval()(images), model(images))
+
+
+def test_a_snapshot_does_not_follow_the_model_and_leaves_masks_out():
+    model = small_net()
+    before = snapshot(model)
+    plain = dict(model.state_dict())
+    apply_masks(model, layer_masks(magnitude(model), 0.5))
+    assert set(snapshot(model)) == set(before) == set(plain)
+    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not torch.equal(snapshot(model)["0.weight"], before["0.weight"])
+
+
+def test_a_model_drawn_anew_keeps_its_masks_and_nothing_else():
+    model = small_net()
+    masks = layer_masks(magnitude(model), 0.5)
+    apply_masks(model, masks)
+    before = copy.deepcopy(model)
+    model[0].reset_parameters()  # the trap: the next forward brings the old weights back
+    torch.testing.assert_close(model[0](torch.eye(6)) - model[0].bias, before[0].weight.T)
+    redraw(model)
+    after = snapshot(model)
+    for key, value in snapshot(before).items():
+        assert not torch.equal(after[key], value)
+    assert torch.equal(masks_of(model)["0"], masks["0"])
+    assert not model[0].weight[~masks["0"]].any()
+    torch.manual_seed(3)
+    redraw(model)
+    torch.manual_seed(3)
+    fresh = small_net()
+    assert torch.equal(model[0].weight_orig, fresh[0].weight)  # as a new net of that seed
+
+
+def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
+    masks = global_masks(magnitude(lenet_300_100()), 0.9)
+    before = {name: mask.clone() for name, mask in masks.items()}
+    shuffled = shuffle_masks(masks)
+    for name, mask in masks.items():
+        assert torch.equal(mask, before[name])
+        assert shuffled[name].shape == mask.shape
+        assert shuffled[name].sum() == mask.sum()
+        assert not torch.equal(shuffled[name], mask)
+    torch.manual_seed(5)
+    once = shuffle_masks(masks)
+    torch.manual_seed(5)
+    again = shuffle_masks(masks)
+    assert all(torch.equal(once[name], again[name]) for name in masks)
+
+
+def test_a_state_of_another_model_changes_nothing():
+    model = small_net()
+    before = snapshot(model)
+    wider = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    with pytest.raises(ValueError, match=r"the state has no 2\.weight of shape \(3, 8\)"):
+        rewind(model, snapshot(wider))
+    longer = nn.Sequential(*small_net(), nn.Linear(3, 3))
+    with pytest.raises(ValueError, match=r"the state has 3\.bias, 3\.weight, which the model"):
+        rewind(model, snapshot(longer))
+    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
+
+
+# Regrowth
+
+
+def test_drop_and_grow_worked_out_by_hand():
+    mask = torch.tensor([[True, True, True], [False, False, False]])
+    weight = torch.tensor([[0.1, -3.0, 0.2], [0.0, 0.0, 0.0]])
+    growth = torch.tensor([[0.0, 9.0, 0.0], [1.0, 5.0, 4.0]])
+    assert drop_and_grow(mask, weight, growth, 0).int().tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert drop_and_grow(mask, weight, growth, 1).int().tolist() == [[0, 1, 1], [0, 1, 0]]
+    assert drop_and_grow(mask, weight, growth, 2).int().tolist() == [[0, 1, 0], [0, 1, 1]]
+    growth[0, 0] = 100  # what was dropped may come back
+    assert drop_and_grow(mask, weight, growth, 2).int().tolist() == [[1, 1, 0], [0, 1, 0]]
+    assert mask.int().tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("count", [-1, 4])
+def test_more_than_there_is_cannot_be_dropped(count):
+    mask = torch.tensor([True, True, True, False])
+    with pytest.raises(ValueError, match=f"count is 0 to 3, the weights there are; got {count}"):
+        drop_and_grow(mask, torch.ones(4), torch.ones(4), count)
+    with pytest.raises(ValueError, match="growth has NaN"):
+        drop_and_grow(mask, torch.ones(4), torch.full((4,), torch.nan), 1)
+
+
+def test_the_share_falls_along_a_cosine():
+    shares = [cosine_share(step, end=100, start=0.4) for step in (0, 50, 100, 200)]
+    assert shares == pytest.approx([0.4, 0.2, 0, 0])
+    assert cosine_share(25, end=100, start=0.4) == pytest.approx(0.2 * (1 + math.sqrt(0.5)))
+
+
+@pytest.mark.parametrize("growth", [gradient, random_scores])
+@pytest.mark.parametrize("name", ["momentum", "decay", "Adam"])
+def test_regrowth_exchanges_weights_and_keeps_their_number(growth, name):
+    model = small_net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    start = layer_masks(random_scores(model), 0.5)
+    regrowth = Regrowth(model, start, every=4, end=20, start=0.5, growth=growth)
+    seen = []
+
+    def look(*_):
+        assert count_returned(model, regrowth.masks) == 0
+        seen.append({name: mask.clone() for name, mask in regrowth.masks.items()})
+
+    optimizer.register_step_post_hook(regrowth)
+    optimizer.register_step_post_hook(look)
+    train(model, optimizer, epochs=4)
+    changed = [
+        step + 2
+        for step, (a, b) in enumerate(itertools.pairwise(seen))
+        if not torch.equal(a["0"], b["0"])
+    ]
+    assert set(changed) <= {4, 8, 12, 16}
+    assert changed
+    for masks in seen:
+        assert {n: int(mask.sum()) for n, mask in masks.items()} == {"0": 24, "2": 12}
+    assert sparsity(model) >= 0.5
+
+
+def test_one_exchange_is_that_of_drop_and_grow_and_starts_at_zero():
+    model = small_net()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    start = layer_masks(random_scores(model), 0.5)
+    regrowth = Regrowth(model, start, every=1, end=1000, start=0.25)
+    model(BATCHES[0][0]).square().sum().backward()
+    optimizer.step()
+    weight, wanted = model[0].weight.detach().clone() * start["0"], gradient(model)["0"]
+    assert wanted[~start["0"]].any()  # pruned weights have a gradient
+    regrowth(optimizer)
+    expected = drop_and_grow(start["0"], weight, wanted, 5)  # 0.2499... of 24 weights
+    assert torch.equal(regrowth.masks["0"], expected)
+    stayed = start["0"] & expected
+    assert torch.equal(model[0].weight.detach(), weight * stayed)
+    momentum = optimizer.state[model[0].weight]["momentum_buffer"]
+    assert not momentum[~stayed].any()
+
+
+def test_masks_that_are_given_are_not_changed():
+    model = small_net()
+    start = layer_masks(random_scores(model), 0.5)
+    before = {name: mask.clone() for name, mask in start.items()}
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    optimizer.register_step_post_hook(Regrowth(model, start, every=1, end=50))
+    train(model, optimizer)
+    assert all(torch.equal(start[name], before[name]) for name in start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"every": 0, "end": 5}, "every is a number of steps from 1; got 0"),
+        ({"every": 1, "end": 0}, "end is a step from 1; got 0"),
+        ({"every": 1, "end": 5, "start": 1.5}, "start is a number from 0 to 1; got 1.5"),
+    ],
+)
+def test_bad_regrowth_changes_nothing(arguments, problem):
+    model = small_net()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=problem):
+        Regrowth(model, layer_masks(magnitude(model), 0.5), **arguments)
+    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("hook", ["gradual", "regrowth", "proximal"])
+def test_everything_stays_on_the_model_s_device(hook):
+    """On a machine with a GPU this is the test of the hooks and of pruning on it."""
+    [device] = get_devices(1)
+    place = device.device
+    model = conv_net(batch_norm=True).to(place)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    hooks = {
+        "gradual": lambda: GradualPruner(model, partial(cubic_sparsity, final=0.8, end=3)),
+        "regrowth": lambda: Regrowth(model, layer_masks(random_scores(model), 0.8), every=1, end=9),
+        "proximal": lambda: ProximalL1(model, 0.5),
+    }
+    optimizer.register_step_post_hook(hooks[hook]())
+    images = torch.randn(4, 1, 28, 28, device=place)
+    train_epoch(model, [(images, torch.arange(4))] * 4, optimizer, nn.CrossEntropyLoss())
+    assert sparsity(model) > 0.2
+    if hook == "gradual":
+        make_permanent(model)
+    slim = remove_channels(model, {"conv2": torch.arange(64, device=place) > 20})
+    by_zeros = zero_channels(model, {"conv2": torch.arange(64) > 20})  # masks of another device
+    with torch.no_grad():
+        expected = by_zeros.eval()(images)
+        torch.testing.assert_close(slim.eval()(images), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(to_sparse(slim)(images), expected, rtol=1e-4, atol=1e-4)
+    found = report(slim, images)
+    assert found.nonzeros < found.weights
+    assert {p.device for p in [*slim.parameters(), *slim.buffers()]} == {images.device}
+    assert latencies({"slim": slim}, images, device, repeats=1)["slim"].median_s > 0
+
+
+def test_the_hooks_run_with_the_course_s_own_model():
+    model = lenet_300_100()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = GradualPruner(model, partial(cubic_sparsity, final=0.9, end=2))
+    optimizer.register_step_post_hook(pruner)
+    batches = [(torch.randn(4, 1, 28, 28), torch.arange(4))] * 3
+    train_epoch(model, batches, optimizer, nn.CrossEntropyLoss())
+    assert sparsity(model) == pytest.approx(0.9, abs=1e-4)

@@ -1,0 +1,159 @@
+"""Cuts are counted as they are, measured in real steps, and drawn as they were given."""
+
+import math
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from torchvision.models import resnet18, resnet50
+
+from mpcourse.figures import plot_cuts
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.standard import naive_schedule
+from mpcourse.splitting.cuts import (
+    crossing_bytes,
+    cut_costs,
+    least_costs,
+    shares_before,
+)
+from mpcourse.splitting.resnet import BACK, FRONT, ModelParallelResNet50, resnet_blocks
+
+# Blocks of a ResNet
+
+
+def test_the_blocks_of_resnet50_have_these_names():
+    with torch.device("meta"):
+        names = [name for name, _ in resnet_blocks(resnet50()).named_children()]
+    layers = [
+        f"layer{n}_{i}" for n, count in enumerate([3, 4, 6, 3], start=1) for i in range(count)
+    ]
+    assert names == ["stem", *layers, "head"]
+
+
+def test_the_blocks_are_the_model_s_own_layers_and_compute_the_same():
+    model = resnet18(num_classes=10).eval()
+    blocks = resnet_blocks(model)
+    assert {id(p) for p in blocks.parameters()} == {id(p) for p in model.parameters()}
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(blocks(images), model(images))
+
+
+def test_the_cut_of_the_split_model_is_the_one_after_layer2():
+    model = ModelParallelResNet50(num_classes=10)
+    blocks = resnet_blocks(model)
+    cut = list(dict(blocks.named_children())).index("layer2_3") + 1
+    for stage, part in zip(model.stages(), (blocks[:cut], blocks[cut:]), strict=True):
+        assert [id(p) for p in stage.parameters()] == [id(p) for p in part.parameters()]
+    assert (FRONT[-1], BACK[0]) == ("layer2", "layer3")
+
+
+def test_the_shortest_time_of_each_block_is_taken():
+    measured = [Costs([1, 9], [5, 6]), Costs([2, 1], [5, 8]), Costs([7, 2], [1, 7])]
+    assert least_costs(measured) == Costs([1, 1], [1, 6])
+
+
+# Costs of two stages
+
+COSTS = Costs(forward=[1, 2, 3, 4], backward=[2, 4, 8, 16])
+
+
+@pytest.mark.parametrize(
+    ("cut", "forward", "backward"),
+    [(1, [1, 9], [2, 28]), (2, [3, 7], [6, 24]), (3, [6, 4], [14, 16])],
+)
+def test_a_cut_adds_up_the_blocks_of_each_stage(cut: int, forward: list, backward: list):
+    costs = cut_costs(COSTS, cut)
+    assert (costs.forward, costs.backward) == (forward, backward)
+
+
+def test_every_cut_makes_the_naive_step_equally_long_and_half_idle():
+    runs = [simulate(naive_schedule(2, 1), cut_costs(COSTS, cut)) for cut in (1, 2, 3)]
+    assert [run.makespan for run in runs] == [40, 40, 40]
+    assert [run.bubble_fraction for run in runs] == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("cut", [0, 4, -1])
+def test_no_stage_is_empty(cut: int):
+    with pytest.raises(ValueError, match=f"4 blocks can be cut after 1 to 3 of them; got {cut}"):
+        cut_costs(COSTS, cut)
+
+
+# Shares
+
+
+@pytest.mark.parametrize(
+    ("costs", "shares"),
+    [([1, 1, 2], [0.25, 0.5]), ([0, 0, 3], [0, 0]), ([3, 0], [1]), ([5], [])],
+)
+def test_shares_are_what_lies_before_each_cut(costs: list, shares: list):
+    assert shares_before(costs) == shares
+
+
+@pytest.mark.parametrize("costs", [[], [0, 0], [math.nan]])
+def test_shares_of_nothing_are_refused(costs: list):
+    with pytest.raises(ValueError, match="shares need a sum above 0"):
+        shares_before(costs)
+
+
+# Bytes
+
+
+def test_bytes_that_cross_are_those_of_the_outputs():
+    blocks = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 7).double(), nn.Flatten())
+    blocks[1].forward = lambda rows: rows.double().repeat(1, 2)
+    assert crossing_bytes(blocks, torch.ones(2, 3)) == [2 * 5 * 4, 2 * 10 * 8]
+
+
+def test_resnet50_sends_half_as_much_after_each_later_layer():
+    with torch.device("meta"):
+        blocks = resnet_blocks(resnet50())
+        names = [name for name, _ in blocks.named_children()]
+        sizes = dict(zip(names, crossing_bytes(blocks, torch.empty(1, 3, 64, 64)), strict=False))
+    last = [sizes[name] for name in ("stem", "layer1_2", "layer2_3", "layer3_5", "layer4_2")]
+    assert last == [1024 * size for size in (64, 256, 128, 64, 32)]
+    assert len(sizes) == len(blocks) - 1
+
+
+def test_counting_bytes_records_no_graph():
+    layer = nn.Linear(3, 3)
+    seen = []
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.requires_grad))
+    crossing_bytes([layer, nn.ReLU()], torch.ones(1, 3))
+    assert seen == [False]
+
+
+# The figure
+
+
+def two_axes():
+    return Figure().subplots(2)
+
+
+def test_shares_are_drawn_in_percent_and_bytes_in_kib_over_named_cuts():
+    shares = {"parameters": [0.1, 0.5], "time": [0.4, 0.9]}
+    axes = two_axes()
+    assert plot_cuts(["stem", "layer1_0"], shares, [2048, 1024], axes) is axes
+    upper, lower = axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in upper.lines[:2]}
+    assert drawn == {"parameters": [10, 50], "time": [40, 90]}
+    assert [bar.get_height() for bar in lower.patches] == [2, 1]
+    assert [tick.get_text() for tick in lower.get_xticklabels()] == ["stem", "layer1_0"]
+    assert upper.get_title() == "times measured here; parameters and bytes counted"
+    assert len({line.get_marker() for line in upper.lines[:2]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("shares", "crossing", "options", "message"),
+    [
+        ({"time": [0.5]}, [1, 2], {}, "time has 1 values; there are 2 cuts"),
+        ({"time": [0.5, 0.6]}, [1], {}, "crossing has 1 values; there are 2 cuts"),
+        ({}, [1, 2], {"label": "measured"}, "label is one of measured here"),
+    ],
+)
+def test_what_does_not_fit_the_cuts_is_refused(shares, crossing, options, message):
+    axes = two_axes()
+    with pytest.raises(ValueError, match=message):
+        plot_cuts(["a", "b"], shares, crossing, axes, **options)
+    assert not axes[0].lines
+    assert not axes[1].patches

@@ -1,0 +1,177 @@
+"""Cuts are the best ones, stages are the model's own layers, and split ResNet50s are ResNet50."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torchvision.models import resnet50
+
+from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.splitting.resnet import ModelParallelResNet50, PipelineParallelResNet50
+from mpcourse.splitting.splits import ToyModel, balanced_bounds, layer_costs, split_sequential
+from mpcourse.training.nets import mnist_net
+
+
+@pytest.mark.parametrize(
+    ("costs", "stages", "bounds"),
+    [
+        ([1, 1, 1, 1], 2, [0, 2, 4]),
+        ([1, 1, 1, 10, 1, 1], 3, [0, 3, 4, 6]),
+        ([5, 1, 1, 1], 4, [0, 1, 2, 3, 4]),
+        ([4, 3, 3], 2, [0, 1, 3]),  # filling up to half first would take 4 + 3
+        ([0, 0, 0], 2, [0, 1, 3]),
+        ([7], 1, [0, 1]),
+    ],
+)
+def test_cuts_of_a_table(costs, stages, bounds):
+    assert balanced_bounds(costs, stages) == bounds
+
+
+def costliest(costs, bounds):
+    return max(sum(costs[a:b]) for a, b in itertools.pairwise(bounds))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.data())
+def test_no_other_cut_is_better(costs, data):
+    stages = data.draw(st.integers(1, len(costs)))
+    bounds = balanced_bounds(costs, stages)
+    assert all(a < b for a, b in itertools.pairwise(bounds))
+    inner = itertools.combinations(range(1, len(costs)), stages - 1)
+    best = min(costliest(costs, [0, *cut, len(costs)]) for cut in inner)
+    assert costliest(costs, bounds) == best
+
+
+@pytest.mark.parametrize("stages", [0, 4, -1])
+def test_more_stages_than_layers_are_refused(stages):
+    with pytest.raises(ValueError, match=f"3 layers make 1 to 3 stages; got {stages}"):
+        balanced_bounds([1, 1, 1], stages)
+    with pytest.raises(ValueError, match=f"3 layers make 1 to 3 stages; got {stages}"):
+        split_sequential(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU()), stages)
+
+
+def test_stages_are_the_model_s_own_layers_under_their_names():
+    model = mnist_net()
+    stages = split_sequential(model, 2, by="parameters")
+    assert [list(stage._modules) for stage in stages] == [
+        ["flatten", "fc1"],
+        ["relu1", "fc2", "relu2", "fc3"],
+    ]
+    assert list(itertools.chain(*stages)) == list(model)
+    digits = torch.randn(3, 1, 28, 28)
+    assert torch.equal(stages[1](stages[0](digits)), model(digits))
+
+
+def test_costs_by_count_and_parameters():
+    model = mnist_net()
+    assert layer_costs(model, by="count") == [1.0] * 6
+    assert layer_costs(model, by="parameters") == [0, 100480, 0, 8256, 0, 650]
+
+
+def test_measured_costs_find_the_slow_layer_and_leave_no_gradients():
+    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512), nn.Linear(512, 8))
+    costs = layer_costs(model, by="time", sample=torch.randn(512, 512))
+    assert costs[2] < costs[0]
+    assert costs[2] < costs[1]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_bad_words_and_a_missing_sample_are_named():
+    with pytest.raises(ValueError, match="got 'size'"):
+        split_sequential(mnist_net(), 2, by="size")
+    with pytest.raises(ValueError, match="pass sample"):
+        split_sequential(mnist_net(), 2, by="time")
+
+
+def test_the_toy_model_equals_its_layers():
+    model = ToyModel()
+    rows = torch.randn(20, 10)
+    expected = model.net2(model.relu(model.net1(rows)))
+    torch.testing.assert_close(model(rows), expected)
+    model(rows).sum().backward()
+    assert model.net1.weight.grad is not None
+
+
+def test_measuring_layers_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    layer_costs(model, by="time", sample=torch.randn(8, 4))
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert [parameter.grad for parameter in model.parameters()] == [None] * 4
+
+
+@pytest.mark.parametrize("make", [ToyModel, ModelParallelResNet50])
+def test_two_devices_are_asked_for(make):
+    with pytest.raises(ValueError, match="cut for 2 devices; got 3"):
+        make(get_devices(3))
+
+
+@pytest.mark.parametrize("split_size", [0, -2, 1.5, True])
+def test_a_bad_split_size_is_refused(split_size):
+    with pytest.raises(ValueError, match="split_size is a whole number"):
+        PipelineParallelResNet50(split_size=split_size)
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    torch.manual_seed(0)
+    return resnet50(num_classes=10).double()
+
+
+@pytest.mark.parametrize("make", [ModelParallelResNet50, PipelineParallelResNet50])
+def test_the_state_dict_is_torchvision_s_both_ways(make, resnet):
+    model = make(num_classes=10).double()
+    assert list(model.state_dict()) == list(resnet.state_dict())
+    assert len(list(model.parameters())) == len(set(model.parameters()))
+    model.load_state_dict(resnet.state_dict())
+    resnet50(num_classes=10).double().load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ModelParallelResNet50,
+        lambda **k: PipelineParallelResNet50(split_size=3, **k),
+        lambda **k: PipelineParallelResNet50(split_size=20, **k),
+    ],
+)
+def test_the_split_resnet_computes_what_resnet_does(make, resnet):
+    model = make(num_classes=10).double()
+    model.load_state_dict(resnet.state_dict())
+    model.eval()
+    resnet.eval()
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        images = torch.randn(7, 3, 32, 32).double().to(memory_format=memory_format)
+        output = model(images)
+        torch.testing.assert_close(output, resnet(images), rtol=1e-9, atol=1e-9)
+    output.square().sum().backward()
+    expected = torch.autograd.grad(resnet(images).square().sum(), list(resnet.parameters()))
+    for ours, theirs in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(ours.grad, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_without_gradients_the_split_resnet_has_no_graph():
+    model = PipelineParallelResNet50(split_size=2, num_classes=4)
+    with torch.no_grad():
+        assert not model(torch.randn(4, 3, 32, 32)).requires_grad
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
+def test_a_pipeline_over_resnet_s_halves_equals_resnet(schedule, resnet):
+    model = ModelParallelResNet50(num_classes=10).double()
+    model.load_state_dict(resnet.state_dict())
+    model.eval()  # batch norm in training looks at each micro-batch by itself
+    resnet.eval()
+    images, labels = torch.randn(6, 3, 32, 32).double(), torch.randint(0, 10, (6,))
+    pipeline = Pipeline(model.stages(), schedule=schedule, microbatch_size=4)
+    pipeline.eval()
+    loss = pipeline.step(images, labels, nn.CrossEntropyLoss())
+    expected = nn.functional.cross_entropy(resnet(images), labels)
+    gradients = torch.autograd.grad(expected, list(resnet.parameters()))
+    torch.testing.assert_close(loss, expected.detach())
+    for ours, theirs in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(ours.grad, theirs, rtol=1e-8, atol=1e-11)

@@ -1,0 +1,138 @@
+"""The explorer follows its slider, and its button measures a step and adds it."""
+
+import xml.etree.ElementTree as ElementTree
+
+import ipywidgets
+import pytest
+
+from mpcourse.figures import SplitCurve, split_picture
+from mpcourse.pipeline.prediction import Line, StageLines, predict_step
+from mpcourse.widgets import SplitExplorer, pipeline, split_explorer
+
+LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
+SIZES = range(1, 9)
+NAMES = ["device A", "device B"]
+MEASURED, ALONE = {1: 0.9}, {1: 1.0, 8: 0.8}
+STEPS = {size: predict_step(LINES, 8, size) for size in SIZES}
+
+
+def explorer(**options) -> SplitExplorer:
+    return split_explorer(LINES, 8, SIZES, 2, NAMES, measured=MEASURED, alone=ALONE, **options)
+
+
+def figure(size: int, measured: dict[int, float]) -> str:
+    predicted = {n: step.makespan for n, step in STEPS.items()}
+    curve = SplitCurve(predicted, measured, ALONE, ALONE[8])
+    return split_picture(curve, size, STEPS[size], NAMES).svg
+
+
+def test_every_split_size_shows_its_step_and_its_place():
+    made = explorer()
+    assert made.view.value == figure(2, MEASURED)
+    shown = []
+    for size in SIZES:
+        made.controls["size"].value = size
+        assert made.view.value == figure(size, MEASURED)
+        shown.append(made.view.value)
+    assert len(set(shown)) == len(SIZES)
+
+
+def test_a_move_simulates_nothing(monkeypatch):
+    made = explorer()
+
+    def late(*_) -> None:
+        raise AssertionError("simulated while the reader waits")
+
+    monkeypatch.setattr(pipeline, "predict_step", late)
+    made.controls["size"].value = 8
+    assert made.view.value == figure(8, MEASURED)
+
+
+def test_the_button_measures_the_chosen_size_and_adds_it():
+    asked = []
+    made = explorer(measure=lambda size: asked.append(size) or 0.5)
+    made.controls["size"].value = 4
+    made.button.click()
+    assert asked == [4]
+    assert made.measured == {1: 0.9, 4: 0.5}
+    assert made.view.value == figure(4, {1: 0.9, 4: 0.5})
+    predicted = STEPS[4].makespan
+    assert made.status.value == (
+        f"Split size 4: predicted {predicted * 1e3:.0f} ms (simulated), 500 ms measured here; "
+        f"the prediction is off by {predicted / 0.5 - 1:+.0%}."
+    )
+    made.controls["size"].value = 2
+    assert made.view.value == figure(2, {1: 0.9, 4: 0.5})
+
+
+def test_the_measured_steps_of_the_caller_stay_as_they_are():
+    measured = {1: 0.9}
+    made = split_explorer(LINES, 8, SIZES, 2, NAMES, measured=measured, measure=lambda size: 0.5)
+    made.button.click()
+    assert measured == {1: 0.9}
+
+
+def test_the_button_is_off_while_it_measures():
+    seen = []
+
+    def measure(size: int) -> float:
+        seen.append((made.button.disabled, made.button.description))
+        return 0.5
+
+    made = explorer(measure=measure)
+    assert (made.button.disabled, made.button.description) == (False, "measure it here")
+    made.button.click()
+    assert seen == [(True, "measuring …")]
+    assert (made.button.disabled, made.button.description) == (False, "measure it here")
+
+
+def test_an_error_is_shown_and_the_button_works_again():
+    def measure(size: int) -> float:
+        if size == 2:
+            raise RuntimeError("out of <memory>")
+        return 0.5
+
+    made = explorer(measure=measure)
+    before = made.view.value
+    made.button.click()
+    shown = ElementTree.fromstring(made.status.value)
+    assert (shown.tag, shown.text) == ("pre", "RuntimeError: out of <memory>")
+    assert made.view.value == before
+    assert not made.button.disabled
+    made.controls["size"].value = 4
+    made.button.click()
+    assert made.measured == {1: 0.9, 4: 0.5}
+    assert "out of" not in made.status.value
+
+
+def test_an_interrupt_goes_on_and_leaves_the_button_working():
+    def measure(size: int) -> float:
+        raise KeyboardInterrupt
+
+    made = explorer(measure=measure)
+    with pytest.raises(KeyboardInterrupt):
+        made._measure()
+    assert not made.button.disabled
+    assert made.measured == MEASURED
+
+
+def test_without_a_measure_there_is_no_button():
+    made = explorer()
+    assert made.children == (made.controls["size"], made.view)
+    made = explorer(measure=lambda size: 0.5)
+    assert made.children == (made.controls["size"], made.button, made.status, made.view)
+    assert type(made.button) is ipywidgets.Button
+    assert type(made.view) is ipywidgets.HTML
+
+
+def test_the_text_form_says_what_it_shows_and_nothing_that_changes():
+    one, other = explorer(), explorer(measure=lambda size: 0.5)
+    other.controls["size"].value = 8
+    assert repr(one) == repr(other)
+    assert repr(one).startswith("<explorer: a step by split size, and its place on the curve")
+    assert len(repr(one)) <= 110
+
+
+def test_a_measured_size_that_cannot_be_chosen_is_named_in_the_view():
+    made = split_explorer(LINES, 8, [1, 2], 2, NAMES, measured={4: 0.5})
+    assert "measured has sizes without a prediction: [4]" in made.view.value

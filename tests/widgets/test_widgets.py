@@ -1,0 +1,475 @@
+"""Widgets follow their controls, hold guesses against answers, and need only ipywidgets 7.7.
+
+They are moved here as a reader moves them, by setting the value of a control; no browser is needed.
+"""
+
+import ast
+import inspect
+import itertools
+import math
+import random
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ipywidgets
+import pytest
+import torch
+
+from mpcourse import widgets
+from mpcourse.figures import (
+    BitsStudy,
+    Rounded,
+    SparsityStudy,
+    bits_picture,
+    mesh_picture,
+    scatter_picture,
+    sparsity_picture,
+    timeline_picture,
+)
+from mpcourse.figures.svg import Picture, picture
+from mpcourse.front_door.pages import find_pages, read
+from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.widgets import (
+    Explorer,
+    bits_explorer,
+    idle_explorer,
+    mesh_explorer,
+    picture_slider,
+    predict,
+    pruning_explorer,
+    pruning_view,
+    scatter_explorer,
+    schedule_explorer,
+    schedule_view,
+    slider,
+    sparsity_explorer,
+)
+
+PAGES = find_pages([])
+PICTURES = {size: scatter_picture([size], 1) for size in (1, 2, 4)}
+MOST_CHOICES = 300
+LONGEST_TEXT = 110  # ipywidgets cuts a longer text form of a widget off
+
+
+# Explorers
+
+
+def scattered(rows: int, devices: int, dim: int) -> Picture:
+    sizes = [len(chunk) for chunk in torch.arange(rows).chunk(devices)]
+    return scatter_picture(sizes, devices, dim=dim)
+
+
+def idle(first: int, second: int) -> Picture:
+    jobs = (Event(0, "job 1", 0, first), Event(1, "job 2", 0, second))
+    names = ["device A", "device B"]
+    return timeline_picture(Timeline(jobs, 2), names, label="simulated", unit="units")
+
+
+STUDY = SparsityStudy(
+    weights=8,
+    reach=1.0,
+    every=[3, 5],
+    kept={0: [3, 5], 0.5: [2, 2], 0.9: [1, 0]},
+    inputs={0: [2, 2, 2, 2], 0.5: [1, 2, 1, 0], 0.9: [0, 1, 0, 0]},
+    outputs=2,
+    accuracies={0: 0.9, 0.5: 0.8, 0.9: 0.5},
+    random={0: 0.9, 0.5: 0.4, 0.9: 0.1},
+    sizes={0: {"dense": 40}, 0.5: {"dense": 40}, 0.9: {"dense": 40}},
+)
+
+BITS = BitsStudy(
+    weights=8,
+    accuracy=0.9,
+    rounded={
+        (bits, scales): Rounded([1, 6, 1], [4, 4], 0.1, bits / 10 + 0.01 * (scales == "per tensor"))
+        for bits in (2, 4, 8)
+        for scales in ("per channel", "per tensor")
+    },
+)
+
+WORK = {1.0: [2.0, 2.0, 2.0], 0.5: [1.0, 0.5, 1.0], 0.25: [0.5, 0.125, 0.5]}
+
+# Each explorer as its function makes it, and the figure that it should show for given values.
+EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
+    "scatter_explorer": (scatter_explorer, scattered),
+    "idle_explorer": (idle_explorer, idle),
+    "schedule_explorer": (schedule_explorer, schedule_view),
+    "mesh_explorer": (mesh_explorer, mesh_picture),
+    "sparsity_explorer": (
+        lambda: sparsity_explorer(STUDY, 0.5),
+        lambda sparsity: sparsity_picture(STUDY, sparsity),
+    ),
+    "bits_explorer": (
+        lambda: bits_explorer(BITS),
+        lambda bits, scales: bits_picture(BITS, bits, scales),
+    ),
+    "pruning_explorer": (
+        lambda: pruning_explorer(WORK, 1),
+        lambda keep, cut, microbatches: pruning_view(WORK, 1, keep, cut, microbatches),
+    ),
+    "picture_slider": (
+        lambda: picture_slider(PICTURES, "batch size"),
+        lambda value: PICTURES[value],
+    ),
+}
+each_explorer = pytest.mark.parametrize(("make", "figure"), EXPLORERS.values(), ids=list(EXPLORERS))
+
+
+def values_of(control: Any) -> list:
+    """All that a reader can choose."""
+    if hasattr(control, "options"):
+        return [o[1] if isinstance(o, tuple) else o for o in control.options]
+    return list(range(control.min, control.max + 1, control.step))
+
+
+def choices_of(explorer: Explorer) -> list[tuple]:
+    """All that a reader can choose, or a sample where that is too much."""
+    values = [values_of(control) for control in explorer.controls.values()]
+    if math.prod(map(len, values)) <= MOST_CHOICES:
+        return list(itertools.product(*values))
+    chance = random.Random(0)
+    return [tuple(map(chance.choice, values)) for _ in range(MOST_CHOICES)]
+
+
+def test_every_explorer_is_tested_here():
+    makers = {
+        name
+        for name, thing in vars(widgets).items()
+        if inspect.isfunction(thing) and inspect.signature(thing).return_annotation is Explorer
+    }
+    assert makers == set(EXPLORERS), "a new explorer belongs into EXPLORERS"
+
+
+@each_explorer
+def test_every_choice_shows_the_figure_of_its_values(make: Callable, figure: Callable):
+    explorer = make()
+    shown = []
+    for values in choices_of(explorer):
+        chosen = dict(zip(explorer.controls, values, strict=True))
+        for name, value in chosen.items():
+            explorer.controls[name].value = value
+        assert explorer.view.value == figure(**chosen).svg
+        shown.append(explorer.view.value)
+    # in a sample some look the same: with one device, say, a transfer of any length
+    distinct = 0.9 if len(shown) == MOST_CHOICES else 1
+    assert len(set(shown)) >= distinct * len(shown) > 1
+
+
+@each_explorer
+def test_one_control_alone_changes_the_picture(make: Callable, figure: Callable):
+    explorer = make()
+    for control in explorer.controls.values():
+        begin, before = control.value, explorer.view.value
+        control.value = next(value for value in values_of(control) if value != begin)
+        assert explorer.view.value != before
+        control.value = begin
+        assert explorer.view.value == before
+
+
+@each_explorer
+def test_an_explorer_begins_with_a_picture_below_labelled_controls(
+    make: Callable, figure: Callable
+):
+    explorer = make()
+    values = {name: control.value for name, control in explorer.controls.items()}
+    assert explorer.view.value == figure(**values).svg
+    players = () if explorer.player is None else (explorer.player,)
+    assert explorer.children == (*explorer.controls.values(), *players, explorer.view)
+    assert type(explorer.view) is ipywidgets.HTML
+    assert all(control.description for control in explorer.controls.values())
+
+
+@each_explorer
+def test_the_text_form_is_the_same_for_every_run_and_choice(make: Callable, figure: Callable):
+    one, other = make(), make()
+    for control in other.controls.values():
+        control.value = values_of(control)[-1]
+    assert repr(one) == repr(other)
+    assert repr(one).startswith("<explorer: ")
+    assert len(repr(one)) <= LONGEST_TEXT
+    assert not any(letter.isdigit() for letter in repr(one))
+
+
+def test_an_explorer_begins_where_it_is_told_to():
+    explorer = scatter_explorer(rows=5, devices=4)
+    assert explorer.view.value == scatter_picture([2, 2, 1], 4).svg
+    explorer = idle_explorer(first=8, second=1)
+    assert explorer.view.value == idle(8, 1).svg
+
+
+def test_a_play_button_runs_over_the_slider_from_where_that_stands():
+    explorer = schedule_explorer()
+    control, player = explorer.controls["shown"], explorer.player
+    assert isinstance(player, ipywidgets.Play)
+    for name in ("value", "min", "max", "step"):
+        assert getattr(player, name) == getattr(control, name)
+    assert scatter_explorer().player is None
+
+
+def test_what_the_explorer_of_schedules_shows_is_in_its_caption():
+    caption = schedule_view("1f1b", 4, 8).svg
+    assert "simulated; 1f1b: time 33, 27.3% idle, 48 transfers" in caption
+    v = schedule_view("zb-v", 4, 8).svg
+    assert "zb-v: time 25.5, 5.9% idle, 96 transfers" in v
+    assert v.count("holds at most 4") == 3 * 4  # two halves count one: hint, words, description
+
+
+def test_a_number_of_micro_batches_that_does_not_fit_is_refused_in_the_picture():
+    refused = schedule_view("interleaved", 4, 9)
+    assert refused.title == "No schedule"
+    assert "take 8 or 10" in refused.svg
+
+
+def test_two_explorers_do_not_move_each_other():
+    one, other = scatter_explorer(), scatter_explorer()
+    before = other.view.value
+    one.controls["rows"].value = 16
+    assert other.view.value == before
+
+
+def test_a_picture_slider_keeps_the_order_of_its_pictures():
+    explorer = picture_slider({"b": PICTURES[2], "a": PICTURES[1]}, "letter")
+    assert explorer.view.value == PICTURES[2].svg
+    explorer.controls["value"].value = "a"
+    assert explorer.view.value == PICTURES[1].svg
+    assert repr(explorer) == "<explorer: by letter; run the cell to move its controls>"
+
+
+def test_an_exception_in_draw_is_shown_in_the_view_and_goes_away_again():
+    def draw(value: int) -> Picture:
+        if value == 2:
+            raise ValueError("no <b>picture</b> & nothing")
+        return picture([], (value, 1), title="t", description="d")
+
+    explorer = Explorer(draw, {"value": slider("value", 1, 1, 3)}, about="errors")
+    fine = explorer.view.value
+    explorer.controls["value"].value = 2
+    shown = ElementTree.fromstring(explorer.view.value)
+    assert (shown.tag, shown.text) == ("pre", "ValueError: no <b>picture</b> & nothing")
+    explorer.controls["value"].value = 1
+    assert explorer.view.value == fine
+
+
+def test_an_exception_in_the_first_draw_is_shown_too():
+    explorer = Explorer(lambda value: 1 / 0, {"value": slider("v", 1, 1, 3)}, about="errors")
+    assert explorer.view.value == "<pre>ZeroDivisionError: division by zero</pre>"
+
+
+# Predictions
+
+
+def verdict_on(guess: str, answer: Any, within: float = 0.0) -> str:
+    """What is said in brackets after the answer."""
+    prediction = predict("a guess")
+    prediction.entry.value = guess
+    sentence = repr(prediction.compare(answer, within=within))
+    return sentence.rpartition("(")[2].removesuffix(").")
+
+
+RIGHT, WRONG = "as you said", "not what you guessed"
+
+
+@pytest.mark.parametrize(
+    "guess",
+    [
+        *("3,3,1", "3, 3, 1", "3 3 1", "[3, 3, 1]", "(3,3,1)", "3 and 3 and 1", "3; 3; 1"),
+        *("3-3-1", " 3,3,1 ", "3.0 3.0 1.0", "A: 3, B: 3, C: 1", "3/3/1", "3, 3, 1."),
+    ],
+)
+def test_numbers_may_be_written_in_any_way(guess: str):
+    assert verdict_on(guess, "3, 3, 1") == RIGHT
+    assert verdict_on(guess, [3, 3, 1]) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("guess", "answer", "within", "verdict"),
+    [
+        ("3,3,2", "3, 3, 1", 0, WRONG),
+        ("3,1,3", "3, 3, 1", 0, WRONG),
+        ("3,3", "3, 3, 1", 0, WRONG),
+        ("3,3,1,0", "3, 3, 1", 0, WRONG),
+        ("331", "3, 3, 1", 0, WRONG),
+        ("three", "3", 0, WRONG),
+        ("-2", "-2", 0, RIGHT),
+        ("2", "-2", 0, WRONG),
+        ("-2", "2", 0, WRONG),
+        ("1, -2", "1, -2", 0, RIGHT),
+        ("-1 -2", "-1, -2", 0, RIGHT),
+        ("+2", "2", 0, RIGHT),
+        ("0.5", "0.5", 0, RIGHT),
+        (".5", "0.5", 0, RIGHT),
+        ("-.5", "-0.5", 0, RIGHT),
+        ("5", "0.5", 0, WRONG),
+        ("4.", "4", 0, RIGHT),
+        ("1e-3", "0.001", 0, RIGHT),
+        ("2E3", "2000", 0, RIGHT),
+        ("4.67 4", "4.67; 4.00", 0, RIGHT),
+        ("4.667, 4", "4.67; 4.00", 0, WRONG),
+        ("4.667, 4", "4.67; 4.00", 0.01, RIGHT),
+        ("25%", "25 %", 0, RIGHT),
+        ("about 25 percent", "25 %", 0, RIGHT),
+        ("1.1", "1", 0.1, RIGHT),
+        ("1.11", "1", 0.1, WRONG),
+        ("1.09", "1", 0.1, RIGHT),
+        ("1.2", "1", 0.1, WRONG),
+        ("0.91", "1", 0.1, RIGHT),
+        ("-1.05", "-1", 0.1, RIGHT),
+        ("110 19", "100, 20", 0.1, RIGHT),
+        ("110 15", "100, 20", 0.1, WRONG),
+        ("0", "0", 0.1, RIGHT),
+        ("0.01", "0", 0.1, WRONG),
+        ("2 times as fast", "1.95 times, measured here", 0.1, RIGHT),
+        ("vector", "vector", 0, RIGHT),
+        ("Vector", "vector", 0, RIGHT),
+        ("a vector.", "vector", 0, RIGHT),
+        (" VECTOR ", "vector", 0, RIGHT),
+        (".result()", "result", 0, RIGHT),
+        ("sum", "vector", 0, WRONG),
+        ("vectors", "vector", 0, WRONG),
+        ("not a vector", "vector", 0, WRONG),
+        ("error, sum or vector", "vector", 0, WRONG),
+        ("5", "vector", 0, WRONG),
+        ("device B", "Device B", 0, RIGHT),
+        ("1/2", "0.5", 0, RIGHT),
+        ("1 / 2 step", "0.50", 0.01, RIGHT),
+        ("half", "0.5", 0, RIGHT),
+        ("Half a step", "0.5", 0, RIGHT),
+        ("-1/2", "-0.5", 0, RIGHT),
+        ("1/254, 1/2", "0.0039; 0.5", 0.01, RIGHT),
+        ("0,5", "0.5", 0, RIGHT),
+        ("0,5; 1,2", "0.5; 1.2", 0, RIGHT),
+        ("1/2", "1; 2", 0, RIGHT),
+        ("1/4", "0.5", 0, WRONG),
+        ("1/0", "0.5", 0, WRONG),
+        ("half", "1", 0, WRONG),
+        ("0,6", "0.5", 0, WRONG),
+        ("3/4/12", "0.25", 0, WRONG),
+        ("torch.compile", "compile", 0, RIGHT),
+        ("torch.export", "compile", 0, WRONG),
+        ("torch", "compile", 0, WRONG),
+    ],
+)
+def test_a_guess_is_held_against_the_answer(guess: str, answer: str, within: float, verdict: str):
+    assert verdict_on(guess, answer, within) == verdict
+
+
+def test_without_a_guess_the_answer_stands_alone():
+    prediction = predict("rows of each device")
+    comparison = prediction.compare("3, 3, 1")
+    assert repr(comparison) == "Your guess: none yet. Answer: 3, 3, 1."
+    assert comparison.value == "<b>Your guess: none yet. Answer: 3, 3, 1.</b>"
+    prediction.entry.value = "   "
+    assert repr(comparison) == "Your guess: none yet. Answer: 3, 3, 1."
+
+
+def test_a_comparison_follows_the_guess():
+    prediction = predict("rows of each device")
+    comparisons = [prediction.compare("3, 3, 1"), prediction.compare([3, 2, 2])]
+    prediction.entry.value = "3 3 1"
+    assert [comparison.value for comparison in comparisons] == [
+        "<b>Your guess: 3 3 1. Answer: 3, 3, 1 (as you said).</b>",
+        "<b>Your guess: 3 3 1. Answer: [3, 2, 2] (not what you guessed).</b>",
+    ]
+    prediction.entry.value = "3 2 2"
+    assert comparisons[0].value.endswith("(not what you guessed).</b>")
+    assert comparisons[1].value.endswith("(as you said).</b>")
+    prediction.entry.value = ""
+    assert "none yet" in comparisons[0].value
+
+
+def test_what_is_typed_is_text_and_no_html():
+    prediction = predict("a guess")
+    comparison = prediction.compare("<3 & 4>")
+    prediction.entry.value = "<script>alert('x')</script>"
+    root = ElementTree.fromstring(comparison.value)
+    assert (root.tag, list(root)) == ("b", [])
+    assert root.text == repr(comparison)
+    assert "<script>" in repr(comparison)
+    assert "<script>" not in comparison.value
+
+
+def test_a_prediction_asks_its_question_beside_an_empty_field():
+    prediction = predict("rows of <each> device")
+    label, entry = prediction.children
+    assert type(label) is ipywidgets.Label  # shows text, no HTML
+    assert label.value == "rows of <each> device"
+    assert entry is prediction.entry
+    assert (entry.value, entry.placeholder) == ("", "your guess")
+    assert repr(prediction) == "<your guess: rows of <each> device; run the cell to type it>"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_widget_of_the_page_is_cut_off_in_its_text_form(page: Path):
+    for cell in read(page).cells:
+        for output in cell.get("outputs", []):
+            text = output.get("data", {}).get("text/plain", "")
+            if "our guess: " in text or text.startswith("<explorer: "):
+                assert text.endswith((".", ">")), f"{text!r} is longer than {LONGEST_TEXT} letters"
+
+
+# Only what ipywidgets 7.7 has, which Colab brings
+
+NEW_IN_8 = {
+    *("ColorsInput", "DatetimePicker", "FloatsInput", "IntsInput", "NaiveDatetimePicker"),
+    *("Stack", "TagsInput", "TimePicker", "TypedTuple"),
+}
+HAD_A_TOOLTIP = {"Button", "ToggleButton"}  # the others: description_tooltip
+
+
+def new_in_8(source: str) -> Iterator[str]:
+    """What a text of Python asks of ipywidgets that version 7.7 does not have."""
+    tree = ast.parse(source)
+    if "ipywidgets" not in source:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in NEW_IN_8:
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module == "ipywidgets":
+            yield from (alias.name for alias in node.names if alias.name in NEW_IN_8)
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            given = {keyword.arg for keyword in node.keywords}
+            yield from (f"titles of {name}" for _ in given & {"titles"})
+            if name not in HAD_A_TOOLTIP:
+                yield from (f"tooltip of {name}" for _ in given & {"tooltip"})
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from ([f"a later {node.attr}"] if node.attr in ("titles", "tooltip") else [])
+
+
+def sources() -> dict[str, str]:
+    """All that may use ipywidgets: the package, and the pages' code as one text each."""
+    package = Path(widgets.__file__).parent
+    found = {
+        path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+        for path in package.rglob("*.py")
+    }
+    for page in PAGES:
+        code = [cell.source for cell in read(page).cells if cell.cell_type == "code"]
+        found[page.name] = "\n".join(["import ipywidgets", *code])
+    return found
+
+
+def test_nothing_newer_than_ipywidgets_7_7_is_used():
+    assert "explorer.py" in sources()
+    found = {name: list(new_in_8(source)) for name, source in sources().items()}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import ipywidgets\nipywidgets.Stack([])", ["Stack"]),
+        ("import ipywidgets as w\nw.TagsInput()", ["TagsInput"]),
+        ("from ipywidgets import HTML, TimePicker", ["TimePicker"]),
+        ("import ipywidgets\nipywidgets.Tab(c, titles=['a'])", ["titles of Tab"]),
+        ("import ipywidgets\nx.titles = ['a']", ["a later titles"]),
+        ("from ipywidgets import *\nIntSlider(tooltip='a')", ["tooltip of IntSlider"]),
+        ("import ipywidgets\nipywidgets.Button(tooltip='a')", []),
+        ("import ipywidgets\nipywidgets.IntSlider(description_tooltip='a')", []),
+        ("from torch import Stack\nplot(titles=[1])", []),
+    ],
+)
+def test_what_is_newer_than_7_7_is_found(source: str, found: list[str]):
+    assert list(new_in_8(source)) == found

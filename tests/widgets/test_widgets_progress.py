@@ -1,0 +1,160 @@
+"""A progress bar counts what the loop has done, passes everything on, and says when it ends early.
+
+It needs no browser: the bar's state is read as the browser would show it.
+"""
+
+import sys
+
+import ipywidgets
+import pytest
+import torch
+from nbformat.v4 import new_code_cell, new_notebook
+from test_solutions import run
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mpcourse.training.loop import train_epoch
+from mpcourse.widgets import progress
+
+MODULE = sys.modules["mpcourse.widgets.progress"]
+
+
+@pytest.fixture(autouse=True)
+def shown(monkeypatch):
+    """The bars that were displayed, in order; nothing is left out for being too soon."""
+    bars = []
+    monkeypatch.setattr(MODULE, "display", bars.append)
+    monkeypatch.setattr(MODULE, "REDRAW_S", 0.0)
+    return bars
+
+
+def state(loop) -> tuple[str, int, str]:
+    return loop.bar.words.value, loop.bar.bar.value, loop.bar.bar.bar_style
+
+
+def go_through(loop, error: BaseException, *, at: int) -> None:
+    for batch in loop:
+        if batch == at:
+            raise error
+
+
+def test_everything_passes_through_and_every_batch_is_counted():
+    loop = progress("abc", "epoch 1")
+    seen = []
+    for batch in loop:
+        seen.append((batch, *state(loop)))
+    assert seen == [
+        ("a", "epoch 1: 0 of 3 batches", 0, ""),
+        ("b", "epoch 1: 1 of 3 batches", 1, ""),
+        ("c", "epoch 1: 2 of 3 batches", 2, ""),
+    ]
+    assert state(loop) == ("epoch 1: 3 of 3 batches, done", 3, "success")
+    assert loop.bar.bar.max == 3
+
+
+def test_a_loader_of_torch_is_wrapped_as_any_other(shown):
+    data = TensorDataset(torch.arange(10.0).reshape(10, 1), torch.zeros(10, 1))
+    loop = progress(DataLoader(data, batch_size=4), "epoch 1")
+    net = nn.Linear(1, 1)
+    epoch = train_epoch(net, loop, torch.optim.SGD(net.parameters(), lr=0.01), nn.MSELoss())
+    assert (len(loop), len(epoch.losses), epoch.num_samples) == (3, 3, 10)
+    assert state(loop)[0] == "epoch 1: 3 of 3 batches, done"
+    assert shown == [loop.bar]
+
+
+def test_each_loop_shows_a_bar_of_its_own(shown):
+    loop = progress([1, 2], "epoch 1")
+    assert shown == []
+    assert list(loop) == list(loop) == [1, 2]
+    assert [bar.words.value for bar in shown] == ["epoch 1: 2 of 2 batches, done"] * 2
+    assert shown[0] is not shown[1]
+
+
+@pytest.mark.parametrize(
+    ("batches", "words", "value"),
+    [
+        ([1], "x: 1 of 1 batch, done", 1),
+        ([], "x: 0 of 0 batches, done", 1),
+        ((n for n in range(2)), "x: 2 batches, done", 1),
+        ((n for n in range(1)), "x: 1 batch, done", 1),
+    ],
+)
+def test_one_batch_none_and_an_unknown_number(batches, words, value):
+    loop = progress(batches, "x")
+    list(loop)
+    assert state(loop) == (words, value, "success")
+
+
+def test_an_error_in_the_loop_is_said_while_its_traceback_is_still_held():
+    loop = progress(range(5), "epoch 2")
+    with pytest.raises(KeyError) as held:
+        go_through(loop, KeyError("no such layer"), at=2)
+    assert held.value.__traceback__ is not None
+    assert state(loop) == ("epoch 2: ended early, after 2 of 5 batches", 2, "danger")
+
+
+def test_an_error_inside_the_function_that_loops_is_said():
+    loop = progress([(torch.ones(2, 3), torch.ones(2, 1))] * 4, "epoch 2")
+    net = nn.Linear(7, 1)
+    with pytest.raises(RuntimeError):
+        train_epoch(net, loop, torch.optim.SGD(net.parameters(), lr=0.1), nn.MSELoss())
+    assert state(loop) == ("epoch 2: ended early, after 0 of 4 batches", 0, "danger")
+
+
+def broken_loader():
+    yield 1
+    raise OSError("the disk is gone")
+
+
+def test_an_error_of_the_loader_is_named():
+    loop = progress(broken_loader(), "epoch 3")
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(loop)
+    assert state(loop) == ("epoch 3: ended early by OSError, after 1 batch", 0, "danger")
+
+
+def test_an_interrupt_and_a_break_end_early_too():
+    loop = progress(range(3), "epoch 4")
+    with pytest.raises(KeyboardInterrupt):
+        go_through(loop, KeyboardInterrupt(), at=0)
+    assert state(loop) == ("epoch 4: ended early, after 0 of 3 batches", 0, "danger")
+    for batch in loop:
+        if batch == 1:
+            break
+    assert state(loop) == ("epoch 4: ended early, after 1 of 3 batches", 1, "danger")
+
+
+def test_messages_come_at_most_every_moment_and_the_last_one_always(monkeypatch):
+    monkeypatch.setattr(MODULE, "REDRAW_S", 1e6)
+    loop = progress(range(3), "x")
+    words = []
+    for _ in loop:
+        words.append(state(loop)[0])
+    assert words == ["x: 0 of 3 batches"] * 3
+    assert state(loop)[0] == "x: 3 of 3 batches, done"
+
+
+def test_the_text_form_holds_no_count_and_is_short(shown):
+    for _ in progress(range(2), "epoch 1"):
+        pass
+    assert isinstance(shown[0], ipywidgets.HBox)
+    assert repr(shown[0]) == "<progress of epoch 1; run the cell to see it>"
+
+
+CELLS = (
+    "from mpcourse.widgets import progress\nloop = progress(range(3), 'epoch 1')",
+    "for batch in loop:\n    pass",
+    "for batch in loop:\n    if batch:\n        raise KeyError(batch)",
+    "print(loop.bar.words.value)",
+)
+
+
+def test_in_a_kernel_the_stored_output_is_the_same_whatever_the_loop_did():
+    tags = {2: {"tags": ["raises-exception"]}}
+    cells = [new_code_cell(source, metadata=tags.get(i, {})) for i, source in enumerate(CELLS)]
+    notebook = new_notebook(cells=cells)
+    run(notebook)
+    texts = [cell.outputs[0]["data"]["text/plain"] for cell in notebook.cells[1:3]]
+    assert texts == ["<progress of epoch 1; run the cell to see it>"] * 2
+    assert notebook.cells[2].outputs[1].ename == "KeyError"
+    assert notebook.cells[3].outputs[0].text == "epoch 1: ended early, after 1 of 3 batches\n"
