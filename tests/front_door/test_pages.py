@@ -256,7 +256,14 @@ def test_a_stored_widget_keeps_its_text_only():
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("01", NAME), ("1", NAME), ("01_sample", NAME), (NAME, NAME), ("10", "10_other.ipynb")],
+    [
+        ("01", NAME),
+        ("1", NAME),
+        ("01_sample", NAME),
+        ("sample", NAME),
+        (NAME, NAME),
+        ("10", "10_other.ipynb"),
+    ],
 )
 def test_a_page_is_found_by_number_and_by_name(tmp_path: Path, name: str, found: str):
     for file in (NAME, "10_other.ipynb", "Untitled.ipynb"):
