@@ -1,4 +1,4 @@
-"""`python -m mpcourse lab | test | check | pages`: the front door of the course.
+"""`python -m mpcourse lab | test | check | pages | handout`: the front door of the course.
 
 Page `start_here`.
 
@@ -31,10 +31,13 @@ import importlib.util
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from mpcourse.front_door.setup import COURSE, TESTS, SetupError, find_environment
+from mpcourse.front_door.clean_copies import in_words, write_copies
+from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError, find_environment
 
-FIRST_PAGE = "notebooks/00_start_here.ipynb"
+STORED, COPIES = "notebooks", "my_notebooks"
+FIRST_PAGE = "00_start_here.ipynb"
 
 NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
 Type this first: python3 -m mpcourse lab"""
@@ -60,12 +63,21 @@ def build_parser() -> argparse.ArgumentParser:
             name, parents=[common], help=summary, description=description, **settings
         )
 
-    lab = add("lab", "Open JupyterLab on the first page", "After --: JupyterLab's own options.")
+    lab = add(
+        "lab",
+        "Open JupyterLab on the first page",
+        f"{COPIES}/ gets clean copies of the pages. After --: JupyterLab's own options.",
+    )
     lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+    lab.add_argument(
+        "--stored", action="store_true", help=f"open the pages of {STORED}/ with their outputs"
+    )
     lab.add_argument("--port", type=int, help="the port to serve on; the next free one if taken")
     add("test", "Run all tests and all pages", "After --: paths and options of pytest.")
     add("check", "Say what this machine has and whether the installation is sound")
     add("pages", "Run the pages and save them with their outputs", add_help=False)
+    handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
+    handout.add_argument("folder", type=Path, help="where to; made when absent")
     return parser
 
 
@@ -100,6 +112,9 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Open JupyterLab on the first page; ends when JupyterLab does."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
+    folder = STORED if options.stored else COPIES
+    if not options.stored:
+        hand_out(ROOT / COPIES, COPIES)
     browser = has_display(os.environ, platform=sys.platform) and not options.no_browser
     if not browser:
         why = "As you asked," if options.no_browser else "There is no display here, so"
@@ -107,8 +122,18 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
     print("To stop: Ctrl-C, then y.", flush=True)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return environment.run(
-        *lab_arguments(browser=browser, is_root=is_root, port=options.port), *rest
+        *lab_arguments(folder, browser=browser, is_root=is_root, port=options.port), *rest
     )
+
+
+def hand_out(folder: Path, name: str) -> None:
+    """Bring the clean copies in `folder` up to date, and say so where something changed."""
+    try:
+        said = in_words(write_copies(ROOT / STORED, folder), f"{name}/")
+    except (OSError, ValueError) as error:
+        raise SetupError(f"no clean copies were written to {folder}: {error}") from None
+    if said:
+        print(said, flush=True)
 
 
 def has_display(variables: Mapping[str, str], *, platform: str) -> bool:
@@ -118,9 +143,9 @@ def has_display(variables: Mapping[str, str], *, platform: str) -> bool:
     return any(variables.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-def lab_arguments(*, browser: bool, is_root: bool, port: int | None) -> list[str]:
-    """Return Python's arguments that start JupyterLab on the first page."""
-    arguments = ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}"]
+def lab_arguments(folder: str, *, browser: bool, is_root: bool, port: int | None) -> list[str]:
+    """Return Python's arguments that start JupyterLab on the first page in `folder`."""
+    arguments = ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{folder}/{FIRST_PAGE}"]
     if port is not None:
         arguments.append(f"--port={port}")
     if not browser:
@@ -168,7 +193,19 @@ def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return environment.run("-c", code, *rest)
 
 
-COMMANDS = {"lab": run_lab, "test": run_test, "check": run_check, "pages": run_pages}
+def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Write clean copies of the pages for a class; what is there already is kept."""
+    hand_out(options.folder, str(options.folder))
+    return 0
+
+
+COMMANDS = {
+    "lab": run_lab,
+    "test": run_test,
+    "check": run_check,
+    "pages": run_pages,
+    "handout": run_handout,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,6 +24,7 @@ FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_
 STANDARD_LIBRARY_ONLY = {
     *("__init__", "__main__", "schedules"),
     *("front_door", "front_door.__init__", "front_door.setup", "front_door.shell"),
+    "front_door.clean_copies",
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 NAMES_GPUS = {"devices"}

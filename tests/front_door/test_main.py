@@ -1,6 +1,8 @@
 """What is typed reaches JupyterLab and pytest, and their exit status comes back."""
 
 import ast
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from mpcourse import __main__ as front_door
 from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError
 
-PAGE = "notebooks/00_start_here.ipynb"
+PAGE = "my_notebooks/00_start_here.ipynb"
 
 
 class FakeEnvironment:
@@ -47,7 +49,7 @@ class FakeEnvironment:
 
 
 @pytest.fixture
-def environment(monkeypatch) -> FakeEnvironment:
+def environment(monkeypatch, tmp_path) -> FakeEnvironment:
     environment = FakeEnvironment()
 
     def find(*, here: bool) -> FakeEnvironment:
@@ -56,6 +58,9 @@ def environment(monkeypatch) -> FakeEnvironment:
 
     monkeypatch.setattr(front_door, "find_environment", find)
     monkeypatch.setattr(front_door, "has_display", lambda variables, *, platform: True)
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(ROOT / "notebooks/00_start_here.ipynb", tmp_path / "notebooks")
+    monkeypatch.setattr(front_door, "ROOT", tmp_path)
     return environment
 
 
@@ -66,6 +71,39 @@ def test_lab_starts_jupyterlab_on_the_first_page(environment):
     assert ran[:3] == ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
     assert "--no-browser" not in ran
     assert environment.here is False
+
+
+def test_lab_opens_a_clean_copy_and_leaves_it_alone_afterwards(environment, tmp_path, capsys):
+    front_door.main(["lab"])
+    assert "my_notebooks/ has clean copies of 1 pages" in capsys.readouterr().out
+    copy = tmp_path / PAGE
+    notebook = json.loads(copy.read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert code
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    copy.write_text("my own words", encoding="utf-8")
+    front_door.main(["lab"])
+    assert copy.read_text(encoding="utf-8") == "my own words"
+
+
+def test_lab_opens_the_stored_pages_when_asked(environment, tmp_path):
+    front_door.main(["lab", "--stored"])
+    [ran] = environment.ran
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in ran
+    assert not (tmp_path / "my_notebooks").exists()
+
+
+def test_handout_writes_clean_copies_and_needs_nothing_installed(environment, tmp_path, capsys):
+    folder = tmp_path / "class" / "monday"
+    assert front_door.main(["handout", str(folder)]) == 0
+    assert environment.ensured == []
+    assert [path.name for path in folder.glob("*.ipynb")] == ["00_start_here.ipynb"]
+    assert f"{folder}/ has clean copies of 1 pages" in capsys.readouterr().out
+
+
+def test_handout_into_the_pages_is_refused(environment, tmp_path, capsys):
+    assert front_door.main(["handout", str(tmp_path / "notebooks")]) == 1
+    assert "holds the pages themselves" in capsys.readouterr().err
 
 
 def test_lab_passes_its_options_and_what_follows_the_dashes(environment):
@@ -100,8 +138,8 @@ def test_a_display_is_seen(platform, variables, expected):
 
 
 def test_only_root_allows_root():
-    as_root = front_door.lab_arguments(browser=True, is_root=True, port=None)
-    as_user = front_door.lab_arguments(browser=True, is_root=False, port=None)
+    as_root = front_door.lab_arguments("x", browser=True, is_root=True, port=None)
+    as_user = front_door.lab_arguments("x", browser=True, is_root=False, port=None)
     assert as_root == [*as_user, "--allow-root"]
 
 

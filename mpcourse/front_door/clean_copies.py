@@ -1,0 +1,153 @@
+"""Clean copies of the pages: no output stands under its question, and no update meets an edit.
+
+Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard library only.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PAGES = "[0-9][0-9]_*.ipynb"
+EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
+
+
+class Copies(NamedTuple):
+    """What became of the copies; file names, in the order of the pages.
+
+    Attributes:
+        made: There was none yet.
+        renewed: The page has changed and the copy was as it had been made.
+        offered: The page has changed and so had the copy, which stays; this lies beside it.
+    """
+
+    made: list[str]
+    renewed: list[str]
+    offered: list[str]
+
+
+def clean_copy(page: str) -> str:
+    """A page without what it printed.
+
+    Args:
+        page: The text of a notebook's file.
+
+    Returns:
+        The text of the same notebook, without outputs and execution counts.
+    """
+    notebook = json.loads(page)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(execution_count=None, outputs=[])
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_copies(pages: Path, folder: Path) -> Copies:
+    """Bring the clean copies of all pages in a folder up to date.
+
+    A copy that was opened and saved, run, or edited is never touched again: a newer edition of its
+    page is written beside it, once. A copy that was deleted is made anew.
+
+    Args:
+        pages: The folder of the pages.
+        folder: Where the copies go; made when absent.
+
+    Raises:
+        ValueError: Both are the same folder, or there are no pages.
+        OSError: The folder cannot be written to.
+    """
+    if folder.resolve() == pages.resolve():
+        raise ValueError(f"{folder} holds the pages themselves: name another folder")
+    sources = sorted(pages.glob(PAGES))
+    if not sources:
+        raise ValueError(f"{pages} holds no pages")
+    folder.mkdir(parents=True, exist_ok=True)
+    editions = _read_editions(folder)
+    copies = Copies([], [], [])
+    for source in sources:
+        _remove_renumbered(folder, source.name, editions)
+        text = clean_copy(source.read_text(encoding="utf-8"))
+        _write_copy(folder, source, text, editions, copies)
+    _write(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
+    return copies
+
+
+def _write_copy(
+    folder: Path, source: Path, text: str, editions: dict[str, str], copies: Copies
+) -> None:
+    digest = _digest(text)
+    path = folder / source.name
+    if path.exists():
+        beside = [name for name in editions if name.startswith(f"{source.stem}.")]
+        if digest in (editions[name] for name in beside) or _digest_of(path) == digest:
+            return  # this edition has been handed out
+        path = next(p for p in _places(path) if not p.exists() or _is_untouched(p, editions))
+        done = copies.renewed if path.name == source.name else copies.offered
+    else:
+        done = copies.made
+    _write(path, text)
+    editions[path.name] = digest
+    done.append(path.name)
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """Where an edition may go: `07_pipeline.ipynb`, then `.new.ipynb`, `.new-2.ipynb`, and on."""
+    yield path
+    yield path.with_suffix(".new.ipynb")
+    count = 2
+    while True:
+        yield path.with_suffix(f".new-{count}.ipynb")
+        count += 1
+
+
+def _remove_renumbered(folder: Path, name: str, editions: dict[str, str]) -> None:
+    """Remove untouched copies of a page that has another number by now."""
+    for path in sorted(folder.glob(f"[0-9][0-9]{name[2:]}")):
+        if path.name != name and _is_untouched(path, editions):
+            path.unlink()
+            del editions[path.name]
+
+
+def _is_untouched(path: Path, editions: dict[str, str]) -> bool:
+    return _digest_of(path) == editions.get(path.name)
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read_editions(folder: Path) -> dict[str, str]:
+    """What was written where; without it every copy counts as touched."""
+    try:
+        found = json.loads((folder / EDITIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file in one step: whoever looks finds the old one or the new one, whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(text.encode())
+    os.replace(part, path)
+
+
+def in_words(copies: Copies, folder: str) -> str:
+    """What became of the copies, for people; empty when nothing did."""
+    lines = []
+    if copies.made:
+        lines.append(f"{folder} has clean copies of {len(copies.made)} pages: work in these.")
+    if copies.renewed:
+        lines.append(f"{folder}: newer editions of {', '.join(copies.renewed)}.")
+    if copies.offered:
+        lines.append(
+            f"{folder}: your copies stay as they are; newer editions lie beside them as "
+            f"{', '.join(copies.offered)}."
+        )
+    return "\n".join(lines)
