@@ -131,16 +131,6 @@ def tag_code(share: float, *tags: str) -> Plant:
     return plant
 
 
-def define(count: int) -> Plant:
-    """Plant function definitions in the first code cells after the set-up."""
-
-    def plant(notebook: NotebookNode) -> None:
-        for cell in notebook.cells[3 : 3 + 2 * count : 2]:
-            cell.source = "@cache\ndef f(x):\n    return x"
-
-    return plant
-
-
 def keep_cells(count: int) -> Plant:
     """Drop cells before the exercise."""
 
@@ -215,18 +205,20 @@ PLANTS: list[tuple[str, Plant]] = [
     ("has_the_bootstrap_cell", lambda nb: nb.cells[1].update(source="import sys")),
     ("has_the_bootstrap_cell", drop_bootstrap),
     ("has_the_bootstrap_cell", tag_late_bootstrap),
-    ("has_35_to_60_cells", add_cells(23, new_code_cell, "7 // 3")),
-    ("has_35_to_60_cells", keep_cells(34)),
+    ("has_35_to_60_cells", add_cells(25, new_code_cell, "7 // 3")),
+    ("has_35_to_60_cells", keep_cells(36)),
     ("has_1000_to_1800_words", add_cells(9, new_markdown_cell, PARAGRAPH)),
     ("has_1000_to_1800_words", everywhere(PARAGRAPH, "A short text.")),
     ("has_short_text_cells", text("one word more " * 27)),
     ("has_short_text_cells", text(f"<details>{'one word more ' * 27}</details>")),
     ("has_short_code_cells", code("x = 1\n" * 21)),
+    ("has_short_code_cells", code("def f(x):\n    return x\n" + "x = 1\n" * 29)),
     ("has_short_code_cells", code("x = 1\n" * 13, "nbval-ignore-output")),
     ("asks_six_questions_in_1000_words", everywhere(QUESTION, "So it is.")),
     ("is_compared_in_at_least_half_of_its_code", tag_code(0.6, "nbval-ignore-output")),
     ("is_compared_in_at_least_half_of_its_code", tag_code(0.6, "nbval-skip")),
-    ("defines_little", define(5)),
+    ("has_short_definitions", code("def f(x):\n" + "    x = 1\n" * 25)),
+    ("has_short_definitions", code("class F:\n" + "    x = 1\n" * 25)),
     ("has_a_check_after_every_exercise", lambda nb: nb.cells[-1].metadata.clear()),
     ("has_a_check_after_every_exercise", lambda nb: nb.cells.pop()),
     ("types_no_measured_numbers", text("It takes 12.3 ms.")),
@@ -272,7 +264,6 @@ FINE: list[Plant] = [
     output("display_data", data={"image/png": "iVBO/tmp/root"}),
     output("display_data", data={"text/plain": "IntSlider(value=3)"}),
     tag_code(0.4, "nbval-ignore-output"),
-    define(4),
 ]
 
 

@@ -11,7 +11,12 @@ from mpcourse.checks.distributed_data_parallel import (
     check_ring,
     check_shard,
 )
-from mpcourse.checks.parallel_apply import check_crossing, check_first_device, check_parallel_apply
+from mpcourse.checks.parallel_apply import (
+    check_crossing,
+    check_data_parallel,
+    check_first_device,
+    check_parallel_apply,
+)
 from mpcourse.checks.pipeline import check_ceiling, check_pieces, check_split_size
 from mpcourse.checks.pruning import check_choice, check_global_masks, check_nonzeros
 from mpcourse.checks.quantize_and_compile import check_fake, check_payback, check_qparams
@@ -20,7 +25,12 @@ from mpcourse.checks.resnet50_on_two_devices import (
     check_cut_within,
     check_used_share,
 )
-from mpcourse.checks.scatter_and_gather import check_gather, check_mean, check_scatter
+from mpcourse.checks.scatter_and_gather import (
+    check_gather,
+    check_mean,
+    check_scatter,
+    check_scatter_nest,
+)
 from mpcourse.checks.schedules import (
     check_board,
     check_gpipe,
@@ -30,7 +40,7 @@ from mpcourse.checks.schedules import (
 )
 from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal, check_remove
 from mpcourse.checks.split_a_model import check_parts, check_places, check_split
-from mpcourse.checks.start_here import check_idle, check_speedup, check_time
+from mpcourse.checks.start_here import check_idle, check_speedup, check_time, check_worker
 from mpcourse.checks.torch_pipelining import (
     check_columns,
     check_dimensions,
@@ -50,6 +60,7 @@ __all__ = [
     "check_cubic",
     "check_cut_by_time",
     "check_cut_within",
+    "check_data_parallel",
     "check_deadlock",
     "check_dimensions",
     "check_drift",
@@ -81,6 +92,7 @@ __all__ = [
     "check_resume",
     "check_ring",
     "check_scatter",
+    "check_scatter_nest",
     "check_shard",
     "check_speedup",
     "check_split",
@@ -89,5 +101,6 @@ __all__ = [
     "check_stuck",
     "check_time",
     "check_used_share",
+    "check_worker",
     "plan_target",
 ]

@@ -1,4 +1,4 @@
-"""Checks: parallel_apply, the crossing of two curves, memory of the first device."""
+"""Checks of page `parallel_apply`: parallel_apply, the four verbs, a crossing, memory."""
 
 import threading
 import time
@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpcourse.checks.verdict import (
     Case,
     Verdict,
+    borrows,
     check_cases,
     correct,
     no_function,
@@ -43,7 +44,12 @@ def check_parallel_apply(attempt: ParallelApply) -> Verdict:
         lines = trial(attempt, inputs, devices)
         if lines:
             return not_yet(lines, where)
-    return correct("At the same time, in order, with the caller's grad mode, errors coming out.")
+    borrowed = borrows(
+        attempt, {"parallel_apply"}, "use device.submit.", '"Which output comes first?"'
+    )
+    return borrowed or correct(
+        "At the same time, in order, with the caller's grad mode, errors coming out."
+    )
 
 
 def _order(attempt: ParallelApply, inputs: list[Tensor], devices: list[Device]) -> list[str] | None:
@@ -115,6 +121,18 @@ def _together(attempt: ParallelApply, inputs: list[Tensor], devices: list[Device
     return [given, line, "First submit all of them, then ask for the results."]
 
 
+def _counts(attempt: ParallelApply, inputs: list[Tensor], devices: list[Device]) -> list | None:
+    for count in (1, 3):
+        places = get_devices(count)
+        given = [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(places)]
+        outputs, problem = try_out(attempt, [torch.neg] * count, given, places)
+        found = [float(o) for o in outputs] if _is_tensors(outputs) else outputs
+        if problem or found != [-n for n in range(1, count + 1)]:
+            got = problem or f"expected {count} outputs, got {short(found)}"
+            return [f"Given {count} modules on {count} devices:", got, "Take as many as there are."]
+    return None
+
+
 def _errors(attempt: ParallelApply, inputs: list[Tensor], devices: list[Device]) -> list | None:
     def broken(value: Tensor) -> Tensor:
         raise KeyError("no such layer")
@@ -160,9 +178,76 @@ _TRIALS: tuple[tuple[Callable[..., list[str] | None], str], ...] = (
     (_order, '"Which output comes first?"'),
     (_places, '"Which output comes first?"'),
     (_together, '"Which output comes first?"'),
-    (_errors, '"One replica fails"'),
-    (_grad_mode, '"Which output comes first?", the printed source'),
+    (_counts, '"Which output comes first?"'),
+    (_errors, '"Which output comes first?"'),
+    (_grad_mode, '"Which output comes first?"'),
 )
+
+
+def check_data_parallel(
+    attempt: Callable[[nn.Module, Tensor, Sequence[Device]], Tensor],
+) -> Verdict:
+    """Check `my_data_parallel(module, batch, devices)`: the forward pass out of the four verbs.
+
+    Args:
+        attempt: Takes a module on the first device, a batch and devices, returns the outputs.
+    """
+    where = '"DataParallel, out of four verbs"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    for rows, count in ((7, 2), (5, 4), (6, 1)):
+        devices = get_devices(count)
+        module = _Noting().to(devices[0].device)
+        batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device)
+        outputs, problem = try_out(attempt, module, batch.reshape(rows, 3), devices)
+        if problem is None and outputs is ...:
+            return not_attempted()
+        lines = [problem] if problem else _data_parallel_problem(module, outputs, rows, devices)
+        if lines:
+            given = f"Given a batch of {rows} rows and {count} device{'s' * (count > 1)}:"
+            return not_yet([given, *lines], where)
+    borrowed = borrows(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.", where)
+    return borrowed or correct("Outputs and gradients are those of the module alone.")
+
+
+class _Noting(nn.Module):
+    """A linear layer that notes in which threads it and its replicas ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2, dtype=torch.float64)
+        self.threads: list[str] = []  # replicas share the list
+
+    def forward(self, batch: Tensor) -> Tensor:
+        self.threads.append(threading.current_thread().name)
+        return torch.tanh(self.linear(batch))
+
+
+def _data_parallel_problem(
+    module: _Noting, outputs: Any, rows: int, devices: Sequence[Device]
+) -> list[str] | None:
+    batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device)
+    ran = list(module.threads)
+    right = module(batch.reshape(rows, 3))
+    if not isinstance(outputs, Tensor):
+        return [f"expected one tensor, got {short(outputs)}", "gather joins what the devices made."]
+    if outputs.shape != right.shape or not torch.allclose(outputs, right):
+        return [f"expected {short(right)}", f"got {short(outputs)}"]
+    wanted = -(-rows // -(-rows // len(devices)))
+    if len({name for name in ran if "mpcourse device" in name}) < wanted:
+        ran_in = ", ".join(sorted(set(ran))) or "no thread that could be seen"
+        return [f"expected {wanted} devices at work; the module ran in: {ran_in}"]
+    if outputs.grad_fn is None:
+        return ["The outputs are cut off from the weights: no gradient can flow back."]
+    parameters = list(module.parameters())
+    wanted_gradients = torch.autograd.grad(right.sum(), parameters)
+    found = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+    if any(gradient is None for gradient in found):
+        line = "The gradients do not reach the module's own weights: copy with replicate."
+        return ["Asked for the gradients:", line]
+    if not all(torch.allclose(f, w) for f, w in zip(found, wanted_gradients, strict=True)):
+        return ["The gradients differ from those of the module alone."]
+    return None
 
 
 def check_crossing(
@@ -182,6 +267,8 @@ def check_crossing(
         _crossing_case(sizes, [1.0, 2.0, 4.0, 8.0], [3.0, 2.0, 3.0, 5.0]),
         _crossing_case(sizes, [2.0, 4.0, 6.0, 9.0], [1.0, 3.0, 4.0, 5.0]),
         _crossing_case(sizes, [2.0, 4.0, 6.0, 9.0], [3.0, 3.0, 4.0, 9.5]),
+        _crossing_case(sizes, [2.0, 4.0, 6.0, 9.0], [3.0, 5.0, 7.0, 8.0]),
+        _crossing_case([4, 8], [2.0, 4.0], [1.0, 5.0]),
     ]
     return check_cases(attempt, cases, where='"From which batch size does it pay here?"')
 

@@ -1,13 +1,13 @@
-"""Checks of page `scatter_and_gather`: scatter, gather, and the mean over uneven chunks."""
+"""Checks of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from mpcourse.checks.verdict import Case, Verdict, check_cases, not_yet, try_out
+from mpcourse.checks.verdict import Case, Verdict, borrows, check_cases, not_yet, same, try_out
 
 
 def check_scatter(attempt: Callable[[Tensor, int], Sequence[Tensor]]) -> Verdict:
@@ -19,15 +19,28 @@ def check_scatter(attempt: Callable[[Tensor, int], Sequence[Tensor]]) -> Verdict
     shapes = [((6,), 2), ((7,), 3), ((5,), 4), ((1,), 3), ((9, 2), 4), ((16, 1), 5)]
     cases = [_scatter_case(torch.arange(_count(s)).reshape(s), n) for s, n in shapes]
     where = '"Seven rows, three devices: who gets how many?"'
-    verdict = check_cases(attempt, cases, where=where)
+    listed = _listed(attempt)
+    verdict = check_cases(listed, cases, where=where)
     if verdict.state != "correct":
         return verdict
-    code = getattr(attempt, "__code__", None)
-    borrowed = {"chunk", "scatter"} & set(code.co_names if code else ())
-    if borrowed:
-        line = f"The result is right, but {borrowed.pop()} did the work: cut with slices instead."
-        return not_yet([line], where)
-    return _keeps_gradient(attempt, (torch.ones(4, 2, requires_grad=True), 2), where) or verdict
+    given = (torch.ones(4, 2, requires_grad=True), 2)
+    return (
+        borrows(attempt, {"chunk", "scatter"}, "cut with slices instead.", where)
+        or _keeps_gradient(listed, given, where)
+        or verdict
+    )
+
+
+def _listed(attempt: Any) -> Any:
+    """The attempt, as one that gives a list where it yields its results one by one."""
+    if not callable(attempt):
+        return attempt
+
+    def listed(*given: Any) -> Any:
+        result = attempt(*given)
+        return list(result) if isinstance(result, Iterator) else result
+
+    return listed
 
 
 def _keeps_gradient(attempt: Callable[..., Any], given: tuple, where: str) -> Verdict | None:
@@ -62,10 +75,88 @@ def _scatter_case(batch: Tensor, devices: int) -> Case:
         (dealt, "That deals the rows out like cards; the rows of a chunk are neighbours."),
         (list(batch.split(devices)), "That takes the number of pieces for the size of a piece."),
         ([len(chunk) for chunk in right], "Those are the sizes; return the chunks themselves."),
+        ([c.flip(0) for c in right], "The rows of each chunk are in the wrong order."),
+        (right[::-1], "The chunks are in the wrong order: the first device gets the first rows."),
     )
     given = f"a batch of shape {tuple(batch.shape)} and {devices} devices"
     hint = f"A full chunk has ceil({rows} / {devices}) = {-(-rows // devices)} rows."
     return Case(given, (batch, devices), right, known, hint)
+
+
+def check_scatter_nest(attempt: Callable[[Any, int], Sequence[Any]]) -> Verdict:
+    """Check `my_scatter_nest(inputs, num_devices)`: tensors cut, nests rebuilt, the rest repeated.
+
+    Args:
+        attempt: Takes a nest and a number of devices, returns a list of nests.
+    """
+    rows = torch.arange(4)
+    cases = [
+        _nest_case({"pixels": rows, "labels": rows * 10}, 2),
+        _nest_case([rows, "train"], 2),
+        _nest_case((rows, {"extra": [rows * 10, 0.5], "mask": None}), 2),
+        _nest_case({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
+        _nest_case({"rate": 0.1, "steps": (1, 2)}, 3),
+    ]
+    where = '"A dictionary goes in: what does each device get?"'
+    return check_cases(_listed(attempt), cases, where=where)
+
+
+def _nest_case(nest: Any, devices: int) -> Case:
+    def parts(value: Any, leaf: Callable[[Any], list], container: Callable = type) -> list:
+        if isinstance(value, dict):
+            rows = zip(*(parts(field, leaf, container) for field in value.values()), strict=False)
+            return [dict(zip(value, row, strict=True)) for row in rows]
+        if isinstance(value, tuple | list):
+            columns = [parts(field, leaf, container) for field in value]
+            return [container(value)(row) for row in zip(*columns, strict=False)]
+        return leaf(value)
+
+    def cut(value: Any) -> list:
+        whole = [value] * devices
+        return list(value.chunk(devices)) if isinstance(value, Tensor) else whole
+
+    def letters(value: Any) -> list:
+        return list(value) if isinstance(value, str) else cut(value)
+
+    right = parts(nest, cut)
+    fields = list(nest) if isinstance(nest, dict) else range(len(nest))
+    columns = [parts(nest[field], cut) for field in fields]
+    turned = dict(zip(fields, columns, strict=True)) if isinstance(nest, dict) else columns
+    shallow = [
+        type(nest)(row) if not isinstance(nest, dict) else dict(zip(nest, row, strict=True))
+        for row in zip(*(cut(nest[field]) for field in fields), strict=False)
+    ]
+    known = (
+        ([nest] * devices, "Each device got the whole nest: its tensors are to be cut."),
+        (right[0] if right else None, "That is the first device's nest; return a list of nests."),
+        (turned, "That is a nest of lists; return a list of nests, one for each chunk."),
+        (parts(nest, cut, lambda _: list), "Types have changed: a tuple stays a tuple."),
+        (parts(nest, cut, lambda _: tuple), "Types have changed: a list stays a list."),
+        (parts(nest, letters), "A text is no nest of letters: each device gets all of it."),
+        (shallow, "A nest inside the nest was not taken apart: scatter calls itself for it."),
+    )
+    distinct = [(wrong, message) for wrong, message in known if not _same_nest(wrong, right)]
+    words = ", ".join(type(nest[field]).__name__ for field in fields)
+    given = f"a {type(nest).__name__} of ({words}) and {devices} devices"
+    hint = "Look at one kind of value after the other: tensor, dict, tuple or list, anything else."
+    return Case(given, (nest, devices), right, distinct, hint, _same_nest)
+
+
+def _same_nest(result: Any, expected: Any) -> bool:
+    """Equal, and of the same types all the way down; the outermost list may be a tuple."""
+
+    def alike(one: Any, other: Any) -> bool:
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
+        if isinstance(one, tuple | list):
+            return len(one) == len(other) and all(map(alike, one, other))
+        return same(one, other)
+
+    if not isinstance(result, tuple | list) or not isinstance(expected, tuple | list):
+        return alike(result, expected)
+    return len(result) == len(expected) and all(map(alike, result, expected))
 
 
 def check_gather(attempt: Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]) -> Verdict:
@@ -95,7 +186,11 @@ def check_gather(attempt: Callable[[Sequence[dict[str, Tensor]]], dict[str, Tens
     ]
     if verdict.state != "correct":
         return verdict
-    return _keeps_gradient(attempt, (tracked,), where) or verdict
+    return (
+        borrows(attempt, {"gather", "gather_nest"}, "join with torch.cat instead.", where)
+        or _keeps_gradient(attempt, (tracked,), where)
+        or verdict
+    )
 
 
 def _gather_case(given: str, outputs: list[dict[str, Tensor]]) -> Case:
@@ -113,15 +208,27 @@ def _gather_case(given: str, outputs: list[dict[str, Tensor]]) -> Case:
         (joined(list), still_lists),
         (joined(lambda ts: [t.tolist() for t in ts]), still_lists),
         (joined(lambda ts: sum(t.sum() for t in ts)), "gather joins; it does not add up."),
+        (
+            joined(lambda ts: cat(ts[::-1])),
+            "The devices are in the wrong order.",
+        ),
+        (joined(lambda ts: cat(ts[:-1])), "The last device's output is missing."),
+        (joined(lambda ts: cat(ts[1:])), "The first device's output is missing."),
+        (joined(lambda ts: cat(ts).flatten()), "The rows are no longer rows: that is flattened."),
     ]
     if same_shape:
+        if outputs[0][next(iter(outputs[0]))].dim() > 1:
+            side_by_side = joined(lambda ts: torch.cat(ts, dim=-1))
+            known.append((side_by_side, "That joins columns; rows are dimension 0."))
         known.append((joined(torch.stack), "stack adds a dimension; the rows belong end to end."))
         known.append((joined(sum), "gather joins; it does not add up."))
         known.append((joined(lambda ts: sum(ts) / len(ts)), "gather joins; it does not average."))
+    right = joined(cat)
+    known = [(wrong, message) for wrong, message in known if not same(wrong, right)]
     hint = "Take the keys from the first dict: another model returns others."
     if any(tensor.dim() == 0 for tensor in outputs[0].values()):
         hint = f"A loss of 0 dimensions has none to join along: give it one first. {hint}"
-    return Case(given, (outputs,), joined(cat), tuple(known), hint)
+    return Case(given, (outputs,), right, tuple(known), hint)
 
 
 def check_mean(attempt: Callable[[Tensor, Tensor], float | Tensor]) -> Verdict:

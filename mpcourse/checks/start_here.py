@@ -3,7 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
+
+import torch
 
 from mpcourse.checks.verdict import (
     Case,
@@ -17,6 +22,8 @@ from mpcourse.checks.verdict import (
     try_out,
 )
 from mpcourse.devices.devices import Device, get_devices, synchronize
+from mpcourse.devices.lanes import Lane
+from mpcourse.devices.results import Result
 from mpcourse.schedules.timeline import Event, Timeline
 
 NAP_S = 0.2
@@ -29,7 +36,7 @@ def check_speedup(attempt: Callable[[float, float], float]) -> Verdict:
     Args:
         attempt: Takes the time before and after, in seconds, returns the speed-up.
     """
-    cases = [_speedup_case(*times) for times in ((6.0, 2.0), (3.0, 4.0), (0.5, 0.5))]
+    cases = [_speedup_case(*times) for times in ((6.0, 2.0), (3.0, 4.0), (2.0, 3.0), (0.5, 0.5))]
     return check_cases(attempt, cases, where='"A check, failed on purpose"')
 
 
@@ -42,6 +49,10 @@ def _speedup_case(before: float, after: float) -> Case:
         ((before - after) / before, "That is the share of the time saved, not how many times."),
         ((before - after) / after, "That is how much more per second; twice as fast is 2, not 1."),
         (right * 100, "That is in percent; a speed-up of 2 means twice as fast."),
+        *(
+            (round(right, digits), "That is rounded: return the ratio as it is.")
+            for digits in (0, 1, 2)
+        ),
     )
     distinct = tuple(pair for pair in known if abs(pair[0] - right) > 1e-6)
     return Case(f"{before:g} s before and {after:g} s after", (before, after), right, distinct)
@@ -67,8 +78,9 @@ def check_idle(idle_device: Any, idle_share: Any) -> Verdict:
     if str(idle_device).casefold().replace("device", "").strip() != "b":
         line = "Look for white: from 0 to 8, which row is not filled?"
         return not_yet([f"expected a device that waits, got {short(idle_device)}", line], where)
-    if isinstance(idle_share, bool) or not isinstance(idle_share, int | float):
-        return not_yet([f"The share is a number from 0 to 1; got {short(idle_share)}."], where)
+    given, idle_share = idle_share, _number(idle_share)
+    if idle_share is None:
+        return not_yet([f"The share is a number from 0 to 1; got {short(given)}."], where)
     busy = timeline.busy(1) / timeline.makespan
     if abs(idle_share - (1 - busy)) < 1e-6:
         return correct("Device B works for 2 of 8 units and waits for the other 6.")
@@ -89,6 +101,95 @@ def check_idle(idle_device: Any, idle_share: Any) -> Verdict:
     return not_yet([f"got {short(idle_share)} for device B", *(meant or [line])], where)
 
 
+HandOver = Callable[[Callable[[], Any]], Callable[[], Any]]
+
+
+def check_worker(attempt: Callable[[], HandOver]) -> Verdict:
+    """Check `my_worker()`: a thread that runs what it is handed, and survives an error.
+
+    Args:
+        attempt: Starts a thread and returns `hand_over(fn)`, which returns `wait()`.
+    """
+    where = '"A worker in fifteen lines"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    hand_over, problem = try_out(attempt)
+    if problem is None and hand_over is ...:
+        return not_attempted()
+    if problem is None and not callable(hand_over):
+        problem = f"expected the function hand_over, got {short(hand_over)}"
+    if problem:
+        return not_yet(["Given nothing:", problem], where)
+    for given, trial, expected, hint in _WORKER_TRIALS:
+        found, problem = try_out(trial, hand_over, attempt)
+        if problem or found != expected:
+            compared = problem or f"expected {short(expected)}, got {short(found)}"
+            return not_yet([f"Given {given}:", compared, hint], where)
+    return correct("It runs jobs in order, beside another worker, and survives an error.")
+
+
+def _at_once(hand_over: HandOver, _: Any) -> Any:
+    go = threading.Event()
+    wait = hand_over(lambda: go.wait(1.0))
+    go.set()
+    return "it waited for the job" if wait() is False else "it returned at once"
+
+
+def _where(hand_over: HandOver, _: Any) -> Any:
+    threads = [hand_over(threading.get_ident)() for _ in range(2)]
+    if threading.get_ident() in threads:
+        return "the caller's thread"
+    return "one thread of its own" if len(set(threads)) == 1 else "a new thread for each job"
+
+
+def _in_order(hand_over: HandOver, _: Any) -> Any:
+    waits = [hand_over(lambda number=number: number) for number in range(3)]
+    return [wait() for wait in reversed(waits)][::-1]
+
+
+def _error(hand_over: HandOver, _: Any) -> Any:
+    wait = hand_over(lambda: [1, 2, 3][5])
+    try:
+        value = wait()
+    except IndexError:
+        return "wait raised IndexError"
+    return f"wait returned {short(value)}"
+
+
+def _overlap(hand_over: HandOver, attempt: Callable[[], HandOver]) -> Any:
+    barrier = threading.Barrier(2)
+    waits = [hand(lambda: barrier.wait(5) >= 0) for hand in (hand_over, attempt())]
+    return [wait() for wait in waits]
+
+
+_WORKER_TRIALS: tuple[tuple[str, Callable, Any, str], ...] = (
+    ("a job that returns 42", lambda h, _: h(lambda: 42)(), 42, "wait returns what fn returned."),
+    ("two jobs", _where, "one thread of its own", "Start one thread, when the worker is made."),
+    ("a job that takes its time", _at_once, "it returned at once", "Waiting is for wait."),
+    ("three jobs", _in_order, [0, 1, 2], "Each job needs a box of its own for its value."),
+    (
+        "a job that raises IndexError",
+        _error,
+        "wait raised IndexError",
+        "Catch the error in the thread, put it into the box, and raise it in wait.",
+    ),
+    (
+        "a job after one that raised",
+        lambda h, _: h(lambda: 42)(),
+        42,
+        "The thread has ended with the error: catch it inside the loop.",
+    ),
+    ("two workers whose jobs meet", _overlap, [True, True], "Each worker has its own queue."),
+)
+
+
+def _number(value: Any) -> float | None:
+    """A number in whatever form it comes: float, fraction, numpy's or torch's; None for others."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+
+
 def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict:
     """Check `my_time(device, fn)`: how many seconds the device needs for `fn`.
 
@@ -98,9 +199,8 @@ def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict
     where = '"You handed the work over. What did the clock see?"'
     if not callable(attempt):
         return no_function(attempt, where)
-    for older in (False, True):
-        trial = _Nap(get_devices(1)[0])
-        if older:
+    for trial in (_Nap(get_devices(1)[0]), _Nap(get_devices(1)[0], older=True), _LateNap()):
+        if trial.older:
             trial.device.submit(time.sleep, OLDER_S)
         start = time.perf_counter()
         measured, problem = try_out(attempt, trial.device, trial.nap)
@@ -110,26 +210,31 @@ def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict
             return not_attempted()
         problem = problem or trial.problem(measured, whole)
         if problem:
-            busy = f", busy with {OLDER_S:g} seconds of older work," if older else ""
-            given = f"Given {trial.device}{busy} and a function that naps {NAP_S:g} seconds:"
+            given = f"Given {trial.device}{trial.busy} and a function that naps {NAP_S:g} seconds:"
             return not_yet([given, problem], where)
-    return correct("A nap was measured as such, also behind older work.")
+    return correct("A nap was measured as such on three devices: idle, busy, and one that queues.")
 
 
 class _Nap:
     """A function that takes a known time, and what was seen of it."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, older: bool = False) -> None:
         self.device = device
+        self.older = older
+        self.busy = f", busy with {OLDER_S:g} seconds of older work," if older else ""
+        self.early = "the clock was read before the work had ended."
         self.threads: list[str] = []
         self.seconds = 0.0
 
     def nap(self) -> str:
         self.threads.append(threading.current_thread().name)
+        self.sleep()
+        return "rested"
+
+    def sleep(self) -> None:
         start = time.perf_counter()
         time.sleep(NAP_S)
         self.seconds = time.perf_counter() - start
-        return "rested"
 
     def problem(self, measured: Any, whole: float) -> str | None:
         """What is wrong with the seconds measured in an attempt that took `whole` seconds."""
@@ -139,17 +244,48 @@ class _Nap:
             return "fn ran in another thread; hand it to the device with device.submit(fn)."
         if len(self.threads) > 1:
             return f"fn ran {len(self.threads)} times; one is asked for."
-        if isinstance(measured, bool) or not isinstance(measured, int | float):
-            return f"expected a number of seconds, got {short(measured)}"
-        if measured < 0:
-            return f"got {short(measured)}: subtract the first reading from the second."
-        if measured < 0.9 * self.seconds:
-            return f"got {short(measured)}: the clock was read before the work had ended."
-        if measured > 100 * whole:
-            return f"got {short(measured)}: give seconds, not milliseconds."
-        if measured > 1.01 * whole:
-            return f"got {short(measured)}, but your function returned after {whole:.3f} s."
-        if measured > self.seconds + OLDER_S / 2:
+        seconds, got = _number(measured), f"got {short(measured)}"
+        if seconds is None:
+            return f"expected a number of seconds, {got}"
+        if seconds in (round(whole), round(whole, 1), round(whole, 2)):
+            return f"{got}: that is rounded; return the difference of the two readings as it is."
+        if seconds < 0:
+            return f"{got}: subtract the first reading from the second."
+        if seconds < 0.9 * self.seconds:
+            return f"{got}: {self.early}"
+        if seconds > 100 * whole:
+            return f"{got}: give seconds, not milliseconds."
+        if seconds > 1.01 * whole:
+            return f"{got}, but your function returned after {whole:.3f} s."
+        if seconds > self.seconds + OLDER_S / 2:
             hint = "The device was busy with older work: wait for it before the first reading too."
-            return f"got {short(measured)}. {hint}"
+            return f"{got}. {hint}"
         return None
+
+
+class _LateNap(_Nap):
+    """A nap on a stand-in for a GPU, which goes on after the call has returned."""
+
+    def __init__(self) -> None:
+        cpu = torch.device("cpu")
+        super().__init__(_QueueingDevice(0, cpu, "cpu core", "a device that queues, as GPUs do,"))
+        self.early += " On this device run returns early: synchronize before that reading too."
+
+    def nap(self) -> str:
+        self.threads.append(threading.current_thread().name)
+        self.device.queued.append(self.device.queue.submit(self.sleep))
+        return "queued"
+
+
+@dataclass(frozen=True)
+class _QueueingDevice(Device):
+    """A device whose `run` returns before the work is done; only `synchronize` waits for it."""
+
+    queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1), compare=False)
+    queued: list[Future] = field(default_factory=list, compare=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
+        if isinstance(getattr(fn, "__self__", None), Lane):  # what `synchronize` hands over
+            for future in self.queued:
+                future.result()
+        return super().submit(fn, *args, **kwargs)

@@ -1,7 +1,7 @@
 """A place for a guess, held against the answer later (all pages)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -14,58 +14,89 @@ class Prediction(ipywidgets.VBox):
     """A place for a guess, to be held against the answer later.
 
     Args:
-        prompt: What to type, in a few words.
+        prompt: What to type, in a few words; the question, where there are choices.
+        choices: A button for each; a line to type in when there are none.
     """
 
-    def __init__(self, prompt: str) -> None:
+    def __init__(self, prompt: str, choices: Sequence[str] = ()) -> None:
         self.prompt = prompt
-        self.entry = ipywidgets.Text(placeholder="your guess", layout=WIDE)
+        self.choices = tuple(choices)
+        if self.choices:
+            wide = {"button_width": "auto"}  # as wide as its words
+            self.entry = ipywidgets.ToggleButtons(options=self.choices, value=None, style=wide)
+        else:
+            self.entry = ipywidgets.Text(placeholder="your guess", layout=WIDE)
         super().__init__([ipywidgets.Label(prompt), self.entry])
 
+    @property
+    def guess(self) -> str:
+        """What has been typed or chosen; empty when nothing has."""
+        return (self.entry.value or "").strip()
+
     def __repr__(self) -> str:
+        if self.choices:
+            choices = " / ".join(self.choices)
+            return f"<your guess: {self.prompt}: {choices}; run the cell to choose>"
         return f"<your guess: {self.prompt}; run the cell to type it>"
 
-    def compare(self, answer: Any, *, within: float = 0.0) -> "Comparison":
-        """Show the guess beside the answer; typing another guess changes what is shown.
+    def compare(
+        self, answer: Any, *, within: float = 0.0, values: Sequence[float] | None = None
+    ) -> "Comparison":
+        """Show the guess beside the answer; another guess changes what is shown.
 
         Args:
             answer: The right answer; its numbers, in order, are held against those of the guess,
-                which may have fractions (1/2, half) and decimal commas.
+                which may have fractions (1/2, half) and decimal commas. One of the choices, where
+                there are some.
             within: How far off a guess may be, as a share of each number (0.1: a tenth).
+            values: The right numbers where the answer shows them rounded; a guess may be rounded
+                too, so `within` is at least 0.01 then.
+
+        Raises:
+            ValueError: There are choices, and the answer begins with none of them.
         """
-        return Comparison(self, str(answer), within)
+        return Comparison(self, str(answer), within, values)
 
 
 class Comparison(ipywidgets.HTML):
     """A guess beside the answer."""
 
-    def __init__(self, prediction: Prediction, answer: str, within: float) -> None:
+    def __init__(
+        self,
+        prediction: Prediction,
+        answer: str,
+        within: float,
+        values: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
         self.prediction = prediction
         self.answer = answer
-        self.within = within
+        self.right = _numbers(answer) if values is None else [float(value) for value in values]
+        self.within = within if values is None else max(within, 0.01)
+        self.choice = _chosen(answer, prediction.choices)
         prediction.entry.observe(self._show, names="value")
         self._show()
 
     @property
     def sentence(self) -> str:
         """What is shown, as text."""
-        guess = self.prediction.entry.value.strip()
+        guess = self.prediction.guess
         if not guess:
             return f"Your guess: none yet. Answer: {self.answer}."
         verdict = "as you said" if self._agrees(guess) else "not what you guessed"
         return f"Your guess: {guess}. Answer: {self.answer} ({verdict})."
 
     def _agrees(self, guess: str) -> bool:
-        right = _numbers(self.answer)
-        if not right:
+        if self.choice:
+            return guess == self.choice
+        if not self.right:
             return _words(guess) == _words(self.answer)
-        return any(self._near(guessed, right) for guessed in _readings(guess))
+        return any(self._near(guessed) for guessed in _readings(guess))
 
-    def _near(self, guessed: list[float], right: list[float]) -> bool:
+    def _near(self, guessed: list[float]) -> bool:
         share = self.within + 1e-9  # 1.1 is a tenth off 1, whatever floats say
-        near = [abs(g - r) <= share * abs(r) for g, r in zip(guessed, right, strict=False)]
-        return len(guessed) == len(right) and all(near)
+        near = [abs(g - r) <= share * abs(r) for g, r in zip(guessed, self.right, strict=False)]
+        return len(guessed) == len(self.right) and all(near)
 
     def _show(self, _: Any = None) -> None:
         self.value = f"<b>{escape(self.sentence)}</b>"
@@ -92,14 +123,23 @@ def _readings(guess: str) -> Iterator[list[float]]:
     yield _numbers(DECIMAL_COMMA.sub(".", guess))
 
 
+def _chosen(answer: str, choices: Sequence[str]) -> str | None:
+    """The choice that the answer begins with ("two, measured here" begins with "two")."""
+    fitting = [choice for choice in choices if answer.startswith(choice)]
+    if choices and not fitting:
+        raise ValueError(f"the answer {answer!r} begins with none of the choices {list(choices)}")
+    return max(fitting, key=len, default=None)
+
+
 def _words(words: str) -> list[str]:
     return [word for word in re.findall(r"\w+", words.casefold()) if word not in NO_MEANING]
 
 
-def predict(prompt: str) -> Prediction:
+def predict(prompt: str, choices: Sequence[str] = ()) -> Prediction:
     """Make a place for a guess; `.compare(answer)` shows it beside the answer later.
 
     Args:
         prompt: What to type, in a few words, for example "rows of each device, such as 1, 2, 4".
+        choices: Answers to choose from, each a button; none for a line to type in.
     """
-    return Prediction(prompt)
+    return Prediction(prompt, choices)

@@ -1,6 +1,7 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
 import concurrent.futures
+import copy
 import threading
 import time
 
@@ -8,9 +9,14 @@ import pytest
 import torch
 from solutions import parallel_apply as solutions
 
-from mpcourse.checks import check_crossing, check_first_device, check_parallel_apply
+from mpcourse.checks import (
+    check_crossing,
+    check_data_parallel,
+    check_first_device,
+    check_parallel_apply,
+)
 from mpcourse.checks import parallel_apply as checks_module
-from mpcourse.data_parallel.parallel_apply import parallel_apply
+from mpcourse.data_parallel import DataParallel, gather, parallel_apply, scatter
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +32,14 @@ def said(verdict) -> str:
 
 def test_stubs_are_not_attempted():
     assert check_parallel_apply(lambda modules, inputs, devices: ...).state == "not attempted"
+    assert check_data_parallel(lambda module, batch, devices: ...).state == "not attempted"
     assert check_crossing(lambda sizes, one, two: ...).state == "not attempted"
     assert check_first_device(lambda *numbers: ...).state == "not attempted"
 
 
 def test_solutions_are_correct():
     assert check_parallel_apply(solutions.my_parallel_apply).state == "correct"
+    assert check_data_parallel(solutions.my_data_parallel).state == "correct"
     assert check_crossing(solutions.my_crossing).state == "correct"
     assert check_first_device(solutions.my_first_device).state == "correct"
 
@@ -42,11 +50,22 @@ def crossing_forwards(sizes, one_device, two_devices):
             return size
 
 
-def test_other_right_answers_are_correct():
-    def with_parallel_apply(modules, inputs, devices):
-        return parallel_apply(modules, inputs, devices=devices)
+def by_functional_calls(module, batch, devices):
+    def replica_of(device):
+        shell = copy.copy(module)  # one each: functional_call puts the weights in for the call
+        shell._modules = {"linear": copy.copy(module.linear)}
+        shell.linear._parameters = dict(module.linear._parameters)
+        weights = {n: w.to(device.device, copy=True) for n, w in module.named_parameters()}
+        return lambda rows: torch.func.functional_call(shell, weights, rows)
 
-    assert check_parallel_apply(with_parallel_apply).state == "correct"
+    chunks = scatter(batch, devices)
+    pairs = list(zip(devices, chunks, strict=False))
+    results = [device.submit(replica_of(device), chunk) for device, chunk in pairs]
+    return torch.cat([result.result().to(devices[0].device) for result in results])
+
+
+def test_other_right_answers_are_correct():
+    assert check_data_parallel(by_functional_calls).state == "correct"
     assert check_crossing(crossing_forwards).state == "correct"
     attempt = lambda w, i, o, rows, n: w + i * ((rows + n - 1) // n) + o * rows  # noqa: E731
     assert check_first_device(attempt).state == "correct"
@@ -135,9 +154,19 @@ def leaving_it_off(modules, inputs, devices):
     return [result.result() for result in results]
 
 
+def with_parallel_apply(modules, inputs, devices):
+    return parallel_apply(modules, inputs, devices=devices)
+
+
+def two_devices_only(modules, inputs, devices):
+    return solutions.my_parallel_apply(modules[:2], inputs[:2], devices[:2])
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
+        (with_parallel_apply, "parallel_apply did the work: use device.submit"),
+        (two_devices_only, "expected 3 outputs, got "),
         (serial, "First submit all of them"),
         (by_finishing, "not in the order of finishing"),
         (lambda m, i, d: without_modes(m, [i[0]] * 2, d), "Each module has its own input"),
@@ -159,6 +188,66 @@ def test_wrong_parallel_applies_are_explained(attempt, words):
     assert words in said(check_parallel_apply(attempt))
 
 
+def all_devices(module, batch, devices):
+    chunks = scatter(batch, devices)
+    return gather(parallel_apply([module] * len(devices), chunks, devices=devices), devices[0])
+
+
+def deep_copies(module, batch, devices):
+    chunks = scatter(batch, devices)
+    used = devices[: len(chunks)]
+    replicas = [copy.deepcopy(module) for _ in used]
+    for replica in replicas:
+        replica.threads = module.threads
+    return gather(parallel_apply(replicas, chunks, devices=used), devices[0])
+
+
+def without_gather(module, batch, devices):
+    chunks = scatter(batch, devices)
+    return parallel_apply([module] * len(chunks), chunks, devices=devices[: len(chunks)])
+
+
+def one_chunk_twice(module, batch, devices):
+    chunks = scatter(batch, devices)
+    used = devices[: len(chunks)]
+    return gather(
+        parallel_apply([module] * len(used), [chunks[0]] * len(used), devices=used), "cpu"
+    )
+
+
+def without_gradients(module, batch, devices):
+    with torch.no_grad():
+        return solutions.my_data_parallel(module, batch, devices)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (5, "takes a function"),
+        (lambda module, batch, devices: module(batch), "expected 2 devices at work"),
+        (lambda m, b, d: solutions.my_data_parallel(m, b, d[:1]), "expected 2 devices at work"),
+        (all_devices, "5 rows and 4 devices"),
+        (deep_copies, "The gradients do not reach the module's own weights"),
+        (without_gather, "gather joins what the devices made"),
+        (one_chunk_twice, "expected a tensor of shape"),
+        (without_gradients, "cut off from the weights"),
+        (lambda m, b, d: DataParallel(m, d)(b), "DataParallel did the work: use the four verbs"),
+        (lambda m, b, d: None, "expected one tensor, got None"),
+    ],
+)
+def test_wrong_data_parallels_are_explained(attempt, words):
+    assert words in said(check_data_parallel(attempt))
+
+
+def without_the_last(sizes, one, two):
+    found = None
+    for size, a, b in reversed(list(zip(sizes[:-1], one, two, strict=False))):
+        if b >= a:
+            break
+        found = size
+    return found
+
+
 def first_win(sizes, one, two):
     return next((s for s, a, b in zip(sizes, one, two, strict=True) if b < a), None)
 
@@ -167,6 +256,7 @@ def first_win(sizes, one, two):
     ("attempt", "words"),
     [
         (first_win, "a lucky moment"),
+        (without_the_last, "a lucky moment"),
         (lambda s, a, b: s.index(solutions.my_crossing(s, a, b)), "the position in the list"),
         (lambda s, a, b: solutions.my_crossing(s, a, b) or 0, "return None"),
         (lambda s, a, b: solutions.my_crossing(s, a, b) or s[-1], "does not pay either"),

@@ -11,14 +11,16 @@ import pytest
 import torch
 from solutions import scatter_and_gather as solutions
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
-from mpcourse.checks import check_gather, check_mean, check_scatter, verdict
-from mpcourse.data_parallel.scatter_gather import scatter
+from mpcourse.checks import check_gather, check_mean, check_scatter, check_scatter_nest, verdict
+from mpcourse.data_parallel.scatter_gather import gather, scatter
 from mpcourse.devices import results
 from mpcourse.front_door.pages import find_pages, read
 
 CHECKS = {
     check_scatter: solutions.my_scatter,
+    check_scatter_nest: solutions.my_scatter_nest,
     check_gather: solutions.my_gather,
     check_mean: solutions.my_mean,
 }
@@ -73,6 +75,29 @@ class Scatter:
         return solutions.my_scatter(batch, num_devices)
 
 
+def nest_by_tree_map(inputs: Any, n: int) -> list[Any]:
+    counts = [len(leaf.chunk(n)) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+    def part(leaf: Any, index: int) -> Any:
+        return leaf.chunk(n)[index] if isinstance(leaf, Tensor) else leaf
+
+    return [tree_map(partial(part, index=i), inputs) for i in range(min(counts, default=n))]
+
+
+def nest_by_index(inputs: Any, n: int) -> tuple[Any, ...]:
+    if isinstance(inputs, Tensor):
+        return inputs.chunk(n)
+    if not isinstance(inputs, dict | list | tuple):
+        return (inputs,) * n
+    keys = list(inputs) if isinstance(inputs, dict) else range(len(inputs))
+    parts = {key: nest_by_index(inputs[key], n) for key in keys}
+    count = min(len(part) for part in parts.values())
+    rows = [{key: parts[key][i] for key in keys} for i in range(count)]
+    if isinstance(inputs, dict):
+        return tuple(rows)
+    return tuple(type(inputs)(row.values()) for row in rows)
+
+
 def gather_by_hstack(outputs: list[dict]) -> dict:
     return {
         key: torch.hstack([o[key] for o in outputs])
@@ -115,6 +140,9 @@ def mean_by_loop(means: Tensor, sizes: Tensor) -> float:
         (check_scatter, scatter_by_indices),
         (check_scatter, Scatter()),
         (check_scatter, partial(solutions.my_scatter)),
+        (check_scatter, lambda batch, n: (c for c in solutions.my_scatter(batch, n))),
+        (check_scatter_nest, nest_by_tree_map),
+        (check_scatter_nest, nest_by_index),
         (check_gather, gather_by_hstack),
         (check_gather, gather_by_growing),
         (check_gather, gather_in_place),
@@ -176,7 +204,8 @@ def flattened(batch: Tensor, n: int) -> list[Tensor]:
         (sized(lambda rows, n: max(rows // n, 1)), "(7,) and 3", "ceil(7 / 3) = 3 rows"),
         (sized(lambda rows, n: max(round(rows / n), 1)), "(7,) and 3", "ceil(7 / 3) = 3 rows"),
         (sized(lambda rows, n: rows // n + 1), "(6,) and 2", "ceil(6 / 2) = 3 rows"),
-        (reversed_rows, "shape (6,) and 2", "ceil(6 / 2) = 3 rows"),
+        (reversed_rows, "shape (6,) and 2", "rows of each chunk are in the wrong order"),
+        (lambda b, n: b.chunk(n)[::-1], "(6,) and 2", "The chunks are in the wrong order"),
         (flattened, "shape (9, 2) and 4", "ceil(9 / 4) = 3 rows"),
         (lambda b, n: [c.tolist() for c in b.chunk(n)], "(6,) and 2", "ceil(6 / 2) = 3 rows"),
         (lambda b, n: b.reshape(n, -1), "(6,) and 2", "ceil(6 / 2) = 3 rows"),
@@ -225,6 +254,61 @@ def test_scatter_through_numpy_fails_where_gradients_are_required():
         return [torch.from_numpy(chunk.numpy()) for chunk in solutions.my_scatter(batch, n)]
 
     rejected(check_scatter, attempt, "require gradients", "RuntimeError: Can't call numpy()")
+
+
+# Wrong answers: scatter for nests
+
+
+def nest_of_lists(inputs: Any, n: int) -> Any:
+    cut = solutions.my_scatter_nest
+    if isinstance(inputs, dict):
+        return {key: cut(value, n) for key, value in inputs.items()}
+    return [cut(value, n) for value in inputs]
+
+
+def one_level(inputs: Any, n: int) -> list[Any]:
+    def cut(value: Any) -> list[Any]:
+        return list(value.chunk(n)) if isinstance(value, Tensor) else [value] * n
+
+    if isinstance(inputs, dict):
+        rows = zip(*map(cut, inputs.values()), strict=False)
+        return [dict(zip(inputs, row, strict=True)) for row in rows]
+    return [type(inputs)(row) for row in zip(*map(cut, inputs), strict=False)]
+
+
+def as_lists(inputs: Any, n: int) -> list[Any]:
+    if isinstance(inputs, tuple | list):
+        columns = [as_lists(value, n) for value in inputs]
+        return [list(row) for row in zip(*columns, strict=False)]
+    if isinstance(inputs, dict):
+        columns = [as_lists(value, n) for value in inputs.values()]
+        return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
+    return solutions.my_scatter_nest(inputs, n)
+
+
+def texts_too(inputs: Any, n: int) -> list[Any]:
+    if isinstance(inputs, str):
+        return list(inputs)
+    if isinstance(inputs, list):
+        return [list(row) for row in zip(*(texts_too(v, n) for v in inputs), strict=False)]
+    return solutions.my_scatter_nest(inputs, n)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "given", "meant"),
+    [
+        (lambda nest, n: [nest] * n, "dict of (Tensor, Tensor)", "got the whole nest"),
+        (nest_of_lists, "dict of (Tensor, Tensor)", "a nest of lists; return a list of nests"),
+        (lambda nest, n: solutions.my_scatter_nest(nest, n)[0], "dict of", "first device's nest"),
+        (texts_too, "list of (Tensor, str)", "A text is no nest of letters"),
+        (as_lists, "tuple of (Tensor, dict)", "Types have changed: a tuple stays a tuple"),
+        (one_level, "tuple of (Tensor, dict)", "scatter calls itself for it"),
+        (lambda nest, n: nest.chunk(n), "dict of", "AttributeError"),
+        (lambda nest, n: None, "dict of", "None is what a function without return"),
+    ],
+)
+def test_wrong_answers_to_the_nest_are_explained(attempt: Callable, given: str, meant: str):
+    rejected(check_scatter_nest, attempt, given, meant, "A dictionary goes in")
 
 
 # Wrong answers: gather
@@ -278,7 +362,13 @@ ROWS, LOSSES = "two dicts with rows to join", "two dicts with a loss of 0 dimens
         (per_field(sum), ROWS, "gather joins; it does not add up"),
         (per_field(lambda ts: sum(t.sum() for t in ts)), ROWS, "it does not add up"),
         (per_field(average), ROWS, "gather joins; it does not average"),
-        (per_field(lambda ts: torch.cat(ts, dim=1)), ROWS, "Take the keys from the first dict"),
+        (
+            per_field(lambda ts: torch.cat(ts, dim=-1)),
+            ROWS,
+            "That joins columns",
+        ),
+        (per_field(lambda ts: torch.cat(ts[::-1])), ROWS, "The devices are in the wrong order"),
+        (per_field(lambda ts: torch.cat(ts).flatten()), ROWS, "The rows are no longer rows"),
         (
             lambda outputs: list(solutions.my_gather(outputs).values()),
             ROWS,
@@ -296,7 +386,7 @@ ROWS, LOSSES = "two dicts with rows to join", "two dicts with a loss of 0 dimens
         (
             lambda outputs: solutions.my_gather(outputs[:2]),
             "three dicts with logits and a loss",
-            "A loss of 0 dimensions",
+            "The last device's output is missing",
         ),
     ],
 )
@@ -314,6 +404,10 @@ def test_wrong_answers_to_gather_are_explained(attempt: Callable, given: str, me
 )
 def test_gather_that_cuts_the_gradient_of_the_losses_off_is_told(join: Callable):
     rejected(check_gather, per_loss(join), "require gradients", "is cut off from its inputs")
+
+
+def test_gather_written_with_gather_has_not_joined_anything_itself():
+    rejected(check_gather, lambda outputs: gather(outputs, "cpu"), "but gather did the work")
 
 
 def test_gather_that_cuts_the_gradient_of_the_rows_off_is_told():
@@ -399,7 +493,7 @@ def forever(*given: Any) -> None:
         (lambda *given: {}, "got {}"),
         (lambda *given: [], "got []"),
         (lambda *given: object, "got <class 'object'>"),
-        (lambda *given: (yield), "got <generator object"),
+        (lambda *given: (yield), "got "),
         (None, "This check takes a function; it got None."),
         (torch.tensor([1.0]), "This check takes a function; it got tensor [1]."),
     ],
@@ -434,11 +528,8 @@ def wrecked(given: Any) -> None:
 @each_check
 def test_an_attempt_that_wrecks_its_input_spoils_no_case(check: Callable):
     def attempt(*given: Any) -> Any:
-        result = CHECKS[check](*given)
-        if isinstance(result, dict):
-            result = {key: value.clone() for key, value in result.items()}
-        elif isinstance(result, list):
-            result = [chunk.clone() for chunk in result]
+        result = CHECKS[check](*given)  # chunks are views of what they came from
+        result = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, result)
         wrecked(list(given))
         return result
 

@@ -1,11 +1,18 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
+import contextlib
+import queue
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
 from solutions import start_here as solutions
 
-from mpcourse.checks import check_idle, check_speedup, check_time
+from mpcourse.checks import check_idle, check_speedup, check_time, check_worker, verdict
 from mpcourse.checks.start_here import exercise_timeline
 from mpcourse.devices.devices import synchronize
 
@@ -25,27 +32,31 @@ def test_stubs_are_not_attempted():
     assert check_speedup(lambda before, after: ...).state == "not attempted"
     assert check_idle(..., ...).state == "not attempted"
     assert check_idle("B", ...).state == "not attempted"
+    assert check_worker(lambda: ...).state == "not attempted"
     assert check_time(lambda device, fn: ...).state == "not attempted"
 
 
 def test_solutions_are_correct():
     assert check_speedup(solutions.my_speedup).state == "correct"
     assert check_idle(solutions.idle_device, solutions.idle_share).state == "correct"
+    assert check_worker(solutions.my_worker).state == "correct"
     assert check_time(solutions.my_time).state == "correct"
 
 
-def clock_by_run(device, fn):
-    device.run(lambda: None)
-    start = time.monotonic()
+def clock_of_another_kind(device, fn):
+    synchronize()  # all devices
+    start = time.monotonic_ns()
     device.run(fn)
-    end = time.monotonic()
-    return end - start
+    synchronize([device])
+    return np.float64((time.monotonic_ns() - start) / 1e9)
 
 
 def test_other_right_answers_are_correct():
     assert check_speedup(lambda before, after: 1 / (after / before)).state == "correct"
     assert check_idle("device b", 1 - 0.25).state == "correct"
-    assert check_time(clock_by_run).state == "correct"
+    assert check_time(clock_of_another_kind).state == "correct"
+    for share in (Fraction(3, 4), np.float32(0.75), torch.tensor(0.75)):
+        assert check_idle("B", share).state == "correct"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +69,8 @@ def test_other_right_answers_are_correct():
         (lambda before, after: (before - after) / before, "the share of the time saved"),
         (lambda before, after: before / after * 100, "in percent; a speed-up of 2"),
         (lambda before, after: f"{before / after}x", "expected 3"),
+        (lambda before, after: round(before / after, 2), "That is rounded"),
+        (lambda before, after: before // after, "expected 0.75"),
         (lambda before: before, "TypeError"),
     ],
 )
@@ -91,6 +104,139 @@ def test_the_timeline_of_the_exercise_is_what_its_check_says():
     timeline = exercise_timeline()
     assert [timeline.busy(0), timeline.busy(1), timeline.makespan] == [8, 2, 8]
     assert timeline.bubble_fraction == 0.375
+
+
+# Workers
+
+
+def by_future():
+    pool = ThreadPoolExecutor(1)
+    return lambda fn: pool.submit(fn).result
+
+
+def test_a_worker_by_a_library_is_a_worker():
+    assert check_worker(by_future).state == "correct"
+
+
+def at_once():
+    def hand_over(fn):
+        value = fn()
+        return lambda: value
+
+    return hand_over
+
+
+def a_thread_for_each_job():
+    return lambda fn: ThreadPoolExecutor(1).submit(fn).result
+
+
+def waits_in_hand_over():
+    worker = by_future()
+
+    def hand_over(fn):
+        value = worker(fn)()
+        return lambda: value
+
+    return hand_over
+
+
+def one_box():
+    worker, box = by_future(), queue.SimpleQueue()
+
+    def hand_over(fn):
+        worker(lambda: box.put(fn()))
+        return lambda: box.get(timeout=0.2)
+
+    return hand_over
+
+
+def returns_the_error():
+    worker = by_future()
+
+    def hand_over(fn):
+        def quiet():
+            try:
+                return fn()
+            except Exception as error:
+                return error
+
+        return worker(quiet)
+
+    return hand_over
+
+
+def dies_of_an_error():
+    jobs = queue.SimpleQueue()
+
+    def serve():
+        with contextlib.suppress(IndexError):
+            while True:
+                fn, box = jobs.get()
+                box.put(fn())
+
+    def hand_over(fn):
+        box = queue.SimpleQueue()
+        jobs.put((fn, box))
+        return box.get
+
+    threading.Thread(target=serve, daemon=True).start()
+    return hand_over
+
+
+def dies_after_telling():
+    jobs = queue.SimpleQueue()
+
+    def serve():
+        while True:
+            fn, box = jobs.get()
+            try:
+                box.put((fn(), None))
+            except IndexError as error:
+                box.put((None, error))
+                return
+
+    def hand_over(fn):
+        box = queue.SimpleQueue()
+        jobs.put((fn, box))
+
+        def wait():
+            value, error = box.get()
+            if error:
+                raise error
+            return value
+
+        return wait
+
+    threading.Thread(target=serve, daemon=True).start()
+    return hand_over
+
+
+ONE_POOL = ThreadPoolExecutor(1)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (None, "takes a function"),
+        (lambda: 5, "expected the function hand_over, got 5"),
+        (lambda: lambda fn: fn, "expected 'one thread of its own', got \"the caller's thread\""),
+        (lambda: lambda fn: fn(), "TypeError"),
+        (at_once, "the caller's thread"),
+        (a_thread_for_each_job, "a new thread for each job"),
+        (waits_in_hand_over, "it waited for the job"),
+        (one_box, "Each job needs a box of its own"),
+        (returns_the_error, "wait returned IndexError"),
+        (dies_of_an_error, "put it into the box, and raise it in wait"),
+        (dies_after_telling, "The thread has ended with the error"),
+        (lambda: lambda fn: ONE_POOL.submit(fn).result, "Each worker has its own queue"),
+    ],
+)
+def test_wrong_workers_are_explained(attempt, words, monkeypatch):
+    monkeypatch.setattr(verdict, "TIME_LIMIT_S", 1.5)
+    assert words in said(check_worker(attempt))
+
+
+# Clocks
 
 
 def clock(read):
@@ -143,6 +289,23 @@ def in_this_thread(device, fn, start):
     return time.perf_counter() - start
 
 
+def without_the_last_wait(device, fn, start):
+    device.run(fn)
+    return time.perf_counter() - start
+
+
+def by_waiting_for_the_worker(device, fn, start):
+    device.submit(fn)
+    device.run(lambda: None)
+    return time.perf_counter() - start
+
+
+def rounded(device, fn, start):
+    device.run(fn)
+    synchronize([device])
+    return round(time.perf_counter() - start, 1)
+
+
 def twice(device, fn, start):
     device.run(fn)
     device.run(fn)
@@ -153,6 +316,9 @@ def twice(device, fn, start):
     ("read", "words"),
     [
         (too_early, "before the work had ended"),
+        (without_the_last_wait, "synchronize before that reading too"),
+        (by_waiting_for_the_worker, "synchronize before that reading too"),
+        (rounded, "that is rounded"),
         (backwards, "subtract the first reading"),
         (in_milliseconds, "not milliseconds"),
         (in_this_thread, "ran in another thread"),

@@ -1,6 +1,8 @@
-"""Solutions: parallel_apply, the crossing of two curves, memory of the first device."""
+"""Solutions of page `parallel_apply`: parallel_apply, the four verbs, a crossing, memory."""
 
 import torch
+
+from mpcourse.data_parallel import gather, parallel_apply, replicate, scatter
 
 
 def my_parallel_apply(modules, inputs, devices):
@@ -19,6 +21,19 @@ def my_parallel_apply(modules, inputs, devices):
     pairs = zip(devices, modules, inputs, strict=True)
     results = [device.submit(call, module, value) for device, module, value in pairs]
     return [result.result() for result in results]
+
+
+def my_data_parallel(module, batch, devices):
+    """Scatter first: how many chunks come out says how many devices are used.
+
+    With five rows and four devices there are three chunks, and the verbs refuse lists of unequal
+    lengths. `replicate` keeps the way back to the module's own weights; copies made with
+    `copy.deepcopy` would have weights, and gradients, of their own.
+    """
+    chunks = scatter(batch, devices)
+    used = devices[: len(chunks)]
+    outputs = parallel_apply(replicate(module, used), chunks, devices=used)
+    return gather(outputs, devices[0])
 
 
 def my_crossing(sizes, one_device, two_devices):

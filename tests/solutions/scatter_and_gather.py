@@ -1,4 +1,4 @@
-"""Solutions of page `scatter_and_gather`: scatter, gather, and the mean over uneven chunks."""
+"""Solutions of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
 
 import torch
 
@@ -13,6 +13,25 @@ def my_scatter(batch: torch.Tensor, num_devices: int) -> list[torch.Tensor]:
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
+
+
+def my_scatter_nest(inputs: object, num_devices: int) -> list:
+    """A tensor is cut, a nest is taken apart and built again, anything else is repeated.
+
+    Scattering each value of a nest gives one list for each value; `zip` turns them around, into one
+    row for each device, and stops where the chunks end. Without the call to itself, a list inside a
+    dict would go to every device whole. A text can be iterated like a list, so ask for the types
+    that are nests, not for what can be iterated.
+    """
+    if isinstance(inputs, torch.Tensor):
+        return list(inputs.chunk(num_devices))
+    if isinstance(inputs, dict):
+        columns = [my_scatter_nest(value, num_devices) for value in inputs.values()]
+        return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
+    if isinstance(inputs, tuple | list):
+        columns = [my_scatter_nest(value, num_devices) for value in inputs]
+        return [type(inputs)(row) for row in zip(*columns, strict=False)]
+    return [inputs] * num_devices
 
 
 def my_gather(outputs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

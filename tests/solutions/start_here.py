@@ -1,5 +1,7 @@
-"""Solutions of page `start_here`: a speed-up, a timeline, a clock."""
+"""Solutions of page `start_here`: a speed-up, a timeline, a worker, a clock."""
 
+import queue
+import threading
 import time
 
 from mpcourse.devices.devices import synchronize
@@ -23,6 +25,38 @@ idle_share = 6 / 8
 
 The caption's share counts both devices. 1 / 3 would be right if the run ended with B.
 """
+
+
+def my_worker():
+    """The thread catches what a job raises and puts it into the box, marked as an error.
+
+    The caller looks at the mark and returns or raises. Catching outside the loop would end the
+    thread; without catching, the caller waits for a box that nobody fills.
+    """
+    jobs = queue.SimpleQueue()
+
+    def serve():
+        while True:
+            fn, box = jobs.get()
+            try:
+                box.put((fn(), None))
+            except Exception as error:
+                box.put((None, error))
+
+    def hand_over(fn):
+        box = queue.SimpleQueue()
+        jobs.put((fn, box))
+
+        def wait():
+            value, error = box.get()
+            if error is not None:
+                raise error
+            return value
+
+        return wait
+
+    threading.Thread(target=serve, daemon=True).start()
+    return hand_over
 
 
 def my_time(device, fn):

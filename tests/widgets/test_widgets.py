@@ -390,6 +390,43 @@ def test_what_is_typed_is_text_and_no_html():
     assert "<script>" not in comparison.value
 
 
+@pytest.mark.parametrize(
+    ("guess", "agrees"),
+    [
+        ("2, 15, 4/3, 15/8", True),
+        ("2 15 1.33 1.88", True),
+        ("2; 15; 1.333333; 1.875", True),
+        ("2, 15, 1.3, 1.9", False),
+        ("2, 15, 1.33", False),
+    ],
+)
+def test_unrounded_values_take_fractions_and_rounded_guesses(guess: str, agrees: bool):
+    prediction = predict("four numbers")
+    prediction.entry.value = guess
+    comparison = prediction.compare("2, 15, 1.33, 1.88", values=[2, 15, 4 / 3, 15 / 8])
+    assert ("as you said" in repr(comparison)) == agrees
+
+
+def test_a_choice_is_made_with_buttons_and_begins_empty():
+    prediction = predict("which one", choices=["one", "one and two", "none"])
+    assert isinstance(prediction.entry, ipywidgets.ToggleButtons)
+    assert prediction.entry.options == ("one", "one and two", "none")
+    assert prediction.entry.value is None
+    shown = "<your guess: which one: one / one and two / none; run the cell to choose>"
+    assert repr(prediction) == shown
+    comparison = prediction.compare("one and two, measured here")
+    assert repr(comparison) == "Your guess: none yet. Answer: one and two, measured here."
+    prediction.entry.value = "one"
+    assert "not what you guessed" in repr(comparison)
+    prediction.entry.value = "one and two"
+    assert "as you said" in repr(comparison)
+
+
+def test_an_answer_that_is_no_choice_is_refused():
+    with pytest.raises(ValueError, match="begins with none of the choices"):
+        predict("which one", choices=["a sum", "a vector"]).compare("vector")
+
+
 def test_a_prediction_asks_its_question_beside_an_empty_field():
     prediction = predict("rows of <each> device")
     label, entry = prediction.children
