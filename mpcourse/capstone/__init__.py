@@ -20,19 +20,3 @@ from mpcourse.capstone.trials import (
     train_pipeline,
     uncut,
 )
-
-__all__ = [
-    "Forecast",
-    "Plan",
-    "Task",
-    "block_work",
-    "counted_costs",
-    "measure_plans",
-    "pipeline_of",
-    "prunable_blocks",
-    "pruned",
-    "run_plan",
-    "simulate_plan",
-    "train_pipeline",
-    "uncut",
-]

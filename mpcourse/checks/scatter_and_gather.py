@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from mpcourse.checks.attempted_nests import nest_case
 from mpcourse.checks.verdict import Case, Verdict, borrows, check_cases, not_yet, same, try_out
 
 
@@ -91,72 +92,14 @@ def check_scatter_nest(attempt: Callable[[Any, int], Sequence[Any]]) -> Verdict:
     """
     rows = torch.arange(4)
     cases = [
-        _nest_case({"pixels": rows, "labels": rows * 10}, 2),
-        _nest_case([rows, "train"], 2),
-        _nest_case((rows, {"extra": [rows * 10, 0.5], "mask": None}), 2),
-        _nest_case({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
-        _nest_case({"rate": 0.1, "steps": (1, 2)}, 3),
+        nest_case({"pixels": rows, "labels": rows * 10}, 2),
+        nest_case([rows, "train"], 2),
+        nest_case((rows, {"extra": [rows * 10, 0.5], "mask": None}), 2),
+        nest_case({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
+        nest_case({"rate": 0.1, "steps": (1, 2)}, 3),
     ]
     where = '"A dictionary goes in: what does each device get?"'
     return check_cases(_listed(attempt), cases, where=where)
-
-
-def _nest_case(nest: Any, devices: int) -> Case:
-    def parts(value: Any, leaf: Callable[[Any], list], container: Callable = type) -> list:
-        if isinstance(value, dict):
-            rows = zip(*(parts(field, leaf, container) for field in value.values()), strict=False)
-            return [dict(zip(value, row, strict=True)) for row in rows]
-        if isinstance(value, tuple | list):
-            columns = [parts(field, leaf, container) for field in value]
-            return [container(value)(row) for row in zip(*columns, strict=False)]
-        return leaf(value)
-
-    def cut(value: Any) -> list:
-        whole = [value] * devices
-        return list(value.chunk(devices)) if isinstance(value, Tensor) else whole
-
-    def letters(value: Any) -> list:
-        return list(value) if isinstance(value, str) else cut(value)
-
-    right = parts(nest, cut)
-    fields = list(nest) if isinstance(nest, dict) else range(len(nest))
-    columns = [parts(nest[field], cut) for field in fields]
-    turned = dict(zip(fields, columns, strict=True)) if isinstance(nest, dict) else columns
-    shallow = [
-        type(nest)(row) if not isinstance(nest, dict) else dict(zip(nest, row, strict=True))
-        for row in zip(*(cut(nest[field]) for field in fields), strict=False)
-    ]
-    known = (
-        ([nest] * devices, "Each device got the whole nest: its tensors are to be cut."),
-        (right[0] if right else None, "That is the first device's nest; return a list of nests."),
-        (turned, "That is a nest of lists; return a list of nests, one for each chunk."),
-        (parts(nest, cut, lambda _: list), "Types have changed: a tuple stays a tuple."),
-        (parts(nest, cut, lambda _: tuple), "Types have changed: a list stays a list."),
-        (parts(nest, letters), "A text is no nest of letters: each device gets all of it."),
-        (shallow, "A nest inside the nest was not taken apart: scatter calls itself for it."),
-    )
-    distinct = [(wrong, message) for wrong, message in known if not _same_nest(wrong, right)]
-    words = ", ".join(type(nest[field]).__name__ for field in fields)
-    given = f"a {type(nest).__name__} of ({words}) and {devices} devices"
-    hint = "Look at one kind of value after the other: tensor, dict, tuple or list, anything else."
-    return Case(given, (nest, devices), right, distinct, hint, _same_nest)
-
-
-def _same_nest(result: Any, expected: Any) -> bool:
-    """Equal, and of the same types all the way down; the outermost list may be a tuple."""
-
-    def alike(one: Any, other: Any) -> bool:
-        if type(one) is not type(other):
-            return False
-        if isinstance(one, dict):
-            return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
-        if isinstance(one, tuple | list):
-            return len(one) == len(other) and all(map(alike, one, other))
-        return same(one, other)
-
-    if not isinstance(result, tuple | list) or not isinstance(expected, tuple | list):
-        return alike(result, expected)
-    return len(result) == len(expected) and all(map(alike, result, expected))
 
 
 def check_gather(attempt: Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]) -> Verdict:

@@ -3,13 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
-import torch
-
+from mpcourse.checks.attempted_clocks import NAP_S, OLDER_S, LateNap, Nap, as_number
 from mpcourse.checks.verdict import (
     Case,
     Verdict,
@@ -22,12 +18,7 @@ from mpcourse.checks.verdict import (
     try_out,
 )
 from mpcourse.devices.devices import Device, get_devices, synchronize
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import Result
 from mpcourse.schedules.timeline import Event, Timeline
-
-NAP_S = 0.2
-OLDER_S = 0.4
 
 
 def check_speedup(attempt: Callable[[float, float], float]) -> Verdict:
@@ -78,7 +69,7 @@ def check_idle(idle_device: Any, idle_share: Any) -> Verdict:
     if str(idle_device).casefold().replace("device", "").strip() != "b":
         line = "Look for white: from 0 to 8, which row is not filled?"
         return not_yet([f"expected a device that waits, got {short(idle_device)}", line], where)
-    given, idle_share = idle_share, _number(idle_share)
+    given, idle_share = idle_share, as_number(idle_share)
     if idle_share is None:
         return not_yet([f"The share is a number from 0 to 1; got {short(given)}."], where)
     busy = timeline.busy(1) / timeline.makespan
@@ -183,13 +174,6 @@ _WORKER_TRIALS: tuple[tuple[str, Callable, Any, str], ...] = (
 )
 
 
-def _number(value: Any) -> float | None:
-    """A number in whatever form it comes: float, fraction, numpy's or torch's; None for others."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        value = value.item()
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
-
-
 def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict:
     """Check `my_time(device, fn)`: how many seconds the device needs for `fn`.
 
@@ -199,7 +183,7 @@ def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict
     where = '"You handed the work over. What did the clock see?"'
     if not callable(attempt):
         return no_function(attempt, where)
-    for trial in (_Nap(get_devices(1)[0]), _Nap(get_devices(1)[0], older=True), _LateNap()):
+    for trial in (Nap(get_devices(1)[0]), Nap(get_devices(1)[0], older=True), LateNap()):
         if trial.older:
             trial.device.submit(time.sleep, OLDER_S)
         start = time.perf_counter()
@@ -213,79 +197,3 @@ def check_time(attempt: Callable[[Device, Callable[[], Any]], float]) -> Verdict
             given = f"Given {trial.device}{trial.busy} and a function that naps {NAP_S:g} seconds:"
             return not_yet([given, problem], where)
     return correct("A nap was measured as such on three devices: idle, busy, and one that queues.")
-
-
-class _Nap:
-    """A function that takes a known time, and what was seen of it."""
-
-    def __init__(self, device: Device, *, older: bool = False) -> None:
-        self.device = device
-        self.older = older
-        self.busy = f", busy with {OLDER_S:g} seconds of older work," if older else ""
-        self.early = "the clock was read before the work had ended."
-        self.threads: list[str] = []
-        self.seconds = 0.0
-
-    def nap(self) -> str:
-        self.threads.append(threading.current_thread().name)
-        self.sleep()
-        return "rested"
-
-    def sleep(self) -> None:
-        start = time.perf_counter()
-        time.sleep(NAP_S)
-        self.seconds = time.perf_counter() - start
-
-    def problem(self, measured: Any, whole: float) -> str | None:
-        """What is wrong with the seconds measured in an attempt that took `whole` seconds."""
-        if not self.threads:
-            return "fn was never called."
-        if self.device.name not in self.threads[0]:
-            return "fn ran in another thread; hand it to the device with device.submit(fn)."
-        if len(self.threads) > 1:
-            return f"fn ran {len(self.threads)} times; one is asked for."
-        seconds, got = _number(measured), f"got {short(measured)}"
-        if seconds is None:
-            return f"expected a number of seconds, {got}"
-        if seconds in (round(whole), round(whole, 1), round(whole, 2)):
-            return f"{got}: that is rounded; return the difference of the two readings as it is."
-        if seconds < 0:
-            return f"{got}: subtract the first reading from the second."
-        if seconds < 0.9 * self.seconds:
-            return f"{got}: {self.early}"
-        if seconds > 100 * whole:
-            return f"{got}: give seconds, not milliseconds."
-        if seconds > 1.01 * whole:
-            return f"{got}, but your function returned after {whole:.3f} s."
-        if seconds > self.seconds + OLDER_S / 2:
-            hint = "The device was busy with older work: wait for it before the first reading too."
-            return f"{got}. {hint}"
-        return None
-
-
-class _LateNap(_Nap):
-    """A nap on a stand-in for a GPU, which goes on after the call has returned."""
-
-    def __init__(self) -> None:
-        cpu = torch.device("cpu")
-        super().__init__(_QueueingDevice(0, cpu, "cpu core", "a device that queues, as GPUs do,"))
-        self.early += " On this device run returns early: synchronize before that reading too."
-
-    def nap(self) -> str:
-        self.threads.append(threading.current_thread().name)
-        self.device.queued.append(self.device.queue.submit(self.sleep))
-        return "queued"
-
-
-@dataclass(frozen=True)
-class _QueueingDevice(Device):
-    """A device whose `run` returns before the work is done; only `synchronize` waits for it."""
-
-    queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1), compare=False)
-    queued: list[Future] = field(default_factory=list, compare=False)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
-        if isinstance(getattr(fn, "__self__", None), Lane):  # what `synchronize` hands over
-            for future in self.queued:
-                future.result()
-        return super().submit(fn, *args, **kwargs)

@@ -33,29 +33,3 @@ from mpcourse.compilation.forms import (
 from mpcourse.compilation.shapes import CountingBackend, count_compiles
 from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem, cpp_compiler
 from mpcourse.compilation.xla import count_operations, xla_run
-
-__all__ = [
-    "FORMS",
-    "CompilerMissing",
-    "CountingBackend",
-    "Form",
-    "FormReport",
-    "as_eager",
-    "by_compile",
-    "by_export",
-    "by_torchscript",
-    "call_latencies",
-    "compare_forms",
-    "compiler_problem",
-    "count_compiles",
-    "count_operations",
-    "cpp_compiler",
-    "export_program",
-    "export_refusal",
-    "forms_table",
-    "load_exported",
-    "load_torchscript",
-    "start",
-    "usable_forms",
-    "xla_run",
-]

@@ -10,13 +10,3 @@ from mpcourse.data_parallel.data_parallel import DataParallel
 from mpcourse.data_parallel.parallel_apply import parallel_apply
 from mpcourse.data_parallel.replicate import replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter
-
-__all__ = [
-    "DataParallel",
-    "forward_timeline",
-    "gather",
-    "parallel_apply",
-    "replicate",
-    "scatter",
-    "split_step_timeline",
-]

@@ -18,37 +18,3 @@ from mpcourse.figures.steps import plot_over_steps
 from mpcourse.figures.timelines import timeline_picture
 from mpcourse.figures.training import plot_digits, plot_gaps, seeds_picture
 from mpcourse.figures.transfers import transfers_picture
-
-__all__ = [
-    "LABELS",
-    "MARKERS",
-    "BitsStudy",
-    "Gains",
-    "Rounded",
-    "SparsityStudy",
-    "SplitCurve",
-    "bits_picture",
-    "device_colour",
-    "device_letter",
-    "gains_picture",
-    "memory_picture",
-    "mesh_picture",
-    "plot_cuts",
-    "plot_digits",
-    "plot_gaps",
-    "plot_over_bits",
-    "plot_over_sparsity",
-    "plot_over_steps",
-    "plot_savings",
-    "plot_sent",
-    "plot_times",
-    "ring_picture",
-    "scatter_picture",
-    "seeds_picture",
-    "show_source",
-    "sparsity_picture",
-    "split_curve_picture",
-    "split_picture",
-    "timeline_picture",
-    "transfers_picture",
-]

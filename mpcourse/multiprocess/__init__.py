@@ -30,5 +30,3 @@ from mpcourse.multiprocess.blame import RankError
 from mpcourse.multiprocess.launch import Outcome, launch
 from mpcourse.multiprocess.ring_steps import most_sent, ring_states
 from mpcourse.multiprocess.torchrun import Host, torchrun_command
-
-__all__ = ["Host", "Outcome", "RankError", "launch", "most_sent", "ring_states", "torchrun_command"]

@@ -21,24 +21,3 @@ from mpcourse.pipeline.sweeps import (
     split_work,
 )
 from mpcourse.pipeline.trials import try_schedule
-
-__all__ = [
-    "DeferredBatchNorm",
-    "Pipeline",
-    "ReproducibleDropout",
-    "Stage",
-    "StageLines",
-    "compare",
-    "defer_batch_norms",
-    "measure_stages",
-    "measure_step",
-    "measure_sweep",
-    "measure_unsplit",
-    "memory_gaps",
-    "microbatch_shares",
-    "microbatch_sizes",
-    "predict_step",
-    "split_work",
-    "timed_sizes",
-    "try_schedule",
-]

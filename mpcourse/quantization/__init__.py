@@ -44,32 +44,3 @@ from mpcourse.quantization.library import (
 )
 from mpcourse.quantization.linear import QuantizedLinear
 from mpcourse.quantization.product import int8_matmul
-
-__all__ = [
-    "FakeQuantizedLinear",
-    "MinMaxObserver",
-    "Quantized",
-    "QuantizedLinear",
-    "RoundingError",
-    "TorchaoMissing",
-    "calibrate",
-    "choose_qparams",
-    "dequantize",
-    "fake_quantize",
-    "int8_matmul",
-    "integer_range",
-    "linear_layers",
-    "load_by_torchao",
-    "load_int8",
-    "prepare_qat",
-    "quantize",
-    "quantize_tensor",
-    "range_of",
-    "round_straight_through",
-    "rounding_error",
-    "to_int8",
-    "to_int8_by_torch_ao",
-    "to_int8_by_torchao",
-    "torchao_version",
-    "with_outlier",
-]

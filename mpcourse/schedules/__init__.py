@@ -26,31 +26,3 @@ from mpcourse.schedules.standard import (
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.schedules.validate import ScheduleError, validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
-
-__all__ = [
-    "KINDS",
-    "SCHEDULES",
-    "UNITS",
-    "Action",
-    "Builder",
-    "Costs",
-    "Event",
-    "Schedule",
-    "ScheduleError",
-    "Timeline",
-    "check_count",
-    "costs_from",
-    "count_transfers",
-    "gpipe_schedule",
-    "interleaved_schedule",
-    "make_schedule",
-    "makes",
-    "naive_schedule",
-    "needs",
-    "num_devices_for",
-    "number_actions",
-    "one_f_one_b_schedule",
-    "simulate",
-    "validate_schedule",
-    "zero_bubble_schedule",
-]

@@ -25,23 +25,3 @@ from mpcourse.sparse_training.kept import KeepMasks, count_returned, mask_gradie
 from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, proximal_step, soft_threshold
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share, drop_and_grow
 from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
-
-__all__ = [
-    "GradualPruner",
-    "KeepMasks",
-    "ProximalL1",
-    "Regrowth",
-    "cosine_share",
-    "count_returned",
-    "cubic_sparsity",
-    "drop_and_grow",
-    "l1_penalty",
-    "mask_gradients",
-    "proximal_step",
-    "redraw",
-    "rewind",
-    "shuffle_masks",
-    "snapshot",
-    "soft_threshold",
-    "zero_pruned",
-]

@@ -20,23 +20,3 @@ from mpcourse.splitting.resnet import (
     thin_resnet50,
 )
 from mpcourse.splitting.splits import ToyModel, balanced_bounds, layer_costs, split_sequential
-
-__all__ = [
-    "ModelParallelResNet50",
-    "PipelineParallelResNet50",
-    "ToyModel",
-    "Transfer",
-    "balanced_bounds",
-    "crossing_bytes",
-    "cut_costs",
-    "layer_costs",
-    "least_costs",
-    "measure_blocks",
-    "resnet_blocks",
-    "run_layers",
-    "shares_before",
-    "split_sequential",
-    "step_layers",
-    "thin_resnet50",
-    "try_placement",
-]

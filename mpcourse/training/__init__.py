@@ -7,23 +7,3 @@ from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
 from mpcourse.training.loop import Epoch, Evaluation, evaluate, evaluation_mode, train_epoch
 from mpcourse.training.mnist import STANDARD_TRANSFORM, load_mnist
 from mpcourse.training.nets import conv_net, deep_conv_net, lenet_300_100, linear_net, mnist_net
-
-__all__ = [
-    "LOSS",
-    "RATE",
-    "STANDARD_TRANSFORM",
-    "TUNING_RATE",
-    "Data",
-    "Epoch",
-    "Evaluation",
-    "conv_net",
-    "deep_conv_net",
-    "evaluate",
-    "evaluation_mode",
-    "lenet_300_100",
-    "linear_net",
-    "load_mnist",
-    "mnist_net",
-    "train",
-    "train_epoch",
-]

@@ -17,29 +17,3 @@ from mpcourse.widgets.scatter_and_gather import scatter_explorer
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view
 from mpcourse.widgets.start_here import idle_explorer
 from mpcourse.widgets.torch_pipelining import mesh_explorer
-
-__all__ = [
-    "Comparison",
-    "Explorer",
-    "Prediction",
-    "Progress",
-    "ScheduleBoard",
-    "SplitExplorer",
-    "bits_explorer",
-    "bits_study",
-    "board_picture",
-    "idle_explorer",
-    "mesh_explorer",
-    "picture_slider",
-    "predict",
-    "progress",
-    "pruning_explorer",
-    "pruning_view",
-    "scatter_explorer",
-    "schedule_explorer",
-    "schedule_view",
-    "slider",
-    "sparsity_explorer",
-    "sparsity_study",
-    "split_explorer",
-]

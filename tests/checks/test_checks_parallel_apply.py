@@ -10,18 +10,18 @@ import torch
 from solutions import parallel_apply as solutions
 
 from mpcourse.checks import (
+    attempted_hand_overs,
     check_crossing,
     check_data_parallel,
     check_first_device,
     check_parallel_apply,
 )
-from mpcourse.checks import parallel_apply as checks_module
 from mpcourse.data_parallel import DataParallel, gather, parallel_apply, scatter
 
 
 @pytest.fixture(autouse=True)
 def short_meetings(monkeypatch):
-    monkeypatch.setattr(checks_module, "MEET_S", 0.5)
+    monkeypatch.setattr(attempted_hand_overs, "MEET_S", 0.5)
 
 
 def said(verdict) -> str:
