@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from page_rules import RULES, Page, Rule
+from page_rules import DEBTS, RULES, Page, Rule
 
-from mpcourse.front_door.page_format import normalise, read_repository, to_text, write_address
+from mpcourse.front_door.page_format import (
+    FOLDED,
+    normalise,
+    page_key,
+    read_repository,
+    to_text,
+    write_address,
+)
 from mpcourse.front_door.pages import find_pages
 
 PAGES = find_pages([])
@@ -31,7 +38,9 @@ def test_there_are_pages_and_each_number_is_used_once():
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_page_keeps_the_rule(path: Path, rule: Rule):
     broken = list(rule(Page.load(path)))
-    if broken:
+    owed = DEBTS.get(rule.__name__, {}).get(page_key(path.name))
+    assert owed is None or broken, "the debt is paid: strike it from page_rules.DEBTS"
+    if len(broken) > (owed or 0):
         pytest.fail("\n".join([f"{path.name} {rule.__name__}: no.", *broken]), pytrace=False)
 
 
@@ -162,7 +171,16 @@ def drop_bootstrap(notebook: NotebookNode) -> None:
 
 
 def tag_late_bootstrap(notebook: NotebookNode) -> None:
-    notebook.cells[3].update(source=notebook.cells[1].source, metadata={"tags": ["bootstrap"]})
+    first = notebook.cells[1]
+    notebook.cells[3].update(source=first.source, metadata=copy.deepcopy(first.metadata))
+
+
+def fold_in_jupyterlab_alone(notebook: NotebookNode) -> None:
+    notebook.cells[3].metadata["jupyter"] = {"source_hidden": True}
+
+
+def unfold_bootstrap(notebook: NotebookNode) -> None:
+    notebook.cells[1].metadata = {"tags": ["bootstrap"]}
 
 
 def forget(key: str) -> Plant:
@@ -205,15 +223,18 @@ PLANTS: list[tuple[str, Plant]] = [
     ("has_the_bootstrap_cell", lambda nb: nb.cells[1].update(source="import sys")),
     ("has_the_bootstrap_cell", drop_bootstrap),
     ("has_the_bootstrap_cell", tag_late_bootstrap),
-    ("has_35_to_60_cells", add_cells(25, new_code_cell, "7 // 3")),
+    ("has_35_to_60_cells", add_cells(25, new_markdown_cell, "A short text.")),
     ("has_35_to_60_cells", keep_cells(36)),
     ("has_1000_to_1800_words", add_cells(9, new_markdown_cell, PARAGRAPH)),
     ("has_1000_to_1800_words", everywhere(PARAGRAPH, "A short text.")),
     ("has_short_text_cells", text("one word more " * 27)),
     ("has_short_text_cells", text(f"<details>{'one word more ' * 27}</details>")),
-    ("has_short_code_cells", code("x = 1\n" * 21)),
+    ("has_about_as_many_texts_as_code", add_cells(20, new_code_cell, "7 // 3")),
+    ("has_short_code_cells", code("x = 1\n" * 9)),
     ("has_short_code_cells", code("def f(x):\n    return x\n" + "x = 1\n" * 29)),
-    ("has_short_code_cells", code("x = 1\n" * 13, "nbval-ignore-output")),
+    ("folds_plumbing_everywhere", lambda nb: nb.cells[3].metadata.update(cellView="form")),
+    ("folds_plumbing_everywhere", fold_in_jupyterlab_alone),
+    ("folds_plumbing_everywhere", unfold_bootstrap),
     ("asks_six_questions_in_1000_words", everywhere(QUESTION, "So it is.")),
     ("is_compared_in_at_least_half_of_its_code", tag_code(0.6, "nbval-ignore-output")),
     ("is_compared_in_at_least_half_of_its_code", tag_code(0.6, "nbval-skip")),
@@ -261,6 +282,8 @@ FINE: list[Plant] = [
     text("[Which one?](https://example.org/work/12.3ms?just=1) ![!](a.png) <!-- ! -->"),
     code("raise ValueError('no')", "raises-exception"),
     code("print('Part C:\\n')"),
+    code("%%writefile program.py\n" + "x = 1\n" * 40),
+    lambda nb: nb.cells[3].update(source="x = 1\n" * 40, metadata=dict(FOLDED)),
     output("display_data", data={"image/png": "iVBO/tmp/root"}),
     output("display_data", data={"text/plain": "IntSlider(value=3)"}),
     tag_code(0.4, "nbval-ignore-output"),
