@@ -1,6 +1,7 @@
 """The stored pages keep the rules of `page_rules`, and every rule notices what it is there for."""
 
 import copy
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from page_rules import DEBTS, RULES, Page, Rule
 
 from mpcourse.front_door.page_format import (
     FOLDED,
+    ROOT,
     normalise,
     page_key,
     read_repository,
@@ -28,10 +30,37 @@ QUESTION = "Which device gets the last row?"
 Plant = Callable[[NotebookNode], object]
 
 
+def python_files(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
 def test_there_are_pages_and_each_number_is_used_once():
     numbers = [page.name[:2] for page in PAGES]
     assert numbers, "notebooks/ holds no page named NN_title.ipynb"
     assert len(set(numbers)) == len(numbers), f"a number stands for two pages: {numbers}"
+
+
+PAGE_NAMES = re.compile(r"\b[Pp]ages?\s+((?:`\w+`(?:,\s+|\s+and\s+)?)+)")
+SOURCES = [path for name in ("mpcourse", "tests/solutions", "data") for path in python_files(name)]
+
+
+def pages_named(source: str) -> set[str]:
+    """The pages that a source names, as in "pages `pipeline` and `schedules`"."""
+    found = (re.findall(r"`(\w+)`", names) for names in PAGE_NAMES.findall(source))
+    return {name for names in found for name in names}
+
+
+def test_every_page_that_a_source_names_is_there():
+    there = {page_key(page.name) for page in PAGES}
+    named = {path: pages_named(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert set().union(*named.values()) >= {"pipeline", "capstone"}
+    wrong = [f"{path}: {name}" for path, names in named.items() for name in sorted(names - there)]
+    assert wrong == []
+
+
+def test_pages_are_found_in_a_source():
+    source = "A clock (page `one`).\n\nPages `two`,\n`three` and `four`; a page of `five`."
+    assert pages_named(source) == {"one", "two", "three", "four"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -1,0 +1,33 @@
+"""What the README says is where is there, and its lines fit a terminal."""
+
+import ast
+import re
+
+import pytest
+
+from mpcourse.front_door.page_format import ROOT
+
+LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+PLACE = re.compile(r"`(\w+)` in `(mpcourse/[\w/]+\.py)`")
+PLACES = [match for line in LINES for match in PLACE.findall(line)]
+PATH = re.compile(r"(?:mpcourse|tests|data|notebooks|binder)/[\w/.]*|\.ci/\w+")
+PATHS = sorted({path.rstrip(".") for line in LINES for path in PATH.findall(line)})
+
+
+@pytest.mark.parametrize(("name", "path"), PLACES)
+def test_a_name_is_defined_where_the_readme_says(name: str, path: str):
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert name in {getattr(node, "name", None) for node in tree.body}
+
+
+def test_there_are_places_to_look_up():
+    assert "one_f_one_b_schedule" in {name for name, _ in PLACES}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_that_the_readme_names_is_there(path: str):
+    assert "FOLDER" in path or (ROOT / path).exists()
+
+
+def test_lines_outside_tables_have_at_most_100_characters():
+    assert [line for line in LINES if len(line) > 100 and not line.startswith("|")] == []
