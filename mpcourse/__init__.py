@@ -2,9 +2,10 @@
 
 What the course is about, its reference implementations, stands in seven folders: `schedules`,
 `devices`, `data_parallel`, `splitting`, `pipeline`, `training` and `pruning`. The chapters that go
-further build on them: `multiprocess`, `sparse_training`, `quantization`, `compilation` and
-`capstone`. The rest serves: `figures`, `widgets` and `checks` the pages, `benchmark` whoever
-measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check` and `pages`.
+further build on them: `multiprocess`, `sparse_training`, `quantization`, `compilation`,
+`transformer` and `capstone`. The rest serves: `figures`, `widgets` and `checks` the pages,
+`benchmark` whoever measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check`
+and `pages`.
 
 The map, from the roof down; a folder imports only from those below it:
 
@@ -17,6 +18,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `figures`         | data in, pictures out                                               |
 | `benchmark`       | what workers and engine cost, beside torch's                        |
 | `capstone`        | plans for a pruned pipeline: forecast, then run                     |
+| `transformer`     | a decoder to read and to train, and its cuts                        |
 | `compilation`     | TorchScript (legacy), export, compile, XLA                          |
 | `quantization`    | int8 by hand, trained for, by a library                             |
 | `sparse_training` | pruning bit by bit, L1, lottery tickets, regrowth                   |

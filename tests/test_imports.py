@@ -29,7 +29,7 @@ STANDARD_LIBRARY_ONLY = {
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 NAMES_GPUS = {"devices"}
-MOST_AT_THE_TOP = 20
+MOST_AT_THE_TOP = 21
 SAYS_NOTHING = {"utils", "helpers", "common", "misc"}
 LONGEST_MODULE = 250
 
@@ -212,6 +212,7 @@ PROMISED = {
         make_permanent masks_of multiply_adds n_m_masks prunable_layers random_scores
         remove_channels report report_table snip sparsity_of to_sparse update_masks weight_of
         zero_channels""",
+    "transformer": "Decoder",
     "multiprocess": "launch BucketedDataParallel ShardedOptimizer FullySharded",
 }
 OWED = {"BucketedDataParallel", "ShardedOptimizer", "FullySharded"}  # promised, not yet written

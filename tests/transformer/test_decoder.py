@@ -1,0 +1,139 @@
+"""The decoder gives torch's own numbers, sees nothing ahead, and refuses sizes that do not fit."""
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.transformer import Attention, Block, Decoder, attention_weights
+
+WIDTH, HEADS = 24, 3
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def randomise(module: nn.Module) -> None:
+    """Norms and biases too: what starts at 0 or 1 hides a slip."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+
+
+def torch_layer(block: Block) -> nn.TransformerEncoderLayer:
+    """Torch's own layer with the block's weights."""
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True
+    ).double()
+    attention = block.attention
+    projections = (attention.query, attention.key, attention.value)
+    with torch.no_grad():
+        layer.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+        layer.self_attn.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+    pairs = [
+        (layer.self_attn.out_proj, attention.output),
+        *((layer.linear1, block.mlp.up), (layer.linear2, block.mlp.down)),
+        *((layer.norm1, block.norm_1), (layer.norm2, block.norm_2)),
+    ]
+    for theirs, ours in pairs:
+        theirs.load_state_dict(ours.state_dict())
+    return layer
+
+
+def test_attention_is_scaled_dot_product_attention():
+    attention = Attention(WIDTH, HEADS).double()
+    query, key, value = attention.project(torch.randn(2, 7, WIDTH).double())
+    assert query.shape == (2, HEADS, 7, WIDTH // HEADS)
+    ours = attention_weights(query, key) @ value
+    theirs = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert (ours - theirs).abs().max() < 1e-12
+
+
+def test_a_block_is_torchs_encoder_layer_with_a_causal_mask():
+    block = Block(WIDTH, HEADS).double()
+    randomise(block)
+    layer = torch_layer(block)
+    ours = torch.randn(2, 7, WIDTH).double().requires_grad_()
+    theirs = ours.detach().clone().requires_grad_()
+    mask = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
+    outputs = (block(ours), layer(theirs, src_mask=mask, is_causal=True))
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-12
+    for output in outputs:
+        output.pow(2).sum().backward()
+    assert (ours.grad - theirs.grad).abs().max() < 1e-12 * ours.grad.abs().max()
+    mlp = (block.mlp.up.weight.grad, layer.linear1.weight.grad)
+    assert (mlp[0] - mlp[1]).abs().max() < 1e-12 * mlp[0].abs().max()
+
+
+def test_weights_are_those_of_a_small_case():
+    query = torch.tensor([[[[0.0], [1.0]]]])
+    key = torch.tensor([[[[5.0], [5.0 + torch.tensor(3.0).log()]]]])
+    torch.testing.assert_close(
+        attention_weights(query, key), torch.tensor([[[[1.0, 0.0], [0.25, 0.75]]]])
+    )
+
+
+def test_the_last_queries_alone_get_the_last_rows():
+    query, key = torch.randn(2, 1, 2, 5, 4).double()
+    whole = attention_weights(query, key)
+    torch.testing.assert_close(attention_weights(query[:, :, 3:], key), whole[:, :, 3:])
+
+
+def test_no_token_sees_what_comes_after_it():
+    model = Decoder(11, WIDTH, HEADS, layers=2, context=8).double()
+    randomise(model)
+    tokens = torch.randint(11, (3, 8))
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 11
+    difference = (model(tokens) - model(changed)).abs().amax(dim=(0, 2))
+    assert (difference[:5] == 0).all()
+    assert (difference[5:] > 0).all()
+
+
+def test_shapes_and_the_modules_in_a_row():
+    model = Decoder(11, WIDTH, HEADS, layers=3, context=8)
+    tokens = torch.randint(11, (2, 6))
+    row = model.as_sequential()
+    assert model(tokens).shape == (2, 6, 11)
+    assert [type(module).__name__ for module in row] == ["Embedding", *3 * ["Block"], "Head"]
+    assert torch.equal(row(tokens), model(tokens))
+    assert set(row.parameters()) == set(model.parameters())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_are_counted(tied: bool):
+    model = Decoder(11, WIDTH, HEADS, layers=2, context=8, tied=tied)
+    block = 12 * WIDTH**2 + 13 * WIDTH
+    embedding = 11 * WIDTH
+    wanted = (1 if tied else 2) * embedding + 8 * WIDTH + 2 * block + 2 * WIDTH
+    assert sum(p.numel() for p in model.parameters()) == wanted
+    assert (model.head.output.weight is model.embedding.tokens.weight) == tied
+
+
+def test_dropout_drops_in_training_alone():
+    model = Decoder(11, WIDTH, HEADS, layers=1, context=8, dropout=0.5)
+    tokens = torch.randint(11, (2, 8))
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ({"heads": 5}, "5 heads do not divide a width of 24: each head"),
+        ({"heads": 0}, "heads is 0; it has to be at least 1"),
+        ({"vocabulary": 0}, "vocabulary is 0; it has to be at least 1"),
+        ({"layers": -1}, "layers is -1; it has to be at least 0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], problem: str):
+    right = {"vocabulary": 11, "width": WIDTH, "heads": HEADS, "layers": 1, "context": 8}
+    with pytest.raises(ValueError, match=problem):
+        Decoder(**right | sizes)
+
+
+def test_a_text_longer_than_the_context_is_refused():
+    model = Decoder(11, WIDTH, HEADS, layers=1, context=8)
+    with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
+        model(torch.zeros(1, 9, dtype=torch.long))
