@@ -68,7 +68,6 @@ def _case(lacking: Sequence[str], links: Sequence[float]) -> Case:
     for what, other, message in INSTEAD:
         if what in lacking:
             known.append((_by_link(lacking, links, MENDS | {what: other}), message))
-    distinct = [pair for pair in known if pair[0] != right]
     given = f"{short(list(lacking))} and links of {short(list(links))} GB/s"
     hint = 'First the names from the table, and "ddp" for what is left; then the links, by speed.'
-    return Case(given, (list(lacking), list(links)), right, distinct, hint)
+    return Case(given, (list(lacking), list(links)), right, known, hint)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mpcourse.checks.verdict import Case, same
+from mpcourse.checks.verdict import Case
 
 # A rank's program: ("send", to) and ("recv", from), in order. A send waits for its receive.
 Programs = Sequence[Sequence[tuple[str, int]]]
@@ -54,9 +54,8 @@ def deadlock_case(programs: Programs) -> Case:
         known.append(
             ({r: 0 for r in right}, "Count how far each rank gets before it waits for ever.")
         )
-    distinct = tuple(pair for pair in known if not same(pair[0], right))
     hint = "Two ranks go on when one is at a send to the other, which is at a recv from it."
-    return Case(f"programs {[list(p) for p in programs]}", (programs,), right, distinct, hint)
+    return Case(f"programs {[list(p) for p in programs]}", (programs,), right, known, hint)
 
 
 def _buffered(programs: Programs) -> dict[int, int]:

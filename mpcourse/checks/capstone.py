@@ -13,7 +13,6 @@ from mpcourse.checks.verdict import (
     check_cases,
     not_attempted,
     not_yet,
-    same,
 )
 from mpcourse.splitting.splits import balanced_bounds
 
@@ -62,10 +61,9 @@ def _speedup_case(before: list[float], after: list[float], m: int) -> Case:
         (step(before) - step(after), "That is the time saved; asked is before over after."),
         (right - 1, "That is how much faster it becomes; asked is how many times as fast."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "GPipe takes sum(times) + (m - 1) * max(times), for forwards and backwards alike."
     given = f"stages of {before}, then {after}, and {m} micro-batches"
-    return Case(given, (before, after, m), right, distinct, hint)
+    return Case(given, (before, after, m), right, known, hint)
 
 
 def check_new_cut(attempt: Callable[[Sequence[float], Sequence[float]], int]) -> Verdict:
@@ -108,10 +106,9 @@ def _cut_case(work: list[float], keep: list[float]) -> Case:
         (len(work) - right, "That is how many blocks the second device gets."),
         (after, "That is the work that is left; asked is the cut."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "work * share of inputs * share of outputs; then the cut whose busier side is least busy"
     given = f"blocks with work {work} that keep {keep}"
-    return Case(given, (work, keep), right, distinct, hint)
+    return Case(given, (work, keep), right, known, hint)
 
 
 def our_plan(task: Task) -> Plan:

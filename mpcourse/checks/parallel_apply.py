@@ -185,10 +185,9 @@ def _memory_case(weights: int, row_in: int, row_out: int, rows: int, devices: in
         (weights + rows / devices * row_in + rows * row_out, "A chunk has a whole number of rows."),
         (weights + rows // devices * row_in + rows * row_out, "The first chunk is rounded up."),
     )
-    distinct = tuple(pair for pair in known if abs(pair[0] - right) > 1e-6)
     given = (
         f"weights {weights} bytes, a row in {row_in}, a row out {row_out}, "
         f"{rows} rows, {devices} devices"
     )
     hint = f"weights + its chunk of the inputs ({chunk} rows) + the outputs of all {rows} rows"
-    return Case(given, (weights, row_in, row_out, rows, devices), right, distinct, hint)
+    return Case(given, (weights, row_in, row_out, rows, devices), right, known, hint)

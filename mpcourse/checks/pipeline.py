@@ -47,9 +47,8 @@ def _ceiling_case(p: int, m: int) -> Case:
         ((m + p - 1) / m, "Upside down, and for the share in use: m slots work of m + p - 1."),
         (float(min(p, m)), "Even then the pipeline fills up and drains: count those slots."),
     )
-    distinct = tuple(pair for pair in known if abs(pair[0] - right) > 1e-6)
     hint = "Count slots: one device needs p * m of them. When has the last stage done its last?"
-    return Case(f"{p} stages and {m} micro-batches", (p, m), right, distinct, hint)
+    return Case(f"{p} stages and {m} micro-batches", (p, m), right, known, hint)
 
 
 Step = Callable[[nn.Module, Callable, Tensor, Tensor, int], float | Tensor]
@@ -169,7 +168,6 @@ def _split_case(sizes: list[int], rows: int, fixed: float, each: float) -> Case:
         (step(right), "That is the time of the step; asked is the size that has it."),
         (sizes.index(right), "That is the position in the list, not the size."),
     ]
-    distinct = tuple(pair for pair in known if pair[0] != right)
     given = f"sizes {sizes}, {rows} samples, fixed cost {fixed:g}, {each:g} per sample"
     hint = "m micro-batches through two equal stages take m + 1 slots of fixed + per_sample * size."
-    return Case(given, (sizes, rows, fixed, each), right, distinct, hint)
+    return Case(given, (sizes, rows, fixed, each), right, known, hint)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.checks.verdict import Case, Verdict, check_cases, same
+from mpcourse.checks.verdict import Case, Verdict, check_cases
 from mpcourse.pruning import (
     apply_masks,
     layer_masks,
@@ -78,11 +78,10 @@ def _mask_case(parameters: Masks, sparsity: float) -> Case:
         ),
         (_kept(sizes, 1 - sparsity), "That keeps a share of `sparsity`; asked is to prune it."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     given = ", ".join(f"{name} {value.tolist()}" for name, value in parameters.items())
     going = round(sparsity * sum(value.numel() for value in weights.values()))
     hint = f"The {going} smallest by absolute value go, wherever they are; all else is True."
-    return Case(f"{given} and sparsity {sparsity}", (parameters, sparsity), right, distinct, hint)
+    return Case(f"{given} and sparsity {sparsity}", (parameters, sparsity), right, known, hint)
 
 
 def _kept(scores: Mapping[str, Tensor], sparsity: float) -> Masks:
@@ -152,8 +151,7 @@ def _count_case(given: str, model: nn.Module) -> Case:
         ),
         (right / every, "That is a share; a number of weights is asked for."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
-    return Case(given, (model,), right, distinct, "Add up layer.weight.count_nonzero().item().")
+    return Case(given, (model,), right, known, "Add up layer.weight.count_nonzero().item().")
 
 
 def check_choice(
@@ -213,11 +211,8 @@ def _choice_case(
     ]
     known += [(right[::-1], "Return (criterion, sparsity), in this order.")] if right else []
     known += [(None, "A way exists; None is for when there is none.")] if right else []
-    distinct = [pair for pair in known if pair[0] != right]
     words = ", ".join(f"{name} {s:g}: {t}" for (name, s), t in tuned.items())
     hint = "Keep the ways whose mean is at least `least`; of these the sparsest, then the best."
     if right is None:
         hint = "No way is good enough: return None."
-    return Case(
-        f"at least {least}, after fine-tuning {words}", (rows, least), right, distinct, hint
-    )
+    return Case(f"at least {least}, after fine-tuning {words}", (rows, least), right, known, hint)

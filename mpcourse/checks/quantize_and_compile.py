@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpcourse.checks.verdict import Case, Verdict, check_cases, same
+from mpcourse.checks.verdict import Case, Verdict, check_cases
 
 Known = list[tuple[Any, str]]
 SMALLEST, LARGEST = -128, 127
@@ -80,11 +80,10 @@ def _qparams_case(low: float, high: float) -> Case:
             )
             for zero in (0, 127, 128, -127)
         ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "scale = (high - low) / 255 and zero_point = round(-128 - low / scale), with 0 inside."
     if not span:
         hint = "Here the scale is 1 (it must not be 0), and -128, which means low, means 0.0."
-    return Case(f"a range from {low} to {high}", (low, high), right, distinct, hint)
+    return Case(f"a range from {low} to {high}", (low, high), right, known, hint)
 
 
 def check_fake(attempt: Callable[[Tensor, float, int], Tensor]) -> Verdict:
@@ -163,10 +162,9 @@ def _fake_case(numbers: list, scale: float, largest: int) -> Case:
             "The values are right; multiplying by the scale must not leave the gradient.",
         ),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     given = f"values {numbers}, scale {scale}, largest {largest}: (values, gradient)"
     hint = "Round straight through, then clamp, then multiply by the scale."
-    return Case(given, (values, scale, largest, factors), right, distinct, hint)
+    return Case(given, (values, scale, largest, factors), right, known, hint)
 
 
 def check_payback(attempt: Callable[[float, float, float], int | None]) -> Verdict:
@@ -209,6 +207,5 @@ def _payback_case(startup: float, eager: float, compiled: float) -> Case:
         (math.floor(exact) + 1, "One more than is needed when it comes out even."),
         (round(exact), "Round up: after fewer calls, compiling has cost time still."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "startup + calls * compiled <= calls * eager: solve for calls."
-    return Case(given, arguments, right, distinct, hint)
+    return Case(given, arguments, right, known, hint)

@@ -76,10 +76,9 @@ def _time_case(forward: list[float], backward: list[float]) -> Case:
         (right - 1, "That is the position of the first device's last block; count its blocks."),
         (works[right - 1], "That is the work of the busier device; return the number of blocks."),
     ]
-    distinct = [pair for pair in known if pair[0] != right]
     given = f"forward {forward} and backward {backward}"
     hint = f"With {right} the busier device works {works[right - 1]:g}; no other cut has less."
-    return Case(given, (forward, backward), right, distinct, hint)
+    return Case(given, (forward, backward), right, known, hint)
 
 
 def check_cut_within(
@@ -129,12 +128,11 @@ def _limit_case(crossing: list[int], limit: int) -> Case:
         known.append((allowed[0], "That is the first cut within the limit, not the fastest."))
         known.append((allowed[-1], "That is the last cut within the limit, not the fastest."))
         known.append((right - 1, "That is a position in the list; return the number of blocks."))
-    distinct = [pair for pair in known if pair[0] != right]
     given = f"forward {forward}, backward {backward}, crossing {crossing}, limit {limit}"
     hint = "crossing[k - 1] belongs to the cut after k blocks."
     if right is None:
         hint = "No cut is within the limit: return None."
-    return Case(given, (forward, backward, crossing, limit), right, distinct, hint)
+    return Case(given, (forward, backward, crossing, limit), right, known, hint)
 
 
 def exercise_timeline() -> Timeline:
@@ -193,6 +191,5 @@ def _share_case(given: str, timeline: Timeline) -> Case:
         (work, "Those are units of time; a share has none."),
         (100 * right, "That is in percent; give a share between 0 and 1."),
     ]
-    distinct = [pair for pair in known if abs(pair[0] - right) > 1e-6]
     hint = "(time in which devices compute) / (devices × time of the whole step)"
-    return Case(given, (timeline,), right, distinct, hint)
+    return Case(given, (timeline,), right, known, hint)

@@ -62,10 +62,9 @@ def _cubic_case(step: int, begin: int, end: int, initial: float, final: float) -
         (1 - at(gone), "That is the share that stays; sparsity is the share that is zero."),
     ]
     right = at(gone)
-    distinct = [pair for pair in known if not same(pair[0], right)]
     given = f"step {step}, begin {begin}, end {end}, initial {initial}, final {final}"
     hint = "final + (initial - final) * (share of the time that is left) ** 3"
-    return Case(given, (step, begin, end, initial, final), right, distinct, hint)
+    return Case(given, (step, begin, end, initial, final), right, known, hint)
 
 
 def check_proximal(attempt: Callable[[Tensor, float], Tensor]) -> Verdict:
@@ -113,10 +112,9 @@ def _proximal_case(values: list, threshold: float) -> Case:
         (weight * (1 - threshold), "That is weight decay: it shrinks, and never gives a zero."),
         (weight.sign() * (weight.abs() + threshold), "Away from zero: subtract from the size."),
     ]
-    distinct = [pair for pair in known if not same(pair[0], right)]
     hint = "|weight| - threshold, not below 0, with the sign of the weight."
     given = f"weight {values} and threshold {threshold}"
-    return Case(given, (weight, threshold), right, distinct, hint)
+    return Case(given, (weight, threshold), right, known, hint)
 
 
 def check_keep(attempt: Callable[[torch.optim.Optimizer, Tensor, Tensor], None]) -> Verdict:

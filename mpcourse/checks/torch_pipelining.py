@@ -83,10 +83,9 @@ def _partners_case(rank: int, data: int, pipeline: int) -> Case:
         ((before, after, row), "That is the pipeline; averaged is over those of the same stage."),
         ((before, after, list(range(total))), "Only ranks with the same stage have its weights."),
     ]
-    distinct = [pair for pair in known if pair[0] != right]
     given = f"rank {rank} of a mesh of {data} x {pipeline} (data, pipeline)"
     hint = "Row and stage of a rank: divmod(rank, pipeline)."
-    return Case(given, (rank, data, pipeline), right, distinct, hint)
+    return Case(given, (rank, data, pipeline), right, known, hint)
 
 
 def check_columns(attempt: Callable[[Schedule, int], list[list[str]]]) -> Verdict:
@@ -181,11 +180,10 @@ def _resume_case(saved: Sequence[Sequence[int]], parts: Sequence[Sequence[int]])
         known.insert(0, (8, "rank10 begins like rank1: look for the whole number."))
     if right is not None:
         known.append((min(set.intersection(*map(set, saved))), "An older step; the last is asked."))
-    distinct = [pair for pair in known if pair[0] != right]
     given = f"{len(saved)} ranks and the files {', '.join(names[:5]) or '(none)'}"
     given += f" and {len(names) - 5} more" if len(names) > 5 else ""
     hint = "For each rank the set of its complete steps; then what all the sets share."
-    return Case(given, (names, len(saved)), right, distinct, hint)
+    return Case(given, (names, len(saved)), right, known, hint)
 
 
 def _common(ranks: Sequence[Sequence[int]]) -> int | None:

@@ -178,13 +178,12 @@ def _drift_case(momentum: float, count: int) -> Case:
         (count * momentum, "Each move is a share of what is left, so the moves get smaller."),
         (1 - (1 - momentum) ** (count - 1), "The first move is a part of the way already."),
     )
-    distinct = tuple(pair for pair in known if abs(pair[0] - right) > 1e-6)
     hint = "After one move 1 - momentum is left of the way. After num_microbatches moves?"
     return Case(
         f"momentum {momentum}, {count} micro-batch{'es' * (count > 1)}",
         (momentum, count),
         right,
-        distinct,
+        known,
         hint,
     )
 
@@ -242,7 +241,6 @@ def _merged_case(groups: list[Tensor]) -> Case:
     shift = sum(n * (m - plain_mean) ** 2 for n, m in zip(counts, means, strict=True))
     wrong_variances = [right[1], (within + shift) / (total - 1), *(v for v, _ in variance_only)]
     known += [((plain_mean, wrong), counted) for wrong in wrong_variances]
-    distinct = tuple(pair for pair in known if not same(pair[0], right))
     given = f"counts {short(counts)}, means {short(means)}, variances {short(variances)}"
     hint = "Add up the squares around the common mean: within each micro-batch, and of its mean."
-    return Case(given, (counts, means, variances), right, distinct, hint)
+    return Case(given, (counts, means, variances), right, known, hint)

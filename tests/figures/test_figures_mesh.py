@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from sheets import beside_the_sheet
 
 from mpcourse.figures import mesh_picture
 
@@ -71,10 +72,7 @@ def test_a_rank_that_is_not_there_is_said_and_nobody_stands_out():
 
 @pytest.mark.parametrize("mesh", [(1, 1), (4, 4, 15), (8, 1, 3), (1, 8)])
 def test_every_mesh_fits_on_the_sheet(mesh):
-    root = parse(*mesh)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    places = [(float(e.attrib["x"]), float(e.attrib["y"])) for e in root.iter() if "x" in e.attrib]
-    assert all(0 <= x <= width and 0 <= y <= height for x, y in places)
+    assert beside_the_sheet(parse(*mesh)) == []
 
 
 def test_a_mesh_without_ranks_is_refused():

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 from matplotlib.figure import Figure
+from sheets import beside_the_sheet
 
 from mpcourse.figures import BitsStudy, Rounded, bits_picture, plot_over_bits, plot_savings
 from mpcourse.quantization import calibrate
@@ -90,11 +91,7 @@ def test_the_ring_is_around_the_point_that_is_chosen():
 
 
 def test_everything_lies_on_the_sheet():
-    root = drawn(3)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for text in root.findall(f"{NAMESPACE}text"):
-        assert 0 <= float(text.attrib["x"]) < width
-        assert 0 < float(text.attrib["y"]) < height
+    assert beside_the_sheet(drawn(3)) == []
 
 
 def test_unknown_bits_and_labels_are_refused():

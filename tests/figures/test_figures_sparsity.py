@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 from matplotlib.figure import Figure
+from sheets import beside_the_sheet
 
 from mpcourse.figures import SparsityStudy, plot_over_sparsity, sparsity_picture
 from mpcourse.pruning import magnitude
@@ -144,11 +145,7 @@ def test_points_are_the_higher_the_more_accurate_and_the_ring_is_around_its_poin
 
 
 def test_everything_lies_on_the_sheet():
-    root = drawn(0)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for text in root.findall(f"{NAMESPACE}text"):
-        assert 0 <= float(text.attrib["x"]) < width
-        assert 0 < float(text.attrib["y"]) < height
+    assert beside_the_sheet(drawn(0)) == []
 
 
 def test_an_unknown_sparsity_or_label_is_refused():

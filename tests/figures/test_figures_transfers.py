@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from sheets import beside_the_sheet
 
 from mpcourse.figures import transfers_picture
 from mpcourse.splitting.placement import Transfer
@@ -59,10 +60,7 @@ def test_the_picture_says_it_all_in_words():
 
 @pytest.mark.parametrize("transfers", [(), (IN,), (IN, GO, BACK) * 4])
 def test_pictures_of_any_length_fit_on_the_sheet(transfers):
-    root = parse(*transfers)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    places = [(float(e.attrib["x"]), float(e.attrib["y"])) for e in root.iter() if "x" in e.attrib]
-    assert all(0 <= x <= width and 0 <= y <= height for x, y in places)
+    assert beside_the_sheet(parse(*transfers)) == []
 
 
 def test_transfers_of_unknown_origin_are_refused():
