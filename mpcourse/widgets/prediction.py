@@ -108,7 +108,8 @@ class Comparison(ipywidgets.HTML):
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
-NO_MEANING = ("a", "an", "the", "torch")  # torch.compile is compile
+NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
+NO_MEANING = ("a", "an", "the", "at", "in", "on", "torch")  # torch.compile is compile
 
 
 def _numbers(words: str) -> list[float]:
@@ -118,7 +119,7 @@ def _numbers(words: str) -> list[float]:
 def _readings(guess: str) -> Iterator[list[float]]:
     """The numbers that a guess may mean: 1/2 and 0,5 are two numbers, or a half."""
     yield _numbers(guess)
-    named = re.sub(r"\bhalf\b", "1/2", guess.casefold())
+    named = re.sub(rf"\b({'|'.join(NAMED)})\b", lambda word: NAMED[word[0]], guess.casefold())
     yield _numbers(FRACTION.sub(lambda found: str(int(found[1]) / int(found[2])), named))
     yield _numbers(DECIMAL_COMMA.sub(".", guess))
 
