@@ -2,7 +2,7 @@
 
 What the course is about, its reference implementations, stands in seven folders: `schedules`,
 `devices`, `data_parallel`, `splitting`, `pipeline`, `training` and `pruning`. The chapters that go
-further build on them: `multiprocess`, `sparse_training`, `quantization`, `compilation`,
+further build on them: `memory`, `multiprocess`, `sparse_training`, `quantization`, `compilation`,
 `transformer` and `capstone`. The rest serves: `figures`, `widgets` and `checks` the pages,
 `benchmark` whoever measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check`
 and `pages`.
@@ -28,6 +28,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `pipeline`        | micro-batches, losses, stages, the engine; prediction and sweeps    |
 | `splitting`       | models cut into stages; cuts and placements                         |
 | `data_parallel`   | scatter, gather, replicate, parallel_apply, DataParallel            |
+| `memory`          | bytes of a step: accounted, rehearsed, counted, recomputed          |
 | `devices`         | devices, their workers, honest timing                               |
 | `schedules`       | a schedule is data: made, checked, simulated, a timeline            |
 

@@ -1,0 +1,238 @@
+"""Where the bytes of a training step go: an account by arithmetic, a rehearsal, a count.
+
+The account needs the sizes alone. The rehearsal runs the step on tensors without contents, which
+takes no memory, and so finds the peak too. The count runs the step.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mpcourse.memory.counting import ByteCounter, saved_for_backward
+
+Batch = tuple[Tensor, Tensor]
+OptimizerKind = Literal["sgd", "momentum", "adam"]
+STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers kept for each parameter
+
+
+@dataclass(frozen=True)
+class Account:
+    """Bytes by purpose.
+
+    Attributes:
+        parameters: The weights that the forward reads.
+        buffers: What else the model holds, such as a batch norm's statistics.
+        gradients: One number for each parameter that is trained.
+        optimizer_state: What the optimizer keeps between steps, a float32 master copy included.
+        batch: Inputs and targets.
+        activations: What autograd saves for the backward and nobody else holds.
+    """
+
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer_state: int
+    batch: int
+    activations: int
+
+    @property
+    def resident(self) -> int:
+        """What is held from one step to the next: parameters, buffers, state of the optimizer."""
+        return self.parameters + self.buffers + self.optimizer_state
+
+    @property
+    def total(self) -> int:
+        """Everything at once: more than is held, where activations go as gradients come."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes held at four moments of a step, and the most that was held.
+
+    Attributes:
+        before: Before the forward: the model, the optimizer's state and the batch.
+        after_forward: With the loss in hand.
+        after_backward: With all gradients.
+        after_step: After the optimizer's step.
+        peak: The most at any time.
+        peak_phase: "forward", "backward" or "step".
+        peak_operation: The operation that reached the peak; "" where nobody can say (CUDA).
+    """
+
+    before: int
+    after_forward: int
+    after_backward: int
+    after_step: int
+    peak: int
+    peak_phase: str
+    peak_operation: str
+
+
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of these tensors, shared storages once."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def optimizer_bytes(
+    parameters: Iterable[Tensor], optimizer: OptimizerKind, *, masters: bool = False
+) -> int:
+    """Bytes that an optimizer keeps for these parameters, before it has made a step.
+
+    Args:
+        parameters: Those that are trained.
+        optimizer: "sgd" keeps nothing, "momentum" a number for each parameter, "adam" two (and
+            counts its steps: four bytes for each tensor).
+        masters: Whether it keeps a float32 copy of the parameters and its numbers in float32, as
+            is done with weights in bfloat16.
+
+    Raises:
+        ValueError: Another optimizer.
+    """
+    if optimizer not in STATES:
+        raise ValueError(f"optimizer has to be one of {', '.join(STATES)}; got {optimizer!r}")
+    total = 0
+    for parameter in parameters:
+        size = 4 if masters else parameter.element_size()
+        total += (STATES[optimizer] + masters) * size * parameter.numel()
+        total += 4 * (optimizer == "adam")
+    return total
+
+
+def account(
+    make_model: Callable[[], nn.Module],
+    make_batch: Callable[[], Batch],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    optimizer: OptimizerKind,
+    *,
+    masters: bool = False,
+) -> Account:
+    """Say how many bytes a training step needs, by purpose; nothing is computed or allocated.
+
+    Args:
+        make_model: Makes the model; it is called where tensors have no contents.
+        make_batch: Makes inputs and targets, likewise.
+        loss_fn: Takes outputs and targets.
+        optimizer: "sgd", "momentum" or "adam".
+        masters: Whether the optimizer works on a float32 copy of the parameters.
+
+    Raises:
+        ValueError: Another optimizer.
+    """
+    with FakeTensorMode():
+        model = make_model()
+        inputs, targets = make_batch()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        state = optimizer_bytes(trained, optimizer, masters=masters)
+        held = [*model.parameters(), *model.buffers(), inputs, targets]
+        with saved_for_backward(held) as saved:
+            loss = loss_fn(model(inputs), targets)
+        del loss
+    return Account(
+        parameters=nbytes(model.parameters()),
+        buffers=nbytes(model.buffers()),
+        gradients=sum(p.nbytes for p in trained),
+        optimizer_state=state,
+        batch=nbytes([inputs, targets]),
+        activations=saved.total,
+    )
+
+
+def rehearse_step(
+    make_model: Callable[[], nn.Module],
+    make_batch: Callable[[], Batch],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+) -> StepBytes:
+    """Predict the bytes of a step: run it on tensors without contents, which take no memory.
+
+    It takes what `count_step` takes.
+
+    Source: `torch._subclasses.fake_tensor.FakeTensorMode`.
+    """
+    with FakeTensorMode():
+        return count_step(make_model, make_batch, loss_fn, make_optimizer)
+
+
+def count_step(
+    make_model: Callable[[], nn.Module],
+    make_batch: Callable[[], Batch],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+) -> StepBytes:
+    """Count the bytes of the second training step: in the first the optimizer has no state yet.
+
+    Gradients are set to None before a step, as `zero_grad` does. On CUDA the device's allocator
+    counts, which rounds up and sees what operations take for themselves; elsewhere `ByteCounter`.
+
+    Args:
+        make_model: Makes the model.
+        make_batch: Makes inputs and targets, on the model's device.
+        loss_fn: Takes outputs and targets.
+        make_optimizer: Takes the parameters.
+    """
+    model = make_model()
+    optimizer = make_optimizer(model.parameters())
+    inputs, targets = make_batch()
+    loss_fn(model(inputs), targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if inputs.is_cuda:
+        counter = _AllocatorCounter(inputs.device)
+    else:
+        states = list(optimizer.state.values())
+        counter = ByteCounter(list(model.parameters()), list(model.buffers()), states)
+        counter.hold((inputs, targets), "")
+    moments = [counter.live]
+    with counter:
+        counter.phase = "forward"
+        loss = loss_fn(model(inputs), targets)
+        moments.append(counter.live)
+        counter.phase = "backward"
+        loss.backward()
+        moments.append(counter.live)
+        counter.phase = "step"
+        optimizer.step()
+        moments.append(counter.live)
+    return StepBytes(*moments, counter.peak, counter.peak_phase, counter.peak_operation)
+
+
+class _AllocatorCounter:
+    """What CUDA's allocator has given out, with the face of a `ByteCounter`."""
+
+    peak_operation = ""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.peak, self.peak_phase, self._phase = self.live, "start", "start"
+        torch.cuda.reset_peak_memory_stats(device)
+
+    @property
+    def live(self) -> int:
+        return torch.cuda.memory_allocated(self.device)
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        self._close()
+        self._phase = name
+
+    def _close(self) -> None:
+        reached = torch.cuda.max_memory_allocated(self.device)
+        if reached > self.peak:
+            self.peak, self.peak_phase = reached, self._phase
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def __enter__(self) -> "_AllocatorCounter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()

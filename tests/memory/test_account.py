@@ -1,0 +1,197 @@
+"""Bytes of a step: arithmetic, a rehearsal without contents, and a count agree."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchvision.models import resnet50
+
+from mpcourse.memory import (
+    ByteCounter,
+    account,
+    count_step,
+    nbytes,
+    optimizer_bytes,
+    rehearse_step,
+    saved_for_backward,
+)
+from mpcourse.training.nets import conv_net, deep_conv_net, lenet_300_100, mnist_net
+
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=1e-3),
+}
+
+
+class SmallTransformer(nn.Module):
+    """Tokens (N, T) to logits (N x T, 50), with a tied embedding."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        layers = [
+            nn.TransformerEncoderLayer(32, 4, 64, dropout=dropout, batch_first=True)
+            for _ in range(2)
+        ]
+        self.embedding, self.layers = nn.Embedding(50, 32), nn.Sequential(*layers)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.layers(self.embedding(tokens))).flatten(0, 1)
+
+
+def digits():
+    return torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
+
+
+def small_images():
+    return torch.randn(2, 3, 64, 64), torch.randint(1000, (2,))
+
+
+def tokens():
+    return torch.randint(50, (4, 16)), torch.randint(50, (64,))
+
+
+NETS = {
+    "mnist_net": (mnist_net, digits),
+    "lenet_300_100": (lenet_300_100, digits),
+    "conv_net": (conv_net, digits),
+    "conv_net with batch norm": (partial(conv_net, True), digits),
+    "deep_conv_net": (deep_conv_net, digits),
+    "transformer": (SmallTransformer, tokens),
+    "transformer with dropout": (partial(SmallTransformer, 0.1), tokens),
+    "resnet50": (resnet50, small_images),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("net", NETS)
+def test_account_and_rehearsal_agree_with_the_count(net, kind):
+    if net == "resnet50" and kind != "adam":
+        pytest.skip("the largest net once")
+    make_model, make_batch = NETS[net]
+    predicted = account(make_model, make_batch, F.cross_entropy, kind)
+    rehearsed = rehearse_step(make_model, make_batch, F.cross_entropy, OPTIMIZERS[kind])
+    counted = count_step(make_model, make_batch, F.cross_entropy, OPTIMIZERS[kind])
+    held = predicted.resident + predicted.batch
+    assert counted.before == held
+    assert counted.after_forward == pytest.approx(held + predicted.activations, rel=0.02)
+    assert counted.after_backward == pytest.approx(held + predicted.gradients, rel=0.02)
+    assert counted.after_step == counted.after_backward
+    assert counted.peak == pytest.approx(rehearsed.peak, rel=0.02)
+    assert counted.peak_phase == rehearsed.peak_phase
+    assert counted.peak_operation == rehearsed.peak_operation
+
+
+def test_the_account_of_the_mnist_net():
+    """784-128-64-10, 32 images: 109,386 numbers; the ReLUs' outputs and the log-softmax stay."""
+    found = account(mnist_net, digits, F.cross_entropy, "adam")
+    assert found.parameters == found.gradients == 4 * 109_386
+    assert found.buffers == 0
+    assert found.optimizer_state == 8 * 109_386 + 4 * 6
+    assert found.batch == 32 * (4 * 784 + 8)
+    assert found.activations == 32 * 4 * (128 + 64 + 10) + 4  # and the loss's total weight
+    assert found.total == found.resident + found.batch + found.gradients + found.activations
+
+
+def test_the_peak_lies_where_it_is_expected():
+    wide = rehearse_step(mnist_net, digits, F.cross_entropy, OPTIMIZERS["adam"])
+    deep = rehearse_step(deep_conv_net, digits, F.cross_entropy, OPTIMIZERS["adam"])
+    assert (wide.peak_phase, deep.peak_phase) == ("step", "backward")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "masters", "per_number"),
+    [
+        ("sgd", torch.float32, False, 0),
+        ("momentum", torch.float32, False, 4),
+        ("adam", torch.float32, False, 8),
+        ("adam", torch.bfloat16, False, 4),
+        ("sgd", torch.bfloat16, True, 4),
+        ("momentum", torch.bfloat16, True, 8),
+        ("adam", torch.bfloat16, True, 12),  # the paper on ZeRO's K, arXiv:1910.02054
+    ],
+)
+def test_bytes_of_an_optimizer(optimizer, dtype, masters, per_number):
+    parameters = [torch.empty(1000, dtype=dtype), torch.empty(24, dtype=dtype)]
+    counters = 8 if optimizer == "adam" else 0
+    found = optimizer_bytes(parameters, optimizer, masters=masters)
+    assert found == 1024 * per_number + counters
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(ValueError, match="one of sgd, momentum, adam; got 'adagrad'"):
+        optimizer_bytes([], "adagrad")
+
+
+def test_a_model_larger_than_any_machine_is_accounted_for():
+    def make():
+        return nn.Sequential(*[nn.Linear(200_000, 200_000, bias=False) for _ in range(3)])
+
+    def batch():
+        return torch.randn(2, 200_000), torch.zeros(2, 200_000)
+
+    found = account(make, batch, F.mse_loss, "adam")
+    assert found.parameters == 3 * 4 * 200_000**2
+
+
+def test_frozen_parameters_have_no_gradient_and_no_state():
+    def make():
+        model = mnist_net()
+        model.fc1.requires_grad_(False)
+        return model
+
+    found = account(make, digits, F.cross_entropy, "momentum")
+    assert found.parameters == 4 * 109_386
+    assert found.gradients == found.optimizer_state == 4 * (109_386 - 785 * 128)
+
+
+# The counter
+
+
+def test_storages_are_counted_once_and_leave_when_freed():
+    held = torch.zeros(100)
+    with ByteCounter(held, held.view(10, 10)) as counter:
+        assert counter.live == 400
+        made = torch.ones(50)
+        view = made[10:]
+        assert counter.live == 600
+        del made
+        assert counter.live == 600  # the view keeps the storage
+        held.add_(1)
+        del view
+        assert counter.live == 400
+        counter.phase = "late"
+        torch.ones(300)
+    assert (counter.live, counter.peak, counter.peak_phase) == (400, 1600, "late")
+    assert counter.peak_operation == "aten.ones.default"
+    assert counter.live == nbytes([held, held[:3]])
+
+
+def test_saved_tensors_are_counted_once_without_what_is_left_out():
+    weights = torch.randn(8, 8, requires_grad=True)
+    inputs = torch.randn(4, 8)
+    with saved_for_backward(weights, [inputs]) as saved:
+        hidden = (inputs @ weights).tanh()  # the product saves inputs; tanh its result
+        (hidden * hidden).sum()  # saves the same storage twice more
+    assert saved.total == 4 * 8 * 4
+    assert saved.tensors == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="its CPU twin stands above")
+def test_on_cuda_the_allocator_agrees_within_its_rounding():
+    def make():
+        return nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)).cuda()
+
+    def batch():
+        return torch.randn(4096, 2048, device="cuda"), torch.randn(4096, 2048, device="cuda")
+
+    elsewhere = torch.cuda.memory_allocated()
+    counted = count_step(make, batch, F.mse_loss, OPTIMIZERS["momentum"])
+    predicted = account(make, batch, F.mse_loss, "momentum")
+    resting = predicted.resident + predicted.batch
+    assert counted.before - elsewhere == pytest.approx(resting, rel=0.02, abs=2**24)
+    assert counted.peak > counted.before

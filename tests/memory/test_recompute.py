@@ -1,0 +1,150 @@
+"""Recomputation: same losses, gradients, random numbers, statistics; fewer bytes, as predicted."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from mpcourse.memory import (
+    ByteCounter,
+    best_segments,
+    recomputed,
+    recomputed_bytes,
+    recomputed_in_segments,
+)
+from mpcourse.training.nets import conv_net
+
+
+def conv_layers():
+    torch.manual_seed(3)
+    layers = list(conv_net(batch_norm=True))
+    return nn.Sequential(*layers[:4], nn.Dropout(0.3), *layers[4:]).double()
+
+
+def run(net, forward, *, learns_inputs=False):
+    """Loss, gradients, buffers and the next random number after a step."""
+    torch.manual_seed(5)
+    images = torch.randn(6, 1, 28, 28, dtype=torch.float64, requires_grad=learns_inputs)
+    loss = forward(net, images).square().mean()
+    loss.backward()
+    gradients = [p.grad for p in net.parameters()] + [images.grad] * learns_inputs
+    return loss, gradients, [b.clone() for b in net.buffers()], torch.rand(3)
+
+
+@pytest.mark.parametrize("learns_inputs", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_a_step_is_the_same_as_without(count, learns_inputs):
+    net = conv_layers()
+    plain = run(copy.deepcopy(net), lambda m, x: m(x), learns_inputs=learns_inputs)
+    again = run(net, lambda m, x: recomputed_in_segments(m, count, x), learns_inputs=learns_inputs)
+    for expected, found in zip(plain, again, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_it_agrees_with_torch_where_torch_is_right():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(28, 9), nn.Dropout(0.5), nn.Tanh()).double()
+    ours = run(copy.deepcopy(net), recomputed)
+    torchs = run(net, lambda m, x: checkpoint(m, x, use_reentrant=False))
+    torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
+
+
+def test_torch_counts_a_batch_norm_twice_and_this_does_not():
+    net = nn.Sequential(nn.BatchNorm2d(1))
+    torchs, ours = copy.deepcopy(net).double(), net.double()
+    run(torchs, lambda m, x: checkpoint(m, x, use_reentrant=False))
+    run(ours, recomputed)
+    assert torchs[0].num_batches_tracked == 2
+    assert ours[0].num_batches_tracked == 1
+
+
+def test_a_frozen_part_and_an_unused_parameter_stay_without_gradient():
+    part = nn.Linear(3, 3)
+    part.unused = nn.Parameter(torch.zeros(2))
+    part.bias.requires_grad_(False)
+    recomputed(part, torch.ones(2, 3)).sum().backward()
+    assert part.unused.grad is None
+    assert part.bias.grad is None
+    assert torch.equal(part.weight.grad, torch.full((3, 3), 2.0))
+
+
+def test_autocast_of_the_forward_holds_in_the_second_run():
+    seen = []
+
+    class Seeing(nn.Linear):
+        def forward(self, inputs):
+            outputs = super().forward(inputs)
+            seen.append(outputs.dtype)
+            return outputs
+
+    part = Seeing(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = recomputed(part, torch.ones(2, 4))
+    outputs.sum().backward()  # outside of autocast
+    assert seen == [torch.bfloat16, torch.bfloat16]
+    assert part.weight.grad.dtype == torch.float32
+
+
+# Bytes
+
+WIDTH, SAMPLES, LAYERS = 16, 1024, 12
+UNIT = 4 * WIDTH * SAMPLES
+
+
+def counted_peak(count):
+    """In units of one activation, without parameters, gradients and the batch."""
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)])
+    inputs = torch.randn(SAMPLES, WIDTH)
+    for parameter in net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with ByteCounter(list(net.parameters()), inputs) as counter:
+        counter.hold([p.grad for p in net.parameters()], "")
+        before = counter.live
+        recomputed_in_segments(net, count, inputs).sum().backward()
+    assert counter.live == before
+    return (counter.peak - before) / UNIT
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 12])
+def test_bytes_over_the_number_of_segments(count):
+    """The prediction holds the input of the net, the count here does not: 2 gradients less 1."""
+    predicted = recomputed_bytes([UNIT] * LAYERS, [UNIT] * LAYERS, count) / UNIT
+    assert counted_peak(count) == pytest.approx(predicted + 1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("layers", "inputs", "count", "expected"),
+    [
+        ([1] * 16, [1] * 16, 4, 8),  # 4 inputs and 4 layers: twice the root
+        ([1] * 16, [1] * 16, 1, 17),
+        ([1] * 16, [1] * 16, 16, 17),
+        ([9, 1, 1], [2, 1, 1], 3, 11),  # the first segment is the largest
+        ([1, 1, 9], [2, 1, 1], 2, 12),  # the longer segment comes first: 2 + 1 + 9
+    ],
+)
+def test_predicted_bytes(layers, inputs, count, expected):
+    assert recomputed_bytes(layers, inputs, count) == expected
+
+
+@pytest.mark.parametrize("layers", [4, 9, 16, 25, 100])
+def test_the_root_of_the_layers_is_the_best_number_of_segments(layers):
+    root = round(layers**0.5)
+    best = best_segments([1] * layers, [1] * layers)
+    held = recomputed_bytes([1] * layers, [1] * layers, best)
+    assert held == recomputed_bytes([1] * layers, [1] * layers, root) == 2 * root
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_count_out_of_range_is_refused(count):
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)])
+    with pytest.raises(ValueError, match=f"from 1 to 4 .the layers.; got {count}"):
+        recomputed_in_segments(net, count, torch.ones(1, 2))
+    with pytest.raises(ValueError, match=f"from 1 to 4 .the layers.; got {count}"):
+        recomputed_bytes([1] * 4, [1] * 4, count)
+
+
+def test_layers_and_inputs_have_to_be_as_many():
+    with pytest.raises(ValueError, match="got 2 layers, 1 inputs"):
+        recomputed_bytes([1, 1], [1], 1)
