@@ -1,7 +1,4 @@
-"""Bytes of a training step: accounted for, rehearsed, counted, and saved by recomputing.
-
-Page `does_it_fit`.
-"""
+"""Bytes of a training step: accounted for, rehearsed, counted, and saved by recomputing."""
 
 from mpcourse.memory.account import (
     Account,
