@@ -11,7 +11,7 @@ import torch
 
 from mpcourse.devices.devices import Device, DeviceLike, as_devices
 from mpcourse.devices.modes import capture_modes, modes_set
-from mpcourse.devices.results import collect
+from mpcourse.devices.results import add_note, collect
 
 
 def parallel_apply(
@@ -69,7 +69,7 @@ def _apply(
         with modes_set(modes, device.device.type):
             return module(*arguments, **kwargs)
     except Exception as error:
-        error.add_note(f"raised in replica {index} on {device}")
+        add_note(error, f"raised in replica {index} on {device}")
         raise
 
 

@@ -43,6 +43,9 @@ class Device:
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
         """Hand `fn(*args, **kwargs)` to this device's worker and return at once.
 
+        The worker is another thread, and the caller's modes (`no_grad`, autocast) belong to the
+        caller's: they do not hold there. `parallel_apply` carries them over.
+
         Returns:
             A `Result`; its `.result()` waits, then returns the value or raises the exception.
         """
@@ -51,6 +54,10 @@ class Device:
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run `fn(*args, **kwargs)` in this device's worker, wait, and return its value."""
         return self.submit(fn, *args, **kwargs).result()
+
+    def is_here(self) -> bool:
+        """Whether the caller is itself work that this device's worker runs."""
+        return _worker(self).is_here()
 
     def __str__(self) -> str:
         return self.name

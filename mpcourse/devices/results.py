@@ -5,23 +5,31 @@ workers.
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from mpcourse.devices.workers import Worker
+from mpcourse.devices.lanes import Lane
+from mpcourse.devices.serving import POLL_S, Stopped, here, shield, this_server
 
-POLL_S = 0.2  # how often a wait looks up: Windows cannot interrupt a thread that waits for a lock
 GRACE_S = 2.0  # how long a stopped job may take to end before its thread is given up
 
-here = threading.local()  # .server: the serving thread, in that thread only
 
+class Owner(Protocol):
+    """The worker that a result belongs to (`mpcourse.devices.workers.Worker`)."""
 
-class Stopped(BaseException):
-    """Raised in a job that was told to stop; no `Exception`, so that jobs let it pass."""
+    name: str
+    lane: Lane
+
+    def is_here(self) -> bool:
+        """Whether the caller runs in this worker's thread."""
+
+    def stop(self, result: "Result") -> None:
+        """Take `result` off the queue, or stop it where it runs."""
+
+    def give_up(self, result: "Result") -> None:
+        """Go on without a job that cannot be stopped."""
 
 
 class Result(Future):
@@ -35,13 +43,13 @@ class Result(Future):
 
     def __init__(
         self,
-        worker: "Worker",
+        worker: Owner,
         job: Callable[[], Any],
         around: contextlib.AbstractContextManager | None = None,
     ) -> None:
         super().__init__()
         self.worker = worker
-        self.from_worker = hasattr(here, "server")
+        self.from_worker = this_server() is not None
         self.stop_asked = False
         self._work = (job, around or contextlib.nullcontext())
 
@@ -58,30 +66,33 @@ class Result(Future):
         Raises:
             TimeoutError: The work has not ended after `timeout` seconds. It goes on.
         """
-        with shield():
-            try:
-                self._wait(None if timeout is None else time.monotonic() + timeout)
-            except (KeyboardInterrupt, Stopped):
-                stop([self])
-                raise
-            if not self.done():
-                raise TimeoutError(f"{self.worker.name} is still at work after {timeout} s")
-            value = super().result()
-            self.worker.lane.hand_out(value)
-            return value
+        try:
+            with shield():
+                try:
+                    self._wait(None if timeout is None else time.monotonic() + timeout)
+                except (KeyboardInterrupt, Stopped):
+                    stop([self])
+                    raise
+                if not self.done():
+                    raise TimeoutError(f"{self.worker.name} is still at work after {timeout} s")
+                value = super().result()
+                self.worker.lane.hand_out(value)
+                return value
+        finally:
+            del self  # a kept error has this frame: no way from the error back to itself
 
     def _wait(self, deadline: float | None) -> None:
         """Return when the work has ended or the deadline has passed, whichever comes first."""
-        server = getattr(here, "server", None)
+        server = this_server()
         if server is not None:
-            self.add_done_callback(lambda _: server.jobs.put(None))  # wakes serve_one
+            self.add_done_callback(lambda _: server.wake())
         while not self.done():
             left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
             if left <= 0:
                 return
             if server is not None:
                 # what stands before our own work in our own queue has to run first
-                server.serve_one(left, in_turn=self.worker.server is server)
+                server.serve_one(left, in_turn=self.worker.is_here())
                 server.heed_stop()
             else:
                 with contextlib.suppress(TimeoutError, CancelledError):
@@ -98,10 +109,10 @@ class Result(Future):
                 value = here.server.call(self, job)
             self.set_result(value)
         except BaseException as error:
-            note = f"raised in the worker of {self.worker.name}"
-            if note not in getattr(error, "__notes__", ()):  # it has it when it came through a wait
-                error.add_note(note)
-            self.settle(error)
+            try:
+                add_note(error, f"raised in the worker of {self.worker.name}")
+            finally:  # whatever the error's class does: nobody may wait for ever
+                self.settle(error)
         finally:
             del self, job, around  # the kept error has this frame: no way from it to the inputs
 
@@ -111,10 +122,11 @@ class Result(Future):
             self.set_exception(error)
 
 
-def shield() -> contextlib.AbstractContextManager:
-    """Keep `Stopped` out of the waiting of a job: raised anywhere in it, it could leave a lock."""
-    server = getattr(here, "server", None)
-    return contextlib.nullcontext() if server is None else server.shield()
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception once; one that takes no notes (a frozen one) stays as it is."""
+    if note not in getattr(error, "__notes__", ()):  # it has it when it came through a wait
+        with contextlib.suppress(Exception):
+            error.add_note(note)
 
 
 def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any]:
@@ -129,16 +141,24 @@ def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any
     """
     results = list(results)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with shield():
-        try:
+    values, result = [], None
+    try:
+        with shield():
+            try:
+                for result in results:
+                    result._wait(deadline)
+                    if not result.done():
+                        raise TimeoutError(
+                            f"{result.worker.name} is still at work after {timeout} s"
+                        )
+            except (KeyboardInterrupt, Stopped, TimeoutError):
+                stop(results)
+                raise
             for result in results:
-                result._wait(deadline)
-                if not result.done():
-                    raise TimeoutError(f"{result.worker.name} is still at work after {timeout} s")
-        except (KeyboardInterrupt, Stopped, TimeoutError):
-            stop(results)
-            raise
-        return [result.result() for result in results]
+                values.append(result.result())
+            return values
+    finally:
+        del results, result, values  # as in Result.result
 
 
 def stop(results: Iterable[Result]) -> None:

@@ -55,16 +55,19 @@ class DeferredBatchNorm(_BatchNorm):
         """Normalise with the values' own statistics in training, with the running ones else."""
         if not (self._gathers and self.training and self.track_running_stats):
             return super().forward(values)
-        mean, variance = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
-        # momentum 1 makes F.batch_norm write the values' own mean and (unbiased) variance there
-        output = F.batch_norm(
-            values, mean, variance, self.weight, self.bias, True, momentum=1.0, eps=self.eps
-        )
+        output = F.batch_norm(values, None, None, self.weight, self.bias, True, eps=self.eps)
+        self._gather(values.detach())
+        return output
+
+    def _gather(self, values: Tensor) -> None:
+        """Merge the statistics of the values, in float32 at least: sums of halves overflow."""
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        others = [dim for dim in range(values.dim()) if dim != 1]
+        variance, mean = torch.var_mean(values, others, correction=0)
         count = values.numel() // values.size(1)
         if self._seen is None:
             self._seen = Seen(0, torch.zeros_like(mean), torch.zeros_like(variance))
-        self._seen.add(count, mean, variance * (count - 1))
-        return output
+        self._seen.add(count, mean, variance * count)
 
     def start(self) -> None:
         """Gather from now on."""
@@ -82,8 +85,8 @@ class DeferredBatchNorm(_BatchNorm):
         share = self.momentum
         if share is None:  # torch's sign for the plain average over all mini-batches
             share = 1.0 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance, share)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
     def _check_input_dim(self, values: Tensor) -> None:
         if values.dim() < 2:
@@ -100,11 +103,12 @@ def defer_batch_norms(model: nn.Module) -> nn.Module:
     Returns:
         The model; a batch norm itself comes back as its replacement.
     """
+    deferred = {norm: _deferred(norm) for norm in model.modules() if _is_plain(norm)}
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if _is_plain(child):
-                setattr(module, name, _deferred(child))
-    return _deferred(model) if _is_plain(model) else model
+        for name, child in module._modules.items():  # a norm used twice is named twice
+            if child in deferred:
+                setattr(module, name, deferred[child])
+    return deferred.get(model, model)
 
 
 def _is_plain(module: nn.Module) -> bool:

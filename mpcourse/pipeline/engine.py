@@ -1,81 +1,121 @@
 """Run a schedule: every device does its actions in order, as soon as what they need is there.
 
 Nothing here decides an order; the schedule does (page `pipeline`). Tensors travel between the
-devices' workers through inboxes. The first action that fails stops the step: no new action starts
-anywhere. Source: the runtime loop of torch/distributed/pipelining/schedules.py, with threads for
-ranks.
+devices' workers through mailboxes. The first action that fails stops the step: no new action
+starts anywhere. Source: the runtime loop of torch/distributed/pipelining/schedules.py, with threads
+for ranks.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from mpcourse.devices.clocks import clock_for
+from mpcourse.devices.clocks import HostClock, clock_for
 from mpcourse.devices.devices import Device
 from mpcourse.devices.modes import capture_modes, modes_set
-from mpcourse.devices.results import POLL_S, collect
-from mpcourse.schedules.actions import Action, Schedule, makes, needs
+from mpcourse.devices.results import Result, add_note, collect, stop
+from mpcourse.devices.serving import POLL_S, Server, shield, this_server
+from mpcourse.schedules.actions import KINDS, Action, Schedule, makes, needs
 from mpcourse.schedules.timeline import Timeline
+
+
+class Task(NamedTuple):
+    """An action and its neighbours.
+
+    Attributes:
+        action: What to do.
+        source: The action of another stage whose value it takes in, if it takes one.
+        made: Under which name others ask for its value.
+        taker: Which device takes the value in, if one does.
+    """
+
+    action: Action
+    source: Action | None
+    made: Action
+    taker: int | None
+
+
+def find_neighbours(schedule: Schedule, num_stages: int) -> list[list[Task]]:
+    """Say for each action of a valid schedule where its value comes from and where it goes."""
+    sources = {
+        action: next((n for n in needs(action, num_stages) if n[0] != action.stage_index), None)
+        for row in schedule
+        for action in row
+    }
+    takers = {sources[action]: device for device, row in enumerate(schedule) for action in row}
+    return [[Task(a, sources[a], makes(a), takers.get(makes(a))) for a in row] for row in schedule]
 
 
 class Abandoned(Exception):
     """Another device failed: what this one waits for will not come."""
 
 
-class Inbox:
-    """What other devices have sent to one device, by the action that made it."""
+class Mailbox:
+    """What has been sent to one device, by the action that made it."""
 
     def __init__(self, stopped: threading.Event) -> None:
         self._stopped = stopped
-        self._arrivals: queue.SimpleQueue[tuple[Action, Any] | None] = queue.SimpleQueue()
         self._here: dict[Action, Any] = {}
+        self._waiting: Server | None = None
 
-    def put(self, action: Action, value: Any) -> None:
-        """Deliver the value of `action`; any device may call this."""
-        self._arrivals.put((action, value))
+    def put(self, made: Action, value: Any) -> None:
+        """Deliver a value; any device may call this."""
+        self._here[made] = value
+        self.wake()
 
     def wake(self) -> None:
-        """Make a waiting `take` look whether the step was stopped."""
-        self._arrivals.put(None)
+        """Make a waiting `take` look again."""
+        server = self._waiting
+        if server is not None:
+            server.wake()
 
-    def take(self, action: Action) -> Any:
-        """Wait for the value of `action`; only the inbox's own device calls this.
+    def take(self, made: Action) -> Any:
+        """Wait for a value; only the mailbox's own worker calls this.
+
+        What other workers hand to this one meanwhile is served: one of them may be a stage that
+        has to end before the value can come.
 
         Raises:
             Abandoned: The step was stopped.
         """
-        while action not in self._here:
-            if self._stopped.is_set():
-                raise Abandoned
-            try:
-                arrival = self._arrivals.get(timeout=POLL_S)
-            except queue.Empty:
-                continue
-            if arrival is not None:
-                self._here[arrival[0]] = arrival[1]
-        return self._here.pop(action)
+        if made not in self._here:
+            server = this_server()
+            with shield():
+                self._waiting = server  # before the look: who delivers after it wakes us
+                while made not in self._here and not self._stopped.is_set():
+                    server.serve_one(POLL_S, in_turn=False)
+                    server.heed_stop()
+                self._waiting = None
+        self.check()
+        return self._here.pop(made)
+
+    def check(self) -> None:
+        """Raise `Abandoned` if the step was stopped."""
+        if self._stopped.is_set():
+            raise Abandoned
+
+
+_one_hand_over = threading.Lock()  # two steps on the same devices: all rows of one, then the other
 
 
 def run_schedule(
-    schedule: Schedule,
+    tasks: Sequence[Sequence[Task]],
     devices: Sequence[Device],
     run: Callable[[Action, Any], Any],
-    num_stages: int,
     *,
     gradients: bool,
 ) -> Timeline:
     """Run every action of a valid schedule on its device, and measure when each ran.
 
     Args:
-        schedule: One list of actions per device.
-        devices: One device for each of them.
+        tasks: The schedule with its neighbours (`find_neighbours`), a row per device.
+        devices: One device for each row, no two the same.
         run: Does one action: called with it and with the output or gradient that it waited for
             (None if for none), returns what it makes.
-        num_stages: How many stages there are in all.
         gradients: Whether the workers record a graph; autocast is the caller's.
 
     Returns:
@@ -86,113 +126,112 @@ def run_schedule(
             The actions that were running have ended by then.
     """
     stopped = threading.Event()
-    inboxes = [Inbox(stopped) for _ in devices]
-    home = {a.stage_index: d for d, actions in enumerate(schedule) for a in actions}
+    failed: list[BaseException] = []
+    mailboxes = [Mailbox(stopped) for _ in devices]
     clocks = [clock_for(device.device) for device in devices]
-
-    def stop() -> None:
-        stopped.set()
-        for inbox in inboxes:
-            inbox.wake()
-
     modes = capture_modes(devices) | {"inference": False, "grad": gradients}
 
-    def work(me: int) -> None:
-        with modes_set(modes, devices[me].device.type):
-            do_all(me)
+    def stop_all() -> None:
+        stopped.set()
+        for mailbox in mailboxes:
+            mailbox.wake()
 
-    def do_all(me: int) -> None:
-        local: dict[Action, Any] = {}
-        for action in schedule[me]:
-            try:
-                value = _wait_for(action, num_stages, local, inboxes[me], devices[me].device)
-                if stopped.is_set():
-                    return
-                clocks[me].start(action)
-                made = run(action, value)
-                clocks[me].end()
-            except Abandoned:
-                return
-            except BaseException as error:
-                stop()
-                error.add_note(f"raised in device {me}, {action}: {_in_words(action, devices[me])}")
-                raise
-            _hand_on(action, made, num_stages, home, me, local, inboxes)
+    def work(me: int) -> None:
+        try:
+            with modes_set(modes, devices[me].device.type):
+                _do_all(tasks[me], me, devices[me], run, mailboxes, clocks[me])
+        except Abandoned:
+            pass
+        except BaseException as error:
+            failed.append(error)
+            stop_all()
+            raise
 
     for clock in clocks:
         clock.zero()
     try:
-        collect([device.submit(work, me) for me, device in enumerate(devices)])
-    except BaseException:
-        stop()
-        raise
+        _run_all(work, devices)
+    except BaseException as error:
+        stop_all()
+        first = failed[0] if failed and isinstance(error, Exception) else error
+        failed.clear()  # the error has this frame: no way from it back to itself
+        raise first from None
     events = [event for me, clock in enumerate(clocks) for event in clock.events(me)]
     return Timeline.from_clock(events, len(devices))
 
 
-def _wait_for(
-    action: Action, num_stages: int, local: dict[Action, Any], inbox: Inbox, device: torch.device
-) -> Any:
-    """What `action` needs from a neighbouring stage: from this device, or out of the inbox."""
-    source = _source(action, num_stages)
-    if source is None:
-        return None
-    if source in local:
-        return local.pop(source)
-    value, ready = inbox.take(source)
-    return _arrive(value, ready, device)
+def _run_all(work: Callable[[int], None], devices: Sequence[Device]) -> None:
+    """Hand `work(row)` to every device, and wait. Work for the own worker, if any, begins last."""
+    own = [me for me, device in enumerate(devices) if device.is_here()]
+    handed: list[Result] = []
+    try:
+        with _one_hand_over:
+            for me, device in enumerate(devices):
+                if me not in own:
+                    handed.append(device.submit(work, me))
+        handed += [devices[me].submit(work, me) for me in own]
+    except BaseException:  # an interrupt between two hand-overs
+        stop(handed)
+        raise
+    collect(handed)
 
 
-def _source(action: Action, num_stages: int) -> Action | None:
-    """The action of another stage whose value `action` takes in."""
-    others = [need for need in needs(action, num_stages) if need.stage_index != action.stage_index]
-    return others[0] if others else None
-
-
-def _hand_on(
-    action: Action,
-    made: Any,
-    num_stages: int,
-    home: dict[int, int],
+def _do_all(
+    tasks: Sequence[Task],
     me: int,
-    local: dict[Action, Any],
-    inboxes: list[Inbox],
+    device: Device,
+    run: Callable[[Action, Any], Any],
+    mailboxes: list[Mailbox],
+    clock: HostClock,
 ) -> None:
-    """Give what `action` made to the stage that needs it, if one does."""
-    step = {"F": 1, "B": -1, "I": -1}.get(action.kind, 0)
-    target = action.stage_index + step
-    if step == 0 or not 0 <= target < num_stages:
-        return
-    if home[target] == me:
-        local[makes(action)] = made
-    else:
-        inboxes[home[target]].put(makes(action), (made, _leave(made)))
+    """One device's row: take in, do, hand on."""
+    mailbox = mailboxes[me]
+    for action, source, made, taker in tasks:
+        try:
+            value = None
+            if source is not None:
+                value, ready = mailbox.take(source)
+                value = _arrive(value, ready, device.device)
+            mailbox.check()
+            clock.start(action)
+            result = run(action, value)
+            clock.end()
+        except Abandoned:
+            raise
+        except BaseException as error:
+            add_note(error, f"raised in device {me}, {action}: {_in_words(action, device)}")
+            raise
+        if taker is not None:
+            ready = None if taker == me else _leave(device.device)
+            mailboxes[taker].put(made, (result, ready))
 
 
-def _leave(value: Any) -> Any:
+def _leave(device: torch.device) -> Any:
     """On CUDA an event that says when the value is there; on the CPU it is there already."""
-    if torch.cuda.is_initialized():
-        return torch.cuda.current_stream().record_event()
-    return None
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def _arrive(value: Any, ready: Any, device: torch.device) -> Any:
     """Bring the value to `device`, behind the event that says when it is there."""
-    if ready is None:
-        return value
+    if device.type == "cpu":
+        if ready is None:
+            return value
+        ready.synchronize()  # nothing on the CPU waits for an event by itself
+        return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
     stream = torch.cuda.current_stream(device)
-    stream.wait_event(ready)
+    if ready is not None:
+        stream.wait_event(ready)
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
+        if not isinstance(leaf, Tensor):
             return leaf
-        leaf.record_stream(stream)
+        if leaf.is_cuda and ready is not None:
+            leaf.record_stream(stream)
         return leaf.to(device, non_blocking=True)
 
     return tree_map(move, value)
 
 
 def _in_words(action: Action, device: Device) -> str:
-    kinds = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
-    what = f"{kinds[action.kind]} of micro-batch {action.microbatch_index}"
+    what = f"{KINDS[action.kind]} of micro-batch {action.microbatch_index}"
     return f"stage {action.stage_index}, {what}, on {device}"

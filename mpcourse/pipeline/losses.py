@@ -4,6 +4,7 @@ A mean over samples is the mean of the micro-batches' means only when each count
 samples. A mean over something else (class weights, ignored targets) needs shares from the caller.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,7 +76,7 @@ def reduction_of(loss_fn: Callable[..., Any], targets: Any, reduction: str | Non
 
 def _said_by(loss_fn: Callable[..., Any]) -> str | None:
     """What the loss says: a module by its attribute, a function of torch's by its default."""
-    said = getattr(loss_fn, "reduction", None)
+    said = getattr(_inner(loss_fn), "reduction", None)
     if said is not None:
         return said
     try:
@@ -85,18 +86,27 @@ def _said_by(loss_fn: Callable[..., Any]) -> str | None:
     return parameter.default if parameter is not None else None
 
 
+def _inner(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The loss inside `functools.partial`, which flattens partials of partials itself."""
+    return loss_fn.func if isinstance(loss_fn, functools.partial) else loss_fn
+
+
+CLASS_LOSSES = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
+CLASS_LOSS_MODULES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+
+
 def _other_mean(loss_fn: Callable[..., Any], targets: Any) -> str | None:
     """Why the mean of this loss is not one over samples, if so."""
-    weight = getattr(loss_fn, "weight", None)
-    divides_by_weight = isinstance(loss_fn, torch.nn.CrossEntropyLoss | torch.nn.NLLLoss)
-    if divides_by_weight and weight is not None:
+    inner = _inner(loss_fn)
+    if inner in CLASS_LOSSES:
+        arguments = inspect.signature(loss_fn).parameters
+        weight, ignored = (arguments[name].default for name in ("weight", "ignore_index"))
+    elif isinstance(inner, CLASS_LOSS_MODULES):
+        weight, ignored = inner.weight, inner.ignore_index
+    else:
+        weight, ignored = None, getattr(inner, "ignore_index", None)
+    if weight is not None:
         return "the loss has class weights"
-    ignored = getattr(loss_fn, "ignore_index", None)
-    if ignored is None and loss_fn in (
-        torch.nn.functional.cross_entropy,
-        torch.nn.functional.nll_loss,
-    ):
-        ignored = -100
     if ignored is None:
         return None
     for target in tree_leaves(targets):

@@ -3,11 +3,14 @@
 Source: torch/distributed/pipelining/microbatch.py, which cuts by a count only.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from mpcourse.schedules.actions import check_count
 
 
 def microbatch_sizes(
@@ -23,14 +26,14 @@ def microbatch_sizes(
 
     Raises:
         ValueError: There are no samples, both or neither of the two are given, or one is below 1.
+        TypeError: One is no whole number.
     """
     given = {"num_microbatches": num_microbatches, "microbatch_size": microbatch_size}
     chosen = {name: value for name, value in given.items() if value is not None}
     if len(chosen) != 1:
         raise ValueError(f"give exactly one of num_microbatches and microbatch_size; got {chosen}")
     ((name, value),) = chosen.items()
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is a whole number from 1; got {value!r}")
+    check_count(name, value)
     if num_samples < 1:
         raise ValueError("the mini-batch is empty: a step needs at least one sample")
     if name == "microbatch_size":
@@ -48,8 +51,14 @@ def num_samples_of(minibatch: Any) -> int:
 
     Raises:
         ValueError: There is no tensor, one has no dimension, or their sizes differ.
+        TypeError: It holds a dataclass, which would reach every micro-batch whole.
     """
-    tensors = [leaf for leaf in tree_leaves(minibatch) if isinstance(leaf, torch.Tensor)]
+    leaves = tree_leaves(minibatch)
+    whole = next((leaf for leaf in leaves if dataclasses.is_dataclass(leaf)), None)
+    if whole is not None:
+        name = getattr(whole, "__name__", type(whole).__name__)
+        raise TypeError(f"a dataclass ({name}) is not taken apart: pass its fields in a dict")
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
         raise ValueError("the mini-batch holds no tensor to cut")
     if any(tensor.dim() == 0 for tensor in tensors):
@@ -82,11 +91,13 @@ def split_minibatch(minibatch: Any, sizes: Sequence[int]) -> list[Any]:
 def merge_microbatches(outputs: Sequence[Any]) -> Any:
     """Join the outputs of all micro-batches along dimension 0, field by field.
 
+    Tensors of 0 dimensions (a loss each) become a vector.
+
     Args:
         outputs: One value per micro-batch, all of the same structure, in order.
 
     Raises:
-        ValueError: `outputs` is empty, or the structures differ.
+        ValueError: `outputs` is empty, the structures differ, or a field that is no tensor does.
     """
     if len(outputs) == 0:
         raise ValueError("outputs is empty; there is nothing to merge")
@@ -95,10 +106,13 @@ def merge_microbatches(outputs: Sequence[Any]) -> Any:
     if any(other != structure for _, other in flat):
         raise ValueError("the outputs of the micro-batches differ in structure")
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return tree_unflatten(
-        [
-            torch.cat(column) if isinstance(column[0], torch.Tensor) else column[0]
-            for column in columns
-        ],
-        structure,
-    )
+    return tree_unflatten([_merged(column) for column in columns], structure)
+
+
+def _merged(column: Sequence[Any]) -> Any:
+    first = column[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(column) if first.dim() else torch.stack(column)
+    if all(other is first or other == first for other in column[1:]):
+        return first
+    raise ValueError(f"the micro-batches return {list(column)}: make tensors of them, or leave out")

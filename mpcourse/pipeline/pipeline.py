@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from mpcourse.devices.devices import Device, DeviceLike, as_devices, get_devices
+from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
+from mpcourse.devices.results import add_note
 from mpcourse.pipeline.batch_norm import minibatch_statistics
-from mpcourse.pipeline.engine import run_schedule
+from mpcourse.pipeline.engine import Task, find_neighbours, run_schedule
+from mpcourse.pipeline.fit import check_stages, find_homes
 from mpcourse.pipeline.losses import microbatch_shares
 from mpcourse.pipeline.microbatch import (
     merge_microbatches,
@@ -61,22 +63,26 @@ class Pipeline(nn.Module):
     ) -> None:
         super().__init__()
         stages = list(stages)
-        _check_stages(stages)
+        check_stages(stages)
+        if any(isinstance(module, Pipeline) for stage in stages for module in stage.modules()):
+            raise TypeError(
+                "a stage holds a Pipeline, whose forward makes no gradients: give its stages to "
+                "this one"
+            )
         self._cut = {"num_microbatches": num_microbatches, "microbatch_size": microbatch_size}
         microbatch_sizes(1, **self._cut)  # refuses bad arguments now, not at the first step
         if devices is None:
             devices = get_devices(num_devices_for(schedule, len(stages)))
         self.devices = as_devices(devices)
         self.schedule = schedule
-        self._schedules: dict[int, Schedule] = {}
+        self._tasks: dict[tuple[int, str], list[list[Task]]] = {}
         self._num_stages = len(stages)
-        home = _home(self._any_schedule(), self.devices, len(stages))
+        home = find_homes(self._any_schedule(), self.devices, len(stages))
         for stage, device in zip(stages, home, strict=True):
             stage.to(device.device)
         self.stages = nn.ModuleList(stages)
         self.timeline: Timeline | None = None
         self._places = [device.device for device in home]
-        self._run_stages = [Stage(stage, is_first=index == 0) for index, stage in enumerate(stages)]
 
     def _any_schedule(self) -> Schedule:
         """The schedule, for as many micro-batches as any number of devices takes."""
@@ -86,17 +92,35 @@ class Pipeline(nn.Module):
             )
         return self.schedule
 
-    def _schedule_for(self, num_microbatches: int) -> Schedule:
-        """The schedule for that many micro-batches, known to be legal."""
-        if num_microbatches not in self._schedules:
-            schedule = self.schedule
-            if isinstance(schedule, str):
-                schedule = make_schedule(
-                    schedule, self._num_stages, len(self.devices), num_microbatches
-                )
+    def _tasks_for(self, num_microbatches: int, kinds: str = "FBIW") -> list[list[Task]]:
+        """What each device does for that many micro-batches; the schedule is legal then.
+
+        Args:
+            num_microbatches: How many there are.
+            kinds: The kinds of action to do.
+        """
+        key = num_microbatches, kinds
+        if key not in self._tasks:
+            schedule = self._schedule_for(num_microbatches)
             validate_schedule(schedule, self._num_stages, num_microbatches)
-            self._schedules[num_microbatches] = schedule
-        return self._schedules[num_microbatches]
+            wanted = [[action for action in row if action.kind in kinds] for row in schedule]
+            self._tasks[key] = find_neighbours(wanted, self._num_stages)
+        return self._tasks[key]
+
+    def _schedule_for(self, num_microbatches: int) -> Schedule:
+        if not isinstance(self.schedule, str):
+            return self.schedule
+        try:
+            return make_schedule(
+                self.schedule, self._num_stages, len(self.devices), num_microbatches
+            )
+        except ValueError as error:
+            add_note(
+                error,
+                f"this mini-batch makes {num_microbatches} micro-batches; if it is the last of an "
+                "epoch and shorter than the others, drop it (drop_last=True) or pad it",
+            )
+            raise
 
     def step(
         self,
@@ -124,43 +148,47 @@ class Pipeline(nn.Module):
             ValueError: The mini-batch is empty or does not fit the schedule, or the loss needs
                 shares; nothing has run then.
             Exception: What a stage raised, with a note that names device, action and stage. The
-                gradients of that step are incomplete: clear them.
+                gradients of that step are incomplete: clear them. After an interrupt, an action
+                that takes over two seconds to end goes on in its thread, and may add to `.grad`
+                until it has ended.
         """
-        num_samples = num_samples_of((inputs, targets))
-        sizes = microbatch_sizes(num_samples, **self._cut)
-        schedule = self._schedule_for(len(sizes))
+        sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
+        tasks = self._tasks_for(len(sizes))
         shares = _shares(loss_fn, targets, sizes, reduction, microbatch_shares)
+        last = self._num_stages - 1
+        stages = [Stage(stage, is_first=index == 0) for index, stage in enumerate(self.stages)]
         pieces = split_minibatch(inputs, sizes)
         answers = split_minibatch(targets, sizes)
         losses: dict[int, Tensor] = {}
 
         def loss_of(index: int) -> Callable[[Any], Tensor]:
             def scaled(output: Any) -> Tensor:
+                if shares[index] == 0:  # nothing of it counts, also where its own mean is NaN
+                    return torch.zeros((), device=self._places[-1])
                 return loss_fn(output, _to(answers[index], self._places[-1])) * shares[index]
 
             return scaled
 
         def run(action: Action, value: Any) -> Any:
-            stage = self._run_stages[action.stage_index]
+            stage = stages[action.stage_index]
             index = action.microbatch_index
-            is_last = action.stage_index == self._num_stages - 1
-            if action.kind == "F":
-                if action.stage_index == 0:
-                    value = _to(pieces[index], self._places[0])
-                output = stage.forward(index, value, loss_of(index) if is_last else None)
-                if is_last:
-                    losses[index] = output
-                return output
             if action.kind == "B":
                 return stage.backward(index, value)
             if action.kind == "I":
                 return stage.backward_input(index, value)
-            return stage.backward_weight(index)
+            if action.kind == "W":
+                return stage.backward_weight(index)
+            if action.stage_index == 0:
+                value = _to(pieces[index], self._places[0])
+            if action.stage_index < last:
+                return stage.forward(index, value)
+            losses[index] = stage.forward(index, value, loss_of(index)).detach()
+            return None
 
         try:
-            self._run(schedule, run, gradients=True)
+            self._run(tasks, run, gradients=True)
         finally:
-            for stage in self._run_stages:
+            for stage in stages:
                 stage.clear()
         return torch.stack([losses[index] for index in range(len(sizes))]).sum()
 
@@ -175,10 +203,7 @@ class Pipeline(nn.Module):
         """
         sizes = microbatch_sizes(num_samples_of(inputs), **self._cut)
         pieces = split_minibatch(inputs, sizes)
-        schedule = [
-            [action for action in actions if action.kind == "F"]
-            for actions in self._schedule_for(len(sizes))
-        ]
+        tasks = self._tasks_for(len(sizes), "F")
         outputs: dict[int, Any] = {}
 
         def run(action: Action, value: Any) -> Any:
@@ -190,42 +215,23 @@ class Pipeline(nn.Module):
                 outputs[index] = output
             return output
 
-        self._run(schedule, run, gradients=False)
+        self._run(tasks, run, gradients=False)
         return merge_microbatches([outputs[index] for index in range(len(sizes))])
 
-    def _run(
-        self, schedule: Schedule, run: Callable[[Action, Any], Any], *, gradients: bool
-    ) -> None:
+    def _run(self, tasks: list[list[Task]], run: Callable, *, gradients: bool) -> None:
         with minibatch_statistics(self.stages):
-            self.timeline = run_schedule(
-                schedule, self.devices, run, self._num_stages, gradients=gradients
-            )
+            self.timeline = run_schedule(tasks, self.devices, run, gradients=gradients)
 
-
-def _check_stages(stages: list[nn.Module]) -> None:
-    if not stages:
-        raise ValueError("stages is empty; a pipeline needs at least one")
-    owner: dict[Tensor, int] = {}
-    for index, stage in enumerate(stages):
-        if not isinstance(stage, nn.Module):
-            raise TypeError(f"stage {index} is a {type(stage).__name__}, not an nn.Module")
-        for name, parameter in stage.named_parameters():
-            if owner.setdefault(parameter, index) != index:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Pipeline":
+        """What `.to`, `.cuda`, `.double` and others do; stages stay on their devices."""
+        for place in self._places:
+            target = fn(torch.empty(0, device=place)).device
+            if target != place:
                 raise ValueError(
-                    f"stages {owner[parameter]} and {index} share the parameter {name}; two "
-                    "devices cannot both update it: put its users into one stage"
+                    f"the stages of a pipeline have devices of their own, and {place} is one of "
+                    f"them: they cannot all go to {target}; make a Pipeline on other devices"
                 )
-
-
-def _home(schedule: Schedule, devices: list[Device], num_stages: int) -> list[Device]:
-    """The device of each stage."""
-    if len(schedule) != len(devices):
-        raise ValueError(f"the schedule is for {len(schedule)} devices; got {len(devices)}")
-    rows = zip(devices, schedule, strict=True)
-    home = {action.stage_index: device for device, row in rows for action in row}
-    if set(home) != set(range(num_stages)):
-        raise ValueError(f"the schedule has the stages {sorted(home)}; got {num_stages} modules")
-    return [home[index] for index in range(num_stages)]
+        return super()._apply(fn, recurse)
 
 
 def _shares(
@@ -235,4 +241,6 @@ def _shares(
 
 
 def _to(value: Any, place: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(place)
     return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, value)

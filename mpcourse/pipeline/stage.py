@@ -8,12 +8,15 @@ Source: torch/distributed/pipelining/stage.py and _backward.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from mpcourse.devices.results import add_note
+from mpcourse.pipeline.split_backward import SplitBackward
 
 Loss = Callable[[Any], Tensor]
 
@@ -23,14 +26,15 @@ class Kept:
     """What a stage keeps of a micro-batch until its backward is done.
 
     Attributes:
-        inputs: Leaves of the graph, one per tensor of the input; the gradients arrive there.
+        inputs: One per tensor of the input; gradients arrive at those that require them.
         outputs: Tensors that require gradients, one per tensor of the output, else None.
-        later: After I: what W needs.
+        split: Between I and W: the backward under way; None when W has all the work.
     """
 
     inputs: list[Tensor]
     outputs: list[Tensor | None]
-    later: list[Any] = field(default_factory=list)
+    split: SplitBackward | None = None
+    roots: tuple[list[Tensor], list[Tensor]] = ([], [])
 
 
 class Stage:
@@ -68,17 +72,19 @@ class Stage:
         if loss is not None:
             output = loss(output)
         outputs, structure = tree_flatten(output)
-        self.kept[index] = Kept(_tensors(leaves), [_tracked(leaf) for leaf in _tensors(outputs)])
-        return tree_unflatten([_detached(leaf) for leaf in outputs], structure)
+        roots = [leaf if leaf.requires_grad else None for leaf in _tensors(outputs)]
+        self.kept[index] = Kept(_tensors(leaves), roots)
+        return tree_unflatten([_leaf(leaf) for leaf in outputs], structure)
 
     def _run(self, value: Any) -> Any:
         try:
             return self.module(value)
         except RuntimeError as error:
             if "leaf Variable that requires grad is being used in an in-place" in str(error):
-                error.add_note(
+                add_note(
+                    error,
                     "the stage begins with an operation in place, which would overwrite the leaf "
-                    "that its gradient arrives at: cut one layer earlier, or use inplace=False"
+                    "that its gradient arrives at: cut one layer earlier, or use inplace=False",
                 )
             raise
 
@@ -91,9 +97,7 @@ class Stage:
                 loss.
         """
         kept = self.kept.pop(index)
-        roots, gradients = _roots(kept.outputs, gradients)
-        if roots:
-            torch.autograd.backward(roots, gradients)
+        _run_backward(*_roots(kept.outputs, gradients))
         return self._input_gradients(kept)
 
     def backward_input(
@@ -101,61 +105,46 @@ class Stage:
     ) -> list[Tensor | None]:
         """I: return the input's gradient and leave the weights' for `backward_weight`.
 
-        The work for the input is not done again there: torch keeps the gradients at the points
-        where the two ways part.
+        A stage that makes no input gradient leaves all the work to W: the first one, and one whose
+        input requires none.
         """
-        from torch.distributed.pipelining._backward import stage_backward_input
-
         kept = self.kept[index]
         roots, gradients = _roots(kept.outputs, gradients)
-        if self.is_first or not roots:  # no input gradient to make: all the work is W's
-            kept.later = [roots, gradients]
-            return [None] * len(kept.inputs)
-        wanted = [leaf for leaf in kept.inputs if leaf.requires_grad]
-        _, kept.later = stage_backward_input(roots, gradients, wanted, self._weights())
-        kept.outputs = []  # frees the part of the graph that W does not need
+        kept.outputs = []
+        wanted = [] if self.is_first else [leaf for leaf in kept.inputs if leaf.requires_grad]
+        if roots and wanted:
+            kept.split = SplitBackward(roots, gradients, wanted)
+            kept.split.run_inputs()
+        else:
+            kept.roots = (roots, gradients)
         return self._input_gradients(kept)
 
     def backward_weight(self, index: int) -> None:
         """W: add to the weights' gradients what `backward_input` left."""
-        from torch.distributed.pipelining._backward import stage_backward_weight
-
         kept = self.kept.pop(index)
-        if kept.outputs:  # backward_input did nothing
-            roots, gradients = kept.later
-            if roots:
-                torch.autograd.backward(roots, gradients)
+        if kept.split is not None:
+            kept.split.run_weights()
         else:
-            stage_backward_weight(self._weights(), kept.later)
-
-    def _weights(self) -> Any:
-        return (weight for weight in self.module.parameters() if weight.requires_grad)
+            _run_backward(*kept.roots)
 
     def _input_gradients(self, kept: Kept) -> list[Tensor | None]:
         return [None if self.is_first else leaf.grad for leaf in kept.inputs]
 
 
+def _run_backward(roots: list[Tensor], gradients: list[Tensor]) -> None:
+    if roots:
+        torch.autograd.backward(roots, gradients)
+
+
 def _leaf(value: Any) -> Any:
-    """The same numbers as a leaf of a new graph."""
+    """The same numbers without their graph; a gradient is wanted of them if it was before."""
     if not isinstance(value, Tensor):
         return value
-    return value.detach().requires_grad_(value.is_floating_point() or value.is_complex())
+    return value.detach().requires_grad_(value.requires_grad)
 
 
 def _tensors(leaves: list[Any]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _tracked(output: Tensor) -> Tensor | None:
-    """The output as a root of the backward, if it has one."""
-    if not output.requires_grad:
-        return None
-    # torch frees a root's graph in place after I, which it cannot do to a view
-    return output.clone() if output._is_view() else output
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _roots(

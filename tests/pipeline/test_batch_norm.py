@@ -1,6 +1,7 @@
 """A deferred batch norm remembers the whole mini-batch, and is an ordinary one everywhere else."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -145,6 +146,39 @@ def test_a_model_is_converted_with_its_tensors_and_modes():
     model.load_state_dict(state)
     again = copy.deepcopy(model)
     torch.testing.assert_close(again.state_dict(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_the_statistics_are_gathered_in_single(dtype):
+    torch.manual_seed(0)
+    values = (torch.randn(64, 3) * 200 + 300).to(dtype)  # whose sum of squares no half can hold
+    layer = deferred(nn.BatchNorm1d(3, momentum=1.0)).to(dtype)
+    output = torch.cat(see(layer, values, 16))
+    expected = nn.BatchNorm1d(3, momentum=1.0)
+    expected(values.float())
+    assert torch.isfinite(output).all()
+    close = functools.partial(torch.testing.assert_close, rtol=0.01, atol=0.0)
+    close(layer.running_mean.float(), expected.running_mean)
+    close(layer.running_var.float(), expected.running_var)
+
+
+def test_a_norm_that_is_used_twice_is_deferred_in_both_places():
+    norm = nn.BatchNorm1d(2)
+    model = nn.ModuleDict({"a": norm, "b": norm, "c": nn.Sequential(norm)})
+    defer_batch_norms(model)
+    assert model["a"] is model["b"] is model["c"][0]
+    assert isinstance(model["a"], DeferredBatchNorm)
+
+
+def test_a_stage_that_is_itself_a_norm_is_deferred_in_a_pipeline():
+    torch.manual_seed(0)
+    uncut = nn.BatchNorm1d(3).double()
+    pipeline = Pipeline([copy.deepcopy(uncut), nn.Linear(3, 3).double()], num_microbatches=3)
+    defer_batch_norms(pipeline)
+    values = torch.randn(12, 3).double()
+    pipeline.step(values, values, LOSS)
+    uncut(values)
+    assert_same_memory(pipeline.stages[0], uncut)
 
 
 def test_a_shape_without_channels_is_refused():

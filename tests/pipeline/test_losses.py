@@ -1,5 +1,7 @@
 """Losses of micro-batches add up to that of the mini-batch, or are refused."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,10 @@ TARGETS = torch.tensor([0, 1, 2, 0, 1, 2, 0])
         (nn.MSELoss(), [3 / 7, 3 / 7, 1 / 7]),
         (F.cross_entropy, [3 / 7, 3 / 7, 1 / 7]),
         (F.mse_loss, [3 / 7, 3 / 7, 1 / 7]),
+        (partial(F.cross_entropy, label_smoothing=0.1), [3 / 7, 3 / 7, 1 / 7]),
+        (partial(F.cross_entropy, weight=torch.ones(3), reduction="sum"), [1, 1, 1]),
+        (partial(nn.CrossEntropyLoss(reduction="sum")), [1, 1, 1]),
+        (nn.BCELoss(weight=torch.ones(3)), [3 / 7, 3 / 7, 1 / 7]),  # divides by the count
     ],
 )
 def test_the_reduction_is_read_from_the_loss(loss_fn, shares):
@@ -48,6 +54,13 @@ def test_the_argument_wins():
         (nn.NLLLoss(weight=torch.ones(3)), TARGETS, "class weights"),
         (nn.CrossEntropyLoss(ignore_index=2), TARGETS, "ignore_index=2"),
         (F.cross_entropy, torch.tensor([-100] + [0] * 6), "ignore_index=-100"),
+        (F.nll_loss, torch.tensor([-100] + [0] * 6), "ignore_index=-100"),
+        (partial(F.cross_entropy, weight=torch.ones(3)), TARGETS, "class weights"),
+        (partial(F.nll_loss, weight=torch.ones(3)), TARGETS, "class weights"),
+        (partial(F.cross_entropy, ignore_index=2), TARGETS, "ignore_index=2"),
+        (partial(partial(F.nll_loss, ignore_index=1), reduction="mean"), TARGETS, "ignore_index=1"),
+        (partial(nn.CrossEntropyLoss(ignore_index=2)), TARGETS, "ignore_index=2"),
+        (partial(nn.CrossEntropyLoss(weight=torch.ones(3))), TARGETS, "class weights"),
     ],
 )
 def test_a_mean_over_something_else_is_refused(loss_fn, targets, words):

@@ -1,5 +1,7 @@
 """Micro-batches have the promised sizes and together are the mini-batch."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_a_size_leaves_a_shorter_last_one(samples, size, sizes):
     ],
 )
 def test_bad_arguments_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         microbatch_sizes(4, **arguments)
 
 
@@ -79,6 +81,28 @@ def test_pieces_are_views():
 def test_what_cannot_be_cut_is_refused(batch, words):
     with pytest.raises(ValueError, match=words):
         num_samples_of(batch)
+
+
+@dataclasses.dataclass
+class Batch:
+    pixels: torch.Tensor
+
+
+def test_a_dataclass_is_refused_as_it_would_reach_every_micro_batch_whole():
+    for batch in (Batch(torch.zeros(2)), {"x": torch.zeros(2), "more": Batch(torch.zeros(2))}):
+        with pytest.raises(TypeError, match=r"a dataclass \(Batch\) .* pass its fields in a dict"):
+            num_samples_of(batch)
+
+
+def test_losses_of_0_dimensions_become_a_vector():
+    merged = merge_microbatches([torch.tensor(1.0), torch.tensor(2.0)])
+    assert merged.tolist() == [1.0, 2.0]
+
+
+def test_what_is_no_tensor_stays_where_all_agree_and_is_refused_else():
+    assert merge_microbatches([{"n": 3, "no": None}] * 2) == {"n": 3, "no": None}
+    with pytest.raises(ValueError, match=r"return \[0.5, 0.25\]: make tensors of them"):
+        merge_microbatches([(torch.zeros(1), 0.5), (torch.zeros(1), 0.25)])
 
 
 def test_outputs_of_different_structure_are_refused():

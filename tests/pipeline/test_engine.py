@@ -1,0 +1,385 @@
+"""The engine waits for what has to come, for nothing else, and never for ever."""
+
+import _thread
+import dataclasses
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.data_parallel import DataParallel
+from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline import engine
+from mpcourse.pipeline.engine import find_neighbours, run_schedule
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.actions import Action
+from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.standard import gpipe_schedule
+from mpcourse.splitting import ToyModel
+
+LIMIT_S = 20.0  # for what takes well under one second
+BATCH = torch.ones(8, 4), torch.ones(8, 4)
+LOSS = nn.MSELoss()
+
+
+def linears(count: int = 2) -> list[nn.Module]:
+    return [nn.Linear(4, 4) for _ in range(count)]
+
+
+def in_time(fn, *arguments):
+    """Run `fn` in a thread of its own, and fail when it has not ended in time."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(fn(*arguments))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive(), "it hangs"
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+# Neighbours
+
+
+def test_each_action_knows_where_its_value_comes_from_and_goes():
+    tasks = find_neighbours(make_schedule("gpipe", 2, 2, 1), 2)
+    forward, back = Action(0, "F", 0), Action(1, "B", 0)
+    assert [tuple(task) for task in tasks[0]] == [
+        (forward, None, forward, 1),
+        (Action(0, "B", 0), back, Action(0, "B", 0), None),
+    ]
+    assert [tuple(task) for task in tasks[1]] == [
+        (Action(1, "F", 0), forward, Action(1, "F", 0), None),
+        (back, None, back, 0),
+    ]
+
+
+def test_the_first_half_of_a_backward_is_what_the_stage_before_waits_for():
+    tasks = find_neighbours(make_schedule("zb-h1", 2, 2, 1), 2)
+    by_name = {str(task.action): task for row in tasks for task in row}
+    assert str(by_name["1I0"].made) == "1B0"
+    assert by_name["1I0"].taker == 0
+    assert str(by_name["0I0"].source) == "1B0"
+    assert by_name["1W0"].taker is None
+    assert by_name["1W0"].source is None
+
+
+# What could hang
+
+
+@pytest.mark.parametrize("devices", [["cpu:0", "cpu:0"], ["cpu", "cpu:0"], get_devices(1) * 2])
+def test_a_device_that_is_named_twice_is_refused(devices):
+    with pytest.raises(ValueError, match="is named twice; each row of the schedule needs its own"):
+        Pipeline(linears(), devices, num_microbatches=2)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_step_may_run_in_one_of_its_own_workers(own):
+    devices = get_devices(2)
+    pipeline = Pipeline(linears(), devices, num_microbatches=4)
+    expected = pipeline.step(*BATCH, LOSS)
+    torch.testing.assert_close(in_time(devices[own].run, pipeline.step, *BATCH, LOSS), expected)
+
+
+class HandsOn(nn.Module):
+    """Computes on another device's worker."""
+
+    def __init__(self, device) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.device = device
+
+    def forward(self, value):
+        return self.device.run(self.layer, value)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize(("stage", "other"), [(0, 1), (1, 0), (0, 0), (1, 1)])
+def test_a_stage_may_hand_work_to_the_pipeline_s_other_worker(schedule, stage, other):
+    devices = get_devices(2)
+    stages = linears()
+    stages[stage] = HandsOn(devices[other])
+    pipeline = Pipeline(stages, devices, schedule, num_microbatches=4)
+    loss = in_time(pipeline.step, *BATCH, LOSS)
+    with torch.no_grad():
+        torch.testing.assert_close(loss, LOSS(nn.Sequential(*stages)(BATCH[0]), BATCH[1]))
+    assert all(weight.grad is not None for weight in pipeline.parameters())
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_data_parallel_on_the_same_devices_may_be_a_stage(stage):
+    devices = get_devices(2)
+    stages = linears()
+    stages[stage] = DataParallel(nn.Linear(4, 4), devices)
+    pipeline = Pipeline(stages, devices, num_microbatches=2)
+    assert torch.isfinite(in_time(pipeline.step, *BATCH, LOSS))
+
+
+def test_a_split_model_on_the_same_devices_may_be_a_stage():
+    devices = get_devices(2)
+    stages = [nn.Linear(4, 10), nn.Sequential(ToyModel(devices), nn.Linear(5, 4))]
+    pipeline = Pipeline(stages, devices, num_microbatches=2)
+    assert torch.isfinite(in_time(pipeline.step, *BATCH, LOSS))
+
+
+def test_two_pipelines_on_the_same_devices_from_two_threads():
+    devices = get_devices(3)
+    pipelines = [
+        Pipeline(linears(3), order, num_microbatches=4) for order in (devices, devices[::-1])
+    ]
+    expected = [pipeline.step(*BATCH, LOSS) for pipeline in pipelines]
+    found = {0: [], 1: []}
+
+    def steps(number: int) -> None:
+        for _ in range(30):
+            found[number].append(pipelines[number].step(*BATCH, LOSS))
+
+    threads = [threading.Thread(target=steps, args=(n,), daemon=True) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert [len(found[number]) for number in range(2)] == [30, 30]
+    for number in range(2):
+        torch.testing.assert_close(found[number][-1], expected[number])
+
+
+# What goes wrong
+
+
+class Raises(nn.Module):
+    """Raises at once, or after a while."""
+
+    def __init__(self, error, seconds=0.0) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.error, self.seconds = error, seconds
+
+    def forward(self, value):
+        time.sleep(self.seconds)
+        raise self.error
+
+
+def test_the_first_error_comes_out_not_that_of_the_first_device():
+    def run(action, value):
+        time.sleep(0.3 if action.stage_index == 0 else 0.0)
+        raise KeyError(action.stage_index)
+
+    both_begin = [[Action(0, "F", 0)], [Action(1, "F", 0)]]
+    tasks = [find_neighbours([row], 1)[0] for row in ([both_begin[0][0]], [])]
+    tasks[1] = [tasks[0][0]._replace(action=both_begin[1][0], taker=None)]
+    tasks[0] = [tasks[0][0]._replace(taker=None)]
+    with pytest.raises(KeyError) as caught:
+        run_schedule(tasks, get_devices(2), run, gradients=False)
+    assert caught.value.args == (1,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no notes; not even Python's own context managers can raise it again as it is."""
+
+    reason: str
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_exception_that_takes_no_note_comes_out_and_the_workers_live_on(stage):
+    stages = linears()
+    stages[stage] = Raises(Frozen("no"))
+    pipeline = Pipeline(stages, num_microbatches=2)
+    for _ in range(2):
+        with pytest.raises((Frozen, dataclasses.FrozenInstanceError)):
+            in_time(pipeline.step, *BATCH, LOSS)
+    assert [device.run(lambda: 7) for device in pipeline.devices] == [7, 7]
+
+
+class Remembers(nn.Module):
+    """Keeps a weak reference to what it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.made = []
+
+    def forward(self, value):
+        made = torch.tanh(self.layer(value))
+        self.made.append(weakref.ref(made))
+        return made * made  # which keeps `made` for the backward
+
+
+def test_a_failed_step_keeps_no_activations():
+    stages = [Remembers(), Raises(KeyError("no"), seconds=0.05)]
+    pipeline = Pipeline(stages, schedule="gpipe", num_microbatches=2)
+    gc.collect()
+    gc.disable()  # what is freed now is freed without its help
+    try:
+        for _ in range(2):
+            try:
+                pipeline.step(*BATCH, LOSS)
+            except KeyError:
+                pass
+        assert stages[0].made
+        assert [made() for made in stages[0].made] == [None] * len(stages[0].made)
+    finally:
+        gc.enable()
+
+
+def test_an_interrupt_stops_all_devices_at_once():
+    class Naps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.calls = nn.Linear(4, 4), 0
+
+        def forward(self, value):
+            self.calls += 1
+            time.sleep(0.05)
+            return self.layer(value)
+
+    stages = [Naps(), Naps()]
+    pipeline = Pipeline(stages, schedule="gpipe", num_microbatches=8)
+    timer = threading.Timer(0.12, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.step(*BATCH, LOSS)
+    timer.join()
+    seen = [stage.calls for stage in stages]
+    time.sleep(0.2)
+    assert [stage.calls for stage in stages] == seen  # nothing goes on behind the caller's back
+    assert max(seen) < 8
+    assert torch.isfinite(pipeline.step(*BATCH, LOSS))
+
+
+def test_a_device_that_waits_hears_at_once_that_another_has_failed(monkeypatch):
+    monkeypatch.setattr(engine, "POLL_S", 10 * LIMIT_S)  # looking up now and then is no help
+    stages = [Raises(KeyError("no"), seconds=0.1), nn.Linear(4, 4)]
+    pipeline = Pipeline(stages, num_microbatches=2)
+    with pytest.raises(KeyError):
+        in_time(pipeline.step, *BATCH, LOSS)
+
+
+def test_inference_mode_of_the_caller_does_not_reach_a_training_step():
+    stages = linears()
+    pipeline = Pipeline(stages, num_microbatches=2)
+    with torch.inference_mode():
+        pipeline.step(*BATCH, LOSS)
+    assert all(weight.grad is not None for weight in pipeline.parameters())
+
+
+# A model that changes after the pipeline was made
+
+
+def test_a_stage_that_is_replaced_is_the_one_that_is_trained():
+    pipeline = Pipeline(linears(), num_microbatches=2)
+    old, new = pipeline.stages[1], nn.Linear(4, 4)
+    pipeline.stages[1] = new
+    loss = pipeline.step(*BATCH, LOSS)
+    with torch.no_grad():
+        torch.testing.assert_close(loss, LOSS(new(pipeline.stages[0](BATCH[0])), BATCH[1]))
+    assert old.weight.grad is None
+    assert new.weight.grad is not None
+
+
+@pytest.mark.parametrize("move", [lambda p: p.to("meta"), lambda p: p.to_empty(device="meta")])
+def test_a_pipeline_cannot_be_moved_as_one(move):
+    pipeline = Pipeline(linears(), num_microbatches=2)
+    with pytest.raises(ValueError, match="have devices of their own"):
+        move(pipeline)
+    assert {weight.device.type for weight in pipeline.parameters()} <= {"cpu", "cuda"}
+
+
+def test_a_pipeline_can_change_its_precision():
+    pipeline = Pipeline(linears(), num_microbatches=2).double()
+    loss = pipeline.step(*(tensor.double() for tensor in BATCH), LOSS)
+    assert loss.dtype == torch.double
+
+
+def test_what_cannot_be_a_stage_is_refused():
+    inner = Pipeline(linears(), num_microbatches=2)
+    with pytest.raises(TypeError, match="holds a Pipeline, whose forward makes no gradients"):
+        Pipeline([inner, nn.Linear(4, 4)], num_microbatches=2)
+    norm = nn.BatchNorm1d(4, affine=False)
+    with pytest.raises(ValueError, match=r"share the tensor 1\.running_mean"):
+        Pipeline([norm, nn.Sequential(nn.Linear(4, 4), norm)], num_microbatches=2)
+
+
+def test_a_last_batch_that_fits_no_schedule_says_what_to_do():
+    pipeline = Pipeline(linears(4), get_devices(2), "interleaved", microbatch_size=2)
+    pipeline.step(*BATCH, LOSS)
+    with pytest.raises(ValueError, match="multiple") as caught:
+        pipeline.step(torch.ones(9, 4), torch.ones(9, 4), LOSS)
+    assert "makes 5 micro-batches" in caught.value.__notes__[0]
+    assert "drop_last=True" in caught.value.__notes__[0]
+
+
+def test_micro_batches_of_ignored_targets_only_count_nothing():
+    torch.manual_seed(0)
+    stages, loss_fn = linears(), nn.CrossEntropyLoss()
+    uncut = nn.Sequential(*stages)
+    targets = torch.tensor([0, 1, -100, -100, 2, 3])
+    inputs = torch.randn(6, 4)
+    expected = loss_fn(uncut(inputs), targets)
+    wanted = torch.autograd.grad(expected, list(uncut.parameters()))
+    pipeline = Pipeline(stages, num_microbatches=3)
+    loss = pipeline.step(inputs, targets, loss_fn, microbatch_shares=[0.5, 0.0, 0.5])
+    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close([w.grad for w in pipeline.parameters()], list(wanted))
+
+
+# GPUs, by a stand-in
+
+
+class StandIn:
+    """Notes what is asked of torch.cuda."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.asked = []
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # used somewhere before
+        monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
+
+    def current_stream(self, device=None):
+        assert torch.device(device).type == "cuda", f"asked for the stream of {device}"
+        self.asked.append(str(device))
+        return self
+
+    def record_event(self):
+        return self
+
+    def wait_event(self, event):
+        self.asked.append("wait")
+
+    def synchronize(self):
+        self.asked.append("synchronize")
+
+
+def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(monkeypatch):
+    stand_in = StandIn(monkeypatch)
+    devices = get_devices(2) if not torch.cuda.is_available() else ["cpu:0", "cpu:1"]
+    Pipeline(linears(), devices, num_microbatches=2).step(*BATCH, LOSS)
+    assert stand_in.asked == []
+
+
+def test_what_leaves_a_gpu_is_waited_for_where_it_arrives(monkeypatch):
+    stand_in = StandIn(monkeypatch)
+    ready = engine._leave(torch.device("cuda", 0))
+    value = {"x": torch.ones(2), "n": 3}
+    assert engine._arrive(value, ready, torch.device("cpu"))["n"] == 3
+    assert stand_in.asked == ["cuda:0", "synchronize"]
+    assert engine._leave(torch.device("cpu")) is None
+    assert engine._arrive(value, None, torch.device("cpu")) is value
+
+
+def test_a_schedule_s_rows_are_handed_over_before_any_own_one():
+    """The caller's own row would otherwise wait for rows that nobody has begun."""
+    devices = get_devices(3)
+    pipeline = Pipeline(linears(3), devices, gpipe_schedule(3, 2), num_microbatches=2)
+    assert torch.isfinite(in_time(devices[1].run, pipeline.step, *BATCH, LOSS))
