@@ -21,13 +21,19 @@ class HostClock:
     def zero(self) -> None:
         """Nothing to set: the host's clock is the same for all devices."""
 
+    now = staticmethod(time.perf_counter)  # what a note takes as its beginning
+
+    def note(self, action: Any, began: Any) -> None:
+        """Note that `action` has ended, which began at `began`, what `now` returned then."""
+        self._times.append((action, began, self.now()))
+
     def start(self, action: Any) -> None:
         """Note that `action` begins."""
-        self._action, self._start = action, time.perf_counter()
+        self._action, self._start = action, self.now()
 
     def end(self) -> None:
         """Note that it has ended."""
-        self._times.append((self._action, self._start, time.perf_counter()))
+        self.note(self._action, self._start)
 
     def events(self, device_index: int) -> list[Event]:
         """All that was noted, in seconds of the host's clock."""
@@ -46,20 +52,13 @@ class CudaClock(HostClock):
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
             self._zero_s = time.perf_counter()
-            self._zero = self._mark()
+            self._zero = self.now()
 
-    def _mark(self) -> torch.cuda.Event:
+    def now(self) -> torch.cuda.Event:
+        """Put an event on the stream, behind what is queued there."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-    def start(self, action: Any) -> None:
-        """Put an event on the stream, before what `action` will queue."""
-        self._action, self._start = action, self._mark()
-
-    def end(self) -> None:
-        """Put an event on the stream, behind what the action has queued."""
-        self._times.append((self._action, self._start, self._mark()))
 
     def events(self, device_index: int) -> list[Event]:
         """Wait for the device, then read all events, in seconds of the host's clock."""

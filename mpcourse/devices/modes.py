@@ -28,9 +28,10 @@ def capture_modes(devices: Sequence[Device]) -> dict[str, Any]:
 def modes_set(modes: dict[str, Any], kind: str) -> Iterator[None]:
     """Set the modes in this thread, for work on a device of type `kind` ("cpu" or "cuda")."""
     autocast, dtype = modes[kind]
-    with (
-        torch.inference_mode(modes["inference"]),  # first: it sets the grad mode too
-        torch.set_grad_enabled(modes["grad"]),
-        torch.autocast(kind, dtype=dtype, enabled=autocast),
-    ):
+    with contextlib.ExitStack() as stack:
+        if modes["inference"] != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(modes["inference"]))
+        stack.enter_context(torch.set_grad_enabled(modes["grad"]))  # inference mode sets it too
+        if autocast or torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=autocast))
         yield

@@ -8,7 +8,7 @@ import ctypes
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 POLL_S = 0.2  # how often a wait looks up: Windows cannot interrupt a thread that waits for a lock
@@ -45,6 +45,7 @@ class Server(threading.Thread):
         self.running: list[Job] = []  # a stack: work that waits has other work served above it
         self.exposed: Job | None = None
         self.closing = False
+        self.bell: Callable[[], None] | None = None  # rung when something is handed over
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -65,12 +66,14 @@ class Server(threading.Thread):
         if in_turn and self.later:
             self.serve(self.later.popleft())
             return
-        with contextlib.suppress(queue.Empty):
+        try:
             result = self.jobs.get(timeout=timeout)
-            if result is not None and (in_turn or result.from_worker):
-                self.serve(result)
-            elif result is not None:
-                self.later.append(result)
+        except queue.Empty:
+            return
+        if result is not None and (in_turn or result.from_worker):
+            self.serve(result)
+        elif result is not None:
+            self.later.append(result)
 
     def serve(self, result: Job) -> None:
         """Run one job, above those that wait."""
@@ -81,25 +84,15 @@ class Server(threading.Thread):
     def call(self, result: Job, job: Callable[[], Any]) -> Any:
         """Call the job of `result`; here, and only here, `Stopped` may come at any line."""
         try:
-            self._expose(result)
+            self.expose(result)
             self.heed_stop()
             return job()
         finally:
             del result, job  # as in Result.run
-            self._expose(None)  # what has been raised by then comes out before this ends
+            self.expose(None)  # what has been raised by then comes out before this ends
 
-    @contextlib.contextmanager
-    def shield(self) -> Iterator[None]:
-        """Let `Stopped` wait until the end of the block, or until the block heeds it."""
-        exposed = self.exposed
-        self._expose(None)
-        try:
-            yield
-        finally:
-            self._expose(exposed)
-            self.heed_stop()
-
-    def _expose(self, result: Job | None) -> None:
+    def expose(self, result: Job | None) -> None:
+        """Say in which job `Stopped` may be raised from now on, at any line; None: in none."""
         with self._lock:
             self.exposed = result
 
@@ -119,9 +112,22 @@ class Server(threading.Thread):
         if self.running and self.running[-1].stop_asked:
             raise Stopped
 
+    def hand_over(self, job: Job | None) -> None:
+        """Put a job into the queue; any thread may call this."""
+        self.jobs.put(job)
+        bell = self.bell
+        if bell is not None:
+            bell()
+
     def wake(self) -> None:
         """Make the thread look up from waiting; any thread may call this."""
-        self.jobs.put(None)
+        self.hand_over(None)
+
+    def serve_workers(self) -> None:
+        """Run what workers have handed over by now, as a job that waits does."""
+        with shield():
+            while not self.jobs.empty():
+                self.serve_one(0.0, in_turn=False)
 
     def close(self) -> None:
         """Let the thread end after the job it is running."""
@@ -142,7 +148,19 @@ def this_server() -> "Server | None":
     return getattr(here, "server", None)
 
 
-def shield() -> contextlib.AbstractContextManager:
-    """Keep `Stopped` out of the waiting of a job: raised anywhere in it, it could leave a lock."""
-    server = this_server()
-    return contextlib.nullcontext() if server is None else server.shield()
+class shield:
+    """Keep `Stopped` out of the waiting of a job: raised anywhere in it, it could leave a lock.
+
+    It comes out at the end of the block, or where the block heeds it.
+    """
+
+    def __enter__(self) -> None:
+        self._server = this_server()
+        if self._server is not None:
+            self._exposed = self._server.exposed
+            self._server.expose(None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.expose(self._exposed)
+            self._server.heed_stop()

@@ -58,7 +58,7 @@ class Worker:
                     self.server = self._start()
                 own = this_server() is self.server
                 if not own:
-                    self.server.jobs.put(result)
+                    self.server.hand_over(result)
             if own:
                 self.server.serve(result)
             return result
@@ -97,7 +97,7 @@ class Worker:
             waiting = self.server.take_all()
             self.server = self._start() if waiting else None
             for job in waiting:
-                self.server.jobs.put(job)
+                self.server.hand_over(job)
 
 
 def _close_all() -> None:

@@ -6,6 +6,7 @@ starts anywhere. Source: the runtime loop of torch/distributed/pipelining/schedu
 for ranks.
 """
 
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,9 +19,8 @@ from mpcourse.devices.clocks import HostClock, clock_for
 from mpcourse.devices.devices import Device
 from mpcourse.devices.modes import capture_modes, modes_set
 from mpcourse.devices.results import Result, add_note, collect, stop
-from mpcourse.devices.serving import POLL_S, Server, shield, this_server
+from mpcourse.devices.serving import POLL_S, this_server
 from mpcourse.schedules.actions import KINDS, Action, Schedule, makes, needs
-from mpcourse.schedules.timeline import Timeline
 
 
 class Task(NamedTuple):
@@ -59,44 +59,58 @@ class Mailbox:
 
     def __init__(self, stopped: threading.Event) -> None:
         self._stopped = stopped
-        self._here: dict[Action, Any] = {}
-        self._waiting: Server | None = None
+        self._arrivals: queue.SimpleQueue[tuple[Action, Any, Any] | None] = queue.SimpleQueue()
+        self._here: dict[Action, tuple[Any, Any]] = {}
 
-    def put(self, made: Action, value: Any) -> None:
-        """Deliver a value; any device may call this."""
-        self._here[made] = value
-        self.wake()
+    def put(self, made: Action, value: Any, ready: Any) -> None:
+        """Deliver a value, and what says when it is there; any device may call this."""
+        self._arrivals.put((made, value, ready))
+
+    def keep(self, made: Action, value: Any) -> None:
+        """Deliver a value to oneself."""
+        self._here[made] = value, None
 
     def wake(self) -> None:
-        """Make a waiting `take` look again."""
-        server = self._waiting
-        if server is not None:
-            server.wake()
+        """Make a waiting `take` look up."""
+        self._arrivals.put(None)
 
-    def take(self, made: Action) -> Any:
-        """Wait for a value; only the mailbox's own worker calls this.
+    def take(self, made: Action | None, place: torch.device) -> Any:
+        """Wait for a value and bring it to `place`; only the mailbox's own worker calls this.
 
         What other workers hand to this one meanwhile is served: one of them may be a stage that
         has to end before the value can come.
 
+        Args:
+            made: The action that makes the value; None: there is nothing to wait for.
+            place: Of the device that the mailbox belongs to.
+
         Raises:
             Abandoned: The step was stopped.
         """
-        if made not in self._here:
-            server = this_server()
-            with shield():
-                self._waiting = server  # before the look: who delivers after it wakes us
-                while made not in self._here and not self._stopped.is_set():
-                    server.serve_one(POLL_S, in_turn=False)
-                    server.heed_stop()
-                self._waiting = None
-        self.check()
-        return self._here.pop(made)
-
-    def check(self) -> None:
-        """Raise `Abandoned` if the step was stopped."""
+        if made is None:
+            if self._stopped.is_set():
+                raise Abandoned
+            return None
+        while made not in self._here:
+            self._receive()
         if self._stopped.is_set():
             raise Abandoned
+        value, ready = self._here.pop(made)
+        return value if ready is None and place.type == "cpu" else _arrive(value, ready, place)
+
+    def _receive(self) -> None:
+        """Wait for one arrival, or for a reason to look up."""
+        try:
+            arrival = self._arrivals.get(timeout=POLL_S)
+        except queue.Empty:
+            arrival = None
+        if arrival is not None:
+            made, value, ready = arrival
+            self._here[made] = value, ready
+            return
+        if self._stopped.is_set():
+            raise Abandoned
+        this_server().serve_workers()
 
 
 _one_hand_over = threading.Lock()  # two steps on the same devices: all rows of one, then the other
@@ -108,7 +122,7 @@ def run_schedule(
     run: Callable[[Action, Any], Any],
     *,
     gradients: bool,
-) -> Timeline:
+) -> list[HostClock]:
     """Run every action of a valid schedule on its device, and measure when each ran.
 
     Args:
@@ -119,7 +133,7 @@ def run_schedule(
         gradients: Whether the workers record a graph; autocast is the caller's.
 
     Returns:
-        The measured timeline, in seconds.
+        The clock of each device, which noted when its actions began and ended.
 
     Raises:
         Exception: What the first failing action raised, with a note that names device and action.
@@ -137,6 +151,8 @@ def run_schedule(
             mailbox.wake()
 
     def work(me: int) -> None:
+        server = this_server()
+        bell, server.bell = server.bell, mailboxes[me].wake
         try:
             with modes_set(modes, devices[me].device.type):
                 _do_all(tasks[me], me, devices[me], run, mailboxes, clocks[me])
@@ -146,6 +162,8 @@ def run_schedule(
             failed.append(error)
             stop_all()
             raise
+        finally:
+            server.bell = bell
 
     for clock in clocks:
         clock.zero()
@@ -156,8 +174,7 @@ def run_schedule(
         first = failed[0] if failed and isinstance(error, Exception) else error
         failed.clear()  # the error has this frame: no way from it back to itself
         raise first from None
-    events = [event for me, clock in enumerate(clocks) for event in clock.events(me)]
-    return Timeline.from_clock(events, len(devices))
+    return clocks
 
 
 def _run_all(work: Callable[[int], None], devices: Sequence[Device]) -> None:
@@ -185,25 +202,22 @@ def _do_all(
     clock: HostClock,
 ) -> None:
     """One device's row: take in, do, hand on."""
-    mailbox = mailboxes[me]
+    mailbox, place = mailboxes[me], device.device
     for action, source, made, taker in tasks:
         try:
-            value = None
-            if source is not None:
-                value, ready = mailbox.take(source)
-                value = _arrive(value, ready, device.device)
-            mailbox.check()
-            clock.start(action)
+            value = mailbox.take(source, place)
+            began = clock.now()
             result = run(action, value)
-            clock.end()
+            clock.note(action, began)
         except Abandoned:
             raise
         except BaseException as error:
             add_note(error, f"raised in device {me}, {action}: {_in_words(action, device)}")
             raise
-        if taker is not None:
-            ready = None if taker == me else _leave(device.device)
-            mailboxes[taker].put(made, (result, ready))
+        if taker == me:
+            mailbox.keep(made, result)
+        elif taker is not None:
+            mailboxes[taker].put(made, result, _leave(place))
 
 
 def _leave(device: torch.device) -> Any:
@@ -214,8 +228,6 @@ def _leave(device: torch.device) -> Any:
 def _arrive(value: Any, ready: Any, device: torch.device) -> Any:
     """Bring the value to `device`, behind the event that says when it is there."""
     if device.type == "cpu":
-        if ready is None:
-            return value
         ready.synchronize()  # nothing on the CPU waits for an event by itself
         return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
     stream = torch.cuda.current_stream(device)

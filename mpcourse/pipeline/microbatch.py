@@ -80,6 +80,8 @@ def split_minibatch(minibatch: Any, sizes: Sequence[int]) -> list[Any]:
     Returns:
         One value like `minibatch` per size. Tensors are views: nothing is copied.
     """
+    if isinstance(minibatch, torch.Tensor):
+        return list(minibatch.split(list(sizes)))
     leaves, structure = tree_flatten(minibatch)
     columns = [
         leaf.split(list(sizes)) if isinstance(leaf, torch.Tensor) else [leaf] * len(sizes)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from mpcourse.devices.clocks import HostClock
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
 from mpcourse.devices.results import add_note
 from mpcourse.pipeline.batch_norm import minibatch_statistics
@@ -46,7 +47,6 @@ class Pipeline(nn.Module):
 
     Attributes:
         stages: The modules.
-        timeline: The measured `Timeline` of the last step, in seconds; None before the first.
 
     Raises:
         ValueError: Stages, devices and schedule do not fit, or two stages share a parameter.
@@ -81,7 +81,7 @@ class Pipeline(nn.Module):
         for stage, device in zip(stages, home, strict=True):
             stage.to(device.device)
         self.stages = nn.ModuleList(stages)
-        self.timeline: Timeline | None = None
+        self._clocks: list[HostClock] = []
         self._places = [device.device for device in home]
 
     def _any_schedule(self) -> Schedule:
@@ -155,7 +155,6 @@ class Pipeline(nn.Module):
         sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
         tasks = self._tasks_for(len(sizes))
         shares = _shares(loss_fn, targets, sizes, reduction, microbatch_shares)
-        last = self._num_stages - 1
         stages = [Stage(stage, is_first=index == 0) for index, stage in enumerate(self.stages)]
         pieces = split_minibatch(inputs, sizes)
         answers = split_minibatch(targets, sizes)
@@ -169,28 +168,31 @@ class Pipeline(nn.Module):
 
             return scaled
 
-        def run(action: Action, value: Any) -> Any:
-            stage = stages[action.stage_index]
-            index = action.microbatch_index
-            if action.kind == "B":
-                return stage.backward(index, value)
-            if action.kind == "I":
-                return stage.backward_input(index, value)
-            if action.kind == "W":
-                return stage.backward_weight(index)
-            if action.stage_index == 0:
+        def first(index: int, _: Any) -> Any:
+            return stages[0].forward(index, _to(pieces[index], self._places[0]))
+
+        def last(index: int, value: Any) -> None:
+            if len(stages) == 1:
                 value = _to(pieces[index], self._places[0])
-            if action.stage_index < last:
-                return stage.forward(index, value)
-            losses[index] = stage.forward(index, value, loss_of(index)).detach()
-            return None
+            losses[index] = stages[-1].forward(index, value, loss_of(index))
+
+        do: list[dict[str, Callable[[int, Any], Any]]] = [
+            {"F": s.forward, "B": s.backward, "I": s.backward_input, "W": s.backward_weight}
+            for s in stages
+        ]
+        do[0]["F"] = first
+        do[-1]["F"] = last
+
+        def run(action: Action, value: Any) -> Any:
+            stage_index, kind, index = action
+            return do[stage_index][kind](index, value)
 
         try:
             self._run(tasks, run, gradients=True)
         finally:
             for stage in stages:
                 stage.clear()
-        return torch.stack([losses[index] for index in range(len(sizes))]).sum()
+        return torch.stack([losses[index] for index in range(len(sizes))]).sum().detach()
 
     def forward(self, inputs: Any) -> Any:
         """Forward only, without gradients, through the same stages and micro-batches.
@@ -220,7 +222,16 @@ class Pipeline(nn.Module):
 
     def _run(self, tasks: list[list[Task]], run: Callable, *, gradients: bool) -> None:
         with minibatch_statistics(self.stages):
-            self.timeline = run_schedule(tasks, self.devices, run, gradients=gradients)
+            self._clocks = run_schedule(tasks, self.devices, run, gradients=gradients)
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """The measured timeline of the last step, in seconds; None before the first."""
+        if not self._clocks:
+            return None
+        rows = [clock.events(index) for index, clock in enumerate(self._clocks)]
+        events = [event for row in rows for event in row]
+        return Timeline.from_clock(events, len(self.devices))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Pipeline":
         """What `.to`, `.cuda`, `.double` and others do; stages stay on their devices."""
@@ -242,5 +253,5 @@ def _shares(
 
 def _to(value: Any, place: torch.device) -> Any:
     if isinstance(value, Tensor):
-        return value.to(place)
+        return value if value.device == place else value.to(place)
     return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, value)

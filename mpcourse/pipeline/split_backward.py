@@ -27,16 +27,16 @@ class SplitBackward:
 
     Args:
         roots: Outputs that require gradients, of any shape and device.
-        gradients: One for each root, of its shape.
+        gradients: One for each root, of its shape; None for a loss, whose gradient is 1.
         inputs: Leaves of the graph, one or more; their gradients are what others wait for.
     """
 
     def __init__(
-        self, roots: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor]
+        self, roots: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]
     ) -> None:
         self._roots, self._gradients = list(roots), list(gradients)
         self._inputs = list(inputs)
-        self._parts: list[tuple[list[Any], list[Tensor], list[Tensor]]] = []
+        self._parts: list[tuple[list[Any], list[Any], list[Tensor]]] = []
 
     def run_inputs(self) -> None:
         """I: add to the `.grad` of the inputs.

@@ -13,28 +13,36 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mpcourse.devices.results import add_note
 from mpcourse.pipeline.split_backward import SplitBackward
 
 Loss = Callable[[Any], Tensor]
+Gradients = list[Tensor | None]  # one per leaf of an input or output; None: no gradient
+Roots = tuple[list[Tensor], Gradients]  # where a backward begins; None: a loss, whose gradient is 1
+
+BEGINS_IN_PLACE = (
+    "the stage begins with an operation in place, which would overwrite the leaf that its gradient "
+    "arrives at: cut one layer earlier, or use inplace=False"
+)
 
 
-@dataclass
+@dataclass(slots=True)
 class Kept:
     """What a stage keeps of a micro-batch until its backward is done.
 
     Attributes:
-        inputs: One per tensor of the input; gradients arrive at those that require them.
-        outputs: Tensors that require gradients, one per tensor of the output, else None.
+        inputs: The leaves of the input; gradients arrive at the tensors that require them.
+        outputs: The leaves of the output, with their graph.
         split: Between I and W: the backward under way; None when W has all the work.
+        roots: Between I and W, without `split`: where W begins.
     """
 
-    inputs: list[Tensor]
-    outputs: list[Tensor | None]
+    inputs: list[Any]
+    outputs: list[Any]
     split: SplitBackward | None = None
-    roots: tuple[list[Tensor], list[Tensor]] = ([], [])
+    roots: "Roots" = ([], [])
 
 
 class Stage:
@@ -65,44 +73,38 @@ class Stage:
         Returns:
             The output (or the loss), cut off from the graph.
         """
-        leaves, structure = tree_flatten(value)
-        if not self.is_first:
-            leaves = [_leaf(leaf) for leaf in leaves]
-        output = self._run(tree_unflatten(leaves, structure))
-        if loss is not None:
-            output = loss(output)
-        outputs, structure = tree_flatten(output)
-        roots = [leaf if leaf.requires_grad else None for leaf in _tensors(outputs)]
-        self.kept[index] = Kept(_tensors(leaves), roots)
-        return tree_unflatten([_leaf(leaf) for leaf in outputs], structure)
-
-    def _run(self, value: Any) -> Any:
+        inputs, structure = _flatten(value)
+        if not self.is_first and not all(_is_leaf(leaf) for leaf in inputs):
+            inputs = [leaf if _is_leaf(leaf) else _cut_off(leaf) for leaf in inputs]
+            value = inputs[0] if structure is None else tree_unflatten(inputs, structure)
         try:
-            return self.module(value)
+            output = self.module(value)
         except RuntimeError as error:
             if "leaf Variable that requires grad is being used in an in-place" in str(error):
-                add_note(
-                    error,
-                    "the stage begins with an operation in place, which would overwrite the leaf "
-                    "that its gradient arrives at: cut one layer earlier, or use inplace=False",
-                )
+                add_note(error, BEGINS_IN_PLACE)
             raise
+        if loss is not None:
+            output = loss(output)
+        outputs, structure = _flatten(output)
+        self.kept[index] = Kept(inputs, outputs)
+        if structure is None:
+            return _cut_off(output)
+        return tree_unflatten([_cut_off(leaf) for leaf in outputs], structure)
 
-    def backward(self, index: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+    def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.
 
         Args:
             index: Of the micro-batch.
-            gradients: Of each tensor of the output; None for the last stage, whose output is the
-                loss.
+            gradients: Of each leaf of the output; None for the last stage: its output is the loss.
         """
         kept = self.kept.pop(index)
-        _run_backward(*_roots(kept.outputs, gradients))
+        roots, gradients = _roots(kept.outputs, gradients)
+        if roots:
+            torch.autograd.backward(roots, gradients)
         return self._input_gradients(kept)
 
-    def backward_input(
-        self, index: int, gradients: list[Tensor | None] | None
-    ) -> list[Tensor | None]:
+    def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
         """I: return the input's gradient and leave the weights' for `backward_weight`.
 
         A stage that makes no input gradient leaves all the work to W: the first one, and one whose
@@ -111,7 +113,7 @@ class Stage:
         kept = self.kept[index]
         roots, gradients = _roots(kept.outputs, gradients)
         kept.outputs = []
-        wanted = [] if self.is_first else [leaf for leaf in kept.inputs if leaf.requires_grad]
+        wanted = [] if self.is_first else [leaf for leaf in kept.inputs if _wants(leaf)]
         if roots and wanted:
             kept.split = SplitBackward(roots, gradients, wanted)
             kept.split.run_inputs()
@@ -119,44 +121,46 @@ class Stage:
             kept.roots = (roots, gradients)
         return self._input_gradients(kept)
 
-    def backward_weight(self, index: int) -> None:
-        """W: add to the weights' gradients what `backward_input` left."""
+    def backward_weight(self, index: int, _: None = None) -> None:
+        """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
         kept = self.kept.pop(index)
         if kept.split is not None:
             kept.split.run_weights()
-        else:
-            _run_backward(*kept.roots)
+        elif kept.roots[0]:
+            torch.autograd.backward(*kept.roots)
 
-    def _input_gradients(self, kept: Kept) -> list[Tensor | None]:
-        return [None if self.is_first else leaf.grad for leaf in kept.inputs]
-
-
-def _run_backward(roots: list[Tensor], gradients: list[Tensor]) -> None:
-    if roots:
-        torch.autograd.backward(roots, gradients)
+    def _input_gradients(self, kept: Kept) -> Gradients:
+        if self.is_first:
+            return []
+        return [leaf.grad if isinstance(leaf, Tensor) else None for leaf in kept.inputs]
 
 
-def _leaf(value: Any) -> Any:
+def _wants(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad
+
+
+def _flatten(value: Any) -> tuple[list[Any], TreeSpec | None]:
+    """The leaves of a nest and its structure; a tensor alone, the usual case, needs no tree."""
+    return ([value], None) if isinstance(value, Tensor) else tree_flatten(value)
+
+
+def _cut_off(value: Any) -> Any:
     """The same numbers without their graph; a gradient is wanted of them if it was before."""
     if not isinstance(value, Tensor):
         return value
-    return value.detach().requires_grad_(value.requires_grad)
+    cut = value.detach()
+    return cut.requires_grad_() if value.requires_grad else cut
 
 
-def _tensors(leaves: list[Any]) -> list[Tensor]:
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+def _is_leaf(value: Any) -> bool:
+    """What was cut off is a leaf, unless a copy between devices has come between."""
+    return not isinstance(value, Tensor) or value.is_leaf
 
 
-def _roots(
-    outputs: list[Tensor | None], gradients: list[Tensor | None] | None
-) -> tuple[list[Tensor], list[Tensor | None]]:
+def _roots(outputs: list[Any], gradients: Gradients | None) -> Roots:
     """Where a backward begins: the outputs that have a gradient, with theirs."""
     if gradients is None:
-        gradients = [torch.ones_like(output) for output in outputs if output is not None]
-        outputs = [output for output in outputs if output is not None]
-    pairs = [
-        (output, gradient)
-        for output, gradient in zip(outputs, gradients, strict=True)
-        if output is not None and gradient is not None
-    ]
+        roots = [output for output in outputs if _wants(output)]
+        return roots, [None] * len(roots)
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and _wants(o)]
     return [output for output, _ in pairs], [gradient for _, gradient in pairs]
