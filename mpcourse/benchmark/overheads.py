@@ -6,13 +6,16 @@ import torch
 from torch import nn
 
 from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
+from mpcourse.benchmark.prototype import Prototype
 from mpcourse.devices.devices import Device
 from mpcourse.devices.jobs import matrix_jobs
 from mpcourse.devices.timing import measure, measure_overlap, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.named import make_schedule
 
 Row = tuple[str, str, str]  # what, figure, what it is held against
 TORCH = "torch.distributed.pipelining"
+PROTOTYPE = "a prototype of sixty lines"
 
 
 def overlap(devices: Sequence[Device]) -> Row:
@@ -37,16 +40,24 @@ def engine_cost(devices: Sequence[Device], count: int = 16, steps: int = 20) -> 
     """What an action costs over tiny stages: with our engine and with torch's in two processes."""
     work = tiny_work(count)
     ours = Pipeline(work.stages, devices, num_microbatches=count)
+    schedule = make_schedule("1f1b", 2, 2, count)
+    prototype = Prototype(tiny_work(count).stages, devices, schedule)
     per_action = 1e6 / (steps * 4 * count)  # two stages, forward and backward
     with ProcessPipeline(tiny_work, (count,), 2, schedule="1f1b", num_microbatches=count) as theirs:
         fns = {
             "no engine, a loop": lambda: devices[0].run(_loop, work, steps),
+            PROTOTYPE: lambda: [prototype.step(*work[1:]) for _ in range(steps)],
             "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
             f"{TORCH} over gloo": lambda: theirs.step(steps),
         }
         times = measure_together(fns, devices, warmup=1, repeats=9)
+    least = times[PROTOTYPE].median_s
     return [
-        (f"two tiny stages, {count} micro-batches: {name}", _cost(timing, per_action), "")
+        (
+            f"two tiny stages, {count} micro-batches: {name}",
+            f"{timing.median_s * per_action:.0f} us an action",
+            f"{timing.median_s / least:.2f} x {PROTOTYPE}",
+        )
         for name, timing in times.items()
     ]
 
@@ -57,7 +68,3 @@ def _loop(work: Work, steps: int) -> None:
     for _ in range(steps):
         for rows, targets in zip(work.inputs.split(1), work.targets.split(1), strict=True):
             work.loss_fn(model(rows), targets).backward()
-
-
-def _cost(timing: object, per_action: float) -> str:
-    return f"{timing.median_s * per_action:.0f} us an action"

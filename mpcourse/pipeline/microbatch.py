@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mpcourse.schedules.actions import check_count
 
@@ -118,3 +118,10 @@ def _merged(column: Sequence[Any]) -> Any:
     if all(other is first or other == first for other in column[1:]):
         return first
     raise ValueError(f"the micro-batches return {list(column)}: make tensors of them, or leave out")
+
+
+def bring_to(value: Any, place: torch.device) -> Any:
+    """The same tensor, or nest of tensors, on a device; what is there already is not copied."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device == place else value.to(place)
+    return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, torch.Tensor) else leaf, value)

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from mpcourse.devices.clocks import HostClock
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
 from mpcourse.devices.results import add_note
+from mpcourse.pipeline import losses as loss_shares
 from mpcourse.pipeline.batch_norm import minibatch_statistics
 from mpcourse.pipeline.engine import Task, find_neighbours, run_schedule
 from mpcourse.pipeline.fit import check_stages, find_homes
-from mpcourse.pipeline.losses import microbatch_shares
 from mpcourse.pipeline.microbatch import (
+    bring_to,
     merge_microbatches,
     microbatch_sizes,
     num_samples_of,
@@ -154,7 +154,9 @@ class Pipeline(nn.Module):
         """
         sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
         tasks = self._tasks_for(len(sizes))
-        shares = _shares(loss_fn, targets, sizes, reduction, microbatch_shares)
+        shares = loss_shares.microbatch_shares(
+            loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares
+        )
         stages = [Stage(stage, is_first=index == 0) for index, stage in enumerate(self.stages)]
         pieces = split_minibatch(inputs, sizes)
         answers = split_minibatch(targets, sizes)
@@ -164,16 +166,16 @@ class Pipeline(nn.Module):
             def scaled(output: Any) -> Tensor:
                 if shares[index] == 0:  # nothing of it counts, also where its own mean is NaN
                     return torch.zeros((), device=self._places[-1])
-                return loss_fn(output, _to(answers[index], self._places[-1])) * shares[index]
+                return loss_fn(output, bring_to(answers[index], self._places[-1])) * shares[index]
 
             return scaled
 
         def first(index: int, _: Any) -> Any:
-            return stages[0].forward(index, _to(pieces[index], self._places[0]))
+            return stages[0].forward(index, bring_to(pieces[index], self._places[0]))
 
         def last(index: int, value: Any) -> None:
             if len(stages) == 1:
-                value = _to(pieces[index], self._places[0])
+                value = bring_to(pieces[index], self._places[0])
             losses[index] = stages[-1].forward(index, value, loss_of(index))
 
         do: list[dict[str, Callable[[int, Any], Any]]] = [
@@ -211,7 +213,7 @@ class Pipeline(nn.Module):
         def run(action: Action, value: Any) -> Any:
             index = action.microbatch_index
             if action.stage_index == 0:
-                value = _to(pieces[index], self._places[0])
+                value = bring_to(pieces[index], self._places[0])
             output = self.stages[action.stage_index](value)
             if action.stage_index == self._num_stages - 1:
                 outputs[index] = output
@@ -243,15 +245,3 @@ class Pipeline(nn.Module):
                     f"them: they cannot all go to {target}; make a Pipeline on other devices"
                 )
         return super()._apply(fn, recurse)
-
-
-def _shares(
-    loss_fn: Callable, targets: Any, sizes: list[int], reduction: str | None, shares: Any
-) -> list[float]:
-    return microbatch_shares(loss_fn, targets, sizes, reduction=reduction, shares=shares)
-
-
-def _to(value: Any, place: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value if value.device == place else value.to(place)
-    return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, value)
