@@ -4,6 +4,7 @@
 |-------------|--------------------------------------------------------------------|
 | `toolchain` | is there a compiler for torch.compile to call?                     |
 | `forms`     | eager, TorchScript (legacy), torch.export, torch.compile           |
+| `archive`   | what a file of torch.export may hold before torch reads it         |
 | `compare`   | their answers, sizes, start-up and latencies                       |
 | `shapes`    | how often torch.compile compiles when the shape changes            |
 

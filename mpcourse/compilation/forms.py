@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.utils import prune
 
+from mpcourse.compilation.archive import refuse_code
 from mpcourse.compilation.toolchain import compiler_problem, refuse_without_compiler
 from mpcourse.pruning import make_permanent
 from mpcourse.pruning.formats import saved
@@ -135,14 +136,22 @@ def usable_forms(place: str = "cpu") -> list[str]:
 
 
 def load_torchscript(file: bytes) -> nn.Module:
-    """LEGACY: the model that `by_torchscript` saved; only of files that you trust."""
+    """LEGACY: the model that `by_torchscript` saved; only of files that you trust: it is code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.load(io.BytesIO(file))
 
 
 def load_exported(file: bytes) -> Callable[[Tensor], Tensor]:
-    """The model that `by_export` saved."""
+    """The model that `by_export` saved; only of files that you trust.
+
+    Pickles with code, compiled libraries and sizes with code are refused before torch reads the
+    file. That is a net, no proof: torch turns the graph itself into Python and runs it.
+
+    Raises:
+        ValueError: The file holds what `by_export` does not write.
+    """
+    refuse_code(file)
     with warnings.catch_warnings():  # torch 2.9 warns of how it reads the file itself
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.export.load(io.BytesIO(file)).module()
