@@ -1,0 +1,113 @@
+"""Let the decoder write, with and without a cache of keys and values (page `a_transformer`).
+
+Without a cache every new token costs a forward of the whole text. Keys and values of earlier tokens
+do not change, because no token looks ahead: with a cache only the new token is computed.
+"""
+
+import torch
+from torch import Tensor
+
+from mpcourse.transformer.decoder import Decoder, attention_weights
+
+
+class Cache:
+    """Keys and values of the tokens so far.
+
+    Attributes:
+        pairs: For each block its keys and values, (N, heads, T, head_width) each.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+
+    def extend(self, block: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the new tokens' keys and values; return those of all tokens."""
+        if block == len(self.pairs):
+            self.pairs.append((key, value))
+        else:
+            old_key, old_value = self.pairs[block]
+            self.pairs[block] = torch.cat([old_key, key], 2), torch.cat([old_value, value], 2)
+        return self.pairs[block]
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has seen."""
+        return self.pairs[-1][0].shape[2] if self.pairs else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds: 2 * layers * N * T * width numbers."""
+        return sum(t.numel() * t.element_size() for pair in self.pairs for t in pair)
+
+
+def cached_logits(model: Decoder, tokens: Tensor, cache: Cache) -> Tensor:
+    """Logits (N, T, vocabulary) of T new tokens (N, T) that stand behind those in the cache.
+
+    Raises:
+        ValueError: There are more tokens than the context has positions.
+    """
+    x = model.embedding(tokens, start=cache.length)
+    for index, block in enumerate(model.blocks):
+        query, key, value = block.attention.project(block.norm_1(x))
+        keys, values = cache.extend(index, key, value)
+        x = x + block.attention.join(attention_weights(query, keys) @ values)
+        x = x + block.mlp(block.norm_2(x))
+    return model.head(x)
+
+
+@torch.no_grad()
+def generate(
+    model: Decoder,
+    tokens: Tensor,
+    count: int,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    cache: Cache | None = None,
+) -> Tensor:
+    """Write on, token by token.
+
+    Args:
+        model: Its dropout is off while it writes.
+        tokens: (N, T), at least one token; without a cache the last ones that fit count.
+        count: How many tokens to add.
+        temperature: 0 takes the likeliest token, 1 draws from the model's own probabilities.
+        seed: Fixes the draws.
+        cache: An empty one, to compute each token once; the whole text must fit the context then.
+
+    Returns:
+        (N, T + count), int64.
+
+    Raises:
+        ValueError: There is nothing to write on from, the temperature is negative, or a text with
+            a cache is longer than the context.
+    """
+    context = model.embedding.positions.num_embeddings
+    if tokens.shape[1] == 0:
+        raise ValueError("there has to be at least one token to write on from")
+    if temperature < 0:
+        raise ValueError(f"temperature is {temperature}; it has to be at least 0")
+    if cache is not None and tokens.shape[1] + count - 1 > context:
+        raise ValueError(
+            f"{tokens.shape[1]} tokens and {count} more: with a cache, positions cannot move, and "
+            f"the context holds {context}"
+        )
+    chance = torch.Generator(tokens.device).manual_seed(seed)
+    was_training = model.training
+    model.eval()
+    new = tokens
+    for _ in range(count):
+        if cache is None:
+            logits = model(tokens[:, -context:])
+        else:
+            logits = cached_logits(model, new, cache)
+        new = _choose(logits[:, -1], temperature, chance)
+        tokens = torch.cat([tokens, new], dim=1)
+    model.train(was_training)
+    return tokens
+
+
+def _choose(logits: Tensor, temperature: float, chance: torch.Generator) -> Tensor:
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=chance)

@@ -1,0 +1,97 @@
+"""Train the decoder on windows of a text, and judge it (page `a_transformer`)."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+WARM_UP = 20  # steps in which the rate grows
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all places of -log(probability of the next token), in nats.
+
+    Args:
+        logits: (N, T, vocabulary).
+        targets: (N, T), int64.
+    """
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+next_token_loss.reduction = "mean"  # for `Pipeline`: over samples, since all have T places
+
+
+def windows(tokens: Tensor, context: int, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut inputs and targets (N, context) out of a text: the target is the next token.
+
+    Args:
+        tokens: The text, more than `context` tokens.
+        context: Tokens in a row.
+        starts: N positions, 0 to len(tokens) - context - 1.
+    """
+    places = starts[:, None] + torch.arange(context)
+    return tokens[places], tokens[places + 1]
+
+
+def train_decoder(
+    step: Callable[[Tensor, Tensor], Tensor],
+    parameters: list[nn.Parameter],
+    tokens: Tensor,
+    *,
+    steps: int,
+    context: int,
+    batch_size: int = 32,
+    rate: float = 3e-3,
+    seed: int = 0,
+) -> list[float]:
+    """Train with AdamW on windows from random places; the rate warms up and falls to 0.
+
+    Args:
+        step: Forward and backward of inputs and targets, (batch_size, context); returns the loss.
+            `Pipeline.step` with its loss function is one.
+        parameters: What is trained.
+        tokens: The text.
+        steps: How many.
+        context: Tokens in a row.
+        batch_size: Windows in a step.
+        rate: The highest learning rate.
+        seed: Fixes which windows are taken.
+
+    Returns:
+        The loss of each step.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.1, betas=(0.9, 0.98))
+    losses = []
+    for index in range(steps):
+        fall = 0.5 + 0.5 * math.cos(math.pi * index / steps)
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (index + 1) / WARM_UP) * fall
+        starts = torch.randint(len(tokens) - context, (batch_size,), generator=chance)
+        optimizer.zero_grad()
+        losses.append(step(*windows(tokens, context, starts)).item())
+        optimizer.step()
+    return losses
+
+
+def unsplit_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """The `step` of a model in one piece."""
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = next_token_loss(model(inputs), targets)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+@torch.no_grad()
+def text_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
+    """The loss over a text, in windows side by side; what is left at its end is left out."""
+    starts = torch.arange(0, len(tokens) - context, context)
+    was_training = model.training
+    model.eval()
+    inputs, targets = windows(tokens, context, starts)
+    loss = next_token_loss(model(inputs), targets).item()
+    model.train(was_training)
+    return loss

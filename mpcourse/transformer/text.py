@@ -1,0 +1,88 @@
+"""The text that the small transformer learns, and what counting letters alone achieves.
+
+Page `a_transformer`. A token is one character; a loss is the mean of -log(probability of the next
+character), in nats.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+PROSE = Path(__file__).resolve().parents[2] / "data" / "prose.txt"
+TEST_SHARE = 0.1
+SHORTER_WEIGHS = 5.0  # as much as so many counted characters
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as tokens.
+
+    Attributes:
+        characters: All different characters; a token is a position in this string.
+        train: Tokens of the first nine tenths, int64, (number of characters,).
+        test: The rest.
+    """
+
+    characters: str
+    train: Tensor
+    test: Tensor
+
+    def encode(self, words: str) -> Tensor:
+        """Characters to tokens, int64, (len(words),).
+
+        Raises:
+            ValueError: A character does not occur in the text.
+        """
+        unknown = sorted(set(words) - set(self.characters))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not among the {len(self.characters)} characters")
+        return torch.tensor([self.characters.index(c) for c in words], dtype=torch.long)
+
+    def decode(self, tokens: Tensor) -> str:
+        """Tokens of any shape, in order, to characters."""
+        return "".join(self.characters[token] for token in tokens.flatten().tolist())
+
+
+def load_prose(path: Path = PROSE) -> Text:
+    """The course's own prose; data/README.md says how it was made, and its terms."""
+    words = path.read_text(encoding="ascii")
+    text = Text("".join(sorted(set(words))), torch.empty(0), torch.empty(0))
+    tokens = text.encode(words)
+    cut = len(tokens) - int(TEST_SHARE * len(tokens))
+    return Text(text.characters, tokens[:cut], tokens[cut:])
+
+
+def counted_losses(text: Text, longest: int = 3) -> dict[str, float]:
+    """The test loss of a model that only counts: uniform, unigram, bigram, trigram.
+
+    Each probability is a mean of what was counted and of the next shorter model's, which weighs as
+    much as so many characters: without it, what never occurred would have a probability of 0.
+
+    Args:
+        text: Counted in its first part, judged on its second.
+        longest: The most characters looked at, the next one included; 0 to 3.
+    """
+    vocabulary = len(text.characters)
+    probabilities = torch.full((1,), 1 / vocabulary).double().expand(len(text.test))
+    losses = {"uniform": math.log(vocabulary)}
+    for length, name in zip(range(1, longest + 1), ("unigram", "bigram", "trigram"), strict=False):
+        pairs = torch.bincount(_codes(text.train, length, vocabulary), minlength=vocabulary**length)
+        pasts = pairs.view(-1, vocabulary).sum(1)
+        asked = _codes(text.test, length, vocabulary)
+        skip = length - 1  # the first characters have no such past: the shorter model's stand
+        counted = pairs[asked] + SHORTER_WEIGHS * probabilities[skip:]
+        mixed = counted / (pasts[asked // vocabulary] + SHORTER_WEIGHS)
+        probabilities = torch.cat([probabilities[:skip], mixed])
+        losses[name] = -probabilities.log().mean().item()
+    return losses
+
+
+def _codes(tokens: Tensor, length: int, vocabulary: int) -> Tensor:
+    """One number for each run of `length` tokens."""
+    code = torch.zeros(len(tokens) - length + 1, dtype=torch.long)
+    for place in range(length):
+        code = code * vocabulary + tokens[place : len(tokens) - length + 1 + place]
+    return code

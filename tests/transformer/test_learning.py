@@ -1,0 +1,207 @@
+"""The text, what counting achieves, training, and a text that is written on."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.devices import get_devices
+from mpcourse.pipeline import Pipeline
+from mpcourse.splitting import split_sequential
+from mpcourse.transformer import (
+    Cache,
+    Decoder,
+    Text,
+    cached_logits,
+    counted_losses,
+    generate,
+    load_prose,
+    next_token_loss,
+    sum_tied_gradients,
+    text_loss,
+    train_decoder,
+    unsplit_step,
+    windows,
+    with_two_copies,
+)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def small(**more) -> Decoder:
+    return Decoder(11, 16, 2, layers=3, context=8, **more).double()
+
+
+# The text
+
+
+def test_the_prose_is_cut_into_two_and_comes_back():
+    text = load_prose()
+    whole = text.decode(text.train) + text.decode(text.test)
+    assert len(whole) > 50_000
+    assert "pipeline" in whole
+    assert 0.09 < len(text.test) / len(whole) < 0.11
+    assert text.decode(text.encode("two devices")) == "two devices"
+    with pytest.raises(ValueError, match="'€' is not among the"):
+        text.encode("2 €")
+
+
+def test_counting_gives_the_losses_of_a_small_case():
+    text = Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
+    losses = counted_losses(text, longest=2)
+    a, b = (3 + 2.5) / 9, (1 + 2.5) / 9  # 5 characters' worth of a half each
+    ab = (1 + 5 * b) / (3 + 5)  # a was followed three times, once by b
+    assert losses["uniform"] == pytest.approx(math.log(2))
+    assert losses["unigram"] == pytest.approx(-(math.log(a) + math.log(b)) / 2)
+    assert losses["bigram"] == pytest.approx(-(math.log(a) + math.log(ab)) / 2)
+
+
+def test_longer_pasts_tell_more():
+    losses = list(counted_losses(load_prose()).values())
+    assert losses == sorted(losses, reverse=True)
+    assert len(losses) == 4
+
+
+# Training
+
+
+def test_windows_and_their_next_tokens():
+    inputs, targets = windows(torch.arange(10), 3, torch.tensor([0, 6]))
+    assert inputs.tolist() == [[0, 1, 2], [6, 7, 8]]
+    assert targets.tolist() == [[1, 2, 3], [7, 8, 9]]
+
+
+def test_the_loss_is_the_mean_over_all_places():
+    logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(3)]]])
+    loss = next_token_loss(logits, torch.tensor([[0, 1]]))
+    assert loss.item() == pytest.approx((math.log(2) - math.log(0.75)) / 2)
+
+
+def trained(seed: int) -> tuple[Decoder, list[float]]:
+    torch.manual_seed(0)  # the same start: `seed` chooses the windows alone
+    model = Decoder(4, 16, 2, layers=1, context=8)
+    tokens = torch.tensor([0, 1, 2, 3]).repeat(50)
+    step = unsplit_step(model)
+    options = {"steps": 60, "context": 8, "batch_size": 8, "rate": 1e-2, "seed": seed}
+    return model, train_decoder(step, list(model.parameters()), tokens, **options)
+
+
+def test_training_learns_what_repeats_and_the_seed_fixes_it():
+    model, losses = trained(0)
+    assert losses[0] == pytest.approx(math.log(4), abs=0.1)
+    assert losses[-1] < 0.3
+    assert trained(0)[1] == losses
+    assert trained(1)[1] != losses
+    tokens = torch.tensor([0, 1, 2, 3]).repeat(10)
+    assert text_loss(model, tokens, 8) == pytest.approx(losses[-1], abs=0.2)
+    assert generate(model, tokens[None, :2], 20)[0, :12].tolist() == tokens[:12].tolist()
+
+
+def test_dropout_is_off_while_a_text_is_judged_and_written():
+    model = small(dropout=0.5)
+    tokens = torch.randint(11, (1, 40))
+    assert text_loss(model, tokens[0], 8) == text_loss(model, tokens[0], 8)
+    assert torch.equal(generate(model, tokens, 9), generate(model, tokens, 9))
+    assert model.training
+
+
+# Writing
+
+
+def test_a_cache_changes_no_token_and_holds_what_was_predicted():
+    model = small()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    tokens = torch.randint(11, (2, 3))
+    for temperature in (0.0, 1.0):
+        cache = Cache()
+        options = {"temperature": temperature, "seed": 3}
+        cached = generate(model, tokens, 6, cache=cache, **options)
+        assert torch.equal(cached, generate(model, tokens, 6, **options))
+        assert temperature == 0 or len(set(cached[:, 3:].flatten().tolist())) > 1
+        assert cache.num_bytes == 2 * 3 * 2 * 8 * 16 * 8  # pairs, layers, N, T, width, bytes
+
+
+def test_cached_logits_are_those_of_the_whole():
+    model, tokens, cache = small(), torch.randint(11, (2, 8)), Cache()
+    parts = [cached_logits(model, part, cache) for part in tokens.split([3, 1, 4], dim=1)]
+    assert (torch.cat(parts, 1) - model(tokens)).abs().max() < 1e-12
+
+
+def test_without_a_cache_the_window_moves():
+    tokens = torch.randint(11, (1, 8))
+    model = small()
+    written = generate(model, tokens, 4)
+    assert written.shape == (1, 12)
+    assert written[0, 9] == model(written[:, 1:9])[0, -1].argmax()
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "problem"),
+    [
+        (0, {}, "at least one token"),
+        (2, {"temperature": -1.0}, "temperature is -1.0"),
+        (5, {"cache": Cache()}, "5 tokens and 5 more: with a cache, positions cannot move"),
+    ],
+)
+def test_what_cannot_be_written_on_is_refused(length: int, options: dict, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        generate(small(), torch.zeros(1, length, dtype=torch.long), 5, **options)
+
+
+# Cut by layers
+
+
+SCHEDULES = [("naive", 2), ("gpipe", 2), ("1f1b", 2), ("interleaved", 4), ("zb-h1", 2), ("zb-v", 4)]
+
+
+@pytest.mark.parametrize(("schedule", "stages"), SCHEDULES)
+def test_a_pipeline_takes_the_steps_of_the_tied_model(schedule: str, stages: int):
+    model = small(tied=True)
+    row = with_two_copies(model)
+    pipeline = Pipeline(split_sequential(row, stages), get_devices(2), schedule, num_microbatches=4)
+    first, last = row[0].tokens.weight, row[-1].output.weight
+
+    def step(inputs, targets):
+        loss = pipeline.step(inputs, targets, next_token_loss)
+        sum_tied_gradients(first, last)
+        return loss
+
+    tokens = torch.randint(11, (100,))
+    options = {"steps": 3, "context": 8, "batch_size": 4}
+    cut = train_decoder(step, list(row.parameters()), tokens, **options)
+    whole = train_decoder(unsplit_step(model), list(model.parameters()), tokens, **options)
+    assert cut == pytest.approx(whole, abs=1e-12)
+    assert torch.equal(first, last)
+    assert (first.cpu() - model.embedding.tokens.weight).abs().max() < 1e-9
+
+
+def test_two_copies_without_the_sum_drift_apart():
+    row = with_two_copies(small(tied=True))
+    first, last = row[0].tokens.weight, row[-1].output.weight
+    assert torch.equal(first, last)
+    tokens = torch.randint(11, (100,))
+    train_decoder(
+        unsplit_step(row), list(row.parameters()), tokens, steps=3, context=8, batch_size=4
+    )
+    assert (first - last).abs().max() > 1e-4  # the sum leaves them equal to the last bit
+
+
+def test_tied_stages_are_refused_by_the_pipeline():
+    with pytest.raises(ValueError, match="stages 0 and 1 share the parameter"):
+        Pipeline(split_sequential(small(tied=True).as_sequential(), 2), num_microbatches=2)
+
+
+def test_gradients_that_are_not_there_are_refused():
+    first, last = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="the first copy has no gradient"):
+        sum_tied_gradients(first, last)
+    first.grad, last.grad = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
+    sum_tied_gradients(first, last)
+    assert first.grad.tolist() == last.grad.tolist() == [11.0, 22.0]
+    with pytest.raises(ValueError, match="copies of one tensor have one shape"):
+        sum_tied_gradients(first, nn.Parameter(torch.ones(3)))
