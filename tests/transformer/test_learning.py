@@ -192,7 +192,7 @@ def test_two_copies_without_the_sum_drift_apart():
 
 
 def test_tied_stages_are_refused_by_the_pipeline():
-    with pytest.raises(ValueError, match="stages 0 and 1 share the .*output.weight"):
+    with pytest.raises(ValueError, match=r"stages 0 and 1 share the .*output\.weight"):
         Pipeline(split_sequential(small(tied=True).as_sequential(), 2), num_microbatches=2)
 
 
