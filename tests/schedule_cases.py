@@ -14,8 +14,8 @@ from mpcourse.schedules.standard import (
     interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
-    zero_bubble_schedule,
 )
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 ONE_EACH = Costs(1, 1, input_backward=1, weight_backward=1)
 

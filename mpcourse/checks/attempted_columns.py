@@ -4,7 +4,7 @@ from typing import Any
 
 from mpcourse.checks.verdict import short
 from mpcourse.schedules.actions import Action, Schedule, makes, needs
-from mpcourse.schedules.validate import execution_order
+from mpcourse.schedules.order import execution_order
 
 
 def columns_problem(rows: Any, schedule: Schedule, num_stages: int) -> str | None:

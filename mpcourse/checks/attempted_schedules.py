@@ -12,10 +12,10 @@ from mpcourse.checks.verdict import (
     short,
     try_out,
 )
-from mpcourse.schedules.actions import Action, Schedule, number_actions
+from mpcourse.schedules.actions import Action, Schedule, ScheduleError, number_actions
 from mpcourse.schedules.builder import UNITS
 from mpcourse.schedules.simulation import simulate
-from mpcourse.schedules.standard import ScheduleError, validate_schedule
+from mpcourse.schedules.validate import validate_schedule
 
 SIZES = [(1, 2), (2, 3), (3, 5), (4, 2), (5, 7)]  # stages and micro-batches
 

@@ -20,17 +20,12 @@ from mpcourse.checks.verdict import (
     short,
     try_out,
 )
-from mpcourse.schedules.actions import Action, Schedule, makes, needs
+from mpcourse.schedules.actions import Action, Schedule, ScheduleError, makes, needs
 from mpcourse.schedules.builder import UNITS
 from mpcourse.schedules.simulation import simulate
-from mpcourse.schedules.standard import (
-    ScheduleError,
-    gpipe_schedule,
-    naive_schedule,
-    one_f_one_b_schedule,
-    validate_schedule,
-    zero_bubble_schedule,
-)
+from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
+from mpcourse.schedules.validate import validate_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 MOST_IDLE = 0.15
 BOARD, CAP, TO_BEAT, BEST = (3, 4), 2, 24, 21  # stages and micro-batches; times of whole backwards

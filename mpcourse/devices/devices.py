@@ -16,6 +16,7 @@ import torch
 from mpcourse.devices.lanes import CpuLane, GpuLane, GpuShareLane, Lane, share_streams
 from mpcourse.devices.results import Result, collect
 from mpcourse.devices.workers import Worker
+from mpcourse.schedules.actions import check_count
 
 Kind = Literal["gpu", "gpu share", "cpu core"]
 
@@ -78,10 +79,7 @@ def get_devices(n: int = 2) -> list[Device]:
     Args:
         n: How many devices, 1 or more.
     """
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n is a number of devices, a whole number from 1; got {n!r}")
-    if n < 1:
-        raise ValueError(f"n is a number of devices, a whole number from 1; got {n}")
+    check_count("n, the number of devices,", n)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus == 0:
         return as_devices([torch.device("cpu")] * n)

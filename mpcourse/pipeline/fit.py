@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from mpcourse.devices.devices import Device
 from mpcourse.schedules.actions import Schedule
+from mpcourse.schedules.validate import check_actions
 
 
 def check_stages(stages: list[nn.Module]) -> None:
@@ -31,8 +32,10 @@ def find_homes(schedule: Schedule, devices: list[Device], num_stages: int) -> li
     """The device of each stage.
 
     Raises:
-        ValueError: A device is named twice, or the schedule is for other devices or stages.
+        ValueError: The schedule is none (`ScheduleError`), or for other devices or stages, or a
+            device is named twice.
     """
+    check_actions(schedule)
     twice = next((device for device in devices if devices.count(device) > 1), None)
     if twice is not None:
         raise ValueError(f"{twice} is named twice; each row of the schedule needs its own device")

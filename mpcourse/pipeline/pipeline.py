@@ -29,8 +29,8 @@ from mpcourse.pipeline.microbatch import (
 from mpcourse.pipeline.stage import Stage
 from mpcourse.schedules.actions import Action, Schedule
 from mpcourse.schedules.named import make_schedule, num_devices_for
-from mpcourse.schedules.standard import validate_schedule
 from mpcourse.schedules.timeline import Timeline
+from mpcourse.schedules.validate import validate_schedule
 
 
 class Pipeline(nn.Module):

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from mpcourse.devices.devices import Device
 from mpcourse.pipeline.pipeline import Pipeline
-from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.named import NAMED, make_schedule
 from mpcourse.schedules.simulation import costs_from, simulate
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.splitting.splits import split_sequential
-
-HALVES = ("interleaved", "zb-v")  # two stages a device
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def try_schedule(
         num_microbatches: Into how many the batch is cut; at most its number of samples.
         repeats: Steps after the first, which warms up.
     """
-    per_device = 2 if name in HALVES else 1
+    per_device = NAMED[name].stages_per_device
     num_stages = per_device * len(devices)
     stages = split_sequential(copy.deepcopy(model), num_stages, by="count")
     pipeline = Pipeline(stages, devices, name, num_microbatches=num_microbatches)

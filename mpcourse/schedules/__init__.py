@@ -9,6 +9,7 @@ from mpcourse.schedules.actions import (
     KINDS,
     Action,
     Schedule,
+    ScheduleError,
     check_count,
     makes,
     needs,
@@ -24,5 +25,5 @@ from mpcourse.schedules.standard import (
     one_f_one_b_schedule,
 )
 from mpcourse.schedules.timeline import Event, Timeline
-from mpcourse.schedules.validate import ScheduleError, validate_schedule
+from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule

@@ -34,6 +34,10 @@ class Action(NamedTuple):
 Schedule: TypeAlias = list[list[Action]]
 
 
+class ScheduleError(ValueError):
+    """The schedule cannot be run as it stands; the message names device and action."""
+
+
 def number_actions(order: Iterable[tuple[int, str]]) -> list[Action]:
     """Give the actions of one device their micro-batches: first in, first out.
 
@@ -74,7 +78,7 @@ def needs(action: Action, num_stages: int) -> list[Action]:
 
 def makes(action: Action) -> Action:
     """The name under which `needs` asks for the result of `action`: itself, but "B" for "I"."""
-    return action._replace(kind="B") if action.kind == "I" else action
+    return Action(action[0], "B", action[2]) if action[1] == "I" else action
 
 
 def check_count(name: str, value: int) -> None:

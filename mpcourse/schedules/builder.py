@@ -6,10 +6,10 @@ Standard library only. A move is legal when what it needs stands already, so wha
 can run: there is no way into a deadlock.
 """
 
-from mpcourse.schedules.actions import Action, Schedule, check_count, makes, needs
+from mpcourse.schedules.actions import Action, Schedule, ScheduleError, check_count, makes, needs
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.timeline import Timeline
-from mpcourse.schedules.validate import ScheduleError, check_actions, check_memory
+from mpcourse.schedules.validate import check_actions, check_memory
 
 UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 

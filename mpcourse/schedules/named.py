@@ -3,16 +3,44 @@
 Page `schedules`.
 """
 
-from mpcourse.schedules.actions import Schedule
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from mpcourse.schedules.actions import Schedule, check_count
 from mpcourse.schedules.standard import (
     gpipe_schedule,
     interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
-    zero_bubble_schedule,
 )
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
+
+class Named(NamedTuple):
+    """How a schedule of some name is made.
+
+    Attributes:
+        make: From the numbers of devices and micro-batches; "interleaved" also takes the stages of
+            each device.
+        stages_per_device: How many stages each device has; in "interleaved" as many as fit, here
+            the number that pages show.
+    """
+
+    make: Callable[..., Schedule]
+    stages_per_device: int = 1
+
+
+NAMED = {
+    "naive": Named(naive_schedule),
+    "gpipe": Named(gpipe_schedule),
+    "1f1b": Named(one_f_one_b_schedule),
+    "interleaved": Named(interleaved_schedule, 2),
+    "zb-h1": Named(partial(zero_bubble_schedule, variant="h1")),
+    "zb-h2": Named(partial(zero_bubble_schedule, variant="h2")),
+    "zb-v": Named(partial(zero_bubble_schedule, variant="v"), 2),
+}
+SCHEDULES = tuple(NAMED)
 
 
 def make_schedule(name: str, num_stages: int, num_devices: int, num_microbatches: int) -> Schedule:
@@ -26,22 +54,22 @@ def make_schedule(name: str, num_stages: int, num_devices: int, num_microbatches
 
     Raises:
         ValueError: The name is unknown, or the stages do not fit the devices.
+        TypeError: A number is no whole number.
     """
     _check_name(name)
-    per_device, rest = divmod(num_stages, num_devices)
+    check_count("num_stages", num_stages)
+    check_count("num_devices", num_devices)
+    named = NAMED[name]
     if name == "interleaved":
-        fits, wanted = per_device > 0 and rest == 0, f"a multiple of {num_devices}"
+        fits, wanted = num_stages % num_devices == 0, f"a multiple of {num_devices}"
     else:
-        count = 2 * num_devices if name == "zb-v" else num_devices
+        count = named.stages_per_device * num_devices
         fits, wanted = num_stages == count, str(count)
     if not fits:
         raise ValueError(f"{name} on {num_devices} devices needs {wanted} stages; got {num_stages}")
     if name == "interleaved":
-        return interleaved_schedule(num_devices, num_microbatches, per_device)
-    if name.startswith("zb-"):
-        return zero_bubble_schedule(num_devices, num_microbatches, name.removeprefix("zb-"))
-    plain = {"naive": naive_schedule, "gpipe": gpipe_schedule, "1f1b": one_f_one_b_schedule}
-    return plain[name](num_devices, num_microbatches)
+        return named.make(num_devices, num_microbatches, num_stages // num_devices)
+    return named.make(num_devices, num_microbatches)
 
 
 def num_devices_for(schedule: str | Schedule, num_stages: int) -> int:
@@ -53,11 +81,11 @@ def num_devices_for(schedule: str | Schedule, num_stages: int) -> int:
     if not isinstance(schedule, str):
         return len(schedule)
     _check_name(schedule)
-    if schedule not in ("zb-v", "interleaved"):
-        return num_stages
-    if num_stages % 2:
+    check_count("num_stages", num_stages)
+    devices, rest = divmod(num_stages, NAMED[schedule].stages_per_device)
+    if rest:
         raise ValueError(f"{schedule} needs an even number of stages; got {num_stages}")
-    return num_stages // 2
+    return devices
 
 
 def _check_name(name: str) -> None:

@@ -12,9 +12,10 @@ from math import isfinite
 from numbers import Real
 from statistics import median
 
-from mpcourse.schedules.actions import Action, Schedule, makes, needs
-from mpcourse.schedules.timeline import Event, Timeline
-from mpcourse.schedules.validate import check_actions, execution_order
+from mpcourse.schedules.actions import Schedule, makes, needs
+from mpcourse.schedules.order import counts, execution_order
+from mpcourse.schedules.timeline import Event, Timeline, in_order
+from mpcourse.schedules.validate import check_actions
 
 COST_OF_KIND = {
     "F": "forward",
@@ -22,6 +23,7 @@ COST_OF_KIND = {
     "I": "input_backward",
     "W": "weight_backward",
 }
+NEIGHBOUR = {"F": -1, "B": 1, "I": 1, "W": 0}  # whose output or gradient an action takes in
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,9 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
         ScheduleError: An action is not legal, or the devices would wait for ever.
         TypeError, ValueError: The costs do not fit the schedule; before anything is simulated.
     """
-    devices = {makes(action): device for action, device in check_actions(schedule).items()}
-    num_stages = 1 + max((action.stage_index for action in devices), default=-1)
-    kinds = {action.kind for actions in schedule for action in actions}
-    num_microbatches = 1 + max((action.microbatch_index for action in devices), default=-1)
+    check_actions(schedule)
+    home = {stage: device for device, row in enumerate(schedule) for stage, _, _ in row}
+    num_stages, kinds, num_microbatches = counts(schedule)
 
     def table(costs: Costs) -> dict[str, list[float]]:
         times = {kind: costs.per_stage(COST_OF_KIND[kind], num_stages) for kind in kinds}
@@ -166,18 +167,20 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
             f"costs has {len(tables)} entries, the schedule has {num_microbatches} micro-batches"
         )
 
-    end: dict[Action, float] = {}
+    ended = {kind: [[0.0] * num_microbatches for _ in range(num_stages)] for kind in "FBW"}
+    ended["I"] = ended["B"]  # whichever makes the gradient of the input
     free = [0.0] * len(schedule)  # when each device has finished what it does
     events = []
     for device, action in execution_order(schedule):
-        start, cost = free[device], tables[action.microbatch_index]
-        for need in needs(action, num_stages):
-            arrival = end[need]
-            if devices[need] != device:
-                arrival += cost["transfer"][min(need.stage_index, action.stage_index)]
-            start = max(start, arrival)
-        free[device] = start + cost[action.kind][action.stage_index]
-        end[makes(action)] = free[device]
-        events.append(Event(device, action, start, free[device]))
-    events.sort(key=lambda event: (event.start, event.device_index))
-    return Timeline(tuple(events), len(schedule))
+        stage, kind, microbatch = action
+        start, cost = free[device], tables[microbatch]
+        source = stage + NEIGHBOUR[kind]  # the device itself did all else that is needed
+        if source != stage and 0 <= source < num_stages:
+            arrival = ended[kind][source][microbatch]
+            if home[source] != device:
+                arrival += cost["transfer"][min(source, stage)]
+            if arrival > start:
+                start = arrival
+        finish = free[device] = ended[kind][stage][microbatch] = start + cost[kind][stage]
+        events.append(Event(device, action, start, finish))
+    return Timeline(in_order(events), len(schedule))

@@ -4,21 +4,7 @@ Standard library only. Each function returns one list of actions per device. The
 of torch/distributed/pipelining/schedules.py; the zero-bubble ones are in `zero_bubble`.
 """
 
-from mpcourse.schedules.actions import Action, Schedule, check_count, number_actions
-from mpcourse.schedules.validate import ScheduleError, validate_schedule
-from mpcourse.schedules.zero_bubble import zero_bubble_schedule
-
-__all__ = [
-    "Action",
-    "Schedule",
-    "ScheduleError",
-    "gpipe_schedule",
-    "interleaved_schedule",
-    "naive_schedule",
-    "one_f_one_b_schedule",
-    "validate_schedule",
-    "zero_bubble_schedule",
-]
+from mpcourse.schedules.actions import Schedule, check_count, number_actions
 
 
 def naive_schedule(num_stages: int, num_microbatches: int) -> Schedule:

@@ -6,11 +6,12 @@ Page `start_here`.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One piece of work on one device.
 
     Attributes:
@@ -31,6 +32,12 @@ class Event:
         return self.end - self.start
 
 
+def in_order(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Events by their start, those of one start by their device."""
+    by_device = sorted(events, key=itemgetter(0))
+    return tuple(sorted(by_device, key=itemgetter(2)))  # a stable sort: the first one stays within
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The events of one run over some devices. Measured ones are in seconds.
@@ -44,20 +51,20 @@ class Timeline:
     num_devices: int
 
     def __post_init__(self) -> None:
-        for event in self.events:
-            if not 0 <= event.device_index < self.num_devices:
+        for device, action, start, end in self.events:
+            if not 0 <= device < self.num_devices:
                 allowed = f"0 to {self.num_devices - 1}"
-                raise ValueError(f"{event.action}: device {event.device_index} is not in {allowed}")
-            if event.end < event.start or event.start < 0:
-                span = f"{event.start} to {event.end}"
-                raise ValueError(f"{event.action}: runs from {span}; it must start at 0 or later")
+                raise ValueError(f"{action}: device {device} is not in {allowed}")
+            if not 0 <= start <= end:
+                span = f"{start} to {end}"
+                raise ValueError(f"{action}: runs from {span}; it must start at 0 or later")
 
     @classmethod
     def from_clock(cls, events: Sequence[Event], num_devices: int) -> "Timeline":
         """Make a timeline of events whose times come from one clock: the first starts at 0."""
         zero = min((event.start for event in events), default=0.0)
         moved = [Event(e.device_index, e.action, e.start - zero, e.end - zero) for e in events]
-        return cls(tuple(sorted(moved, key=lambda e: (e.start, e.device_index))), num_devices)
+        return cls(in_order(moved), num_devices)
 
     @property
     def makespan(self) -> float:

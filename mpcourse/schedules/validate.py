@@ -4,14 +4,11 @@ Standard library only. The rules are those of `_validate_schedule` in
 torch/distributed/pipelining/schedules.py; deadlocks and the memory cap are checked here as well.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from math import inf
 
-from mpcourse.schedules.actions import KINDS, Action, Schedule, check_count, makes, needs
-
-
-class ScheduleError(ValueError):
-    """The schedule cannot be run as it stands; the message names device and action."""
+from mpcourse.schedules.actions import KINDS, Action, Schedule, ScheduleError, check_count
+from mpcourse.schedules.order import execution_order
 
 
 def validate_schedule(
@@ -69,18 +66,36 @@ def check_actions(
         raise ScheduleError(f"a schedule is a list with one list per device; got {schedule!r}")
     devices: dict[Action, int] = {}
     homes: dict[int, int] = {}
+    stages, microbatches = num_stages or inf, num_microbatches or inf
+    whole: dict[tuple[int, int], bool] = {}  # of (stage, micro-batch): is its backward in one piece
     for device, actions in enumerate(schedule):
-        if not isinstance(actions, Sequence) or isinstance(actions, Action):
+        if isinstance(actions, str | Action) or not isinstance(actions, Sequence):
             raise ScheduleError(f"device {device}: expected a list of actions, got {actions!r}")
         for action in actions:
-            fault = (
-                _fault_in_itself(action, num_stages, num_microbatches)
-                or _fault_of_place(action, device, homes)
-                or _fault_of_repeat(action, devices)
-            )
-            if fault:
+            legal = False
+            if type(action) is Action:
+                stage, kind, microbatch = action
+                legal = (
+                    type(stage) is type(microbatch) is int
+                    and type(kind) is str
+                    and kind in KINDS
+                    and 0 <= stage < stages
+                    and 0 <= microbatch < microbatches
+                    and homes.setdefault(stage, device) == device
+                    and action not in devices
+                    and (
+                        kind == "F"
+                        or whole.setdefault((stage, microbatch), kind == "B") == (kind == "B")
+                    )
+                )
+            if not legal:  # say why, which takes longer than to see it
+                fault = (
+                    _fault_in_itself(action, num_stages, num_microbatches)
+                    or _fault_of_place(action, device, homes)
+                    or _fault_of_repeat(action, devices)
+                )
                 raise ScheduleError(f"device {device}: {fault}")
-            homes[action.stage_index] = devices[action] = device
+            devices[action] = device
     return devices
 
 
@@ -134,79 +149,6 @@ def _check_complete(devices: dict[Action, int], num_stages: int, num_microbatche
                     halves_do = " (I and W do as well)" if kind == "B" else ""
                     raise ScheduleError(f"device {homes[stage]}: {action} is missing{halves_do}")
                 raise ScheduleError(f"{action} is missing: no device has stage {stage}")
-
-
-def execution_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
-    """Yield (device_index, action) in an order in which everything needed comes first.
-
-    Each device goes through its list and waits where something is not there yet. Takes time in
-    proportion to the number of actions.
-
-    Args:
-        schedule: One that `check_actions` lets through; it need not be complete.
-
-    Raises:
-        ScheduleError: Nobody can go on, although there are actions left. Raised at the end, after
-            all that can be run.
-    """
-    num_stages = 1 + max((action.stage_index for row in schedule for action in row), default=-1)
-    position = [0] * len(schedule)
-    finished: set[Action] = set()
-    waiting: defaultdict[Action, list[int]] = defaultdict(list)  # what for -> which devices
-    runnable = deque(range(len(schedule)))
-    while runnable:
-        device = runnable.popleft()
-        while position[device] < len(schedule[device]):
-            action = schedule[device][position[device]]
-            missing = [need for need in needs(action, num_stages) if need not in finished]
-            if missing:
-                waiting[missing[0]].append(device)
-                break
-            yield device, action
-            position[device] += 1
-            result = makes(action)
-            finished.add(result)
-            runnable.extend(waiting.pop(result, ()))
-    if waiting:
-        heads = {
-            device: (schedule[device][position[device]], need)
-            for need, devices in waiting.items()
-            for device in devices
-        }
-        raise ScheduleError(_why_stuck(schedule, heads))
-
-
-def _why_stuck(schedule: Schedule, heads: dict[int, tuple[Action, Action]]) -> str:
-    """The reason why no device goes on; `heads`: device -> (its next action, what that needs)."""
-    makers = {makes(a): (d, a) for d, actions in enumerate(schedule) for a in actions}
-    for device, (action, need) in sorted(heads.items()):
-        maker, needed = makers.get(need, (None, need))
-        if maker is None:
-            return f"device {device}: {action} needs {needed}, which no device does"
-        if maker == device:
-            return f"device {device}: {action} comes before {needed}; {_rule(action, needed)}"
-    # every device waits for another one that waits as well: going from one to the next must end in
-    # a circle
-    chain = [min(heads)]
-    while chain[-1] not in chain[:-1]:
-        chain.append(makers[heads[chain[-1]][1]][0])
-    circle = chain[chain.index(chain[-1]) : -1]
-    waits = []
-    for device in sorted(circle):
-        action, need = heads[device]
-        maker, needed = makers[need]
-        waits.append(f"device {device} waits with {action} for {needed} of device {maker}")
-    return f"deadlock: {', '.join(waits)}"
-
-
-def _rule(action: Action, needed: Action) -> str:
-    if action.kind == "W":
-        return "W comes after I"
-    if action.kind == "F":
-        return "a stage's forward comes after that of the stage before it"
-    if needed.kind == "F":
-        return "a backward comes after its forward"
-    return "a stage's backward comes after that of the stage after it"
 
 
 def check_memory(schedule: Schedule, max_activations: int) -> None:

@@ -134,6 +134,13 @@ def step_layers(
     return loss
 
 
+INDEXING = {  # a GPU's tensor takes an index from the host, but not the other way round
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+}
+
+
 class _Recorder(TorchDispatchMode):
     """Notes every copy from one device to another, and every parameter that is computed with."""
 
@@ -158,6 +165,8 @@ class _Recorder(TorchDispatchMode):
             gpus = {tensor.device for tensor in tensors} - {torch.device("cpu")}
             if len(gpus) > 1:  # torch lets tensors of 0 dimensions pass here, as if on the host
                 raise RuntimeError("found two devices, {} and {}".format(*gpus))
+            if func in INDEXING and args[0].device == torch.device("cpu") and gpus:
+                raise RuntimeError(f"found two devices, cpu and {gpus.pop()}")  # of an index
             if not func._schema.is_mutable:  # what only fills a parameter does not compute with it
                 self.used |= {id(t): t for t in tensors if isinstance(t, nn.Parameter)}
         return result

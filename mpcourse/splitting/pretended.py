@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from mpcourse.schedules.actions import check_count
+
 try:
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -95,8 +97,7 @@ def pretended_gpus(num_gpus: int = 2) -> Iterator[Pretence]:
     if FakeTensorMode is None:
         words = "has no torch._subclasses.fake_tensor, which pretended GPUs stand on"
         raise RuntimeError(f"torch {torch.__version__} {words}; torch 2.9 to 2.15 have it")
-    if isinstance(num_gpus, bool) or not isinstance(num_gpus, int) or num_gpus < 1:
-        raise ValueError(f"num_gpus is a whole number from 1; got {num_gpus!r}")
+    check_count("num_gpus", num_gpus)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     pretence = Pretence(fake)
     try:

@@ -16,6 +16,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 from mpcourse.devices.devices import DeviceLike
 from mpcourse.devices.modes import capture_modes, modes_set
+from mpcourse.schedules.actions import check_count
 from mpcourse.splitting.splits import two_devices
 
 FRONT = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
@@ -96,8 +97,7 @@ class PipelineParallelResNet50(ModelParallelResNet50):
         devices: Sequence[DeviceLike] | None = None,
         num_classes: int = 1000,
     ) -> None:
-        if isinstance(split_size, bool) or not isinstance(split_size, int) or split_size < 1:
-            raise ValueError(f"split_size is a whole number of samples from 1; got {split_size!r}")
+        check_count("split_size", split_size)
         super().__init__(devices, num_classes)
         self.split_size = split_size
 
@@ -143,8 +143,7 @@ def thin_resnet50(width: int = 32, num_classes: int = 1000) -> nn.Sequential:
         width: Channels behind the first convolution, 1 or more; ResNet50 has 64.
         num_classes: Size of the output.
     """
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise ValueError(f"width is a whole number of channels from 1; got {width!r}")
+    check_count("width", width)
     stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
     parts: dict[str, nn.Module] = {"stem": nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1))}
     channels = width

@@ -5,19 +5,9 @@ from textwrap import wrap
 import ipywidgets
 
 from mpcourse.figures import memory_picture, svg
-from mpcourse.schedules.named import make_schedule
+from mpcourse.schedules.named import NAMED, make_schedule
 from mpcourse.schedules.simulation import Costs, count_transfers, simulate
 from mpcourse.widgets.explorer import Explorer, slider
-
-STAGES_PER_DEVICE = {
-    "naive": 1,
-    "gpipe": 1,
-    "1f1b": 1,
-    "interleaved": 2,
-    "zb-h1": 1,
-    "zb-h2": 1,
-    "zb-v": 2,
-}
 
 
 def schedule_explorer(schedule: str = "1f1b", devices: int = 4, microbatches: int = 8) -> Explorer:
@@ -33,7 +23,7 @@ def schedule_explorer(schedule: str = "1f1b", devices: int = 4, microbatches: in
     """
     controls = {
         "schedule": ipywidgets.ToggleButtons(  # arrow keys in a Dropdown would leave the cell
-            options=list(STAGES_PER_DEVICE),
+            options=list(NAMED),
             value=schedule,
             description="schedule",
             style={"button_width": "6em"},
@@ -69,7 +59,7 @@ def schedule_view(
         transfer: Time from one device to the next.
         shown: Percentage of the step that has passed.
     """
-    part = 1 / STAGES_PER_DEVICE[schedule]
+    part = 1 / NAMED[schedule].stages_per_device
     try:
         plan = make_schedule(schedule, round(devices / part), devices, microbatches)
     except ValueError as error:  # interleaved: the rounds would differ

@@ -12,15 +12,11 @@ from mpcourse.checks import (
     check_stuck,
     verdict,
 )
-from mpcourse.schedules.actions import Action, makes, needs
+from mpcourse.schedules.actions import Action, ScheduleError, makes, needs
 from mpcourse.schedules.builder import Builder
-from mpcourse.schedules.standard import (
-    gpipe_schedule,
-    naive_schedule,
-    one_f_one_b_schedule,
-    zero_bubble_schedule,
-)
-from mpcourse.schedules.validate import ScheduleError, execution_order
+from mpcourse.schedules.order import execution_order
+from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 
 def said(found) -> str:

@@ -15,7 +15,7 @@ from mpcourse.checks import (
 )
 from mpcourse.checks.attempted_dimensions import BY_CROSSING, DIMENSIONS
 from mpcourse.schedules.actions import makes, needs
-from mpcourse.schedules.validate import execution_order
+from mpcourse.schedules.order import execution_order
 
 CHECKS = (check_partners, check_columns, check_resume, check_dimensions)
 

@@ -303,6 +303,11 @@ def test_a_pipeline_can_change_its_precision():
     assert loss.dtype == torch.double
 
 
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(ValueError, match="device 0: '0F0' is no Action"):
+        Pipeline(linears(1), get_devices(1), [["0F0"]], num_microbatches=1)
+
+
 def test_what_cannot_be_a_stage_is_refused():
     inner = Pipeline(linears(), num_microbatches=2)
     with pytest.raises(TypeError, match="holds a Pipeline, whose forward makes no gradients"):

@@ -15,8 +15,8 @@ from torch import nn
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.pipeline import Pipeline
-from mpcourse.schedules.actions import Schedule
-from mpcourse.schedules.validate import ScheduleError, validate_schedule
+from mpcourse.schedules.actions import Schedule, ScheduleError
+from mpcourse.schedules.validate import validate_schedule
 
 TIME_LIMIT_S = 20
 WIDTH = 3

@@ -14,9 +14,10 @@ from torchvision.models import resnet50
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.actions import Action, ScheduleError
 from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
 from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.standard import Action, ScheduleError, gpipe_schedule
+from mpcourse.schedules.standard import gpipe_schedule
 from mpcourse.splitting.resnet import resnet_blocks
 
 close = functools.partial(torch.testing.assert_close, check_device=False)  # GPUs against the host

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_cases import legal_schedules, orders
 
-from mpcourse.schedules.actions import Action
+from mpcourse.schedules.actions import Action, ScheduleError
 from mpcourse.schedules.builder import Builder, read_action
+from mpcourse.schedules.order import execution_order
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import naive_schedule, one_f_one_b_schedule
-from mpcourse.schedules.validate import ScheduleError, execution_order, validate_schedule
+from mpcourse.schedules.validate import validate_schedule
 
 
 def test_moves_go_to_the_device_of_their_stage_in_order() -> None:

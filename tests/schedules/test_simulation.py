@@ -11,18 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_cases import ONE_EACH, legal_schedules, parse
 
+from mpcourse.schedules.actions import Schedule, ScheduleError
 from mpcourse.schedules.simulation import Costs, costs_from, count_transfers, simulate
 from mpcourse.schedules.standard import (
-    Schedule,
-    ScheduleError,
     gpipe_schedule,
     interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
-    validate_schedule,
-    zero_bubble_schedule,
 )
 from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.schedules.validate import validate_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 
 def spans(timeline: Timeline) -> str:

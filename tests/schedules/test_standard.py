@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from schedule_cases import drawing, is_legal, legal_schedules, orders
 
 from mpcourse.schedules import zero_bubble
+from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import (
-    Schedule,
     gpipe_schedule,
     interleaved_schedule,
     naive_schedule,
     one_f_one_b_schedule,
-    validate_schedule,
-    zero_bubble_schedule,
 )
+from mpcourse.schedules.validate import validate_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 TABLES = [
     (

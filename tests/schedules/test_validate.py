@@ -3,15 +3,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_cases import damage, is_legal, legal_schedules, parse
 
-from mpcourse.schedules.actions import Action, Schedule
+from mpcourse.schedules.actions import Action, Schedule, ScheduleError
+from mpcourse.schedules.order import execution_order
 from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule, zero_bubble_schedule
-from mpcourse.schedules.validate import (
-    ScheduleError,
-    check_actions,
-    execution_order,
-    validate_schedule,
-)
+from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
+from mpcourse.schedules.validate import check_actions, validate_schedule
+from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 
 def test_a_legal_schedule_returns_nothing() -> None:
@@ -180,7 +177,8 @@ def test_a_deadlock_names_the_circle_and_nobody_else() -> None:
         ([None], "device 0: expected a list of actions, got None"),
         (parse("0F0 0B0")[0], "device 0: expected a list of actions, got Action(stage_index=0, "),
         ([[Action(0, "F", 0), None]], "device 0: None is no Action; nothing stands for waiting"),
-        (["0F0"], "device 0: '0' is no Action"),
+        (["0F0"], "device 0: expected a list of actions, got '0F0'"),
+        ([["0F0"]], "device 0: '0F0' is no Action"),
         ([[(0, "F", 0)]], "device 0: (0, 'F', 0) is no Action"),
         ([[Action(0, ["F"], 0)]], "has kind ['F'], which is not one of F, B, I, W"),
         ([[Action(-1, "F", 0)]], "device 0: -1F0 has stage_index -1, which is not in 0 to 0"),

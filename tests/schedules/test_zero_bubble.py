@@ -4,8 +4,9 @@ from textwrap import dedent
 import pytest
 from schedule_cases import ONE_EACH, orders
 
+from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.standard import Schedule, one_f_one_b_schedule
+from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 

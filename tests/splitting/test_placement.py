@@ -206,7 +206,7 @@ def test_a_gpu_too_many_is_named():
 
 @pytest.mark.parametrize("num_gpus", [0, -1, True, 1.0, "two"])
 def test_a_bad_number_of_gpus_is_refused(num_gpus):
-    with pytest.raises(ValueError, match="num_gpus is a whole number from 1; got"):
+    with pytest.raises((ValueError, TypeError), match="num_gpus is a whole number from 1; got"):
         try_placement(step, ROWS, LABELS, num_gpus=num_gpus)
 
 
@@ -326,3 +326,14 @@ def test_a_step_of_layers_is_a_step_of_the_whole_and_sends_the_labels_to_the_las
         ("cuda:1", (3,)),
         ("cuda:0", (3, 64)),
     ]
+
+
+def test_a_gpu_s_index_on_a_tensor_of_the_host_is_refused_as_torch_refuses_it():
+    def program(rows):
+        return rows[torch.tensor([0, 1], device="cuda:0")]
+
+    found = try_placement(program, torch.ones(3, 2))
+    assert found.error is not None
+    assert "cpu" in str(found.error)
+    the_other_way = try_placement(lambda rows: rows.to("cuda:0")[torch.tensor([0])], torch.ones(3))
+    assert the_other_way.error is None
