@@ -13,6 +13,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `programs`, `__main__`        | the programs by name                                       |
 | `collectives`, `buckets`      | broadcast and all-reduce by hand; overlapped with backward |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
+| `in_threads`                  | ranks as threads of this process, to try things out        |
 | `turns`, `overlapped`         | programs: processes at the same time; all-reduce beside it |
 | `unused`, `ddp`               | programs: find_unused_parameters; training with DDP        |
 | `first_ddp`                   | program: the shortest with DDP, with and without a sampler |
@@ -27,6 +28,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 """
 
 from mpcourse.multiprocess.blame import RankError
+from mpcourse.multiprocess.in_threads import ranks_in_threads
 from mpcourse.multiprocess.launch import Outcome, launch
 from mpcourse.multiprocess.ring_steps import most_sent, ring_states
 from mpcourse.multiprocess.torchrun import Host, torchrun_command

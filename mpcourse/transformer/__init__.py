@@ -1,9 +1,15 @@
-"""A small decoder-only transformer (page `a_transformer`): to read, to train, to cut.
+"""A small decoder-only transformer: to read, to train, to cut.
+
+Pages `a_transformer` and `cut_inside_a_layer`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
-lets it write; `tied` keeps two copies of one embedding equal.
+lets it write; `tied` keeps two copies of one embedding equal. `conjugates`, `parallel_layers` and
+`parallel_vocabulary` cut a layer over ranks, `cut_inside` a whole decoder; `messages` predicts and
+counts what they send.
 """
 
+from mpcourse.transformer.conjugates import enter, leave
+from mpcourse.transformer.cut_inside import cut_inside, sum_whole_gradients
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
 from mpcourse.transformer.generation import Cache, cached_logits, generate
 from mpcourse.transformer.learning import (
@@ -12,6 +18,17 @@ from mpcourse.transformer.learning import (
     train_decoder,
     unsplit_step,
     windows,
+)
+from mpcourse.transformer.messages import Counted, Message, block_messages, step_messages
+from mpcourse.transformer.parallel_layers import (
+    ColumnParallelLinear,
+    ParallelDropout,
+    RowParallelLinear,
+    own_part,
+)
+from mpcourse.transformer.parallel_vocabulary import (
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
 )
 from mpcourse.transformer.text import Text, counted_losses, load_prose
 from mpcourse.transformer.tied import sum_tied_gradients, with_two_copies

@@ -1,0 +1,127 @@
+"""The ways into and out of a layer that is cut over ranks, each with its conjugate as backward.
+
+Where a whole tensor goes into a cut layer, its gradient is a sum over the ranks; where the ranks'
+parts of a sum come out of it, the gradient of each is that of the sum. Sources: f and g of Shoeybi
+et al. 2019, arXiv:1909.08053; the pair for cut tokens, Korthikanti et al. 2022, arXiv:2205.05198.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+TOKENS = -2  # the dimension of (..., T, width) that is cut between the cut layers
+
+
+def enter(x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False) -> Tensor:
+    """Bring the input of a cut layer to all ranks, (..., T, width) on each.
+
+    Args:
+        x: The same on all ranks; or, with `sequence`, this rank's T / n tokens.
+        group: The ranks; None is all of them.
+        sequence: Whether the tokens come cut: then an all-gather, and a reduce-scatter backward;
+            else nothing, and an all-reduce backward.
+    """
+    return (_GatherTokens if sequence else _Copy).apply(x, group)
+
+
+def leave(x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False) -> Tensor:
+    """Add up what the ranks' parts of a cut layer give, (..., T, width).
+
+    Args:
+        x: This rank's part of the sum.
+        group: The ranks; None is all of them.
+        sequence: Whether each rank gets the sum of its T / n tokens only: then a reduce-scatter,
+            and an all-gather backward; else an all-reduce, and nothing backward.
+
+    Raises:
+        ValueError: The ranks do not divide the tokens.
+    """
+    return (_ScatterSum if sequence else _Sum).apply(x, group)
+
+
+class _Copy(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_reduce(gradient, ctx.group), None
+
+
+class _Sum(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        return _all_reduce(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _GatherTokens(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _all_gather(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _reduce_scatter(gradient, ctx.group), None
+
+
+class _ScatterSum(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return _reduce_scatter(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_gather(gradient, ctx.group), None
+
+
+def rank_of(group: ProcessGroup | None) -> int:
+    """This rank's place in the group."""
+    return distributed.get_rank() if group is None else group.rank()
+
+
+def size_of(group: ProcessGroup | None) -> int:
+    """How many ranks the group has."""
+    return distributed.get_world_size() if group is None else group.size()
+
+
+def _all_reduce(x: Tensor, group: ProcessGroup | None) -> Tensor:
+    if size_of(group) == 1:
+        return x.view_as(x)
+    total = x.clone(memory_format=torch.contiguous_format)  # the sum replaces what it is called on
+    distributed.all_reduce(total, group=group)
+    return total
+
+
+def _all_gather(x: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Join the ranks' tokens; messages join along the first dimension."""
+    if size_of(group) == 1:
+        return x.view_as(x)
+    part = x.movedim(TOKENS, 0).contiguous()
+    whole = part.new_empty(size_of(group) * len(part), *part.shape[1:])
+    distributed.all_gather_into_tensor(whole, part, group=group)
+    return whole.movedim(0, TOKENS)
+
+
+def _reduce_scatter(x: Tensor, group: ProcessGroup | None) -> Tensor:
+    ranks = size_of(group)
+    if x.shape[TOKENS] % ranks:
+        raise ValueError(
+            f"{ranks} ranks do not divide {x.shape[TOKENS]} tokens: each takes the same number"
+        )
+    if ranks == 1:
+        return x.view_as(x)
+    whole = x.movedim(TOKENS, 0).contiguous()
+    part = whole.new_empty(len(whole) // ranks, *whole.shape[1:])
+    distributed.reduce_scatter_tensor(part, whole, group=group)
+    return part.movedim(0, TOKENS)

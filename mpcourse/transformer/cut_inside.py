@@ -1,0 +1,128 @@
+"""A decoder cut inside its layers: heads, MLP columns and vocabulary over ranks.
+
+Page `cut_inside_a_layer`.
+"""
+
+import copy
+import functools
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
+
+from mpcourse.transformer.conjugates import enter, size_of
+from mpcourse.transformer.decoder import Attention, Decoder, Embedding
+from mpcourse.transformer.parallel_layers import (
+    ColumnParallelLinear,
+    ParallelDropout,
+    RowParallelLinear,
+    own_part,
+)
+from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding
+
+
+def cut_inside(
+    model: Decoder, group: ProcessGroup | None = None, *, sequence: bool = False, seed: int = 0
+) -> Decoder:
+    """This rank's part of a decoder: whole heads, columns of the MLP, rows of the vocabulary.
+
+    The result takes the whole tokens (N, T) on every rank and gives this rank's logits,
+    (N, T, V / n); `vocab_parallel_cross_entropy` makes the loss of them. Between the blocks each
+    rank holds (N, T, width), or (N, T / n, width) with `sequence`.
+
+    Args:
+        model: The same on all ranks; it stays as it is.
+        group: The n ranks; None is all of them.
+        sequence: Whether norms, dropout and residuals hold T / n tokens per rank. Then call
+            `sum_whole_gradients` between backward and optimizer step.
+        seed: Of the dropout, the same on all ranks.
+
+    Raises:
+        ValueError: n does not divide the heads, or the vocabulary.
+    """
+    own_part(model.head.output.out_features, "tokens of the vocabulary", group)
+    for block in model.blocks:
+        own_part(heads_of(block.attention), "heads", group)
+    cut = copy.deepcopy(model)
+    cut.embedding = _CutEmbedding(model.embedding, group, sequence)
+    column = functools.partial(ColumnParallelLinear.of, group=group, sequence=sequence)
+    row = functools.partial(RowParallelLinear.of, group=group, sequence=sequence)
+    for number, block in enumerate(cut.blocks):
+        block.attention = _CutAttention(block.attention, group, sequence)
+        block.mlp.up, block.mlp.down = column(block.mlp.up), row(block.mlp.down)
+        own = seed * len(cut.blocks) + number
+        block.dropout = ParallelDropout(block.dropout.p, group, sequence=sequence, seed=own)
+    cut.head.output = column(model.head.output)
+    if model.head.output.weight is model.embedding.tokens.weight:
+        cut.head.output.weight = cut.embedding.tokens.weight  # both hold the same tokens' rows
+    return cut
+
+
+def heads_of(attention: Attention) -> int:
+    """How many heads an attention computes."""
+    return attention.query.out_features // attention.head_width
+
+
+class _CutAttention(Attention):
+    """Attention with the heads of this rank; one way in for query, key and value."""
+
+    def __init__(self, whole: Attention, group: ProcessGroup | None, sequence: bool) -> None:
+        nn.Module.__init__(self)
+        self.head_width, self.group, self.sequence = whole.head_width, group, sequence
+        for name in ("query", "key", "value"):
+            part = ColumnParallelLinear.of(getattr(whole, name), group, enters=False)
+            setattr(self, name, part)
+        self.output = RowParallelLinear.of(whole.output, group, sequence=sequence)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(enter(x, self.group, sequence=self.sequence))
+
+
+class _CutEmbedding(Embedding):
+    """Rows of the table of tokens; positions whole, added to the tokens that are here."""
+
+    def __init__(self, whole: Embedding, group: ProcessGroup | None, sequence: bool) -> None:
+        nn.Module.__init__(self)
+        self.group, self.sequence = group, sequence
+        self.tokens = VocabParallelEmbedding.of(whole.tokens, group, sequence=sequence)
+        self.positions = copy.deepcopy(whole.positions)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        end, context = start + tokens.shape[1], self.positions.num_embeddings
+        if end > context:
+            raise ValueError(f"{end} tokens in a row; the context holds at most {context}")
+        places = torch.arange(start, end, device=tokens.device)
+        if self.sequence:
+            places = places[own_part(len(places), "tokens", self.group)]
+        return self.tokens(tokens) + self.positions(places)
+
+
+def whole_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that every rank holds whole: norms, positions, biases of row-cut layers."""
+    cut: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
+            cut |= {id(parameter) for parameter in module.parameters(recurse=False)}
+        elif isinstance(module, RowParallelLinear):
+            cut.add(id(module.weight))
+    return [parameter for parameter in model.parameters() if id(parameter) not in cut]
+
+
+@torch.no_grad()
+def sum_whole_gradients(model: nn.Module, group: ProcessGroup | None = None) -> None:
+    """With cut tokens, add up over the ranks what each learned about the whole parameters.
+
+    Each rank has seen its own tokens only. One message for all; call it between backward and
+    optimizer step. Without cut tokens these gradients are whole already: do not call it.
+
+    Args:
+        model: From `cut_inside(…, sequence=True)`.
+        group: The ranks; None is all of them.
+    """
+    gradients = [p.grad for p in whole_parameters(model) if p.grad is not None]
+    if size_of(group) == 1 or not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(flat, group=group)
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))

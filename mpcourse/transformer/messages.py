@@ -1,0 +1,93 @@
+"""What a cut layer sends: predicted from its sizes, and counted as it runs.
+
+Page `cut_inside_a_layer`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Shares of the whole tensor that each of n ranks sends, over n - 1 and times n, in a ring.
+ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+_OPERATIONS = {
+    "allreduce_": ("all-reduce", lambda arguments: arguments[0]),
+    "_allgather_base_": ("all-gather", lambda arguments: [arguments[0]]),
+    "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One collective.
+
+    Attributes:
+        kind: "all-reduce", "all-gather" or "reduce-scatter".
+        bytes: Of the whole tensor: what is summed, what is joined, what is summed and cut.
+    """
+
+    kind: str
+    bytes: int
+
+    def sent(self, ranks: int) -> float:
+        """The bytes that each rank sends in a ring of `ranks`."""
+        return ROUNDS[self.kind] * (ranks - 1) / ranks * self.bytes
+
+
+class Counted(TorchDispatchMode):
+    """Inside `with Counted() as counted:`, note the messages that this thread sends, in order.
+
+    Attributes:
+        messages: One entry per collective, the backward's too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[Message] = []
+
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        arguments: tuple = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note a collective and pass everything on."""
+        name = getattr(function, "_opname", "")
+        if getattr(function, "namespace", "") == "c10d" and name in _OPERATIONS:
+            kind, tensors = _OPERATIONS[name]
+            self.messages.append(Message(kind, sum(t.nbytes for t in tensors(arguments))))
+        return function(*arguments, **(keywords or {}))
+
+    def sent(self, ranks: int) -> float:
+        """The bytes that each rank sends in rings of `ranks`, all messages together."""
+        return sum(message.sent(ranks) for message in self.messages)
+
+
+def block_messages(tokens: int, width: int, itemsize: int, *, sequence: bool) -> list[Message]:
+    """The messages of one block, forward and backward, from its sizes alone.
+
+    Args:
+        tokens: Of the whole batch, N x T.
+        width: Numbers per token between the blocks.
+        itemsize: Bytes per number.
+        sequence: Whether the tokens between the cut layers are cut, too.
+    """
+    ways = ["all-gather", "reduce-scatter"] if sequence else ["all-reduce"]
+    # attention and MLP, each with one way in and one way out, forward and backward
+    return 4 * [Message(way, tokens * width * itemsize) for way in ways]
+
+
+def step_messages(
+    tokens: int, width: int, layers: int, itemsize: int, *, sequence: bool
+) -> list[Message]:
+    """The messages of a whole decoder's step: embedding, blocks, head, and the loss.
+
+    The order is not that of the run; the sum of the whole parameters' gradients is not among them.
+    """
+    blocks = layers * block_messages(tokens, width, itemsize, sequence=sequence)
+    # out of the embedding and into the head: half a block's ways
+    ends = block_messages(tokens, width, itemsize, sequence=sequence)[: 4 if sequence else 2]
+    highest, sums = (Message("all-reduce", n * tokens * itemsize) for n in (1, 2))
+    return [*blocks, *ends, highest, sums]

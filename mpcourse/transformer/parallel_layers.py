@@ -1,0 +1,155 @@
+"""Linear layers cut over ranks: by columns of y = xW, or by its rows (page `cut_inside_a_layer`).
+
+`nn.Linear` stores W transposed, (out, in): a cut by columns keeps some of the stored rows. Source:
+Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from mpcourse.transformer.conjugates import enter, leave, rank_of, size_of
+
+
+def own_part(size: int, what: str, group: ProcessGroup | None = None) -> slice:
+    """Which of `size` things in a row this rank holds: an equal share each, in order.
+
+    Raises:
+        ValueError: The ranks do not divide them; `what` says what they are.
+    """
+    ranks, rank = size_of(group), rank_of(group)
+    if size % ranks:
+        raise ValueError(f"{ranks} ranks do not divide {size} {what}: each takes the same number")
+    return slice(rank * size // ranks, (rank + 1) * size // ranks)
+
+
+class ColumnParallelLinear(nn.Linear):
+    """Some of the outputs of a linear layer: (..., in) -> (..., out / n) on each of n ranks.
+
+    Args:
+        in_features: Of the whole layer; each rank takes the whole input.
+        out_features: Of the whole layer, a multiple of n.
+        bias: Whether it has one; it is cut like the outputs.
+        group: The ranks; None is all of them.
+        sequence: Whether the input's tokens come cut over the ranks, (..., T / n, in).
+        enters: Whether the input is brought in here. Layers that share an input enter once.
+
+    All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
+
+    Raises:
+        ValueError: n does not divide `out_features`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        group: ProcessGroup | None = None,
+        *,
+        sequence: bool = False,
+        enters: bool = True,
+    ) -> None:
+        whole = nn.Linear(in_features, out_features, bias)
+        part = own_part(out_features, "outputs", group)
+        super().__init__(in_features, part.stop - part.start, bias)
+        self.group, self.sequence, self.enters = group, sequence, enters
+        self._take(whole, part)
+
+    def _take(self, whole: nn.Linear, part: slice) -> None:
+        self.weight = nn.Parameter(whole.weight.detach()[part].clone())
+        if whole.bias is not None:
+            self.bias = nn.Parameter(whole.bias.detach()[part].clone())
+
+    @classmethod
+    def of(
+        cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
+    ) -> "ColumnParallelLinear":
+        """This rank's part of a layer that is the same on all ranks; it stays as it is."""
+        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
+        cut._take(whole, own_part(whole.out_features, "outputs", group))
+        return cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute this rank's outputs; the gradient of the input is summed over the ranks."""
+        if self.enters:
+            x = enter(x, self.group, sequence=self.sequence)
+        return super().forward(x)
+
+
+class RowParallelLinear(nn.Linear):
+    """A linear layer that takes some of its inputs: (..., in / n) on each rank -> (..., out).
+
+    Args:
+        in_features: Of the whole layer, a multiple of n.
+        out_features: Of the whole layer; each rank gets the whole output.
+        bias: Whether it has one; it is whole on each rank and added once, after the sum.
+        group: The ranks; None is all of them.
+        sequence: Whether each rank gets the outputs of its tokens only, (..., T / n, out).
+
+    All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
+
+    Raises:
+        ValueError: n does not divide `in_features`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        group: ProcessGroup | None = None,
+        *,
+        sequence: bool = False,
+    ) -> None:
+        whole = nn.Linear(in_features, out_features, bias)
+        part = own_part(in_features, "inputs", group)
+        super().__init__(part.stop - part.start, out_features, bias)
+        self.group, self.sequence = group, sequence
+        self._take(whole, part)
+
+    def _take(self, whole: nn.Linear, part: slice) -> None:
+        self.weight = nn.Parameter(whole.weight.detach()[:, part].clone())
+        if whole.bias is not None:
+            self.bias = nn.Parameter(whole.bias.detach().clone())
+
+    @classmethod
+    def of(
+        cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
+    ) -> "RowParallelLinear":
+        """This rank's part of a layer that is the same on all ranks; it stays as it is."""
+        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
+        cut._take(whole, own_part(whole.in_features, "inputs", group))
+        return cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add up what the ranks compute from their inputs, then add the bias."""
+        y = leave(nn.functional.linear(x, self.weight), self.group, sequence=self.sequence)
+        return y if self.bias is None else y + self.bias
+
+
+class ParallelDropout(nn.Dropout):
+    """Dropout whose draws fit the cut: the same on all ranks for a whole tensor, else its own.
+
+    Args:
+        p: The share that is dropped.
+        group: The ranks; None is all of them.
+        sequence: Whether each rank holds tokens of its own: then its draws are its own, too.
+        seed: Of the draws, the same number on all ranks; another one for each layer.
+    """
+
+    def __init__(
+        self, p: float, group: ProcessGroup | None = None, *, sequence: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__(p)
+        self.seed = seed * size_of(group) + (rank_of(group) if sequence else 0)
+        self.generator: torch.Generator | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop, in training, and scale what stays."""
+        if not self.training or self.p == 0:
+            return x
+        if self.generator is None:
+            self.generator = torch.Generator(x.device).manual_seed(self.seed)
+        stays = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.p
+        return x * stays / (1 - self.p)

@@ -1,0 +1,181 @@
+"""A decoder cut inside its layers is the uncut one, and sends what was predicted."""
+
+import collections
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.multiprocess import launch, ranks_in_threads
+from mpcourse.transformer import (
+    Counted,
+    Decoder,
+    Message,
+    block_messages,
+    cut_inside,
+    own_part,
+    step_messages,
+    sum_whole_gradients,
+    vocab_parallel_cross_entropy,
+)
+from mpcourse.transformer.cut_inside import whole_parameters
+
+V, WIDTH, HEADS, LAYERS, T, N = 24, 16, 4, 2, 8, 3
+SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
+
+
+def random_decoder(**options) -> Decoder:
+    torch.manual_seed(0)
+    model = Decoder(V, WIDTH, HEADS, LAYERS, T, **options).double()
+    for parameter in model.parameters():  # what starts at 0 or 1 hides a slip
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def gradients_as_weights(model: Decoder) -> Decoder:
+    """Cut like the model, these weights are the parts' gradients."""
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter, original in zip(copied.parameters(), model.parameters(), strict=True):
+            parameter.copy_(original.grad)
+    return copied
+
+
+@SEQUENCE
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_forward_and_every_gradient_are_the_uncut_ones(ranks: int, tied: bool, sequence: bool):
+    model = random_decoder(tied=tied)
+    tokens, targets = torch.randint(V, (2, N, T))
+    logits = model(tokens)
+    wanted = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    wanted.backward()
+    gradients = gradients_as_weights(model)
+    assert all(
+        p.grad.abs().max() > 1e-6 for name, p in model.named_parameters() if "key.b" not in name
+    )
+
+    def program(group):
+        cut = cut_inside(model, group, sequence=sequence)
+        with Counted() as counted:
+            part = cut(tokens)
+            loss = vocab_parallel_cross_entropy(part, targets, group)
+            loss.backward()
+        if sequence:
+            sum_whole_gradients(cut, group)
+        columns = own_part(V, "tokens", group)
+        assert (part - logits[..., columns]).abs().max() < 1e-10
+        assert (loss - wanted).abs() < 1e-10
+        parts = cut_inside(gradients, group, sequence=sequence)
+        pairs = zip(cut.named_parameters(), parts.parameters(), strict=True)
+        wrong = {name: (p.grad - g).abs().max() for (name, p), g in pairs}
+        assert {name for name, error in wrong.items() if not error < 1e-10} == set()
+        return counted
+
+    counted = ranks_in_threads(program, ranks)
+    predicted = step_messages(N * T, WIDTH, LAYERS, 8, sequence=sequence) if ranks > 1 else []
+    for each in counted:
+        assert collections.Counter(each.messages) == collections.Counter(predicted)
+        assert each.sent(ranks) == sum(message.sent(ranks) for message in predicted)
+
+
+def test_bytes_of_a_block_in_numbers():
+    """512 tokens of 256 float32 numbers are 524,288 bytes; 4 all-reduces, 2 x 3/4 of each sent."""
+    by_sums = block_messages(512, 256, 4, sequence=False)
+    assert by_sums == 4 * [Message("all-reduce", 524_288)]
+    assert sum(message.sent(4) for message in by_sums) == 3_145_728
+    cut = block_messages(512, 256, 4, sequence=True)
+    assert len(cut) == 8
+    assert sum(message.sent(4) for message in cut) == 3_145_728
+
+
+def test_each_rank_holds_its_part_and_what_is_whole():
+    model = random_decoder()
+    held = ranks_in_threads(
+        lambda g: (
+            sum(p.numel() for p in cut_inside(model, g).parameters()),
+            sum(p.numel() for p in whole_parameters(cut_inside(model, g))),
+        ),
+        2,
+    )
+    everything = sum(p.numel() for p in model.parameters())
+    # positions, five norms of 2 x 16, and two biases of 16 per block
+    whole = T * WIDTH + 5 * 2 * WIDTH + LAYERS * 2 * WIDTH
+    assert held == 2 * [((everything - whole) // 2 + whole, whole)]
+
+
+def test_without_the_sum_whole_parameters_learn_from_a_part_of_the_tokens():
+    model = random_decoder()
+    tokens = torch.randint(V, (N, T))
+
+    def program(group):
+        cut = cut_inside(model, group, sequence=True)
+        vocab_parallel_cross_entropy(cut(tokens), tokens, group).backward()
+        before = cut.head.norm.weight.grad.clone()
+        sum_whole_gradients(cut, group)
+        return before, cut.head.norm.weight.grad
+
+    (first, summed), (second, also) = ranks_in_threads(program, 2)
+    assert not torch.allclose(first, second)
+    assert torch.equal(summed, also)
+    torch.testing.assert_close(summed, first + second)
+
+
+@SEQUENCE
+def test_dropout_leaves_the_ranks_one_network(sequence: bool):
+    """One loss on all ranks; masks are the same on whole tokens, and differ on cut ones."""
+    model = random_decoder(dropout=0.5)
+    tokens = torch.randint(V, (N, T))
+
+    def program(group):
+        cut = cut_inside(model, group, sequence=sequence, seed=5)
+        hidden = cut.blocks(cut.embedding(tokens))
+        dropped = [block.dropout(torch.ones(64)) for block in cut.blocks]
+        return hidden, vocab_parallel_cross_entropy(cut(tokens), tokens, group), dropped
+
+    one, other = ranks_in_threads(program, 2)
+    assert one[1] == other[1]
+    assert torch.equal(one[0], other[0]) != sequence
+    assert torch.equal(one[2][0], other[2][0]) != sequence
+    assert not torch.equal(*one[2])  # two blocks, two masks
+
+
+def test_heads_that_do_not_divide_are_refused():
+    model = random_decoder()
+    with pytest.raises(ValueError, match="3 ranks do not divide 4 heads"):
+        ranks_in_threads(lambda group: cut_inside(model, group), 3, timeout_s=5)
+
+
+def test_a_vocabulary_that_does_not_divide_is_refused():
+    model = Decoder(25, WIDTH, HEADS, 0, T)
+    with pytest.raises(ValueError, match="2 ranks do not divide 25 tokens of the vocabulary"):
+        ranks_in_threads(lambda group: cut_inside(model, group), 2, timeout_s=5)
+
+
+def test_too_many_tokens_are_refused():
+    [cut] = ranks_in_threads(lambda group: cut_inside(random_decoder(), group), 1)
+    with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
+        cut.embedding(torch.zeros(1, 9, dtype=torch.long))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_in_processes_it_is_the_uncut_decoder_and_torchs_block(ranks: int):
+    results = launch("mpcourse.transformer.in_processes", processes=ranks, on_line=None).results
+    assert len(results) == ranks
+    for found in results:
+        for decoder in (found["sequence=False"], found["sequence=True"]):
+            assert decoder["loss_error"] < 1e-10
+            assert decoder["gradient_error"] < 1e-10 < decoder["gradient"]
+            assert decoder["sent"] == decoder["predicted"] > 0
+        assert max(found["block_error"].values()) < 1e-5
+        assert found["gradients_differ_from_torchs_by"] < 1e-5
+        assert found["all_reduces"] == {"ours": 4, "torch's": 6}
+
+
+def test_a_program_that_is_not_there_is_refused():
+    with pytest.raises(
+        ValueError, match=r"a program is one of hello, .*'mpcourse.transformer.gone'"
+    ):
+        launch("mpcourse.transformer.gone")
