@@ -58,9 +58,9 @@ def test_the_loss_is_torchs_also_where_exponentials_overflow(ranks: int, scale: 
 
 
 def test_a_score_of_minus_infinity_is_no_token_and_no_nan():
-    logits = torch.tensor([[0.0, float("-inf")], [1.0, 2.0]]).double()
-    wanted = nn.functional.cross_entropy(logits.repeat(1, 2), torch.tensor([2, 3]))
-    targets = torch.tensor([2, 3])
+    logits = torch.tensor([[float("-inf"), 0.0], [1.0, 2.0]]).double()
+    wanted = nn.functional.cross_entropy(logits.repeat(1, 2), torch.tensor([3, 2]))
+    targets = torch.tensor([3, 2])
     losses = ranks_in_threads(lambda g: vocab_parallel_cross_entropy(logits, targets, g), 2)
     assert [loss.item() for loss in losses] == pytest.approx([wanted.item()] * 2)
 
