@@ -1,6 +1,6 @@
 """Five seeds of LeNet-300-100 in few bits: `python data/quantization_study.py`.
 
-Writes `data/quantization.csv` (page `quantize_and_compile`): accuracy and bytes of the dense net
+Writes `data/quantization.csv` (page `quantization`): accuracy and bytes of the dense net
 and of the pruned one, in float32, in int8 in several ways, and with fewer bits after training and
 in training. The test images decide nothing; ranges come from training images.
 """

@@ -423,7 +423,6 @@ DEBTS: dict[str, dict[str, int]] = {
         "torch_pipelining": 3,
         "pruning": 10,
         "sparse_training": 8,
-        "quantize_and_compile": 9,
         "capstone": 9,
     }
 }

@@ -5,12 +5,14 @@ and explains the wrong answers that people really give.
 """
 
 from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup, check_plan, plan_target
+from mpcourse.checks.compilation import check_graphs, check_one_graph, check_payback
 from mpcourse.checks.distributed_data_parallel import (
     check_deadlock,
     check_local_loss,
     check_ring,
     check_shard,
 )
+from mpcourse.checks.int8_layers import check_int8_linear, check_rows
 from mpcourse.checks.parallel_apply import (
     check_crossing,
     check_data_parallel,
@@ -19,7 +21,7 @@ from mpcourse.checks.parallel_apply import (
 )
 from mpcourse.checks.pipeline import check_ceiling, check_pieces, check_split_size
 from mpcourse.checks.pruning import check_choice, check_global_masks, check_nonzeros
-from mpcourse.checks.quantize_and_compile import check_fake, check_payback, check_qparams
+from mpcourse.checks.quantization import check_fake, check_qparams
 from mpcourse.checks.resnet50_on_two_devices import (
     check_cut_by_time,
     check_cut_within,

@@ -1,4 +1,4 @@
-"""One model in several forms, and what each of them saves (page `quantize_and_compile`).
+"""One model in several forms, and what each of them saves (page `compilation`).
 
 | module      | holds                                                              |
 |-------------|--------------------------------------------------------------------|
@@ -32,5 +32,10 @@ from mpcourse.compilation.forms import (
     usable_forms,
 )
 from mpcourse.compilation.shapes import CountingBackend, count_compiles
-from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem, cpp_compiler
+from mpcourse.compilation.toolchain import (
+    CompilerMissing,
+    compiler_problem,
+    cpp_compiler,
+    quietly,
+)
 from mpcourse.compilation.xla import count_operations, xla_run

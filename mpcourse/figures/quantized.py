@@ -1,6 +1,6 @@
 """A net in a few bits: its integers, their errors, its accuracy, its bytes.
 
-Page `quantize_and_compile`.
+Page `quantization`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Start-up against steady state: the time saved after so many calls.
 
-Page `quantize_and_compile`.
+Page `compilation`.
 """
 
 import math

@@ -1,18 +1,14 @@
-"""A model's Linear layers become int8 layers, and a saved int8 model comes back."""
+"""A model's Linear layers become int8 layers."""
 
-import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mpcourse.pruning.formats import permanent_copy
-from mpcourse.quantization.affine import Quantized, choose_qparams, integer_range, quantize_tensor
-from mpcourse.quantization.calibration import is_plain, linear_layers
+from mpcourse.quantization.affine import choose_qparams, integer_range, quantize_tensor
+from mpcourse.quantization.calibration import linear_layers
 from mpcourse.quantization.linear import QuantizedLinear
-
-MARK = "weight_scale"  # a buffer that int8 layers have and others lack
 
 
 def to_int8(
@@ -84,48 +80,3 @@ def replaced(model: nn.Module, new: Mapping[str, nn.Module]) -> nn.Module:
             parent, _, own = place.rpartition(".")
             setattr(model.get_submodule(parent), own, by_layer[old])
     return by_layer.get(model, model)
-
-
-def load_int8(model: nn.Module, state: Mapping[str, Any]) -> nn.Module:
-    """A copy of a model in floats, with the int8 layers and all values of a saved state.
-
-    Save with `torch.save(quantized.state_dict(), path)`, load with
-    `load_int8(fresh_model, torch.load(path, weights_only=True))`.
-
-    Args:
-        model: The architecture before `to_int8`, of the same sizes, without masks.
-        state: The `state_dict()` of the int8 model.
-
-    Raises:
-        ValueError: The state is not that of an int8 model, or not of this one.
-    """
-    names = [key.removesuffix(MARK).removesuffix(".") for key in state if key.endswith(MARK)]
-    if not names:
-        raise ValueError(f"the state has no int8 layer: no name in it ends in {MARK}")
-    draft = copy.deepcopy(model)
-    layers = dict(draft.named_modules(remove_duplicate=False))
-    if unknown := [name for name in names if not is_plain(layers.get(name))]:
-        raise ValueError(
-            f"the state has int8 layers {unknown}, the model's Linear layers are "
-            f"{list(linear_layers(draft))}"
-        )
-    draft = replaced(draft, {name: _empty_like(name, layers[name], state) for name in names})
-    try:
-        draft.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"the state is that of another model: {error}") from error
-    return draft
-
-
-def _empty_like(name: str, layer: nn.Linear, state: Mapping[str, Any]) -> QuantizedLinear:
-    """An int8 layer of this layer's shape, static or dynamic as the state has it."""
-    place = layer.weight.device
-    zeros = torch.zeros(layer.weight.shape, dtype=torch.int8, device=place)
-    scale = torch.ones(len(zeros), device=place)
-    key = f"{name}.input_scale".removeprefix(".")
-    static = (scale[0].clone(), torch.zeros((), dtype=torch.int32, device=place))
-    return QuantizedLinear(
-        Quantized(zeros, scale, torch.zeros_like(scale), 0),
-        layer.bias,
-        static if key in state else None,
-    )

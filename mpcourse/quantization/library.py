@@ -5,7 +5,6 @@ where it is absent, a sentence says so.
 """
 
 import contextlib
-import copy
 import importlib
 import logging
 import warnings
@@ -56,20 +55,6 @@ def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Mod
             config = library.Int8WeightOnlyConfig()
         library.quantize_(plain, config)  # in place
     return plain
-
-
-def load_by_torchao(model: nn.Module, state: dict) -> nn.Module:
-    """A copy of a model in floats with the values of a state that `to_int8_by_torchao` made.
-
-    `torch.load(path, weights_only=True)` reads such a state once torchao has been imported.
-
-    Raises:
-        TorchaoMissing: As for `to_int8_by_torchao`.
-    """
-    _torchao()
-    loaded = copy.deepcopy(model)
-    loaded.load_state_dict(state, assign=True)  # the tensors are of torchao's own class
-    return loaded
 
 
 def _torchao() -> ModuleType:

@@ -1,6 +1,6 @@
 """The small networks of the pages, for digits of 28 x 28 pixels.
 
-Pages `split_a_model`, `train_mnist` and `pruning` to `quantize_and_compile`.
+Pages `split_a_model`, `train_mnist` and `pruning` to `quantization`.
 
 They live apart from `splits`, which is about cutting a model: nothing here knows of devices.
 """

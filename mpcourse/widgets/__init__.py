@@ -12,7 +12,7 @@ from mpcourse.widgets.pipeline import SplitExplorer, split_explorer
 from mpcourse.widgets.prediction import Comparison, Prediction, predict
 from mpcourse.widgets.progress import Progress, progress
 from mpcourse.widgets.pruning import sparsity_explorer, sparsity_study
-from mpcourse.widgets.quantize_and_compile import bits_explorer, bits_study
+from mpcourse.widgets.quantization import bits_explorer, bits_study
 from mpcourse.widgets.scatter_and_gather import scatter_explorer
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view
 from mpcourse.widgets.start_here import idle_explorer

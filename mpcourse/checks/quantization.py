@@ -1,4 +1,4 @@
-"""Checks: scale and zero point, rounding that learns, when compiling pays."""
+"""Checks: scale and zero point, rounding that learns."""
 
 import math
 from collections.abc import Callable
@@ -22,9 +22,10 @@ def check_qparams(attempt: Callable[[float, float], tuple[float, int]]) -> Verdi
             integers from -128 to 127; the range is widened to hold 0, and zero_point is the integer
             nearest to the one that makes low -128. For 0 and 0 it returns (1, -128).
     """
-    ranges = [(-3.0, 1.0), (-0.7, 2.0), (0.0, 2.55), (2.0, 5.1), (-5.1, -2.0), (0.0, 0.0)]
+    ranges = [(-3.0, 1.0), (-0.7, 2.0), (-1.3, 4.0), (0.0, 2.55), (2.0, 5.1), (-5.1, -2.0)]
+    ranges += [(0.0, 0.0), (2.0, 2.0)]
     cases = [_qparams_case(low, high) for low, high in ranges]
-    return check_cases(attempt, cases, where='"What about inputs that are never negative?"')
+    return check_cases(attempt, cases, where='"Which integer means zero?"')
 
 
 def _qparams_case(low: float, high: float) -> Case:
@@ -34,8 +35,11 @@ def _qparams_case(low: float, high: float) -> Case:
     exact = SMALLEST - wide_low / scale
     right = (scale, round(exact))
     known: Known = [(right[::-1], "Return (scale, zero_point), in this order.")]
+    if span and high == low:
+        words = "The two ends are equal, but 0 has to be in the range: widen it first."
+        known.append(((1.0, SMALLEST), words))
     if span:
-        own = (high - low) / STEPS
+        own = (high - low) / STEPS or 1.0
         size = max(-low, high)
         by_256, by_254 = span / 256, span / 254
         known += [
@@ -165,47 +169,3 @@ def _fake_case(numbers: list, scale: float, largest: int) -> Case:
     given = f"values {numbers}, scale {scale}, largest {largest}: (values, gradient)"
     hint = "Round straight through, then clamp, then multiply by the scale."
     return Case(given, (values, scale, largest, factors), right, known, hint)
-
-
-def check_payback(attempt: Callable[[float, float, float], int | None]) -> Verdict:
-    """Check `my_payback(startup, eager, compiled)`: after how many calls compiling has paid.
-
-    Args:
-        attempt: Takes seconds: of compile's start-up beyond eager's (above 0), of an eager call, of
-            a compiled call. Returns the smallest number of calls after which compiling has not cost
-            more time; None: never.
-    """
-    # where it comes out even, floats hold all numbers exactly
-    numbers = [
-        (10.0, 0.75, 0.5),
-        (2.0, 0.75, 0.3),
-        (3.0, 0.5, 0.125),
-        (20.0, 0.003, 0.0013),
-        (5.0, 0.25, 0.25),
-        (5.0, 0.25, 0.5),
-    ]
-    cases = [_payback_case(*each) for each in numbers]
-    return check_cases(attempt, cases, where='"What does each form save?"')
-
-
-def _payback_case(startup: float, eager: float, compiled: float) -> Case:
-    given = f"start-up {startup} s, eager {eager} s a call, compiled {compiled} s"
-    arguments, gain = (startup, eager, compiled), eager - compiled
-    if gain <= 0:  # no number is right, and none says what was thought
-        kind = "A slower compiled call" if gain < 0 else "A compiled call that takes as long"
-        return Case(given, arguments, None, hint=f"{kind} never pays: return None.")
-    exact = startup / gain
-    right = math.ceil(exact)
-    known: Known = [
-        (math.ceil(startup / eager), "Compiled calls take time, too: what does each one save?"),
-        (math.ceil(startup / compiled), "What counts is what a call saves: eager - compiled."),
-        (startup / eager, "Compiled calls take time, too: what does each one save?"),
-        (-right, "A call saves eager - compiled, not the other way round."),
-        (-exact, "A call saves eager - compiled, not the other way round."),
-        (exact, "Calls come whole: the smallest whole number that is enough."),
-        (math.floor(exact), "One call less than is needed: round up."),
-        (math.floor(exact) + 1, "One more than is needed when it comes out even."),
-        (round(exact), "Round up: after fewer calls, compiling has cost time still."),
-    ]
-    hint = "startup + calls * compiled <= calls * eager: solve for calls."
-    return Case(given, arguments, right, known, hint)

@@ -1,15 +1,19 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
 import math
-from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
-from solutions import quantize_and_compile as solutions
+from solutions import quantization as solutions
 
-from mpcourse.checks import check_fake, check_payback, check_qparams
-from mpcourse.quantization import choose_qparams, fake_quantize, round_straight_through
+from mpcourse.checks import check_fake, check_int8_linear, check_qparams, check_rows
+from mpcourse.quantization import (
+    choose_qparams,
+    fake_quantize,
+    int8_matmul,
+    quantize_tensor,
+    round_straight_through,
+)
 
 
 def said(verdict) -> str:
@@ -21,14 +25,16 @@ def said(verdict) -> str:
 def test_stubs_are_not_attempted():
     assert check_qparams(lambda low, high: ...).state == "not attempted"
     assert check_fake(lambda values, scale, largest: ...).state == "not attempted"
-    assert check_payback(lambda startup, eager, compiled: ...).state == "not attempted"
+    assert check_rows(lambda weight: ...).state == "not attempted"
+    assert check_int8_linear(lambda *arguments: ...).state == "not attempted"
     assert check_fake(...).state == "not attempted"
 
 
 def test_solutions_are_correct():
     assert check_qparams(solutions.my_qparams).state == "correct"
     assert check_fake(solutions.my_fake).state == "correct"
-    assert check_payback(solutions.my_payback).state == "correct"
+    assert check_rows(solutions.my_rows).state == "correct"
+    assert check_int8_linear(solutions.my_int8_linear).state == "correct"
 
 
 # Other right answers
@@ -74,22 +80,18 @@ def fake_of_the_course(values, scale, largest):
     return fake_quantize(values, torch.tensor(scale), torch.tensor(0), bits=bits, symmetric=True)
 
 
-def payback_by_counting(startup, eager, compiled):
-    saved = Fraction(str(eager)) - Fraction(str(compiled))
-    if saved <= 0:
-        return None
-    calls = 0
-    while calls * saved < Fraction(str(startup)):
-        calls += 1
-    return calls
+def rows_of_the_course(weight):
+    quantized = quantize_tensor(weight, axis=0)
+    return [quantized.integers, quantized.scale]
 
 
-def payback_by_numpy(startup, eager, compiled):
-    return None if compiled >= eager else np.ceil(startup / (eager - compiled))
+def linear_by_meaning(q_x, s_x, z_x, q_w, s_w, bias):
+    return (s_x * (q_x.double() - z_x)) @ (s_w[:, None] * q_w.double()).t() + bias
 
 
-def payback_by_ceil(startup, eager, compiled):
-    return None if compiled >= eager else math.ceil(startup / (eager - compiled))
+def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
+    sums = int8_matmul(q_x, q_w.t().contiguous())
+    return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
 
 
 def fake_of_the_page(values, scale, largest):
@@ -102,9 +104,9 @@ def test_other_right_answers_are_correct():
     by_hand = (ByHand.apply, fake_by_where, fake_clamped_first)
     for attempt in (*by_hand, fake_of_torch, fake_of_the_course, fake_of_the_page):
         assert check_fake(attempt).state == "correct"
-    assert check_payback(payback_by_counting).state == "correct"
-    assert check_payback(payback_by_ceil).state == "correct"
-    assert check_payback(payback_by_numpy).state == "correct"
+    assert check_rows(rows_of_the_course).state == "correct"
+    for attempt in (linear_by_meaning, linear_by_the_kernel):
+        assert check_int8_linear(attempt).state == "correct"
 
 
 # Wrong answers
@@ -156,6 +158,15 @@ def cut(low, high):
     return scale, int(-128 - min(low, 0.0) / scale)
 
 
+def rounded_down(low, high):
+    scale, _ = solutions.my_qparams(low, high)
+    return scale, math.floor(-128 - min(low, 0.0) / scale)
+
+
+def equal_ends_first(low, high):
+    return (1, -128) if low == high else solutions.my_qparams(low, high)
+
+
 def no_empty_range(low, high):
     low, high = wide(low, high)
     scale = (high - low) / 255
@@ -173,6 +184,8 @@ def no_empty_range(low, high):
         (zero_not_exact, "only then does one integer mean 0.0"),
         (not_widened, "no integer means 0.0: widen"),
         (cut, "int() cuts towards 0"),
+        (rounded_down, "That rounds down"),
+        (equal_ends_first, "0 has to be in the range: widen it first"),
         (lambda low, high: (max(-low, high) / 127, 0), "one side is wasted"),
         (lambda low, high: (max(-low, high) / 128, 0), "one side is wasted"),
         (lambda low, high: (high / 127, 0), "That clips"),
@@ -242,45 +255,83 @@ def test_wrong_roundings_are_explained(attempt, words):
     assert words in said(check_fake(attempt))
 
 
-NO_FASTER = "A compiled call that takes as long never pays: return None."
-SLOWER = "A slower compiled call never pays: return None."
+def rounded_rows(weight, scales):
+    return (weight / scales[:, None]).round().to(torch.int8), scales
 
 
-def divided(startup, eager, compiled):
-    return startup / (eager - compiled) if eager > compiled else None
+def cut_off_rows(weight):
+    _, scales = solutions.my_rows(weight)
+    return (weight / scales[:, None]).to(torch.int8), scales
+
+
+def one_scale(weight):
+    scale = weight.abs().max() / 127
+    return (weight / scale).round().to(torch.int8), scale
 
 
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (lambda s, e, c: math.ceil(s / e), "what does each one save?"),
-        (lambda s, e, c: s / e, "what does each one save?"),
-        (lambda s, e, c: math.ceil(s / c), "eager - compiled"),
-        (lambda s, e, c: math.ceil(s / (c - e)), "not the other way round"),
-        (lambda s, e, c: divided(s, e, c), "Calls come whole"),
-        (lambda s, e, c: None if e <= c else math.floor(divided(s, e, c)), "round up"),
-        (lambda s, e, c: None if e <= c else int(divided(s, e, c)) + 1, "comes out even"),
-        (lambda s, e, c: None if e <= c else round(divided(s, e, c) - 0.01), "ound up"),
-        (lambda s, e, c: math.ceil(s / (e - c)), "ZeroDivisionError"),
-        (lambda s, e, c: math.ceil(divided(s, e, c) or math.ceil(s / (e - c or 1))), NO_FASTER),
-        (lambda s, e, c: solutions.my_payback(s, e, c) or math.inf, NO_FASTER),
-        (lambda s, e, c: solutions.my_payback(s, e, c) or 0, NO_FASTER),
-        (lambda s, e, c: None if e == c else math.ceil(s / (e - c)), SLOWER),
-        (lambda s, e, c: None if e == c else math.ceil(s / abs(e - c)), SLOWER),
-        (
-            lambda s, e, c: None if e == c else solutions.my_payback(s, e, c) or -1,
-            SLOWER,
-        ),
-        (lambda s, e, c: "never", "solve for calls"),
+        (one_scale, "one scale for the whole weight"),
+        (lambda w: (one_scale(w)[0], one_scale(w)[1].expand(len(w))), "All rows have the scale"),
+        (cut_off_rows, "round first"),
+        (lambda w: (solutions.my_rows(w)[0].float(), solutions.my_rows(w)[1]), "floats still"),
+        (lambda w: (w / solutions.my_rows(w)[1][:, None], solutions.my_rows(w)[1]), "round, then"),
+        (lambda w: solutions.my_rows(w)[::-1], "in this order"),
+        (lambda w: (solutions.my_rows(w)[0], solutions.my_rows(w)[1][:, None]), "(out, 1)"),
+        (lambda w: (solutions.my_rows(w)[0], w.abs().amax(1)), "the size of a step"),
+        (lambda w: rounded_rows(w, w.amax(1) / 127), "without its sign"),
+        (lambda w: rounded_rows(w, w.abs().amax(1) / 127), "A row of zeros"),
+        (lambda w: (w / w.abs().amax(0) * 127, w.abs().amax(0) / 127), "amax(1)"),
+        (lambda w: None, "without return"),
         (3, "takes a function"),
     ],
 )
-def test_wrong_paybacks_are_explained(attempt, words):
-    assert words in said(check_payback(attempt))
+def test_wrong_scales_of_rows_are_explained(attempt, words):
+    assert words in said(check_rows(attempt))
 
 
-@pytest.mark.parametrize("startup", [10.0, 0.25, 3.0])
-def test_the_solution_has_paid_back_at_its_call_and_not_before(startup):
-    calls = solutions.my_payback(startup, 0.75, 0.5)
-    assert startup + calls * 0.5 <= calls * 0.75
-    assert startup + (calls - 1) * 0.5 > (calls - 1) * 0.75
+def linear(product=None, weights=None, factor=None):
+    """A layer with parts replaced: the product, what is subtracted, the scales."""
+
+    def attempt(q_x, s_x, z_x, q_w, s_w, bias):
+        sums = (product or (lambda x, w: x.int() @ w.int().t()))(q_x, q_w)
+        taken = (weights or (lambda x, z, w: z * w.sum(1, dtype=torch.int32)))(q_x, z_x, q_w)
+        return (sums - taken) * (factor or (lambda x, w: x * w))(s_x, s_w) + bias
+
+    return attempt
+
+
+def minus_in_int8(q_x, s_x, z_x, q_w, s_w, bias):
+    return ((q_x - z_x).int() @ q_w.int().t()) * s_x * s_w + bias
+
+
+def bias_scaled(q_x, s_x, z_x, q_w, s_w, bias):
+    return (q_x.int() @ q_w.int().t() - z_x * q_w.sum(1) + bias) * s_x * s_w
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (linear(product=lambda x, w: x @ w.t()), "wrapped round in int8"),
+        (minus_in_int8, "wrapped round in int8"),
+        (linear(weights=lambda x, z, w: 0), "The zero point is missing"),
+        (linear(weights=lambda x, z, w: -z * w.sum(1)), "The sign of the correction"),
+        (linear(weights=lambda x, z, w: z), "z_x is subtracted once"),
+        (linear(weights=lambda x, z, w: z * x.sum(1, keepdim=True)), "not that of the inputs"),
+        (linear(weights=lambda x, z, w: w.sum(1)), "multiplied by z_x"),
+        (linear(weights=lambda x, z, w: z * w.sum(1).to(torch.int8)), "sums of the weights have"),
+        (linear(factor=lambda x, w: x), "s_w, are missing"),
+        (linear(factor=lambda x, w: w), "s_x, is missing"),
+        (linear(factor=lambda x, w: x * w[:, None]), "no [:, None]"),
+        (linear(factor=lambda x, w: 1), "multiply by both scales"),
+        (lambda *given: solutions.my_int8_linear(*given) - given[-1], "The bias is missing"),
+        (bias_scaled, "The bias is in floats already"),
+        (lambda *given: solutions.my_int8_linear(*given).t(), "(out, rows)"),
+        (lambda *given: None, "without return"),
+        (lambda *given: "y", "sums in 32 bits"),
+        (3, "takes a function"),
+    ],
+)
+def test_wrong_int8_layers_are_explained(attempt, words):
+    assert words in said(check_int8_linear(attempt))
