@@ -1,4 +1,7 @@
-"""Bytes of a training step: accounted for, rehearsed, counted, and saved by recomputing."""
+"""Bytes of a training step: accounted for, rehearsed, counted, and saved by recomputing.
+
+Page `does_it_fit`.
+"""
 
 from mpcourse.memory.account import (
     Account,
@@ -10,25 +13,10 @@ from mpcourse.memory.account import (
     rehearse_step,
 )
 from mpcourse.memory.counting import ByteCounter, saved_for_backward
+from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
 from mpcourse.memory.recompute import (
     best_segments,
     recomputed,
     recomputed_bytes,
     recomputed_in_segments,
 )
-
-__all__ = [
-    "Account",
-    "ByteCounter",
-    "StepBytes",
-    "account",
-    "best_segments",
-    "count_step",
-    "nbytes",
-    "optimizer_bytes",
-    "recomputed",
-    "recomputed_bytes",
-    "recomputed_in_segments",
-    "rehearse_step",
-    "saved_for_backward",
-]

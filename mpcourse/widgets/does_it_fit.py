@@ -1,0 +1,66 @@
+"""The explorer of page `does_it_fit`: a model, ranks, what they share; the bytes of one rank."""
+
+import ipywidgets
+
+from mpcourse.figures.byte_bars import byte_bars
+from mpcourse.figures.svg import Picture
+from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
+from mpcourse.widgets.explorer import Explorer, slider
+
+OWN = "sizes from the sliders"
+
+
+def fit_explorer() -> Explorer:
+    """Choose a model or its sizes, batch, ranks, what is sharded, and whether to recompute."""
+    parameters = [100e6, 300e6, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 180e9]
+    controls = {
+        "name": ipywidgets.Dropdown(
+            options=[*MODELS, OWN], value="Llama 2 7B", description="model"
+        ),
+        "parameters": ipywidgets.SelectionSlider(
+            options=[(f"{number / 1e9:g} billion", number) for number in parameters],
+            value=7e9,
+            description="parameters",
+        ),
+        "layers": slider("layers", 32, 1, 128),
+        "width": slider("width", 4096, 256, 16384, step=256),
+        "batch": slider("samples on a rank", 1, 1, 64),
+        "ranks": slider("ranks", 4, 1, 64),
+        "stage": slider("stage of sharding", 0, 0, 3),
+        "recompute": ipywidgets.Checkbox(value=False, description="recompute"),
+    }
+
+    def draw(
+        name: str, parameters: float, layers: int, width: int, **settings: int | bool
+    ) -> Picture:
+        model = MODELS.get(name) or LanguageModel(parameters, layers, width, 4096)
+        return fit_view(name, model, **settings)
+
+    return Explorer(draw, controls, about="bytes of a rank, by what is sharded and recomputed")
+
+
+def fit_view(
+    name: str,
+    model: LanguageModel | None = None,
+    *,
+    batch: int = 1,
+    ranks: int = 4,
+    stage: int = 0,
+    recompute: bool = False,
+) -> Picture:
+    """What the explorer shows: one rank alone, and one of the ranks as chosen.
+
+    Args:
+        name: Of the model.
+        model: Its sizes; those that were published under the name when `None`.
+        batch: Samples on a rank.
+        ranks: How many.
+        stage: Of ZeRO, 0 to 3.
+        recompute: Whether blocks are recomputed.
+    """
+    model = model or MODELS[name]
+    chosen = bytes_per_rank(model, batch=batch, ranks=ranks, stage=stage, recompute=recompute)
+    bars = {"one rank": bytes_per_rank(model, batch=batch), f"one of {ranks} ranks": chosen}
+    how = f"stage {stage}, {'' if recompute else 'not '}recomputed"
+    count = f"{model.parameters / 1e9:.3g} billion parameters"
+    return byte_bars(bars, label="simulated", caption=f"{name}, {count}; below: {how}")
