@@ -12,6 +12,12 @@ from mpcourse.checks.distributed_data_parallel import (
     check_ring,
     check_shard,
 )
+from mpcourse.checks.does_it_fit import (
+    check_extra_bytes,
+    check_largest_batch,
+    check_saved_bytes,
+    check_slip,
+)
 from mpcourse.checks.int8_layers import check_int8_linear, check_rows
 from mpcourse.checks.parallel_apply import (
     check_crossing,

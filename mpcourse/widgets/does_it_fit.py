@@ -14,9 +14,7 @@ def fit_explorer() -> Explorer:
     """Choose a model or its sizes, batch, ranks, what is sharded, and whether to recompute."""
     parameters = [100e6, 300e6, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 180e9]
     controls = {
-        "name": ipywidgets.Dropdown(
-            options=[*MODELS, OWN], value="Llama 2 7B", description="model"
-        ),
+        "name": ipywidgets.Dropdown(options=[OWN, *MODELS], value=OWN, description="model"),
         "parameters": ipywidgets.SelectionSlider(
             options=[(f"{number / 1e9:g} billion", number) for number in parameters],
             value=7e9,
@@ -26,8 +24,10 @@ def fit_explorer() -> Explorer:
         "width": slider("width", 4096, 256, 16384, step=256),
         "batch": slider("samples on a rank", 1, 1, 64),
         "ranks": slider("ranks", 4, 1, 64),
-        "stage": slider("stage of sharding", 0, 0, 3),
-        "recompute": ipywidgets.Checkbox(value=False, description="recompute"),
+        "stage": slider("stage of sharding", 1, 0, 3),
+        "recompute": ipywidgets.Dropdown(
+            options=[("no", False), ("yes", True)], description="recompute"
+        ),
     }
 
     def draw(

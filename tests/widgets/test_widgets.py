@@ -30,10 +30,13 @@ from mpcourse.figures import (
 )
 from mpcourse.figures.svg import Picture, picture
 from mpcourse.front_door.pages import find_pages, read
+from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets import (
     Explorer,
     bits_explorer,
+    fit_explorer,
+    fit_view,
     idle_explorer,
     mesh_explorer,
     picture_slider,
@@ -91,6 +94,12 @@ BITS = BitsStudy(
 
 WORK = {1.0: [2.0, 2.0, 2.0], 0.5: [1.0, 0.5, 1.0], 0.25: [0.5, 0.125, 0.5]}
 
+
+def fitting(name, parameters, layers, width, **settings):
+    own = LanguageModel(parameters, layers, width, 4096)
+    return fit_view(name, MODELS.get(name, own), **settings)
+
+
 # Each explorer as its function makes it, and the figure that it should show for given values.
 EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "scatter_explorer": (scatter_explorer, scattered),
@@ -109,6 +118,7 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
         lambda: pruning_explorer(WORK, 1),
         lambda keep, cut, microbatches: pruning_view(WORK, 1, keep, cut, microbatches),
     ),
+    "fit_explorer": (fit_explorer, fitting),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),
         lambda value: PICTURES[value],

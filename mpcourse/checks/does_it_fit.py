@@ -1,0 +1,195 @@
+"""Checks: saved bytes, the largest batch, a part that must not be recomputed, extra bytes."""
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mpcourse.checks.verdict import (
+    Case,
+    Verdict,
+    check_cases,
+    correct,
+    no_function,
+    not_attempted,
+    not_yet,
+    short,
+    try_out,
+)
+
+# 1. What autograd saves
+
+
+def check_saved_bytes(attempt: Callable[[nn.Module, Tensor], int]) -> Verdict:
+    """Check `my_saved_bytes(model, inputs)`: activations that one forward saves.
+
+    Args:
+        attempt: Takes a module and a tensor; returns bytes, each storage once, without the
+            parameters and the inputs.
+    """
+    torch.manual_seed(12)  # numbers do not matter here, only sizes do
+    twice = _Twice()
+    nets = [
+        ("Linear 4-8 and Tanh, 10 rows", _sequential(4, 8), (10, 4), 320, 320),
+        ("two layers 4-8-16, 10 rows", _sequential(4, 8, 16), (10, 4), 960, 1280),
+        ("a result that is saved three times", twice, (5, 6), 120, 360),
+    ]
+    cases = [
+        Case(
+            given,
+            (net, torch.randn(shape)),
+            expected,
+            known=_wrong_sums(net, shape, expected, every),
+            hint="Add up the bytes of each storage that is saved, once.",
+        )
+        for given, net, shape, expected, every in nets
+    ]
+    return check_cases(attempt, cases, where='"What does autograd keep?"')
+
+
+class _Twice(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = inputs.requires_grad_().exp()  # saves its result; the product saves it twice
+        return hidden * hidden
+
+
+def _sequential(*widths: int) -> nn.Sequential:
+    return nn.Sequential(
+        *[layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.Tanh())]
+    )
+
+
+def _wrong_sums(
+    net: nn.Module, shape: tuple[int, ...], expected: int, every: int
+) -> list[tuple[int, str]]:
+    inputs = 4 * torch.Size(shape).numel()
+    weights = [p.nbytes for p in net.parameters() if p.dim() == 2]
+    weights = sum(weights[1:])  # the first is not saved: nobody asks for the inputs' gradient
+    wrong = {
+        every: "This counts a storage as often as it is saved: two layers can save the same.",
+        expected // 4: "These are numbers, not bytes: a float32 has four bytes.",
+        expected + inputs: "The inputs count here too: they are held anyway.",
+        expected + weights: "The parameters count here too: they are held anyway.",
+    }
+    return [(value, words) for value, words in wrong.items() if value != expected]
+
+
+# 2. The largest batch
+
+
+def check_largest_batch(attempt: Callable[[int, int, int, int], int]) -> Verdict:
+    """Check `my_largest_batch(resident, gradients, per_sample, limit)`.
+
+    Args:
+        attempt: Takes bytes held between steps, of the gradients, of a sample's activations, and
+            of the device; returns how many samples fit, 0 if none does.
+    """
+    cases = []
+    for numbers in [(10, 2, 3, 20), (10, 4, 1, 20), (10, 8, 1, 17), (30, 0, 2, 20), (6, 5, 4, 17)]:
+        resident, gradients, per_sample, limit = numbers
+        room = limit - resident
+        right = 0 if max(gradients, per_sample) > room else room // per_sample
+        wrong = {
+            (room - gradients) // per_sample: "Gradients come while activations go: the larger "
+            "of the two has to fit, not both.",
+            limit // per_sample: "What is held between two steps takes its room too.",
+            -(-room // per_sample): "This rounds up: the last sample does not fit.",
+            room // per_sample: "Not even an empty step fits here: no batch does.",
+        }
+        names = "resident, gradients, per_sample, limit"
+        known = [(value, words) for value, words in wrong.items() if value != right]
+        cases.append(Case(f"{names} = {numbers}", numbers, right, known=known))
+    return check_cases(attempt, cases, where='"What does a training step hold?"')
+
+
+# 3. A part that must not be recomputed
+
+
+def check_slip(attempt: Callable[[], nn.Module]) -> Verdict:
+    """Check `my_slip()`: a module that torch's `checkpoint` changes without a word.
+
+    Args:
+        attempt: Takes nothing; returns a module for inputs of shape (8, 4).
+    """
+    where = '"Which slips does a second forward make?"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    part, problem = try_out(attempt)
+    if part is ...:
+        return not_attempted()
+    if problem or not isinstance(part, nn.Module):
+        return not_yet([problem or f"expected a module, got {short(part)}"], where)
+    twin = copy.deepcopy(part)
+    plain, problem = try_out(_step, part, lambda module, rows: module(rows))
+    if problem:
+        return not_yet(["Without checkpoint, on inputs of shape (8, 4):", problem], where)
+    again, problem = try_out(_step, twin, lambda m, rows: checkpoint(m, rows, use_reentrant=False))
+    if problem:
+        return not_yet(["This one is noticed; find one that is silent:", problem], where)
+    if any(not torch.equal(a, b) for a, b in zip(plain, again, strict=True)):
+        return correct("With checkpoint, its gradients or its buffers differ, and nothing is said.")
+    hint = "What does a module change in itself while it runs forward?"
+    if any(isinstance(module, nn.Dropout) for module in part.modules()):
+        hint = "torch draws a dropout's numbers again as they were: it knows of this slip."
+    return not_yet(["Gradients and buffers are the same with checkpoint as without.", hint], where)
+
+
+def _step(part: nn.Module, forward: Callable[[nn.Module, Tensor], Tensor]) -> list[Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        rows = torch.randn(8, 4, requires_grad=True)
+        forward(part, rows).square().sum().backward()
+    gradients = [rows.grad, *(p.grad for p in part.parameters())]
+    found = [tensor for tensor in [*gradients, *part.buffers()] if tensor is not None]
+    return [tensor.detach().clone() for tensor in found]
+
+
+# 4. Extra bytes
+
+
+def check_extra_bytes(attempt: Callable[[Callable[[], Any]], int]) -> Verdict:
+    """Check `my_extra_bytes(step)`: the most that the tensors made by `step()` hold at once.
+
+    Args:
+        attempt: Takes a function; returns bytes.
+    """
+    trials = [
+        ("one tensor of 100 numbers", _one, 400, 0, 400),
+        ("a tensor of 100 numbers and a view of it", _view, 400, 0, 400),
+        ("ten tensors of 100 numbers, one after the other", _in_turn, 800, 0, 4000),
+        ("a tensor of 1000 numbers, freed, then one of 10", _early, 4000, 0, 4040),
+    ]
+    cases = []
+    for given, step, right, left, made in trials:
+        wrong = {
+            left: "That is what is left at the end: the peak came earlier.",
+            made: "That is all that was ever made: what is freed makes room.",
+        }
+        known = [(value, words) for value, words in wrong.items() if value != right]
+        hint = "Count what is made within the step, and remember the most."
+        cases.append(Case(given, (step,), right, known=known, hint=hint))
+    return check_cases(attempt, cases, where='"How do you count bytes?"')
+
+
+def _one() -> None:
+    torch.ones(100)
+
+
+def _view() -> None:
+    held = torch.ones(100)
+    held[:50].view(5, 10)
+
+
+def _in_turn() -> None:
+    for _ in range(10):
+        held = torch.ones(100)  # the last one goes when the next one is there
+    del held
+
+
+def _early() -> None:
+    torch.ones(1000)
+    torch.ones(10)

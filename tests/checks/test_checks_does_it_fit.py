@@ -1,0 +1,199 @@
+"""The checks accept right answers however they are written and explain wrong ones."""
+
+import pytest
+import torch
+from solutions import does_it_fit as solutions
+from torch import nn
+
+from mpcourse.checks import (
+    check_extra_bytes,
+    check_largest_batch,
+    check_saved_bytes,
+    check_slip,
+)
+from mpcourse.memory import ByteCounter, saved_for_backward
+
+CHECKS = (check_saved_bytes, check_largest_batch, check_slip, check_extra_bytes)
+
+
+def said(verdict) -> str:
+    assert verdict.state == "not yet", verdict
+    assert verdict.lines[-1].startswith("Read again: ")
+    return "\n".join(verdict.lines)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_stub_is_not_attempted_and_a_number_is_no_function(check):
+    assert check(lambda *arguments: ...).state == "not attempted"
+    assert check(...).state == "not attempted"
+    assert "takes a function" in said(check(5))
+    assert "ZeroDivisionError" in said(check(lambda *arguments: 1 / 0))
+
+
+def test_solutions_are_correct():
+    assert check_saved_bytes(solutions.my_saved_bytes).state == "correct"
+    assert check_largest_batch(solutions.my_largest_batch).state == "correct"
+    assert check_slip(solutions.my_slip).state == "correct"
+    assert check_extra_bytes(solutions.my_extra_bytes).state == "correct"
+
+
+# Saved bytes
+
+
+def sum_of_saved(model, inputs, *, size=lambda t: t.nbytes, left_out=lambda t: False):
+    total = 0
+
+    def pack(tensor):
+        nonlocal total
+        total += 0 if left_out(tensor) else size(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(inputs)
+    return total
+
+
+def counted(model, inputs, *left_out):
+    with saved_for_backward(*left_out) as saved:
+        model(inputs)
+    return saved.total
+
+
+def known(model, inputs):
+    return {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
+
+
+def every_time(model, inputs):
+    held = known(model, inputs)
+    return sum_of_saved(model, inputs, left_out=lambda t: t.untyped_storage().data_ptr() in held)
+
+
+def in_package(model, inputs):
+    return counted(model, inputs, list(model.parameters()), inputs)
+
+
+def test_the_package_counts_the_same():
+    assert check_saved_bytes(in_package).state == "correct"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (every_time, "as often as it is saved"),
+        (lambda m, x: in_package(m, x) // 4, "numbers, not bytes"),
+        (lambda m, x: counted(m, x, list(m.parameters())), "The inputs count here too"),
+        (lambda m, x: counted(m, x, x), "The parameters count here too"),
+        (lambda m, x: 0, "each storage that is saved, once"),
+    ],
+)
+def test_wrong_sums_are_explained(attempt, words):
+    assert words in said(check_saved_bytes(attempt))
+
+
+# The largest batch
+
+
+def by_trying(resident, gradients, per_sample, limit):
+    def fits(batch):
+        return resident + max(gradients, batch * per_sample) <= limit
+
+    return max([n for n in range(100) if fits(n)], default=0)
+
+
+def test_trying_all_batches_is_correct():
+    assert check_largest_batch(by_trying).state == "correct"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda r, g, s, limit: (limit - r - g) // s, "not both"),
+        (lambda r, g, s, limit: limit // s, "between two steps"),
+        (lambda r, g, s, limit: -(-(limit - r) // s), "rounds up"),
+        (lambda r, g, s, limit: (limit - r) // s, "no batch does"),
+    ],
+)
+def test_wrong_batches_are_explained(attempt, words):
+    assert words in said(check_largest_batch(attempt))
+
+
+# A slip
+
+
+class Counting(nn.Module):
+    """Grows with every forward, so its second one gives another gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, rows):
+        self.calls += 1
+        return (rows * self.calls).sin()
+
+
+def test_a_module_that_counts_its_calls_is_a_slip_too():
+    assert check_slip(Counting).state == "correct"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: nn.Linear(4, 4), "What does a module change in itself"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), "it knows of this slip"),
+        (lambda: nn.BatchNorm1d, "expected a module"),
+        (lambda: nn.Linear(5, 4), "Without checkpoint"),
+        (lambda: Refusing(), "find one that is silent"),
+    ],
+)
+def test_what_is_no_slip_is_explained(attempt, words):
+    assert words in said(check_slip(attempt))
+
+
+class Refusing(nn.Linear):
+    """Runs once."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.ran = False
+
+    def forward(self, rows):
+        if self.ran:
+            raise RuntimeError("a second forward")
+        self.ran = True
+        return super().forward(rows)
+
+
+# Extra bytes
+
+
+def at_the_end(step):
+    with ByteCounter() as counter:
+        step()
+    return counter.live
+
+
+def ever_made(step):
+    class Adding(ByteCounter):
+        total = 0
+
+        def _add(self, storage):
+            if storage._cdata not in self._known:
+                self.total += storage.nbytes()
+            super()._add(storage)
+
+    with Adding() as counter:
+        step()
+    return counter.total
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (at_the_end, "left at the end"),
+        (ever_made, "ever made"),
+        (lambda step: 123, "remember the most"),
+    ],
+)
+def test_wrong_peaks_are_explained(attempt, words):
+    assert words in said(check_extra_bytes(attempt))

@@ -1,0 +1,54 @@
+"""Solutions: saved bytes, the largest batch, a part that must not be recomputed, extra bytes."""
+
+import torch
+from torch import nn
+
+from mpcourse.memory import ByteCounter
+
+
+def my_saved_bytes(model, inputs):
+    """The hooks see every tensor that is saved; a dictionary keeps each storage once.
+
+    Storages are told apart by where they begin. Parameters and inputs are saved too, so their
+    storages are known from the start and left out of the sum.
+    """
+    held = {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(inputs)
+    del outputs
+    return sum(size for start, size in saved.items() if start not in held)
+
+
+def my_largest_batch(resident, gradients, per_sample, limit):
+    """Gradients come while activations go, so the larger of the two has to fit beside the rest.
+
+    The gradients are the same for every batch. Where they alone do not fit, no batch does.
+    """
+    room = limit - resident
+    return max(0, room // per_sample) if gradients <= room else 0
+
+
+def my_slip():
+    """A batch norm changes its running statistics whenever it runs forward in training.
+
+    With checkpoint it runs twice for one batch, so the statistics move twice. The gradients are
+    right, and only the evaluation, much later, is a little off.
+    """
+    return nn.BatchNorm1d(4)
+
+
+def my_extra_bytes(step):
+    """A counter that is entered with nothing held sees what the step makes, and when it goes.
+
+    Its peak is what the step needs beside everything that was there before.
+    """
+    with ByteCounter() as counter:
+        step()
+    return counter.peak
