@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-from mpcourse.memory import ByteCounter
-
 
 def my_saved_bytes(model, inputs):
     """The hooks see every tensor that is saved; a dictionary keeps each storage once.
@@ -47,8 +45,11 @@ def my_slip():
 def my_extra_bytes(step):
     """A counter that is entered with nothing held sees what the step makes, and when it goes.
 
-    Its peak is what the step needs beside everything that was there before.
+    Its peak is what the step needs beside everything that was there before. The page's
+    `CountBytes` does as well.
     """
+    from mpcourse.memory import ByteCounter
+
     with ByteCounter() as counter:
         step()
     return counter.peak
