@@ -47,7 +47,12 @@ from mpcourse.checks.schedules import (
     check_stuck,
 )
 from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal, check_remove
-from mpcourse.checks.split_a_model import check_parts, check_places, check_split
+from mpcourse.checks.split_a_model import (
+    check_parts,
+    check_places,
+    check_split,
+    check_training_step,
+)
 from mpcourse.checks.start_here import check_idle, check_speedup, check_time, check_worker
 from mpcourse.checks.torch_pipelining import (
     check_columns,

@@ -1,4 +1,4 @@
-"""Checks: a balanced split, the parts of one model, a placement under a limit."""
+"""Checks: a step over two devices, a balanced split, one model's parts, places under a limit."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.checks.attempted_cuts import largest_stage, split_trial
+from mpcourse.checks.attempted_placements import step_problem
 from mpcourse.checks.verdict import (
     Verdict,
     correct,
@@ -20,6 +21,23 @@ from mpcourse.checks.verdict import (
 )
 from mpcourse.splitting.placement import run_layers, try_placement
 from mpcourse.splitting.splits import layer_costs
+
+
+def check_training_step(attempt: Callable[..., Tensor]) -> Verdict:
+    """Check `my_training_step(front, back, inputs, labels, first, second)`.
+
+    Args:
+        attempt: Takes two modules, inputs and labels, all on the host, and a place for each
+            module; returns the loss after its backward.
+    """
+    where = '"Two pretended GPUs"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    lines = step_problem(attempt)
+    if lines is ...:
+        return not_attempted()
+    right = "Loss and gradients are right, and four copies are made."
+    return not_yet(lines, where) if lines else correct(right)
 
 
 def check_split(attempt: Callable[[nn.Sequential, int], list[nn.Sequential]]) -> Verdict:
@@ -35,6 +53,9 @@ def check_split(attempt: Callable[[nn.Sequential, int], list[nn.Sequential]]) ->
         ([2, 2, 2, 6, 1], 2),
         ([4, 3, 3], 2),
         ([9, 1, 1], 3),
+        ([3, 0, (1, 2), 0, 5], 2),
+        ([0, (1, 6), 0, (5, 1), (7, 1)], 2),
+        ([1, 6, 3, 3], 3),
         ([1, 1, 1, 10, 1, 1], 3),
         ([2, 3, 4, 5, 6], 1),
         ([3, 7, 2, 6, 5, 1, 4], 4),
@@ -83,9 +104,25 @@ def _parts_trial(attempt: Callable, seed: int) -> Any:
     if problem:
         hint = "In the model, what happens to an image before fc1?"
         return [given, problem, hint if "shapes cannot be multiplied" in problem else ""]
+    if not isinstance(outputs, Tensor):
+        return [given, f"expected a tensor out of the second module, got {short(outputs)}"]
     if outputs.shape == (50, 3) and torch.allclose(outputs, model(images)):
-        return None
+        fault = _untrained(model, outputs)
+        return [given, "the outputs are right", fault] if fault else None
     return [given, "the outputs differ from the model's", _why_other(model, images, outputs)]
+
+
+def _untrained(model: nn.Module, outputs: Tensor) -> str | None:
+    """Whether training the parts would leave a parameter of the model as it is."""
+    named = dict(model.named_parameters())
+    frozen = [name for name, parameter in named.items() if not parameter.requires_grad]
+    if frozen:
+        return f"{frozen[0]} is frozen: its requires_grad is False now."
+    if not outputs.requires_grad:
+        return "No gradient can flow back from the outputs."
+    found = torch.autograd.grad(outputs.sum(), list(named.values()), allow_unused=True)
+    lost = [name for name, gradient in zip(named, found, strict=True) if gradient is None]
+    return f"{lost[0]} gets no gradient: something is cut off by detach()." if lost else None
 
 
 def _wrong_parameters(model: nn.Module, parts: Sequence[nn.Module]) -> str | None:
@@ -156,8 +193,10 @@ def _places_trial(attempt: Callable, widths: list[int], rows: int, limit: int) -
     given = f"Given the net {way}, {rows} rows of float32 and a limit of {limit} bytes:"
     if problem:
         return [given, problem, f"A tensor of exactly {limit} bytes may cross."]
+    places = places.tolist() if hasattr(places, "tolist") else places  # a tensor, an array
     if not isinstance(places, list | tuple) or len(places) != len(net):
         return [given, f"expected {len(net)} places, one per layer; got {short(places)}"]
+    places = [place.item() if hasattr(place, "item") else place for place in places]
     if any(place not in (0, 1) for place in places):
         return [given, f"a place is 0 or 1; got {short(places)}"]
     fault = _wrong_places(net, list(map(int, places)), inputs, limit)

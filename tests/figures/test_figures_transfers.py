@@ -39,15 +39,29 @@ def test_devices_without_transfers_are_drawn_and_without_parameters_say_so():
 def test_arrows_stand_in_order_and_point_to_where_the_tensor_went():
     root = parse(IN, GO, BACK)
     assert words(root)[-3:] == ["forward, 160 bytes", "forward, 800 bytes", "backward, 800 bytes"]
-    shafts = [p for p in root.iter(f"{NAMESPACE}path") if p.attrib.get("stroke-width") == "2"]
-    ends = [[float(x) for x in p.attrib["d"][1:].replace("H", " ").split()] for p in shafts]
-    assert [y for _, y, _ in ends] == sorted(y for _, y, _ in ends)
-    assert [start < end for start, _, end in ends] == [True, True, False]
-    assert ends[1][0] == ends[2][2]
+    shafts = [p for p in root.iter(f"{NAMESPACE}path") if "stroke-width" in p.attrib]
     heads = [p.attrib["d"] for p in root.iter(f"{NAMESPACE}path") if p.attrib["d"].endswith("Z")]
+    starts = [float(p.attrib["d"][1:].split()[0]) for p in shafts]
+    tips, heights = zip(*[map(float, h[1 : h.index("L")].split()) for h in heads], strict=True)
+    assert list(heights) == sorted(heights)
+    assert [start < tip for start, tip in zip(starts, tips, strict=True)] == [True, True, False]
+    assert starts[1] == tips[2]
     backs = [float(head.split("L")[1].split()[0]) for head in heads]
-    assert all(min(a, b) < x < max(a, b) for x, (a, _, b) in zip(backs, ends, strict=True))
+    for back, start, tip in zip(backs, starts, tips, strict=True):
+        assert min(start, tip) < back < max(start, tip)
     assert ["stroke-dasharray" in p.attrib for p in shafts] == [False, False, True]
+
+
+def widths(root: ElementTree.Element) -> list[float]:
+    found = [p.attrib.get("stroke-width") for p in root.iter(f"{NAMESPACE}path")]
+    return [float(width) for width in found if width]
+
+
+def test_an_arrow_is_as_wide_as_its_transfer_has_bytes():
+    assert widths(parse(GO, IN)) == [14, pytest.approx(14 / 5)]
+    assert widths(parse(GO, IN, most=1600)) == [7, pytest.approx(14 / 10)]
+    assert widths(parse(GO, IN, most=80_000)) == [1, 1]  # still to be seen
+    assert widths(parse(GO, most=80)) == [14]
 
 
 def test_the_picture_says_it_all_in_words():
