@@ -207,9 +207,9 @@ PROMISED = {
     "pipeline": "Pipeline",
     "splitting": "ToyModel ModelParallelResNet50 PipelineParallelResNet50 split_sequential",
     "training": "load_mnist train_epoch evaluate",
-    "pruning": """Link Movement Report SparseLinear apply_masks channel_links channel_norms
-        count_nonzeros global_masks gradient latencies layer_masks load_pruned magnitude
-        make_permanent masks_of multiply_adds n_m_masks prunable_layers random_scores
+    "pruning": """Movement Report SparseLinear apply_masks channel_links channel_norms
+        count_nonzeros global_masks gradient latencies layer_masks magnitude make_permanent
+        masks_of multiply_adds n_m_masks prunable_layers random_scores
         remove_channels report report_table snip sparsity_of to_sparse update_masks weight_of
         zero_channels""",
     "transformer": "Decoder",

@@ -16,7 +16,6 @@ from the name of a layer to a tensor:
 | `masked`     | masks on a model, changed, and removed for good                        |
 | `links`      | which layer reads the channels that another one writes                 |
 | `structured` | channels set to zero, or really removed                                |
-| `loading`    | a saved pruned model comes back                                        |
 | `formats`    | bytes on disk: dense, compressed, sparse; and back into a model        |
 | `report`     | non-zeros, parameters, bytes, multiply-adds                            |
 | `latency`    | the time of a forward: zeros in dense kernels, CSR, smaller layers     |
@@ -28,7 +27,6 @@ from mpcourse.pruning.criteria import (
     channel_norms,
     gradient,
     magnitude,
-    normalised,
     random_scores,
     snip,
 )
@@ -36,7 +34,6 @@ from mpcourse.pruning.formats import bytes_in_formats, in_format, load_format
 from mpcourse.pruning.latency import SparseLinear, latencies, to_sparse
 from mpcourse.pruning.layers import count_nonzeros, prunable_layers, weight_of
 from mpcourse.pruning.links import Link, channel_links
-from mpcourse.pruning.loading import load_pruned
 from mpcourse.pruning.masked import apply_masks, make_permanent, masks_of, update_masks
 from mpcourse.pruning.masks import global_masks, layer_masks, n_m_masks, sparsity_of
 from mpcourse.pruning.report import Report, multiply_adds, report, report_table

@@ -62,6 +62,9 @@ def gradient(model: nn.Module, layers: Names = None) -> Scores:
 def snip(model: nn.Module, layers: Names = None) -> Scores:
     """|w dL/dw|: to first order, how much the loss changes when the weight becomes zero.
 
+    The paper takes it of an untrained net, from one batch, and trains what is left. The score does
+    not know: of a trained net it is the older first-order criterion.
+
     Args:
         model: As for `magnitude`, after `loss.backward()`.
         layers: As for `magnitude`.
@@ -79,6 +82,9 @@ def snip(model: nn.Module, layers: Names = None) -> Scores:
 
 class Movement:
     """The sum of -w dL/dw over the steps: positive where training moves a weight away from zero.
+
+    Here it looks on while a net is trained from scratch. The paper fine-tunes a net that has been
+    trained on other data, and learns the scores under the masks that they make.
 
     Use it as a hook of the optimizer, before each step:
     `optimizer.register_step_pre_hook(movement)`; then take `movement.scores`.
@@ -124,13 +130,3 @@ def channel_norms(model: nn.Module, p: float = 2, layers: Names = None) -> Score
         name: torch.linalg.vector_norm(w, p, dim=tuple(range(1, w.dim())), keepdim=True)
         for name, w in weights.items()
     }
-
-
-def normalised(scores: Scores) -> Scores:
-    """Divide each layer's scores by their mean, so that a global threshold treats layers alike.
-
-    Args:
-        scores: As a criterion gives them; a layer whose mean is 0 stays as it is.
-    """
-    means = {name: score.abs().mean() for name, score in scores.items()}
-    return {name: score / means[name] if means[name] else score for name, score in scores.items()}

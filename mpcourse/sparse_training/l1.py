@@ -67,8 +67,9 @@ def proximal_step(model: nn.Module, threshold: float, layers: Names = None) -> N
 class ProximalL1:
     """`proximal_step` as a hook: `optimizer.register_step_post_hook(ProximalL1(model, 1e-4))`.
 
-    With plain SGD this is ISTA, which converges to the minimum of loss + strength * |w|; with
-    momentum or Adam it still gives zeros, of a slightly different problem.
+    With a convex loss, full gradients and a rate that is small enough this is ISTA, which converges
+    to the minimum of loss + strength * |w|. A net trained on mini-batches has none of the three: it
+    gets zeros, and no promise which ones. With momentum or Adam the problem is another one, too.
 
     Args:
         model: Any module with Linear or convolution layers, without masks.

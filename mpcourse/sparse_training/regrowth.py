@@ -22,7 +22,7 @@ from mpcourse.sparse_training.kept import KeepMasks
 def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> Tensor:
     """Drop the `count` smallest weights that there are, grow `count` where `growth` is largest.
 
-    What is dropped may grow again, if nothing else has a larger score.
+    What is dropped may grow again, if nothing else has a larger score: as a new weight, from zero.
 
     Args:
         mask: True where there is a weight.
@@ -36,17 +36,32 @@ def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> T
     Raises:
         ValueError: count out of range, or NaN in weight or growth.
     """
+    return _grown(_dropped(mask, weight, count), growth, count)
+
+
+def _dropped(mask: Tensor, weight: Tensor, count: int) -> Tensor:
+    """The mask without the `count` smallest weights."""
     if not 0 <= count <= int(mask.sum()):
         raise ValueError(f"count is 0 to {int(mask.sum())}, the weights there are; got {count}")
-    for name, values in [("weight", weight), ("growth", growth)]:
-        if values.isnan().any():
-            raise ValueError(f"{name} has NaN")
-    new = mask.clone().flatten()
+    _refuse_nan("weight", weight)
+    left = mask.clone().flatten()
     sizes = weight.detach().abs().masked_fill(~mask, torch.inf).flatten()
-    new[sizes.argsort(stable=True)[:count]] = False
-    wanted = growth.flatten().masked_fill(new, -torch.inf)  # what stays cannot grow
-    new[wanted.argsort(descending=True, stable=True)[:count]] = True
-    return new.view(mask.shape)
+    left[sizes.argsort(stable=True)[:count]] = False
+    return left.view(mask.shape)
+
+
+def _grown(mask: Tensor, growth: Tensor, count: int) -> Tensor:
+    """The mask with `count` weights more."""
+    _refuse_nan("growth", growth)
+    more = mask.clone().flatten()
+    wanted = growth.flatten().masked_fill(more, -torch.inf)  # what is there cannot grow
+    more[wanted.argsort(descending=True, stable=True)[:count]] = True
+    return more.view(mask.shape)
+
+
+def _refuse_nan(name: str, values: Tensor) -> None:
+    if values.isnan().any():
+        raise ValueError(f"{name} has NaN")
 
 
 def cosine_share(step: int, *, end: int, start: float = 0.3) -> float:
@@ -68,6 +83,9 @@ class Regrowth(KeepMasks):
 
     `optimizer.register_step_post_hook(Regrowth(model, masks, every=20, end=400))`. The gradients
     are those of the step just made; the model has no masks, so that pruned weights have one too.
+    Every weight that grows starts at zero and with nothing remembered, also one that is dropped and
+    grows again at once. (The rows of regrowth in `data/sparse_training.csv` are older: there, such
+    a weight kept its value and its momentum. To record them again takes minutes.)
 
     Args:
         model: A model without masks; its pruned weights become zero at once.
@@ -107,13 +125,14 @@ class Regrowth(KeepMasks):
         super().__call__(optimizer)
         self.step += 1
         if self.step % self.every == 0 and self.step < self.end:
-            self._exchange()
-            super().__call__(optimizer)  # what was dropped is zero at once, what grew starts there
+            self._exchange(optimizer)
 
-    def _exchange(self) -> None:
+    def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
         wanted = self.growth(self.model)
         share = cosine_share(self.step, end=self.end, start=self.start)
+        counts = {name: int(share * int(mask.sum())) for name, mask in self.masks.items()}
         for name, layer in prunable_layers(self.model, self.masks).items():
-            mask = self.masks[name]
-            count = int(share * int(mask.sum()))
-            self.masks[name] = drop_and_grow(mask, layer.weight, wanted[name], count)
+            self.masks[name] = _dropped(self.masks[name], layer.weight, counts[name])
+        super().__call__(optimizer)  # zero before anything grows: what comes back is new as well
+        for name, mask in self.masks.items():
+            self.masks[name] = _grown(mask, wanted[name], counts[name])

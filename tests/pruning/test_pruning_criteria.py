@@ -13,7 +13,6 @@ from mpcourse.pruning import (
     gradient,
     layer_masks,
     magnitude,
-    normalised,
     prunable_layers,
     random_scores,
     snip,
@@ -101,12 +100,6 @@ def test_channel_norms_of_convolutions_agree_with_torch_s_choice():
     pruned = prune.ln_structured(model.conv2, "weight", amount=0.4, n=2, dim=0)
     assert masks["conv2"].shape == (64, 1, 1, 1)
     assert torch.equal(masks["conv2"].expand_as(pruned.weight), pruned.weight_mask.bool())
-
-
-def test_normalised_scores_have_mean_one_and_zero_stays_zero():
-    scores = {"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([100.0, 300.0]), "c": torch.zeros(2)}
-    expected = {"a": [0.5, 1.5], "b": [0.5, 1.5], "c": [0, 0]}
-    assert {name: score.tolist() for name, score in normalised(scores).items()} == expected
 
 
 def test_only_weights_of_linear_and_convolution_layers_are_scored():

@@ -1,7 +1,6 @@
 """Masks on a model: torch's own, copied, saved, loaded, removed; bad ones change nothing."""
 
 import copy
-import io
 
 import pytest
 import torch
@@ -17,11 +16,9 @@ from mpcourse.pruning import (
     count_nonzeros,
     global_masks,
     layer_masks,
-    load_pruned,
     magnitude,
     make_permanent,
     masks_of,
-    remove_channels,
     update_masks,
 )
 from mpcourse.splitting.splits import split_sequential
@@ -160,92 +157,6 @@ def test_a_masked_model_runs_replicated_and_in_a_pipeline():
     pipeline = Pipeline(split_sequential(model, 2), devices, num_microbatches=2)
     pipeline.step(images, targets, nn.CrossEntropyLoss())
     torch.testing.assert_close([p.grad for p in parameters], list(expected))
-
-
-# Saving and loading
-
-
-def through_a_file(model: nn.Module) -> dict[str, torch.Tensor]:
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def slim(model: nn.Module) -> nn.Module:
-    masks = layer_masks(channel_norms(model, layers=["conv1", "conv2", "fc1"]), 0.5)
-    return remove_channels(model, masks)
-
-
-@pytest.mark.parametrize(
-    ("make", "fresh"),
-    [
-        (pruned, lenet_300_100),
-        (lambda: pruned(model=conv_net(batch_norm=True)), lambda: conv_net(batch_norm=True)),
-        (lambda: slim(conv_net(batch_norm=True)), lambda: conv_net(batch_norm=True)),
-        (lambda: pruned(model=slim(conv_net())), conv_net),
-        (lambda: pruned(model=nn.Linear(784, 5)), lambda: nn.Linear(784, 5)),
-        (lenet_300_100, lenet_300_100),
-    ],
-    ids=["masked", "masked, norms", "slim", "slim and masked", "one layer", "not pruned"],
-)
-def test_a_saved_model_comes_back(make, fresh):
-    model = make().eval()
-    images = IMAGES.flatten(1) if isinstance(model, nn.Linear) else IMAGES
-    loaded = fresh().eval()
-    load_pruned(loaded, through_a_file(model))
-    assert torch.equal(loaded(images), model(images))
-    assert torch.equal(copy.deepcopy(loaded)(images), model(images))
-    assert repr(loaded) == repr(model)
-    assert masks_of(loaded).keys() == masks_of(model).keys()
-    loaded.train()(images).sum().backward()
-    assert all(parameter.grad is not None for parameter in loaded.parameters())
-
-
-def test_a_loaded_weight_is_up_to_date_before_the_first_forward():
-    model, loaded = pruned(), lenet_300_100()
-    load_pruned(loaded, through_a_file(model))
-    assert torch.equal(loaded.fc1.weight, model.fc1.weight)
-
-
-def without(state: dict, key: str) -> dict:
-    return {name: value for name, value in state.items() if name != key}
-
-
-@pytest.mark.parametrize(
-    ("state", "problem"),
-    [
-        (lambda: conv_net().state_dict(), "the state is another model's: missing .*fc3"),
-        (lambda: without(pruned().state_dict(), "fc2.bias"), r"missing \['fc2.bias'\], unknown no"),
-        (
-            lambda: {**lenet_300_100().state_dict(), "fc1.bias": torch.zeros(301)},
-            r"fc1.bias of shape \(301,\) does not fit into \(300,\)",
-        ),
-        (
-            lambda: {**pruned().state_dict(), "fc1.weight_mask": torch.ones(3)},
-            "the state has a mask for 'fc1' but no weight of its shape",
-        ),
-        (
-            lambda: {**lenet_300_100().state_dict(), "fc1.weight_mask": torch.ones(300, 784)},
-            "the state has a mask for 'fc1' but no weight of its shape",
-        ),
-        (
-            lambda: {**pruned().state_dict(), "fc1.weight_mask": torch.zeros(300, 784)},
-            "the mask of fc1 prunes all of its 235,200 weights",
-        ),
-    ],
-)
-def test_a_state_that_does_not_fit_changes_nothing(state, problem):
-    model = lenet_300_100()
-    before = state_of(model)
-    with pytest.raises(ValueError, match=problem):
-        load_pruned(model, state())
-    torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
-
-
-def test_loading_into_a_masked_model_is_refused():
-    with pytest.raises(ValueError, match="fc1 has a mask: call make_permanent"):
-        load_pruned(pruned(), pruned().state_dict())
 
 
 # Bad masks: each is refused before the first layer has changed

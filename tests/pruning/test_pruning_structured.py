@@ -6,8 +6,6 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
-from torchvision.models import resnet18, resnet50
 
 from mpcourse.pruning import (
     Link,
@@ -20,8 +18,7 @@ from mpcourse.pruning import (
     remove_channels,
     zero_channels,
 )
-from mpcourse.pruning.links import find_links
-from mpcourse.splitting.resnet import ModelParallelResNet50
+from mpcourse.splitting import ToyModel
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 IMAGES = torch.randn(6, 1, 28, 28)
@@ -115,95 +112,6 @@ def test_the_given_model_never_changes_and_the_slim_one_trains():
     assert slim.conv2.weight.grad.shape == (32, 16, 3, 3)
 
 
-@pytest.fixture(scope="module")
-def resnet() -> nn.Module:
-    torch.manual_seed(0)
-    return with_statistics(resnet50(num_classes=10)).eval()
-
-
-def test_the_inner_channels_of_every_bottleneck_can_go(resnet):
-    expected = {}
-    for stage, blocks in zip((1, 2, 3, 4), (3, 4, 6, 3), strict=True):
-        for block in (f"layer{stage}.{index}" for index in range(blocks)):
-            for number in (1, 2):
-                name, reader = f"{block}.conv{number}", f"{block}.conv{number + 1}"
-                expected[name] = Link(name, (f"{block}.bn{number}",), reader, 1)
-    assert channel_links(resnet) == expected
-    reasons = {name: found for name, found in find_links(resnet).items() if name not in expected}
-    assert (
-        reasons["layer1.0.conv3"]
-        == reasons["layer4.0.downsample.0"]
-        == ("its output goes into a sum")
-    )
-    assert reasons["conv1"] == "its output is used in 2 places"
-    assert reasons["fc"] == "its channels are the model's outputs"
-
-
-def test_removing_channels_of_resnet50_is_zeroing_them(resnet):
-    images = torch.randn(2, 3, 32, 32)
-    masks = half(resnet, 0.4)
-    zeroed, slim = zero_channels(resnet, masks), remove_channels(resnet, masks)
-    with torch.no_grad():
-        output = zeroed(images)
-        scale = output.abs().max()
-        torch.testing.assert_close(slim(images) / scale, output / scale, rtol=0, atol=1e-5)
-        assert not torch.allclose(output, resnet(images), atol=1e-2 * scale.item())
-    assert slim.layer4[2].conv2.weight.shape == (307, 307, 3, 3)
-    before, after = (sum(p.numel() for p in m.parameters()) for m in (resnet, slim))
-    assert after < 0.65 * before
-
-
-def test_the_same_in_training_with_the_statistics_of_the_batch(resnet):
-    model = copy.deepcopy(resnet).double().train()
-    images = torch.randn(4, 3, 32, 32).double()
-    masks = half(model)
-    zeroed, slim = zero_channels(model, masks), remove_channels(model, masks)
-    with torch.no_grad():
-        output = zeroed(images)
-        torch.testing.assert_close(slim(images), output, rtol=1e-5, atol=1e-5)
-
-
-def test_resnet18_and_stages_of_a_split_resnet_work_too():
-    model = resnet18(num_classes=4).eval()
-    assert list(channel_links(model)) == [
-        f"layer{i}.{j}.conv1" for i in (1, 2, 3, 4) for j in (0, 1)
-    ]
-    front = ModelParallelResNet50(num_classes=4).stages()[0].eval()
-    masks = half(front)
-    images = torch.randn(2, 3, 32, 32)
-    assert len(masks) == 14
-    with torch.no_grad():
-        output = zero_channels(front, masks)(images)
-        torch.testing.assert_close(remove_channels(front, masks)(images), output, atol=1e-5, rtol=0)
-
-
-class Functional(nn.Module):
-    """The same kind of net, written with functions instead of modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.more = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3)
-        self.first, self.last = nn.Linear(54, 7), nn.Linear(7, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        images = functional.max_pool2d(functional.relu(self.conv(images)), 2)
-        images = functional.avg_pool2d(torch.relu(self.more(images)), 3)
-        features = functional.dropout(torch.flatten(images, 1), training=False)
-        return self.last(self.first(features).relu())
-
-
-def test_functions_are_followed_as_modules_are():
-    model = Functional()
-    assert {name: link.block for name, link in channel_links(model).items()} == {
-        "conv": 1,
-        "more": 9,
-        "first": 1,
-    }
-    masks = half(model)
-    output = zero_channels(model, masks)(IMAGES)
-    torch.testing.assert_close(remove_channels(model, masks)(IMAGES), output, rtol=0, atol=1e-5)
-
-
 def test_a_batch_norm_behind_flatten_has_a_feature_for_every_pixel():
     layers = [nn.Conv2d(1, 4, 3), nn.AvgPool2d(13), nn.Flatten(), nn.BatchNorm1d(16)]
     model = nn.Sequential(*layers, nn.Linear(16, 3)).train()
@@ -215,40 +123,18 @@ def test_a_batch_norm_behind_flatten_has_a_feature_for_every_pixel():
     assert slim[3].num_features == slim[4].in_features == 12
 
 
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.b(self.b(self.a(rows)))
+def tied() -> nn.Sequential:
+    model = nn.Sequential(OrderedDict({name: nn.Linear(4, 4) for name in "abc"}))
+    model.c.weight = model.a.weight
+    return model
 
 
-class Tied(nn.Sequential):
-    def __init__(self) -> None:
-        layers = {name: nn.Linear(4, 4) for name in "abc"}
-        layers["c"].weight = layers["a"].weight
-        super().__init__(OrderedDict(layers))
-
-
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.idle = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.b(self.a(rows) if rows.sum() > 0 else rows)
-
-
-class Idle(Branching):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.b(self.a(rows).view(-1, 4))
-
-
-LINEAR, CONV = nn.Linear(4, 4), nn.Conv2d(4, 4, 1)
+LINEAR, CONV, NORM = nn.Linear(4, 4), nn.Conv2d(4, 4, 1), nn.BatchNorm1d(4)
+ATTENTION = nn.MultiheadAttention(4, 1)  # its out_proj is a Linear layer
 CANNOT_GO = [
     (nn.Sequential(LINEAR, nn.Sigmoid(), nn.Linear(4, 4)), "0", r"goes into 1 \(Sigmoid\)"),
     (nn.Sequential(LINEAR, nn.LayerNorm(4), nn.Linear(4, 4)), "0", r"1 \(LayerNorm\)"),
+    (nn.Sequential(CONV, nn.Flatten(2), nn.Linear(4, 4)), "0", r"1 \(Flatten\)"),
     (nn.Sequential(CONV, nn.Conv2d(4, 4, 1, groups=2)), "0", "grouped convolution"),
     (nn.Sequential(CONV, nn.Linear(4, 4)), "0", "4 channels become 4 inputs in a way not known"),
     (nn.Sequential(LINEAR, nn.Flatten(), nn.Linear(8, 4)), "0", "4 channels become 8 inputs"),
@@ -257,13 +143,12 @@ CANNOT_GO = [
         "0",
         "1 has no weight and bias that could be set to zero",
     ),
-    (Twice(), "a", "b, on its way, is called 2 times in a forward"),
-    (Twice(), "b", "it is called 2 times in a forward"),
-    (Tied(), "a", "its weight is also c.weight"),
-    (Tied(), "b", "c, on its way, shares its weight"),
-    (Idle(), "idle", "the model's forward does not call it"),
-    (Idle(), "a", "its output goes into view"),
-    (nn.Linear(4, 4), "", "it is the whole model"),
+    (nn.Sequential(LINEAR, nn.BatchNorm1d(6), nn.Linear(4, 4)), "0", "1 has 6 features for 4"),
+    (nn.Sequential(nn.Linear(4, 4), LINEAR, LINEAR), "0", "the weight of 1 is also 2.weight"),
+    (nn.Sequential(nn.Linear(4, 4), NORM, LINEAR, NORM), "0", "the weight of 1 is also 3.weight"),
+    (tied(), "a", "the weight of a is also c.weight"),
+    (tied(), "b", "the weight of c is also a.weight"),
+    (nn.Sequential(ATTENTION, LINEAR), "0.out_proj", "inside a layer that is no Sequential"),
     (lenet_300_100(), "fc3", "its channels are the model's outputs; those of these can: fc1, fc2"),
     (lenet_300_100(), "relu1", "the model has no such layer with a weight"),
 ]
@@ -276,9 +161,19 @@ def test_channels_that_cannot_go_are_refused_with_the_reason(model, name, reason
         change(model, {name: torch.arange(4) > 0})
 
 
-def test_a_model_that_cannot_be_traced_is_refused():
-    with pytest.raises(ValueError, match=r"torch\.fx cannot trace Branching"):
-        remove_channels(Branching(), {"a": torch.arange(4) > 0})
+def test_who_reads_what_is_known_of_sequentials_only():
+    with pytest.raises(ValueError, match=r"removed from a Sequential.*; got ToyModel"):
+        remove_channels(ToyModel(), {"net1": torch.arange(4) > 0})
+
+
+def test_links_lead_through_sequentials_inside_one():
+    inner = nn.Sequential(OrderedDict(conv=nn.Conv2d(1, 4, 3), relu=nn.ReLU()))
+    head = nn.Sequential(nn.AvgPool2d(13), nn.Flatten(), nn.Linear(16, 3))
+    model = nn.Sequential(OrderedDict(block=inner, head=head))
+    assert channel_links(model) == {"block.conv": Link("block.conv", (), "head.2", 4)}
+    masks = half(model)
+    output = zero_channels(model, masks)(IMAGES)
+    torch.testing.assert_close(remove_channels(model, masks)(IMAGES), output, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("change", [remove_channels, zero_channels])

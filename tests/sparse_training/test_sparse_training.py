@@ -474,6 +474,22 @@ def test_one_exchange_is_that_of_drop_and_grow_and_starts_at_zero():
     assert not momentum[~stayed].any()
 
 
+def test_a_weight_that_is_dropped_and_grows_again_starts_at_zero():
+    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    weight = model[0].weight
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[0.1, 2.0, 3.0, 0.0]]))
+    optimizer = torch.optim.SGD([weight], lr=0.001, momentum=0.9)
+    masks = {"0": torch.tensor([[True, True, True, False]])}
+    regrowth = Regrowth(model, masks, every=1, end=1000, start=0.5)
+    weight.grad = torch.tensor([[8.0, 1.0, 1.0, 0.5]])  # the smallest weight is the most wanted
+    optimizer.step()
+    regrowth(optimizer)
+    assert regrowth.masks["0"].tolist() == [[True, True, True, False]]
+    momentum = optimizer.state[weight]["momentum_buffer"]
+    assert (weight != 0).tolist() == (momentum != 0).tolist() == [[False, True, True, False]]
+
+
 def test_masks_that_are_given_are_not_changed():
     model = small_net()
     start = layer_masks(random_scores(model), 0.5)
