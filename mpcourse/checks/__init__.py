@@ -26,7 +26,7 @@ from mpcourse.checks.parallel_apply import (
     check_parallel_apply,
 )
 from mpcourse.checks.pipeline import check_ceiling, check_pieces, check_split_size
-from mpcourse.checks.pruning import check_choice, check_global_masks, check_nonzeros
+from mpcourse.checks.pruning import check_global_masks, check_remove, check_snip
 from mpcourse.checks.quantization import check_fake, check_qparams
 from mpcourse.checks.resnet50_on_two_devices import (
     check_cut_by_time,
@@ -46,7 +46,7 @@ from mpcourse.checks.schedules import (
     check_split_backward,
     check_stuck,
 )
-from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal, check_remove
+from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal
 from mpcourse.checks.split_a_model import (
     check_parts,
     check_places,

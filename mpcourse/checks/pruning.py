@@ -1,25 +1,30 @@
-"""Checks: a global magnitude mask, non-zeros of a net, a criterion for a budget."""
+"""Checks: a mask by size, SNIP's scores, a unit that leaves."""
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpcourse.checks.verdict import Case, Verdict, check_cases
-from mpcourse.pruning import (
-    apply_masks,
-    layer_masks,
-    magnitude,
-    make_permanent,
-    prunable_layers,
-    weight_of,
+from mpcourse.checks.attempted_scores import known_scores, nets_to_score, wrong_scores
+from mpcourse.checks.verdict import (
+    Case,
+    Verdict,
+    check_cases,
+    correct,
+    no_function,
+    not_attempted,
+    not_yet,
+    same,
+    short,
+    try_out,
 )
+from mpcourse.pruning import layer_masks
 
 Masks = dict[str, Tensor]
-Row = dict[str, Any]
 Known = list[tuple[Any, str]]
+Pair = tuple[nn.Linear, nn.Linear]
 
 
 def check_global_masks(attempt: Callable[[Mapping[str, Tensor], float], Masks]) -> Verdict:
@@ -48,7 +53,7 @@ def check_global_masks(attempt: Callable[[Mapping[str, Tensor], float], Masks]) 
         _mask_case(conv, 0.75),
         _mask_case(net, 0.0),
     ]
-    return check_cases(attempt, cases, where='"One threshold, or one per layer?"')
+    return check_cases(attempt, cases, where='"Which weights are small?"')
 
 
 def _mask_case(parameters: Masks, sparsity: float) -> Case:
@@ -93,126 +98,107 @@ def _kept(scores: Mapping[str, Tensor], sparsity: float) -> Masks:
     return {name: score > together[going - 1] for name, score in scores.items()}
 
 
-def check_nonzeros(attempt: Callable[[nn.Module], int]) -> Verdict:
-    """Check `my_nonzeros(model)`: the non-zero weights of all Linear layers, masked or not.
+def check_snip(attempt: Callable[[nn.Module, Tensor, Tensor], Masks]) -> Verdict:
+    """Check `my_snip(model, images, labels)`: |w * gradient| for each weight.
 
     Args:
-        attempt: Takes a model, returns how many weights (no biases) of its Linear layers are not 0.
+        attempt: Takes a model, a batch and its labels; returns name of each weight -> scores of its
+            shape. A common factor does not matter: only the order counts.
     """
-    masked, permanent, half = _net(), _net(), _net()
-    apply_masks(masked, layer_masks(magnitude(masked), 0.75))
-    apply_masks(permanent, layer_masks(magnitude(permanent), 0.5))
-    make_permanent(permanent)
-    apply_masks(half, layer_masks(magnitude(half, ["0"]), 0.75))
-    inside = nn.Sequential(nn.Sequential(nn.Flatten(), _net()), nn.Linear(2, 3))
-    cases = [
-        _count_case("a net with masks", masked),
-        _count_case("a net whose zeros are permanent", permanent),
-        _count_case("a net without zeros", _net()),
-        _count_case("a net with a mask on its first layer only", half),
-        _count_case("a net inside another one", inside),
-    ]
-    return check_cases(attempt, cases, where='"What does torch keep?"')
+    where = '"Which criterion?"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    for given, model, images in nets_to_score():
+        labels = torch.arange(len(images)) % 3
+        before = copy.deepcopy(model.state_dict())
+        known = known_scores(model, images, labels)
+        result, problem = try_out(attempt, model, images, labels)
+        if result is ...:
+            return not_attempted()
+        lines = [problem] if problem else wrong_scores(result, known)
+        if not lines and not same(dict(model.state_dict()), dict(before)):
+            lines = ["the model's weights have changed: only look at them."]
+        if lines:
+            return not_yet([f"Given {given}:", *lines], where)
+    return correct("All three nets agree, also those that the page does not show.")
 
 
-def _net() -> nn.Module:
-    """8-4-2, its weights and biases not zero and all different."""
-    net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+def check_remove(attempt: Callable[[nn.Linear, nn.Linear, int], Pair]) -> Verdict:
+    """Check `my_remove(first, second, unit)`: `second(relu(first(x)))` stays, a unit leaves.
+
+    Args:
+        attempt: Takes two Linear layers with a ReLU between them and a unit of the first whose
+            incoming weights are zero (its bias need not be); returns two smaller layers.
+    """
+    where = '"Does a channel of zeros write zero?"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    for bias, unit in [(0.0, 1), (-0.75, 3), (0.5, 0), (2.0, 2)]:
+        layers = _layers(bias, unit)
+        handed = copy.deepcopy(layers)
+        result, problem = try_out(attempt, *handed, unit)
+        if result is ...:
+            return not_attempted()
+        given = f"Given Linear(3, 4), Linear(4, 2) and unit {unit}, whose bias is {bias:g}:"
+        if problem:
+            return not_yet([given, problem], where)
+        before, after = (
+            [p for each in pair for p in each.parameters()] for pair in (layers, handed)
+        )
+        lines = _wrong_pair(result, layers, bias, unit)
+        if not same(after, before):
+            lines = ["the layers that were handed in have changed: return new ones."]
+        if lines:
+            return not_yet([given, *lines], where)
+    return correct("The same outputs with a unit less, whatever its bias was.")
+
+
+def _layers(bias: float, unit: int) -> Pair:
+    """3-4-2 with weights that are all different, and a unit that reads nothing."""
+    first, second = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
     with torch.no_grad():
-        for index, parameter in enumerate(net.parameters()):
-            values = torch.arange(1.0, parameter.numel() + 1) + 0.01 * index
+        for index, parameter in enumerate([*first.parameters(), *second.parameters()]):
+            values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1)).double()
             parameter.copy_(values.view(parameter.shape))
-    return net
+        first.weight[unit] = 0
+        first.bias[unit] = bias
+    return first, second
 
 
-def _count_case(given: str, model: nn.Module) -> Case:
-    layers = list(prunable_layers(model).values())
-    right = sum(int(weight_of(layer).count_nonzero()) for layer in layers)
-    every = sum(weight_of(layer).numel() for layer in layers)
-    biases = sum(layer.bias.numel() for layer in layers)
-    stored = sum(int(value.count_nonzero()) for value in model.state_dict().values())
-    matrices = sum(int(v.count_nonzero()) for v in model.state_dict().values() if v.dim() > 1)
-    in_masks = sum(int(mask.sum()) for mask in model.buffers())
-    outside = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
-    known: Known = [
-        (right + biases, "Biases are counted there too: weights are asked for."),
-        (
-            sum(int(p.count_nonzero()) for p in model.parameters()),
-            "parameters() has weight_orig, which is whole, and the biases: take layer.weight.",
-        ),
-        (every, "Every weight counts there. Under a mask, weight_orig is whole: layer.weight."),
-        (stored, "state_dict() has weight_orig and weight_mask and biases: take layer.weight."),
-        (matrices, "state_dict() has weight_orig and weight_mask: take layer.weight."),
-        (every - right, "Those are the zeros."),
-        (in_masks, "Only masks are counted there; a layer may have none, and still have zeros."),
-        (
-            sum(int(weight_of(layer).count_nonzero()) for layer in outside),
-            "Layers may lie deeper: model.modules() goes through all of them.",
-        ),
-        (right / every, "That is a share; a number of weights is asked for."),
-    ]
-    return Case(given, (model,), right, known, "Add up layer.weight.count_nonzero().item().")
+def _wrong_pair(result: Any, layers: Pair, bias: float, unit: int) -> list[str]:
+    first, second = layers
+    pair = isinstance(result, tuple | list) and len(result) == 2
+    if not pair or not all(isinstance(each, nn.Linear) for each in result):
+        return [f"got {short(result)}", "Return the two new Linear layers."]
+    shapes = [tuple(each.weight.shape) for each in result]
+    if shapes != [(3, 3), (2, 3)]:
+        lines = ["expected weights of shapes (3, 3) and (2, 3)", f"got {shapes[0]} and {shapes[1]}"]
+        if shapes[1] == (2, 4):
+            return [*lines, "The second layer still reads the unit: it loses a column."]
+        if shapes[0] == (4, 2):
+            return [*lines, "Rows of a weight are outputs, columns are inputs."]
+        return [*lines, "The first layer loses a row, the second a column."]
+    for name, layer, outputs in zip(("first", "second"), result, (3, 2), strict=True):
+        if layer.bias is not None and len(layer.bias) != outputs:
+            lines = [f"the {name} layer has {outputs} outputs and {len(layer.bias)} biases"]
+            return [*lines, "Cut the bias as well."]
+    rows = torch.linspace(-2, 2, 15, dtype=torch.float64).view(5, 3)
+    expected = second(first(rows).relu()).detach()
+    new_first, new_second = (copy.deepcopy(each).double() for each in result)  # float32 will do
+    found = new_second(new_first(rows).relu()).detach()
+    column = second.weight[:, unit].detach()
+    gap = expected - found
 
+    def is_gap(lost: Tensor) -> bool:
+        return torch.allclose(gap, lost.expand_as(gap), rtol=1e-4, atol=1e-5)
 
-def check_choice(
-    attempt: Callable[[Sequence[Row], float], tuple[str, float] | None],
-) -> Verdict:
-    """Check `my_choice(rows, least)`: the sparsest way that keeps enough accuracy on average.
-
-    Args:
-        attempt: Takes rows with "criterion", "sparsity", "seed", "pruned" and "tuned", and the
-            least mean accuracy after fine-tuning; returns (criterion, sparsity), or None.
-    """
-    numbers = {  # accuracies of two seeds, pruned and tuned
-        ("magnitude", 0.3): ([0.94, 0.94], [0.96, 0.96]),
-        ("snip", 0.3): ([0.96, 0.95], [0.95, 0.95]),
-        ("magnitude", 0.5): ([0.93, 0.93], [0.98, 0.97]),
-        ("snip", 0.5): ([0.92, 0.91], [0.95, 0.94]),
-        ("magnitude", 0.7): ([0.92, 0.92], [0.96, 0.95]),
-        ("snip", 0.7): ([0.90, 0.90], [0.94, 0.94]),
-        ("magnitude", 0.8): ([0.91, 0.91], [0.97, 0.93]),
-        ("snip", 0.8): ([0.85, 0.83], [0.93, 0.92]),
-        ("magnitude", 0.9): ([0.70, 0.72], [0.92, 0.90]),
-        ("snip", 0.9): ([0.74, 0.76], [0.95, 0.89]),
-        ("random", 0.9): ([0.10, 0.10], [0.20, 0.94]),
-        ("snip", 0.95): ([0.25, 0.25], [0.875, 0.875]),
-    }
-    cases = [
-        _choice_case(numbers, least) for least in (0.945, 0.915, 0.932, 0.905, 0.875, 0.5, 0.99)
-    ]
-    return check_cases(attempt, cases, where='"Which criterion?"')
-
-
-def _choice_case(
-    numbers: Mapping[tuple[str, float], tuple[list[float], list[float]]], least: float
-) -> Case:
-    rows = [
-        {"criterion": criterion, "sparsity": sparsity, "seed": seed, "pruned": p, "tuned": t}
-        for (criterion, sparsity), columns in numbers.items()
-        for seed, (p, t) in enumerate(zip(*columns, strict=True))
-    ]
-    pruned = {key: columns[0] for key, columns in numbers.items()}
-    tuned = {key: columns[1] for key, columns in numbers.items()}
-
-    def sparsest(value: Callable[[list[float]], float], of: Mapping, sign: int = 1) -> Any:
-        fine = [key for key in of if value(of[key]) >= least]
-        return max(fine, key=lambda key: (sign * key[1], value(of[key])), default=None)
-
-    right = sparsest(mean, tuned)
-    best = max(tuned, key=lambda key: mean(tuned[key]))
-    wanted = [] if right is None else [key for key in tuned if key[1] == right[1]]
-    known: Known = [
-        (sparsest(mean, pruned), "That is by accuracy before fine-tuning; asked is after it."),
-        (sparsest(max, tuned), "A lucky seed is enough there: take the mean over the seeds."),
-        (sparsest(min, tuned), "Every seed has to reach it there: take the mean over the seeds."),
-        (sparsest(mean, tuned, -1), "Another way leaves fewer weights and still is good enough."),
-        (best, "That is the most accurate; asked is the sparsest that is good enough."),
-        *((key, "At that sparsity another criterion is more accurate.") for key in wanted),
-    ]
-    known += [(right[::-1], "Return (criterion, sparsity), in this order.")] if right else []
-    known += [(None, "A way exists; None is for when there is none.")] if right else []
-    words = ", ".join(f"{name} {s:g}: {t}" for (name, s), t in tuned.items())
-    hint = "Keep the ways whose mean is at least `least`; of these the sparsest, then the best."
-    if right is None:
-        hint = "No way is good enough: return None."
-    return Case(f"at least {least}, after fine-tuning {words}", (rows, least), right, known, hint)
+    if is_gap(0 * column):
+        return []
+    lines = [f"expected outputs that begin with {short(expected[0])}", f"got {short(found[0])}"]
+    if is_gap(max(bias, 0.0) * column):
+        return [*lines, "The unit wrote relu(bias), a constant, and that is missing."]
+    if is_gap((max(bias, 0.0) - bias) * column):
+        return [*lines, "The constant goes through the ReLU first: a negative bias writes 0."]
+    if is_gap(max(bias, 0.0) * (column - 1)):
+        return [*lines, "The constant reaches each output through the unit's column of the weight."]
+    return [*lines, f"All but unit {unit} keep their weights and biases, in order."]

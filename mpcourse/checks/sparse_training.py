@@ -1,6 +1,5 @@
-"""Checks: the cubic schedule, a proximal step, kept zeros, a unit that leaves."""
+"""Checks: the cubic schedule, kept zeros, a proximal step, one regrowth step."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from mpcourse.checks.verdict import (
     not_attempted,
     not_yet,
     same,
-    short,
     try_out,
 )
 
@@ -133,78 +131,3 @@ def check_keep(attempt: Callable[[torch.optim.Optimizer, Tensor, Tensor], None])
         if lines:
             return not_yet([f"After a step of {name}:", *lines], where)
     return correct("The zeros stay, the memory is clean, and nothing else has changed.")
-
-
-def check_remove(attempt: Callable[[nn.Linear, nn.Linear, int], Pair]) -> Verdict:
-    """Check `my_remove(first, second, unit)`: `second(relu(first(x)))` stays, a unit leaves.
-
-    Args:
-        attempt: Takes two Linear layers with a ReLU between them and a unit of the first whose
-            incoming weights are zero (its bias need not be); returns two smaller layers.
-    """
-    where = '"Does a channel of zeros write zero?"'
-    if not callable(attempt):
-        return no_function(attempt, where)
-    for bias, unit in [(0.0, 1), (-0.75, 3), (0.5, 0), (2.0, 2)]:
-        layers = _layers(bias, unit)
-        handed = copy.deepcopy(layers)
-        result, problem = try_out(attempt, *handed, unit)
-        if result is ...:
-            return not_attempted()
-        given = f"Given Linear(3, 4), Linear(4, 2) and unit {unit}, whose bias is {bias:g}:"
-        if problem:
-            return not_yet([given, problem], where)
-        before, after = (
-            [p for each in pair for p in each.parameters()] for pair in (layers, handed)
-        )
-        lines = _wrong_pair(result, layers, bias, unit)
-        if not same(after, before):
-            lines = ["the layers that were handed in have changed: return new ones."]
-        if lines:
-            return not_yet([given, *lines], where)
-    return correct("The same outputs with a unit less, whatever its bias was.")
-
-
-def _layers(bias: float, unit: int) -> Pair:
-    """3-4-2 with weights that are all different, and a unit that reads nothing."""
-    first, second = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
-    with torch.no_grad():
-        for index, parameter in enumerate([*first.parameters(), *second.parameters()]):
-            values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1)).double()
-            parameter.copy_(values.view(parameter.shape))
-        first.weight[unit] = 0
-        first.bias[unit] = bias
-    return first, second
-
-
-def _wrong_pair(result: Any, layers: Pair, bias: float, unit: int) -> list[str]:
-    first, second = layers
-    pair = isinstance(result, tuple | list) and len(result) == 2
-    if not pair or not all(isinstance(each, nn.Module) for each in result):
-        return [f"got {short(result)}", "Return the two new layers."]
-    shapes = [tuple(each.weight.shape) for each in result]
-    if shapes != [(3, 3), (2, 3)]:
-        lines = ["expected weights of shapes (3, 3) and (2, 3)", f"got {shapes[0]} and {shapes[1]}"]
-        if shapes[1] == (2, 4):
-            return [*lines, "The second layer still reads the unit: it loses a column."]
-        if shapes[0] == (4, 2):
-            return [*lines, "Rows of a weight are outputs, columns are inputs."]
-        return [*lines, "The first layer loses a row, the second a column."]
-    rows = torch.linspace(-2, 2, 15, dtype=torch.float64).view(5, 3)
-    expected = second(first(rows).relu()).detach()
-    try:
-        found = result[1](result[0](rows).relu()).detach()
-    except Exception as error:
-        return [f"the new layers raise {type(error).__name__}: {error}", "Cut the bias as well."]
-    if same(found, expected):
-        return []
-    lines = [f"expected outputs that begin with {short(expected[0])}", f"got {short(found[0])}"]
-    column = second.weight[:, unit].detach()
-    gap = expected - found
-    if same(gap, (max(bias, 0.0) * column).expand_as(gap)):
-        return [*lines, "The unit wrote relu(bias), a constant, and that is missing."]
-    if same(gap, ((max(bias, 0.0) - bias) * column).expand_as(gap)):
-        return [*lines, "The constant goes through the ReLU first: a negative bias writes 0."]
-    if same(gap, (max(bias, 0.0) * (column - 1)).expand_as(gap)):
-        return [*lines, "The constant reaches each output through the unit's column of the weight."]
-    return [*lines, f"All but unit {unit} keep their weights and biases, in order."]

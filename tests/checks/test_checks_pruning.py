@@ -1,15 +1,12 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
-from statistics import mean
-
 import pytest
 import torch
 from solutions import pruning as solutions
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from mpcourse.checks import check_choice, check_global_masks, check_nonzeros
-from mpcourse.pruning import count_nonzeros, layer_masks
+from mpcourse.checks import check_global_masks, check_remove, check_snip
+from mpcourse.pruning import layer_masks, snip
 
 
 def said(verdict) -> str:
@@ -18,16 +15,20 @@ def said(verdict) -> str:
     return "\n".join(verdict.lines)
 
 
-def test_stubs_are_not_attempted():
-    assert check_global_masks(lambda parameters, sparsity: ...).state == "not attempted"
-    assert check_nonzeros(lambda model: ...).state == "not attempted"
-    assert check_choice(lambda rows, least: ...).state == "not attempted"
+CHECKS = {
+    "my_global_masks": check_global_masks,
+    "my_snip": check_snip,
+    "my_remove": check_remove,
+}
 
 
-def test_solutions_are_correct():
-    assert check_global_masks(solutions.my_global_masks).state == "correct"
-    assert check_nonzeros(solutions.my_nonzeros).state == "correct"
-    assert check_choice(solutions.my_choice).state == "correct"
+@pytest.mark.parametrize("name", CHECKS)
+def test_stubs_are_not_attempted_and_solutions_are_correct(name):
+    assert CHECKS[name](lambda *_: ...).state == "not attempted"
+    assert CHECKS[name](...).state == "not attempted"
+    assert CHECKS[name](getattr(solutions, name)).state == "correct"
+    assert "takes a function" in said(CHECKS[name](5))
+    assert "TypeError" in said(CHECKS[name](lambda: None))
 
 
 # Other right answers
@@ -42,26 +43,59 @@ def masks_by_topk(parameters, sparsity):
     return {n: piece.view_as(w) for (n, w), piece in zip(weights.items(), pieces, strict=True)}
 
 
-def count_all(model):
-    return sum(left for left, _ in count_nonzeros(model).values())
+def snip_by_backward(model, images, labels):
+    model.zero_grad()
+    nn.functional.cross_entropy(model(images), labels).backward()
+    return snip(model)  # by the names of the layers
 
 
-def choice_by_sorting(rows, least):
-    ways = {(row["sparsity"], row["criterion"]) for row in rows}
-    found = []
-    for sparsity, criterion in ways:
-        of_way = [
-            r["tuned"] for r in rows if (r["sparsity"], r["criterion"]) == (sparsity, criterion)
-        ]
-        if mean(of_way) >= least:
-            found.append((sparsity, mean(of_way), criterion))
-    return (sorted(found)[-1][2], sorted(found)[-1][0]) if found else None
+def snip_normalised(model, images, labels):
+    scores = solutions.my_snip(model, images, labels)
+    total = sum(score.sum() for score in scores.values())  # as in the paper
+    return {name: score / total for name, score in scores.items()}
+
+
+def snip_of_the_sum(model, images, labels):
+    model.zero_grad()
+    nn.functional.cross_entropy(model(images), labels, reduction="sum").backward()
+    weights = {n: p for n, p in model.named_parameters() if p.dim() > 1}
+    return {name: (p * p.grad).abs() for name, p in weights.items()}  # with a graph
+
+
+def remove_by_cat(first, second, unit):
+    with torch.no_grad():
+        smaller = nn.Linear(first.in_features, first.out_features - 1, dtype=torch.float64)
+        reader = nn.Linear(first.out_features - 1, second.out_features, dtype=torch.float64)
+        for old, new in ((first.weight, smaller.weight), (first.bias, smaller.bias)):
+            new.copy_(torch.cat([old[:unit], old[unit + 1 :]]))
+        columns = second.weight
+        reader.weight.copy_(torch.cat([columns[:, :unit], columns[:, unit + 1 :]], dim=1))
+        constant = torch.zeros_like(first.bias)
+        constant[unit] = first.bias[unit].clamp(min=0)
+        reader.bias.copy_(second(constant))
+    return [smaller, reader]
+
+
+def remove_in_float32(first, second, unit):
+    smaller, reader = (
+        nn.Linear(each.in_features, each.out_features)
+        for each in solutions.my_remove(first, second, unit)
+    )
+    right = solutions.my_remove(first, second, unit)
+    smaller.load_state_dict(right[0].state_dict())
+    reader.load_state_dict(right[1].state_dict())
+    return smaller, reader
+
+
+@pytest.mark.parametrize("attempt", [snip_by_backward, snip_normalised, snip_of_the_sum])
+def test_other_right_scores_are_correct(attempt):
+    assert check_snip(attempt).state == "correct"
 
 
 def test_other_right_answers_are_correct():
     assert check_global_masks(masks_by_topk).state == "correct"
-    assert check_nonzeros(count_all).state == "correct"
-    assert check_choice(choice_by_sorting).state == "correct"
+    assert check_remove(remove_by_cat).state == "correct"
+    assert check_remove(remove_in_float32).state == "correct"
 
 
 # Wrong answers
@@ -126,90 +160,136 @@ def test_wrong_masks_are_explained(attempt, words):
     assert words in said(check_global_masks(attempt))
 
 
-def linears(model):
-    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+def scored(change):
+    """The solution, each score changed."""
+    return lambda *given: {n: change(s) for n, s in solutions.my_snip(*given).items()}
 
 
-def by_masks(model):
-    return sum(int(m.sum()) for m in model.buffers()) or solutions.my_nonzeros(model)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (lambda m: sum(p.count_nonzero().item() for p in m.parameters()), "and the biases"),
-        (
-            lambda m: sum(p.count_nonzero().item() for p in m.parameters() if p.dim() > 1),
-            "weight_orig is whole",
-        ),
-        (
-            lambda m: sum(v.count_nonzero().item() for v in m.state_dict().values()),
-            "weight_mask and biases",
-        ),
-        (
-            lambda m: sum(v.count_nonzero().item() for v in m.state_dict().values() if v.dim() > 1),
-            "state_dict() has",
-        ),
-        (lambda m: sum(layer.weight.numel() for layer in linears(m)), "Every weight counts"),
-        (
-            lambda m: sum((layer.weight == 0).sum().item() for layer in linears(m)),
-            "Those are the zeros",
-        ),
-        (lambda m: sum(int(b.sum()) for b in m.buffers()), "Only masks are counted"),
-        (by_masks, "Only masks are counted"),
-        (
-            lambda m: sum(
-                c.weight.count_nonzero().item() for c in m.children() if isinstance(c, nn.Linear)
-            ),
-            "Layers may lie deeper",
-        ),
-        (
-            lambda m: solutions.my_nonzeros(m) / sum(layer.weight.numel() for layer in linears(m)),
-            "That is a share",
-        ),
-        (lambda m: m[0].weight.count_nonzero().item(), "Add up"),
-    ],
-)
-def test_wrong_counts_are_explained(attempt, words):
-    assert words in said(check_nonzeros(attempt))
-
-
-def choose(value, column="tuned", key=None, pick=max):
-    def attempt(rows, least):
-        seeds = {}
-        for row in rows:
-            seeds.setdefault((row["criterion"], row["sparsity"]), []).append(row[column])
-        fine = [way for way, values in seeds.items() if value(values) >= least]
-        order = key or (lambda way, values: (way[1], value(values)))
-        return pick(fine, key=lambda way: order(way, seeds[way]), default=None)
+def by_gradient(combine):
+    def attempt(model, images, labels):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        return {n: combine(p, p.grad) for n, p in model.named_parameters() if p.dim() > 1}
 
     return attempt
 
 
+def with_old_gradients(model, images, labels):
+    nn.functional.cross_entropy(model(images), labels).backward()
+    return snip(model)
+
+
+def of_the_outputs(model, images, labels):
+    model.zero_grad()
+    model(images).sum().backward()
+    return snip(model)
+
+
+def biases_too(model, images, labels):
+    found = solutions.my_snip(model, images, labels)
+    return found | {n: p.abs() for n, p in model.named_parameters() if n.endswith("bias")}
+
+
+def one_for_each_layer(model, images, labels):
+    return {n: s.mean() for n, s in solutions.my_snip(model, images, labels).items()}
+
+
+def a_layer_less(model, images, labels):
+    scores = solutions.my_snip(model, images, labels)
+    return {"0.weight": scores["0.weight"]}
+
+
+@torch.no_grad()
+def zeroing(model, images, labels):
+    with torch.enable_grad():
+        scores = solutions.my_snip(model, images, labels)
+    next(model.parameters()).zero_()
+    return scores
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (choose(mean, "pruned"), "before fine-tuning"),
-        (choose(max), "A lucky seed"),
-        (choose(min), "Every seed has to reach it"),
-        (choose(mean, key=lambda way, values: (-way[1], mean(values))), "fewer weights"),
-        (choose(mean, key=lambda way, values: mean(values)), "most accurate"),
-        (choose(mean, key=lambda way, values: (way[1], -mean(values))), "another criterion"),
-        (lambda rows, least: solutions.my_choice(rows, least) or ("random", 0.9), "return None"),
-        (lambda rows, least: (solutions.my_choice(rows, least) or (0, 0))[::-1], "in this order"),
-        (lambda rows, least: None, "A way exists"),
-        (lambda rows, least: solutions.my_choice(rows, least)[0], "of these the sparsest"),
+        (by_gradient(lambda w, g: g.abs()), "gradient alone"),
+        (by_gradient(lambda w, g: w.abs()), "weight alone"),
+        (by_gradient(lambda w, g: w * g), "Some are negative"),
+        (by_gradient(lambda w, g: -w * g), "Some are negative"),
+        (scored(torch.square), "squares"),
+        (scored(lambda s: s / s.sum()), "divided by its own sum"),
+        (scored(lambda s: s * torch.nan), "take the size"),
+        (scored(lambda s: s * 0), "take the size"),
+        (with_old_gradients, "gradients of another batch"),
+        (of_the_outputs, "cross_entropy"),
+        (biases_too, "Biases stay"),
+        (one_for_each_layer, "a score of its own"),
+        (a_layer_less, "expected scores of 0.weight, 2.weight"),
+        (zeroing, "weights have changed"),
+        (lambda m, i, t: None, "Return a dictionary"),
+        (lambda m, i, t: {}, "got none"),
+        (lambda m, i, t: {"0.weight": 3, "2.weight": "x"}, "a score of its own"),
+        (lambda m, i, t: m.weight, "AttributeError"),
     ],
 )
-def test_wrong_choices_are_explained(attempt, words):
-    assert words in said(check_choice(attempt))
+def test_wrong_scores_are_explained(attempt, words):
+    assert words in said(check_snip(attempt))
 
 
-def test_a_check_leaves_its_cases_as_they_were():
-    def spoil(model):
-        vector = parameters_to_vector(model.parameters())
-        vector_to_parameters(torch.zeros_like(vector), model.parameters())
-        return 0
+def removing(bias_of_reader=None, row=False, column=False):
+    """The solution with one part done in another way."""
 
-    said(check_nonzeros(spoil))
-    assert check_nonzeros(solutions.my_nonzeros).state == "correct"
+    def attempt(first, second, unit):
+        smaller, reader = solutions.my_remove(first, second, unit)
+        with torch.no_grad():
+            if bias_of_reader is not None:
+                reader.bias.copy_(bias_of_reader(first, second, unit))
+        return (first if row else smaller), (second if column else reader)
+
+    return attempt
+
+
+def in_place(first, second, unit):
+    result = solutions.my_remove(first, second, unit)
+    first.bias.data.zero_()
+    return result
+
+
+def without_the_bias(first, second, unit):
+    smaller, reader = solutions.my_remove(first, second, unit)
+    smaller.bias = first.bias
+    return smaller, reader
+
+
+def columns_of_the_first(first, second, unit):
+    smaller = nn.Linear(2, 4, dtype=torch.float64)
+    return smaller, solutions.my_remove(first, second, unit)[1]
+
+
+def without_any_bias(first, second, unit):
+    smaller, reader = solutions.my_remove(first, second, unit)
+    smaller.bias = None
+    return smaller, reader
+
+
+def last_unit(first, second, unit):
+    return solutions.my_remove(first, second, 3)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (removing(lambda f, s, u: s.bias), "a constant, and that is missing"),
+        (removing(lambda f, s, u: s.bias + s.weight[:, u] * f.bias[u]), "through the ReLU first"),
+        (removing(lambda f, s, u: s.bias + f.bias[u].clamp(min=0)), "through the unit's column"),
+        (removing(column=True), "it loses a column"),
+        (removing(row=True), "The first layer loses a row"),
+        (columns_of_the_first, "Rows of a weight are outputs"),
+        (without_the_bias, "Cut the bias as well"),
+        (in_place, "have changed"),
+        (last_unit, "keep their weights and biases"),
+        (lambda f, s, u: (nn.ReLU(), s), "two new Linear layers"),
+        (without_any_bias, "keep their weights and biases"),
+        (lambda f, s, u: f, "Return the two new Linear layers"),
+    ],
+)
+def test_wrong_removals_are_explained(attempt, words):
+    assert words in said(check_remove(attempt))

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from solutions import sparse_training as solutions
-from torch import nn
 
-from mpcourse.checks import check_cubic, check_keep, check_proximal, check_remove
+from mpcourse.checks import check_cubic, check_keep, check_proximal
 from mpcourse.sparse_training import cubic_sparsity
 
 
@@ -19,7 +18,6 @@ CHECKS = {
     "my_cubic": check_cubic,
     "my_proximal": check_proximal,
     "my_keep": check_keep,
-    "my_remove": check_remove,
 }
 
 
@@ -54,27 +52,12 @@ def keep_by_index(optimizer, weight, mask):
             value[~mask] = 0
 
 
-def remove_by_cat(first, second, unit):
-    with torch.no_grad():
-        smaller = nn.Linear(first.in_features, first.out_features - 1, dtype=torch.float64)
-        reader = nn.Linear(first.out_features - 1, second.out_features, dtype=torch.float64)
-        for old, new in ((first.weight, smaller.weight), (first.bias, smaller.bias)):
-            new.copy_(torch.cat([old[:unit], old[unit + 1 :]]))
-        columns = second.weight
-        reader.weight.copy_(torch.cat([columns[:, :unit], columns[:, unit + 1 :]], dim=1))
-        constant = torch.zeros_like(first.bias)
-        constant[unit] = first.bias[unit].clamp(min=0)
-        reader.bias.copy_(second(constant))
-    return [smaller, reader]
-
-
 def test_other_right_answers_are_correct():
     assert check_cubic(cubic_by_parts).state == "correct"
     theirs = lambda t, begin, end, s, f: cubic_sparsity(t, final=f, begin=begin, end=end, initial=s)  # noqa: E731
     assert check_cubic(theirs).state == "correct"
     assert check_proximal(proximal_by_cases).state == "correct"
     assert check_keep(keep_by_index).state == "correct"
-    assert check_remove(remove_by_cat).state == "correct"
 
 
 def power(exponent):
@@ -206,56 +189,3 @@ def zero_steps(optimizer, weight, mask):
 )
 def test_wrong_ways_to_keep_zeros_are_explained(attempt, words):
     assert words in said(check_keep(attempt))
-
-
-def removing(bias_of_reader=None, row=False, column=False):
-    """The solution with one part done in another way."""
-
-    def attempt(first, second, unit):
-        smaller, reader = solutions.my_remove(first, second, unit)
-        with torch.no_grad():
-            if bias_of_reader is not None:
-                reader.bias.copy_(bias_of_reader(first, second, unit))
-        return (first if row else smaller), (second if column else reader)
-
-    return attempt
-
-
-def in_place(first, second, unit):
-    result = solutions.my_remove(first, second, unit)
-    first.bias.data.zero_()
-    return result
-
-
-def without_the_bias(first, second, unit):
-    smaller, reader = solutions.my_remove(first, second, unit)
-    smaller.bias = first.bias
-    return smaller, reader
-
-
-def columns_of_the_first(first, second, unit):
-    smaller = nn.Linear(2, 4, dtype=torch.float64)
-    return smaller, solutions.my_remove(first, second, unit)[1]
-
-
-def last_unit(first, second, unit):
-    return solutions.my_remove(first, second, 3)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (removing(lambda f, s, u: s.bias), "a constant, and that is missing"),
-        (removing(lambda f, s, u: s.bias + s.weight[:, u] * f.bias[u]), "through the ReLU first"),
-        (removing(lambda f, s, u: s.bias + f.bias[u].clamp(min=0)), "through the unit's column"),
-        (removing(column=True), "it loses a column"),
-        (removing(row=True), "The first layer loses a row"),
-        (columns_of_the_first, "Rows of a weight are outputs"),
-        (without_the_bias, "Cut the bias as well"),
-        (in_place, "have changed"),
-        (last_unit, "keep their weights and biases"),
-        (lambda f, s, u: f, "Return the two new layers"),
-    ],
-)
-def test_wrong_removals_are_explained(attempt, words):
-    assert words in said(check_remove(attempt))

@@ -1,4 +1,4 @@
-"""Solutions: a global magnitude mask, non-zeros of a net, a criterion for a budget."""
+"""Solutions: a global magnitude mask, SNIP's scores, a unit that leaves."""
 
 import torch
 from torch import nn
@@ -17,25 +17,32 @@ def my_global_masks(parameters, sparsity):
     return {name: size > threshold for name, size in sizes.items()}
 
 
-def my_nonzeros(model):
-    """Ask each Linear layer for `weight`: under a mask that is the product, else the parameter.
+def my_snip(model, images, labels):
+    """Ask for the gradients of the weights alone, and take the size of weight times gradient.
 
-    `parameters()` would give `weight_orig`, which is whole. `modules()` also finds layers that lie
-    inside others.
+    `torch.autograd.grad` gives the gradients without touching `.grad`, where those of an earlier
+    batch may lie: a backward would be added to them. The sign does not matter, because a loss that
+    falls when a weight goes is a change as well.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    return sum(layer.weight.count_nonzero().item() for layer in layers)
+    weights = {name: p for name, p in model.named_parameters() if name.endswith("weight")}
+    loss = nn.functional.cross_entropy(model(images), labels)
+    gradients = torch.autograd.grad(loss, list(weights.values()))
+    pairs = zip(weights.items(), gradients, strict=True)
+    return {name: (weight * gradient).abs().detach() for (name, weight), gradient in pairs}
 
 
-def my_choice(rows, least):
-    """Collect the seeds of each way, keep those whose mean is enough, take the sparsest.
+def my_remove(first, second, unit):
+    """Take the unit's row out of the first layer and its column out of the second.
 
-    One good seed is luck, so the mean decides. Of two ways with the same sparsity, the more
-    accurate one costs nothing more.
+    With no weights coming in, the unit writes `relu(bias)` for every input: a constant. Added to
+    the second layer's bias by way of the column that goes, it is not lost, and the outputs stay.
     """
-    seeds = {}
-    for row in rows:
-        seeds.setdefault((row["criterion"], row["sparsity"]), []).append(row["tuned"])
-    means = {way: sum(values) / len(values) for way, values in seeds.items()}
-    fine = [way for way, value in means.items() if value >= least]
-    return max(fine, key=lambda way: (way[1], means[way]), default=None)
+    kept = [index for index in range(first.out_features) if index != unit]
+    smaller = nn.Linear(first.in_features, len(kept)).to(first.weight)
+    reader = nn.Linear(len(kept), second.out_features).to(second.weight)
+    with torch.no_grad():
+        smaller.weight.copy_(first.weight[kept])
+        smaller.bias.copy_(first.bias[kept])
+        reader.weight.copy_(second.weight[:, kept])
+        reader.bias.copy_(second.bias + second.weight[:, unit] * first.bias[unit].relu())
+    return smaller, reader

@@ -1,7 +1,6 @@
-"""Solutions: the cubic schedule, a proximal step, kept zeros, a unit that leaves."""
+"""Solutions: the cubic schedule, a proximal step, kept zeros, one regrowth step."""
 
 import torch
-from torch import nn
 
 
 def my_cubic(step, begin, end, initial, final):
@@ -36,20 +35,3 @@ def my_keep(optimizer, weight, mask):
         for value in optimizer.state.get(weight, {}).values():
             if isinstance(value, torch.Tensor) and value.shape == mask.shape:
                 value.mul_(mask)
-
-
-def my_remove(first, second, unit):
-    """Take the unit's row out of the first layer and its column out of the second.
-
-    With no weights coming in, the unit writes `relu(bias)` for every input: a constant. Added to
-    the second layer's bias by way of the column that goes, it is not lost, and the outputs stay.
-    """
-    kept = [index for index in range(first.out_features) if index != unit]
-    smaller = nn.Linear(first.in_features, len(kept)).to(first.weight)
-    reader = nn.Linear(len(kept), second.out_features).to(second.weight)
-    with torch.no_grad():
-        smaller.weight.copy_(first.weight[kept])
-        smaller.bias.copy_(first.bias[kept])
-        reader.weight.copy_(second.weight[:, kept])
-        reader.bias.copy_(second.bias + second.weight[:, unit] * first.bias[unit].relu())
-    return smaller, reader
