@@ -11,6 +11,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `torchrun`, `hosts`           | the command line, for one host and for several; Slurm      |
 | `rank`, `faults`              | one process and what it reports; faults to order           |
 | `programs`, `__main__`        | the programs by name                                       |
+| `scripts`                     | programs that a page writes, run by torchrun's own line     |
 | `collectives`, `buckets`      | broadcast and all-reduce by hand; overlapped with backward |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
 | `in_threads`                  | ranks as threads of this process, to try things out        |

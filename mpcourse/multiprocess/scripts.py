@@ -1,0 +1,168 @@
+"""Programs that a page writes, and the command lines that run them, each within a time limit.
+
+Pages `collectives` and `distributed_data_parallel`.
+
+Each rank prints into a file of its own, so that the lines of two ranks never mix and the output of
+a run is the same every time: that of rank 0, then that of rank 1, and so on.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mpcourse.multiprocess.launch import IS_WINDOWS, REPOSITORY
+from mpcourse.multiprocess.torchrun import ENVIRONMENT
+
+MAGIC = "program"
+TORCHRUN = ["-m", "torch.distributed.run"]
+FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
+RAISED = re.compile(r"^(?:\[rank\d+\]: *)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*: .*|[A-Z]\w*Error)$")
+ROOT_CAUSE = re.compile(r"Root Cause.*?local_rank: (\d+)", re.DOTALL)
+
+
+class Scripts:
+    """A temporary folder of programs; it goes when this object does.
+
+    In a notebook, the cell magic `%%program NAME` writes its cell into the folder: it is
+    `%%writefile` without a path.
+
+    Attributes:
+        folder: Where the programs are, and where they run.
+    """
+
+    def __init__(self) -> None:
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="mpcourse-", ignore_cleanup_errors=True
+        )
+        self.folder = Path(self._temporary.name)
+        with contextlib.suppress(ImportError):
+            from IPython import get_ipython
+
+            if shell := get_ipython():
+                shell.register_magic_function(self.write, "cell", MAGIC)
+
+    def write(self, name: str, source: str) -> None:
+        """Write a program.
+
+        Args:
+            name: Of the file, without a folder.
+            source: All of it.
+        """
+        name = name.strip()
+        if name in ("", "..") or Path(name).name != name:
+            raise ValueError(f"a program has the name of a file, without a folder; got {name!r}")
+        (self.folder / name).write_text(source, encoding="utf-8")
+
+    def run(self, line: str, *, time_limit_s: float = 60.0) -> None:
+        """Run a command line in the folder and print what each rank says, in order of rank.
+
+        The programs can import `mpcourse`; each process has one thread on the CPU. However this
+        call ends, also by an interrupt, no process is left.
+
+        Args:
+            line: Begins with `torchrun`, or with `python` (this interpreter is taken).
+            time_limit_s: How long it may take.
+
+        Raises:
+            ValueError: The line begins with something else.
+            RuntimeError: The program failed. The message is its own, with its last line.
+            TimeoutError: The time is up, and all has been ended.
+        """
+        command = _command(line)
+        with tempfile.TemporaryDirectory(prefix="mpcourse-", ignore_cleanup_errors=True) as name:
+            logs = Path(name)
+            try:
+                code = self._wait(command, logs, time_limit_s)
+            finally:
+                for path in _said_by_ranks(logs, "stdout"):
+                    print(path.read_text(encoding="utf-8", errors="replace"), end="")
+            if code != 0:
+                raise RuntimeError(self._failure(logs, code))
+
+    def _wait(self, command: list[str], logs: Path, limit_s: float) -> int:
+        with (logs / "stdout.log").open("wb") as out, (logs / "stderr.log").open("wb") as errors:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=_environment(logs),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=not IS_WINDOWS,  # an interrupt of the page is ours to pass on
+            )
+            try:
+                return process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                words = f"not done after {limit_s:g} s; all its processes have been ended"
+                raise TimeoutError(words) from None
+            finally:
+                _end(process)
+
+    def _failure(self, logs: Path, code: int) -> str:
+        """What the rank that failed first has said, or else what torchrun says."""
+        own = (logs / "stderr.log").read_text(encoding="utf-8", errors="replace")
+        ranks = [path.read_text(errors="replace") for path in _said_by_ranks(logs, "stderr")]
+        if cause := ROOT_CAUSE.search(own):
+            ranks.insert(0, ranks[int(cause[1])])
+        for said in [*ranks, own]:
+            lines = [found[1] for line in said.splitlines() if (found := RAISED.match(line))]
+            if lines:
+                return lines[-1] + self._place(said)
+        return f"exit code {code}: {own[-500:]}"
+
+    def _place(self, said: str) -> str:
+        said = re.sub(r"^\[rank\d+\]: ?", "", said, flags=re.MULTILINE)
+        mine = [
+            (Path(path).name, number)
+            for path, number in FRAME.findall(said)
+            if Path(path).parent.name == self.folder.name
+        ]
+        return f" ({mine[-1][0]}, line {mine[-1][1]})" if mine else ""
+
+
+def _command(line: str) -> list[str]:
+    first, *rest = shlex.split(line) or [""]
+    if first not in ("torchrun", "python"):
+        raise ValueError(f"a line begins with torchrun or python; got {line!r}")
+    return [sys.executable, *(TORCHRUN if first == "torchrun" else []), *rest]
+
+
+def _environment(logs: Path) -> dict[str, str]:
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        **ENVIRONMENT,
+        # torchrun reads its own options from here too: a file for each rank, and no name service
+        "PET_REDIRECTS": "3",
+        "PET_LOG_DIR": str(logs),
+        "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_MONITOR_INTERVAL": "0.1",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONUNBUFFERED": "1",  # what a rank has said is there when it is ended
+        "PYTHONIOENCODING": "utf-8",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _said_by_ranks(logs: Path, stream: str) -> list[Path]:
+    """The files of the ranks, in order; the program's own where there are no ranks."""
+    files = logs.glob(f"*/attempt_*/*/{stream}.log")
+    return sorted(files, key=lambda path: int(path.parent.name)) or [logs / f"{stream}.log"]
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End torchrun and its ranks; torchrun passes the signal on, and kills who ignores it."""
+    if process.poll() is not None:
+        return
+    if IS_WINDOWS:
+        words = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+        subprocess.run(words, capture_output=True, check=False)
+    else:
+        os.kill(process.pid, signal.SIGTERM)
+    process.wait()
