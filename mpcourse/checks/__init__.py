@@ -5,13 +5,14 @@ and explains the wrong answers that people really give.
 """
 
 from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup, check_plan, plan_target
-from mpcourse.checks.compilation import check_graphs, check_one_graph, check_payback
-from mpcourse.checks.distributed_data_parallel import (
+from mpcourse.checks.collectives import (
     check_deadlock,
-    check_local_loss,
+    check_fit,
     check_ring,
-    check_shard,
+    check_tree_and_ring,
 )
+from mpcourse.checks.compilation import check_graphs, check_one_graph, check_payback
+from mpcourse.checks.distributed_data_parallel import check_local_loss, check_shard
 from mpcourse.checks.does_it_fit import (
     check_extra_bytes,
     check_largest_batch,

@@ -1,4 +1,4 @@
-"""Checks: a ring, a deadlock, shards of a data set, equal to one process."""
+"""Checks: shards of a data set, equal to one process."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,11 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.checks.attempted_programs import Programs, deadlock_case
-from mpcourse.checks.attempted_rings import ring_problem
 from mpcourse.checks.verdict import (
     Verdict,
-    check_cases,
     correct,
     no_function,
     not_attempted,
@@ -20,57 +17,8 @@ from mpcourse.checks.verdict import (
     try_out,
 )
 
-RING = '"What does rank 0 hold after two steps?"'
-SENDS = '"Everybody sends first"'
 SHARDS = '"Without the sampler, is the loss wrong?"'
 EQUAL = '"Average or sum?"'
-
-
-def check_ring(attempt: Callable[..., Tensor]) -> Verdict:
-    """Check `my_all_reduce(tensor, rank, count, send, recv)`: the mean over all ranks, as a ring.
-
-    Args:
-        attempt: Runs on every rank. `send(piece, target)` returns at once, `recv(source)` waits.
-    """
-    if not callable(attempt):
-        return no_function(attempt, RING)
-    cases = [(3, 3), (2, 4), (4, 4), (3, 7), (4, 2), (1, 3)]
-    for count, numbers in cases:
-        lines = ring_problem(attempt, count, numbers)
-        if lines is ...:
-            return not_attempted()
-        if lines:
-            return not_yet([f"{count} rank(s), {numbers} numbers each:", *lines], RING)
-    return correct(
-        f"The mean on every rank in {len(cases)} cases, to the right only, "
-        "and never more than a ring has to send."
-    )
-
-
-def check_deadlock(attempt: Callable[[Programs], dict[int, int]]) -> Verdict:
-    """Check `my_stuck(programs)`: which ranks wait for ever, and at which operation?
-
-    Args:
-        attempt: Takes a list of ("send", to) and ("recv", from) per rank. A send waits for its
-            receive. Returns rank -> index of the operation, {} if all end.
-    """
-    send, recv = "send", "recv"
-    programs: list[Programs] = [
-        [[(send, 1)], [(recv, 0)]],
-        [[(send, 1), (recv, 1)], [(send, 0), (recv, 0)]],
-        [[(send, 1), (recv, 1)], [(recv, 0), (send, 0)]],
-        [[(send, 1), (send, 2)], [(recv, 0)], [(recv, 0)]],
-        [[(send, 1)], [(recv, 0), (recv, 0)]],
-        [[(send, 1), (send, 2)], [(recv, 2), (recv, 0)], [(recv, 0), (send, 1)]],
-        [[(send, 1), (recv, 2)], [(recv, 0), (send, 2)], [(recv, 1), (send, 0)]],
-        [[(recv, 1), (send, 1)], [(recv, 2), (send, 0)], [(send, 1)], []],
-        [[(send, 1)], [(recv, 0), (send, 2)], [(recv, 3), (recv, 1)], []],
-        [[(recv, 1)], [(recv, 0)], [(send, 3)], [(recv, 2)]],
-        [[(send, (r + 1) % 5), (recv, (r - 1) % 5)] for r in range(5)],
-        [[(recv, 4), (send, 1)], *([(send, (r + 1) % 5), (recv, r - 1)] for r in range(1, 5))],
-    ]
-    cases = [deadlock_case(each) for each in programs]
-    return check_cases(attempt, cases, where=SENDS)
 
 
 def check_shard(attempt: Callable[[int, int, int, int], Sequence[int]]) -> Verdict:

@@ -2,16 +2,12 @@
 
 import itertools
 import random
-import threading
-import time
 
 import pytest
 import torch
 from solutions import distributed_data_parallel as solutions
 
-from mpcourse.checks import check_deadlock, check_local_loss, check_ring, check_shard, verdict
-from mpcourse.checks.attempted_programs import stuck_at
-from mpcourse.checks.turn_taking import Exchange, Stuck
+from mpcourse.checks import check_local_loss, check_shard
 
 
 def said(verdict) -> str:
@@ -21,47 +17,18 @@ def said(verdict) -> str:
 
 
 def test_stubs_are_not_attempted():
-    for check in (check_ring, check_deadlock, check_shard, check_local_loss):
+    for check in (check_shard, check_local_loss):
         assert check(lambda *arguments: ...).state == "not attempted"
         assert check(...).state == "not attempted"
         assert "takes a function" in said(check(5))
 
 
 def test_solutions_are_correct():
-    assert check_ring(solutions.my_all_reduce).state == "correct"
-    assert check_deadlock(solutions.my_stuck).state == "correct"
     assert check_shard(solutions.my_shard).state == "correct"
     assert check_local_loss(solutions.my_local_loss).state == "correct"
 
 
 # Other right answers
-
-
-def other_ring(tensor, rank, count, send, recv):
-    """Shifted by one, divided in between, even ranks send first and odd ones receive first."""
-    size = -(-len(tensor) // count)
-    pieces = [tensor[i * size : (i + 1) * size].clone() for i in range(count)]
-    right, left = (rank + 1) % count, (rank - 1) % count
-    for step in range(2 * count - 2):
-        out, into = (rank - 1 - step) % count, (rank - 2 - step) % count
-        send(pieces[out], right)
-        arrived = recv(left)
-        pieces[into] = pieces[into] + arrived if step < count - 1 else arrived
-        if step == count - 2:
-            pieces[into] = pieces[into] / count
-    return torch.cat(pieces)
-
-
-def stuck_by_pairs(programs):
-    left = {rank: list(enumerate(map(tuple, program))) for rank, program in enumerate(programs)}
-    while True:
-        for a, b in itertools.permutations(left, 2):
-            heads = [left[rank][0][1] if left[rank] else None for rank in (a, b)]
-            if heads == [("send", b), ("recv", a)]:
-                left[a].pop(0), left[b].pop(0)
-                break
-        else:
-            return {rank: rest[0][0] for rank, rest in left.items() if rest}
 
 
 def contiguous_shard(samples, rank, count, epoch):
@@ -75,326 +42,8 @@ def weighted_mean(losses, total, count):
 
 
 def test_other_right_answers_are_correct():
-    assert check_ring(other_ring).state == "correct"
-    assert check_deadlock(stuck_by_pairs).state == "correct"
     assert check_shard(contiguous_shard).state == "correct"
     assert check_local_loss(weighted_mean).state == "correct"
-
-
-# Rings that people write
-
-
-def ring(add=lambda chunk, arrived: chunk.add_(arrived), first=0, second=1, steps=-1, over=True):
-    def attempt(tensor, rank, count, send, recv):
-        chunks = tensor.tensor_split(count)
-        for step in range(count + steps):
-            send(chunks[(rank - step + first) % count], (rank + 1) % count)
-            add(chunks[(rank - step - 1 + first) % count], recv((rank - 1) % count))
-        for step in range(count - 1):
-            send(chunks[(rank + second - step) % count], (rank + 1) % count)
-            chunks[(rank + second - 1 - step) % count].copy_(recv((rank - 1) % count))
-        return tensor / count if over else tensor
-
-    return attempt
-
-
-def passes_the_sum_on(tensor, rank, count, send, recv):
-    for _ in range(count - 1):
-        send(tensor, (rank + 1) % count)
-        tensor = tensor + recv((rank - 1) % count)
-    return tensor / count
-
-
-def whole_tensors(tensor, rank, count, send, recv):
-    total, piece = tensor.clone(), tensor
-    for _ in range(count - 1):
-        send(piece, (rank + 1) % count)
-        piece = recv((rank - 1) % count)
-        total += piece
-    return total / count
-
-
-def star(tensor, rank, count, send, recv):
-    if rank == 0:
-        for other in range(1, count):
-            tensor += recv(other)
-        for other in range(1, count):
-            send(tensor, other)
-    else:
-        send(tensor, 0)
-        tensor = recv(0)
-    return tensor / count
-
-
-def receives_first(tensor, rank, count, send, recv):
-    if count > 1:
-        arrived = recv((rank - 1) % count)
-        send(tensor, (rank + 1) % count)
-        tensor = tensor + arrived
-    return tensor / count
-
-
-def one_too_many(tensor, rank, count, send, recv):
-    result = solutions.my_all_reduce(tensor, rank, count, send, recv)
-    if count > 1:
-        send(result[:1], (rank + 1) % count)
-    return result
-
-
-def equal_chunks_only(tensor, rank, count, send, recv):
-    size = len(tensor) // count
-    solutions.my_all_reduce(tensor[: size * count], rank, count, send, recv)
-    return tensor / count
-
-
-def shuffled_chunks(tensor, rank, count, send, recv):
-    return solutions.my_all_reduce(tensor, rank, count, send, recv).flip(0)
-
-
-def in_a_list(tensor, rank, count, send, recv):
-    chunks = list(tensor.tensor_split(count))
-    for step in range(1, 2 * count - 1):
-        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
-        old, arrived = chunks[(rank - step) % count], recv((rank - 1) % count)
-        chunks[(rank - step) % count] = old + arrived if step < count else arrived
-    return tensor / count
-
-
-def forgets_what_arrives(tensor, rank, count, send, recv):
-    for step in range(1, 2 * count - 1):
-        send(tensor.tensor_split(count)[(rank - step + 1) % count], (rank + 1) % count)
-        recv((rank - 1) % count)
-    return tensor / count
-
-
-def one_round(into=0, way=1):
-    def attempt(tensor, rank, count, send, recv):
-        chunks = tensor.tensor_split(count)
-        for step in range(1, count):
-            send(chunks[(rank - step + 1) % count], (rank + way) % count)
-            chunks[(rank - step + into) % count].add_(recv((rank - way) % count))
-        return tensor / count
-
-    return attempt
-
-
-def adds_to_what_it_sent(tensor, rank, count, send, recv):
-    chunks = tensor.tensor_split(count)
-    for step in range(1, 2 * count - 1):
-        mine = chunks[(rank - step + 1) % count]
-        send(mine, (rank + 1) % count)
-        arrived = recv((rank - 1) % count)
-        mine.add_(arrived) if step < count else mine.copy_(arrived)
-    return tensor / count
-
-
-def sends_left_and_receives_from_left(tensor, rank, count, send, recv):
-    if count > 1:
-        send(tensor, (rank - 1) % count)
-        tensor = tensor + recv((rank - 1) % count)
-    return tensor / count
-
-
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (in_a_list, "its tensor is unchanged: `chunks[i] = …` does not write into it"),
-        (forgets_what_arrives, "4 messages, but its tensor is unchanged"),
-        (lambda tensor, rank, count, send, recv: tensor / count, "sent 0 messages"),
-        (one_round(), "sent 2 messages; two rounds of 2 steps have more."),
-        (one_round(into=1), "it should hold one whole sum. In step s = 1, 2"),
-        (one_round(way=-1), "rank 0 sent to rank 2: in a ring, only to the right"),
-        (adds_to_what_it_sent, "what arrives is chunk r - s. Both rounds"),
-        (sends_left_and_receives_from_left, "rank 0 sent to rank 2: in a ring, only to the right"),
-        (ring(over=False), "That is the sum: divide by the 3 ranks"),
-        (ring(add=lambda chunk, arrived: chunk.copy_(arrived)), "what arrives is added"),
-        (ring(first=1), "is not complete"),
-        (ring(second=0), "is not complete"),
-        (ring(steps=-2), "sent 3 messages"),
-        (ring(steps=0), "sent 5 messages; two rounds have 4 steps"),
-        (passes_the_sum_on, "is added twice"),
-        (whole_tensors, "not the whole tensor"),
-        (star, "only to the right"),
-        (receives_first, "Everybody receives first"),
-        (one_too_many, "was never received"),
-        (shuffled_chunks, "in the wrong places"),
-        (lambda *a: solutions.my_all_reduce(*a) / a[2], "divided more than once"),
-        (lambda *a: solutions.my_all_reduce(*a) and None, "RuntimeError"),
-        (lambda *a: None, "return the tensor"),
-        (lambda *a: 1 / 0, "ZeroDivisionError"),
-        (lambda tensor, rank, count, send, recv: send(tensor, count), "cannot send to rank 3"),
-        (lambda tensor, rank, count, send, recv: recv(rank), "cannot receive from rank 0"),
-        (lambda tensor, rank, count, send, recv: send(1.0, 1 - rank), "send takes a tensor"),
-    ],
-)
-def test_wrong_rings_are_explained(attempt, words):
-    assert words in said(check_ring(attempt))
-
-
-def test_a_round_that_is_right_is_not_blamed_for_the_one_that_lacks():
-    assert "whole sum" not in said(check_ring(one_round()))
-
-
-def test_a_rest_that_is_left_out_is_noticed():
-    assert "3 rank(s), 7 numbers each" in said(check_ring(equal_chunks_only))
-
-
-def test_a_ring_that_never_returns_is_stopped(monkeypatch):
-    monkeypatch.setattr(verdict, "TIME_LIMIT_S", 0.3)
-
-    def endless(tensor, rank, count, send, recv):
-        while True:
-            time.sleep(0.001)
-
-    before = threading.active_count()
-    assert "had not returned after 0.3 seconds" in said(check_ring(endless))
-    assert threading.active_count() <= before + 5
-    assert check_ring(solutions.my_all_reduce).state == "correct"
-
-
-def test_ranks_that_take_turns_run_the_same_way_every_time():
-    def program(tensor, rank, count, send, recv):
-        send(tensor, (rank + 1) % count)
-        return recv((rank - 1) % count).item()
-
-    runs = []
-    for _ in range(3):
-        exchange = Exchange(3)
-        assert exchange.run(program, [torch.tensor(float(r)) for r in range(3)]) == [2, 0, 1]
-        assert not exchange.unread
-        runs.append(exchange.sent)
-    assert runs[0] == runs[1] == runs[2]
-
-
-def test_ranks_that_all_wait_are_known_at_once():
-    exchange = Exchange(3)
-    start = time.monotonic()
-    with pytest.raises(Stuck):
-        exchange.run(lambda t, rank, n, send, recv: recv((rank + 1) % n), [torch.ones(1)] * 3)
-    assert exchange.stuck == {0: 1, 1: 2, 2: 0}
-    assert time.monotonic() - start < 5
-
-
-def test_the_error_of_one_rank_is_not_hidden_by_those_that_wait_for_it():
-    def program(tensor, rank, count, send, recv):
-        if rank == 2:
-            raise KeyError("mine")
-        return recv(2)
-
-    with pytest.raises(KeyError, match="mine"):
-        Exchange(3).run(program, [torch.ones(1)] * 3)
-
-
-# Deadlocks
-
-S, R = "send", "recv"
-
-
-@pytest.mark.parametrize(
-    ("programs", "stuck"),
-    [
-        ([], {}),
-        ([[], []], {}),
-        ([[(S, 1)], [(R, 0)]], {}),
-        ([[(S, 1), (R, 1)], [(S, 0), (R, 0)]], {0: 0, 1: 0}),
-        ([[(S, 1), (S, 1)], [(R, 0)]], {0: 1}),
-        ([[(S, 1), (S, 2)], [(R, 2), (R, 0)], [(R, 0), (S, 1)]], {0: 0, 1: 0, 2: 0}),
-    ],
-)
-def test_who_waits_for_ever(programs, stuck):
-    assert stuck_at(programs) == solutions.my_stuck(programs) == stuck
-
-
-def test_the_order_in_which_pairs_meet_does_not_matter():
-    generator = random.Random(0)
-    for _ in range(300):
-        count = generator.randint(1, 4)
-        programs = [[] for _ in range(count)]
-        for rank, other in itertools.permutations(range(count), 2):
-            for _ in range(generator.randint(0, 2)):
-                place = generator.randint(0, len(programs[rank]))
-                programs[rank].insert(place, (generator.choice([S, R]), other))
-        assert stuck_at(programs) == solutions.my_stuck(programs) == stuck_by_pairs(programs)
-
-
-def sends_never_wait(programs):
-    from mpcourse.checks.attempted_programs import _buffered
-
-    return _buffered(programs)
-
-
-def only_first(programs):
-    from mpcourse.checks.attempted_programs import _never_moved
-
-    return _never_moved(programs)
-
-
-def only_when_all_wait(programs):
-    stuck = solutions.my_stuck(programs)
-    return stuck if len(stuck) == len(programs) else {}
-
-
-def same_index(programs):
-    from mpcourse.checks.attempted_programs import _lockstep
-
-    return _lockstep(programs)
-
-
-def one_pass(many=False, either=False):
-    """Looks at each rank once; the partner of a send, or with `either` also that of a receive."""
-
-    def attempt(programs):
-        at = [0] * len(programs)
-
-        def heads(rank):
-            return programs[rank][at[rank]] if at[rank] < len(programs[rank]) else (None, rank)
-
-        for rank in range(len(programs)):
-            while True:
-                kind, other = heads(rank)
-                fits = kind == "send" and heads(other) == ("recv", rank)
-                if not fits and not (either and (kind, *heads(other)) == ("recv", "send", rank)):
-                    break
-                at[rank] += 1
-                at[other] += 1
-                if not many:
-                    break
-        return {rank: index for rank, index in enumerate(at) if index < len(programs[rank])}
-
-    return attempt
-
-
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("either", [False, True])
-def test_a_single_pass_is_told_to_repeat(many, either):
-    words = said(check_deadlock(one_pass(many, either)))
-    assert "A rank that waited may go on later: repeat until nothing moves." in words
-
-
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (sends_never_wait, "a send waits for its receive"),
-        (same_index, "at different indices"),
-        (only_first, "go on to their next ones"),
-        (lambda programs: list(solutions.my_stuck(programs)), "Say also where"),
-        (lambda programs: bool(solutions.my_stuck(programs)), "Say who and where"),
-        (
-            lambda p: {r: p[r][i] for r, i in solutions.my_stuck(p).items()},
-            "not the operation",
-        ),
-        (lambda programs: {}, "a send waits for its receive"),
-        (only_when_all_wait, "Not all of them end"),
-        (
-            lambda programs: dict.fromkeys(solutions.my_stuck(programs), 0),
-            "how far each rank gets",
-        ),
-        (lambda programs: {99: 1}, "Two ranks go on when"),
-        (lambda programs: None, "None is what a function"),
-    ],
-)
-def test_wrong_deadlocks_are_explained(attempt, words):
-    assert words in said(check_deadlock(attempt))
 
 
 # Shards
