@@ -241,7 +241,7 @@ def sources_of(page: Path) -> list[str]:
     """The code cells, and the programs that cells write; shell commands are left out."""
     cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    plain = [re.sub(r"^%%writefile.*\n", "", source) for source in code]
+    plain = [re.sub(r"^%%(?:writefile|program).*\n", "", source) for source in code]
     return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
 
 

@@ -1,6 +1,6 @@
 """Ranks in one process, one at a time: sends and receives that can be watched.
 
-Page `distributed_data_parallel`.
+Page `collectives`.
 
 Each rank is a thread. It runs until it waits for a message that has not been sent, and hands the
 turn to the next. So every run is the same, and when nobody can go on, that is known at once.

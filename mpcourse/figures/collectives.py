@@ -1,6 +1,6 @@
 """All-reduce: what each rank holds during a ring, and what the ways send.
 
-Page `distributed_data_parallel`.
+Page `collectives`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Programs that torchrun starts, and the helper that starts them from a page.
 
-Pages `distributed_data_parallel` and `torch_pipelining`.
+Pages `collectives`, `distributed_data_parallel` and `torch_pipelining`.
 
 On a command line: `python -m torch.distributed.run --standalone --nproc-per-node 2 -m
 mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, epochs=1)`.

@@ -1,6 +1,6 @@
 """Broadcast and all-reduce out of sends and receives between two ranks.
 
-Page `distributed_data_parallel`.
+Page `collectives`.
 
 Each works in place on a contiguous tensor of the same shape on all ranks and returns how many bytes
 this rank has sent. All ranks have to call it, in the same order.

@@ -1,6 +1,6 @@
 """What an all-reduce sends, step by step and in all: counted, without a process.
 
-Page `distributed_data_parallel`.
+Page `collectives`.
 """
 
 Held = list[list[tuple[int, ...]]]  # per rank and chunk: the ranks whose numbers are in the sum

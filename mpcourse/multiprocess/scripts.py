@@ -59,7 +59,7 @@ class Scripts:
             raise ValueError(f"a program has the name of a file, without a folder; got {name!r}")
         (self.folder / name).write_text(source, encoding="utf-8")
 
-    def run(self, line: str, *, time_limit_s: float = 60.0) -> None:
+    def run(self, line: str, *, time_limit_s: float = 120.0) -> None:
         """Run a command line in the folder and print what each rank says, in order of rank.
 
         The programs can import `mpcourse`; each process has one thread on the CPU. However this
