@@ -12,7 +12,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `rank`, `faults`              | one process and what it reports; faults to order           |
 | `programs`, `__main__`        | the programs by name                                       |
 | `scripts`                     | programs that a page writes, run by torchrun's own line     |
-| `collectives`, `buckets`      | broadcast and all-reduce by hand; overlapped with backward |
+| `collectives`, `buckets`      | broadcast and all-reduce by hand; DDP by hand, in buckets  |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
 | `in_threads`                  | ranks as threads of this process, to try things out        |
 | `turns`, `overlapped`         | programs: processes at the same time; all-reduce beside it |
@@ -29,6 +29,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 """
 
 from mpcourse.multiprocess.blame import RankError
+from mpcourse.multiprocess.buckets import BucketedDataParallel
 from mpcourse.multiprocess.in_threads import ranks_in_threads
 from mpcourse.multiprocess.launch import Outcome, launch
 from mpcourse.multiprocess.ring_steps import most_sent, ring_states

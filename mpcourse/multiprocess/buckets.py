@@ -5,7 +5,8 @@ Page `distributed_data_parallel`.
 Source: Li et al. 2020, arXiv:2006.15704; torch/csrc/distributed/c10d/reducer.cpp.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ class BucketedGradients:
         ]
 
     def _on_gradient(self, parameter: Tensor) -> None:
+        if parameter in self._arrived:
+            raise RuntimeError("a second backward before wait(): the first one's buckets are lost")
         self._arrived.add(parameter)
         # in this order only: the ranks' messages must not meet those of another bucket
         while len(self._sent) < len(self.buckets):
@@ -65,17 +68,19 @@ class BucketedGradients:
         Raises:
             RuntimeError: A parameter got no gradient, so that its bucket was never sent.
         """
-        if len(self._sent) < len(self.buckets):
-            lacking = [name for p, name in self._names.items() if p not in self._arrived]
+        sent, arrived = list(self._sent), set(self._arrived)
+        self._sent.clear()  # also when the next line raises: the next step begins anew
+        self._arrived.clear()
+        if len(sent) < len(self.buckets):
+            trained = {parameter for bucket in self.buckets for parameter in bucket}
+            lacking = [name for p, name in self._names.items() if p in trained - arrived]
             raise RuntimeError(f"no gradient for {', '.join(lacking)}: their buckets are not sent")
-        for bucket, (flat, request) in zip(self.buckets, self._sent, strict=True):
+        for bucket, (flat, request) in zip(self.buckets, sent, strict=True):
             request.wait()
             flat /= distributed.get_world_size()
             pieces = flat.split([parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad.copy_(piece.view_as(parameter.grad))
-        self._sent.clear()
-        self._arrived.clear()
 
     def begin(self) -> None:
         """Before a backward: forget the one before."""
@@ -87,6 +92,63 @@ class BucketedGradients:
         """Take the hooks off the module."""
         for hook in self._hooks:
             hook.remove()
+
+
+class BucketedDataParallel(nn.Module):
+    """A module on every rank whose gradients are averaged in buckets, beside the backward.
+
+    What `torch.nn.parallel.DistributedDataParallel` does, with two differences: `wait` ends the
+    step by hand, and buffers are sent once, at the start, not before every forward.
+
+    Args:
+        module: Of the same shape on all ranks, on this rank's device. Rank 0's weights and buffers
+            are copied to all others.
+        bucket_bytes: When a bucket is full.
+
+    Attributes:
+        module: The module itself.
+
+    Raises:
+        RuntimeError: There is no process group.
+        ValueError: The module of a rank has other weights or buffers than rank 0's.
+
+    Source: Li et al. 2020, arXiv:2006.15704.
+    """
+
+    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
+        super().__init__()
+        if not distributed.is_initialized():
+            raise RuntimeError("call torch.distributed.init_process_group first")
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        _check_alike(tensors)
+        self.module = module
+        self._gradients = BucketedGradients(module, bucket_bytes)
+        for tensor in tensors.values():
+            sent = tensor.detach().contiguous()
+            distributed.broadcast(sent, 0)
+            tensor.detach().copy_(sent)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self.module(*args, **kwargs)
+
+    def wait(self) -> None:
+        """After each backward: wait for the averages, and put them into `.grad`.
+
+        Raises:
+            RuntimeError: A parameter got no gradient; the message names it.
+        """
+        self._gradients.wait()
+
+
+def _check_alike(tensors: Mapping[str, Tensor]) -> None:
+    mine = {name: (tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors.items()}
+    all_ranks: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(all_ranks, list(mine.items()))
+    for rank, theirs in enumerate(all_ranks):
+        for ours, other in itertools.zip_longest(all_ranks[0], theirs):
+            if ours != other:
+                raise ValueError(f"rank 0 has {ours}, where rank {rank} has {other}")
 
 
 def _fill(parameters: Any, bucket_bytes: int) -> list[list[Tensor]]:

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from mpcourse.multiprocess import launch
+from mpcourse.multiprocess import BucketedDataParallel, launch
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.collectives import all_reduce_ring
 from mpcourse.multiprocess.ddp import digest
 from mpcourse.multiprocess.first_ddp import LOADERS
+from mpcourse.multiprocess.scripts import Scripts
 from mpcourse.training.nets import conv_net
 
 SIZES = [0, 2, 7, 3000]  # fewer numbers than ranks, a rest, as many for each
@@ -53,6 +54,87 @@ def test_a_parameter_without_a_gradient_is_named(alone):
     net[2](torch.randn(5, 4)).sum().backward()
     with pytest.raises(RuntimeError, match=r"no gradient for 0\.weight, 0\.bias"):
         bucketed.wait()
+
+
+def test_a_frozen_parameter_is_neither_sent_nor_missed(alone):
+    net = small_net()
+    net[0].weight.requires_grad_(False)
+    wrapped = BucketedDataParallel(net)
+    with pytest.raises(RuntimeError, match=r"no gradient for 0\.bias, 2\.weight, 2\.bias:"):
+        wrapped.wait()
+    wrapped(torch.randn(5, 3)).sum().backward()
+    wrapped.wait()
+    assert net[0].weight.grad is None
+    assert net[0].bias.grad is not None
+
+
+def test_a_backward_after_a_backward_is_refused_and_the_next_step_goes_well(alone):
+    wrapped = BucketedDataParallel(small_net())
+    wrapped(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"a second backward before wait\(\)"):
+        wrapped(torch.ones(1, 3)).sum().backward()
+    wrapped.wait()
+    wrapped.zero_grad()
+    wrapped(torch.ones(1, 3)).sum().backward()
+    wanted = [parameter.grad.clone() for parameter in wrapped.parameters()]
+    wrapped.wait()
+    torch.testing.assert_close([parameter.grad for parameter in wrapped.parameters()], wanted)
+
+
+def test_without_a_process_group_nothing_is_wrapped():
+    with pytest.raises(RuntimeError, match="init_process_group first"):
+        BucketedDataParallel(small_net())
+
+
+SAME_AS_DDP = """
+import copy, torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from mpcourse.multiprocess import BucketedDataParallel
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+torch.manual_seed(rank)
+net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 16))
+net[0].to(memory_format=torch.channels_last)
+net.append(nn.Linear(16, 16))
+net[4].weight = net[3].weight  # tied
+net[4].bias.requires_grad_(False)
+net.register_buffer("counted", torch.tensor(rank))
+ours = BucketedDataParallel(copy.deepcopy(net), bucket_bytes=500)
+theirs = DistributedDataParallel(copy.deepcopy(net), broadcast_buffers=False)
+assert ours.module.counted == 0
+both = [(m, torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)) for m in (ours, theirs)]
+for step in range(4):
+    rows = torch.randn(3 + rank, 2, 4, 4)
+    for model, optimizer in both:
+        optimizer.zero_grad()
+        for part in rows.split(2):  # two backwards, so that gradients add up
+            model(part).square().mean().backward()
+            model.wait() if model is ours else None
+        optimizer.step()
+    pairs = list(zip(ours.parameters(), theirs.parameters(), strict=True))
+    torch.testing.assert_close(*zip(*pairs))
+print("equal", len(pairs))
+distributed.barrier()
+other = nn.Linear(2 + rank, 1)
+try:
+    BucketedDataParallel(other)
+except ValueError as error:
+    print(error)
+distributed.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_buckets_of_our_own_train_as_ddp_does(capsys):
+    scripts = Scripts()
+    scripts.write("same.py", SAME_AS_DDP)
+    scripts.run("torchrun --standalone --nproc-per-node 2 same.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[2] == "equal 7"
+    assert lines[1] == lines[3]
+    assert "rank 0 has ('weight', ((1, 2)" in lines[1]
+    assert "where rank 1 has ('weight', ((1, 3)" in lines[1]
 
 
 def test_wrong_sizes_and_forms_are_refused(alone):
