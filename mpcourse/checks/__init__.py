@@ -4,6 +4,13 @@ Each check tries the attempt on cases that the page does not show, stops one tha
 and explains the wrong answers that people really give.
 """
 
+from mpcourse.checks.a_transformer import (
+    check_cache_bytes,
+    check_causal,
+    check_leak,
+    check_silent_head,
+    check_tied,
+)
 from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup, check_plan, plan_target
 from mpcourse.checks.collectives import (
     check_deadlock,

@@ -1,5 +1,6 @@
 """The course's pictures: data in, SVG or matplotlib axes out. Nothing here measures or shows."""
 
+from mpcourse.figures.a_transformer import attention_picture
 from mpcourse.figures.byte_bars import byte_bars
 from mpcourse.figures.collectives import plot_sent, ring_picture
 from mpcourse.figures.curves import plot_times
