@@ -25,12 +25,18 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `first_pipeline`              | program: the shortest with torch.distributed.pipelining    |
 | `mesh`                        | data parallel x pipeline                                   |
 | `sharded`, `tensor_parallel`  | FSDP and tensor parallelism in ten lines                   |
+| `shards`                      | a tensor in equal parts, one for each rank                 |
+| `sharded_optimizer`           | the optimizer's state, then gradients, shared out (ZeRO)   |
+| `fully_sharded`               | parameters shared out, whole only where they are used      |
+| `zero`                        | program: these beside torch's own                          |
 | `checkpoints`                 | state that survives a killed run and a full disk           |
 """
 
 from mpcourse.multiprocess.blame import RankError
 from mpcourse.multiprocess.buckets import BucketedDataParallel
+from mpcourse.multiprocess.fully_sharded import FullySharded
 from mpcourse.multiprocess.in_threads import ranks_in_threads
 from mpcourse.multiprocess.launch import Outcome, launch
 from mpcourse.multiprocess.ring_steps import most_sent, ring_states
+from mpcourse.multiprocess.sharded_optimizer import ShardedOptimizer
 from mpcourse.multiprocess.torchrun import Host, torchrun_command

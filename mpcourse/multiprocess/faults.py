@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 HOWS = ("kill", "raise", "sleep", "full")
-PLACES = ("start", "forward", "backward", "all-reduce", "checkpoint")
+PLACES = ("start", "forward", "backward", "all-reduce", "step", "checkpoint")
 SLEEP_S = 3600.0  # longer than anybody waits
 
 

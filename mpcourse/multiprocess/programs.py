@@ -27,6 +27,7 @@ PROGRAMS = {
     "mesh": "mesh",
     "fsdp": "sharded",
     "tensor-parallel": "tensor_parallel",
+    "zero": "zero",
     "slips": "slips",
     "several": "several",
 }

@@ -64,7 +64,7 @@ class ShardedOptimizer(Optimizer):
             raise TypeError(f"optimizer_class has to be an Optimizer; got {optimizer_class!r}")
         if issubclass(optimizer_class, BY_PARAMETER):
             raise ValueError(
-                f"{optimizer_class.__name__} looks at whole parameters and cannot step parts of them"
+                f"{optimizer_class.__name__} looks at whole parameters: it cannot step parts"
             )
         self._rank, self._ranks = place_of(group)
         self._group, self._class, self._options = group, optimizer_class, defaults
@@ -173,12 +173,14 @@ class ShardedOptimizer(Optimizer):
         whole = mine.new_empty(self._ranks * len(mine))
         distributed.all_gather_into_tensor(whole, mine, group=self._group)
         for rank, row in enumerate(whole.view(self._ranks, len(mine))):
+            if rank == self._rank:
+                continue
             for parameter, piece in zip(bucket, row.split(lengths), strict=True):
                 part = part_of(flat(parameter), rank, self._ranks)
                 part.copy_(piece[: part.numel()])
 
     def state_dict(self) -> dict[str, Any]:
-        """What the unsharded optimizer would give: every rank calls it and gets all of the state."""
+        """What the unsharded optimizer would give; every rank calls it and gets the whole."""
         found = self._inner.state_dict()
         whole = {
             index: {name: self._join(name, value, parameter) for name, value in state.items()}
@@ -194,7 +196,7 @@ class ShardedOptimizer(Optimizer):
         return joined.as_strided(parameter.shape, parameter.stride()).clone()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state of an unsharded optimizer of the same parameters, and keep this rank's part.
+        """Keep this rank's part of what an unsharded optimizer of these parameters saved.
 
         Raises:
             ValueError: The groups, or the shape of a state, do not fit.

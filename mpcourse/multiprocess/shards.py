@@ -81,7 +81,7 @@ def _padded(numbers: Tensor, length: int) -> Tensor:
 
 
 class PartAverages:
-    """Reduce-scatters on their way: whole gradients go in, this rank's part of the average comes out.
+    """Reduce-scatters on their way: gradients go in whole, parts of their average come out.
 
     One is on its way while the next gradient is computed; so at most two whole gradients are held.
     """
@@ -146,7 +146,9 @@ def check_same(described: Sequence[str], device: torch.device, group: ProcessGro
     ]
     for rank, other in enumerate(lists):
         for index in range(max(len(lists[0]), len(other))):
-            first, its = ((lines[index : index + 1] or ["nothing"])[0] for lines in (lists[0], other))
+            first, its = (
+                (lines[index : index + 1] or ["nothing"])[0] for lines in (lists[0], other)
+            )
             if first != its:
                 raise ValueError(
                     f"the ranks have different parameters: number {index} is {first} on rank 0 and "

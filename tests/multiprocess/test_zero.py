@@ -1,0 +1,519 @@
+"""Sharded state, gradients, parameters: equal to unsharded, counted in bytes, refused in words."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from processes import all_gone, nothing_left
+from torch import distributed, nn
+from torch.nn.functional import cross_entropy
+
+from mpcourse.memory import ByteCounter
+from mpcourse.multiprocess import (
+    FullySharded,
+    RankError,
+    ShardedOptimizer,
+    launch,
+    ranks_in_threads,
+)
+from mpcourse.multiprocess.shards import flat, part_length, part_of
+from mpcourse.transformer.messages import Counted
+
+STEPS = 3
+SGD, AdamW = torch.optim.SGD, torch.optim.AdamW
+OPTIMIZERS = [
+    pytest.param(SGD, {"lr": 0.1}, id="sgd"),
+    pytest.param(SGD, {"lr": 0.1, "momentum": 0.9}, id="momentum"),
+    pytest.param(AdamW, {"lr": 1e-3, "eps": 1e-4}, id="adamw"),  # eps: no tiny root is divided by
+]
+
+
+class Odd(nn.Module):
+    """Tied, frozen, unused and single numbers; an LSTM; a layer that reads another's weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.block = nn.TransformerEncoderLayer(6, 2, 7, dropout=0.0, batch_first=True)
+        self.memory = nn.LSTM(6, 6, batch_first=True)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.unused = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.register_buffer("shift", torch.randn(6))
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        hidden, _ = self.memory(self.block(self.embedding(tokens)))
+        return self.head(self.frozen(hidden) * self.scale + self.shift).flatten(0, 1)
+
+
+@pytest.fixture(scope="module")
+def odd():
+    torch.manual_seed(3)
+    return Odd().double()
+
+
+TOKENS = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(4))
+TARGETS = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(5))
+
+
+def loss_of(model, group=None):
+    """Over all samples, or over those of one rank."""
+    rank, ranks = (group.rank(), group.size()) if group else (0, 1)
+    rows = slice(rank * 12 // ranks, (rank + 1) * 12 // ranks)
+    return cross_entropy(model(TOKENS[rows]), TARGETS[rows].flatten())
+
+
+def unsharded(net, optimizer_class, options, steps=STEPS):
+    net = copy.deepcopy(net)
+    optimizer = optimizer_class(net.parameters(), **options)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(net).backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def averaged(net, group):
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            distributed.all_reduce(parameter.grad, group=group)
+            parameter.grad /= group.size()
+
+
+def train(net, optimizer, group, finish=lambda: None, steps=STEPS):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(net, group).backward()
+        finish()
+        optimizer.step()
+
+
+def by_state(net, optimizer_class, options, group):
+    optimizer = ShardedOptimizer(net.parameters(), optimizer_class, group=group, **options)
+    train(net, optimizer, group, lambda: averaged(net, group))
+    return dict(net.named_parameters()), optimizer
+
+
+def by_gradients(net, optimizer_class, options, group):
+    optimizer = ShardedOptimizer(net.parameters(), optimizer_class, group=group, **options)
+    optimizer.shard_gradients()
+    train(net, optimizer, group)
+    assert all(parameter.grad is None for parameter in net.parameters())
+    return dict(net.named_parameters()), optimizer
+
+
+def by_parameters(net, optimizer_class, options, group):
+    sharded = FullySharded(net, group=group)
+    optimizer = optimizer_class(sharded.parameters(), **options)
+    train(sharded, optimizer, group, sharded.wait)
+    return sharded.full_parameters(), optimizer
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("optimizer_class", "options"), OPTIMIZERS)
+@pytest.mark.parametrize("way", [by_state, by_gradients, by_parameters])
+def test_sharded_training_is_unsharded_training(way, optimizer_class, options, ranks, odd):
+    wanted, plain = unsharded(odd, optimizer_class, options)
+    nets = [copy.deepcopy(odd) for _ in range(ranks)]
+
+    def program(group):
+        weights, optimizer = way(nets[group.rank()], optimizer_class, options, group)
+        is_ours = isinstance(optimizer, ShardedOptimizer)
+        return weights, optimizer.state_dict() if is_ours else None
+
+    for weights, state in ranks_in_threads(program, ranks):
+        close(weights, dict(wanted.named_parameters()))
+        if state is not None:
+            close(state, plain.state_dict())
+
+
+def close(found, wanted):
+    assert found.keys() == wanted.keys()
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_state_goes_to_the_unsharded_optimizer_and_comes_from_it(odd):
+    """Two steps here and one there are three steps anywhere."""
+    options = {"lr": 1e-3, "eps": 1e-4}
+    wanted, _ = unsharded(odd, AdamW, options, steps=3)
+    after_two, plain = unsharded(odd, AdamW, options, steps=2)
+
+    def to_shards(group):
+        net = copy.deepcopy(after_two)
+        optimizer = ShardedOptimizer(net.parameters(), AdamW, group=group, lr=7.0)
+        optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+        assert optimizer.param_groups[0]["lr"] == 1e-3
+        train(net, optimizer, group, lambda: averaged(net, group), steps=1)
+        return dict(net.named_parameters())
+
+    for weights in ranks_in_threads(to_shards, 2):
+        close(weights, dict(wanted.named_parameters()))
+
+
+def test_a_scheduler_and_a_later_group_reach_the_parts(odd):
+    def two_groups(net, make):
+        first, *rest = [p for p in net.parameters() if p.requires_grad]
+        optimizer = make([first])
+        optimizer.add_param_group({"params": rest, "lr": 0.05})
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def run(net, optimizer, scheduler, group=None):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(net, group).backward()
+            if group:
+                averaged(net, group)
+            optimizer.step()
+            scheduler.step()
+        return dict(net.named_parameters())
+
+    net = copy.deepcopy(odd)
+    wanted = run(net, *two_groups(net, lambda params: SGD(params, lr=0.1)))
+
+    def program(group):
+        net = copy.deepcopy(odd)
+        make = lambda params: ShardedOptimizer(params, SGD, group=group, lr=0.1)  # noqa: E731
+        return run(net, *two_groups(net, make), group)
+
+    for weights in ranks_in_threads(program, 2):
+        close(weights, wanted)
+
+
+def test_weights_that_lie_in_another_order_are_stepped_where_they_lie():
+    torch.manual_seed(0)
+    net = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
+    images = torch.randn(4, 3, 6, 6, dtype=torch.float64)
+
+    def steps(net, optimizer):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            net(images).square().mean().backward()
+            for parameter in net.parameters():
+                parameter.grad = parameter.grad.contiguous()  # not as the weights lie
+            optimizer.step()
+        return dict(net.named_parameters()), optimizer.state_dict()
+
+    plain = copy.deepcopy(net)
+    wanted = steps(plain, AdamW(plain.parameters()))
+
+    def program(group):
+        own = copy.deepcopy(net)
+        return steps(own, ShardedOptimizer(own.parameters(), AdamW, group=group))
+
+    for weights, state in ranks_in_threads(program, 2):
+        close(weights, wanted[0])
+        close(state, wanted[1])
+
+
+def test_gradients_of_several_backwards_add_up(odd):
+    net, optimizer = copy.deepcopy(odd), None
+    optimizer = SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        loss_of(net).backward()
+    optimizer.step()
+
+    def program(group):
+        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        own = copy.deepcopy(odd)
+        optimizers = [
+            SGD(sharded.parameters(), lr=0.1),
+            ShardedOptimizer(own.parameters(), SGD, group=group, lr=0.1),
+        ]
+        optimizers[1].shard_gradients()
+        for _ in range(2):
+            loss_of(sharded, group).backward()
+            sharded.wait()
+            loss_of(own, group).backward()
+        for each in optimizers:
+            each.step()
+        return sharded.full_parameters(), dict(own.named_parameters())
+
+    for ways in ranks_in_threads(program, 2):
+        for weights in ways:
+            close(weights, dict(net.named_parameters()))
+
+
+# Bytes
+
+SIZES = [(30, 50), (50, 70), (70, 10)]
+NUMBERS = [n for rows, columns in SIZES for n in (rows * columns, columns)]
+
+
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(*size) for size in SIZES])
+
+
+def counted_step(stage, group):
+    """Bytes after a backward and between two steps, and what one step sends."""
+    torch.manual_seed(group.rank())
+    rows = torch.randn(2, 30)
+    with ByteCounter(rows) as counter:
+        before = counter.live
+        net = layers()
+        if stage == 3:
+            net = FullySharded(net, group=group)
+            optimizer = AdamW(net.parameters())
+        else:
+            optimizer = ShardedOptimizer(net.parameters(), AdamW, group=group)
+        if stage == 2:
+            optimizer.shard_gradients()
+        for _ in range(2):
+            optimizer.zero_grad()
+            between = counter.live - before
+            with Counted() as messages:
+                net(rows).sum().backward()
+                if stage == 3:
+                    net.wait()
+                if stage == 1:
+                    averaged(net, group)
+                if stage == 2:
+                    optimizer._averages.settle()
+                after_backward = counter.live - before
+                optimizer.step()
+    return between, after_backward, messages.sent(group.size())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_bytes_of_a_rank_are_as_predicted(stage, ranks):
+    whole, part = sum(NUMBERS), sum(part_length(n, ranks) for n in NUMBERS)
+    steps = 4 * len(NUMBERS)  # Adam counts for each parameter
+    weights, gradients = (whole if stage < 3 else part), (whole if stage < 2 else part)
+    # out of a reduce-scatter come full parts; an all-reduce leaves the whole
+    results = ranks_in_threads(lambda group: counted_step(stage, group), ranks)
+    between, after_backward, _ = results[0]
+    assert between == 4 * (weights + 2 * part) + steps
+    assert after_backward == between + 4 * gradients
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_bytes_sent_are_as_predicted(ranks):
+    part = 4 * sum(part_length(n, ranks) for n in NUMBERS)
+    others = ranks - 1
+    reduced = 2 * 4 * sum(NUMBERS) * others / ranks  # an all-reduce is not padded
+    # in the backward: the weights that carry gradients on; not the first, and no biases
+    again = 4 * sum(part_length(rows * columns, ranks) for rows, columns in SIZES[1:])
+    wanted = {1: reduced + part * others, 2: 2 * part * others, 3: (2 * part + again) * others}
+    for stage, bytes_sent in wanted.items():
+        results = ranks_in_threads(lambda group, stage=stage: counted_step(stage, group), ranks)
+        assert {sent for _, _, sent in results} == {bytes_sent}
+
+
+def test_no_more_than_a_few_whole_weights_are_there_at_once():
+    """Twenty layers, two ranks: half of everything, and wholes of the layers at work."""
+
+    def program(group):
+        torch.manual_seed(0)
+        deep = nn.Sequential(*[nn.Linear(100, 100, bias=False) for _ in range(20)])
+        net, rows = FullySharded(deep, group=group), torch.randn(1, 100)
+        with ByteCounter(list(net.parameters())) as counter:
+            net(rows).sum().backward()
+            net.wait()
+        return counter.peak / 40_000  # in layers
+
+    for peak in ranks_in_threads(program, 2):
+        # 10 of weights, 10 of gradients; a weight, its gradient, two more on their way, a part
+        assert 20 <= peak < 25
+
+
+# What FullySharded hands out
+
+
+def test_parts_stay_in_float32_whatever_it_computes_in():
+    def program(group):
+        seen = []
+        net = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2))
+        net[0].register_forward_hook(lambda m, i, o: seen.append((i[0].dtype, o.dtype)))
+        sharded = FullySharded(net, torch.bfloat16, group=group)
+        sharded(torch.randn(4, 5)).float().sum().backward()
+        sharded.wait()
+        kept = {t.dtype for p in sharded.parameters() for t in (p, p.grad)}
+        return seen, kept, {value.dtype for value in sharded.full_parameters().values()}
+
+    narrow, wide = torch.bfloat16, torch.float32
+    for result in ranks_in_threads(program, 2):
+        assert result == ([(narrow, narrow)], {wide}, {wide})
+
+
+def test_weights_and_buffers_are_those_of_rank_0_and_names_stay(odd):
+    nets = [copy.deepcopy(odd) for _ in range(2)]
+    with torch.no_grad():
+        nets[1].scale += 1
+        nets[1].shift += 1
+
+    def program(group):
+        sharded = FullySharded(nets[group.rank()], group=group)
+        return sharded.full_parameters(), dict(sharded.module.named_buffers())
+
+    for parameters, buffers in ranks_in_threads(program, 2):
+        close(parameters, dict(odd.named_parameters()))
+        close(buffers, dict(odd.named_buffers()))
+
+
+def test_one_rank_may_print_and_read_without_the_others():
+    def program(group):
+        sharded = FullySharded(nn.Linear(3, 2), group=group)
+        if group.rank() == 0:
+            assert "in_features=3" in repr(sharded)
+            assert sharded.module.weight.shape == (3,)
+        return True
+
+    assert ranks_in_threads(program, 2, timeout_s=5) == [True, True]
+
+
+def test_evaluation_needs_no_wait(odd):
+    def program(group):
+        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        with torch.no_grad():
+            return [sharded(TOKENS) for _ in range(2)]
+
+    for outputs in ranks_in_threads(program, 2):
+        close(dict(enumerate(outputs)), dict(enumerate([odd(TOKENS)] * 2)))
+
+
+# What is refused
+
+
+def refused(program, error, words, ranks=2):
+    with pytest.raises(error, match=words):
+        ranks_in_threads(program, ranks, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net, group: FullySharded(net, group=group),
+        lambda net, group: ShardedOptimizer(net.parameters(), AdamW, group=group),
+    ],
+)
+def test_parameters_that_differ_between_ranks_are_named(make):
+    def other_shape(group):
+        make(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 4 + group.rank())), group)
+
+    refused(
+        other_shape, ValueError, r"number 2 is .*\(4, 2\).* on rank 0 and .*\(5, 2\).* on rank 1"
+    )
+
+    def one_more(group):
+        make(nn.Linear(3, 2, bias=group.rank() == 0), group)
+
+    refused(one_more, ValueError, r"number 1 is .*\(2,\).* on rank 0 and nothing on rank 1")
+
+
+def test_an_optimizer_that_cannot_be_cut_is_refused():
+    weights = [nn.Parameter(torch.ones(2, 2))]
+    refused(
+        lambda group: ShardedOptimizer(weights, torch.optim.LBFGS, group=group),
+        ValueError,
+        "LBFGS looks at whole parameters",
+    )
+    for wrong in ("adam", nn.Linear):
+        refused(
+            lambda group, wrong=wrong: ShardedOptimizer(weights, wrong, group=group),
+            TypeError,
+            "optimizer_class has to be an Optimizer; got",
+        )
+
+
+def test_a_refused_group_leaves_the_optimizer_as_it_was():
+    def program(group):
+        optimizer = ShardedOptimizer([nn.Parameter(torch.ones(3))], SGD, group=group, lr=0.1)
+        gaps = nn.Parameter(torch.ones(4, 4)[:, ::2])
+        with pytest.raises(ValueError, match="has gaps in memory"):
+            optimizer.add_param_group({"params": [gaps]})
+        return len(optimizer.param_groups)
+
+    assert ranks_in_threads(program, 2) == [1, 1]
+
+
+def test_a_state_of_another_shape_is_refused():
+    def program(group):
+        optimizer = ShardedOptimizer([nn.Parameter(torch.ones(3))], AdamW, group=group)
+        other = AdamW([parameter := nn.Parameter(torch.ones(4))])
+        parameter.grad = torch.ones(4)
+        other.step()
+        optimizer.load_state_dict(other.state_dict())
+
+    refused(
+        program, ValueError, r"exp_avg of parameter 0 has shape \(4,\); the parameter has \(3,\)"
+    )
+
+
+def test_without_a_group_and_without_parameters():
+    with pytest.raises(RuntimeError, match="call init_process_group first"):
+        FullySharded(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match="call init_process_group first"):
+        ShardedOptimizer([nn.Parameter(torch.ones(2))], SGD)
+    refused(
+        lambda group: FullySharded(nn.ReLU(), group=group), ValueError, "ReLU has no parameters"
+    )
+
+
+def test_a_forward_before_wait_is_refused(odd):
+    def program(group):
+        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        loss_of(sharded, group).backward()
+        try:
+            sharded(TOKENS)
+        finally:
+            sharded.wait()
+
+    refused(program, RuntimeError, r"call wait\(\) after the backward")
+
+
+def test_a_parameter_that_changes_before_its_backward_is_noticed():
+    def program(group):
+        sharded = FullySharded(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), group=group)
+        loss = sharded(torch.randn(2, 3)).sum()
+        with torch.no_grad():
+            for part in sharded.parameters():
+                part += 1
+        loss.backward()
+
+    refused(program, RuntimeError, "changed between its forward and its backward")
+
+
+def test_a_failed_forward_leaves_nothing_gathered(odd):
+    def program(group):
+        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        with pytest.raises(IndexError):
+            sharded(torch.full((1, 2), 99))
+        return sharded._in_use, sharded(TOKENS)
+
+    for in_use, outputs in ranks_in_threads(program, 2):
+        assert in_use == []
+        torch.testing.assert_close(outputs, odd(TOKENS))
+
+
+@pytest.mark.parametrize("numbers", [0, 1, 3, 4, 7])
+def test_parts_are_all_numbers_once(numbers):
+    row = torch.arange(numbers)
+    parts = [part_of(row, rank, 4) for rank in range(4)]
+    assert torch.cat(parts).tolist() == row.tolist()
+    assert len(parts[0]) == part_length(numbers, 4)
+    assert flat(torch.ones(numbers, 2).t()).shape == (2 * numbers,)
+
+
+# Processes: beside torch's own, and a rank that dies
+
+
+@pytest.mark.slow
+def test_in_processes_it_is_what_torch_shares_out():
+    [first, second] = launch("zero", processes=2, width=33, on_line=None).results
+    ways = ["state", "torch's state", "parameters", "torch's parameters", "gradients"]
+    for result in (first, second):
+        assert sorted(result["differences"]) == sorted(ways)
+        assert max(result["differences"].values()) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_rank_killed_before_its_step_is_named_soon(tmp_path, monkeypatch):
+    with nothing_left(tmp_path / "temporary", monkeypatch) as mark:
+        with pytest.raises(RankError, match=r"rank 1 was killed \(SIGKILL\) in step of step 1"):
+            launch("zero", fault="kill:1:step:1", time_limit_s=120, on_line=None)
+        assert all_gone(mark)
