@@ -342,8 +342,8 @@ def test_parts_stay_in_float32_whatever_it_computes_in():
 def test_weights_and_buffers_are_those_of_rank_0_and_names_stay(odd):
     nets = [copy.deepcopy(odd) for _ in range(2)]
     with torch.no_grad():
-        nets[1].scale += 1
-        nets[1].shift += 1
+        for tensor in [*nets[1].parameters(), *nets[1].buffers()]:
+            tensor += 1
 
     def program(group):
         sharded = FullySharded(nets[group.rank()], group=group)
@@ -482,7 +482,7 @@ def test_a_failed_forward_leaves_nothing_gathered(odd):
         sharded = FullySharded(copy.deepcopy(odd), group=group)
         with pytest.raises(IndexError):
             sharded(torch.full((1, 2), 99))
-        return sharded._in_use, sharded(TOKENS)
+        return list(sharded._in_use), sharded(TOKENS)
 
     for in_use, outputs in ranks_in_threads(program, 2):
         assert in_use == []
