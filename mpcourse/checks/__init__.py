@@ -39,6 +39,7 @@ from mpcourse.checks.quantization import check_fake, check_qparams
 from mpcourse.checks.resnet50_on_two_devices import (
     check_cut_by_time,
     check_cut_within,
+    check_split_resnet50,
     check_used_share,
 )
 from mpcourse.checks.scatter_and_gather import (

@@ -1,17 +1,25 @@
-"""Checks: the best cut by time, the best under a limit, the share of devices in use."""
+"""Checks: a split ResNet50, the best cut by time and under a limit, the share in use."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
-from mpcourse.checks.verdict import Case, Verdict, check_cases
-from mpcourse.schedules.actions import Action
-from mpcourse.schedules.timeline import Event, Timeline
+from torch import nn
 
-F0, F1, B1 = Action(0, "F", 0), Action(1, "F", 0), Action(1, "B", 0)
+from mpcourse.checks.attempted_networks import network_problem
+from mpcourse.checks.attempted_shares import Known, same_number, share_cases
+from mpcourse.checks.verdict import (
+    Case,
+    Verdict,
+    check_cases,
+    correct,
+    no_function,
+    not_attempted,
+    not_yet,
+)
+from mpcourse.schedules.timeline import Timeline
 
 Times = Sequence[float]
-Known = list[tuple[Any, str]]
 
 
 def _works(forward: Times, backward: Times) -> list[float]:
@@ -25,6 +33,22 @@ def _best(works: Sequence[float], allowed: Sequence[bool] | None = None) -> int 
     allowed = [True] * len(works) if allowed is None else allowed
     cuts = [cut for cut, fine in enumerate(allowed, start=1) if fine]
     return min(cuts, key=lambda cut: works[cut - 1]) if cuts else None
+
+
+def check_split_resnet50(attempt: Callable[..., nn.Module]) -> Verdict:
+    """Check `MySplitResNet50(first, second, num_classes)`.
+
+    Args:
+        attempt: A class of modules, or what makes one, with layers of torchvision's names.
+    """
+    where = '"One network, cut once"'
+    if not callable(attempt):
+        return no_function(attempt, where)
+    lines = network_problem(attempt)
+    if lines is ...:
+        return not_attempted()
+    right = "Torchvision's weights fit, the outputs are its own, and one tensor crosses each way."
+    return not_yet(lines, where) if lines else correct(right)
 
 
 def check_cut_by_time(attempt: Callable[[Times, Times], int]) -> Verdict:
@@ -44,8 +68,9 @@ def check_cut_by_time(attempt: Callable[[Times, Times], int]) -> Verdict:
         _time_case([9, 1, 1, 1], [18, 2, 2, 2]),
         _time_case([1, 1, 1, 9], [2, 2, 2, 18]),
         _time_case([1, 2, 1], [0, 0, 0]),  # two cuts are as good
+        _apart_case([1, 1, 2, 3, 5], [5, 1, 3, 1, 1]),
     ]
-    return check_cases(attempt, cases, where='"And the time?" and what follows it')
+    return check_cases(attempt, cases, where='"And the time?"')
 
 
 def _time_case(forward: list[float], backward: list[float]) -> Case:
@@ -78,7 +103,16 @@ def _time_case(forward: list[float], backward: list[float]) -> Case:
     ]
     given = f"forward {forward} and backward {backward}"
     hint = f"With {right} the busier device works {works[right - 1]:g}; no other cut has less."
-    return Case(given, (forward, backward), right, known, hint)
+    return Case(given, (forward, backward), right, known, hint, same_number)
+
+
+def _apart_case(forward: list[float], backward: list[float]) -> Case:
+    """Here the busiest forward and the busiest backward are on different devices."""
+    right = _time_case(forward, backward)
+    cuts = range(1, len(forward))
+    wrong = min(cuts, key=lambda k: sum(max(sum(t[:k]), sum(t[k:])) for t in (forward, backward)))
+    words = "Add up forward and backward of each device first, then take the busier device."
+    return replace(right, known=[(wrong, words), *right.known])
 
 
 def check_cut_within(
@@ -97,22 +131,35 @@ def check_cut_within(
         _limit_case([64, 16, 64, 40, 64, 8], 32),
         _limit_case([64, 16, 64, 40, 64, 8], 1000),
         _limit_case([64, 16, 64, 40, 64, 8], 10),
+        _limit_case([8, 8, 8, 8, 8, 8], 16, TIED),
+        _limit_case([8, 8, 8, 8, 8, 8], 16, LATE),
     ]
-    return check_cases(
-        attempt, cases, where='"Which cut sends the most?" and "Why do others find it slower?"'
-    )
+    return check_cases(attempt, cases, where='"Which cut sends the most?" and "And the time?"')
 
 
-def _limit_case(crossing: list[int], limit: int) -> Case:
-    forward, backward = [2, 2, 2, 2, 2, 2, 3], [4, 4, 4, 4, 4, 4, 6]
+EVEN = ([2, 2, 2, 2, 2, 2, 3], [4, 4, 4, 4, 4, 4, 6])
+TIED = ([1, 1, 1, 0, 1, 1, 1], [2, 2, 2, 0, 2, 2, 2])  # behind three blocks as behind four
+LATE = ([5, 5, 1, 1, 1, 1, 1], [1, 1, 1, 1, 5, 5, 10])  # the backward pulls the cut to the end
+
+
+def _limit_case(crossing: list[int], limit: int, times: tuple[list, list] = EVEN) -> Case:
+    forward, backward = times
     works = _works(forward, backward)
+    nothing = [0] * len(forward)
 
     def best(fits: Callable[[int], bool]) -> int | None:
         return _best(works, [fits(size) for size in crossing])
 
     right = best(lambda size: 2 * size <= limit)
     allowed = [cut for cut, size in enumerate(crossing, start=1) if 2 * size <= limit]
+    fits = [2 * size <= limit for size in crossing]
+    tied = [cut for cut in allowed if works[cut - 1] == works[right - 1]] if right else []
     known: Known = [
+        (
+            _best(_works(forward, nothing), fits),
+            "Forward alone says this; the backward counts as well.",
+        ),
+        *((cut, "That cut is as good; asked is the smallest one.") for cut in tied[1:]),
         (best(lambda size: size <= limit), "The gradient comes back: as many bytes once more."),
         (_best(works), "The best by time alone; it sends more than the limit."),
         (best(lambda size: 2 * size < limit), "Exactly the limit is still allowed."),
@@ -132,21 +179,7 @@ def _limit_case(crossing: list[int], limit: int) -> Case:
     hint = "crossing[k - 1] belongs to the cut after k blocks."
     if right is None:
         hint = "No cut is within the limit: return None."
-    return Case(given, (forward, backward, crossing, limit), right, known, hint)
-
-
-def exercise_timeline() -> Timeline:
-    """The timeline of the exercise: a step over two devices, with its two copies."""
-    return _timeline(2, (0, F0, 4), (0, "copy", 1), (1, F1, 4), (1, B1, 8), (1, "copy", 1))
-
-
-def _timeline(num_devices: int, *jobs: tuple[int, Action | str, float]) -> Timeline:
-    """One job after the other, whichever device has it; at last a backward on device 0."""
-    events, now = [], 0.0
-    for device, action, duration in (*jobs, (0, Action(0, "B", 0), 8)):
-        events.append(Event(device, action, now, now + duration))
-        now += duration
-    return Timeline(tuple(events), num_devices)
+    return Case(given, (forward, backward, crossing, limit), right, known, hint, same_number)
 
 
 def check_used_share(attempt: Callable[[Timeline], float]) -> Verdict:
@@ -155,41 +188,4 @@ def check_used_share(attempt: Callable[[Timeline], float]) -> Verdict:
     Args:
         attempt: Takes a `Timeline` whose copies have the action "copy", returns 0 to 1.
     """
-    both = (Event(0, F0, 0, 4), Event(0, "copy", 4, 5), Event(1, F1, 5, 8))
-    idle = _timeline(3, (0, F0, 4), (1, "copy", 2))
-    cases = [
-        _share_case(
-            "0F0 from 0 to 4 and a copy from 4 to 5 on device A, then 1F0 from 5 to 8 on device B "
-            "beside 0F1 from 5 to 10 on device A",
-            Timeline((*both, Event(0, Action(0, "F", 1), 5, 10)), 2),
-        ),
-        _share_case("the timeline above", exercise_timeline()),
-        _share_case("three devices, of which two compute nothing", idle),
-    ]
-    return check_cases(attempt, cases, where='"Who works when?"')
-
-
-def _share_case(given: str, timeline: Timeline) -> Case:
-    work = sum(event.duration for event in timeline.events if event.action != "copy")
-    every = sum(event.duration for event in timeline.events)
-    whole, devices = timeline.makespan, timeline.num_devices
-    right = work / (devices * whole)
-    first = sum(e.duration for e in timeline.events if e.action != "copy" and e.device_index == 0)
-    known: Known = [
-        (every / (devices * whole), "Copies count as work there: nothing is computed meanwhile."),
-        (1 - right, "That is the idle share; asked is the share in use."),
-        (timeline.bubble_fraction, "That is idle, not in use, and copies count as work in it."),
-        (work / whole, "Each device has the whole step: divide by the number of devices too."),
-        (every / whole, "Divide by the number of devices too, and leave the copies out."),
-        (work / every, "Waiting is time as well: divide by devices × the time of the step."),
-        (
-            work / (devices * (whole - (every - work))),
-            "The step lasts as long as it does: copies are in it.",
-        ),
-        (work / (2 * whole), "There may be other than two devices: timeline.num_devices."),
-        (first / whole, "That is the first device alone."),
-        (work, "Those are units of time; a share has none."),
-        (100 * right, "That is in percent; give a share between 0 and 1."),
-    ]
-    hint = "(time in which devices compute) / (devices × time of the whole step)"
-    return Case(given, (timeline,), right, known, hint)
+    return check_cases(attempt, share_cases(), where='"Who works when?"')

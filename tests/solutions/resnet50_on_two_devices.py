@@ -1,4 +1,29 @@
-"""Solutions: the best cut by time, the best under a limit, the share in use."""
+"""Solutions: a split ResNet50, the share in use, the best cut by time and under a limit."""
+
+import torch
+from torchvision.models.resnet import Bottleneck, ResNet
+
+
+class MySplitResNet50(ResNet):
+    """The inherited layers stay under their own names, so torchvision's weights fit.
+
+    Each layer with parameters is moved once. The pictures go to the first device, the features to
+    the second, and between pooling and `fc` the two empty dimensions are flattened away.
+    """
+
+    def __init__(self, first, second, num_classes=1000):
+        super().__init__(Bottleneck, [3, 4, 6, 3], num_classes=num_classes)
+        self.first, self.second = first, second
+        for part in (self.conv1, self.bn1, self.layer1, self.layer2):
+            part.to(first)
+        for part in (self.layer3, self.layer4, self.fc):
+            part.to(second)
+
+    def forward(self, images):
+        stem = self.maxpool(self.relu(self.bn1(self.conv1(images.to(self.first)))))
+        features = self.layer2(self.layer1(stem))
+        features = self.layer4(self.layer3(features.to(self.second)))
+        return self.fc(torch.flatten(self.avgpool(features), 1))
 
 
 def my_cut_by_time(forward, backward):
