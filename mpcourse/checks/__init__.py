@@ -33,7 +33,12 @@ from mpcourse.checks.parallel_apply import (
     check_first_device,
     check_parallel_apply,
 )
-from mpcourse.checks.pipeline import check_ceiling, check_pieces, check_split_size
+from mpcourse.checks.pipeline import (
+    check_ceiling,
+    check_cut_graph,
+    check_pieces,
+    check_split_size,
+)
 from mpcourse.checks.pruning import check_global_masks, check_remove, check_snip
 from mpcourse.checks.quantization import check_fake, check_qparams
 from mpcourse.checks.resnet50_on_two_devices import (

@@ -1,14 +1,15 @@
-"""Solutions of page `pipeline`: the ceiling, a mini-batch in pieces, the split for given costs."""
+"""Solutions of page `pipeline`: a ceiling, a mini-batch in pieces, a cut graph, the best split."""
 
 
-def my_ceiling(num_stages, num_microbatches):
-    """One device needs p * m slots; the pipeline's last stage ends after m + p - 1.
+def my_ceiling(stage_times, num_microbatches):
+    """The first micro-batch needs the sum of all stages, each further one the slowest stage.
 
-    The last stage works m slots, and before its first one p - 1 others pass while the pipeline
-    fills; the drain is the same wait on the other side. So p devices never reach p, and more
-    micro-batches come nearer to it. m / p would grow for ever.
+    The slowest stage is the one that never waits in between: behind it the others wait for its
+    next output, before it they wait for its next gradient. With p equal stages this is
+    p * m / (m + p - 1); m / p would grow for ever.
     """
-    return num_stages * num_microbatches / (num_microbatches + num_stages - 1)
+    one_device = num_microbatches * sum(stage_times)
+    return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 
 
 def my_step(model, loss_fn, inputs, targets, split_size):
@@ -22,6 +23,24 @@ def my_step(model, loss_fn, inputs, targets, split_size):
     for piece, answer in pieces:
         loss = loss_fn(model(piece), answer) * len(piece) / len(inputs)
         loss.backward()
+        total += loss.item()
+    return total
+
+
+def my_cut_step(front, back, loss_fn, inputs, targets, split_size):
+    """The leaf ends the back's graph and catches the gradient; the front's goes on from it.
+
+    Without requires_grad_() nothing arrives at the leaf, without detach() one backward runs
+    through both stages, and without the last line the front never learns.
+    """
+    total = 0.0
+    pieces = zip(inputs.split(split_size), targets.split(split_size), strict=True)
+    for piece, answer in pieces:
+        output = front(piece)
+        leaf = output.detach().requires_grad_()
+        loss = loss_fn(back(leaf), answer) * len(piece) / len(inputs)
+        loss.backward()
+        output.backward(leaf.grad)
         total += loss.item()
     return total
 
