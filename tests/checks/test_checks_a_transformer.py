@@ -222,8 +222,14 @@ def one_tensor_for_both(first, last):
     last.grad = first.grad
 
 
+def keeps_the_stubs_last_line(first, last):
+    one_tensor_for_both(first, last)
+    return ...
+
+
 def test_other_ways_to_add_up_are_correct():
-    for attempt in (one_tensor_for_both, setting(lambda a, b: (a + b, b + a))):
+    right = setting(lambda a, b: (a + b, b + a))
+    for attempt in (one_tensor_for_both, keeps_the_stubs_last_line, right):
         assert check_tied(attempt).state == "correct"
 
 
