@@ -3,21 +3,25 @@
 For trying a technique out (page `cut_inside_a_layer`): what runs here runs in processes as it is.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import HashStore, ProcessGroup, ProcessGroupGloo
+from torch.distributed import HashStore, PrefixStore, ProcessGroup, ProcessGroupGloo
 
 
 def ranks_in_threads(
-    program: Callable[[ProcessGroup], Any], ranks: int, *, timeout_s: float = 20.0
+    program: Callable[..., Any], ranks: int | Sequence[int], *, timeout_s: float = 20.0
 ) -> list[Any]:
     """Call `program(group)` in one thread per rank and return the results, by rank.
+
+    On a mesh of ranks, such as (2, 2, 2), call `program(group, group, group)`: of each axis the
+    group of those ranks that differ in it alone. Neighbours in number differ in the last axis.
 
     Each thread's group is a gloo group of its own with `group.rank()` and `group.size()`; pass it
     on as `group=` to the functions of `torch.distributed`. Tensors are on the CPU. The threads
@@ -25,25 +29,33 @@ def ranks_in_threads(
 
     Args:
         program: Sends the same messages on all ranks, in the same order.
-        ranks: How many, 1 or more.
+        ranks: How many, 1 or more; or how many along each axis of a mesh.
         timeout_s: How long a rank waits for the others, in seconds.
 
     Raises:
         ValueError: `ranks` is less than 1.
         Exception: What a rank raised, with a note that names it; if several did, what came first.
     """
-    if ranks < 1:
-        raise ValueError(f"ranks is {ranks}; it has to be at least 1")
-    store, results = HashStore(), [Future() for _ in range(ranks)]
+    axes = [ranks] if isinstance(ranks, int) else [*ranks]
+    if not axes or min(axes) < 1:
+        raise ValueError(f"ranks is {ranks}; it has to be at least 1 along each axis")
+    count, store = math.prod(axes), HashStore()
+    results = [Future() for _ in range(count)]
     failures: list[tuple[float, int, BaseException]] = []
+    kept = []  # a group that goes closes its connections, while others may still come
 
     def run(rank: int) -> None:
         try:
-            results[rank].set_result(program(_group(store, rank, ranks, timeout_s)))
+            groups = [
+                _gloo(PrefixStore(name, store), place, size, timeout_s)
+                for name, place, size in _places(rank, axes)
+            ]
+            kept.append(groups)
+            results[rank].set_result(program(*groups))
         except BaseException as error:
             failures.append((time.monotonic(), rank, error))
 
-    names = [f"rank {rank}" for rank in range(ranks)]
+    names = [f"rank {rank}" for rank in range(count)]
     threads = [threading.Thread(target=run, args=(r,), name=n) for r, n in enumerate(names)]
     for thread in threads:
         thread.start()
@@ -51,12 +63,25 @@ def ranks_in_threads(
         thread.join()
     if failures:
         _, rank, error = min(failures, key=lambda failure: failure[0])
-        error.add_note(f"raised on rank {rank} of {ranks}")
+        error.add_note(f"raised on rank {rank} of {count}")
         raise error
     return [result.result() for result in results]
 
 
-def _group(store: HashStore, rank: int, ranks: int, timeout_s: float) -> ProcessGroup:
+def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:
+    """Of each axis: a name for the ranks that differ in it alone, this rank's place, their count.
+
+    The last axis runs fastest, as in `init_device_mesh`.
+    """
+    places, stride = [], 1
+    for axis, size in reversed([*enumerate(axes)]):
+        place = rank // stride % size
+        places.insert(0, (f"axis {axis} from rank {rank - place * stride}/", place, size))
+        stride *= size
+    return places
+
+
+def _gloo(store: PrefixStore, rank: int, ranks: int, timeout_s: float) -> ProcessGroup:
     """A group as `init_process_group` makes it, but not the one default group of the process."""
     options = ProcessGroupGloo._Options()
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]

@@ -4,8 +4,8 @@ Pages `a_transformer` and `cut_inside_a_layer`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
 lets it write; `tied` keeps two copies of one embedding equal. `conjugates`, `parallel_layers` and
-`parallel_vocabulary` cut a layer over ranks, `cut_inside` a whole decoder; `messages` predicts and
-counts what they send.
+`parallel_vocabulary` cut a layer over ranks, `cut_inside` a whole decoder; `mesh_step`
+puts stages and shares of the batch around it; `messages` predicts and counts what is sent.
 """
 
 from mpcourse.transformer.conjugates import enter, leave
@@ -19,6 +19,7 @@ from mpcourse.transformer.learning import (
     unsplit_step,
     windows,
 )
+from mpcourse.transformer.mesh_step import mesh_stage, mesh_step
 from mpcourse.transformer.messages import Counted, Message, block_messages, step_messages
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,

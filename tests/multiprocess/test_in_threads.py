@@ -1,5 +1,8 @@
 """Threads as ranks: results by rank, real sums, failures that name the rank."""
 
+import time
+import weakref
+
 import pytest
 import torch
 from torch import distributed
@@ -42,3 +45,35 @@ def test_a_rank_that_never_comes_is_not_waited_for_for_ever():
 def test_no_ranks_are_refused():
     with pytest.raises(ValueError, match="ranks is 0; it has to be at least 1"):
         ranks_in_threads(lambda group: None, 0)
+    with pytest.raises(ValueError, match=r"ranks is \(2, 0\); it has to be at least 1"):
+        ranks_in_threads(lambda *groups: None, (2, 0))
+
+
+def test_on_a_mesh_each_axis_has_its_groups_as_torchs_mesh_numbers_them():
+    def program(*groups):
+        places = [group.rank() for group in groups]
+        ranks = [torch.tensor([0.0 + places[0] * 6 + places[1] * 2 + places[2]]) for _ in groups]
+        for rank, group in zip(ranks, groups, strict=True):
+            distributed.all_reduce(rank, group=group)
+        return places, [int(rank.item()) for rank in ranks]
+
+    results = ranks_in_threads(program, (2, 3, 2))
+    mesh = torch.arange(12).reshape(2, 3, 2)
+    for rank, (places, sums) in enumerate(results):
+        assert mesh[tuple(places)] == rank
+        along = [mesh[:, places[1], places[2]], mesh[places[0], :, places[2]]]
+        along.append(mesh[places[0], places[1], :])
+        assert sums == [int(ranks.sum()) for ranks in along]
+
+
+def test_a_group_stays_until_all_ranks_are_done():
+    """One that goes closes its connections, also to ranks that are still on their way in."""
+    groups = {}
+
+    def program(group):
+        groups[group.rank()] = weakref.ref(group)
+        if group.rank() == 1:
+            time.sleep(0.5)  # rank 0 is done
+            return groups[0]() is not None
+
+    assert ranks_in_threads(program, 2) == [None, True]

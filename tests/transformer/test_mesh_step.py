@@ -1,0 +1,75 @@
+"""A step on a mesh of pipeline, data and tensor is the step of one process."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from mpcourse.multiprocess import launch, ranks_in_threads
+from mpcourse.transformer import Decoder, cut_inside, mesh_stage, mesh_step
+
+
+def a_decoder() -> Decoder:
+    torch.manual_seed(0)
+    model = Decoder(vocabulary=12, width=8, heads=2, layers=2, context=4).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (4, 1, 1), (2, 2, 2)]
+)
+def test_loss_and_every_gradient_are_those_of_one_process(shape: tuple[int, int, int]):
+    model = a_decoder()
+    tokens, targets = torch.randint(12, (2, 8, 4))
+    right = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    right.backward()
+    gradients = a_decoder()
+    with torch.no_grad():
+        for copied, original in zip(gradients.parameters(), model.parameters(), strict=True):
+            copied.copy_(original.grad)
+    assert right > 1
+
+    def program(*groups):
+        stage, own = mesh_stage(model, groups[0], groups[2])
+        loss = mesh_step(stage, tokens, targets, groups, num_microbatches=4)
+        wanted = cut_inside(gradients, groups[2]).as_sequential()[own]
+        for parameter, gradient in zip(stage.parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, gradient.detach(), rtol=0, atol=1e-12)
+        return loss.item(), own
+
+    results = ranks_in_threads(program, shape)
+    assert [loss for loss, _ in results] == pytest.approx([right.item()] * len(results), abs=1e-12)
+    layers = [range(4)[own] for _, own in results[:: shape[1] * shape[2]]]
+    assert list(itertools.chain(*layers)) == [0, 1, 2, 3]
+
+
+def test_what_does_not_come_out_is_refused():
+    model = a_decoder()
+    tokens = torch.zeros(6, 4, dtype=torch.long)
+
+    def program(*groups):
+        with pytest.raises(ValueError, match="6 rows make no 4 equal micro-batches"):
+            mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=2)
+        with pytest.raises(ValueError, match="no 0 equal micro-batches"):
+            mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=0)
+        return True
+
+    assert all(ranks_in_threads(program, (1, 2, 1)))
+    tied = Decoder(12, 8, 2, 2, 4, tied=True)
+    with pytest.raises(ValueError, match="tied ends cannot be on two of 2 stages"):
+        ranks_in_threads(lambda *groups: mesh_stage(tied, groups[0], groups[2]), (2, 1, 1))
+    with pytest.raises(ValueError, match="5 stages for 4 layers; each takes one at least"):
+        ranks_in_threads(lambda *groups: mesh_stage(model, groups[0], groups[2]), (5, 1, 1))
+
+
+@pytest.mark.slow
+def test_eight_processes_have_the_loss_of_one():
+    results = launch("mpcourse.transformer.on_a_mesh", processes=8, on_line=None).results
+    places = [found["place"] for found in results]
+    assert places == [list(place) for place in itertools.product(range(2), repeat=3)]
+    for found in results:
+        assert found["loss"] == pytest.approx(found["right"], abs=1e-10)
+        assert found["gradient_error"] < 1e-10
