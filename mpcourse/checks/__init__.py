@@ -19,6 +19,13 @@ from mpcourse.checks.collectives import (
     check_tree_and_ring,
 )
 from mpcourse.checks.compilation import check_graphs, check_one_graph, check_payback
+from mpcourse.checks.cut_inside_a_layer import (
+    check_block_bytes,
+    check_cut_loss,
+    check_mlp_parts,
+    check_same,
+    check_scores,
+)
 from mpcourse.checks.distributed_data_parallel import check_local_loss, check_shard
 from mpcourse.checks.does_it_fit import (
     check_extra_bytes,

@@ -4,6 +4,7 @@ from mpcourse.figures.a_transformer import attention_picture
 from mpcourse.figures.byte_bars import byte_bars
 from mpcourse.figures.collectives import plot_sent, ring_picture
 from mpcourse.figures.curves import plot_times
+from mpcourse.figures.cut_inside_a_layer import mlp_cut_picture, places_picture
 from mpcourse.figures.cuts import plot_cuts
 from mpcourse.figures.marks import LABELS, MARKERS, device_colour, device_letter
 from mpcourse.figures.memory import memory_picture

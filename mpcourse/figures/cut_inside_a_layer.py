@@ -1,0 +1,118 @@
+"""Who holds which slice of an MLP, and where each rank of a mesh is (page `cut_inside_a_layer`)."""
+
+from mpcourse.figures import svg
+from mpcourse.figures.marks import count, device_colour, device_letter
+from mpcourse.schedules.actions import check_count
+
+TOP, LOW, HIGH = 78, 44, 132  # of the matrices; heights of width and of inner numbers
+SHARED = "#dddddd"
+
+
+def mlp_cut_picture(ranks: int) -> svg.Picture:
+    """Draw x, W1, the inner numbers, W2 and y of an MLP: a colour and a letter for each rank.
+
+    Args:
+        ranks: How many hold a slice each, 1 or more.
+
+    Raises:
+        ValueError: `ranks` is less than 1.
+    """
+    check_count("ranks", ranks)
+    names = [f"rank {rank} ({device_letter(rank)})" for rank in range(ranks)]
+    caption = f"An MLP on {count(ranks, 'rank')}: {', '.join(names)}"
+    middle = TOP + HIGH / 2
+    shapes = [svg.text(14, 24, caption)]
+    x = 24
+    for title, kind, width in (
+        ("x", "whole", LOW),
+        ("W1", "columns", HIGH),
+        ("bend", "columns", HIGH),
+        ("W2", "rows", LOW),
+        ("parts", "addends", LOW),
+        ("y", "whole", LOW),
+    ):
+        height = {"W1": LOW, "W2": HIGH}.get(title, LOW)
+        top = middle - height / 2
+        shapes.append(svg.text(x + width / 2, TOP - 12, title, size=12, anchor="middle"))
+        shapes += _matrix(title, kind, (x, top, width, height), ranks)
+        x += width + 38
+        sign = {"x": "·", "W1": "=", "bend": "·", "W2": "=", "parts": "sum"}.get(title)
+        if sign:
+            shapes.append(svg.text(x - 19, middle, sign, size=13, anchor="middle", middle=True))
+    lines = [
+        "forward: x is on all ranks already; the parts are summed (one all-reduce)",
+        "backward: the gradient of y is on all ranks; what arrives at x is summed (one all-reduce)",
+    ]
+    if ranks == 1:
+        lines = ["one rank holds all: nothing is sent"]
+    bottom = TOP + HIGH + 28
+    shapes += [svg.text(24, bottom + 18 * i, words, size=12) for i, words in enumerate(lines)]
+    spoken = "W1 by columns, W2 by rows, one slice of each per rank; " + "; ".join(lines)
+    size = (max(x, 620), bottom + 18 * len(lines))
+    return svg.picture(shapes, size, title=caption, description=spoken)
+
+
+def _matrix(
+    title: str, kind: str, place: tuple[float, float, float, float], ranks: int
+) -> list[str]:
+    """One matrix, cut or whole, or the addends one behind the other."""
+    x, y, width, height = place
+    if kind == "whole":
+        hint = f"{title}: whole, on every rank"
+        return [svg.box(x, y, width, height, colour=SHARED, label="all", hint=hint)]
+    shapes = []
+    for rank in range(ranks):
+        label, colour = device_letter(rank), device_colour(rank)
+        hint = f"{title}: {kind} of rank {rank}"
+        if kind == "columns":
+            box = (x + rank * width / ranks, y, width / ranks, height)
+        elif kind == "rows":
+            box = (x, y + rank * height / ranks, width, height / ranks)
+        else:  # addends: all of them as large as y
+            step = (HIGH - height) / max(ranks - 1, 1) * (ranks > 1)
+            box = (x, y - step * (ranks - 1) / 2 + rank * step, width, height)
+        shapes.append(svg.box(*box, colour=colour, label=label, hint=hint))
+    return shapes
+
+
+def places_picture(pipeline: int, data: int, tensor: int) -> svg.Picture:
+    """Draw the ranks of a mesh: a column per stage, a row per share of the batch, boxes in a cell.
+
+    Ranks are numbered with the last axis fastest, as `init_device_mesh` does.
+
+    Args:
+        pipeline: How many stages, 1 or more.
+        data: How many shares of the batch, 1 or more.
+        tensor: How many ranks share a layer, 1 or more.
+
+    Raises:
+        ValueError: One of them is less than 1.
+    """
+    for name, size in (("pipeline", pipeline), ("data", data), ("tensor", tensor)):
+        check_count(name, size)
+    total, side, tall = pipeline * data * tensor, 62, 34
+    caption = f"pipeline {pipeline} x data {data} x tensor {tensor}: {count(total, 'rank')}"
+    shapes = [svg.text(14, 24, caption)]
+    for rank in range(total):
+        stage, rest = divmod(rank, data * tensor)
+        share, part = divmod(rest, tensor)
+        x, y = 130 + stage * (tensor * side + 70) + part * side, 62 + share * (tall + 30)
+        if share == part == 0:
+            middle = x + tensor * side / 2
+            shapes.append(svg.text(middle, 50, f"stage {stage}", size=12, anchor="middle"))
+        if stage == part == 0:
+            words = f"batch, part {share}"
+            shapes.append(svg.text(120, y + tall / 2, words, size=12, anchor="end", middle=True))
+        label = f"{rank} {device_letter(part)}"
+        hint = f"rank {rank}: stage {stage}, part {share} of the batch, slice {part} of each layer"
+        shapes.append(svg.box(x, y, side, tall, colour=device_colour(part), label=label, hint=hint))
+    lines = [
+        "side by side in a cell: sums inside each layer",
+        "along a row: activations, and their gradients back",
+        "down a column, same letter: sums of the weights' gradients",
+    ]
+    bottom = 62 + data * (tall + 30) + 8
+    shapes += [svg.text(14, bottom + 18 * i, words, size=12) for i, words in enumerate(lines)]
+    width = max(130 + pipeline * (tensor * side + 70), 470)
+    size = (width, bottom + 18 * len(lines))
+    return svg.picture(shapes, size, title=caption, description="; ".join(lines))
