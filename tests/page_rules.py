@@ -418,7 +418,6 @@ DEBTS: dict[str, dict[str, int]] = {
         "schedules": 8,
         "train_mnist": 7,
         "torch_pipelining": 3,
-        "sparse_training": 8,
         "capstone": 9,
     }
 }

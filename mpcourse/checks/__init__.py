@@ -67,7 +67,7 @@ from mpcourse.checks.schedules import (
     check_split_backward,
     check_stuck,
 )
-from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal
+from mpcourse.checks.sparse_training import check_cubic, check_keep, check_proximal, check_regrow
 from mpcourse.checks.split_a_model import (
     check_parts,
     check_places,

@@ -1,5 +1,6 @@
 """Checks: the cubic schedule, kept zeros, a proximal step, one regrowth step."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,13 @@ def _proximal_case(values: list, threshold: float) -> Case:
     ]
     hint = "|weight| - threshold, not below 0, with the sign of the weight."
     given = f"weight {values} and threshold {threshold}"
-    return Case(given, (weight, threshold), right, known, hint)
+    return Case(given, (weight, threshold), right, known, hint, _same_numbers)
+
+
+def _same_numbers(result: Any, expected: Tensor) -> bool:
+    """As `same`, and a numpy array will do."""
+    is_array = hasattr(result, "__array__") and not isinstance(result, Tensor)
+    return same(torch.as_tensor(result) if is_array else result, expected)
 
 
 def check_keep(attempt: Callable[[torch.optim.Optimizer, Tensor, Tensor], None]) -> Verdict:
@@ -131,3 +138,94 @@ def check_keep(attempt: Callable[[torch.optim.Optimizer, Tensor, Tensor], None])
         if lines:
             return not_yet([f"After a step of {name}:", *lines], where)
     return correct("The zeros stay, the memory is clean, and nothing else has changed.")
+
+
+def check_regrow(
+    attempt: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]],
+) -> Verdict:
+    """Check `my_regrow(mask, weight, gradient, count)`: one exchange of weights, as in RigL.
+
+    Args:
+        attempt: Takes mask, weight and gradient of one shape and how many weights to exchange;
+            returns the new mask and the new weight.
+    """
+    where = '"Can weights grow back on purpose?"'
+    stays, again = [0.9, -0.05, 0.1, -0.6, 0.0, 0.0], [0.1, -0.2, 0.1, 0.3, -0.7, 0.15]
+    cases = [
+        _regrow_case(
+            [1, 1, 1, 1, 0, 0], [0.9, -0.05, 0.1, -0.6, 0, 0], [0.1, 0.2, 0.1, 3, -7, 5], 2
+        ),
+        _regrow_case([1, 1, 1, 1, 0, 0], stays, again, 2),
+        _regrow_case(
+            [[0, 1], [1, 0], [1, 1]], [[0, 5], [-4, 0], [0.3, -2]], [[-9, 1], [2, 8], [3, 4]], 1
+        ),
+        _regrow_case([0, 1, 1, 1], [0, -3, 2, 1], [4, 1, -2, 3], 0),
+    ]
+    verdict = check_cases(attempt, cases, where=where)
+    if verdict.state != "correct":
+        return verdict
+    handed = copy.deepcopy(cases[0].arguments)
+    try_out(attempt, *handed)
+    if same(handed, cases[0].arguments):
+        return verdict
+    return not_yet(["The results are right, but a tensor that was handed in has changed."], where)
+
+
+def _regrow_case(there: list, values: list, slopes: list, count: int) -> Case:
+    mask = torch.tensor(there).bool()
+    weight = torch.tensor(values, dtype=torch.float64)
+    gradient = torch.tensor(slopes, dtype=torch.float64)
+    never = torch.tensor(-torch.inf, dtype=torch.float64)
+
+    def without(mask: Tensor, scores: Tensor) -> Tensor:
+        left = mask.clone().flatten()
+        left[scores.flatten().argsort(stable=True)[:count]] = False
+        return left.view(mask.shape)
+
+    def with_more(mask: Tensor, scores: Tensor) -> Tensor:
+        more = mask.clone().flatten()
+        more[scores.flatten().argsort(descending=True, stable=True)[:count]] = True
+        return more.view(mask.shape)
+
+    def exchanged(left: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        return with_more(left, torch.where(left, never, wanted)), weight * left
+
+    sizes = torch.where(mask, weight.abs(), -never)
+    left, wanted = without(mask, sizes), gradient.abs()
+    right = exchanged(left, wanted)
+    signed = without(mask, torch.where(mask, weight, -never))
+    largest = without(mask, torch.where(mask, -weight.abs(), -never))
+    known: Known = [
+        ((right[0], weight), "What grows starts at zero, also where a weight was dropped before."),
+        ((right[0], weight * right[0]), "One is dropped and grows again: it starts at zero too."),
+        ((right[0], torch.where(right[0] & ~left, gradient, weight * left)), "New weights are 0."),
+        (
+            exchanged(left, gradient),
+            "A steep way down is wanted as well: the size of the gradient.",
+        ),
+        (exchanged(left, -gradient), "Grow where the size of the gradient is largest."),
+        (exchanged(left, -wanted), "That grows where the gradient is smallest."),
+        (exchanged(signed, wanted), "A weight of -2 is not small: drop by absolute value."),
+        (exchanged(largest, wanted), "The smallest weights are dropped."),
+        (
+            (with_more(left, wanted), weight * left),
+            "What is there cannot grow: then fewer weights come than go.",
+        ),
+        (
+            exchanged(without(mask, weight.abs()), wanted),
+            "Weights that are not there are no smallest weights: drop out of those in the mask.",
+        ),
+        (
+            (
+                with_more(left, torch.where(mask, never, wanted)),
+                weight * left,
+            ),
+            "What is dropped may grow again, if its gradient is large enough.",
+        ),
+        ((left, weight * left), "That drops only: as many weights grow."),
+        (right[0], "Return two tensors: the new mask and the new weight."),
+        (right[::-1], "The mask first, then the weight."),
+    ]
+    given = f"mask {there}, weight {values}, gradient {slopes} and count {count}"
+    hint = "Drop the `count` smallest that are there, grow `count` where |gradient| is largest."
+    return Case(given, (mask, weight, gradient, count), right, known, hint)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from solutions import sparse_training as solutions
 
-from mpcourse.checks import check_cubic, check_keep, check_proximal
+from mpcourse.checks import check_cubic, check_keep, check_proximal, check_regrow
 from mpcourse.sparse_training import cubic_sparsity
 
 
@@ -18,6 +18,7 @@ CHECKS = {
     "my_cubic": check_cubic,
     "my_proximal": check_proximal,
     "my_keep": check_keep,
+    "my_regrow": check_regrow,
 }
 
 
@@ -52,7 +53,23 @@ def keep_by_index(optimizer, weight, mask):
             value[~mask] = 0
 
 
+def regrow_by_sorting(mask, weight, gradient, count):
+    """With numbers in place of masks, and a mask of 0 and 1 as the result."""
+    there = [i for i, kept in enumerate(mask.flatten().tolist()) if kept]
+    sizes, slopes = weight.abs().flatten().tolist(), gradient.abs().flatten().tolist()
+    left = sorted(there, key=lambda i: sizes[i])[count:]
+    others = [i for i in range(mask.numel()) if i not in left]
+    grown = sorted(others, key=lambda i: -slopes[i])[:count]
+    new, values = torch.zeros(mask.numel()), torch.zeros_like(weight).flatten()
+    new[left + grown] = 1
+    values[left] = weight.flatten()[left]
+    return [new.view(mask.shape), values.view(mask.shape)]
+
+
 def test_other_right_answers_are_correct():
+    assert check_regrow(regrow_by_sorting).state == "correct"
+    as_array = lambda w, t: proximal_by_cases(w, t).numpy()  # noqa: E731
+    assert check_proximal(as_array).state == "correct"
     assert check_cubic(cubic_by_parts).state == "correct"
     theirs = lambda t, begin, end, s, f: cubic_sparsity(t, final=f, begin=begin, end=end, initial=s)  # noqa: E731
     assert check_cubic(theirs).state == "correct"
@@ -189,3 +206,53 @@ def zero_steps(optimizer, weight, mask):
 )
 def test_wrong_ways_to_keep_zeros_are_explained(attempt, words):
     assert words in said(check_keep(attempt))
+
+
+def regrowing(
+    size=torch.abs, want=torch.abs, pool=lambda mask, left: ~left, start=lambda *_: 0.0, missing=1
+):
+    """The solution with one part done in another way."""
+
+    def attempt(mask, weight, gradient, count):
+        left = mask.clone().flatten()
+        sizes = size(weight).masked_fill(~mask, torch.inf) if missing else size(weight)
+        left[sizes.flatten().argsort(stable=True)[:count]] = False
+        left = left.view(mask.shape)
+        new = left.clone().flatten()
+        wanted = want(gradient).masked_fill(~pool(mask, left), -torch.inf).flatten()
+        new[wanted.argsort(descending=True, stable=True)[:count]] = True
+        new = new.view(mask.shape)
+        return new, torch.where(new & ~left, start(weight, gradient), weight * left)
+
+    return attempt
+
+
+def regrow_in_place(mask, weight, gradient, count):
+    new, values = solutions.my_regrow(mask, weight, gradient, count)
+    mask.copy_(new)
+    return new, values
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (regrowing(start=lambda weight, gradient: weight), "it starts at zero too"),
+        (regrowing(start=lambda weight, gradient: gradient), "New weights are 0"),
+        (regrowing(want=lambda g: g), "the size of the gradient"),
+        (regrowing(want=lambda g: -g), "size of the gradient is largest"),
+        (regrowing(want=lambda g: -g.abs()), "where the gradient is smallest"),
+        (regrowing(size=lambda w: w), "drop by absolute value"),
+        (regrowing(size=lambda w: -w.abs()), "The smallest weights are dropped"),
+        (regrowing(pool=lambda m, left: torch.ones_like(m)), "fewer weights come than go"),
+        (regrowing(pool=lambda m, left: ~m), "may grow again"),
+        (regrowing(missing=0), "no smallest weights"),
+        (lambda m, w, g, n: (solutions.my_regrow(m, w, g, n)[0], w), "starts at zero"),
+        (lambda m, w, g, n: (m, w), "|gradient| is largest"),
+        (lambda m, w, g, n: solutions.my_regrow(m, w, g, n)[0], "Return two tensors"),
+        (lambda m, w, g, n: solutions.my_regrow(m, w, g, n)[::-1], "The mask first"),
+        (lambda m, w, g, n: None, "without return"),
+        (regrow_in_place, "has changed"),
+    ],
+)
+def test_wrong_regrowths_are_explained(attempt, words):
+    assert words in said(check_regrow(attempt))

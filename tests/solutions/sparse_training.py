@@ -35,3 +35,19 @@ def my_keep(optimizer, weight, mask):
         for value in optimizer.state.get(weight, {}).values():
             if isinstance(value, torch.Tensor) and value.shape == mask.shape:
                 value.mul_(mask)
+
+
+def my_regrow(mask, weight, gradient, count):
+    """First drop the smallest weights that there are, then grow where the gradient is largest.
+
+    Weights that are not there have size 0, so infinity keeps them out of the smallest. What stays
+    cannot grow, so minus infinity keeps it out of the largest. All that grows starts at zero: only
+    what has stayed keeps its value, also where a weight goes and comes back at once.
+    """
+    left = mask.clone().flatten()
+    sizes = weight.abs().masked_fill(~mask, torch.inf)
+    left[sizes.flatten().argsort(stable=True)[:count]] = False
+    new = left.clone()
+    wanted = gradient.abs().flatten().masked_fill(left, -torch.inf)
+    new[wanted.argsort(descending=True, stable=True)[:count]] = True
+    return new.view(mask.shape), weight * left.view(mask.shape)
