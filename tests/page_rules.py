@@ -424,7 +424,6 @@ DEBTS: dict[str, dict[str, int]] = {
         "scatter_and_gather": 2,
         "parallel_apply": 5,
         "distributed_data_parallel": 6,
-        "schedules": 8,
         "train_mnist": 7,
         "torch_pipelining": 3,
     }
