@@ -69,14 +69,16 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """The state of the last step that all ranks have saved; None if there is none.
 
-        All ranks have to call it.
+        All ranks have to call it. A file that brings more than data is refused: the folder may be
+        one that others can write to.
         """
         steps: list[list[int]] = [[] for _ in range(self._rank.world_size)]
         distributed.all_gather_object(steps, self._steps())
         common = set.intersection(*map(set, steps))
         if not common:
             return None
-        return torch.load(self._path(max(common)), map_location=self._rank.device)
+        path = self._path(max(common))
+        return torch.load(path, map_location=self._rank.device, weights_only=True)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"rank{self._rank.rank}-step{step:06d}.pt"

@@ -3,6 +3,7 @@
 Page `distributed_data_parallel`.
 """
 
+import contextlib
 import os
 import queue
 import signal
@@ -26,7 +27,7 @@ from mpcourse.multiprocess.blame import (
     whereabouts,
 )
 from mpcourse.multiprocess.programs import parse
-from mpcourse.multiprocess.rank import REPORTS
+from mpcourse.multiprocess.rank import REPORTS, STOPPED, kill_rank
 from mpcourse.multiprocess.torchrun import (
     ENVIRONMENT,
     Host,
@@ -116,8 +117,13 @@ def launch_words(
             run.stop()
         if code != 0:
             raise explain(run.reports(), run.output)
-        results = [torch.load(folder / f"result-{rank}.pt") for rank in run.ranks()]
+        results = read_results(folder, run.ranks())
         return Outcome(results, run.attempt(), run.output)
+
+
+def read_results(folder: Path, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    """What each rank has handed over; a file that brings more than data is refused."""
+    return [torch.load(folder / f"result-{rank}.pt", weights_only=True) for rank in ranks]
 
 
 class _Run:
@@ -206,7 +212,8 @@ class _Run:
         return any(r.error and r.error["attempt"] == self._restarts for r in self.reports())
 
     def stop(self) -> None:
-        """End torchrun and all ranks, whatever they are doing."""
+        """End torchrun and all ranks, whatever they are doing, in three times `GRACE_S` at most."""
+        (self._folder / STOPPED).touch()
         self._process.stdin.close()  # every rank ends by itself now
         if self._process.poll() is None:
             self._signal(signal.SIGTERM)
@@ -215,19 +222,17 @@ class _Run:
             except subprocess.TimeoutExpired:
                 self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
                 self._process.wait()
+        for report in self.reports():
+            kill_rank(report.note)
         self._reader.join(GRACE_S)
         while not self._lines.empty():
             self._printed.append(self._lines.get() or "")
-        self._process.stdout.close()
+        if not self._reader.is_alive():  # else it is still reading, and closing would wait for it
+            self._process.stdout.close()
 
     def _signal(self, number: int) -> None:
-        try:
-            if IS_WINDOWS:
-                self._process.terminate()
-            else:
-                os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass  # it has ended in between
+        with contextlib.suppress(ProcessLookupError):  # it has ended in between
+            self._process.terminate() if IS_WINDOWS else os.killpg(self._process.pid, number)
 
 
 def _environment(folder: Path, host: Host | None) -> dict[str, str]:

@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from torch import distributed
 from mpcourse.multiprocess.faults import Fault
 
 REPORTS = "MPCOURSE_REPORTS"  # environment: the folder of these files; the launcher's, if any
+STOPPED = "stopped"  # a file there: the launcher has ended the run itself
 ABANDONED = 75  # exit code of a rank whose launcher is gone
 NOTE_BYTES = 256
 # What a rank raises when another one is at fault; found in the words, the type is RuntimeError.
@@ -72,6 +75,7 @@ class Rank:
         step = self._step = self._step if step is None else step
         if self._note:
             words = {"where": where, "step": step, "time": time.time(), "attempt": self.attempt}
+            words["pid"] = os.getpid()
             self._note.seek(0)
             self._note.write(json.dumps(words).encode().ljust(NOTE_BYTES))
             self._note.flush()
@@ -126,13 +130,27 @@ def _own_device(local_rank: int, local_world_size: int) -> torch.device:
     return torch.device("cpu")
 
 
+def kill_rank(note: dict[str, Any] | None) -> None:
+    """End the rank that wrote a note, if it is still there: a stopped process ends in no other way.
+
+    Not on Windows.
+    """
+    with contextlib.suppress(AttributeError, TypeError, ProcessLookupError, PermissionError):
+        if os.getsid(note["pid"]) == note["pid"]:  # torchrun gives each rank a session of its own
+            os.kill(note["pid"], signal.SIGKILL)
+
+
 def _die_with_the_launcher() -> None:
     """End this process when the launcher's end of the standard input closes.
 
     torchrun starts each rank in a session of its own, and nobody ends it when torchrun is killed.
     But all of them have inherited one pipe, and the kernel closes it, however the launcher ends.
+    One that was killed has left its folder behind: it goes with the ranks.
     """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
+    reports = Path(os.environ[REPORTS])
+    if not (reports / STOPPED).exists():
+        shutil.rmtree(reports, ignore_errors=True)
     os._exit(ABANDONED)

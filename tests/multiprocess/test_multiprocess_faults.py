@@ -1,5 +1,7 @@
 """Ranks that die, raise, sleep or find no room: an error names them, and nothing is lost."""
 
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -7,9 +9,10 @@ import sys
 import time
 
 import pytest
-from processes import all_gone, nothing_left
+from processes import alive, all_gone, nothing_left
 
 from mpcourse.multiprocess import RankError, launch
+from mpcourse.multiprocess.launch import GRACE_S
 
 pytestmark = [
     pytest.mark.slow,
@@ -133,6 +136,38 @@ def test_no_process_outlives_an_interrupted_or_killed_launcher(how, mark, tmp_pa
     assert all_gone(mark)
     if how is signal.SIGINT:
         assert "KeyboardInterrupt" in words
-    else:
-        shutil.rmtree(temporary)  # a killed launcher cannot do it
-        temporary.mkdir()
+
+
+LIMIT_S = 20
+LATE = f"""
+from mpcourse.multiprocess import launch
+launch("hello", fault="sleep:1:all-reduce", time_limit_s={LIMIT_S}, on_line=None)
+"""
+
+
+def test_a_rank_that_refuses_to_die_holds_nobody_up(mark, tmp_path):
+    """It is stopped, so it neither reads its input nor minds a polite signal."""
+    begin = time.monotonic()
+    launcher = subprocess.Popen([sys.executable, "-c", LATE], stderr=subprocess.PIPE, text=True)
+    try:
+        note = wait_for(lambda: list((tmp_path / "temporary").glob("mpcourse-*/note-1")), launcher)
+        pid = wait_for(
+            lambda: re.search(r'all-reduce.*"pid": (\d+)', note[0].read_text()), launcher
+        )
+        os.kill(int(pid[1]), signal.SIGSTOP)
+        _, words = launcher.communicate(timeout=LIMIT_S + 40)
+        assert "TimeoutError: the run is not done after 20 s" in words
+        assert time.monotonic() - begin < LIMIT_S + 3 * GRACE_S + 20  # 20: to import torch, twice
+        assert all_gone(mark)
+    finally:
+        launcher.kill()
+        for left in alive(mark):
+            os.kill(left, signal.SIGKILL)
+
+
+def wait_for(look, launcher):
+    """What `look` finds, while the launcher runs."""
+    while not (found := look()):
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    return found
