@@ -5,13 +5,12 @@
 
 import argparse
 import copy
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -116,15 +115,16 @@ def _block(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
 
 def _timed(
     steps: dict[str, Callable[[], Any]], options: argparse.Namespace
-) -> dict[str, float | None]:
-    """The median of each step; they take turns, so that a busy moment strikes all alike."""
+) -> dict[str, list[float]]:
+    """The time of each step; they take turns, so that a busy moment strikes all alike."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(options.repeats):
         for name, step in steps.items():
+            distributed.barrier()  # nobody waits inside a step for a rank that is late from before
             start = time.perf_counter()
             step()
             taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) if times else None for name, times in taken.items()}
+    return taken
 
 
 def _random(model: nn.Module) -> nn.Module:
