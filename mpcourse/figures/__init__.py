@@ -6,6 +6,7 @@ from mpcourse.figures.collectives import plot_sent, ring_picture
 from mpcourse.figures.curves import plot_times
 from mpcourse.figures.cut_inside_a_layer import mlp_cut_picture, places_picture
 from mpcourse.figures.cuts import plot_cuts
+from mpcourse.figures.layouts import LayoutTime, layouts_picture
 from mpcourse.figures.marks import LABELS, MARKERS, device_colour, device_letter
 from mpcourse.figures.memory import memory_picture
 from mpcourse.figures.mesh import mesh_picture

@@ -5,13 +5,22 @@ Pages `a_transformer` and `cut_inside_a_layer`.
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
 lets it write; `tied` keeps two copies of one embedding equal. `conjugates`, `parallel_layers` and
 `parallel_vocabulary` cut a layer over ranks, `cut_inside` a whole decoder; `mesh_step`
-puts stages and shares of the batch around it; `messages` predicts and counts what is sent.
+puts stages and shares of the batch around it; `messages` predicts and counts what is sent;
+`layouts` turns bytes and link speeds into the time of a step, `published` holds it against papers.
 """
 
 from mpcourse.transformer.conjugates import enter, leave
 from mpcourse.transformer.cut_inside import cut_inside, sum_whole_gradients
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
 from mpcourse.transformer.generation import Cache, cached_logits, generate
+from mpcourse.transformer.layouts import (
+    Cluster,
+    DecoderSizes,
+    Layout,
+    held_bytes,
+    layouts,
+    step_seconds,
+)
 from mpcourse.transformer.learning import (
     next_token_loss,
     text_loss,
@@ -31,5 +40,6 @@ from mpcourse.transformer.parallel_vocabulary import (
     VocabParallelEmbedding,
     vocab_parallel_cross_entropy,
 )
+from mpcourse.transformer.published import PUBLISHED, Published
 from mpcourse.transformer.text import Text, counted_losses, load_prose
 from mpcourse.transformer.tied import sum_tied_gradients, with_two_copies

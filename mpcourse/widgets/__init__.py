@@ -7,6 +7,7 @@ says what it shows, for readers on a page without a kernel.
 
 from mpcourse.widgets.board import ScheduleBoard, board_picture
 from mpcourse.widgets.capstone import pruning_explorer, pruning_view
+from mpcourse.widgets.cut_inside_a_layer import layout_explorer, layout_view
 from mpcourse.widgets.does_it_fit import fit_explorer, fit_view
 from mpcourse.widgets.explorer import Explorer, picture_slider, slider
 from mpcourse.widgets.pipeline import SplitExplorer, split_explorer

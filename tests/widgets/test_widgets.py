@@ -16,7 +16,6 @@ from typing import Any
 import ipywidgets
 import pytest
 import torch
-from page_rules import sources_of
 
 from mpcourse import widgets
 from mpcourse.figures import (
@@ -39,6 +38,8 @@ from mpcourse.widgets import (
     fit_explorer,
     fit_view,
     idle_explorer,
+    layout_explorer,
+    layout_view,
     mesh_explorer,
     picture_slider,
     predict,
@@ -120,6 +121,7 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
         lambda keep, cut, microbatches: pruning_view(WORK, 1, keep, cut, microbatches),
     ),
     "fit_explorer": (fit_explorer, fitting),
+    "layout_explorer": (layout_explorer, layout_view),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),
         lambda value: PICTURES[value],
@@ -498,7 +500,8 @@ def sources() -> dict[str, str]:
         for path in package.rglob("*.py")
     }
     for page in PAGES:
-        found[page.name] = "\n".join(["import ipywidgets", *sources_of(page)])
+        code = [cell.source for cell in read(page).cells if cell.cell_type == "code"]
+        found[page.name] = "\n".join(["import ipywidgets", *code])
     return found
 
 

@@ -1,0 +1,208 @@
+"""The time of one training step under a layout, from bytes and link speeds (no clock).
+
+Page `cut_inside_a_layer`. A layout is tensor x pipeline x data; which of them has its ranks as
+neighbours inside a host decides about the link that its messages take.
+
+What is left out: latencies, several rings at once over the links of one host, messages that hide
+behind other work. Sources: Narayanan et al., 2021, arXiv:2104.04473, for work and messages;
+Korthikanti et al., 2022, arXiv:2205.05198, for the bytes that the layers between the matrix
+products move.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mpcourse.memory.per_rank import BLOCK, BLOCK_INPUT, GRADIENT, OPTIMIZER, WEIGHT
+from mpcourse.transformer.messages import block_messages
+
+AXES = ("tensor", "data", "pipeline")
+NUMBER = 2  # bytes of a number between the layers
+WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
+UPDATE = 30  # bytes moved for each parameter by Adam: five numbers in float32 read, three written
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """The sizes of a decoder.
+
+    Attributes:
+        width: Numbers between the blocks for each token.
+        layers: Blocks.
+        heads: Of the attention.
+        vocabulary: Tokens to choose from.
+        context: Tokens of a sample.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int = 51200
+    context: int = 2048
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained, without norms and biases."""
+        return 12 * self.layers * self.width**2 + self.vocabulary * self.width
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal hosts; the defaults are those of DGX A100 hosts with 80 GB.
+
+    Attributes:
+        flops: Of one rank, per second, at its peak.
+        reached: The share of the peak that matrix products reach. It is set once, by the first row
+            of the first published table, in which nothing is cut; all other rows are predicted.
+        moved: Bytes per second between a rank and its memory.
+        inside: Bytes per second each way between ranks of a host.
+        between: Bytes per second each way of a rank's own link out of its host.
+        host: Ranks of a host.
+        memory: Bytes of a rank.
+    """
+
+    flops: float = 312e12
+    reached: float = 0.7
+    moved: float = 2.0e12
+    inside: float = 300e9
+    between: float = 25e9
+    host: int = 8
+    memory: float = 80e9
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks share what.
+
+    Attributes:
+        tensor: Ranks that share each layer.
+        data: Shares of the batch.
+        pipeline: Stages.
+        chunks: Stages in a row that each rank has (interleaved schedule).
+        order: The axes, the one whose ranks are neighbours in number first.
+    """
+
+    tensor: int = 1
+    data: int = 1
+    pipeline: int = 1
+    chunks: int = 1
+    order: tuple[str, ...] = AXES
+
+    @property
+    def ranks(self) -> int:
+        """All together."""
+        return self.tensor * self.data * self.pipeline
+
+    def speed(self, axis: str, cluster: Cluster) -> float:
+        """Bytes per second of the slowest link between ranks that differ in `axis` alone."""
+        inner = self.order[: self.order.index(axis) + 1]
+        reach = math.prod(getattr(self, name) for name in inner)
+        return cluster.between if cluster.host % reach else cluster.inside
+
+
+def step_seconds(
+    model: DecoderSizes,
+    batch: int,
+    layout: Layout,
+    cluster: Cluster,
+    *,
+    microbatch: int = 1,
+    recompute: str = "blocks",
+    sequence: bool = False,
+) -> dict[str, float]:
+    """Predict the seconds of a step, by what they are spent on.
+
+    Args:
+        model: Its sizes.
+        batch: Samples of a step, on all ranks together.
+        layout: Who shares what.
+        cluster: Speeds.
+        microbatch: Samples that go through a stage at a time.
+        recompute: "blocks": the backward runs every block's forward again; "scores": only the part
+            of attention between its products.
+        sequence: Whether norms and dropout are cut over the tokens.
+
+    Returns:
+        Seconds of: products, memory, layer sums, hand-overs, gradient sums, waiting.
+
+    Raises:
+        ValueError: The layout does not come out, or `recompute` is another word.
+    """
+    check_layout(model, batch, layout, microbatch)
+    if recompute not in ("blocks", "scores"):
+        raise ValueError(f'recompute is "blocks" or "scores"; got {recompute!r}')
+    blocks, tensor = recompute == "blocks", layout.tensor
+    tokens = microbatch * model.context
+    layers = model.layers / layout.pipeline
+    passes = 4 if blocks else 3  # forward, backward twice that, forward again
+
+    scores = 4 * tokens * model.context * model.width
+    work = passes * (24 * tokens * model.width**2 + scores) + (0 if blocks else scores)
+    ends = 6 * tokens * model.width * model.vocabulary / layout.pipeline
+    products = (layers * work + ends) / tensor / (cluster.reached * cluster.flops)
+
+    whole = 0 if sequence else WHOLE
+    between_products = whole + (BLOCK - whole) / tensor
+    attention = 5 * model.heads * model.context / model.width / tensor
+    moved = passes * (between_products + attention) + (0 if blocks else attention)
+    memory = layers * 2 * tokens * model.width * moved / cluster.moved  # written once, read once
+
+    messages = block_messages(tokens, model.width, NUMBER, sequence=sequence)
+    sent = sum(message.sent(tensor) for message in messages) * (1.5 if blocks else 1)
+    sums = layers * sent / layout.speed("tensor", cluster)
+    handed = 2 * layout.chunks * tokens * model.width * NUMBER / tensor  # each sends its share
+    hand_overs = handed / layout.speed("pipeline", cluster) if layout.pipeline > 1 else 0.0
+
+    own = model.parameters / tensor / layout.pipeline
+    gradients = 2 * (layout.data - 1) / layout.data * own * GRADIENT
+    count = batch // layout.data // microbatch
+    in_turn = {
+        "products": count * products,
+        "memory": count * memory + own * UPDATE / cluster.moved,
+        "layer sums": count * sums,
+        "hand-overs": count * hand_overs,
+        "gradient sums": gradients / layout.speed("data", cluster),
+    }
+    others = (layout.pipeline - 1) / layout.chunks  # micro-batches' time in which a stage is idle
+    return {**in_turn, "waiting": others * (products + memory + sums + hand_overs)}
+
+
+def held_bytes(model: DecoderSizes, batch: int, layout: Layout, *, microbatch: int = 1) -> float:
+    """Predict what the fullest rank holds: states, and inputs of the blocks that run again."""
+    states = (WEIGHT + GRADIENT + OPTIMIZER) * model.parameters / layout.tensor / layout.pipeline
+    in_flight = min(layout.pipeline, batch // layout.data // microbatch)  # 1F1B, first stage
+    hidden = microbatch * model.context * model.width
+    inputs = in_flight * model.layers / layout.pipeline * BLOCK_INPUT * hidden
+    return states + inputs + BLOCK * hidden / layout.tensor  # and the one block at work
+
+
+def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: int) -> None:
+    """Refuse what does not come out.
+
+    Raises:
+        ValueError: Heads, layers or samples cannot be shared out equally.
+    """
+    for what, number, shares in (
+        ("heads", model.heads, layout.tensor),
+        ("layers", model.layers, layout.pipeline * layout.chunks),
+        ("samples", batch, layout.data * microbatch),
+    ):
+        if shares < 1 or number % shares:
+            raise ValueError(f"{number} {what} cannot be cut into {shares} equal shares")
+
+
+def layouts(
+    model: DecoderSizes, batch: int, ranks: int, order: tuple[str, ...] = AXES
+) -> Iterator[Layout]:
+    """All layouts of so many ranks that come out, with micro-batches of one sample."""
+    sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
+    for tensor in sizes:
+        for pipeline in sizes:
+            if ranks % (tensor * pipeline):
+                continue
+            layout = Layout(tensor, ranks // tensor // pipeline, pipeline, order=order)
+            try:
+                check_layout(model, batch, layout, 1)
+            except ValueError:
+                continue
+            yield layout

@@ -1,0 +1,112 @@
+"""Steps that papers have measured, for holding `step_seconds` against (page `cut_inside_a_layer`).
+
+Quoted from arXiv:2104.04473, table 1 (Narayanan et al., 2021), as transcribed in MLCarbon's data;
+arXiv:2205.05198, table 5 (Korthikanti et al., 2022), as transcribed in Calculon's validation; and
+arXiv:2201.11990, section 2.4 (Smith et al., 2022), as quoted by llm-analysis. The first table
+names no micro-batches and no interleaving: 1 is taken for both.
+"""
+
+from dataclasses import dataclass
+
+from mpcourse.transformer.layouts import Cluster, DecoderSizes, Layout, step_seconds
+
+LARGE = "Narayanan et al. 2021"
+RECOMPUTED = "Korthikanti et al. 2022"
+TURING = "Smith et al. 2022"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of a paper.
+
+    Attributes:
+        paper: Authors and year.
+        billions: Of parameters, as the paper rounds them.
+        model: Its sizes.
+        layout: Who shares what.
+        batch: Samples of a step.
+        seconds: Of a step, as measured there.
+        microbatch: Samples that go through a stage at a time.
+        recompute: As `step_seconds` takes it; "scores" comes with cut tokens.
+    """
+
+    paper: str
+    billions: float
+    model: DecoderSizes
+    layout: Layout
+    batch: int
+    seconds: float
+    microbatch: int = 1
+    recompute: str = "blocks"
+
+    def predicted(self, cluster: Cluster) -> float:
+        """Seconds of the step by arithmetic."""
+        options = {"microbatch": self.microbatch, "recompute": self.recompute}
+        sequence = self.recompute == "scores"
+        parts = step_seconds(
+            self.model, self.batch, self.layout, cluster, sequence=sequence, **options
+        )
+        return sum(parts.values())
+
+
+def _seconds(model: DecoderSizes, batch: int, ranks: int, teraflops: float) -> float:
+    """Of a step whose speed was published: work by the paper's equation 3, four passes."""
+    tokens, width, layers = batch * model.context, model.width, model.layers
+    share = 1 + model.context / (6 * width) + model.vocabulary / (16 * layers * width)
+    return 96 * tokens * layers * width**2 * share / (ranks * teraflops * 1e12)
+
+
+# billions, heads, width, layers, tensor, pipeline, ranks, batch, 10^12 operations/s for each rank
+_TABLE_1 = (
+    (1.7, 24, 2304, 24, 1, 1, 32, 512, 137),
+    (3.6, 32, 3072, 30, 2, 1, 64, 512, 138),
+    (7.5, 32, 4096, 36, 4, 1, 128, 512, 142),
+    (18.4, 48, 6144, 40, 8, 1, 256, 1024, 135),
+    (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138),
+    (76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140),
+    (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148),
+    (310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155),
+    (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163),
+    (1008, 160, 25600, 128, 8, 64, 3072, 3072, 163),
+)
+# billions, heads, width, layers, pipeline, chunks, batch, micro-batch, seconds: blocks, scores
+_TABLE_5 = (
+    (22, 64, 6144, 48, 1, 1, 4, 4, 1.42, 1.10),
+    (175, 96, 12288, 96, 8, 3, 64, 1, 18.13, 13.75),
+    (530, 128, 20480, 105, 35, 3, 280, 1, 49.05, 37.83),
+    (1000, 160, 25600, 128, 64, 1, 512, 1, 94.42, 71.49),
+)
+
+
+def _table_1() -> list[Published]:
+    rows = []
+    for billions, heads, width, layers, tensor, pipeline, ranks, batch, speed in _TABLE_1:
+        model = DecoderSizes(width, layers, heads)
+        layout = Layout(tensor, ranks // tensor // pipeline, pipeline)
+        seconds = _seconds(model, batch, ranks, speed)
+        rows.append(Published(LARGE, billions, model, layout, batch, seconds))
+    return rows
+
+
+def _table_5() -> list[Published]:
+    rows = []
+    for billions, heads, width, layers, pipeline, chunks, batch, micro, *seconds in _TABLE_5:
+        model = DecoderSizes(width, layers, heads)
+        layout = Layout(8, 1, pipeline, chunks)
+        for again, taken in zip(("blocks", "scores"), seconds, strict=True):
+            rows.append(Published(RECOMPUTED, billions, model, layout, batch, taken, micro, again))
+    return rows
+
+
+def _turing() -> list[Published]:
+    """Hosts with the same links, but with ranks of 40 GB."""
+    model = DecoderSizes(20480, 105, 128)
+    measured = {8: 60.1, 10: 50.2, 12: 44.4}
+    return [
+        Published(TURING, 530, model, Layout(8, data, 35), 1920, seconds)
+        for data, seconds in measured.items()
+    ]
+
+
+PUBLISHED: tuple[Published, ...] = (*_table_1(), *_table_5(), *_turing())
+"""18 rows of two papers that the simulator meets, and 3 of a third that it does not."""
