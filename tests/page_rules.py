@@ -6,6 +6,7 @@ from 1, text and code together.
 
 import ast
 import functools
+import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -124,6 +125,14 @@ Rule = Callable[[Page], Iterator[str]]
 
 def is_bitmap(kind: str) -> bool:
     return kind in ("image/png", "image/jpeg")
+
+
+def sources_of(page: Path) -> list[str]:
+    """The code cells, and the programs that cells write; shell commands are left out."""
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    plain = [re.sub(r"^%%(?:writefile|program).*\n", "", source) for source in code]
+    return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
 
 
 def readable(source: str) -> str:
@@ -415,9 +424,7 @@ DEBTS: dict[str, dict[str, int]] = {
         "scatter_and_gather": 2,
         "parallel_apply": 5,
         "distributed_data_parallel": 6,
-        "schedules": 8,
         "train_mnist": 7,
         "torch_pipelining": 3,
-        "capstone": 9,
     }
 }

@@ -13,6 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from page_rules import sources_of
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 PAGES = sorted((PACKAGE.parent / "notebooks").glob("*.ipynb"))
@@ -233,14 +234,6 @@ def names_imported_by(sources: list[str]) -> set[tuple[str, str]]:
             elif isinstance(node, ast.Import):
                 found |= {(alias.name, "") for alias in node.names}
     return {pair for pair in found if pair[0].split(".")[0] == "mpcourse"}
-
-
-def sources_of(page: Path) -> list[str]:
-    """The code cells, and the programs that cells write; shell commands are left out."""
-    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    plain = [re.sub(r"^%%(?:writefile|program).*\n", "", source) for source in code]
-    return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
 
 
 def missing_names(names: set[tuple[str, str]]) -> list[str]:

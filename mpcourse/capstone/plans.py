@@ -28,9 +28,9 @@ from mpcourse.splitting.cuts import cut_costs
 
 NUM_DEVICES = 2
 SCHEDULES = ("naive", "gpipe", "1f1b")
-# What a block costs besides its samples, each way: starting its kernels. A round guess for a CPU
-# core, so that counts are the same everywhere; `plan_trials.clock_price` measures it.
-BLOCK_PRICE = 3.0
+# What a block costs besides its samples, each way: starting its kernels. As measured on a CPU core,
+# rounded, so that counts are the same everywhere; the page fits the lines of the reader's machine.
+BLOCK_PRICE = 8.0
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -12,25 +11,17 @@ from mpcourse.capstone.plans import (
     NUM_DEVICES,
     Forecast,
     Plan,
-    block_work,
-    counted_costs,
     forecast,
     pruned,
     validate_plan,
 )
 from mpcourse.devices.devices import Device
 from mpcourse.devices.timing import Timing, measure_together
-from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
-from mpcourse.schedules.named import make_schedule
-from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.timeline import Timeline
-from mpcourse.splitting.block_times import measure_blocks
-from mpcourse.splitting.cuts import cut_costs, least_costs
 from mpcourse.training.in_memory import LOSS, Data
 from mpcourse.training.loop import Batches
 
-RATE = 2e-3  # of Adam; it falls to a tenth
+RATE = 2e-3  # of Adam
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,7 @@ class Task:
         devices: Two.
         most_bytes: Of activations that a device may hold.
         least_accuracy: Of the pruned net after its epoch, 0 to 1.
+        fixed: Blocks that stay whole.
         batch_size: Samples of a mini-batch.
     """
 
@@ -51,6 +43,7 @@ class Task:
     devices: Sequence[Device]
     most_bytes: int
     least_accuracy: float
+    fixed: tuple[str, ...] = ()
     batch_size: int = 128
 
     def forecast(self, plan: Plan) -> Forecast:
@@ -98,7 +91,12 @@ def uncut(pipeline: Pipeline) -> nn.Sequential:
 
 
 def train_pipeline(
-    pipeline: Pipeline, data: Data, epochs: int = 1, watch: Callable[[Batches], Batches] = iter
+    pipeline: Pipeline,
+    data: Data,
+    epochs: int = 1,
+    *,
+    rate: float = RATE,
+    watch: Callable[[Batches], Batches] = iter,
 ) -> None:
     """Train through the pipeline with Adam, at a falling rate.
 
@@ -106,9 +104,10 @@ def train_pipeline(
         pipeline: Its stages are trained.
         data: The images.
         epochs: How often all training images are shown.
+        rate: Of Adam at the beginning; it falls to a tenth.
         watch: Wraps the mini-batches of an epoch, as `widgets.progress` does.
     """
-    optimizer = torch.optim.Adam(pipeline.parameters(), lr=RATE)
+    optimizer = torch.optim.Adam(pipeline.parameters(), lr=rate)
     steps = epochs * len(data.shuffled)
     slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     pipeline.train()
@@ -144,7 +143,7 @@ def same_answer(pipeline: Pipeline, data: Data, num_samples: int = 13) -> bool:
     return all(torch.allclose(ours, its, rtol=1e-7, atol=1e-9) for ours, its in pairs)
 
 
-def run_plan(plan: Plan, task: Task) -> PlanRun:
+def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
     """Prune, train for one epoch through the plan's own pipeline, and look at the result.
 
     Takes some seconds: the time of one epoch is the bound.
@@ -152,6 +151,7 @@ def run_plan(plan: Plan, task: Task) -> PlanRun:
     Args:
         plan: What to run.
         task: What it is for.
+        rate: As for `train_pipeline`.
 
     Raises:
         TypeError, ValueError: As `validate_plan`, before anything runs.
@@ -160,75 +160,8 @@ def run_plan(plan: Plan, task: Task) -> PlanRun:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the same order of images for every plan
         pipeline = pipeline_of(plan, task.net, task.devices)
-        train_pipeline(pipeline, task.data)
+        train_pipeline(pipeline, task.data, rate=rate)
     return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))
-
-
-def clock_blocks(plans: Mapping[str, Plan], task: Task, *, repeats: int = 15) -> dict[str, Costs]:
-    """Time the blocks of each plan's pruned net on one device, with micro-batches of its size.
-
-    In turns, and the shortest of many: else a slow moment of the machine meets one plan alone.
-
-    Args:
-        plans: Name -> plan. The largest of its micro-batches counts.
-        task: What they are for.
-        repeats: How often the blocks of each plan are timed; before each time they warm up once.
-
-    Returns:
-        Name -> a forward and a backward per block, in seconds.
-
-    Raises:
-        TypeError, ValueError: As `validate_plan`, before anything runs.
-    """
-    if repeats < 1:
-        raise ValueError(f"repeats is 1 or more; got {repeats}")
-    measurements = {name: _blocks_of(plan, task) for name, plan in plans.items()}
-    rounds: list[dict[str, Costs]] = []
-    for _ in range(repeats):
-        rounds.append({name: measured() for name, measured in measurements.items()})
-    return {name: least_costs([each[name] for each in rounds]) for name in plans}
-
-
-def simulate_costs(plan: Plan, costs: Costs) -> Timeline:
-    """The step of a plan whose blocks cost this for every micro-batch, in the unit of the costs."""
-    schedule = make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, plan.num_microbatches)
-    return simulate(schedule, cut_costs(costs, plan.cut))
-
-
-def clock_price(task: Task, *, repeats: int = 15) -> float:
-    """What a block of the whole net costs besides its samples, each way, by the clock.
-
-    A micro-batch of one sample and one of a quarter of a mini-batch give the time of a sample, and
-    so what is left for none. It is the mean over all blocks, there and back.
-
-    Args:
-        task: Its net is timed, on its first device.
-        repeats: As for `clock_blocks`.
-
-    Returns:
-        Millions of multiply-adds, as `BLOCK_PRICE`. On a device so quick that the larger
-        micro-batch takes less than 1% longer, it is the price at 1%: in truth it is higher.
-    """
-    plans = [Plan(1, num_microbatches=count) for count in (task.batch_size, 4)]
-    timed = clock_blocks(dict(zip(("one", "more"), plans, strict=True)), task, repeats=repeats)
-    one, more = (sum([*costs.forward, *costs.backward]) for costs in timed.values())
-    work = block_work(task.net, task.data.all_train[0][:1].cpu())
-    counted = []
-    for plan in plans:
-        size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
-        free = counted_costs(work, size, price=0.0)
-        counted.append(sum([*free.forward, *free.backward]))
-    per_second = (counted[1] - counted[0]) / max(more - one, one / 100)
-    return (one * per_second - counted[0]) / (2 * len(work))
-
-
-def _blocks_of(plan: Plan, task: Task) -> Callable[[], Costs]:
-    """What measures the blocks of a plan once, with a micro-batch of its size."""
-    validate_plan(plan, task.net, task.batch_size)
-    size = max(microbatch_sizes(task.batch_size, num_microbatches=plan.num_microbatches))
-    rows = [tensor[:size] for tensor in task.data.all_train]
-    slim = pruned(task.net, plan.keep)
-    return partial(measure_blocks, slim, *rows, LOSS, task.devices[0], warmup=1, repeats=1)
 
 
 def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:

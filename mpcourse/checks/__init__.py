@@ -11,7 +11,7 @@ from mpcourse.checks.a_transformer import (
     check_silent_head,
     check_tied,
 )
-from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup, check_plan, plan_target
+from mpcourse.checks.capstone import check_new_cut, check_pipeline_speedup
 from mpcourse.checks.collectives import (
     check_deadlock,
     check_fit,
@@ -34,6 +34,7 @@ from mpcourse.checks.does_it_fit import (
     check_slip,
 )
 from mpcourse.checks.int8_layers import check_int8_linear, check_rows
+from mpcourse.checks.judged_plans import check_plan, plan_target
 from mpcourse.checks.parallel_apply import (
     check_crossing,
     check_data_parallel,

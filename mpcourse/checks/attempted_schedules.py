@@ -1,6 +1,7 @@
 """How the checks of page `schedules` try out and explain a schedule that somebody wrote."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from mpcourse.checks.verdict import (
@@ -43,7 +44,7 @@ def judge_maker(
         problem = problem or shape_problem(got)
         if problem:
             return not_yet([*lines, problem], where)
-        got, expected = [list(row) for row in got], right(p, m)
+        got, expected = as_actions(got), right(p, m)
         if got == expected:
             continue
         lines += _first_difference(got, expected)
@@ -54,6 +55,7 @@ def judge_maker(
 def _meant(attempt: Maker, known: Sequence[tuple[Maker, str]]) -> str | None:
     """The message for the wrong answer that this attempt gives at every size."""
     answers = [try_out(attempt, *size)[0] for size in SIZES]
+    answers = [got if shape_problem(got) else as_actions(got) for got in answers]
     for maker, message in known:
         if answers == [maker(*size) for size in SIZES]:
             return message
@@ -87,9 +89,23 @@ def shape_problem(schedule: Any) -> str | None:
         for action in row:
             if action is None:
                 return "None stands in it: nothing stands for waiting, a device waits by itself."
-            if not isinstance(action, Action):
+            if isinstance(action, Action) and not _is_action(action):
+                return f"An Action holds a number, a letter and a number; got {tuple(action)!r}."
+            if not _is_action(action):
                 return f"Each entry is an Action(stage_index, kind, index); got {short(action)}."
     return None
+
+
+def _is_action(entry: Any) -> bool:
+    """Whether a plain tuple says what an Action says."""
+    if not isinstance(entry, tuple) or len(entry) != 3:
+        return False
+    return isinstance(entry[1], str) and all(isinstance(n, Integral) for n in entry[::2])
+
+
+def as_actions(schedule: Sequence[Sequence[tuple]]) -> Schedule:
+    """The schedule as lists of actions, whose numbers are Python's own."""
+    return [[Action(int(s), kind, int(n)) for s, kind, n in row] for row in schedule]
 
 
 def text_of(row: Sequence[Action]) -> str:

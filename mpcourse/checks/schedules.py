@@ -5,6 +5,7 @@ from typing import Any
 
 from mpcourse.checks.attempted_schedules import (
     Maker,
+    as_actions,
     judge_maker,
     shape_problem,
     text_of,
@@ -17,6 +18,7 @@ from mpcourse.checks.verdict import (
     no_function,
     not_attempted,
     not_yet,
+    same,
     short,
     try_out,
 )
@@ -31,7 +33,7 @@ MOST_IDLE = 0.15
 BOARD, CAP, TO_BEAT, BEST = (3, 4), 2, 24, 21  # stages and micro-batches; times of whole backwards
 BY_HAND = '"Can you beat 24?"'
 AS_DATA = '"What is a schedule?"'
-WARM_UP = '"Who holds how much?", the printed source'
+WARM_UP = '"Who holds how much?"'
 WAITING = '"Who waits for whom?"'
 HOLES = '"What fills the holes?"'
 
@@ -49,6 +51,9 @@ def check_board(attempt: Schedule) -> Verdict:
     problem = shape_problem(attempt)
     if problem:
         return not_yet([problem], BY_HAND)
+    attempt = as_actions(attempt)
+    if any(action.kind in "IW" for row in attempt for action in row):
+        return not_yet(["Whole backwards are asked for here: B, no I and no W."], BY_HAND)
     try:
         validate_schedule(attempt, *BOARD, max_activations=CAP)
     except ScheduleError as error:
@@ -127,7 +132,8 @@ def check_stuck(attempt: Callable[[Schedule, int], list[Action | None]]) -> Verd
         if got is ...:
             return not_attempted()
         expected = _stuck(schedule, num_stages, rounds=sum(map(len, schedule)))
-        if problem is None and got == expected:
+        got = list(got) if isinstance(got, list | tuple) else got
+        if problem is None and isinstance(got, list) and same(got, expected):
             continue
         lines = [
             f"Given {words}:",
@@ -171,21 +177,24 @@ def _stuck(schedule: Schedule, num_stages: int, rounds: int) -> list[Action | No
 
 
 def _why_not_stuck_there(got: Any, expected: list, schedule: Schedule, num_stages: int) -> str:
+    if got is None:
+        return "None is what a function without return gives back."
+    if not isinstance(got, list):
+        return "A list is asked for, with one entry per device."
+    if not all(entry is None or isinstance(entry, str | tuple) for entry in got):
+        return "Each entry is an Action or None."
     if got == _stuck(schedule, num_stages, rounds=1):
         return "One round is not enough: what was missing may come from a later device."
     if got == [action for action in expected if action is not None]:
         return "One entry per device: None for those that come to their end."
     if got in (list(map(str, expected)), [a and str(a) for a in expected]):
         return "The Action itself is asked for, not its text."
-    if isinstance(got, list) and len(got) == len(schedule) and not any(got):
+    if len(got) == len(schedule) and all(entry is None for entry in got):
         return "Nobody finishes here: a device that never finishes waits with its next action."
-    if got is None:
-        return "None is what a function without return gives back."
     awaited = [a and _missing(a, schedule, expected, num_stages) for a in expected]
     if got == awaited:
         return "Those are what the devices wait for; asked is the action that each waits with."
-    split = any(action.kind == "I" for row in schedule for action in row)
-    if split:
+    if any(action.kind == "I" for row in schedule for action in row):
         return "needs says B for I as well: remember makes(action) as done, not the action."
     return "A device goes on while everything in needs(action, num_stages) is done."
 
@@ -221,6 +230,7 @@ def check_split_backward(attempt: Maker) -> Verdict:
         problem = problem or shape_problem(got)
         if problem:
             return not_yet([*lines, problem], HOLES)
+        got = as_actions(got)
         try:
             validate_schedule(got, p, m, max_activations=p)
         except ScheduleError as error:

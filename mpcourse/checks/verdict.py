@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+import mpcourse.devices
 from mpcourse.devices.lanes import Lane
 from mpcourse.devices.results import collect
 from mpcourse.devices.workers import Worker
@@ -25,6 +27,7 @@ SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
 COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73"}
 TIME_LIMIT_S = 10.0
 MOST_ITEMS = 12  # of a result, shown
+DEVICES = Path(mpcourse.devices.__file__).parent  # whose code calls the attempt
 CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
 
 _bench = Worker("the check", Lane())  # attempts run here, so that one that never ends is stopped
@@ -126,7 +129,7 @@ def _raised(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if CELL.search(frame.filename)]
     frame = (own or frames)[-1]  # the last line that is the learner's, not torch's
-    called = not frame.filename.endswith("workers.py")  # else the arguments did not fit
+    called = Path(frame.filename).parent != DEVICES  # else the arguments did not fit
     place = f" (line {frame.lineno} of {frame.name})" if called else ""
     words = ": ".join(filter(None, [type(error).__name__, str(error)]))
     return f"it raised {words}{place}"

@@ -47,7 +47,7 @@ class _Recompute(torch.autograd.Function):
         wanted = [*([inputs] if inputs.requires_grad else []), *trained]
         with (
             _random_numbers_again(inputs, ctx.random),
-            _buffers_kept(ctx.part),
+            buffers_kept(ctx.part),
             torch.enable_grad(),
             torch.autocast(**ctx.autocast),
         ):
@@ -81,12 +81,16 @@ def _random_numbers_again(inputs: Tensor, states: Sequence[Tensor]) -> Iterator[
 
 
 @contextmanager
-def _buffers_kept(part: nn.Module) -> Iterator[None]:
+def buffers_kept(part: nn.Module) -> Iterator[None]:
     """Whatever a forward does to the buffers, such as counting a batch, is undone at the end."""
     before = [(buffer, buffer.clone()) for buffer in part.buffers()]
-    yield
-    for buffer, value in before:
-        buffer.data.copy_(value)  # by data: autograd would take it for a change of what it saved
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.data.copy_(
+                value
+            )  # by data: autograd would take it for a change of what it saved
 
 
 def _bounds(layers: int, count: int) -> list[int]:

@@ -1,9 +1,9 @@
 """A schedule carried out on real tensors and devices (pages `pipeline` and `train_mnist`).
 
 `microbatch` cuts a mini-batch and `losses` weighs its parts; a `Stage` keeps what its backward
-needs; the `engine` runs the actions; `Pipeline` is all of them together. `batch_norm` and `dropout`
-make a cut batch count as one; `prediction`, `sweeps` and `trials` hold forecasts against
-measurements.
+needs, or by `replay` makes it anew; the `engine` runs the actions; `Pipeline` is all of them
+together. `batch_norm` and `dropout` make a cut batch count as one; `prediction`, `sweeps` and
+`trials` hold forecasts against measurements.
 """
 
 from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms, memory_gaps

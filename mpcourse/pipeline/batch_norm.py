@@ -144,6 +144,22 @@ def minibatch_statistics(model: nn.Module) -> Iterator[None]:
             layer.finish(keep=complete)
 
 
+@contextlib.contextmanager
+def counted_already(model: nn.Module) -> Iterator[None]:
+    """While this lasts, what the deferred batch norms in `model` see does not count once more.
+
+    They are ordinary ones meanwhile: keep their buffers, if a forward is run only to repeat it.
+    """
+    layers = [m for m in model.modules() if isinstance(m, DeferredBatchNorm) and m._gathers]
+    for layer in layers:
+        layer._gathers = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._gathers = True
+
+
 def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:
     """How far apart the running statistics of two models are, batch norm by batch norm.
 

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from mpcourse.devices.devices import Device
 from mpcourse.schedules.actions import Schedule
+from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.validate import check_actions
 
 
@@ -26,6 +27,15 @@ def check_stages(stages: list[nn.Module]) -> None:
                     f"stages {owner[tensor]} and {index} share the tensor {name}; two devices "
                     "cannot both update it: put its users into one stage"
                 )
+
+
+def schedule_for(
+    schedule: str | Schedule, num_stages: int, num_devices: int, num_microbatches: int
+) -> Schedule:
+    """The schedule of that name, or the given one as it is."""
+    if not isinstance(schedule, str):
+        return schedule
+    return make_schedule(schedule, num_stages, num_devices, num_microbatches)
 
 
 def find_homes(schedule: Schedule, devices: list[Device], num_stages: int) -> list[Device]:

@@ -18,7 +18,7 @@ from mpcourse.devices.results import add_note
 from mpcourse.pipeline import losses as loss_shares
 from mpcourse.pipeline.batch_norm import minibatch_statistics
 from mpcourse.pipeline.engine import Task, find_neighbours, run_schedule
-from mpcourse.pipeline.fit import check_stages, find_homes
+from mpcourse.pipeline.fit import check_stages, find_homes, schedule_for
 from mpcourse.pipeline.microbatch import (
     bring_to,
     merge_microbatches,
@@ -28,7 +28,8 @@ from mpcourse.pipeline.microbatch import (
 )
 from mpcourse.pipeline.stage import Stage
 from mpcourse.schedules.actions import Action, Schedule
-from mpcourse.schedules.named import make_schedule, num_devices_for
+from mpcourse.schedules.named import num_devices_for
+from mpcourse.schedules.recompute import recompute_flags
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.schedules.validate import validate_schedule
 
@@ -44,12 +45,16 @@ class Pipeline(nn.Module):
             `Schedule` for a fixed number of micro-batches.
         num_microbatches: Into how many micro-batches a step cuts its mini-batch.
         microbatch_size: Or how many samples each has. Exactly one of the two is given.
+        recompute: True, or a list with a flag per stage: those stages keep only the inputs of their
+            micro-batches and run their forwards again when the backwards come. What else a forward
+            or the loss does, besides its buffers and random numbers, is done twice.
 
     Attributes:
         stages: The modules.
 
     Raises:
         ValueError: Stages, devices and schedule do not fit, or two stages share a parameter.
+        TypeError: A stage is no module, or a flag is no bool.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Pipeline(nn.Module):
         *,
         num_microbatches: int | None = None,
         microbatch_size: int | None = None,
+        recompute: bool | Sequence[bool] = False,
     ) -> None:
         super().__init__()
         stages = list(stages)
@@ -71,26 +77,21 @@ class Pipeline(nn.Module):
             )
         self._cut = {"num_microbatches": num_microbatches, "microbatch_size": microbatch_size}
         microbatch_sizes(1, **self._cut)  # refuses bad arguments now, not at the first step
+        self._recompute = recompute_flags(recompute, len(stages))
         if devices is None:
             devices = get_devices(num_devices_for(schedule, len(stages)))
         self.devices = as_devices(devices)
         self.schedule = schedule
         self._tasks: dict[tuple[int, str], list[list[Task]]] = {}
         self._num_stages = len(stages)
-        home = find_homes(self._any_schedule(), self.devices, len(stages))
+        count = len(self.devices)  # any number of devices takes as many micro-batches
+        any_schedule = schedule_for(schedule, len(stages), count, count)
+        home = find_homes(any_schedule, self.devices, len(stages))
         for stage, device in zip(stages, home, strict=True):
             stage.to(device.device)
         self.stages = nn.ModuleList(stages)
         self._clocks: list[HostClock] = []
         self._places = [device.device for device in home]
-
-    def _any_schedule(self) -> Schedule:
-        """The schedule, for as many micro-batches as any number of devices takes."""
-        if isinstance(self.schedule, str):
-            return make_schedule(
-                self.schedule, self._num_stages, len(self.devices), len(self.devices)
-            )
-        return self.schedule
 
     def _tasks_for(self, num_microbatches: int, kinds: str = "FBIW") -> list[list[Task]]:
         """What each device does for that many micro-batches; the schedule is legal then.
@@ -108,12 +109,9 @@ class Pipeline(nn.Module):
         return self._tasks[key]
 
     def _schedule_for(self, num_microbatches: int) -> Schedule:
-        if not isinstance(self.schedule, str):
-            return self.schedule
+        count = len(self.devices)
         try:
-            return make_schedule(
-                self.schedule, self._num_stages, len(self.devices), num_microbatches
-            )
+            return schedule_for(self.schedule, self._num_stages, count, num_microbatches)
         except ValueError as error:
             add_note(
                 error,
@@ -157,7 +155,11 @@ class Pipeline(nn.Module):
         shares = loss_shares.microbatch_shares(
             loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares
         )
-        stages = [Stage(stage, is_first=index == 0) for index, stage in enumerate(self.stages)]
+        flags = self._recompute
+        stages = [
+            Stage(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
+            for i, stage in enumerate(self.stages)
+        ]
         pieces = split_minibatch(inputs, sizes)
         answers = split_minibatch(targets, sizes)
         losses: dict[int, Tensor] = {}
@@ -233,7 +235,7 @@ class Pipeline(nn.Module):
             return None
         rows = [clock.events(index) for index, clock in enumerate(self._clocks)]
         events = [event for row in rows for event in row]
-        return Timeline.from_clock(events, len(self.devices))
+        return Timeline.from_clock(events, len(self.devices), tuple(self._recompute))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Pipeline":
         """What `.to`, `.cuda`, `.double` and others do; stages stay on their devices."""

@@ -8,6 +8,7 @@ Source: torch/distributed/pipelining/stage.py and _backward.py.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mpcourse.devices.results import add_note
+from mpcourse.pipeline.replay import NotesDraws, Replay
 from mpcourse.pipeline.split_backward import SplitBackward
 
 Loss = Callable[[Any], Tensor]
@@ -34,13 +36,15 @@ class Kept:
 
     Attributes:
         inputs: The leaves of the input; gradients arrive at the tensors that require them.
-        outputs: The leaves of the output, with their graph.
+        outputs: The leaves of the output, with their graph; none if there is a `replay`.
+        replay: Of a stage that recomputes: makes the outputs once more.
         split: Between I and W: the backward under way; None when W has all the work.
         roots: Between I and W, without `split`: where W begins.
     """
 
     inputs: list[Any]
     outputs: list[Any]
+    replay: Replay | None = None
     split: SplitBackward | None = None
     roots: "Roots" = ([], [])
 
@@ -51,11 +55,23 @@ class Stage:
     Args:
         module: The stage's layers.
         is_first: Its input is data: nobody waits for its gradient.
+        recompute: Keep a micro-batch's input alone, and run its forward again at B or I.
+        beside_others: Stages of other threads recompute: their random numbers are drawn under one
+            lock, and this one's too.
     """
 
-    def __init__(self, module: nn.Module, *, is_first: bool) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        is_first: bool,
+        recompute: bool = False,
+        beside_others: bool = False,
+    ) -> None:
         self.module = module
         self.is_first = is_first
+        self.recompute = recompute
+        self.beside_others = beside_others
         self.kept: dict[int, Kept] = {}
 
     def clear(self) -> None:
@@ -77,19 +93,30 @@ class Stage:
         if not self.is_first and not all(_is_leaf(leaf) for leaf in inputs):
             inputs = [leaf if _is_leaf(leaf) else _cut_off(leaf) for leaf in inputs]
             value = inputs[0] if structure is None else tree_unflatten(inputs, structure)
+
+        def run() -> Any:
+            output = self._call(value)
+            return output if loss is None else loss(output)
+
+        replay = Replay(self.module, inputs, run) if self.recompute else None
+        if replay is not None:
+            output = replay.first()
+        else:
+            with NotesDraws([]) if self.beside_others else nullcontext():
+                output = run()
+        outputs, structure = _flatten(output)
+        self.kept[index] = Kept(inputs, outputs if replay is None else [], replay)
+        if structure is None:
+            return _cut_off(output)
+        return tree_unflatten([_cut_off(leaf) for leaf in outputs], structure)
+
+    def _call(self, value: Any) -> Any:
         try:
-            output = self.module(value)
+            return self.module(value)
         except RuntimeError as error:
             if "leaf Variable that requires grad is being used in an in-place" in str(error):
                 add_note(error, BEGINS_IN_PLACE)
             raise
-        if loss is not None:
-            output = loss(output)
-        outputs, structure = _flatten(output)
-        self.kept[index] = Kept(inputs, outputs)
-        if structure is None:
-            return _cut_off(output)
-        return tree_unflatten([_cut_off(leaf) for leaf in outputs], structure)
 
     def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.
@@ -99,9 +126,10 @@ class Stage:
             gradients: Of each leaf of the output; None for the last stage: its output is the loss.
         """
         kept = self.kept.pop(index)
-        roots, gradients = _roots(kept.outputs, gradients)
+        roots, gradients = _roots(_outputs(kept), gradients)
         if roots:
-            torch.autograd.backward(roots, gradients)
+            with _watched(kept):
+                torch.autograd.backward(roots, gradients)
         return self._input_gradients(kept)
 
     def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
@@ -111,12 +139,13 @@ class Stage:
         input requires none.
         """
         kept = self.kept[index]
-        roots, gradients = _roots(kept.outputs, gradients)
+        roots, gradients = _roots(_outputs(kept), gradients)
         kept.outputs = []
         wanted = [] if self.is_first else [leaf for leaf in kept.inputs if _wants(leaf)]
         if roots and wanted:
             kept.split = SplitBackward(roots, gradients, wanted)
-            kept.split.run_inputs()
+            with _watched(kept):
+                kept.split.run_inputs()
         else:
             kept.roots = (roots, gradients)
         return self._input_gradients(kept)
@@ -124,15 +153,24 @@ class Stage:
     def backward_weight(self, index: int, _: None = None) -> None:
         """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
         kept = self.kept.pop(index)
-        if kept.split is not None:
-            kept.split.run_weights()
-        elif kept.roots[0]:
-            torch.autograd.backward(*kept.roots)
+        with _watched(kept):
+            if kept.split is not None:
+                kept.split.run_weights()
+            elif kept.roots[0]:
+                torch.autograd.backward(*kept.roots)
 
     def _input_gradients(self, kept: Kept) -> Gradients:
         if self.is_first:
             return []
         return [leaf.grad if isinstance(leaf, Tensor) else None for leaf in kept.inputs]
+
+
+def _outputs(kept: Kept) -> list[Any]:
+    return kept.outputs if kept.replay is None else _flatten(kept.replay.again())[0]
+
+
+def _watched(kept: Kept) -> AbstractContextManager:
+    return nullcontext() if kept.replay is None else kept.replay.watched()
 
 
 def _wants(leaf: Any) -> bool:

@@ -14,6 +14,7 @@ from statistics import median
 
 from mpcourse.schedules.actions import Schedule, makes, needs
 from mpcourse.schedules.order import counts, execution_order
+from mpcourse.schedules.recompute import recompute_flags
 from mpcourse.schedules.timeline import Event, Timeline, in_order
 from mpcourse.schedules.validate import check_actions
 
@@ -40,9 +41,12 @@ class Costs:
             delays the receiver and keeps no device busy. Between two stages on one device it is 0.
         input_backward: Time of I; needed for schedules that have it.
         weight_backward: Time of W; needed for schedules that have it.
+        recompute: Which stages run their forward again, True or a list with a flag per stage: their
+            B or I takes `forward` more. It is not part of `backward` and `input_backward`.
 
     Raises:
-        TypeError, ValueError: A time is not a number, or negative, or not finite.
+        TypeError, ValueError: A time is not a number, or negative, or not finite; a flag is no
+            bool.
     """
 
     forward: float | Sequence[float]
@@ -50,9 +54,12 @@ class Costs:
     transfer: float | Sequence[float] = 0.0
     input_backward: float | Sequence[float] | None = None
     weight_backward: float | Sequence[float] | None = None
+    recompute: bool | Sequence[bool] = False
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        is_list = isinstance(self.recompute, Sequence)
+        recompute_flags(self.recompute, len(self.recompute) if is_list else 1)
+        for field in fields(self)[:-1]:
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
                 for time in _as_list(value, 1):
@@ -77,11 +84,25 @@ class Costs:
             )
         return times
 
+    def times_of(self, kind: str, num_stages: int) -> list[float]:
+        """What an action of this kind takes in each stage, a forward that runs again included.
+
+        Raises:
+            ValueError: The cost was not given, or as a list of another length.
+        """
+        times = self.per_stage(COST_OF_KIND[kind], num_stages)
+        if kind not in "BI":
+            return times
+        again = self.per_stage("forward", num_stages)
+        flags = recompute_flags(self.recompute, num_stages)
+        return [time + more * flag for time, more, flag in zip(times, again, flags, strict=True)]
+
 
 def costs_from(timeline: Timeline) -> Costs:
     """The costs of the actions in a measured timeline: per stage and kind, the middle duration.
 
-    Transfers cannot be seen in a timeline; they are left at 0.
+    Transfers cannot be seen in a timeline; they are left at 0. Where a stage recomputes, its
+    forward is taken off its B or I again.
 
     Args:
         timeline: With at least one event of each kind for each stage, as of any schedule's run.
@@ -99,7 +120,12 @@ def costs_from(timeline: Timeline) -> Costs:
         if missing:
             raise ValueError(f"the timeline has no {kind} of stage {missing[0]}")
         costs[COST_OF_KIND[kind]] = [median(durations[kind, stage]) for stage in range(num_stages)]
-    return Costs(**costs)
+    flags = list(timeline.recompute)
+    for name in ("backward", "input_backward"):
+        if flags and costs.get(name):
+            rows = zip(costs[name], costs["forward"], flags, strict=True)
+            costs[name] = [max(0.0, time - again * flag) for time, again, flag in rows]
+    return Costs(**costs, recompute=flags or False)
 
 
 def _as_list(value: float | Sequence[float], count: int) -> list[float]:
@@ -112,6 +138,14 @@ def _check_time(name: str, time: float) -> None:
         raise TypeError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
     if not (isfinite(time) and time >= 0):
         raise ValueError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
+
+
+def _flags_of(costs: Sequence[Costs], num_stages: int) -> tuple[bool, ...]:
+    """Which stages recompute, all micro-batches alike; empty: none."""
+    found = {tuple(recompute_flags(each.recompute, num_stages)) for each in costs}
+    if len(found) > 1:
+        raise ValueError("costs differ in recompute; a stage recomputes all micro-batches or none")
+    return next((flags for flags in found if any(flags)), ())
 
 
 def count_transfers(schedule: Schedule) -> int:
@@ -157,7 +191,7 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
     num_stages, kinds, num_microbatches = counts(schedule)
 
     def table(costs: Costs) -> dict[str, list[float]]:
-        times = {kind: costs.per_stage(COST_OF_KIND[kind], num_stages) for kind in kinds}
+        times = {kind: costs.times_of(kind, num_stages) for kind in kinds}
         return times | {"transfer": costs.per_stage("transfer", num_stages)}
 
     same = isinstance(costs, Costs)
@@ -166,6 +200,7 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
         raise ValueError(
             f"costs has {len(tables)} entries, the schedule has {num_microbatches} micro-batches"
         )
+    recompute = _flags_of([costs] if same else costs, num_stages)
 
     ended = {kind: [[0.0] * num_microbatches for _ in range(num_stages)] for kind in "FBW"}
     ended["I"] = ended["B"]  # whichever makes the gradient of the input
@@ -183,4 +218,4 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
                 start = arrival
         finish = free[device] = ended[kind][stage][microbatch] = start + cost[kind][stage]
         events.append(Event(device, action, start, finish))
-    return Timeline(in_order(events), len(schedule))
+    return Timeline(in_order(events), len(schedule), recompute)

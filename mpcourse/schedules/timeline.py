@@ -4,7 +4,7 @@ Page `start_here`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -45,10 +45,12 @@ class Timeline:
     Attributes:
         events: One event per action, in order of their start.
         num_devices: How many devices took part, also those that did nothing.
+        recompute: Which stages ran their forwards again, a flag per stage; empty: none.
     """
 
     events: tuple[Event, ...]
     num_devices: int
+    recompute: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for device, action, start, end in self.events:
@@ -60,11 +62,13 @@ class Timeline:
                 raise ValueError(f"{action}: runs from {span}; it must start at 0 or later")
 
     @classmethod
-    def from_clock(cls, events: Sequence[Event], num_devices: int) -> "Timeline":
+    def from_clock(
+        cls, events: Sequence[Event], num_devices: int, recompute: tuple[bool, ...] = ()
+    ) -> "Timeline":
         """Make a timeline of events whose times come from one clock: the first starts at 0."""
         zero = min((event.start for event in events), default=0.0)
         moved = [Event(e.device_index, e.action, e.start - zero, e.end - zero) for e in events]
-        return cls(in_order(moved), num_devices)
+        return cls(in_order(moved), num_devices, recompute)
 
     @property
     def makespan(self) -> float:
@@ -97,14 +101,25 @@ class Timeline:
         """Per device, how many stage-micro-batches it holds: (from when on, how many), in order.
 
         Each is held from the start of its forward (an action of kind F) to the end of its backward
-        (B, or W when it is split). One without a backward is held to the end.
+        (B, or W when it is split). One without a backward is held to the end. A stage that
+        recomputes holds its own from the start of its backward (B or I).
         """
+        return self._held({False: "F", True: "BI"})
+
+    @property
+    def held_inputs(self) -> list[list[tuple[float, int]]]:
+        """The same for the inputs that stages hold which recompute, from F to B or W."""
+        return self._held({False: "", True: "F"})
+
+    def _held(self, starts: Mapping[bool, str]) -> list[list[tuple[float, int]]]:
+        """What is held from the start of the kinds named for stages without and with recompute."""
         changes = []  # (when, device, one more or one less)
         for event in sorted(self.events, key=lambda e: e.start):
-            kind = getattr(event.action, "kind", None)
-            if kind == "F":
+            kind, stage = (getattr(event.action, k, None) for k in ("kind", "stage_index"))
+            begins = starts[bool(self.recompute) and kind is not None and self.recompute[stage]]
+            if kind is not None and kind in begins:
                 changes.append((event.start, event.device_index, 1))
-            elif kind in ("B", "W"):
+            if begins and kind in ("B", "W"):
                 changes.append((event.end, event.device_index, -1))
         held = [[(0.0, 0)] for _ in range(self.num_devices)]
         # the sort is stable: a backward that ends when a forward starts was there before it
@@ -116,6 +131,11 @@ class Timeline:
     def peak_activations(self) -> list[int]:
         """Per device, the most stage-micro-batches whose activations it held at once."""
         return [max(number for _, number in steps) for steps in self.held_activations]
+
+    @property
+    def peak_inputs(self) -> list[int]:
+        """Per device, the most inputs of stages that recompute which it held at once."""
+        return [max(number for _, number in steps) for steps in self.held_inputs]
 
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write a file that https://ui.perfetto.dev and chrome://tracing open: a track a device.

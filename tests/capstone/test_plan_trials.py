@@ -8,21 +8,17 @@ import torch
 from torch import nn
 
 from mpcourse.capstone import trials as plan_trials
-from mpcourse.capstone.plans import BLOCK_PRICE, Plan, block_work, counted_costs, simulate_plan
+from mpcourse.capstone.plans import Plan
 from mpcourse.capstone.trials import (
     Task,
-    clock_blocks,
-    clock_price,
     measure_plans,
     pipeline_of,
     run_plan,
     same_answer,
-    simulate_costs,
     train_pipeline,
     uncut,
 )
 from mpcourse.devices.devices import get_devices
-from mpcourse.schedules.simulation import Costs
 from mpcourse.training.in_memory import LOSS
 from mpcourse.training.nets import deep_conv_net
 
@@ -109,70 +105,3 @@ def test_plans_are_measured_together_by_name(task):
     assert all(timing.repeats == 2 and timing.median_s > 0 for timing in times.values())
     with pytest.raises(ValueError, match="schedule is one of"):
         measure_plans({"a": Plan(4, "fast")}, task)
-
-
-def test_the_blocks_of_every_plan_are_timed_and_a_plan_that_cannot_run_is_refused_first(task):
-    plans = {"slim": Plan(6, "gpipe", 3, KEEP), "whole": Plan(4)}
-    costs = clock_blocks(plans, task, repeats=1)
-    assert list(costs) == ["slim", "whole"]
-    for each in costs.values():
-        assert len(each.forward) == len(each.backward) == len(task.net)
-        assert all(0 < time < 60 for time in (*each.forward, *each.backward))
-    with pytest.raises(ValueError, match="num_microbatches"):
-        clock_blocks({"fine": Plan(4), "fast": Plan(6, "gpipe", 64)}, task)
-    with pytest.raises(ValueError, match="repeats is 1 or more; got 0"):
-        clock_blocks({"fine": Plan(4)}, task, repeats=0)
-
-
-def test_blocks_are_timed_in_turns_and_one_slow_moment_moves_no_plan(task, monkeypatch):
-    seen = []
-
-    def measured(blocks, images, *args, **kwargs):
-        seen.append(len(images))
-        slow = 100.0 if len(seen) == 3 else 1.0  # the third measurement meets a busy machine
-        return Costs([slow] * len(blocks), [2.0 * slow] * len(blocks))
-
-    monkeypatch.setattr(plan_trials, "measure_blocks", measured)
-    plans = {"a": Plan(4, "naive", 4), "b": Plan(5, "naive", 2)}
-    costs = clock_blocks(plans, task, repeats=3)
-    assert seen == [8, 16, 8, 16, 8, 16]
-    assert costs["a"] == costs["b"] == Costs([1.0] * 9, [2.0] * 9)
-
-
-def test_a_step_is_simulated_from_costs_with_the_plans_cut_schedule_and_count():
-    costs = Costs([1.0] * 9, [2.0] * 9)
-    assert simulate_costs(Plan(4, "naive", 4), costs).makespan == 4 * 9 * 3.0
-    assert len(simulate_costs(Plan(6, "gpipe", 3), costs).events) == 12
-    work = [1.0, 2.0, 3.0]
-    wanted = simulate_plan(Plan(2, "1f1b", 4), work, 40)
-    assert simulate_costs(Plan(2, "1f1b", 4), counted_costs(work, 10)).events == wanted.events
-
-
-def a_device_that(monkeypatch, rate, price):
-    """Blocks that take what is counted, at a rate, and a price of so many multiply-adds."""
-
-    def measured(blocks, images, *args, **kwargs):
-        costs = counted_costs(block_work(blocks, images[:1].cpu()), len(images), price)
-        return Costs(*([time / rate for time in row] for row in (costs.forward, costs.backward)))
-
-    monkeypatch.setattr(plan_trials, "measure_blocks", measured)
-
-
-@pytest.mark.parametrize("price", [0.0, BLOCK_PRICE, 70.0])
-def test_the_price_of_a_block_is_found_whatever_the_devices_pace(task, monkeypatch, price):
-    for rate in (3.0, 5000.0):
-        a_device_that(monkeypatch, rate, price)
-        assert clock_price(task, repeats=1) == pytest.approx(price, abs=1e-6)
-
-
-def test_a_device_on_which_samples_cost_nothing_has_a_large_price_but_no_endless_one(
-    task, monkeypatch
-):
-    flat = Costs([1e-5] * 9, [1e-5] * 9)
-    monkeypatch.setattr(plan_trials, "measure_blocks", lambda *args, **kwargs: flat)
-    assert 1000 < clock_price(task, repeats=1) < 10000
-
-
-def test_a_task_forecasts_for_its_own_mini_batch(task):
-    found = task.forecast(Plan(4, "gpipe", 4))
-    assert found.held_bytes[0] == 32 * task.forecast(Plan(4, "naive", 32)).held_bytes[0]

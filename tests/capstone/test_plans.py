@@ -163,10 +163,10 @@ def test_pruning_one_stage_moves_the_pace_to_the_other(net):
         forecast(Plan(cut, keep=share), net, IMAGE, 128).timeline
         for cut, share in ((5, {}), (5, keep), (6, keep))
     )
-    assert start.busy(0) / after.busy(0) > 2.5  # the stage
+    assert start.busy(0) / after.busy(0) > 2.2  # the stage
     assert 1.1 < start.makespan / after.makespan < 1.4  # the pipeline
     assert after.busy(1) == pytest.approx(start.busy(1))
-    assert after.makespan / moved.makespan > 1.25  # the new cut
+    assert after.makespan / moved.makespan > 1.15  # the new cut
 
 
 def test_a_simulated_plan_is_what_the_simulator_says_of_its_costs():

@@ -1,7 +1,9 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from solutions import capstone as solutions
@@ -9,7 +11,13 @@ from solutions import capstone as solutions
 from mpcourse.capstone.plans import Plan, block_work, pruned
 from mpcourse.capstone.trials import PlanRun, Task
 from mpcourse.checks import capstone as checks_module
-from mpcourse.checks import check_new_cut, check_pipeline_speedup, check_plan, plan_target
+from mpcourse.checks import (
+    check_new_cut,
+    check_pipeline_speedup,
+    check_plan,
+    judged_plans,
+    plan_target,
+)
 from mpcourse.devices.devices import get_devices
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule
@@ -28,7 +36,7 @@ def said(verdict) -> str:
 def test_stubs_are_not_attempted():
     assert check_pipeline_speedup(lambda before, after, m: ...).state == "not attempted"
     assert check_new_cut(lambda work, keep: ...).state == "not attempted"
-    assert check_plan(..., None).state == "not attempted"
+    assert check_plan(..., None, ...).state == "not attempted"
 
 
 def test_solutions_are_correct():
@@ -108,6 +116,11 @@ def best(times):
     return balanced_bounds(times, 2)[1]
 
 
+def changes_its_list(work, keep):
+    work[:] = left_of(work, keep)
+    return best(work)
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
@@ -117,6 +130,11 @@ def best(times):
             lambda work, keep: best([w * k * k for w, k in zip(work, keep, strict=True)]),
             "what the block before it keeps",
         ),
+        (
+            lambda work, keep: solutions.my_new_cut([work[0] * keep[-1], *work[1:]], keep),
+            "reads the image",
+        ),
+        (changes_its_list, "has changed the list"),
         (lambda work, keep: len(work) // 2, "not half of the work"),
         (lambda work, keep: first_past_half(left_of(work, keep)), "first cut past half"),
         (lambda work, keep: solutions.my_new_cut(work, keep) - 1, "One off"),
@@ -144,55 +162,80 @@ def test_the_work_that_the_check_expects_is_what_pruning_leaves():
 def task(monkeypatch):
     """A task whose runs cost nothing: nine of ten digits right, both halves as fast as ever."""
     data = SimpleNamespace(all_train=[torch.zeros(1, 1, 28, 28)])
-    monkeypatch.setattr(checks_module, "run_plan", lambda plan, task: PlanRun(0.9, True))
+    monkeypatch.setattr(judged_plans, "run_plan", lambda plan, task: PlanRun(0.9, True))
     names = ("start", "yours", "ours")
     times = {name: SimpleNamespace(median_s=1 / n) for n, name in enumerate(names, start=1)}
-    monkeypatch.setattr(checks_module, "measure_plans", lambda plans, task, repeats: times)
-    return Task(deep_conv_net(), data, get_devices(2), 9 * 2**18, 0.85)
+    monkeypatch.setattr(judged_plans, "measure_plans", lambda plans, task, repeats: times)
+    return Task(deep_conv_net(), data, get_devices(2), 9 * 2**18, 0.85, fixed=tuple(BLOCKS[4:]))
 
 
 def test_the_solution_and_our_own_plan_keep_all_limits_and_are_scored(task):
-    verdict = check_plan(solutions.my_plan, task)
+    verdict = check_plan(solutions.my_plan, task, 2.0)
     assert verdict.state == "correct", verdict
-    assert "Score 101, where ours has 100" in verdict.lines[0]
-    assert "measured here 2.00 times, ours 3.00" in verdict.lines[-1]
-    ours = check_plan(checks_module.our_plan(task), task)
-    assert ours.state == "correct"
-    assert "Score 100," in ours.lines[0]
-    narrower = Plan(5, "1f1b", 7, dict.fromkeys(BLOCKS, 0.375))
-    assert check_plan(narrower, task).state == "correct"
+    assert "Score of the step 100, where ours has 100" in verdict.lines[0]
+    assert "Score of the prediction 100 of 100" in verdict.lines[1]
+    assert "you said 2.00 times as fast as the start, measured here 2.00" in verdict.lines[1]
+    assert "ours is 3.00 times" in verdict.lines[2]
+    narrower = check_plan(Plan(6, "1f1b", 7, dict.fromkeys(BLOCKS[:4], 0.25)), task, 2.0)
+    assert narrower.state == "correct"
+    assert "Score of the step 107" in narrower.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("said_", "score"), [(2.0, 100), (1.0, 0), (4.0, 0), (9.0, 0), (2.0 * 2**0.5, 50)]
+)
+def test_a_prediction_is_scored_by_how_far_it_is_off(task, said_, score):
+    verdict = check_plan(solutions.my_plan, task, said_)
+    assert verdict.state == "correct"
+    assert f"Score of the prediction {score} of 100" in verdict.lines[1]
+
+
+@pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2, "1.5"])
+def test_a_prediction_may_have_any_type_of_number(task, number):
+    assert check_plan(solutions.my_plan, task, number).state == "correct"
+
+
+@pytest.mark.parametrize("number", [..., None, 0, -1.5, float("nan"), float("inf"), "fast", []])
+def test_a_plan_without_a_prediction_is_not_run(task, number, monkeypatch):
+    monkeypatch.setattr(judged_plans, "run_plan", None)
+    sentences = said(check_plan(solutions.my_plan, task, number))
+    assert "Write your prediction down" in sentences
+    assert "a number above 0" in sentences
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
     ours, longest = plan_target(task)
-    assert ours == task.forecast(checks_module.our_plan(task)).timeline.makespan
-    plan = Plan(5, "1f1b", 9, HALF)
+    assert ours == task.forecast(judged_plans.our_plan(task)).timeline.makespan
+    plan = Plan(6, "1f1b", 9, NARROW)
     step = task.forecast(plan).timeline.makespan
     assert ours < step <= longest
-    verdict = check_plan(plan, task)
+    verdict = check_plan(plan, task, 1)
     assert verdict.state == "correct"
-    assert f"Score {100 * ours / step:.0f}," in verdict.lines[0]
-    monkeypatch.setattr(checks_module, "SLACK", 0.999 * step / ours)
+    assert f"Score of the step {100 * ours / step:.0f}," in verdict.lines[0]
+    monkeypatch.setattr(judged_plans, "SLACK", 0.999 * step / ours)
     words = f"ours takes {ours:,.0f}, and {0.999 * step:,.0f} will do"
-    assert words in said(check_plan(plan, task))
+    assert words in said(check_plan(plan, task, 1))
 
 
-HALF = dict.fromkeys(BLOCKS, 0.5)
+NARROW = dict.fromkeys(BLOCKS[:4], 0.375)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.375, 0.5, 0.75])
+def test_pruning_everything_alike_is_refused(task, share, monkeypatch):
+    monkeypatch.setattr(judged_plans, "run_plan", None)
+    plan = Plan(5, "1f1b", 8, dict.fromkeys(BLOCKS, share))
+    assert "block5, block6, block7, block8 must stay whole" in said(check_plan(plan, task, 1))
 
 
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (
-            Plan(5, "gpipe", 8, HALF),
-            ["8.42 MiB", "limit is 2.25 MiB: 274% too much", "GPipe holds"],
-        ),
-        (Plan(5, "1f1b", 4, HALF), ["4.21 MiB", "up to 2 micro-batches"]),
-        (Plan(5, "naive", 8, HALF), ["61% too long", "One device always waits"]),
-        (Plan(3, "1f1b", 8, HALF), ["16% too long", "move the cut"]),
-        (Plan(5, "1f1b", 40, HALF), ["Every micro-batch costs"]),
-        (Plan(6, "1f1b", 10, dict.fromkeys(BLOCKS[:4], 0.5)), ["keep 50% to 100%", "prune more"]),
-        (Plan(5, "1f1b", 16), ["keep 100% of their channels"]),
+        (Plan(6, "gpipe", 8, NARROW), ["8.90 MiB", "limit is 2.25 MiB", "GPipe holds"]),
+        (Plan(6, "1f1b", 4, NARROW), ["4.45 MiB", "up to 2 micro-batches"]),
+        (Plan(6, "naive", 8, NARROW), ["too long", "One device always waits"]),
+        (Plan(5, "1f1b", 8, NARROW), ["too long", "move the cut"]),
+        (Plan(6, "1f1b", 40, NARROW), ["Every micro-batch costs"]),
+        (Plan(6, "1f1b", 11, dict.fromkeys(BLOCKS[:4], 0.5)), ["block4 keep 50%", "prune more"]),
         (Plan(5, "1f1b", 2), ["too much", "too long"]),
         (Plan(9), ["cannot run", "cut is a whole number from 1 to 8"]),
         (Plan(5, keep={"head": 0.5}), ["cannot run", "keep names blocks out of block1"]),
@@ -202,25 +245,26 @@ HALF = dict.fromkeys(BLOCKS, 0.5)
     ],
 )
 def test_plans_that_break_a_limit_hear_which_and_by_how_much(task, plan, words, monkeypatch):
-    monkeypatch.setattr(checks_module, "run_plan", None)  # nothing is run
-    sentences = said(check_plan(plan, task))
+    monkeypatch.setattr(judged_plans, "run_plan", None)  # nothing is run
+    sentences = said(check_plan(plan, task, 1.5))
     for each in words:
         assert each in sentences
 
 
 def test_a_plan_that_forgets_the_digits_hears_how_many_points_are_missing(task, monkeypatch):
-    monkeypatch.setattr(checks_module, "run_plan", lambda plan, task: PlanRun(0.3, True))
-    sentences = said(check_plan(Plan(5, "1f1b", 8, dict.fromkeys(BLOCKS, 0.25)), task))
+    monkeypatch.setattr(judged_plans, "run_plan", lambda plan, task: PlanRun(0.3, True))
+    plan = Plan(6, "1f1b", 7, dict.fromkeys(BLOCKS[:4], 0.25))
+    sentences = said(check_plan(plan, task, 1.5))
     assert "30.0% of the test digits are right; the limit is 85%: 55.0 points short" in sentences
     assert "keep 25% of their channels: keep more" in sentences
 
 
 def test_a_net_that_answers_differently_when_cut_does_not_pass(task, monkeypatch):
-    monkeypatch.setattr(checks_module, "run_plan", lambda plan, task: PlanRun(0.95, False))
-    assert "disagree" in said(check_plan(solutions.my_plan, task))
+    monkeypatch.setattr(judged_plans, "run_plan", lambda plan, task: PlanRun(0.95, False))
+    assert "disagree" in said(check_plan(solutions.my_plan, task, 1.5))
 
 
 def test_a_slow_clock_cannot_fail_a_plan(task, monkeypatch):
     same = {name: SimpleNamespace(median_s=1.0) for name in ("start", "yours", "ours")}
-    monkeypatch.setattr(checks_module, "measure_plans", lambda plans, task, repeats: same)
-    assert check_plan(solutions.my_plan, task).state == "correct"
+    monkeypatch.setattr(judged_plans, "measure_plans", lambda plans, task, repeats: same)
+    assert check_plan(solutions.my_plan, task, 1.5).state == "correct"

@@ -1,6 +1,8 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
+import numpy as np
 import pytest
+import torch
 from schedule_cases import parse
 from solutions import schedules as solutions
 
@@ -62,6 +64,15 @@ def gpipe_by_loops(p, m):
     return schedule
 
 
+def gpipe_in_plain_tuples(p, m):
+    return tuple(tuple(map(tuple, row)) for row in gpipe_by_loops(p, m))
+
+
+def gpipe_in_numpy(p, m):
+    rows = range(p), "FB", np.arange(m)
+    return [[Action(r, kind, i) for kind in rows[1] for i in rows[2]] for r in rows[0]]
+
+
 def one_f_one_b_by_pairs(p, m):
     """Warm-up one shorter, then forward and backward in pairs: the same order."""
     schedule = []
@@ -92,9 +103,17 @@ def test_other_right_answers_are_correct():
     assert "the best is 21" in repr(check_board(parse(TAKES_23)))
     assert "It takes 21" in repr(check_board([tuple(row) for row in solutions.my_schedule]))
     assert check_board(parse(TAKES_23)[::-1]).state == "correct"  # devices in another order
+    plain = [tuple((s, kind, n) for s, kind, n in row) for row in solutions.my_schedule]
+    assert "It takes 21" in repr(check_board(plain))
     assert check_gpipe(gpipe_by_loops).state == "correct"
+    assert check_gpipe(gpipe_in_plain_tuples).state == "correct"
+    assert check_gpipe(gpipe_in_numpy).state == "correct"
     assert check_one_f_one_b(one_f_one_b_by_pairs).state == "correct"
     assert check_stuck(stuck_by_the_course).state == "correct"
+    assert check_stuck(lambda s, p: tuple(stuck_by_the_course(s, p))).state == "correct"
+    assert check_stuck(lambda s, p: [a and tuple(a) for a in stuck_by_the_course(s, p)]) == (
+        check_stuck(stuck_by_the_course)
+    )
     h1 = check_split_backward(lambda p, m: zero_bubble_schedule(p, m, "h1"))
     assert h1.state == "correct"
     assert "0.111" in repr(h1)
@@ -120,6 +139,9 @@ def capped_one_f_one_b():
         ("0F0", "one list per device; got '0F0'"),
         ([["0F0"], [], []], "Action(stage_index, kind, index); got '0F0'"),
         (one_f_one_b_schedule(2, 4), "2F0 is missing: no device has stage 2"),
+        (zero_bubble_schedule(3, 4, "h1"), "Whole backwards are asked for"),
+        ([[Action("a", "F", 0)]], "a number, a letter and a number; got ('a', 'F', 0)"),
+        ([[Action(0, 1, 0)]], "a number, a letter and a number; got (0, 1, 0)"),
     ],
 )
 def test_wrong_boards_are_explained(attempt, words):
@@ -150,6 +172,9 @@ def test_wrong_boards_are_explained(attempt, words):
         (lambda p, m: gpipe_by_loops(m, p), "expected 1 lists, got 2"),
         (lambda p, m: [[str(a) for a in row] for row in gpipe_by_loops(p, m)], "got '0F0'"),
         (lambda p, m: None, "got None"),
+        (lambda p, m: torch.zeros(p, m), "one list per device; got tensor"),
+        (lambda p, m: [[(r, "F")] for r in range(p)], "got (0, 'F')"),
+        (lambda p, m: tuple(map(tuple, naive_schedule(p, m))), "that is the naive schedule"),
         (lambda p: [], "TypeError"),
         (5, "takes a function"),
     ],
@@ -260,6 +285,9 @@ def without_end(schedule, num_stages):
         (lambda s, p: [row[0] for row in s], "A device goes on while"),
         (what_is_missing, "Those are what the devices wait for"),
         (lambda s, p: s[99], "IndexError"),
+        (lambda s, p: torch.zeros(len(s)), "A list is asked for"),
+        (lambda s, p: [np.zeros(2) for _ in s], "Each entry is an Action or None"),
+        (lambda s, p: [torch.zeros(2) for _ in s], "Each entry is an Action or None"),
         (5, "takes a function"),
     ],
 )

@@ -47,7 +47,13 @@ def in_time(work: Callable[[], Any]) -> Any:
     return value
 
 
-def check_run(schedule: Schedule, num_stages: int, num_microbatches: int, extra: int) -> None:
+def check_run(
+    schedule: Schedule,
+    num_stages: int,
+    num_microbatches: int,
+    extra: int,
+    recompute: bool | list[bool] = False,
+) -> None:
     """Run a schedule; compare loss and every gradient with the uncut model's."""
     stages = [nn.Linear(WIDTH, WIDTH).double() for _ in range(num_stages)]
     uncut = copy.deepcopy(nn.Sequential(*stages))
@@ -55,7 +61,9 @@ def check_run(schedule: Schedule, num_stages: int, num_microbatches: int, extra:
 
     def work() -> torch.Tensor:
         devices = get_devices(len(schedule))
-        pipeline = Pipeline(stages, devices, schedule, num_microbatches=num_microbatches)
+        pipeline = Pipeline(
+            stages, devices, schedule, num_microbatches=num_microbatches, recompute=recompute
+        )
         return pipeline.step(inputs, targets, LOSS)
 
     loss = in_time(work)
@@ -68,12 +76,14 @@ def check_run(schedule: Schedule, num_stages: int, num_microbatches: int, extra:
     torch.testing.assert_close(ours, theirs, **close)
 
 
-@given(random_schedules(), st.integers(0, 3))
+@given(random_schedules(), st.integers(0, 3), st.lists(st.booleans(), min_size=6, max_size=6))
 @FUZZ
-def test_every_legal_order_runs_and_equals_the_uncut_model(case: tuple, extra: int) -> None:
+def test_every_legal_order_runs_and_equals_the_uncut_model(
+    case: tuple, extra: int, again: list[bool]
+) -> None:
     schedule, num_stages, num_microbatches = case
     validate_schedule(schedule, num_stages, num_microbatches)
-    check_run(schedule, num_stages, num_microbatches, extra)
+    check_run(schedule, num_stages, num_microbatches, extra, again[:num_stages])
 
 
 @given(st.data())

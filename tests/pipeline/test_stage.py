@@ -92,15 +92,16 @@ def same_gradients(found: list, expected: list) -> None:
             close(ours, theirs)
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", STAGES)
-def test_every_kind_of_stage_trains_as_uncut_in_every_schedule(name, schedule):
+def test_every_kind_of_stage_trains_as_uncut_in_every_schedule(name, schedule, recompute):
     torch.manual_seed(0)
     count = 4
     stages = [linear(), *(STAGES[name]() for _ in range(count - 2)), linear()]
     uncut = nn.Sequential(*copy.deepcopy(stages))
     devices = get_devices(num_devices_for(schedule, count))
-    pipeline = Pipeline(stages, devices, schedule, num_microbatches=4)
+    pipeline = Pipeline(stages, devices, schedule, num_microbatches=4, recompute=recompute)
     inputs, targets = torch.randn(8, 4, dtype=torch.double), torch.randn(8, 4, dtype=torch.double)
     parts = zip(inputs.chunk(4), targets.chunk(4), strict=True)
     expected = sum(nn.functional.mse_loss(uncut(x), y) for x, y in parts) / 4
@@ -125,8 +126,9 @@ def takes_more(module, value):
     return module.out(value["a"]) + value["b"] * value["c"] + value["d"]
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("schedule", SPLIT)
-def test_what_a_stage_sends_beside_its_way_keeps_its_gradients(schedule):
+def test_what_a_stage_sends_beside_its_way_keeps_its_gradients(schedule, recompute):
     """t joins the way, is sent on as exp(t), and as itself; u is sent on without joining."""
 
     def make() -> list[nn.Module]:
@@ -135,9 +137,8 @@ def test_what_a_stage_sends_beside_its_way_keeps_its_gradients(schedule):
         return [linear(), middle, Calls(takes_more, out=linear()), linear()]
 
     stages, uncut = make(), nn.Sequential(*make())
-    pipeline = Pipeline(
-        stages, get_devices(num_devices_for(schedule, 4)), schedule, num_microbatches=1
-    )
+    devices = get_devices(num_devices_for(schedule, 4))
+    pipeline = Pipeline(stages, devices, schedule, num_microbatches=1, recompute=recompute)
     inputs, targets = torch.randn(4, 4, dtype=torch.double), torch.randn(4, 4, dtype=torch.double)
     nn.functional.mse_loss(uncut(inputs), targets).backward()
     pipeline.step(inputs, targets, nn.MSELoss())

@@ -120,5 +120,6 @@ def test_half_as_wide_is_about_a_quarter_of_the_weights():
 
 @pytest.mark.parametrize("width", [0, -1, 1.5, True])
 def test_a_width_of_nothing_is_refused(width):
-    with pytest.raises(ValueError, match=f"whole number of channels from 1; got {width!r}"):
+    error = ValueError if type(width) is int else TypeError
+    with pytest.raises(error, match=f"width is a whole number from 1; got {width!r}"):
         thin_resnet50(width)

@@ -16,6 +16,7 @@ from typing import Any
 import ipywidgets
 import pytest
 import torch
+from page_rules import sources_of
 
 from mpcourse import widgets
 from mpcourse.figures import (
@@ -500,8 +501,7 @@ def sources() -> dict[str, str]:
         for path in package.rglob("*.py")
     }
     for page in PAGES:
-        code = [cell.source for cell in read(page).cells if cell.cell_type == "code"]
-        found[page.name] = "\n".join(["import ipywidgets", *code])
+        found[page.name] = "\n".join(["import ipywidgets", *sources_of(page)])
     return found
 
 
