@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     devices = get_devices(2)
     print(f"measured here: {describe_machine()}\n{describe_devices(devices)}", flush=True)
     batch, image, sizes = (8, 64, [4]) if short else (32, 128, [16, 8, 4])
-    blocks = [(256, 512)] if short else [(256, 512), (512, 1024), (1024, 2048)]
-    repeats = 11 if short else 31
+    blocks = [(256, 512)] if short else [(256, 512), (512, 1024)]
+    repeats = 11 if short else 21
     parts: list[Callable[[], list[Row]]] = [
         lambda: [overlap(devices)],
         lambda: [hand_over(devices[0])],
