@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mpcourse.benchmark.overheads import Row, engine_cost, hand_over, overlap
 from mpcourse.benchmark.resnet50 import compare
+from mpcourse.benchmark.sharding import sharding
 from mpcourse.benchmark.tensor_parallel import cut_block
 from mpcourse.devices.devices import describe_devices, get_devices
 from mpcourse.devices.timing import describe_machine
@@ -18,19 +19,21 @@ from mpcourse.devices.timing import describe_machine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; `--short` takes half a minute, without it some minutes."""
     parser = argparse.ArgumentParser(prog="python -m mpcourse.benchmark", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="smaller images, one size")
+    parser.add_argument("--short", action="store_true", help="smaller images and nets, one size")
     short = parser.parse_args(arguments).short
     devices = get_devices(2)
     print(f"measured here: {describe_machine()}\n{describe_devices(devices)}", flush=True)
     batch, image, sizes = (8, 64, [4]) if short else (32, 128, [16, 8, 4])
     blocks = [(256, 512)] if short else [(256, 512), (512, 1024)]
     repeats = 11 if short else 21
+    layers, steps = (2, 3) if short else (19, 9)
     parts: list[Callable[[], list[Row]]] = [
         lambda: [overlap(devices)],
         lambda: [hand_over(devices[0])],
         lambda: engine_cost(devices),
         *(lambda size=size: compare(devices, batch, image, size) for size in sizes),
         *(lambda block=block: cut_block(*block, repeats) for block in blocks),
+        lambda: sharding(layers, steps),
     ]
     for part in parts:
         print(flush=True)

@@ -10,9 +10,11 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Shares of the whole tensor that each of n ranks sends, over n - 1 and times n, in a ring.
-ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+# A broadcast has one sender: its share is the middle one, where each rank has its turn.
+ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1}
 _OPERATIONS = {
     "allreduce_": ("all-reduce", lambda arguments: arguments[0]),
+    "broadcast_": ("broadcast", lambda arguments: arguments[0]),
     "_allgather_base_": ("all-gather", lambda arguments: [arguments[0]]),
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
 }
@@ -23,8 +25,8 @@ class Message:
     """One collective.
 
     Attributes:
-        kind: "all-reduce", "all-gather" or "reduce-scatter".
-        bytes: Of the whole tensor: what is summed, what is joined, what is summed and cut.
+        kind: "all-reduce", "all-gather", "reduce-scatter" or "broadcast".
+        bytes: Of the whole tensor: what is summed, joined, summed and cut, or handed to all.
     """
 
     kind: str

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import time
 
 import pytest
 import torch
@@ -112,6 +113,19 @@ def by_parameters(net, optimizer_class, options, group):
     return sharded.full_parameters(), optimizer
 
 
+@pytest.fixture(params=["together", "alone"])
+def _sent(request, monkeypatch):
+    """Small weights go together; here they also go as large ones do, each by itself."""
+    if request.param == "alone":
+        monkeypatch.setattr("mpcourse.multiprocess.sharded_optimizer.ALONE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("_sent")
+def test_weights_go_together_or_alone(odd):
+    for ranks in (1, 2, 4):
+        test_sharded_training_is_unsharded_training(by_state, AdamW, {"lr": 1e-2}, ranks, odd)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize(("optimizer_class", "options"), OPTIMIZERS)
 @pytest.mark.parametrize("way", [by_state, by_gradients, by_parameters])
@@ -182,6 +196,7 @@ def test_a_scheduler_and_a_later_group_reach_the_parts(odd):
         close(weights, wanted)
 
 
+@pytest.mark.usefixtures("_sent")
 def test_weights_that_lie_in_another_order_are_stepped_where_they_lie():
     torch.manual_seed(0)
     net = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
@@ -247,6 +262,12 @@ def layers():
     return nn.Sequential(*[nn.Linear(*size) for size in SIZES])
 
 
+def held_by(counter):
+    """What is held when gloo's threads have let go too, a little after a message has come."""
+    time.sleep(0.1)
+    return counter.live
+
+
 def counted_step(stage, group):
     """Bytes after a backward and between two steps, and what one step sends."""
     torch.manual_seed(group.rank())
@@ -263,7 +284,7 @@ def counted_step(stage, group):
             optimizer.shard_gradients()
         for _ in range(2):
             optimizer.zero_grad()
-            between = counter.live - before
+            between = held_by(counter) - before
             with Counted() as messages:
                 net(rows).sum().backward()
                 if stage == 3:
@@ -272,7 +293,7 @@ def counted_step(stage, group):
                     averaged(net, group)
                 if stage == 2:
                     optimizer._averages.settle()
-                after_backward = counter.live - before
+                after_backward = held_by(counter) - before
                 optimizer.step()
     return between, after_backward, messages.sent(group.size())
 
