@@ -423,7 +423,6 @@ DEBTS: dict[str, dict[str, int]] = {
         "start_here": 1,
         "scatter_and_gather": 2,
         "parallel_apply": 5,
-        "distributed_data_parallel": 6,
         "train_mnist": 7,
         "torch_pipelining": 3,
     }

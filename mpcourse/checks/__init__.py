@@ -26,7 +26,7 @@ from mpcourse.checks.cut_inside_a_layer import (
     check_same,
     check_scores,
 )
-from mpcourse.checks.distributed_data_parallel import check_local_loss, check_shard
+from mpcourse.checks.distributed_data_parallel import check_hooks, check_local_loss, check_shard
 from mpcourse.checks.does_it_fit import (
     check_extra_bytes,
     check_largest_batch,

@@ -1,12 +1,15 @@
-"""Checks: shards of a data set, equal to one process."""
+"""Checks: equal to one process, hooks that average, shards of a data set."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mpcourse.checks.attempted_hooks import hooks_problem
 from mpcourse.checks.verdict import (
     Verdict,
     correct,
@@ -19,6 +22,26 @@ from mpcourse.checks.verdict import (
 
 SHARDS = '"Without the sampler, is the loss wrong?"'
 EQUAL = '"Average or sum?"'
+HOOKS = '"Who averages, and when?"'
+
+
+def check_hooks(attempt: Callable[..., Any]) -> Verdict:
+    """Check `my_hooks(module, all_reduce, count)`: gradients are averages after each backward.
+
+    Args:
+        attempt: Registers hooks on the module's parameters. `all_reduce(tensor)` adds up over all
+            ranks, in place.
+    """
+    if not callable(attempt):
+        return no_function(attempt, HOOKS)
+    for count, frozen in ((2, False), (3, False), (3, True)):
+        lines = hooks_problem(attempt, count, frozen=frozen)
+        if lines is ...:
+            return not_attempted()
+        if lines:
+            given = f"{count} ranks{', the first weight frozen' if frozen else ''}:"
+            return not_yet([given, *lines], HOOKS)
+    return correct("Averages after every backward, with 2 and 3 ranks, and with a frozen weight.")
 
 
 def check_shard(attempt: Callable[[int, int, int, int], Sequence[int]]) -> Verdict:
@@ -78,20 +101,45 @@ def _wrong_parts(parts: list[list[int]], samples: int, count: int) -> list[str] 
 
 
 def _shuffled(attempt: Callable[..., Sequence[int]]) -> Verdict | None:
-    state = torch.get_rng_state()
-    orders = [list(try_out(attempt, 101, 1, 3, epoch)[0]) for epoch in (0, 1, 0)]
-    changed = not torch.equal(state, torch.get_rng_state())
-    if sorted(orders[0]) == sorted(orders[1]):
-        where = [f"epoch 0: rank 1 of 3 got {short(orders[0])}", f"epoch 1: {short(orders[1])}"]
+    states = _generators()
+    dealt = {
+        epoch: [list(try_out(attempt, 101, rank, 3, epoch)[0]) for rank in range(3)]
+        for epoch in (0, 1, 2)
+    }
+    again = list(try_out(attempt, 101, 1, 3, 0)[0])
+    changed = [name for name, state in _generators().items() if state != states[name]]
+    first, second = dealt[0][1], dealt[1][1]
+    if sorted(first) == sorted(second):
+        where = [f"epoch 0: rank 1 of 3 got {short(first)}", f"epoch 1: {short(second)}"]
         line = "Every epoch deals out the same samples: shuffle all of them, by the epoch's number."
         return not_yet([*where, line], SHARDS)
-    if orders[0] != orders[2]:
+    if [int(number) for number in first] != [int(number) for number in again]:
         line = "Epoch 0, asked for twice, has two orders: the epoch's number has to decide."
         return not_yet([line], SHARDS)
+    if any(_neighbours_stay(dealt[0], dealt[epoch]) for epoch in (1, 2)):
+        line = "From epoch to epoch the order is only moved on: who stood side by side still does."
+        return not_yet([line, "Draw a new order for every epoch."], SHARDS)
     if changed:
-        line = "It seeds torch's own generator: dropout and new weights then repeat every epoch."
-        return not_yet([line, "Make a torch.Generator of its own."], SHARDS)
+        line = f"It seeds {changed[0]}'s own generator: other random numbers then repeat, too."
+        return not_yet([line, "Make a generator of its own."], SHARDS)
     return None
+
+
+def _generators() -> dict[str, str]:
+    """The state of each generator that belongs to everybody."""
+    return {
+        "torch": str(torch.get_rng_state().tolist()),
+        "random": str(random.getstate()),
+        "numpy": str([np.asarray(part).tolist() for part in np.random.get_state()]),  # noqa: NPY002
+    }
+
+
+def _neighbours_stay(one: list[list[int]], other: list[list[int]]) -> bool:
+    """Whether most samples are followed by the same sample in two epochs."""
+    pairs = [
+        {pair for part in parts for pair in itertools.pairwise(part)} for parts in (one, other)
+    ]
+    return 2 * len(pairs[0] & pairs[1]) > len(pairs[0])
 
 
 def check_local_loss(attempt: Callable[[Tensor, int, int], Tensor]) -> Verdict:
@@ -142,6 +190,9 @@ def _averaged_gradient(attempt: Callable[..., Any], sizes: Sequence[int]) -> Any
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
             wanted = "expected a tensor of one number that backward() can use."
             return f"rank {rank} got {short(loss)}; {wanted}"
+        if not torch.isfinite(loss).all():
+            words = "the mean of no samples" if len(row) == 0 else "no number"
+            return f"rank {rank} has {len(row)} samples and got {short(loss)}: {words}."
         net.zero_grad()
         loss.sum().backward()
         total += net.weight.grad
