@@ -90,7 +90,7 @@ class Scripts:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=_environment(logs),
+                env=_environment(logs, command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -133,11 +133,14 @@ def _command(line: str) -> list[str]:
     return [sys.executable, *(TORCHRUN if first == "torchrun" else []), *rest]
 
 
-def _environment(logs: Path) -> dict[str, str]:
+def _environment(logs: Path, command: list[str]) -> dict[str, str]:
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    restarts = any(re.match("--max[-_]restarts", word) for word in command)
     return {
         **os.environ,
-        **ENVIRONMENT,
+        # only restarts need a store of the ranks' own: its port is chosen long before it is taken,
+        # while torch is imported, and another process may take it first
+        **(ENVIRONMENT if restarts else {}),
         # torchrun reads its own options from here too: a file for each rank, and no name service
         "PET_REDIRECTS": "3",
         "PET_LOG_DIR": str(logs),

@@ -53,6 +53,15 @@ def test_a_program_that_waits_for_ever_is_ended_with_all_its_ranks(tmp_path, mon
     assert capsys.readouterr().out == "here\nhere\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "shared"), [("", "True"), ("--max-restarts 1 ", "False")])
+def test_ranks_meet_where_torchrun_listens_already_but_not_after_a_restart(words, shared, capsys):
+    scripts = Scripts()
+    scripts.write("store.py", "import os\nprint(os.environ['TORCHELASTIC_USE_AGENT_STORE'])")
+    scripts.run(f"torchrun --standalone {words}store.py")
+    assert capsys.readouterr().out == f"{shared}\n"
+
+
 def test_a_plain_python_line_runs_and_fails_in_the_same_way(capsys):
     scripts = Scripts()
     scripts.write("plain.py", "import mpcourse, sys\nprint(sys.argv[1:])")
