@@ -16,7 +16,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
 | `in_threads`                  | ranks as threads of this process, to try things out        |
 | `turns`, `overlapped`         | programs: processes at the same time; all-reduce beside it |
-| `unused`, `ddp`               | programs: find_unused_parameters; training with DDP        |
+| `ddp`                         | program: training with DDP                                 |
 | `first_ddp`                   | program: the shortest with DDP, with and without a sampler |
 | `speed`                       | program: one device, DataParallel and DDP, in turns        |
 | `several`                     | program: several of these in the same processes            |

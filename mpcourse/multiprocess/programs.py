@@ -18,7 +18,6 @@ PROGRAMS = {
     "turns": "turns",
     "overlap": "overlapped",
     "speed": "speed",
-    "unused": "unused",
     "first-ddp": "first_ddp",
     "ddp": "ddp",
     "first-pipeline": "first_pipeline",

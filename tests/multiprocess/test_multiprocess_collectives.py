@@ -187,18 +187,6 @@ def test_the_gradients_of_all_ways_are_those_of_one_process():
 
 
 @pytest.mark.slow
-def test_ddp_needs_the_flag_when_a_parameter_is_not_used():
-    results = launch("unused", on_line=None).results
-    gradients = {flag: [each[flag]["gradient"] for each in results] for flag in ("without", "with")}
-    assert gradients["with"][0] == gradients["with"][1]
-    assert gradients["without"][0] != gradients["without"][1]  # the bucket never left
-    for result in results:
-        assert [result["without"]["steps"], result["with"]["steps"]] == [1, 4]
-        assert "find_unused_parameters=True" in result["without"]["said"]
-        assert result["with"]["said"] == ""
-
-
-@pytest.mark.slow
 def test_without_a_sampler_an_epoch_has_twice_the_steps():
     words = "first-ddp --samples 64 --epochs 2"
     programs = {loader: f"{words} --loader '{loader}'" for loader in LOADERS}
