@@ -131,7 +131,7 @@ def sources_of(page: Path) -> list[str]:
     """The code cells, and the programs that cells write; shell commands are left out."""
     cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    plain = [re.sub(r"^%%(?:writefile|program).*\n", "", source) for source in code]
+    plain = [re.sub(r"^%%(?:writefile|program) .*\.py\n", "", source) for source in code]
     return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
 
 
@@ -424,6 +424,5 @@ DEBTS: dict[str, dict[str, int]] = {
         "scatter_and_gather": 2,
         "parallel_apply": 5,
         "train_mnist": 7,
-        "torch_pipelining": 3,
     }
 }

@@ -46,7 +46,6 @@ SOURCES = [path for name in ("mpcourse", "tests/solutions", "data") for path in 
 
 # Named already, and to be written; strike a page when it is there.
 COMING = {
-    "ranks_and_hosts",
     *("quantization", "compilation"),
 }
 

@@ -49,6 +49,7 @@ from mpcourse.checks.pipeline import (
 )
 from mpcourse.checks.pruning import check_global_masks, check_remove, check_snip
 from mpcourse.checks.quantization import check_fake, check_qparams
+from mpcourse.checks.ranks_and_hosts import check_culprit, check_overlaps, check_resume
 from mpcourse.checks.resnet50_on_two_devices import (
     check_cut_by_time,
     check_cut_within,
@@ -76,11 +77,6 @@ from mpcourse.checks.split_a_model import (
     check_training_step,
 )
 from mpcourse.checks.start_here import check_idle, check_speedup, check_time, check_worker
-from mpcourse.checks.torch_pipelining import (
-    check_columns,
-    check_dimensions,
-    check_partners,
-    check_resume,
-)
+from mpcourse.checks.torch_pipelining import check_columns, check_padded, check_partners
 from mpcourse.checks.train_mnist import check_drift, check_evaluate, check_merged
 from mpcourse.checks.verdict import Verdict

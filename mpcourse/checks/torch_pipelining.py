@@ -1,10 +1,12 @@
-"""Checks: ranks on a mesh, columns of time, a killed run, which parallelism where."""
+"""Checks: a ragged batch filled up, an order in columns of time, ranks on a mesh."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from mpcourse.checks.attempted_columns import columns_problem
-from mpcourse.checks.attempted_dimensions import dimension_cases
 from mpcourse.checks.verdict import (
     Case,
     Verdict,
@@ -13,16 +15,17 @@ from mpcourse.checks.verdict import (
     no_function,
     not_attempted,
     not_yet,
+    same,
     try_out,
 )
 from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.named import make_schedule
 
 WHERE_MESH = '"Two pipelines beside each other: who talks to whom?"'
-WHERE_COLUMNS = '"Can torch run our schedule?" and the text of the exercise'
+WHERE_COLUMNS = '"Can one engine run the other\'s order?" and the text of the exercise'
 ALONG_A_ROW = "Ranks are numbered along a row: 0, 1, and so on are one pipeline."
-WHERE_DIMENSIONS = '"Where do FSDP and tensor parallelism belong?"'
-WHERE_RESUME = '"What does a killed rank cost?"'
+WHERE_PADDED = '"What does it do with ten rows in four parts?"'
+NOT_COUNTED = -100  # torch's ignore_index
 
 Partners = tuple[int | None, int | None, list[int]]
 
@@ -85,7 +88,14 @@ def _partners_case(rank: int, data: int, pipeline: int) -> Case:
     ]
     given = f"rank {rank} of a mesh of {data} x {pipeline} (data, pipeline)"
     hint = "Row and stage of a rank: divmod(rank, pipeline)."
-    return Case(given, (rank, data, pipeline), right, known, hint)
+    return Case(given, (rank, data, pipeline), right, known, hint, _same_partners)
+
+
+def _same_partners(result: Any, expected: Any) -> bool:
+    """As `same`, where the group may also be an array or a tensor."""
+    if isinstance(result, tuple | list):
+        result = [each.tolist() if hasattr(each, "tolist") else each for each in result]
+    return same(result, expected)
 
 
 def check_columns(attempt: Callable[[Schedule, int], list[list[str]]]) -> Verdict:
@@ -113,79 +123,62 @@ def check_columns(attempt: Callable[[Schedule, int], list[list[str]]]) -> Verdic
     return correct("Nobody starts before what it needs, or later.")
 
 
-def check_dimensions(attempt: Callable[[list[str], list[float]], list[str]]) -> Verdict:
-    """Check `my_dimensions(lacking, links)`: which parallelism goes on which mesh dimension?
+def check_padded(attempt: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> Verdict:
+    """Check `my_padded(inputs, targets, microbatches)`.
 
     Args:
-        attempt: Takes what does not fit (at most one thing per dimension) and how fast
-            the links along each dimension are; returns a name per dimension.
+        attempt: Returns inputs and targets with rows added; any numbers will do in the inputs'.
     """
-    return check_cases(attempt, dimension_cases(), where=WHERE_DIMENSIONS)
+    sizes = (((3, 2), 2), ((10, 3), 4), ((8, 3), 4), ((1, 2), 4), ((5, 1, 2, 2), 8))
+    return check_cases(attempt, [_padded_case(*size) for size in sizes], where=WHERE_PADDED)
 
 
-def check_resume(attempt: Callable[[list[str], int], int | None]) -> Verdict:
-    """Check `my_resume_step(names, world_size)`: from which step can a killed run go on?
-
-    Args:
-        attempt: Takes the names of the files in the folder, returns a step or None.
-    """
-    cases = [_resume_case(saved, parts) for saved, parts in RESUME]
-    return check_cases(attempt, cases, where=WHERE_RESUME)
+def _padded(inputs: Tensor, targets: Tensor, more: int, fill: int = NOT_COUNTED) -> Any:
+    rows = torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])])
+    return rows, torch.cat([targets, targets.new_full((more,), fill)])
 
 
-# Per rank: the steps whose files are complete, and those of which a part is written.
-RESUME: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
-    ([[2], [2]], [[], []]),
-    ([[2, 3], [1, 2]], [[], []]),
-    ([[4, 8], [4, 6]], [[], []]),
-    ([[3, 4], [3], [3, 4]], [[], [4], []]),
-    ([[], []], [[], []]),
-    ([[1], []], [[], []]),
-    ([[999_999, 1_000_000], [999_999, 1_000_000]], [[], []]),
-    ([[7, 8], [7]] + [[7, 8]] * 9, [[] for _ in range(11)]),
-)
+def _same_but_for_filling(rows: int) -> Callable[[Any, Any], bool]:
+    """Compare all but the numbers in the added rows: they count for nothing."""
+
+    def compare(result: Any, expected: Any) -> bool:
+        if not (_is_pair(result) and _is_pair(expected)):
+            return same(result, expected)
+        alike = result[0].shape == expected[0].shape and result[1].dtype == expected[1].dtype
+        return alike and same((result[0][:rows], result[1]), (expected[0][:rows], expected[1]))
+
+    return compare
 
 
-def _resume_case(saved: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> Case:
-    ends = {"pt": saved, "part": parts}
-    names = [
-        f"rank{rank}-step{step:06d}.{end}"
-        for end, ranks in ends.items()
-        for rank, steps in enumerate(ranks)
-        for step in steps
+def _is_pair(value: Any) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(isinstance(each, Tensor) and each.ndim > 0 for each in value)
+
+
+def _padded_case(shape: tuple[int, ...], parts: int) -> Case:
+    rows = shape[0]
+    inputs = torch.arange(1.0, 1.0 + torch.Size(shape).numel(), dtype=torch.float64).reshape(shape)
+    targets = torch.arange(rows)
+    more = -rows % parts
+    right = _padded(inputs, targets, more)
+    fewer = rows // parts * parts
+    mean = "A target from 0 on is a class: the loss counts such a row. -100 is left out."
+    known = [
+        (_padded(inputs, targets, more, 0), mean),
+        (_padded(inputs, targets, more, -1), "-1 is not left out: ignore_index is -100."),
+        (_padded(inputs, targets, parts - rows % parts), "Nothing is missing here: add no row."),
+        (
+            _padded(inputs, targets, rows % parts),
+            "That many are over, not missing.",
+        ),
+        ((inputs, targets), "Nothing was added; the parts are still of two sizes."),
+        ((inputs[:fewer], targets[:fewer]), "Rows were left out: add some instead."),
+        ((right[0], targets), "Inputs and targets have to be equally long."),
+        (right[::-1], "First the inputs, then the targets."),
+        (right[0], "Two things are asked for: (inputs, targets)."),
     ]
-    names.sort(key=lambda name: name[::-1])  # a folder promises no order
-    right = _common(saved)
-    both = [[*done, *begun] for done, begun in zip(saved, parts, strict=True)]
-    present = [steps for steps in saved if steps]
-    newest = [max(steps) for steps in present]
-    lacking = "Not every rank has a file of that step: its stages would go on from another."
-    known: list[tuple[Any, str]] = [
-        (_common(both), "A .part is a file that was never finished: its rank was killed."),
-        (_common(present), "A rank that has saved nothing counts too: world_size says how many."),
-        (max(newest, default=None), lacking),
-        (max((s for steps in both for s in steps), default=None), lacking),
-        (min(newest, default=None), "The oldest of the newest is not common to all: one lacks it."),
-        (0, "Nothing is common to all: return None, and the run begins anew."),
-        (-1, "Nothing is common to all: return None, and the run begins anew."),
-        (len(saved[0]), "That is a number of files; the step stands in their names."),
-    ]
-    if right is not None:
-        counts = "The number in a name counts finished steps: the run goes on at that index"
-        known.append((right + 1, f"{counts}, not one later."))
-        known.append((None, f"None says that no step is common to all ranks; {right} is one."))
-    if right == 1_000_000:
-        known.insert(0, (999_999, "Compare steps as numbers: as texts 999999 is after 1000000."))
-    if len(saved) > 10:
-        known.insert(0, (8, "rank10 begins like rank1: look for the whole number."))
-    if right is not None:
-        known.append((min(set.intersection(*map(set, saved))), "An older step; the last is asked."))
-    given = f"{len(saved)} ranks and the files {', '.join(names[:5]) or '(none)'}"
-    given += f" and {len(names) - 5} more" if len(names) > 5 else ""
-    hint = "For each rank the set of its complete steps; then what all the sets share."
-    return Case(given, (names, len(saved)), right, known, hint)
-
-
-def _common(ranks: Sequence[Sequence[int]]) -> int | None:
-    shared = set.intersection(*map(set, ranks)) if ranks else set()
-    return max(shared, default=None)
+    given = f"inputs of shape {tuple(shape)}, targets {targets.tolist()}, {parts} micro-batches"
+    hint = "Missing are -rows % microbatches rows."
+    is_same = _same_but_for_filling(rows)
+    return Case(given, (inputs, targets, parts), right, known, hint, is_same)

@@ -1,23 +1,20 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
-import re
-
+import numpy as np
 import pytest
 import torch
 from solutions import torch_pipelining as solutions
 
 from mpcourse.checks import (
     check_columns,
-    check_dimensions,
+    check_padded,
     check_partners,
-    check_resume,
     verdict,
 )
-from mpcourse.checks.attempted_dimensions import BY_CROSSING, DIMENSIONS
 from mpcourse.schedules.actions import makes, needs
 from mpcourse.schedules.order import execution_order
 
-CHECKS = (check_partners, check_columns, check_resume, check_dimensions)
+CHECKS = (check_padded, check_partners, check_columns)
 
 
 def said(found) -> str:
@@ -29,8 +26,7 @@ def said(found) -> str:
 def test_stubs_are_not_attempted():
     assert check_partners(lambda rank, data, pipeline: ...).state == "not attempted"
     assert check_columns(lambda schedule, num_stages: ...).state == "not attempted"
-    assert check_dimensions(lambda lacking, links: ...).state == "not attempted"
-    assert check_resume(lambda names, world_size: ...).state == "not attempted"
+    assert check_padded(lambda inputs, targets, microbatches: ...).state == "not attempted"
     for check in CHECKS:
         assert check(...).state == "not attempted"
 
@@ -38,8 +34,7 @@ def test_stubs_are_not_attempted():
 def test_solutions_are_correct():
     assert check_partners(solutions.my_partners).state == "correct"
     assert check_columns(solutions.my_columns).state == "correct"
-    assert check_dimensions(solutions.my_dimensions).state == "correct"
-    assert check_resume(solutions.my_resume_step).state == "correct"
+    assert check_padded(solutions.my_padded).state == "correct"
 
 
 def partners_by_a_grid(rank, data, pipeline):
@@ -60,29 +55,25 @@ def columns_by_order(schedule, num_stages):
     return [row + [""] * (longest - len(row)) for row in rows]
 
 
-def dimensions_one_by_one(lacking, links):
-    """The fastest links that are left go to what crosses most often."""
-    left, result = list(links), ["ddp"] * len(links)
-    for what, name in {"one layer": "tensor", "weights": "fsdp", "all layers": "pipeline"}.items():
-        if what in lacking:
-            result[links.index(max(left))] = name
-            left.remove(max(left))
-    return result
+def padded_row_by_row(inputs, targets, microbatches):
+    """One row at a time, and any row will do: it does not count."""
+    targets = targets.tolist()
+    while len(inputs) % microbatches:
+        inputs = torch.cat([inputs, inputs[-1:]])
+        targets.append(-100)
+    return [inputs, torch.tensor(targets)]
 
 
-def resume_by_trying(names, world_size):
-    steps = {int(re.search(r"step(\d+)", name)[1]) for name in names}
-    for step in sorted(steps, reverse=True):
-        if all(f"rank{rank}-step{step:06d}.pt" in names for rank in range(world_size)):
-            return step
-    return None
+def partners_as_array(rank, data, pipeline):
+    before, after, group = solutions.my_partners(rank, data, pipeline)
+    return before, after, np.array(group)
 
 
 def test_other_right_answers_are_correct():
     assert check_partners(partners_by_a_grid).state == "correct"
     assert check_columns(columns_by_order).state == "correct"
-    assert check_dimensions(dimensions_one_by_one).state == "correct"
-    assert check_resume(resume_by_trying).state == "correct"
+    assert check_partners(partners_as_array).state == "correct"
+    assert check_padded(padded_row_by_row).state == "correct"
 
 
 def by_columns(rank, data, pipeline):
@@ -229,144 +220,45 @@ def test_wrong_columns_are_explained(attempt, words, monkeypatch):
     assert words in said(check_columns(attempt))
 
 
-TAKES = {"all layers": "pipeline", "weights": "fsdp", "one layer": "tensor"}
+def filled(number_of_rows=lambda rows, parts: -rows % parts, fill=-100):
+    def padded(inputs, targets, microbatches):
+        more = number_of_rows(len(inputs), microbatches)
+        rows = torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])])
+        return rows, torch.cat([targets, targets.new_full((more,), fill)])
+
+    return padded
 
 
-def by_position(lacking, links, backwards=False):
-    """As if the last dimension always had the fastest links."""
-    names = [TAKES[what] for what in lacking] + ["ddp"] * (len(links) - len(lacking))
-    return sorted(names, key=BY_CROSSING.index, reverse=backwards)
-
-
-def instead(what, other):
-    """By the links, but another parallelism is taken against `what`."""
-
-    def dimensions(lacking, links):
-        names = [(TAKES | {what: other})[each] for each in lacking]
-        names += ["ddp"] * (len(links) - len(names))
-        order = sorted(range(len(links)), key=lambda dimension: links[dimension])
-        placed = dict(zip(order, sorted(names, key=BY_CROSSING.index), strict=True))
-        return [placed[dimension] for dimension in range(len(links))]
-
-    return dimensions
+def shortened(inputs, targets, microbatches):
+    rows = len(inputs) // microbatches * microbatches
+    return inputs[:rows], targets[:rows]
 
 
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (by_position, "The fastest links are not always the last ones"),
-        (lambda a, b: by_position(a, b, backwards=True), "The other way round"),
-        (
-            lambda a, b: solutions.my_dimensions(a, [-link for link in b]),
-            "The other way round",
-        ),
-        (
-            lambda a, b: (
-                [TAKES[what] for what in a] if len(a) == 3 else solutions.my_dimensions(a, b)
-            ),
-            "That is the order of the question",
-        ),
-        (lambda a, b: [TAKES[what] for what in a], "DDP takes what is left"),
-        (lambda a, b: solutions.my_dimensions(a, b) if a else [], "DDP takes what is left"),
-        (lambda a, b: ["ddp"] * len(b), "every rank holds the whole model"),
-        (instead("one layer", "fsdp"), "too large stays too large"),
-        (instead("one layer", "pipeline"), "one layer stays whole"),
-        (instead("weights", "tensor"), "the table has FSDP here"),
-        (instead("weights", "pipeline"), "when all layers together do not fit"),
-        (instead("all layers", "fsdp"), "a pipeline sends at its borders only"),
-        (lambda a, b: set(solutions.my_dimensions(a, b)), "First the names from the table"),
-        (lambda a, b: None, "function without return"),
+        (filled(fill=0), "A target from 0 on is a class"),
+        (filled(fill=-1), "ignore_index is -100"),
+        (filled(lambda rows, parts: parts - rows % parts), "Nothing is missing here"),
+        (filled(lambda rows, parts: rows % parts), "over, not missing"),
+        (lambda inputs, targets, parts: (inputs, targets), "Nothing was added"),
+        (shortened, "Rows were left out"),
+        (lambda i, t, n: (solutions.my_padded(i, t, n)[0], t), "have to be equally long"),
+        (lambda i, t, n: solutions.my_padded(i, t, n)[::-1], "First the inputs"),
+        (lambda i, t, n: solutions.my_padded(i, t, n)[0], "Two things are asked for"),
+        (filled(lambda rows, parts: 1), "-rows % microbatches"),
+        (lambda i, t, n: (i, t.float()), "-rows % microbatches"),
+        (lambda i, t, n: (i.numpy(), t), "-rows % microbatches"),
+        (lambda i, t, n: (i.sum(), t.sum()), "-rows % microbatches"),
+        (lambda inputs, targets, microbatches: None, "function without return"),
         (5, "takes a function"),
     ],
 )
-def test_wrong_dimensions_are_explained(attempt, words):
-    assert words in said(check_dimensions(attempt))
+def test_wrong_filling_is_explained(attempt, words):
+    assert words in said(check_padded(attempt))
 
 
-def test_no_case_puts_a_pipeline_beside_ddp():
-    for lacking, links in DIMENSIONS:
-        assert not {"pipeline", "ddp"} <= set(solutions.my_dimensions(lacking, links))
-
-
-COMPLETE = re.compile(r"rank(\d+)-step(\d+)\.pt")
-
-
-def rows_of(names):
-    return [(int(m[1]), int(m[2])) for m in map(COMPLETE.fullmatch, names) if m]
-
-
-def newest_of_all(names, world_size):
-    return max((step for _, step in rows_of(names)), default=None)
-
-
-def oldest_newest(names, world_size):
-    rows = rows_of(names)
-    newest = [max((s for r, s in rows if r == rank), default=None) for rank in range(world_size)]
-    return None if None in newest else min(newest)
-
-
-def with_parts(names, world_size):
-    return solutions.my_resume_step([n.replace(".part", ".pt") for n in names], world_size)
-
-
-def of_those_there(names, world_size):
-    ranks = {rank for rank, _ in rows_of(names)}
-    sets = [{s for r, s in rows_of(names) if r == rank} for rank in ranks]
-    return max(set.intersection(*sets), default=None) if sets else None
-
-
-def as_texts(names, world_size):
-    sets = [
-        {n.split("step")[1] for n in names if n.startswith(f"rank{r}-") and n.endswith(".pt")}
-        for r in range(world_size)
-    ]
-    shared = set.intersection(*sets)
-    return int(max(shared).split(".")[0]) if shared else None
-
-
-def by_beginning(names, world_size):
-    sets = [
-        {
-            int(n.split("step")[1][:-3])
-            for n in names
-            if n.startswith(f"rank{r}") and n[-3:] == ".pt"
-        }
-        for r in range(world_size)
-    ]
-    return max(set.intersection(*sets), default=None)
-
-
-def without_default(names, world_size):
-    sets = [{s for r, s in rows_of(names) if r == rank} for rank in range(world_size)]
-    return max(set.intersection(*sets))
-
-
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (newest_of_all, "Not every rank has a file of that step"),
-        (oldest_newest, "The oldest of the newest is not common"),
-        (with_parts, "A .part is a file that was never finished"),
-        (of_those_there, "world_size says how many"),
-        (as_texts, "Compare steps as numbers"),
-        (by_beginning, "rank10 begins like rank1"),
-        (without_default, "ValueError: max()"),
-        (
-            lambda n, w: solutions.my_resume_step(n, w) or 0,
-            "return None, and the run begins anew",
-        ),
-        (
-            lambda n, w: (solutions.my_resume_step(n, w) or 0) + 1 if n else None,
-            "not one later",
-        ),
-        (lambda n, w: 5_000_000, "For each rank the set of its complete steps"),
-        (lambda names, world_size: None, "None says that no step is common to all ranks; 2 is one"),
-        (5, "takes a function"),
-    ],
-)
-def test_wrong_steps_are_explained(attempt, words):
-    assert words in said(check_resume(attempt))
-
-
-def test_none_is_a_legal_step_so_nothing_is_said_about_a_missing_return():
-    assert "without return" not in said(check_resume(lambda names, world_size: None))
+@pytest.mark.parametrize("group", [np.arange(8), torch.arange(8)])
+def test_a_wrong_group_in_an_array_is_explained(group):
+    attempt = changed(lambda p, rank, d, n: (p[0], p[1], group[: d * n]))
+    assert "Only ranks with the same stage" in said(check_partners(attempt))

@@ -1,8 +1,19 @@
-"""Solutions: a mesh, columns of time, a killed run, which parallelism goes where."""
+"""Solutions: a ragged batch filled up, an order in columns of time, ranks on a mesh."""
 
-import re
+import torch
 
 from mpcourse.schedules.actions import makes, needs
+
+
+def my_padded(inputs, targets, microbatches):
+    """What is missing is minus the number of rows, modulo the number of micro-batches.
+
+    `new_zeros` and `new_full` keep type and device. When nothing is missing, `cat` gets an empty
+    tensor, and no case of its own is needed.
+    """
+    more = -len(inputs) % microbatches
+    rows = inputs.new_zeros(more, *inputs.shape[1:])
+    return torch.cat([inputs, rows]), torch.cat([targets, targets.new_full((more,), -100)])
 
 
 def my_partners(rank, data, pipeline):
@@ -37,34 +48,3 @@ def my_columns(schedule, num_stages):
                 rows[device].append("")
         done |= now
     return rows
-
-
-def my_resume_step(names, world_size):
-    """For each rank the set of its complete steps, then what all sets share, then the largest.
-
-    The whole name has to fit, so a `.part` is left out and rank10 is not taken for rank1. A rank
-    without files has an empty set, and then nothing is shared. Steps are compared as numbers.
-    """
-    steps = [set() for _ in range(world_size)]
-    for name in names:
-        match = re.fullmatch(r"rank(\d+)-step(\d+)\.pt", name)
-        if match:
-            steps[int(match[1])].add(int(match[2]))
-    return max(set.intersection(*steps), default=None)
-
-
-def my_dimensions(lacking, links):
-    """Take what the table says, DDP for what is left, and hand out the links by speed.
-
-    `often` lists the four by how often something crosses. The dimensions are sorted by speed, so
-    the rarest gets the slowest links. Where a dimension stands does not matter, only its links.
-    """
-    takes = {"all layers": "pipeline", "weights": "fsdp", "one layer": "tensor"}
-    often = ["ddp", "pipeline", "fsdp", "tensor"]
-    names = [takes[what] for what in lacking]
-    names += ["ddp"] * (len(links) - len(names))
-    result = [None] * len(links)
-    slowest_first = sorted(range(len(links)), key=lambda dimension: links[dimension])
-    for dimension, name in zip(slowest_first, sorted(names, key=often.index), strict=True):
-        result[dimension] = name
-    return result
