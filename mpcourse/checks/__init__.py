@@ -28,6 +28,7 @@ from mpcourse.checks.cut_inside_a_layer import (
 )
 from mpcourse.checks.distributed_data_parallel import check_hooks, check_local_loss, check_shard
 from mpcourse.checks.does_it_fit import (
+    check_bytes_of_a_rank,
     check_extra_bytes,
     check_largest_batch,
     check_saved_bytes,

@@ -1,7 +1,7 @@
-"""Checks: saved bytes, the largest batch, a part that must not be recomputed, extra bytes."""
+"""Checks: saved bytes, the largest batch, a part not to be recomputed, extra bytes, ranks."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -193,3 +193,57 @@ def _in_turn() -> None:
 def _early() -> None:
     torch.ones(1000)
     torch.ones(10)
+
+
+# 5. Bytes of a rank
+
+
+def check_bytes_of_a_rank(attempt: Callable[[list[int], int, int], int]) -> Verdict:
+    """Check `my_bytes_of_a_rank(sizes, ranks, stage)`: float32 and Adam, after the backward.
+
+    Args:
+        attempt: Takes the numbers of each parameter, how many ranks there are, and the stage of
+            sharding, 0 to 3; returns the bytes of weights, gradients and state on rank 0.
+    """
+    order = "State is shared out from stage 1 on, gradients from stage 2 on, weights in stage 3."
+    missing = "For each number there are a weight, a gradient and Adam's two averages."
+    cases = []
+    for sizes, ranks, stage in [
+        ([12, 8], 1, 0),
+        ([12, 8], 4, 0),
+        ([12, 8], 4, 1),
+        ([12, 8], 4, 2),
+        ([12, 8], 4, 3),
+        ([7, 5], 2, 1),
+        ([10, 5, 1, 1], 4, 3),
+    ]:
+        right = _of_a_rank(sizes, ranks, stage)
+        wrong = {
+            right // 4: "These are numbers, not bytes: a float32 has four bytes.",
+            _of_a_rank(sizes, ranks, stage, tensors=(1, 1, 1)): missing,
+            _of_a_rank(sizes, ranks, stage, tensors=(1, 0, 2)): missing,
+            _of_a_rank(sizes, ranks, stage - 1): order,
+            _of_a_rank(sizes, ranks, stage + 1): order,
+            _of_a_rank(sizes, ranks, 3): f"In stage {stage} not all is shared out. {order}",
+            _of_a_rank([sum(sizes)], ranks, stage): "Each parameter is cut by itself.",
+        }
+        if any(size % ranks for size in sizes):
+            wrong[_of_a_rank(sizes, ranks, stage, add=0)] = "Rank 0's part is rounded up."
+        known = [(value, words) for value, words in wrong.items() if value != right]
+        given = f"sizes, ranks, stage = {sizes}, {ranks}, {stage}"
+        cases.append(Case(given, (sizes, ranks, stage), right, known=known))
+    return check_cases(attempt, cases, where='"What can several ranks share?"')
+
+
+def _of_a_rank(
+    sizes: Sequence[int],
+    ranks: int,
+    stage: int,
+    *,
+    tensors: tuple[int, int, int] = (1, 1, 2),
+    add: int = 1,
+) -> int:
+    """Bytes of so many tensors of weights, gradients and state; parts get `add` to be rounded."""
+    whole, part = sum(sizes), sum((size + add * (ranks - 1)) // ranks for size in sizes)
+    held = zip(tensors, (3, 2, 1), strict=True)
+    return 4 * sum(count * (part if stage >= first else whole) for count, first in held)

@@ -1,11 +1,15 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from solutions import does_it_fit as solutions
 from torch import nn
 
 from mpcourse.checks import (
+    check_bytes_of_a_rank,
     check_extra_bytes,
     check_largest_batch,
     check_saved_bytes,
@@ -13,7 +17,13 @@ from mpcourse.checks import (
 )
 from mpcourse.memory import ByteCounter, saved_for_backward
 
-CHECKS = (check_saved_bytes, check_largest_batch, check_slip, check_extra_bytes)
+CHECKS = (
+    check_saved_bytes,
+    check_largest_batch,
+    check_slip,
+    check_extra_bytes,
+    check_bytes_of_a_rank,
+)
 
 
 def said(verdict) -> str:
@@ -35,6 +45,7 @@ def test_solutions_are_correct():
     assert check_largest_batch(solutions.my_largest_batch).state == "correct"
     assert check_slip(solutions.my_slip).state == "correct"
     assert check_extra_bytes(solutions.my_extra_bytes).state == "correct"
+    assert check_bytes_of_a_rank(solutions.my_bytes_of_a_rank).state == "correct"
 
 
 # Saved bytes
@@ -197,3 +208,41 @@ def ever_made(step):
 )
 def test_wrong_peaks_are_explained(attempt, words):
     assert words in said(check_extra_bytes(attempt))
+
+
+# Bytes of a rank
+
+
+def of_a_rank(sizes, ranks, stage, *, cut=math.ceil, averages=2, gradients=1, first=(1, 2, 3)):
+    """Another right way: a loop over parameters, in bytes from the start."""
+    total = 0
+    for size in sizes:
+        part = cut(size / ranks)
+        for count, since in zip((averages, gradients, 1), first, strict=True):
+            total += 4 * count * (size if stage < since else part)
+    return total
+
+
+def test_other_right_bytes_of_a_rank():
+    assert check_bytes_of_a_rank(of_a_rank).state == "correct"
+    assert check_bytes_of_a_rank(lambda *given: float(of_a_rank(*given))).state == "correct"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda *given: of_a_rank(*given) // 4, "numbers, not bytes"),
+        (partial(of_a_rank, averages=1), "a gradient and Adam's two averages"),
+        (partial(of_a_rank, gradients=0), "a weight, a gradient and Adam's two"),
+        (partial(of_a_rank, first=(1, 1, 3)), "gradients from stage 2 on"),
+        (partial(of_a_rank, first=(2, 3, 4)), "State is shared out from stage 1 on"),
+        (partial(of_a_rank, first=(0, 0, 0)), "In stage 0 not all is shared out"),
+        (partial(of_a_rank, first=(1, 1, 1)), "In stage 1 not all is shared out"),
+        (lambda sizes, *rest: of_a_rank([sum(sizes)], *rest), "Each parameter is cut by itself"),
+        (partial(of_a_rank, cut=math.floor), "Rank 0's part is rounded up"),
+        (lambda sizes, ranks, stage: 16 * sum(sizes), "State is shared out from stage 1 on"),
+        (lambda sizes, ranks, stage: str(16 * sum(sizes)), "sizes, ranks, stage = [12, 8], 1, 0"),
+    ],
+)
+def test_wrong_bytes_of_a_rank_are_explained(attempt, words):
+    assert words in said(check_bytes_of_a_rank(attempt))

@@ -1,4 +1,4 @@
-"""Solutions: saved bytes, the largest batch, a part that must not be recomputed, extra bytes."""
+"""Solutions: saved bytes, the largest batch, a part not to be recomputed, extra bytes, ranks."""
 
 import torch
 from torch import nn
@@ -53,3 +53,16 @@ def my_extra_bytes(step):
     with ByteCounter() as counter:
         step()
     return counter.peak
+
+
+def my_bytes_of_a_rank(sizes, ranks, stage):
+    """Four tensors for each parameter: weights, gradients and two averages.
+
+    Each stage makes parts of one kind more, the most bytes first. Parts are rounded up, each
+    parameter by itself.
+    """
+    whole, part = sum(sizes), sum(-(-size // ranks) for size in sizes)
+    weights = whole if stage < 3 else part
+    gradients = whole if stage < 2 else part
+    state = 2 * (whole if stage < 1 else part)
+    return 4 * (weights + gradients + state)
