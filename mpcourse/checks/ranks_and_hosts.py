@@ -1,4 +1,7 @@
-"""Checks: who brought a run down, where it goes on, which saved pieces a rank reads."""
+"""Checks: who brought a run down, where it goes on, which saved pieces a rank reads.
+
+Page `ranks_and_hosts`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""Checks: a ragged batch filled up, an order in columns of time, ranks on a mesh."""
+"""Checks: a ragged batch filled up, an order in columns of time, ranks on a mesh.
+
+Page `torch_pipelining`.
+"""
 
 from collections.abc import Callable
 from typing import Any
