@@ -11,20 +11,16 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `torchrun`, `hosts`           | the command line, for one host and for several; Slurm      |
 | `rank`, `faults`              | one process and what it reports; faults to order           |
 | `programs`, `__main__`        | the programs by name                                       |
-| `scripts`                     | programs that a page writes, run by torchrun's own line     |
+| `scripts`                     | programs that a page writes, run by torchrun's own line    |
 | `collectives`, `buckets`      | broadcast and all-reduce by hand; DDP by hand, in buckets  |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
 | `in_threads`                  | ranks as threads of this process, to try things out        |
-| `turns`, `overlapped`         | programs: processes at the same time; all-reduce beside it |
+| `overlapped`                  | program: all-reduce beside the backward                    |
 | `ddp`                         | program: training with DDP                                 |
-| `first_ddp`                   | program: the shortest with DDP, with and without a sampler |
 | `speed`                       | program: one device, DataParallel and DDP, in turns        |
 | `several`                     | program: several of these in the same processes            |
 | `pipelining`, `pipeline_work` | torch.distributed.pipelining, and ours on the same work    |
-| `pipelines`, `orders`, `slips` | several schedules; any order; what goes wrong in silence  |
-| `first_pipeline`              | program: the shortest with torch.distributed.pipelining    |
-| `mesh`                        | data parallel x pipeline                                   |
-| `sharded`, `tensor_parallel`  | FSDP and tensor parallelism in ten lines                   |
+| `pipelines`, `orders`         | several schedules; any order                               |
 | `shards`                      | a tensor in equal parts, one for each rank                 |
 | `sharded_optimizer`           | the optimizer's state, then gradients, shared out (ZeRO)   |
 | `fully_sharded`               | parameters shared out, whole only where they are used      |

@@ -1,6 +1,6 @@
 """Several programs one after the other in the same processes: their start is paid for once.
 
-For example `launch("several", programs=["fsdp", "gradients --repeats 2"])` (pages
+For example `launch("several", programs=["overlap", "speed --repeats 5"])` (pages
 `distributed_data_parallel` and `torch_pipelining`).
 """
 

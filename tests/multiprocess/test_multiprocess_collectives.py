@@ -8,7 +8,6 @@ from mpcourse.multiprocess import BucketedDataParallel, launch
 from mpcourse.multiprocess.buckets import BucketedGradients
 from mpcourse.multiprocess.collectives import all_reduce_ring
 from mpcourse.multiprocess.ddp import digest
-from mpcourse.multiprocess.first_ddp import LOADERS
 from mpcourse.multiprocess.scripts import Scripts
 from mpcourse.training.nets import conv_net
 
@@ -184,17 +183,6 @@ def test_the_gradients_of_all_ways_are_those_of_one_process():
         assert result["missing"] == sorted(result["missing"], reverse=True)
         assert result["missing"][0] > 0
         assert result["missing"][-1] == 0
-
-
-@pytest.mark.slow
-def test_without_a_sampler_an_epoch_has_twice_the_steps():
-    words = "first-ddp --samples 64 --epochs 2"
-    programs = {loader: f"{words} --loader '{loader}'" for loader in LOADERS}
-    first, second = launch("several", programs=[*programs.values()], on_line=None).results
-    pairs = {loader: (first[line], second[line]) for loader, line in programs.items()}
-    assert [len(a["losses"]) for a, _ in pairs.values()] == [4, 8, 8]
-    assert [a["losses"] == b["losses"] for a, b in pairs.values()] == [False, False, True]
-    assert all(a["digest"] == b["digest"] for a, b in pairs.values())
 
 
 @pytest.mark.slow

@@ -128,32 +128,3 @@ def test_what_does_not_fit_is_refused():
     _, options = parse(["pipeline", "--batch-size", "16", "--microbatches", "3"])
     with pytest.raises(ValueError, match="3 micro-batches do not divide 16 samples"):
         make_step([], options)
-
-
-@pytest.mark.slow
-def test_two_pipelines_beside_each_other_train_the_uncut_net():
-    results = launch("mesh", processes=4, on_line=None, **WORK).results
-    uncut = train_uncut(work_options(**{**WORK, "batch_size": 32}), 2)
-    assert [(r["replica"], r["place"]) for r in results] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    for result in results:
-        if result["place"] == 1:
-            assert result["losses"] == pytest.approx(uncut.losses, abs=1e-6)
-        for index, found in result["gradients"].items():
-            torch.testing.assert_close(found, uncut.gradients[index], atol=1e-6, rtol=0)
-
-
-@pytest.mark.slow
-def test_fsdp_holds_a_part_of_each_weight_and_learns():
-    results = launch("fsdp", on_line=None).results
-    assert sum(result["held"] for result in results) == results[0]["whole"]
-    assert all(result["losses"][1] < result["losses"][0] for result in results)
-    assert all(result["error"] < 1e-6 for result in results)
-
-
-@pytest.mark.slow
-def test_tensor_parallel_layers_are_the_uncut_ones():
-    results = launch("tensor-parallel", on_line=None).results
-    for result in results:
-        assert result["held"] < result["whole"]
-        assert result["output_error"] < 1e-6
-        assert result["gradient_error"] < 1e-6
