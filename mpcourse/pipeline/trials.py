@@ -47,7 +47,7 @@ def try_schedule(
     """Cut a copy of a model for a schedule, predict its timeline, and measure it.
 
     Args:
-        name: One of `named_schedules.SCHEDULES`.
+        name: One of `mpcourse.schedules.NAMED`.
         model: Layers, cut into stages of as many layers each; it stays as it is.
         devices: Where to.
         batch: Inputs and targets.

@@ -17,7 +17,7 @@ def schedule_explorer(schedule: str = "1f1b", devices: int = 4, microbatches: in
     device, a stage is half as large: in time and in activations, not in what it sends.
 
     Args:
-        schedule: To begin with, one of `named_schedules.SCHEDULES`.
+        schedule: To begin with, one of `mpcourse.schedules.NAMED`.
         devices: How many to begin with, 1 to 6.
         microbatches: How many to begin with, 1 to 12.
     """
@@ -51,7 +51,7 @@ def schedule_view(
     """What the explorer shows, for given values of its controls.
 
     Args:
-        schedule: One of `named_schedules.SCHEDULES`.
+        schedule: One of `mpcourse.schedules.NAMED`.
         devices: How many.
         microbatches: How many.
         forward: Time of a micro-batch's forward in a device's part of the model.
