@@ -423,6 +423,5 @@ DEBTS: dict[str, dict[str, int]] = {
         "start_here": 1,
         "scatter_and_gather": 2,
         "parallel_apply": 5,
-        "train_mnist": 7,
     }
 }

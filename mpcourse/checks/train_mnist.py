@@ -23,10 +23,7 @@ from mpcourse.checks.verdict import (
 
 HOST, LAST_STAGE = torch.device("cpu"), torch.device("cuda", 1)
 LOSS = nn.CrossEntropyLoss()
-WHERE_EVALUATE = (
-    '"Break 1: the mean of means" and '
-    '"Snippets you will meet; break 4: evaluation changes the model"'
-)
+WHERE_EVALUATE = '"Break 1: the mean of means"'
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -59,15 +56,20 @@ def check_evaluate(attempt: Callable[..., Any]) -> Verdict:
     """
     if not callable(attempt):
         return no_function(attempt, WHERE_EVALUATE)
-    for sizes, training in (((4, 4), True), ((4, 4, 2), True), ((5, 3, 2), False)):
-        batches, model = _batches(sizes), _Model().train(training)
-        mode = "training" if training else "evaluation"
+    for sizes, mode in (
+        ((4, 4), "training"),
+        ((4, 4, 2), "training"),
+        ((5, 3, 2), "evaluation"),
+        ((4, 3), "training mode, its norm in evaluation"),
+    ):
+        batches, model = _batches(sizes), _Model().train(mode != "evaluation")
+        model.net[0].train(mode == "training")  # the last one is frozen
         given = f"Given batches of {short(list(sizes))} samples and a model in {mode} mode:"
         placed = [tuple(place_on(value, HOST) for value in batch) for batch in batches]
         result, problem = try_out(attempt, model, placed, LOSS)
         if result is ...:
             return not_attempted()
-        lines = _wrong(result, problem, batches, model, training)
+        lines = _wrong(result, problem, batches, model, mode)
         if lines:
             return not_yet([given, *lines], WHERE_EVALUATE)
     return correct("Every sample counts once, in evaluation mode, and the mode is as it was.")
@@ -85,12 +87,14 @@ def _batches(sizes: Sequence[int]) -> Batches:
 
 
 def _wrong(
-    result: Any, problem: str | None, batches: Batches, model: _Model, training: bool
+    result: Any, problem: str | None, batches: Batches, model: _Model, mode: str
 ) -> list[str]:
     """What is wrong with an attempt at evaluating, or nothing."""
     if problem and "same device" in problem:
         hint = "The outputs lie where the last stage is: bring the targets to output.device."
         return [problem, hint]
+    if problem and "must match" in problem:
+        return [problem, "One answer per row of outputs: argmax(dim=1)."]
     if problem:
         return [problem]
     expected = _totals(batches, training=False)["right"]
@@ -99,10 +103,13 @@ def _wrong(
         hint = "Return the pair (loss, accuracy): the mean loss and the share of right answers."
         lines = [f"expected {short(expected)}", f"got {short(result)}"]
         return [*lines, *(known or [hint])[:1]]
-    if model.training != training:
+    if model.training != (mode != "evaluation"):
         left = "training" if model.training else "evaluation"
         effect = "what comes next would run in it, unnoticed."
         return [f"The numbers are right, but the model is left in {left} mode: {effect}"]
+    if model.net[0].training != (mode == "training"):
+        wakes = "its memory would move again" if model.net[0].training else "its memory would stay"
+        return [f"The numbers are right, but the norm's own mode has changed: {wakes}."]
     if model.gradients_were_on:
         return ["The numbers are right; without gradients was asked for: use torch.no_grad()."]
     return []
@@ -111,13 +118,14 @@ def _wrong(
 def _totals(batches: Batches, *, training: bool) -> dict[str, tuple[float, float]]:
     """(loss, accuracy) of the batches, added up in the ways that people really use."""
     net = copy.deepcopy(_Model().net).train(training)
-    sizes, losses, rights = [], [], []
+    sizes, losses, rights, firsts = [], [], [], []
     with torch.no_grad():
         for inputs, targets in batches:
             outputs = net(inputs)
             sizes.append(len(inputs))
             losses.append(LOSS(outputs, targets).item())
             rights.append((outputs.argmax(1) == targets).sum().item())
+            firsts.append((outputs.argmax() == targets).sum().item())
     samples, number = sum(sizes), len(sizes)
     weighted = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / samples
     by_batch = sum(right / size for right, size in zip(rights, sizes, strict=True)) / number
@@ -132,6 +140,7 @@ def _totals(batches: Batches, *, training: bool) -> dict[str, tuple[float, float
         "loss not divided": (weighted * samples, accuracy),
         "count": (weighted, sum(rights)),
         "percent": (weighted, 100 * accuracy),
+        "one answer for all": (weighted, sum(firsts) / samples),
     }
 
 
@@ -144,6 +153,7 @@ MEANT = {
     "loss not divided": "The loss of all samples is added up, but not divided by their number.",
     "count": "That is the number of right answers; the share is asked for.",
     "percent": "Accuracy is a share from 0 to 1 here, no percentage.",
+    "one answer for all": "argmax() alone looks through the whole batch: argmax(dim=1) per row.",
 }
 
 
@@ -243,4 +253,9 @@ def _merged_case(groups: list[Tensor]) -> Case:
     known += [((plain_mean, wrong), counted) for wrong in wrong_variances]
     given = f"counts {short(counts)}, means {short(means)}, variances {short(variances)}"
     hint = "Add up the squares around the common mean: within each micro-batch, and of its mean."
-    return Case(given, (counts, means, variances), right, known, hint)
+    return Case(given, (counts, means, variances), right, known, hint, _same_pair)
+
+
+def _same_pair(result: Any, expected: tuple[float, float]) -> bool:
+    """`same`, where a pair may also be a tensor, or an array, of two numbers."""
+    return same(result.tolist() if hasattr(result, "tolist") else result, list(expected))

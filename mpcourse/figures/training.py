@@ -89,24 +89,23 @@ def plot_digits(images: Sequence[Any], words: Sequence[str], axes: Iterable["Axe
 
 
 def seeds_picture(
-    accuracies: Mapping[str, Sequence[float]], about: Mapping[str, str], *, targets: Sequence[float]
+    accuracies: Mapping[str, Sequence[float]], about: Mapping[str, str]
 ) -> svg.Picture:
     """Draw each seed's accuracy as a point, with mean and spread, from a recording.
 
     Args:
         accuracies: Recipe -> accuracy of each seed, from 0 to 1; two seeds or more.
         about: Where the recording comes from: "machine" and "date".
-        targets: One per recipe: the accuracy that its mean should reach.
 
     Raises:
-        ValueError: A recipe has fewer than two seeds, or no target.
+        ValueError: A recipe has fewer than two seeds.
     """
-    if len(targets) != len(accuracies) or any(len(each) < 2 for each in accuracies.values()):
-        raise ValueError("each recipe needs a target and the accuracies of two seeds or more")
-    everything = [*targets, *(value for each in accuracies.values() for value in each)]
+    if any(len(each) < 2 for each in accuracies.values()):
+        raise ValueError("each recipe needs the accuracies of two seeds or more")
+    everything = [value for each in accuracies.values() for value in each]
     low, high = min(everything) - 0.005, max(everything) + 0.005
     left = max([120, *(8 * len(recipe) + 26 for recipe in accuracies)])  # a letter: < 8 pixels
-    top, row, width = 56, 92, 480
+    top, row, width = 56, 80, 480
     pixels = width / (high - low)
 
     def x_of(accuracy: float) -> float:
@@ -114,9 +113,7 @@ def seeds_picture(
 
     shapes = [svg.text(16, 26, f"measured on {about['machine']}, {about['date']} (a recording)")]
     spoken = []
-    for index, ((recipe, values), target) in enumerate(
-        zip(accuracies.items(), targets, strict=True)
-    ):
+    for index, (recipe, values) in enumerate(accuracies.items()):
         y = top + index * row
         middle, spread = mean(values), stdev(values)
         words = f"{count(len(values), 'seed')}: mean {middle:.2%}, spread {spread:.2%}"
@@ -126,15 +123,13 @@ def seeds_picture(
         band = (x_of(middle - spread), y + 14, 2 * spread * pixels, 24)
         shapes.append(svg.box(*band, colour="#56B4E9", hint=f"{recipe}, {words}"))
         shapes.append(svg.line(x_of(middle), y + 10, x_of(middle), y + 42, colour="#000000"))
-        shapes.append(svg.line(x_of(target), y + 10, x_of(target), y + 52, colour="#D55E00"))
-        shapes.append(svg.text(x_of(target), y + 64, f"at least {target:.1%}", size=11))
         places = [x_of(value) - 6 for value in values]
         for seed, (value, level) in enumerate(zip(values, _levels(places, 13), strict=True)):
             point = (places[seed], y + 20 + 13 * level, 12, 12)
             hint = f"seed {seed}: {value:.1%}"
             shapes.append(svg.box(*point, colour="#E69F00", label=str(seed), hint=hint))
         each = ", ".join(f"{value:.1%}" for value in values)
-        spoken.append(f"{recipe}, {words}, at least {target:.1%} wanted; the seeds: {each}")
+        spoken.append(f"{recipe}, {words}; the seeds: {each}")
     size = (left + width + 40, top + len(accuracies) * row)
     title = "Accuracy of each seed on the test images (measured, a recording)"
     return svg.picture(shapes, size, title=title, description="; ".join(spoken))

@@ -34,10 +34,11 @@ def test_solutions_are_correct():
 
 def all_at_once(model, batches, loss_fn):
     """Outputs of all batches joined on the host; tensors returned, not numbers."""
-    training = model.training
+    modes = {name: module.training for name, module in model.named_modules()}
     with torch.inference_mode():
         outputs = torch.cat([model.eval()(inputs).cpu() for inputs, _ in batches])
-    model.train(training)
+    for name, mode in modes.items():
+        model.get_submodule(name).training = mode
     targets = torch.cat([targets.cpu() for _, targets in batches])
     return loss_fn(outputs, targets), outputs.max(1).indices.eq(targets).float().mean()
 
@@ -63,6 +64,7 @@ def test_other_right_answers_are_correct():
     assert check_evaluate(all_at_once).state == "correct"
     assert check_drift(drift_by_moving).state == "correct"
     assert check_merged(merged_two_by_two).state == "correct"
+    assert check_merged(lambda *given: torch.stack(merged_two_by_two(*given))).state == "correct"
 
 
 def test_the_course_s_own_evaluation_agrees_with_the_solution():
@@ -94,6 +96,22 @@ def evaluating(*, mode=True, move=True, restore=True, gradients=False, divide=No
         if divide is None:
             return weighted / sum(sizes), right
         return divide(losses, rights, sizes, weighted, right)
+
+    return attempt
+
+
+def answering(**along):
+    """An evaluation that takes the largest output along another dimension, or none."""
+
+    def attempt(model, batches, loss_fn):
+        loss, _ = solutions.my_evaluate(model, batches, loss_fn)
+        modes = [module.training for module in model.modules()]
+        model.eval()
+        with torch.no_grad():
+            right = [(model(x).cpu().argmax(**along) == y.cpu()).sum() for x, y in batches]
+        for module, mode in zip(model.modules(), modes, strict=True):
+            module.training = mode
+        return loss, sum(right) / sum(len(y) for _, y in batches)
 
     return attempt
 
@@ -135,6 +153,9 @@ def only_the_loss(model, batches, loss_fn):
         (evaluating(mode=False), "call model.eval()"),
         (evaluating(move=False), "bring the targets to output.device"),
         (only_the_loss, "bring the targets to output.device"),
+        (evaluating(), "the norm's own mode has changed: its memory would move again"),
+        (answering(), "argmax(dim=1) per row"),
+        (answering(dim=0), "One answer per row of outputs"),
         (evaluating(restore=False), "left in evaluation mode"),
         (always_training_after, "left in training mode"),
         (evaluating(gradients=True), "torch.no_grad()"),

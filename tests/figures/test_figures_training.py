@@ -64,7 +64,7 @@ def test_digits_without_words_or_axes_are_refused():
 
 
 def test_every_seed_is_a_labelled_box_at_its_accuracy():
-    shown = seeds_picture({"plain": [0.92, 0.94], "shifted": [0.96, 0.98]}, ABOUT, targets=[0.9, 1])
+    shown = seeds_picture({"plain": [0.92, 0.94], "shifted": [0.96, 0.98]}, ABOUT)
     root = ElementTree.fromstring(shown.svg)
     groups = root.findall(f"{NAMESPACE}g")
     boxes = {
@@ -79,36 +79,32 @@ def test_every_seed_is_a_labelled_box_at_its_accuracy():
     assert all(0 < float(box.attrib["x"]) < width for box in boxes.values())
 
 
-def test_the_picture_says_mean_spread_targets_machine_and_date():
-    shown = seeds_picture({"plain": [0.92, 0.94]}, ABOUT, targets=[0.9])
+def test_the_picture_says_mean_spread_machine_and_date():
+    shown = seeds_picture({"plain": [0.92, 0.94]}, ABOUT)
     root = ElementTree.fromstring(shown.svg)
     words = [element.text for element in root.findall(f"{NAMESPACE}text")]
     assert "measured on a laptop, torch 2.9, 2026-01-02 (a recording)" in words
     assert "2 seeds: mean 93.00%, spread 1.41%" in words
-    assert "at least 90.0%" in words
     spoken = root.find(f"{NAMESPACE}desc").text
-    assert spoken.startswith("plain, 2 seeds: mean 93.00%, spread 1.41%, at least 90.0% wanted")
+    assert spoken.startswith("plain, 2 seeds: mean 93.00%, spread 1.41%; the seeds")
     assert spoken.endswith("the seeds: 92.0%, 94.0%")
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "targets"), [({"a": [0.9]}, [0.9]), ({"a": [0.9, 0.8]}, [0.9, 0.8])]
-)
-def test_one_seed_alone_and_a_missing_target_are_refused(accuracies, targets):
-    with pytest.raises(ValueError, match="a target and the accuracies of two seeds or more"):
-        seeds_picture(accuracies, ABOUT, targets=targets)
+def test_one_seed_alone_is_refused():
+    with pytest.raises(ValueError, match="the accuracies of two seeds or more"):
+        seeds_picture({"a": [0.9, 0.8], "b": [0.9]}, ABOUT)
 
 
 def test_a_long_name_of_a_recipe_has_room():
     name = "shifted at random, forty epochs"
-    root = ElementTree.fromstring(seeds_picture({name: [0.9, 0.8]}, ABOUT, targets=[0.9]).svg)
+    root = ElementTree.fromstring(seeds_picture({name: [0.9, 0.8]}, ABOUT).svg)
     (label,) = (e for e in root.findall(f"{NAMESPACE}text") if e.text == name)
     assert label.attrib["text-anchor"] == "end"
     assert float(label.attrib["x"]) > 8 * len(name)
 
 
 def test_seeds_with_the_same_accuracy_do_not_hide_each_other():
-    shown = seeds_picture({"a": [0.9, 0.95, 0.9, 0.9]}, ABOUT, targets=[0.9])
+    shown = seeds_picture({"a": [0.9, 0.95, 0.9, 0.9]}, ABOUT)
     groups = ElementTree.fromstring(shown.svg).findall(f"{NAMESPACE}g")
     rects = [g.find(f"{NAMESPACE}rect").attrib for g in groups[1:]]  # the first is the band
     corners = [(float(rect["x"]), float(rect["y"])) for rect in rects]

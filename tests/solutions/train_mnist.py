@@ -7,9 +7,10 @@ def my_evaluate(model, batches, loss_fn):
     """Add up what belongs to samples, and divide once, at the end.
 
     A batch's loss is a mean, so it counts by its number of samples. The targets go where the
-    outputs are, which only the outputs know. The mode is remembered before it is changed.
+    outputs are, which only the outputs know. Each module's mode is remembered before it changes:
+    `model.train(True)` at the end would wake what was frozen.
     """
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     total, right, samples = 0.0, 0, 0
     with torch.no_grad():
@@ -19,7 +20,8 @@ def my_evaluate(model, batches, loss_fn):
             total += loss_fn(outputs, targets).item() * len(targets)
             right += (outputs.argmax(dim=1) == targets).sum().item()
             samples += len(targets)
-    model.train(was_training)
+    for module, mode in modes:
+        module.training = mode
     return total / samples, right / samples
 
 
