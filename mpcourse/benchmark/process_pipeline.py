@@ -2,7 +2,8 @@
 
 What `mpcourse.benchmark` holds the course's own engine against: the same stages, the same
 micro-batches, the same number of threads. Page `torch_pipelining` uses torch's engine as its users
-do, by torchrun.
+do, by torchrun. A program that `multiprocess.launch` starts runs to its end; here steps of both
+engines take turns within one run, so that they can be compared in pairs on a noisy machine.
 """
 
 import multiprocessing
