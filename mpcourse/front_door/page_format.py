@@ -35,6 +35,7 @@ url = os.getenv("MPCOURSE_REPOSITORY", "{repository}")
 places = [Path.cwd(), *Path.cwd().parents, Path.cwd() / "mpcourse-clone"]
 course = next((p for p in places if (p / "mpcourse/__init__.py").is_file()), places[-1])
 if not course.is_dir():  # only this notebook is here, as on Colab and Kaggle: fetch the rest
+    assert "/OWNER/" not in url, "First run: %env MPCOURSE_REPOSITORY=(address of the course)"
     failed, why = subprocess.getstatusoutput(f'git clone --depth 1 "{{url}}" "{{course}}"')
     assert not failed, f"Could not fetch {{url}} (on Kaggle, switch Internet on): {{why}}"
 sys.path.insert(0, str(course))"""

@@ -19,8 +19,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from mpcourse.front_door.address import public_origin, write_setting
 from mpcourse.front_door.page_format import (
     ROOT,
+    badges,
     normalise,
     page_key,
     read_repository,
@@ -158,6 +160,28 @@ def check(paths: Sequence[Path]) -> int:
     return subprocess.run([*command, "-k", f"keeps_the_rule and ({which})"], cwd=ROOT).returncode
 
 
+def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None:
+    """Write another public address into the setting, and into badges and first cells.
+
+    Nothing is run: outputs stay as they are.
+
+    Args:
+        paths: The pages.
+        address: Of the form "https://github.com/OWNER/NAME".
+        root: Folder with the `pyproject.toml`.
+
+    Raises:
+        ValueError: The address is not of this form, or a page has no title; nothing has changed.
+    """
+    badges(address, "")  # refuses a wrong form
+    notebooks = {path: read(path) for path in paths}
+    for path, notebook in notebooks.items():
+        write_address(notebook, address, page_name=path.name)
+    write_setting(address, root)
+    for path, notebook in notebooks.items():
+        save(notebook, path)
+
+
 def _execute_and_report(path: Path) -> int:
     start = time.perf_counter()
     try:
@@ -179,7 +203,7 @@ def _show_progress(line: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m mpcourse pages [--check] [PAGE ...]`.
+    """Run `python -m mpcourse pages [--check | --address [URL]] [PAGE ...]`.
 
     Args:
         argv: Arguments after `pages`; None takes them from the command line.
@@ -190,9 +214,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mpcourse pages", description=__doc__)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
     parser.add_argument("--check", action="store_true", help="run nothing, check what is stored")
+    parser.add_argument(
+        "--address",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="run nothing, write the public address into all pages; without URL the clone's origin",
+    )
     arguments = parser.parse_args(argv)
     try:
         paths = find_pages(arguments.pages)
+        if arguments.address is not None:
+            address = (arguments.address or public_origin()).rstrip("/").removesuffix(".git")
+            readdress(find_pages([]), address)
+            print(f"{address} is written into {len(find_pages([]))} pages and pyproject.toml")
+            return 0
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -191,6 +191,14 @@ def judge_room(item: str, free: int, *, least: int, enough: int) -> Finding:
     return Finding(item, "FAIL" if free < least else "note", detail, remedy)
 
 
+def check_address() -> list[Finding]:
+    """Do the pages' badges and first cells lead to a course?"""
+    from mpcourse.front_door.address import address_remedy, read_repository
+
+    remedy = address_remedy()
+    return [Finding("Public address", "note" if remedy else "ok", read_repository(), remedy)]
+
+
 def check_overlap() -> list[Finding]:
     """Do two workers compute at the same time? Two equal jobs against one of them."""
     from mpcourse.devices.devices import available_cores, get_devices
@@ -233,6 +241,7 @@ CHECKS: dict[str, Callable[[], list[Finding]]] = {
     "Room": check_room,
     "Overlap": check_overlap,
     "MNIST sample": check_data,
+    "Public address": check_address,
 }
 
 if __name__ == "__main__":
