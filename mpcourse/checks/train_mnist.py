@@ -1,12 +1,19 @@
 """Checks of page `train_mnist`: evaluation over ragged batches, batch norm's drift, and its end."""
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from mpcourse.checks.attempted_evaluations import (
+    LOSS,
+    Batches,
+    Model,
+    batches_of,
+    known_totals,
+    totals,
+)
 from mpcourse.checks.placed import place_on
 from mpcourse.checks.verdict import (
     Case,
@@ -21,30 +28,8 @@ from mpcourse.checks.verdict import (
     try_out,
 )
 
-HOST, LAST_STAGE = torch.device("cpu"), torch.device("cuda", 1)
-LOSS = nn.CrossEntropyLoss()
+HOST = torch.device("cpu")
 WHERE_EVALUATE = '"Break 1: the mean of means"'
-
-Batches = list[tuple[Tensor, Tensor]]
-
-
-class _Model(nn.Module):
-    """A net with batch norm whose outputs lie on a device that pretends to be another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(4)
-        self.net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
-        with torch.no_grad():
-            for parameter in self.net.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        self.gradients_were_on = False
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.gradients_were_on |= torch.is_grad_enabled()
-        with torch._C.DisableTorchFunctionSubclass():  # any input will do, as for a Pipeline
-            outputs = self.net(inputs.detach().as_subclass(Tensor))
-        return place_on(outputs, LAST_STAGE)
 
 
 def check_evaluate(attempt: Callable[..., Any]) -> Verdict:
@@ -62,7 +47,7 @@ def check_evaluate(attempt: Callable[..., Any]) -> Verdict:
         ((5, 3, 2), "evaluation"),
         ((4, 3), "training mode, its norm in evaluation"),
     ):
-        batches, model = _batches(sizes), _Model().train(mode != "evaluation")
+        batches, model = batches_of(sizes), Model().train(mode != "evaluation")
         model.net[0].train(mode == "training")  # the last one is frozen
         given = f"Given batches of {short(list(sizes))} samples and a model in {mode} mode:"
         placed = [tuple(place_on(value, HOST) for value in batch) for batch in batches]
@@ -75,19 +60,8 @@ def check_evaluate(attempt: Callable[..., Any]) -> Verdict:
     return correct("Every sample counts once, in evaluation mode, and the mode is as it was.")
 
 
-def _batches(sizes: Sequence[int]) -> Batches:
-    generator = torch.Generator().manual_seed(sum(sizes))
-    return [
-        (
-            2 + torch.randn(size, 3, generator=generator),
-            torch.randint(0, 3, (size,), generator=generator),
-        )
-        for size in sizes
-    ]
-
-
 def _wrong(
-    result: Any, problem: str | None, batches: Batches, model: _Model, mode: str
+    result: Any, problem: str | None, batches: Batches, model: Model, mode: str
 ) -> list[str]:
     """What is wrong with an attempt at evaluating, or nothing."""
     if problem and "same device" in problem:
@@ -97,9 +71,9 @@ def _wrong(
         return [problem, "One answer per row of outputs: argmax(dim=1)."]
     if problem:
         return [problem]
-    expected = _totals(batches, training=False)["right"]
+    expected = totals(batches, training=False)["right"]
     if not same(result, expected):
-        known = [message for wrong, message in _known(batches) if same(result, wrong)]
+        known = [message for wrong, message in known_totals(batches) if same(result, wrong)]
         hint = "Return the pair (loss, accuracy): the mean loss and the share of right answers."
         lines = [f"expected {short(expected)}", f"got {short(result)}"]
         return [*lines, *(known or [hint])[:1]]
@@ -113,55 +87,6 @@ def _wrong(
     if model.gradients_were_on:
         return ["The numbers are right; without gradients was asked for: use torch.no_grad()."]
     return []
-
-
-def _totals(batches: Batches, *, training: bool) -> dict[str, tuple[float, float]]:
-    """(loss, accuracy) of the batches, added up in the ways that people really use."""
-    net = copy.deepcopy(_Model().net).train(training)
-    sizes, losses, rights, firsts = [], [], [], []
-    with torch.no_grad():
-        for inputs, targets in batches:
-            outputs = net(inputs)
-            sizes.append(len(inputs))
-            losses.append(LOSS(outputs, targets).item())
-            rights.append((outputs.argmax(1) == targets).sum().item())
-            firsts.append((outputs.argmax() == targets).sum().item())
-    samples, number = sum(sizes), len(sizes)
-    weighted = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / samples
-    by_batch = sum(right / size for right, size in zip(rights, sizes, strict=True)) / number
-    accuracy = sum(rights) / samples
-    return {
-        "right": (weighted, accuracy),
-        "loss by batches": (sum(losses) / number, accuracy),
-        "both by batches": (sum(losses) / number, by_batch),
-        "accuracy by batches": (weighted, by_batch),
-        "losses summed": (sum(losses), accuracy),
-        "means over samples": (sum(losses) / samples, accuracy),
-        "loss not divided": (weighted * samples, accuracy),
-        "count": (weighted, sum(rights)),
-        "percent": (weighted, 100 * accuracy),
-        "one answer for all": (weighted, sum(firsts) / samples),
-    }
-
-
-MEANT = {
-    "loss by batches": "The last batch is smaller, but counts as much: weight by samples.",
-    "both by batches": "The last batch is smaller, but counts as much: weight by samples.",
-    "accuracy by batches": "The last batch is smaller: count right answers, then divide once.",
-    "losses summed": "The losses are added up and never divided.",
-    "means over samples": "Each batch's loss is a mean: multiply by its samples before adding up.",
-    "loss not divided": "The loss of all samples is added up, but not divided by their number.",
-    "count": "That is the number of right answers; the share is asked for.",
-    "percent": "Accuracy is a share from 0 to 1 here, no percentage.",
-    "one answer for all": "argmax() alone looks through the whole batch: argmax(dim=1) per row.",
-}
-
-
-def _known(batches: Batches) -> list[tuple[tuple[float, float], str]]:
-    evaluating, training = (_totals(batches, training=mode) for mode in (False, True))
-    known = [(evaluating[name], message) for name, message in MEANT.items()]
-    forgot = "That is the model in training mode: call model.eval() before the loop."
-    return known + [(wrong, forgot) for wrong in training.values()]
 
 
 def check_drift(attempt: Callable[[float, int], float]) -> Verdict:
