@@ -22,7 +22,6 @@ from nbformat import NotebookNode
 from mpcourse.front_door.address import public_origin, write_setting
 from mpcourse.front_door.page_format import (
     ROOT,
-    badges,
     normalise,
     page_key,
     read_repository,
@@ -173,7 +172,6 @@ def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None
     Raises:
         ValueError: The address is not of this form, or a page has no title; nothing has changed.
     """
-    badges(address, "")  # refuses a wrong form
     notebooks = {path: read(path) for path in paths}
     for path, notebook in notebooks.items():
         write_address(notebook, address, page_name=path.name)

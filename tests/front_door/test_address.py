@@ -90,6 +90,8 @@ def test_a_clone_of_a_fork_points_to_the_fork_with_all_outputs_kept(course: Path
     git("clone", "--quiet", "--bare", course, tmp_path / "bare.git", cwd=tmp_path)
     here = ("-c", f"url.{tmp_path / 'bare.git'}.insteadOf={SOMEONE}")
     git(*here, "clone", "--quiet", SOMEONE, tmp_path / "clone", cwd=tmp_path)
+    rewrite = f"url.{tmp_path / 'bare.git'}.insteadOf"  # what git fetches from is not the address
+    git("config", rewrite, SOMEONE, cwd=tmp_path / "clone")
     code = "import sys; from mpcourse.front_door.pages import main; sys.exit(main(['--address']))"
     clone = tmp_path / "clone"
     run = subprocess.run(

@@ -388,3 +388,12 @@ def test_a_schedule_s_rows_are_handed_over_before_any_own_one():
     devices = get_devices(3)
     pipeline = Pipeline(linears(3), devices, gpipe_schedule(3, 2), num_microbatches=2)
     assert torch.isfinite(in_time(devices[1].run, pipeline.step, *BATCH, LOSS))
+
+
+def test_a_stopped_device_takes_in_nothing_more_not_even_what_is_there():
+    stopped, made = threading.Event(), Action(0, "F", 0)
+    mailbox = engine.Mailbox(stopped)
+    mailbox.keep(made, torch.ones(1))
+    stopped.set()
+    with pytest.raises(engine.Abandoned):
+        mailbox.take(made, torch.device("cpu"))

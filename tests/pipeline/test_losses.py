@@ -71,3 +71,11 @@ def test_a_mean_over_something_else_is_refused(loss_fn, targets, words):
 def test_a_share_for_each_micro_batch():
     with pytest.raises(ValueError, match="3 micro-batches need a share each; got 2"):
         microbatch_shares(nn.MSELoss(), TARGETS, SIZES, shares=[0.5, 0.5])
+
+
+def test_probabilities_are_no_class_that_could_be_ignored():
+    probabilities = torch.eye(3)[TARGETS]  # full of zeros, the number of the ignored class
+    loss_fn = nn.CrossEntropyLoss(ignore_index=0)
+    assert microbatch_shares(loss_fn, probabilities, SIZES) == [3 / 7, 3 / 7, 1 / 7]
+    with pytest.raises(ValueError, match="ignore_index=0"):
+        microbatch_shares(loss_fn, TARGETS, SIZES)
