@@ -1,19 +1,20 @@
-"""The course's public address: where a clone came from, and the one line in which it is kept.
+"""The course's public address: where a clone came from, and the lines in which it is kept.
 
-Page: all of them; `python -m mpcourse pages --address` writes it into badges and first cells.
+Page: all of them; `python -m mpcourse pages --address` writes it into badges, first cells and
+README.
 """
 
 import re
 import subprocess
 from pathlib import Path
 
-from mpcourse.front_door.page_format import ROOT, read_repository
+from mpcourse.front_door.page_format import BADGES_MARK, ROOT, badges, read_repository
 
 PLACEHOLDER = "https://github.com/OWNER/mpcourse"
 ON_GITHUB = re.compile(
     r"(?:https://(?:[^@/]+@)?|git@|ssh://git@)github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?"
 )
-SETTING = re.compile(r'^Repository = ".*"$', re.MULTILINE)
+FIRST_PAGE = "00_start_here.ipynb"
 MEND = "python3 -m mpcourse pages --address https://github.com/YOU/mpcourse"
 
 
@@ -43,10 +44,29 @@ def public_origin(root: Path = ROOT) -> str:
 
 
 def write_setting(address: str, root: Path = ROOT) -> None:
-    """Put the address into `pyproject.toml`, from where `read_repository` takes it."""
-    path = root / "pyproject.toml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(SETTING.sub(f'Repository = "{address}"', text, count=1), encoding="utf-8")
+    """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines.
+
+    `read_repository` takes it from the former; the latter are badges and what to clone.
+
+    Args:
+        address: Of the form "https://github.com/OWNER/NAME".
+        root: Folder with both files.
+
+    Raises:
+        ValueError: The address is not of this form; nothing has changed.
+    """
+    lines = {
+        "pyproject.toml": {r'^Repository = ".*"$': f'Repository = "{address}"'},
+        "README.md": {
+            rf"^.*{BADGES_MARK}$": badges(address, FIRST_PAGE),
+            r"^git clone \S+ mpcourse$": f"git clone {address} mpcourse",
+        },
+    }
+    for name, replacements in lines.items():
+        text = (root / name).read_text(encoding="utf-8")
+        for line, replacement in replacements.items():
+            text = re.sub(line, replacement, text, count=1, flags=re.MULTILINE)
+        (root / name).write_text(text, encoding="utf-8")
 
 
 def address_remedy(root: Path = ROOT) -> str:

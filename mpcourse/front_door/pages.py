@@ -160,14 +160,14 @@ def check(paths: Sequence[Path]) -> int:
 
 
 def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None:
-    """Write another public address into the setting, and into badges and first cells.
+    """Write another public address into setting and README, and into badges and first cells.
 
     Nothing is run: outputs stay as they are.
 
     Args:
         paths: The pages.
         address: Of the form "https://github.com/OWNER/NAME".
-        root: Folder with the `pyproject.toml`.
+        root: Folder with `pyproject.toml` and README.
 
     Raises:
         ValueError: The address is not of this form, or a page has no title; nothing has changed.
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs="?",
         const="",
         metavar="URL",
-        help="run nothing, write the public address into all pages; without URL the clone's origin",
+        help="run nothing, write the public address everywhere; without URL the clone's origin",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.address is not None:
             address = (arguments.address or public_origin()).rstrip("/").removesuffix(".git")
             readdress(find_pages([]), address)
-            print(f"{address} is written into {len(find_pages([]))} pages and pyproject.toml")
+            print(f"{address} is written into {len(find_pages([]))} pages, README and setting")
             return 0
     except ValueError as error:
         print(error, file=sys.stderr)

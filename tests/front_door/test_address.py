@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import ADDRESS, Fork, git, make_fork
 
 from mpcourse.front_door.address import (
+    FIRST_PAGE,
     PLACEHOLDER,
     address_remedy,
     public_origin,
@@ -21,11 +23,6 @@ from mpcourse.front_door.pages import find_pages, read, readdress
 SOMEONE = "https://github.com/someone-else/a.course"
 
 
-def git(*words: object, cwd: Path) -> None:
-    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *identity, *map(str, words)], cwd=cwd, check=True, capture_output=True)
-
-
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     """The package, the setting and two pages."""
@@ -35,7 +32,8 @@ def course(tmp_path: Path) -> Path:
     (folder / "notebooks").mkdir()
     for page in find_pages(["start_here", "pipeline"]):
         shutil.copy(page, folder / "notebooks")
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
     write_setting(PLACEHOLDER, folder)
     git("init", "--quiet", "--initial-branch=main", cwd=folder)
     return folder
@@ -66,50 +64,53 @@ def test_an_origin_that_is_not_public_is_named_with_what_to_type(course: Path, o
     assert not origin or repr(origin) in str(told.value)
 
 
-def test_the_setting_is_one_line_and_all_else_stays(course: Path):
-    before = (course / "pyproject.toml").read_text(encoding="utf-8")
+def test_setting_and_readme_are_lines_and_all_else_stays(course: Path):
+    files = [course / "pyproject.toml", course / "README.md"]
+    before = [path.read_text(encoding="utf-8") for path in files]
     assert address_remedy(course)
     write_setting(SOMEONE, course)
     assert read_repository(course) == SOMEONE
     assert address_remedy(course) == ""
+    for path, text, count in zip(files, before, [1, 2], strict=True):
+        new = path.read_text(encoding="utf-8")
+        assert len(set(new.splitlines()) - set(text.splitlines())) == count, path.name
     write_setting(PLACEHOLDER, course)
-    assert (course / "pyproject.toml").read_text(encoding="utf-8") == before
+    assert [path.read_text(encoding="utf-8") for path in files] == before
 
 
 def test_a_wrong_address_changes_nothing(course: Path):
     pages = sorted((course / "notebooks").iterdir())
-    before = [path.read_bytes() for path in [*pages, course / "pyproject.toml"]]
+    files = [*pages, course / "pyproject.toml", course / "README.md"]
+    before = [path.read_bytes() for path in files]
     with pytest.raises(ValueError, match="the badges need"):
         readdress(pages, "https://example.org/course", root=course)
-    assert [path.read_bytes() for path in [*pages, course / "pyproject.toml"]] == before
+    assert [path.read_bytes() for path in files] == before
 
 
-def test_a_clone_of_a_fork_points_to_the_fork_with_all_outputs_kept(course: Path, tmp_path: Path):
-    git("add", ".", cwd=course)
-    git("commit", "--quiet", "-m", "all", cwd=course)
-    git("clone", "--quiet", "--bare", course, tmp_path / "bare.git", cwd=tmp_path)
-    here = ("-c", f"url.{tmp_path / 'bare.git'}.insteadOf={SOMEONE}")
-    git(*here, "clone", "--quiet", SOMEONE, tmp_path / "clone", cwd=tmp_path)
-    rewrite = f"url.{tmp_path / 'bare.git'}.insteadOf"  # what git fetches from is not the address
-    git("config", rewrite, SOMEONE, cwd=tmp_path / "clone")
-    code = "import sys; from mpcourse.front_door.pages import main; sys.exit(main(['--address']))"
-    clone = tmp_path / "clone"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=clone,
-        env={**os.environ, "PYTHONPATH": str(clone)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.stdout == f"{SOMEONE} is written into 2 pages and pyproject.toml\n", run.stderr
-    assert read_repository(clone) == SOMEONE
-    for path in (clone / "notebooks").iterdir():
-        old, new = read(course / "notebooks" / path.name), read(path)
-        assert badges(SOMEONE, path.name) in new.cells[0].source
-        assert new.cells[1].source == bootstrap_source(SOMEONE)
+@pytest.fixture(scope="module")
+def fork(tmp_path_factory: pytest.TempPathFactory) -> Fork:
+    return make_fork(tmp_path_factory.mktemp("fork"))
+
+
+def test_a_clone_of_a_fork_points_to_the_fork_everywhere(fork: Fork):
+    pages = find_pages([], folder=fork.clone / "notebooks")
+    assert fork.said == f"{ADDRESS} is written into {len(pages)} pages, README and setting\n"
+    assert read_repository(fork.clone) == ADDRESS
+    readme = (fork.clone / "README.md").read_text(encoding="utf-8").splitlines()
+    assert {badges(ADDRESS, FIRST_PAGE), f"git clone {ADDRESS} mpcourse"} <= set(readme)
+    for page in pages:
+        cells = read(page).cells
+        assert badges(ADDRESS, page.name) in cells[0].source
+        assert cells[1].source == bootstrap_source(ADDRESS)
+    others = [path for path in fork.clone.rglob("*.ipynb") if path not in pages]
+    texts = [*pages, *others, fork.clone / "README.md", fork.clone / "pyproject.toml"]
+    assert not [path for path in texts if read_repository() in path.read_text(encoding="utf-8")]
+
+
+def test_a_new_address_keeps_all_outputs(fork: Fork):
+    for page in find_pages([]):
+        new, old = read(fork.clone / "notebooks" / page.name), read(page)
         assert [c.get("outputs") for c in new.cells] == [c.get("outputs") for c in old.cells]
-        assert "OWNER/mpcourse" not in path.read_text(encoding="utf-8")
 
 
 def test_the_first_cell_of_a_page_without_an_address_says_what_to_run(tmp_path: Path):

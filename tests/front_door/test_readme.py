@@ -5,13 +5,15 @@ import re
 
 import pytest
 
-from mpcourse.front_door.page_format import ROOT
+from mpcourse.front_door.address import FIRST_PAGE
+from mpcourse.front_door.page_format import BADGES_MARK, ROOT, badges, read_repository
 
 LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 PLACE = re.compile(r"`(\w+)` in `(mpcourse/[\w/]+\.py)`")
 PLACES = [match for line in LINES for match in PLACE.findall(line)]
 PATH = re.compile(r"(?:mpcourse|tests|data|notebooks|binder)/[\w/.]*|\.ci/\w+")
-PATHS = sorted({path.rstrip(".") for line in LINES for path in PATH.findall(line)})
+WRITTEN = [line for line in LINES if BADGES_MARK not in line]  # by hand
+PATHS = sorted({path.rstrip(".") for line in WRITTEN for path in PATH.findall(line)})
 
 
 @pytest.mark.parametrize(("name", "path"), PLACES)
@@ -30,4 +32,10 @@ def test_a_path_that_the_readme_names_is_there(path: str):
 
 
 def test_lines_outside_tables_have_at_most_100_characters():
-    assert [line for line in LINES if len(line) > 100 and not line.startswith("|")] == []
+    assert [line for line in WRITTEN if len(line) > 100 and not line.startswith("|")] == []
+
+
+def test_badges_and_what_to_clone_follow_the_setting():
+    address = read_repository()
+    assert LINES.count(badges(address, FIRST_PAGE)) == 1
+    assert LINES.count(f"git clone {address} mpcourse") == 1
