@@ -1,8 +1,9 @@
 """Devices and the threads that own them, and clocks that tell the truth (page `start_here`).
 
 `devices` finds GPUs, shares of a GPU, or CPU cores; `workers` and `results` run what a device is
-handed, `lanes` get it there (streams on CUDA, thread counts on a CPU), `modes` go along; `timing`
-and `clocks` measure; `recordings` keep what was measured elsewhere.
+handed, `lanes` get it there (streams on CUDA, thread counts on a CPU), `modes` go along,
+`crossings` bring values from one to another; `timing` and `clocks` measure; `recordings` keep what
+was measured elsewhere.
 """
 
 from mpcourse.devices.clocks import clock_for

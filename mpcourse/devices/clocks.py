@@ -49,15 +49,14 @@ class CudaClock(HostClock):
 
     def zero(self) -> None:
         """Wait for the device, and note what the host's clock shows at its first event."""
-        with torch.cuda.device(self._device):
-            torch.cuda.synchronize()
-            self._zero_s = time.perf_counter()
-            self._zero = self.now()
+        torch.cuda.synchronize(self._device)
+        self._zero_s = time.perf_counter()
+        self._zero = self.now()
 
     def now(self) -> torch.cuda.Event:
-        """Put an event on the stream, behind what is queued there."""
+        """Put an event on the stream that this thread uses there, behind what is queued on it."""
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def events(self, device_index: int) -> list[Event]:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from mpcourse.devices.clocks import HostClock, clock_for
+from mpcourse.devices.crossings import arrive, leave
 from mpcourse.devices.devices import Device
 from mpcourse.devices.modes import capture_modes, modes_set
 from mpcourse.devices.results import Result, add_note, collect, stop
@@ -96,7 +95,7 @@ class Mailbox:
         if self._stopped.is_set():
             raise Abandoned
         value, ready = self._here.pop(made)
-        return value if ready is None and place.type == "cpu" else _arrive(value, ready, place)
+        return arrive(value, ready, place)
 
     def _receive(self) -> None:
         """Wait for one arrival, or for a reason to look up."""
@@ -217,31 +216,7 @@ def _do_all(
         if taker == me:
             mailbox.keep(made, result)
         elif taker is not None:
-            mailboxes[taker].put(made, result, _leave(place))
-
-
-def _leave(device: torch.device) -> Any:
-    """On CUDA an event that says when the value is there; on the CPU it is there already."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-
-
-def _arrive(value: Any, ready: Any, device: torch.device) -> Any:
-    """Bring the value to `device`, behind the event that says when it is there."""
-    if device.type == "cpu":
-        ready.synchronize()  # nothing on the CPU waits for an event by itself
-        return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
-    stream = torch.cuda.current_stream(device)
-    if ready is not None:
-        stream.wait_event(ready)
-
-    def move(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if leaf.is_cuda and ready is not None:
-            leaf.record_stream(stream)
-        return leaf.to(device, non_blocking=True)
-
-    return tree_map(move, value)
+            mailboxes[taker].put(made, result, leave(place))
 
 
 def _in_words(action: Action, device: Device) -> str:

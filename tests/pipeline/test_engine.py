@@ -340,47 +340,16 @@ def test_micro_batches_of_ignored_targets_only_count_nothing():
     torch.testing.assert_close([w.grad for w in pipeline.parameters()], list(wanted))
 
 
-# GPUs, by a stand-in
-
-
-class StandIn:
-    """Notes what is asked of torch.cuda."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.asked = []
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # used somewhere before
-        monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
-
-    def current_stream(self, device=None):
-        assert torch.device(device).type == "cuda", f"asked for the stream of {device}"
-        self.asked.append(str(device))
-        return self
-
-    def record_event(self):
-        return self
-
-    def wait_event(self, event):
-        self.asked.append("wait")
-
-    def synchronize(self):
-        self.asked.append("synchronize")
+# GPUs: how values get there, tests/devices/test_crossings.py
 
 
 def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(monkeypatch):
-    stand_in = StandIn(monkeypatch)
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: asked.append(device))
     devices = get_devices(2) if not torch.cuda.is_available() else ["cpu:0", "cpu:1"]
     Pipeline(linears(), devices, num_microbatches=2).step(*BATCH, LOSS)
-    assert stand_in.asked == []
-
-
-def test_what_leaves_a_gpu_is_waited_for_where_it_arrives(monkeypatch):
-    stand_in = StandIn(monkeypatch)
-    ready = engine._leave(torch.device("cuda", 0))
-    value = {"x": torch.ones(2), "n": 3}
-    assert engine._arrive(value, ready, torch.device("cpu"))["n"] == 3
-    assert stand_in.asked == ["cuda:0", "synchronize"]
-    assert engine._leave(torch.device("cpu")) is None
-    assert engine._leave(torch.device("cpu")) is None
+    assert asked == []
 
 
 def test_a_schedule_s_rows_are_handed_over_before_any_own_one():
