@@ -1,0 +1,113 @@
+"""Each page runs on Colab and on Kaggle as on a machine at home, from a fork alone."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from forks import Fork, make_fork
+from hosted import COLAB, GB, KAGGLE, MEMORY_LIMIT, Place, installed, make_environment, run_page
+from nbformat.v4 import new_code_cell, new_notebook
+
+from mpcourse.front_door.page_format import page_key
+from mpcourse.front_door.pages import find_pages, read, save
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+QUICK = "schedules"
+GROWTH_LIMIT = GB  # Binder's machines have 1 to 2 GB, and torch takes its share
+A_WIDGET = re.compile(r"<.*; run the cell to |Your guess: ")  # its text, where no kernel runs
+PAGES = [
+    pytest.param(path.name, marks=[] if page_key(path.name) == QUICK else pytest.mark.hosted)
+    for path in find_pages([])
+]
+
+
+@pytest.fixture(scope="module")
+def fork(tmp_path_factory: pytest.TempPathFactory) -> Fork:
+    return make_fork(tmp_path_factory.mktemp("fork"))
+
+
+@pytest.fixture(scope="module")
+def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Place], Path]:
+    made: dict[str, Path] = {}
+
+    def python_of(place: Place) -> Path:
+        if place.name not in made:
+            try:
+                made[place.name] = make_environment(place, tmp_path_factory.mktemp(place.name))
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                pytest.skip(f"pip cannot fetch the kernel of {place.name}: {error}")
+        return made[place.name]
+
+    return python_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("place", [COLAB, KAGGLE], ids=lambda place: place.name)
+def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
+    place: Place, name: str, fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
+):
+    python = python_of(place)
+    before = installed(python)
+    page = fork.clone / "notebooks" / name
+    run = run_page(page, place, python, folder=tmp_path, git=fork.environment)
+    print(f"{run.seconds:.0f} s, peak {run.peak / GB:.2f} GB, growth {run.growth / GB:.2f} GB")
+    assert run.errors() == []
+    clone = tmp_path / place.folder / "mpcourse-clone"
+    expected = [
+        torch.__version__,
+        torch.__file__,
+        place.ipywidgets,
+        f"{clone}/mpcourse/__init__.py",
+    ]
+    assert run.which.split() == expected
+    assert installed(python) == before
+    assert run.changed == ""
+    assert {path.name for path in clone.parent.iterdir()} == {name, clone.name}
+    assert run.peak < MEMORY_LIMIT
+    assert run.growth < GROWTH_LIMIT, f"{run.growth / GB:.2f} GB"
+    shown = [output.data for output in run.outputs() if VIEW in output.get("data", {})]
+    assert shown
+    assert {data[VIEW]["model_id"] for data in shown} <= run.widgets
+    for output in run.outputs():
+        data = output.get("data", {})
+        assert VIEW in data or not A_WIDGET.match(data.get("text/plain", "")), data
+
+
+FAULTS = """
+import os, sys, warnings
+from pathlib import Path
+print(len(os.sched_getaffinity(0)), "google.colab" in sys.modules)
+(course / "mpcourse/left_over.py").touch()
+warnings.warn("so it is")
+held = bytearray(300 * 2**20)
+time.sleep(2)
+(course / "data/new").touch()"""
+
+
+@pytest.mark.slow
+def test_a_place_has_two_cores_and_read_only_data_and_a_run_notices_what_a_page_does(
+    fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
+):
+    first = read(find_pages([QUICK], folder=fork.clone / "notebooks")[0]).cells[:2]
+    source = f"import time{FAULTS}"
+    page = tmp_path / "00_faults.ipynb"
+    save(new_notebook(cells=[*first, new_code_cell(source, id="faults")]), page)
+    run = run_page(page, COLAB, python_of(COLAB), folder=tmp_path / "x", git=fork.environment)
+    cores, has_colab = run.notebook.cells[-2].outputs[0].text.split()
+    assert int(cores) <= 2
+    assert has_colab == "True"
+    warned, refused = run.errors()
+    assert "stderr" in warned
+    assert "UserWarning: so it is" in warned
+    assert "PermissionError" in refused
+    assert run.changed == "?? mpcourse/left_over.py\n"
+    assert 0.28 < run.growth / GB < 0.4
+    assert run.peak > run.growth
+    assert not run.widgets

@@ -1,0 +1,243 @@
+"""Colab and Kaggle as they are, as far as a machine without a network can lay them out.
+
+Their kernel, their ipywidgets and their variables stand in an environment of their own, before the
+packages of the running one: torch is the one that was there. An empty folder holds one page alone.
+"""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from memory_watch import MemoryWatch
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+from mpcourse.front_door.pages import read
+
+GB = 2**30
+MEMORY_LIMIT = 12 * GB
+CELL_TIMEOUT_S = 600
+CLONE = "mpcourse-clone"
+KERNEL = (  # both places have it: Kaggle's image starts from Colab's
+    "ipython==7.34.0",
+    "ipykernel==6.17.1",
+    "traitlets==5.7.1",
+    "backcall==0.2.0",
+    "decorator==4.4.2",
+    "ipython-genutils==0.2.0",
+    "nest-asyncio==1.6.0",
+    "pickleshare==0.7.5",
+)
+# Holds the kernel to two cores; takes from root, too, the right to write what is read-only.
+START = """
+import ctypes, os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])"""
+PACKAGES = """
+import importlib.metadata
+print(*sorted(f"{d.metadata['Name']} {d.version}" for d in importlib.metadata.distributions()))"""
+IMPORTS = "import ipywidgets, matplotlib.pyplot, mpcourse, torch, torchvision"
+WHICH = "print(torch.__version__, torch.__file__, ipywidgets.__version__, mpcourse.__file__)"
+NOT_THERE = ("PYTHONPATH", "MPCOURSE_REPOSITORY", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What makes one of the services different from a machine at home."""
+
+    name: str
+    folder: str
+    ipywidgets: str
+    variables: dict[str, str]
+    modules: tuple[str, ...] = ()
+
+
+COLAB = Place(
+    "colab",
+    "content",
+    "7.7.1",
+    {"COLAB_RELEASE_TAG": "release-colab", "COLAB_GPU": ""},
+    ("google/colab",),
+)
+KAGGLE = Place(
+    "kaggle",
+    "kaggle/working",
+    "8.1.5",
+    {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "MKL_THREADING_LAYER": "GNU"},
+)
+
+
+def make_environment(place: Place, folder: Path) -> Path:
+    """Make an environment whose own packages come before those of the running one.
+
+    Args:
+        place: Which packages.
+        folder: Where it will be.
+
+    Returns:
+        Its Python.
+
+    Raises:
+        subprocess.CalledProcessError: pip could not fetch the packages.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    # A line in a .pth file adds a folder, but not what that folder's own .pth files add: the
+    # course itself, installed for the tests, stays out.
+    lines = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    for module in place.modules:
+        (packages / module).mkdir(parents=True)
+        (packages / module / "__init__.py").touch()
+    lines |= {f"import {module.replace('/', '.')}": None for module in place.modules}
+    (packages / "place.pth").write_text("\n".join(lines), encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "-q"]
+    wanted = [*KERNEL, f"ipywidgets=={place.ipywidgets}"]
+    subprocess.run([*pip, *wanted], check=True, capture_output=True, text=True, timeout=600)
+    return python
+
+
+def installed(python: Path) -> str:
+    """Names and versions of all packages that this Python sees."""
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_THERE}
+    command = [python, "-c", PACKAGES]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return run.stdout
+
+
+@dataclass
+class Run:
+    """What a page left behind in a place.
+
+    Attributes:
+        notebook: The page with its outputs.
+        which: Versions and files of torch, ipywidgets and the course in the kernel.
+        widgets: Ids of the models that ipywidgets made.
+        peak: The most memory that the kernel and its processes held, in bytes.
+        growth: By how much what is no file's grew after the imports, in bytes.
+        seconds: From the first cell to the last.
+        changed: What the page wrote into its clone of the course, as git says it.
+    """
+
+    notebook: NotebookNode
+    which: str = ""
+    widgets: set[str] = field(default_factory=set)
+    peak: int = 0
+    growth: int = 0
+    seconds: float = 0.0
+    changed: str = ""
+
+    def outputs(self) -> list[NotebookNode]:
+        return [output for cell in self.notebook.cells for output in cell.get("outputs", [])]
+
+    def errors(self) -> list[str]:
+        """What went wrong in cells where nothing should, and all that went to stderr."""
+        found = []
+        for position, cell in enumerate(self.notebook.cells, start=1):
+            for output in cell.get("outputs", []):
+                expected = "raises-exception" in cell.metadata.get("tags", [])
+                if output.output_type == "error" and not expected:
+                    found.append(f"cell {position}: {output.ename}: {output.evalue}")
+                if output.get("name") == "stderr":
+                    found.append(f"cell {position}: stderr: {output.text}")
+        return found
+
+
+def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[str, str]) -> Run:
+    """Run a page with nothing beside it, the way a learner does who clicks on a badge.
+
+    After the bootstrap cell the course's data is made read-only; two cells of the test's own are
+    added, there and at the end.
+
+    Args:
+        page: The page; it is copied.
+        place: Where.
+        python: Of the place's environment.
+        folder: An empty one for all files.
+        git: Variables that lead git to the repository of which the page speaks.
+
+    Returns:
+        What it left behind; the kernel has ended.
+    """
+    working = folder / place.folder
+    working.mkdir(parents=True)
+    shutil.copy(page, working)
+    notebook = read(page)
+    _add_cells(notebook)
+    client = NotebookClient(
+        notebook,
+        km=_kernel(folder, python),
+        timeout=CELL_TIMEOUT_S,
+        allow_errors=True,
+        extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(working)}},
+    )
+    run, start = Run(notebook), time.perf_counter()
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_THERE}
+    environment |= git | place.variables | _own_folders(folder)
+    with client.setup_kernel(cleanup_kc=True, env=environment):
+        watch = MemoryWatch(client.km.provisioner.pid)
+        for position, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code":
+                client.execute_cell(cell, position)
+            if cell.id == "the-bootstrap":
+                _make_read_only(working / CLONE / "data")
+            if cell.id == "the-imports":
+                before = watch.now()[1]
+                watch.start()
+        watch.stop()
+        run.widgets = set(client.widget_state)
+    run.seconds = time.perf_counter() - start
+    run.peak, run.growth = watch.peak, watch.peak_own - before
+    run.which = "".join(output.get("text", "") for output in notebook.cells[-1].outputs)
+    run.changed = _changes(working / CLONE)
+    return run
+
+
+def _add_cells(notebook: NotebookNode) -> None:
+    tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
+    position = next(i for i, tagged in enumerate(tags) if "bootstrap" in tagged)
+    notebook.cells[position].id = "the-bootstrap"
+    notebook.cells.insert(position + 1, new_code_cell(IMPORTS, id="the-imports"))
+    notebook.cells.append(new_code_cell(f"{IMPORTS}\n{WHICH}", id="the-end"))
+
+
+def _kernel(folder: Path, python: Path) -> AsyncKernelManager:
+    launch = [sys.executable, "-c", START, str(python), "-m", "ipykernel_launcher", "-f"]
+    specs = KernelSpecManager(kernel_dirs=[str(folder / "kernels")], ensure_native_kernel=False)
+    (folder / "kernels/place").mkdir(parents=True)
+    spec = {"argv": [*launch, "{connection_file}"], "display_name": "place", "language": "python"}
+    (folder / "kernels/place/kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    return AsyncKernelManager(kernel_name="place", kernel_spec_manager=specs)
+
+
+def _own_folders(folder: Path) -> dict[str, str]:
+    """IPython's settings as both places have them: pictures go into the page."""
+    settings = folder / "ipython/profile_default/ipython_kernel_config.py"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('c.IPKernelApp.matplotlib = "inline"\n', encoding="utf-8")
+    return {"IPYTHONDIR": str(folder / "ipython")}
+
+
+def _make_read_only(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _changes(clone: Path) -> str:
+    command = ["git", "-C", str(clone), "status", "--porcelain", "--untracked-files=all"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
