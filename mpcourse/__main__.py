@@ -1,4 +1,4 @@
-"""`python -m mpcourse lab | test | check | pages | handout`: the front door of the course.
+"""`python -m mpcourse lab | test | check | pages | handout | site`: the front door of the course.
 
 Page `start_here`.
 
@@ -78,6 +78,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("pages", "Run the pages and save them with their outputs", add_help=False)
     handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
     handout.add_argument("folder", type=Path, help="where to; made when absent")
+    site = add(
+        "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
+    )
+    site.add_argument("folder", type=Path, help="where to; a site that is there is replaced")
     return parser
 
 
@@ -199,12 +203,21 @@ def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0
 
 
+def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Hand over to `mpcourse.front_door.site`, which writes the stored pages as HTML."""
+    environment = find_environment(here=options.here)
+    environment.ensure(COURSE)
+    code = "import sys; from mpcourse.front_door.site import main; sys.exit(main(sys.argv[1:]))"
+    return environment.run("-c", code, str(options.folder.resolve()))
+
+
 COMMANDS = {
     "lab": run_lab,
     "test": run_test,
     "check": run_check,
     "pages": run_pages,
     "handout": run_handout,
+    "site": run_site,
 }
 
 if __name__ == "__main__":

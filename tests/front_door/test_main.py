@@ -169,6 +169,15 @@ def test_pages_gets_its_own_arguments(environment):
     assert "mpcourse.front_door.pages import main" in environment.ran[0][1]
 
 
+def test_site_gets_its_folder_whatever_folder_it_is_started_in(environment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environment.status = 1
+    assert front_door.main(["site", "to/read"]) == 1
+    assert environment.ensured == [COURSE]
+    assert environment.ran[0][2:] == [str(tmp_path.resolve() / "to/read")]
+    assert "mpcourse.front_door.site import main" in environment.ran[0][1]
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_check_installs_nothing_but_a_failure_lets_the_next_start_install(environment, status):
     environment.status = status

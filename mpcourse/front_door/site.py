@@ -1,0 +1,157 @@
+"""A site to read: all stored pages as HTML that needs neither a kernel nor a network.
+
+Page: all of them; `python -m mpcourse site FOLDER` builds it. Nothing is run: pictures and numbers
+are those that the pages hold. The files of the site open from a folder as well as from a server.
+"""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+from mpcourse.front_door.address import address_remedy
+from mpcourse.front_door.page_format import badges, page_key, read_repository
+from mpcourse.front_door.pages import find_pages, read
+from mpcourse.front_door.site_explorers import page_frames
+from mpcourse.front_door.site_page import SitePage, words_html
+
+ASSETS = Path(__file__).with_name("site_assets")
+MARK = "sections.js"  # a folder that has it holds a site, which may be replaced
+BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
+TITLE = "mpcourse: one neural network on several devices"
+INTRO = """\
+The pages as they were run last, to read without a kernel: nothing runs here. What says <em>measured
+here</em> was measured on the machine that ran the page, <em>simulated</em> was computed from given
+costs, and <em>quoted</em> is a figure of others, with its source. Exercises and questions are for
+the pages in JupyterLab: a clone of the course, and <code>python3 -m mpcourse lab</code>."""
+
+
+class SiteError(ValueError):
+    """The site cannot be written where it was asked for; nothing has changed."""
+
+
+def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
+    """Write the site.
+
+    Args:
+        folder: Where to; made when absent. A site that is there already is replaced.
+        paths: The pages; all when `None`.
+
+    Returns:
+        The HTML files, the index first.
+
+    Raises:
+        SiteError: The folder holds something else.
+        ValueError: A page lacks what the site needs, such as the outputs of its cells.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SiteError(f"{folder} is a file; name a folder for the site")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise SiteError(f"{folder} holds something else than a site; name another folder")
+    paths = find_pages([]) if paths is None else paths
+    pages = []
+    for path in paths:
+        notebook = read(path)
+        pages.append(SitePage(path.stem, notebook, page_frames(page_key(path.name), notebook)))
+    files = {f"{page.name}.html": _page_html(pages, number) for number, page in enumerate(pages)}
+    files = {"index.html": _index_html(pages), **files}
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    for place in (folder, folder / "pictures", folder / "frames"):
+        place.mkdir(parents=True)
+    shutil.copytree(ASSETS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("page.html"))
+    (folder / MARK).write_text(_sections(pages), encoding="utf-8")
+    for page in pages:
+        for name, contents in page.images.items():
+            (folder / "pictures" / name).write_bytes(contents)
+        if page.frames is not None:
+            script = page.frames.to_script()
+            (folder / "frames" / f"{page.key}.js").write_text(script, encoding="utf-8")
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in files]
+
+
+def _page_html(pages: Sequence[SitePage], number: int) -> str:
+    page = pages[number]
+    links = []
+    for step, words in ((-1, "Previous"), (1, "Next")):
+        if 0 <= number + step < len(pages):
+            other = pages[number + step]
+            title = escape(other.title).replace("`", "")
+            links.append(f'<a href="{other.name}.html">{words}: {title}</a>')
+    scripts = ["site.js"] if page.frames is None else [f"frames/{page.key}.js", "site.js"]
+    body = page.body()
+    first, _, rest = body.partition("</div>")
+    return _fill(
+        page.title.replace("`", ""),
+        f"{first}</div>\n{_launch(page.name)}\n{rest}",
+        scripts,
+        neighbours=" ".join(links),
+    )
+
+
+def _index_html(pages: Sequence[SitePage]) -> str:
+    rows = []
+    for page in pages:
+        title = words_html(page.title).strip().removeprefix("<p>").removesuffix("</p>")
+        aims = words_html("\n".join(f"- {aim}" for aim in page.aims))
+        link = f'<a href="{page.name}.html">{title}</a>'
+        rows.append(f"<tr><th scope='row'>{link}</th><td>{aims}</td><td>{page.minutes}</td></tr>")
+    body = f"""\
+<h1>{TITLE}</h1>
+<div class="words"><p>{INTRO}</p></div>
+<section id="found" aria-live="polite" aria-label="Search results"></section>
+<table class="pages"><caption>The pages</caption>
+<thead><tr><th scope="col">page</th><th scope="col">after it you can</th>
+<th scope="col">minutes</th></tr></thead>
+<tbody>{"".join(rows)}</tbody></table>
+"""
+    return _fill(TITLE, body, [MARK, "site.js"])
+
+
+def _launch(name: str) -> str:
+    remedy = address_remedy()
+    if remedy:
+        return (
+            '<p class="launch">This copy has no public address yet, so there are no links that '
+            f"launch the page on Binder, Colab or Kaggle: {escape(remedy)}.</p>"
+        )
+    found = BADGE.findall(badges(read_repository(), f"{name}.ipynb"))
+    links = (f'<a href="{escape(address)}">{escape(words)}</a>' for words, address in found)
+    return f'<p class="launch">Run this page: {" · ".join(links)}</p>'
+
+
+def _fill(title: str, body: str, scripts: Sequence[str], *, neighbours: str = "") -> str:
+    template = Template((ASSETS / "page.html").read_text(encoding="utf-8"))
+    loaded = "\n".join(f'<script defer src="{script}"></script>' for script in scripts)
+    way = '<nav class="neighbours" aria-label="{}">' + neighbours + "</nav>" if neighbours else ""
+    before, after = way.format("Neighbours, before the page"), way.format("Neighbours, after it")
+    filled = {"body": body, "scripts": loaded, "before": before, "after": after}
+    return template.substitute(title=escape(title), **filled)
+
+
+def _sections(pages: Sequence[SitePage]) -> str:
+    """What the search looks through, as a script: a page opened from a folder may not fetch."""
+    rows = [
+        [page.name, page.title.replace("`", ""), section.heading, section.anchor, section.text]
+        for page in pages
+        for section in page.sections()
+    ]
+    return f"window.SECTIONS = {json.dumps(rows, ensure_ascii=False)};\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Build the site in the folder that is named; return the exit status."""
+    folder = Path(argv[0])
+    try:
+        files = build_site(folder)
+    except (SiteError, ValueError, OSError) as error:
+        print(f"no site was written: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(files)} pages are written; open {files[0]}")
+    return 0
