@@ -111,7 +111,10 @@ def _cut_case(work: list[float], keep: list[float]) -> Case:
     squares = [w * o * o for w, o in zip(work, keep, strict=True)]
     turned = [w * i * o for w, i, o in zip(work, [keep[-1], *keep], keep, strict=False)]
     past_half = 1 + sum(total < sum(after) / 2 for total in accumulate(after))
+    busier = [max(sum(after[:cut]), sum(after[cut:])) for cut in range(1, len(after))]
+    last = len(busier) - busier[::-1].index(min(busier))
     known: Known = [
+        (last, "Two cuts are equally good: asked is the smaller one."),
         (best(work), "That is the old cut: the pruned blocks have less work now."),
         (best(outputs), "A block that reads pruned channels has fewer inputs, too."),
         (best(squares), "A block reads what the block before it keeps, not what it keeps itself."),

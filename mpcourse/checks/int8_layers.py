@@ -37,7 +37,7 @@ def _rows_case(weight: Tensor) -> Case:
     steps = weight / scales[:, None]
     right = steps.round().to(torch.int8), scales
     whole = weight.abs().max() / LARGEST
-    signed = weight.amax(1) / LARGEST
+    signed, columns = weight.amax(1) / LARGEST, weight.abs().amax(0) / LARGEST
     by_128 = torch.where(largest > 0, largest / 128, 1.0)
     known = [
         (right[::-1], "Return (integers, scales), in this order."),
@@ -49,6 +49,11 @@ def _rows_case(weight: Tensor) -> Case:
             ((weight / whole).round().to(torch.int8), whole.expand(len(weight))),
             "All rows have the scale of the whole weight: take the largest of each row.",
         ),
+        (
+            ((weight / columns).round().to(torch.int8), columns),
+            "Those are the columns; a row makes an output: amax(1), and divide by scales[:, None].",
+        ),
+        ((right[0], scales.tolist()), "The scales are right: return them in a tensor."),
         (
             (steps.to(torch.int8), scales),
             "int8 cuts off towards 0: round first. Half a step, not a whole one.",
@@ -78,7 +83,7 @@ def _rows_case(weight: Tensor) -> Case:
 def _same_with_types(result: Any, expected: Any) -> bool:
     """Equal, and integers where integers are expected."""
     types = [getattr(each, "dtype", None) for each in result] if _is_pair(result) else []
-    wanted = [each.dtype for each in expected] if _is_pair(expected) else []
+    wanted = [getattr(each, "dtype", None) for each in expected] if _is_pair(expected) else []
     return types == wanted and same(tuple(result), tuple(expected))
 
 
@@ -167,6 +172,7 @@ def _linear_case(q_x: Tensor, s_x: float, z_x: int, q_w: Tensor, s_w: Tensor, bi
         given = f"q_x {q_x.tolist()}, s_x {s_x}, z_x {z_x}, q_w {q_w.tolist()}"
         given += f", s_w {s_w.tolist()}, bias {bias.tolist()}"
     hint = "(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits."
+    hint += " It is one tensor."
     return Case(given, (q_x, s_x, z_x, q_w, s_w, bias), right, known, hint, _close)
 
 

@@ -133,6 +133,8 @@ def _fake_case(numbers: list, scale: float, largest: int) -> Case:
     free = (values / scale).round()
     integers = free.clamp(-largest, largest)
     inside = (free.abs() <= largest).double()
+    one_more = ((free >= -largest - 1) & (free <= largest)).double()
+    too_low = free.clamp(-largest - 1, largest) * scale
     ones, right = torch.ones_like(values), (integers * scale, inside)
     clipped = values.clamp(-largest * scale, largest * scale)
     known: Known = [
@@ -151,8 +153,10 @@ def _fake_case(numbers: list, scale: float, largest: int) -> Case:
         (
             (free * scale, ones),
             f"Nothing is clipped here, where largest is {largest} (in other cases it is another): "
-            "clamp to -largest … largest.",
+            "clamp the integers, not the values, to -largest … largest.",
         ),
+        ((too_low, one_more), "The smallest integer is -largest, not one below it."),
+        ((too_low, inside), "The smallest integer is -largest, not one below it."),
         ((clipped, inside), "Nothing is rounded: the forward has to round."),
         ((values, ones), "Nothing is rounded: the forward has to round."),
         ((integers, inside / scale), "These are the integers: multiply by the scale again."),

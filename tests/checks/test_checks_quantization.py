@@ -224,6 +224,11 @@ def fake_at_eight_bits(values, scale, largest):
     return fake_quantize(values, torch.tensor(scale), torch.tensor(0), symmetric=True)
 
 
+def one_integer_more(values, scale, largest):
+    steps = values / scale
+    return (steps + (steps.round() - steps).detach()).clamp(-largest - 1, largest) * scale
+
+
 def integers_only(values, scale, largest):
     return solutions.my_fake(values, scale, largest) / scale
 
@@ -240,6 +245,8 @@ def scaled_gradient(values, scale, largest):
         (lambda v, s, n: plain(v.detach(), s, n), "no gradient comes through"),
         (passes_all, "leave clamp outside"),
         (not_clipped, "Nothing is clipped here, where largest is 3"),
+        (lambda v, s, n: solutions.my_fake(v.clamp(-n, n), s, 1000), "not the values"),
+        (one_integer_more, "not one below it"),
         (fake_at_eight_bits, "in other cases it is another"),
         (lambda v, s, n: v.clamp(-n * s, n * s), "Nothing is rounded"),
         (lambda v, s, n: v, "Nothing is rounded"),
@@ -283,6 +290,8 @@ def one_scale(weight):
         (lambda w: rounded_rows(w, w.amax(1) / 127), "without its sign"),
         (lambda w: rounded_rows(w, w.abs().amax(1) / 127), "A row of zeros"),
         (lambda w: (w / w.abs().amax(0) * 127, w.abs().amax(0) / 127), "amax(1)"),
+        (lambda w: (*one_scale(w / w.abs().amax(0))[:1], w.abs().amax(0) / 127), "the columns"),
+        (lambda w: (solutions.my_rows(w)[0], solutions.my_rows(w)[1].tolist()), "in a tensor"),
         (lambda w: None, "without return"),
         (3, "takes a function"),
     ],
@@ -330,6 +339,7 @@ def bias_scaled(q_x, s_x, z_x, q_w, s_w, bias):
         (lambda *given: solutions.my_int8_linear(*given).t(), "(out, rows)"),
         (lambda *given: None, "without return"),
         (lambda *given: "y", "sums in 32 bits"),
+        (lambda *given: list(solutions.my_int8_linear(*given)), "one tensor"),
         (3, "takes a function"),
     ],
 )
