@@ -14,6 +14,10 @@ from mpcourse.checks.verdict import same, short, try_out
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. detach() it."
+LAST_OF_ONE = "Only the last piece is left: do not clear the gradients between pieces."
+LAST_OF_TWO = "Only the last piece is there: keep one output per piece."
+HAND_OVER = "back's gradients are right. Does each output.backward(...) get its own leaf.grad?"
+COUNTS_BY = "A piece of n rows out of N counts by n / N, its loss and so its gradient."
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 
 
@@ -72,6 +76,8 @@ class PiecesTrial:
             hint = (
                 "A backward begins at a number, or is handed a gradient: out.backward(leaf.grad)."
             )
+            if self._not_cut() == [NO_LEAF]:
+                hint = NO_LEAF  # leaf.grad was handed on, but is None
             return [problem, hint if "implicitly created" in problem else ""]
         if result is ...:
             return None
@@ -100,7 +106,7 @@ class PiecesTrial:
         return []
 
     def _not_cut(self) -> list[str]:
-        for value in self.seen["back"] if "back" in self.parts else ():
+        for value in self.seen.get("back", ()):
             if not value.is_leaf:
                 return [NOT_CUT]
             if not value.requires_grad:
@@ -122,6 +128,12 @@ class PiecesTrial:
             if not torch.allclose(weight.grad, gradient, rtol=1e-9, atol=1e-12):
                 line = f"in {name}, expected the gradient {short(gradient)}"
                 why = self._why_wrong(weight.grad, list(of_pieces))
+                if (
+                    why == COUNTS_BY
+                    and name == "front"
+                    and same(self.weights[1].grad, gradients[1])
+                ):
+                    why = HAND_OVER
                 return [line, f"got {short(weight.grad)}", why]
         if not same(result, right):
             got = f"got {short(result)}"
@@ -138,8 +150,8 @@ class PiecesTrial:
                 "Each loss is a mean: added up they count too much. Scale before backward().",
             ),
             (sum(each) / len(each), "Mean of means: a short piece counts as much as a full one."),
-            (each[-1], "Only the last piece is left: do not clear the gradients between pieces."),
-            (each[-1] * shares[-1], "Only the last piece is there: keep one output per piece."),
+            (each[-1], LAST_OF_ONE),
+            (each[-1] * shares[-1], LAST_OF_TWO if "back" in self.parts else LAST_OF_ONE),
             (each[0], "Only the first piece is there: call backward() for every piece."),
             (
                 each[0] * shares[0],
@@ -151,7 +163,7 @@ class PiecesTrial:
                 return message
         if not isinstance(self.loss_fn, nn.MSELoss):
             return "Here loss_fn is no squared error: call the loss_fn that is handed in."
-        return "A piece of n rows out of N counts by n / N, its loss and so its gradient."
+        return COUNTS_BY
 
 
 def pieces_problem(attempt: Callable, make_parts: Callable[[], dict]) -> Sequence[str] | None:

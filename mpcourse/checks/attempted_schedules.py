@@ -1,6 +1,7 @@
 """How the checks of page `schedules` try out and explain a schedule that somebody wrote."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -40,7 +41,7 @@ def judge_maker(
         got, problem = try_out(attempt, p, m)
         if got is ...:
             return not_attempted()
-        lines = [f"Given {p} stages and {m} micro-batches:"]
+        lines = [f"Given {p} stage{'s' * (p > 1)} and {m} micro-batches:"]
         problem = problem or shape_problem(got)
         if problem:
             return not_yet([*lines, problem], where)
@@ -135,3 +136,11 @@ def transposed(maker: Maker) -> Maker:
         return [[a for a in actions if a.microbatch_index == index] for index in range(m)]
 
     return by_microbatch
+
+
+def why_holes_stay(schedule: Schedule) -> str:
+    """Why halves of backwards leave as much idle as whole ones: W waits nowhere, or too long."""
+    pairs = ((a, b) for row in schedule for a, b in pairwise(row) if a.kind == "I")
+    if all(b == a._replace(kind="W") for a, b in pairs):
+        return "A W beside its I fills no hole. Which devices hold less than the cap allows?"
+    return "Some W wait, but fill no hole. Where does a device wait before its last I?"

@@ -11,6 +11,7 @@ from mpcourse.checks.attempted_schedules import (
     text_of,
     transposed,
     warmed_up,
+    why_holes_stay,
 )
 from mpcourse.checks.verdict import (
     Verdict,
@@ -234,9 +235,8 @@ def check_split_backward(attempt: Maker) -> Verdict:
         try:
             validate_schedule(got, p, m, max_activations=p)
         except ScheduleError as error:
-            held = "makes it hold" in str(error)
-            hint = "What is held is given back by W: do not put it off so long." if held else ""
-            return not_yet([*lines, str(error), hint], HOLES)
+            hint = "What is held is given back by W: do not put it off so long."
+            return not_yet([*lines, str(error), hint * ("makes it hold" in str(error))], HOLES)
     idle = simulate(got, UNITS).bubble_fraction
     if idle <= MOST_IDLE:
         return correct(f"With 4 stages and 8 micro-batches {idle:.3f} is idle, and nobody holds 5.")
@@ -244,7 +244,7 @@ def check_split_backward(attempt: Maker) -> Verdict:
     if not any(action.kind == "I" for row in got for action in row):
         lines.append("Its backwards are whole. Which half of them does the stage before wait for?")
     elif idle <= 0.2 + 1e-9:
-        lines.append("A W beside its I fills no hole. Which devices hold less than the cap allows?")
+        lines.append(why_holes_stay(got))
     else:
         lines.append("An I that comes late makes the stages before wait: no W may hold it up.")
     return not_yet(lines, HOLES)

@@ -230,6 +230,7 @@ def there_and_back(model, loss_fn, inputs, targets, size):
         (pieces_with(lambda n, rows, pieces: 1 / pieces), "mean of means"),
         (pieces_with(lambda n, rows, pieces: 1.0), "they count too much"),
         (pieces_with(lambda n, rows, pieces: 1.0, clear=True), "do not clear"),
+        (pieces_with(lambda n, rows, pieces: n / rows, clear=True), "do not clear"),
         (pieces_with(lambda n, rows, pieces: n / rows, pick=slice(-1)), "its rows count"),
         (
             lambda model, loss_fn, x, y, size: solutions.my_step(model, loss_fn, x, y, len(x)),
@@ -283,6 +284,19 @@ def without_a_gradient(front, back, loss_fn, inputs, targets, size):
         output.backward()
 
 
+def no_leaf_but_its_gradient(front, back, loss_fn, inputs, targets, size):
+    for output, leaf, y, share in cut_pieces(front, inputs, targets, size):
+        leaf = leaf.detach()
+        (loss_fn(back(leaf), y) * share).backward()
+        output.backward(leaf.grad)
+
+
+def with_ones(front, back, loss_fn, inputs, targets, size):
+    for output, leaf, y, share in cut_pieces(front, inputs, targets, size):
+        (loss_fn(back(leaf), y) * share).backward()
+        output.backward(torch.ones_like(output))
+
+
 def front_twice(front, back, loss_fn, inputs, targets, size):
     front(inputs)
     return solutions.my_cut_step(front, back, loss_fn, inputs, targets, size)
@@ -298,6 +312,8 @@ def front_twice(front, back, loss_fn, inputs, targets, size):
         (cut_with(lambda share, pieces: 1.0), "they count too much"),
         (cut_with(lambda share, pieces: 1 / pieces), "mean of means"),
         (without_a_gradient, "or is handed a gradient"),
+        (no_leaf_but_its_gradient, "asks for no gradient"),
+        (with_ones, "get its own leaf.grad"),
         (front_twice, "Each piece goes through once"),
         (lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y), "expected pieces"),
         (lambda front, back, loss_fn, x, y, size: None, "expected pieces"),

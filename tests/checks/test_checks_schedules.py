@@ -316,10 +316,27 @@ def weights_last(row):
     return [a for a in row if a.kind != "W"] + [a for a in row if a.kind == "W"]
 
 
+def weights_when_memory_is_full(p, m):
+    """No W before the cap asks for one: those that are left stand behind the last I."""
+    rows = []
+    for row in one_f_one_b_schedule(p, m):
+        split, waiting, held = [], [], 0
+        for action in row:
+            if action.kind == "F" and held == p:
+                split.append(waiting.pop(0))
+                held -= 1
+            held += action.kind == "F"
+            split.append(action if action.kind == "F" else action._replace(kind="I"))
+            waiting += [action._replace(kind="W")] if action.kind == "B" else []
+        rows.append(split + waiting)
+    return rows
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
         (one_f_one_b_schedule, "Its backwards are whole"),
+        (weights_when_memory_is_full, "before its last I"),
         (lambda p, m: zero_bubble_schedule(p, m, "h2"), "makes it hold"),
         (split_with(weights_last), "do not put it off so long"),
         (split_with(lambda row: [a for a in row if a.kind != "W"]), "0W0 is missing"),
