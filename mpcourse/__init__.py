@@ -4,8 +4,8 @@ What the course is about, its reference implementations, stands in seven folders
 `devices`, `data_parallel`, `splitting`, `pipeline`, `training` and `pruning`. The chapters that go
 further build on them: `memory`, `multiprocess`, `sparse_training`, `quantization`, `compilation`,
 `transformer` and `capstone`. The rest serves: `figures`, `widgets` and `checks` the pages,
-`benchmark` whoever measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check`
-and `pages`.
+`benchmark` whoever measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check`,
+`pages`, `handout`, `site` and `grade`.
 
 The map, from the roof down; a folder imports only from those below it:
 

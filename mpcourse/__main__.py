@@ -1,4 +1,4 @@
-"""`python -m mpcourse lab | test | check | pages | handout | site`: the front door of the course.
+"""`python -m mpcourse lab | test | check | pages | handout | site | grade`: the front door.
 
 Page `start_here`.
 
@@ -82,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
     )
     site.add_argument("folder", type=Path, help="where to; a site that is there is replaced")
+    add("grade", "Run learners' copies of the pages and report on each exercise", add_help=False)
     return parser
 
 
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None and not unknown:
         parser.print_help()
         return 0
-    if unknown and options.command != "pages":
+    if unknown and options.command not in ("pages", "grade"):
         parser.error(
             f"unknown: {' '.join(unknown)} (what JupyterLab or pytest shall get follows --)"
         )
@@ -211,6 +212,14 @@ def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return environment.run("-c", code, str(options.folder.resolve()))
 
 
+def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Hand over to `mpcourse.front_door.grade`; folders are seen from where this is typed."""
+    environment = find_environment(here=options.here)
+    environment.ensure(COURSE)
+    code = "import sys; from mpcourse.front_door.grade import main; sys.exit(main(sys.argv[2:],"
+    return environment.run("-c", f"{code} here=sys.argv[1]))", os.getcwd(), *rest)
+
+
 COMMANDS = {
     "lab": run_lab,
     "test": run_test,
@@ -218,6 +227,7 @@ COMMANDS = {
     "pages": run_pages,
     "handout": run_handout,
     "site": run_site,
+    "grade": run_grade,
 }
 
 if __name__ == "__main__":

@@ -35,13 +35,24 @@ def clean_copy(page: str) -> str:
         page: The text of a notebook's file.
 
     Returns:
-        The text of the same notebook, without outputs and execution counts.
+        The text of the same notebook, without outputs and execution counts; its metadata names
+        the edition, which stays when the copy is worked in.
     """
     notebook = json.loads(page)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(execution_count=None, outputs=[])
+    notebook["metadata"]["mpcourse"] = {"edition": edition_of(notebook)}
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def edition_of(notebook: dict) -> str:
+    """What the cells of a page say, in 12 characters.
+
+    Title and first cell are left out: they hold the public address, which is another in a fork.
+    """
+    cells = [c for c in notebook["cells"][1:] if "bootstrap" not in c["metadata"].get("tags", [])]
+    return _digest("\0".join("".join(cell["source"]) for cell in cells))[:12]
 
 
 def write_copies(pages: Path, folder: Path) -> Copies:

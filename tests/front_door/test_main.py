@@ -178,6 +178,16 @@ def test_site_gets_its_folder_whatever_folder_it_is_started_in(environment, tmp_
     assert "mpcourse.front_door.site import main" in environment.ran[0][1]
 
 
+def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(
+    environment, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    environment.status = 2
+    assert front_door.main(["grade", "class", "--jobs", "2"]) == 2
+    assert environment.ran[0][2:] == [str(tmp_path), "class", "--jobs", "2"]
+    assert "mpcourse.front_door.grade import main" in environment.ran[0][1]
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_check_installs_nothing_but_a_failure_lets_the_next_start_install(environment, status):
     environment.status = status

@@ -1,12 +1,14 @@
 """What the README says is where is there, and its lines fit a terminal."""
 
 import ast
+import json
 import re
 
 import pytest
 
 from mpcourse.front_door.address import FIRST_PAGE
 from mpcourse.front_door.page_format import BADGES_MARK, ROOT, badges, read_repository
+from mpcourse.front_door.pages import find_pages
 
 LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 PLACE = re.compile(r"`(\w+)` in `(mpcourse/[\w/]+\.py)`")
@@ -29,6 +31,14 @@ def test_there_are_places_to_look_up():
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_that_the_readme_names_is_there(path: str):
     assert "FOLDER" in path or (ROOT / path).exists()
+
+
+def test_the_hours_of_the_course_are_those_that_its_pages_name():
+    titles = [
+        "".join(json.loads(p.read_text("utf-8"))["cells"][0]["source"]) for p in find_pages([])
+    ]
+    minutes = sum(int(re.search(r"About (\d+) minutes", title)[1]) for title in titles)
+    assert f"about {minutes / 60:.0f} hours" in "\n".join(LINES)
 
 
 def test_lines_outside_tables_have_at_most_100_characters():

@@ -1,0 +1,240 @@
+"""Run learners' copies of the pages, let the course's checks judge them, report for each exercise.
+
+Behind `python -m mpcourse grade`, for whoever teaches with the course. A copy runs from top to
+bottom in a kernel of its own; outputs that it was saved with count for nothing.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import psutil
+
+from mpcourse.front_door.grade_exercises import exercises_of
+from mpcourse.front_door.grade_network import ROOT, closed_network
+from mpcourse.front_door.grade_report import in_words, line_of, write_csv, write_html
+from mpcourse.front_door.grade_submissions import Submission, digest, find_submissions
+from mpcourse.front_door.grade_watch import GIB, Limits, Record, grade_one
+from mpcourse.front_door.pages import find_pages
+
+RESULTS = "results.json"
+MOST_TIME_S = 86400.0
+MOST_JOBS = 64
+NO_PAGE = "of no page of the course: NN_page has to be in the name of the file"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of what follows `grade`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mpcourse grade",
+        description="Run learners' notebooks in fresh kernels and let the course's checks judge.",
+        epilog="It is no jail: grade what strangers wrote on a machine that holds nothing else.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "folder", type=Path, help="holds LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
+    )
+    parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
+    parser.add_argument(
+        "--time-limit-s", type=float, default=1200, help="for a page (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory-gb", type=float, default=4, help="for a page (default: %(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="pages at a time (default: 1)")
+    parser.add_argument("--again", action="store_true", help="also what was graded before")
+    return parser
+
+
+def check_limits(options: argparse.Namespace) -> None:
+    """Raise a `ValueError` that names a limit and its range, before anything has run."""
+    here = psutil.virtual_memory().total / GIB
+    ranges = {
+        "time-limit-s": (options.time_limit_s, 5, MOST_TIME_S),
+        "memory-gb": (options.memory_gb, 1, here),
+        "jobs": (options.jobs, 1, MOST_JOBS),
+    }
+    for name, (value, least, most) in ranges.items():
+        if not least <= value <= most:
+            raise ValueError(f"--{name} is {value:g}: from {least} to {most:.4g} is allowed")
+
+
+class Gradebook:
+    """The records, kept in a folder: written anew after each page, so that nothing is lost.
+
+    Args:
+        folder: Made when absent.
+
+    Raises:
+        OSError: It cannot be written to.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self.earlier: dict[str, Record] = {}
+        self._records: dict[str, Record] = {}
+        self._write(RESULTS + ".probe", "")
+        (folder / (RESULTS + ".probe")).unlink()
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+            self.earlier = {record["file"]: Record(**record) for record in found}
+
+    def keep(self, record: Record, facts: str) -> None:
+        """Take a record in and write all files; `facts` stands at the top of the page to read."""
+        self._records[record.file] = record
+        kept = {**self.earlier, **self._records}
+        words = json.dumps([each.as_dict() for each in kept.values()], indent=1, ensure_ascii=False)
+        self._write(RESULTS, words)
+        self._write("results.csv", write_csv(self.records))
+        self._write("results.html", write_html(self.records, facts))
+
+    @property
+    def records(self) -> list[Record]:
+        """Those of this call, in the order of learners and files."""
+        return sorted(self._records.values(), key=lambda r: (r.learner.casefold(), r.file))
+
+    def _write(self, name: str, words: str) -> None:
+        part = self._folder / f"{name}.part"
+        part.write_bytes(words.encode())
+        os.replace(part, self._folder / name)
+
+
+def grade(
+    submissions: Sequence[Submission],
+    book: Gradebook,
+    limits: Limits,
+    *,
+    jobs: int = 1,
+    again: bool = False,
+    show: Callable[[str], None] = lambda words: None,
+) -> None:
+    """Grade notebooks; what was graded before and is as it was is taken from the book.
+
+    Args:
+        submissions: What was handed in.
+        book: Takes the records.
+        limits: What one page may take.
+        jobs: Pages at a time.
+        again: Grade also what was graded before.
+        show: Gets a few words several times a second.
+    """
+    network = "without network" if closed_network() else "with the network open"
+    facts = f"at most {limits.time_s:g} s and {limits.memory_gib:g} GB for a page, {network}"
+    waiting = []
+    for submission in submissions:
+        key, before = _key(submission), book.earlier.get(submission.file)
+        if submission.page is None:
+            record = Record(submission.learner, submission.file, "", notes=[NO_PAGE])
+        elif key and before and before.holds_for(key, limits) and not again:
+            record = before
+        else:
+            waiting.append((submission, key))
+            continue
+        book.keep(record, facts)
+        _print(line_of(record) + ("" if not record.page else "\n    as graded before"))
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        tasks = [pool.submit(_grade, *each, limits, stop, show) for each in waiting]
+        for count, task in enumerate(tasks, start=1):
+            record = task.result()
+            book.keep(record, facts)
+            _print(f"{line_of(record)}\n    {count} of {len(tasks)}, {record.seconds:.0f} s")
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _grade(
+    submission: Submission,
+    key: str,
+    limits: Limits,
+    stop: threading.Event,
+    show: Callable[[str], None],
+) -> Record:
+    def show_where(words: str) -> None:
+        show(f"{submission.learner}, {submission.page.stem}: {words}")
+
+    names = [e.name for e in exercises_of(nbformat.read(submission.page, as_version=4))]
+    record = grade_one(submission, names, limits, stop, show_where)
+    record.key = key
+    return record
+
+
+def _key(submission: Submission) -> str:
+    try:
+        parts = [submission.path.read_bytes(), submission.page.read_bytes()]
+    except (OSError, AttributeError):  # no page, or it cannot be read: nothing is known of it
+        return ""
+    return digest(*parts, _course().encode())
+
+
+@cache
+def _course() -> str:
+    return digest(*(path.read_bytes() for path in sorted((ROOT / "mpcourse").rglob("*.py"))))
+
+
+def _print(words: str) -> None:
+    """Print over the line of progress."""
+    width = shutil.get_terminal_size().columns - 1
+    clear = "\r" + " " * width + "\r" if sys.stdout.isatty() else ""
+    print(clear + words, flush=True)
+
+
+def _show_progress(words: str) -> None:
+    """Rewrite one line in a terminal; a file or a pipe gets what is finished only."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r{words[:width]:<{width}}", end="", flush=True)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str], *, here: str = ".") -> int:
+    """Run `python -m mpcourse grade FOLDER`.
+
+    Args:
+        argv: Arguments after `grade`.
+        here: The folder from which paths are seen.
+
+    Returns:
+        Exit status: 0 all has been graded (however well), 2 there was nothing to grade, or no way
+        to, 130 interrupted.
+    """
+    options = build_parser().parse_args(argv)
+    folder = (Path(here) / options.folder).resolve()
+    out = Path(here) / (options.out or folder.with_name(f"{folder.name}-results"))
+    sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
+    try:
+        check_limits(options)
+        submissions = find_submissions(folder, find_pages([]))
+        book = Gradebook(out)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    limits = Limits(options.time_limit_s, options.memory_gb)
+    print(f"{len(submissions)} notebooks; results go to {out}", flush=True)
+    try:
+        settings = {"jobs": options.jobs, "again": options.again, "show": _show_progress}
+        grade(submissions, book, limits, **settings)
+    except KeyboardInterrupt:
+        _print("Stopped. What was graded is kept; the same command goes on from there.")
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    _print(in_words(book.records))
+    return 0

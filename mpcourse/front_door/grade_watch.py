@@ -1,0 +1,227 @@
+"""Start the grading of one notebook, watch its time and memory, leave no process behind.
+
+Behind `python -m mpcourse grade`. Source: the documentation of psutil.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from mpcourse.front_door.grade_network import MARK, ROOT, closed_network
+from mpcourse.front_door.grade_submissions import Submission, clean
+
+POLL_S = 0.2
+START_LIMIT_S = 240.0  # for a kernel that imports the course, on a busy machine
+GIB = 2**30
+GRADED = "MPCOURSE_GRADED"  # environment: all that a page starts inherits it
+CLONE = ("mpcourse", "data", "pyproject.toml")  # a copy of these: cells cannot change the course
+
+
+class Limits(NamedTuple):
+    """What one page may take: seconds, and GiB over all its processes."""
+
+    time_s: float
+    memory_gib: float
+
+
+@dataclass
+class Record:
+    """What became of one notebook.
+
+    Attributes:
+        learner: Whose it is.
+        file: Its place in the folder.
+        page: The name of the page's file; empty when it is of no page of the course.
+        judged: Exercise -> its state and message; all of the page's exercises, in order.
+        notes: What an instructor should know besides.
+        stopped: Why not all was judged; empty when all was.
+        seconds: How long it took.
+        key: Digest of copy and course: with the same one, nothing would come out otherwise.
+        limits: What it was given.
+    """
+
+    learner: str
+    file: str
+    page: str
+    judged: dict[str, tuple[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stopped: str = ""
+    seconds: float = 0.0
+    key: str = ""
+    limits: tuple[float, float] = (0.0, 0.0)
+
+    def holds_for(self, key: str, limits: Limits) -> bool:
+        """Whether grading again would say the same: what limits have cut short may not."""
+        return self.key == key and (not self.stopped or tuple(self.limits) == limits)
+
+    as_dict = asdict
+
+
+class Watched:
+    """The process that grades one notebook, and all that descend from it.
+
+    Args:
+        submission: The notebook; it is of a page.
+        folder: A temporary folder for it alone.
+        limits: What it may take.
+    """
+
+    def __init__(self, submission: Submission, folder: Path, limits: Limits):
+        self._limits = limits
+        self._name = uuid.uuid4().hex
+        self.found: list[dict] = []
+        self.at = "starts"
+        _lay_out(folder / "clone")
+        arguments = [submission.path.resolve(), submission.page, folder, limits.time_s]
+        self._said = (folder / "said.txt").open("w+")
+        self._start = time.monotonic()
+        self._process = subprocess.Popen(
+            [
+                *closed_network(),
+                *(sys.executable, "-m", "mpcourse.front_door.grade_page", *map(str, arguments)),
+            ],
+            cwd=ROOT,
+            env={**os.environ, GRADED: self._name, MARK: "1" if closed_network() else "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for whoever watches, which then ends this
+            text=True,
+        )
+        self._family = {psutil.Process(self._process.pid)}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._start
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            try:
+                found = json.loads(line)
+            except ValueError:  # cut off, with the process
+                continue
+            self.at = found.get("at", self.at)
+            self.found.append(found)
+
+    def wait(self, stop: threading.Event, show: Callable[[str], None]) -> str:
+        """Watch until it has ended or has to; return why it had to, empty when it ended."""
+        while self._process.poll() is None and not stop.wait(POLL_S):
+            show(f"{self.at}, {self.seconds:.0f} s")
+            used = self._memory_gib()
+            if used > self._limits.memory_gib:
+                return f"took more than {self._limits.memory_gib:g} GB of memory at {self.at}"
+            if self.seconds > self._limits.time_s + START_LIMIT_S:
+                return f"the page's {self._limits.time_s:g} s were over at {self.at}"
+        return ""
+
+    def _memory_gib(self) -> float:
+        """Of all processes together; memory that several share counts once where that is known."""
+        used = 0
+        for process in self._alive():
+            try:
+                memory = process.memory_full_info()
+                used += getattr(memory, "pss", getattr(memory, "uss", memory.rss))
+            except psutil.Error:
+                continue
+        return used / GIB
+
+    def _alive(self) -> list[psutil.Process]:
+        """All descendants that were ever seen and still run."""
+        for process in list(self._family):
+            try:
+                self._family.update(process.children(recursive=True))
+            except psutil.Error:
+                continue
+        return [process for process in self._family if process.is_running()]
+
+    def end(self) -> str:
+        """End all of it at once; return the last line that the process complained with."""
+        for process in self._alive():
+            _kill(process)
+        for process in psutil.process_iter():  # those whose parents were gone before they were seen
+            try:
+                if process.environ().get(GRADED) == self._name:
+                    _kill(process)
+            except (psutil.Error, OSError):
+                continue
+        self._process.wait()
+        self._process.stdin.close()
+        self._reader.join()
+        self._process.stdout.close()
+        self._said.seek(0)
+        lines = self._said.read().strip().splitlines()
+        self._said.close()
+        return lines[-1] if lines else ""
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.Error:
+        return
+
+
+def _lay_out(clone: Path) -> None:
+    """A copy of what the pages need of the course."""
+    clone.mkdir()
+    for name in CLONE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, clone / name)
+        else:
+            shutil.copy2(ROOT / name, clone / name)
+
+
+def grade_one(
+    submission: Submission,
+    exercises: list[str],
+    limits: Limits,
+    stop: threading.Event,
+    show: Callable[[str], None],
+) -> Record | None:
+    """Grade one notebook.
+
+    Args:
+        submission: It is of a page.
+        exercises: Names of the page's exercises.
+        limits: What it may take.
+        stop: When set, all is ended at once.
+        show: Gets a few words on how far it is, several times a second.
+
+    Returns:
+        What became of it; None when it was stopped from here.
+    """
+    record = Record(submission.learner, submission.file, submission.page.name, limits=tuple(limits))
+    with tempfile.TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True) as folder:
+        watched = Watched(submission, Path(folder), limits)
+        try:
+            why = watched.wait(stop, show)
+        finally:
+            complaint = watched.end()
+    if stop.is_set():
+        return None
+    record.seconds = round(watched.seconds, 1)
+    ended = [found["end"] for found in watched.found if "end" in found]
+    record.stopped = why or (ended[0] if ended else f"the grading process ended: {complaint}")
+    record.stopped = clean(record.stopped)
+    record.notes = list(dict.fromkeys(clean(f["note"]) for f in watched.found if "note" in f))
+    left = ("not judged", record.stopped)
+    judged = {f["exercise"]: f for f in watched.found if "exercise" in f}
+    for name in exercises:
+        found = judged.get(name)
+        record.judged[name] = (found["state"], clean(found["message"])) if found else left
+    return record
