@@ -22,8 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests/versions.csv"
 NEWEST = "newest"
-QUICK = ("-m", "not slow and not browser and not hosted", "tests")
-ALL = ("tests", "notebooks")
+QUICK = ("-m", "not slow and not browser and not hosted")
 VERSIONS = """
 import importlib.metadata, platform
 names = "torch", "torchvision", "ipywidgets"
@@ -234,8 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--torch", nargs="*", metavar="VERSION", help="such as 2.9, or newest")
     parser.add_argument("--ipywidgets", nargs="*", metavar="VERSION", help="such as 7.7")
     parser.add_argument("--python", nargs="*", metavar="VERSION", help="such as 3.12, or a path")
-    parser.add_argument("--all", action="store_true", help="slow tests and all pages, too")
-    parser.add_argument("--tests", nargs="+", metavar="PATH", help="these instead")
+    parser.add_argument("--all", action="store_true", help="also what is slow, and all pages")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="the quick ones of these")
     asked = parser.parse_args(argv)
     cases = make_cases(asked.torch or (), asked.ipywidgets or (), asked.python or ())
     if not cases:
@@ -244,8 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     for case in cases:
         case.requirements()  # a wrong version is told before anything is installed
-    arguments = asked.tests or (ALL if asked.all else QUICK)
-    label = " ".join(asked.tests or ["all" if asked.all else "quick"])
+    arguments = ["tests", "notebooks"] if asked.all else [*QUICK, *(asked.tests or ["tests"])]
+    label = "all" if asked.all else " ".join(asked.tests or ["quick"])
     return 0 if all([run_case(case, arguments, label=label) for case in cases]) else 1
 
 
