@@ -42,7 +42,10 @@ def loss_problem(
 
     losses, problem = try_out(lambda: ranks_in_threads(program, ranks, timeout_s=WAIT_S))
     if problem:
-        return [problem, "All ranks have to call all_max and all_sum equally often, in one order."]
+        hint = "All ranks have to call all_max and all_sum equally often, in one order."
+        if "out of" in problem:  # "out of bounds", "out of range"
+            hint = "Only one rank has a token's right score: which place do the others read?"
+        return [problem, hint]
     if any(loss is ... for loss in losses):
         return ...
     right = nn.functional.cross_entropy(whole, targets).item()

@@ -65,7 +65,7 @@ def check_block_bytes(attempt: Callable[[int, int, int, int], float]) -> Verdict
     Args:
         attempt: Returns the bytes of the forward and the backward, all-reduces being rings.
     """
-    sizes = [(10, 4, 8, 5), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)]
+    sizes = [(10, 6, 8, 6), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)]
     where = '"What does a block send?"'
     return check_cases(attempt, [_bytes_case(*size) for size in sizes], where=where)
 
@@ -79,6 +79,7 @@ def _bytes_case(tokens: int, width: int, itemsize: int, ranks: int) -> Case:
         (2 * share * tensor, "Count attention and MLP, and the backward of each."),
         (4 * tensor, "These are the tensors summed: a ring sends 2 (n - 1) / n of each."),
         (8 * tensor, alone if ranks == 1 else "In a ring each rank sends 2 (n - 1) / n, not 2."),
+        (4 * (ranks - 1) * tensor, "A ring passes on parts: 2 (n - 1) / n of each sum, not n - 1."),
         (12 * share * tensor, "Query, key and value share one way in: one sum, not three."),
         (20 * share * tensor, "What is sent has the width between the layers, not that inside."),
         (32 * share * tensor, "What is sent has the width between the layers, not that inside."),
@@ -124,7 +125,7 @@ def check_scores(attempt: Callable[[], Any]) -> Verdict:
     if found is ...:
         return not_attempted()
     try:
-        hidden, shown = (torch.as_tensor(scores, dtype=torch.float64) for scores in found)
+        hidden, shown = (torch.as_tensor(scores).double().flatten() for scores in found)
     except (TypeError, ValueError, RuntimeError):
         return not_yet([f"expected two lists of four numbers, got {short(found)}"], where)
     for name, scores in (("first", hidden), ("second", shown)):

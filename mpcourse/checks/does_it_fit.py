@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mpcourse.checks.attempted_slips import one_step
 from mpcourse.checks.verdict import (
     Case,
     Verdict,
@@ -54,7 +56,7 @@ def check_saved_bytes(attempt: Callable[[nn.Module, Tensor], int]) -> Verdict:
 class _Twice(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = inputs.requires_grad_().exp()  # saves its result; the product saves it twice
-        return hidden * hidden
+        return (hidden * hidden).sum(0)
 
 
 def _sequential(*widths: int) -> nn.Sequential:
@@ -69,7 +71,9 @@ def _wrong_sums(
     inputs = 4 * torch.Size(shape).numel()
     weights = [p.nbytes for p in net.parameters() if p.dim() == 2]
     weights = sum(weights[1:])  # the first is not saved: nobody asks for the inputs' gradient
+    result = net(torch.zeros(shape)).nbytes
     wrong = {
+        expected + result: "What the net returns counts here too: does the backward need it?",
         every: "This counts a storage as often as it is saved: two layers can save the same.",
         expected // 4: "These are numbers, not bytes: a float32 has four bytes.",
         expected + inputs: "The inputs count here too: they are held anyway.",
@@ -124,10 +128,10 @@ def check_slip(attempt: Callable[[], nn.Module]) -> Verdict:
     if problem or not isinstance(part, nn.Module):
         return not_yet([problem or f"expected a module, got {short(part)}"], where)
     twin = copy.deepcopy(part)
-    plain, problem = try_out(_step, part, lambda module, rows: module(rows))
+    plain, problem = try_out(one_step, part, nn.Module.__call__)
     if problem:
         return not_yet(["Without checkpoint, on inputs of shape (8, 4):", problem], where)
-    again, problem = try_out(_step, twin, lambda m, rows: checkpoint(m, rows, use_reentrant=False))
+    again, problem = try_out(one_step, twin, partial(checkpoint, use_reentrant=False))
     if problem:
         return not_yet(["This one is noticed; find one that is silent:", problem], where)
     if any(not torch.equal(a, b) for a, b in zip(plain, again, strict=True)):
@@ -138,40 +142,32 @@ def check_slip(attempt: Callable[[], nn.Module]) -> Verdict:
     return not_yet(["Gradients and buffers are the same with checkpoint as without.", hint], where)
 
 
-def _step(part: nn.Module, forward: Callable[[nn.Module, Tensor], Tensor]) -> list[Tensor]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        rows = torch.randn(8, 4, requires_grad=True)
-        forward(part, rows).square().sum().backward()
-    gradients = [rows.grad, *(p.grad for p in part.parameters())]
-    found = [tensor for tensor in [*gradients, *part.buffers()] if tensor is not None]
-    return [tensor.detach().clone() for tensor in found]
-
-
 # 4. Extra bytes
 
 
-def check_extra_bytes(attempt: Callable[[Callable[[], Any]], int]) -> Verdict:
-    """Check `my_extra_bytes(step)`: the most that the tensors made by `step()` hold at once.
+def check_extra_bytes(attempt: Callable[[Callable[[], Any], list[Tensor]], int]) -> Verdict:
+    """Check `my_extra_bytes(step, held)`: the most that the tensors made by `step()` hold at once.
 
     Args:
-        attempt: Takes a function; returns bytes.
+        attempt: Takes a function and the tensors that were there before; returns bytes.
     """
-    trials = [
-        ("one tensor of 100 numbers", _one, 400, 0, 400),
-        ("a tensor of 100 numbers and a view of it", _view, 400, 0, 400),
-        ("ten tensors of 100 numbers, one after the other", _in_turn, 800, 0, 4000),
-        ("a tensor of 1000 numbers, freed, then one of 10", _early, 4000, 0, 4040),
-    ]
+    old, hint = torch.ones(50), "Count what is made within the step, and remember the most."
     cases = []
-    for given, step, right, left, made in trials:
+    for given, step, held, right, left, made in [
+        ("one tensor of 100 numbers", _one, [], 400, 0, 400),
+        ("a tensor of 100 numbers and a view of it", _view, [], 400, 0, 400),
+        ("ten tensors of 100 numbers, one after the other", _in_turn, [], 800, 0, 4000),
+        ("a tensor of 1000 numbers, freed, then one of 10", _early, [], 4000, 0, 4040),
+        ("50 old numbers, changed in place", partial(Tensor.add_, old, 1), [old], 0, 0, 0),
+        ("a view of 50 old numbers", partial(Tensor.view, old, 5, 10), [old], 0, 0, 0),
+    ]:
         wrong = {
             left: "That is what is left at the end: the peak came earlier.",
             made: "That is all that was ever made: what is freed makes room.",
+            right + sum(old.nbytes for old in held): "What was there before counts here, too.",
         }
         known = [(value, words) for value, words in wrong.items() if value != right]
-        hint = "Count what is made within the step, and remember the most."
-        cases.append(Case(given, (step,), right, known=known, hint=hint))
+        cases.append(Case(given, (step, held), right, known=known, hint=hint))
     return check_cases(attempt, cases, where='"How do you count bytes?"')
 
 
@@ -180,8 +176,7 @@ def _one() -> None:
 
 
 def _view() -> None:
-    held = torch.ones(100)
-    held[:50].view(5, 10)
+    torch.ones(100)[:50].view(5, 10)
 
 
 def _in_turn() -> None:

@@ -120,6 +120,7 @@ def test_wrong_parts_are_explained(attempt, words: str):
         (lambda t, w, i, n: 12 * (n - 1) / n * t * w * i, "share one way in"),
         (lambda t, w, i, n: 20 * (n - 1) / n * t * w * i, "the width between the layers"),
         (lambda t, w, i, n: 32 * (n - 1) / n * t * w * i, "the width between the layers"),
+        (lambda t, w, i, n: 4 * (n - 1) * t * w * i, "not n - 1"),
         (lambda t, w, i, n: 8 * (n - 1) / n * t * w, "Count bytes"),
         (lambda t, w, i, n: 8 * (n - 1) * t * w * i, "over all ranks"),
         (lambda t, w, i, n: 8 * max(1, n - 1) / max(2, n) * t * w * i, "1 rank"),
@@ -159,6 +160,11 @@ def whole_logits(logits, targets, first, all_max, all_sum):
     return torch.nn.functional.cross_entropy(all_sum(whole), targets)
 
 
+def not_asked_who_has_it(logits, targets, first, all_max, all_sum):
+    right = logits.gather(1, (targets - first).unsqueeze(1)).squeeze(1)
+    return (all_sum(logits.exp().sum(dim=1)).log() - all_sum(right)).mean()
+
+
 def only_where_it_is(logits, targets, first, all_max, all_sum):
     return variant()(logits, targets, first, all_max, all_sum) if first == 0 else 0.0
 
@@ -174,6 +180,7 @@ def only_where_it_is(logits, targets, first, all_max, all_sum):
         (variant(mean=False), "take the mean"),
         (variant(total="own"), "This rank's exponentials only|log"),
         (whole_logits, "numbers were sent for each token"),
+        (not_asked_who_has_it, "which place do the others read?"),
         (only_where_it_is, "RuntimeError|DistError|imed out"),
         (lambda logits, *rest: logits, "Return one number"),
     ],
@@ -191,6 +198,7 @@ def test_wrong_losses_are_explained(attempt, words: str):
         (lambda: ([0, 1, 1, 0], [0, 1, 2]), "four finite numbers"),
         (lambda: ([0, 1, 1, 0], [0, 1, 2, float("inf")]), "four finite numbers"),
         (lambda: 7, "two lists of four numbers"),
+        (lambda: ([[0, 1], [2, 3]], [[0, 1], [1, 0]]), "noticed in the first list"),
         (lambda: ("a", "b"), "two lists of four numbers"),
     ],
 )

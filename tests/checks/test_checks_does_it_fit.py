@@ -1,8 +1,10 @@
 """The checks accept right answers however they are written and explain wrong ones."""
 
 import math
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from solutions import does_it_fit as solutions
@@ -83,6 +85,13 @@ def in_package(model, inputs):
     return counted(model, inputs, list(model.parameters()), inputs)
 
 
+def all_live(model, inputs):
+    with ByteCounter(list(model.parameters()), inputs) as counter:
+        before = counter.live
+        results = model(inputs)  # held while the bytes are read
+        return counter.live - before if results is not None else 0
+
+
 def test_the_package_counts_the_same():
     assert check_saved_bytes(in_package).state == "correct"
 
@@ -94,6 +103,7 @@ def test_the_package_counts_the_same():
         (lambda m, x: in_package(m, x) // 4, "numbers, not bytes"),
         (lambda m, x: counted(m, x, list(m.parameters())), "The inputs count here too"),
         (lambda m, x: counted(m, x, x), "The parameters count here too"),
+        (all_live, "does the backward need it?"),
         (lambda m, x: 0, "each storage that is saved, once"),
     ],
 )
@@ -147,6 +157,29 @@ def test_a_module_that_counts_its_calls_is_a_slip_too():
     assert check_slip(Counting).state == "correct"
 
 
+class Drawing(nn.Module):
+    """Draws a factor (which the graph keeps) or a mask (which is saved) with Python's generator."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, rows):
+        drawn = random.random()
+        return rows * torch.full_like(rows, drawn) if self.mask else rows * drawn
+
+
+def test_what_python_draws_is_a_slip_where_it_is_saved_and_none_where_it_is_not():
+    assert check_slip(lambda: Drawing(mask=True)).state == "correct"
+    assert "What does a module change in itself" in said(check_slip(lambda: Drawing(mask=False)))
+
+
+def test_a_check_of_slips_leaves_python_s_and_numpy_s_generators_alone():
+    states = random.getstate(), str(np.random.get_state())  # noqa: NPY002
+    check_slip(lambda: Drawing(mask=True))
+    assert states == (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
@@ -178,13 +211,26 @@ class Refusing(nn.Linear):
 # Extra bytes
 
 
-def at_the_end(step):
+def at_the_end(step, held):
+    with ByteCounter(held) as counter:
+        before = counter.live
+        step()
+    return counter.live - before
+
+
+def untold(step, held):
     with ByteCounter() as counter:
         step()
-    return counter.live
+    return counter.peak
 
 
-def ever_made(step):
+def not_subtracted(step, held):
+    with ByteCounter(held) as counter:
+        step()
+    return counter.peak
+
+
+def ever_made(step, held):
     class Adding(ByteCounter):
         total = 0
 
@@ -203,7 +249,9 @@ def ever_made(step):
     [
         (at_the_end, "left at the end"),
         (ever_made, "ever made"),
-        (lambda step: 123, "remember the most"),
+        (untold, "What was there before counts"),
+        (not_subtracted, "What was there before counts"),
+        (lambda step, held: 123, "remember the most"),
     ],
 )
 def test_wrong_peaks_are_explained(attempt, words):

@@ -42,17 +42,18 @@ def my_slip():
     return nn.BatchNorm1d(4)
 
 
-def my_extra_bytes(step):
-    """A counter that is entered with nothing held sees what the step makes, and when it goes.
+def my_extra_bytes(step, held):
+    """A counter that is told what was there sees what the step makes, and when it goes.
 
-    Its peak is what the step needs beside everything that was there before. The page's
-    `CountBytes` does as well.
+    Its peak, less what was live before, is what the step needs. The page's `CountBytes` does as
+    well.
     """
     from mpcourse.memory import ByteCounter
 
-    with ByteCounter() as counter:
+    with ByteCounter(held) as counter:
+        before = counter.live
         step()
-    return counter.peak
+    return counter.peak - before
 
 
 def my_bytes_of_a_rank(sizes, ranks, stage):
