@@ -85,6 +85,8 @@ def by_its_values(model, inputs, targets, block, head):
     ("check", "attempt"),
     [
         (check_causal, row_by_row(0)),
+        (check_causal, lambda scores: row_by_row(0)(scores).tolist()),
+        (check_leak, lambda scores: row_by_row(1)(scores).numpy()),
         (check_leak, row_by_row(1)),
         (check_cache_bytes, by_a_real_cache),
         (check_silent_head, by_its_values),
@@ -111,6 +113,7 @@ def hiding(diagonal, *, dim=-1, fill=-math.inf):
         (hiding(2), "sees the next one too"),
         (lambda scores: scores.softmax(-1).tril(), "Hidden after the softmax"),
         (lambda scores: hiding(1)(scores.T).T, "The columns sum to 1"),
+        (hiding(1, dim=0), "The columns sum to 1"),
         (hiding(1, fill=0.0), "a score like others"),
         (
             lambda s: s.masked_fill(torch.ones_like(s).bool().tril(-1), -math.inf).softmax(-1),
