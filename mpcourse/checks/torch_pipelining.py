@@ -76,11 +76,13 @@ def _partners_case(rank: int, data: int, pipeline: int) -> Case:
     ring = start + (rank - start - 1) % pipeline, start + (rank - start + 1) % pipeline
     others = [other for other in same if other != rank]
     a_list = f"The ranks are right; give the third as a list: {same}."
+    round_all = (rank - 1) % total, (rank + 1) % total
     ends = "The first stage has nobody before it, the last nobody after it: None."
     known = [
         (_by_columns(rank, data, pipeline), ALONG_A_ROW),
         ((*near, same), f"Rank {rank} stands at an end of its row: its neighbour is in another."),
         ((*ring, same), f"A pipeline is no ring. {ends}"),
+        ((*round_all, same), f"A mesh is no ring. {ends}"),
         ((-1 if before is None else before, -1 if after is None else after, same), ends),
         ((after, before, same), "Before and after are exchanged: activations go to higher stages."),
         ((before, after, others), "The group holds the rank itself too: it averages its own part."),
@@ -178,6 +180,8 @@ def _padded_case(shape: tuple[int, ...], parts: int) -> Case:
         ((inputs, targets), "Nothing was added; the parts are still of two sizes."),
         ((inputs[:fewer], targets[:fewer]), "Rows were left out: add some instead."),
         ((right[0], targets), "Inputs and targets have to be equally long."),
+        ((right[0], right[1].float()), "Targets are classes: they stay whole numbers (int64)."),
+        (tuple(each.roll(more, 0) for each in right), "Add the rows behind those of the batch."),
         (right[::-1], "First the inputs, then the targets."),
         (right[0], "Two things are asked for: (inputs, targets)."),
     ]

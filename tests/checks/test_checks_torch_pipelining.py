@@ -107,6 +107,10 @@ def changed(change):
             "stands at an end of its row",
         ),
         (
+            changed(lambda p, rank, d, n: ((rank - 1) % (d * n), (rank + 1) % (d * n), p[2])),
+            "A mesh is no ring",
+        ),
+        (
             changed(lambda p, rank, d, n: ((rank - 1) % n, (rank + 1) % n, p[2])),
             "A pipeline is no ring",
         ),
@@ -229,6 +233,17 @@ def filled(number_of_rows=lambda rows, parts: -rows % parts, fill=-100):
     return padded
 
 
+def in_floats(inputs, targets, microbatches):
+    inputs, targets = solutions.my_padded(inputs, targets, microbatches)
+    return inputs, targets.float()
+
+
+def in_front(inputs, targets, microbatches):
+    more = -len(inputs) % microbatches
+    inputs, targets = solutions.my_padded(inputs, targets, microbatches)
+    return inputs.roll(more, 0), targets.roll(more, 0)
+
+
 def shortened(inputs, targets, microbatches):
     rows = len(inputs) // microbatches * microbatches
     return inputs[:rows], targets[:rows]
@@ -243,6 +258,8 @@ def shortened(inputs, targets, microbatches):
         (filled(lambda rows, parts: rows % parts), "over, not missing"),
         (lambda inputs, targets, parts: (inputs, targets), "Nothing was added"),
         (shortened, "Rows were left out"),
+        (in_floats, "they stay whole numbers"),
+        (in_front, "behind those of the batch"),
         (lambda i, t, n: (solutions.my_padded(i, t, n)[0], t), "have to be equally long"),
         (lambda i, t, n: solutions.my_padded(i, t, n)[::-1], "First the inputs"),
         (lambda i, t, n: solutions.my_padded(i, t, n)[0], "Two things are asked for"),
