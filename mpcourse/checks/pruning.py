@@ -83,6 +83,10 @@ def _mask_case(parameters: Masks, sparsity: float) -> Case:
         ),
         (_kept(sizes, 1 - sparsity), "That keeps a share of `sparsity`; asked is to prune it."),
     ]
+    if sparsity == 0:
+        none = {name: torch.zeros_like(mask) for name, mask in right.items()}
+        last = "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)"
+        known.insert(0, (none, last))
     given = ", ".join(f"{name} {value.tolist()}" for name, value in parameters.items())
     going = round(sparsity * sum(value.numel() for value in weights.values()))
     hint = f"The {going} smallest by absolute value go, wherever they are; all else is True."
@@ -110,13 +114,13 @@ def check_snip(attempt: Callable[[nn.Module, Tensor, Tensor], Masks]) -> Verdict
         return no_function(attempt, where)
     for given, model, images in nets_to_score():
         labels = torch.arange(len(images)) % 3
-        before = copy.deepcopy(model.state_dict())
+        before = copy.deepcopy(dict(model.state_dict()))
         known = known_scores(model, images, labels)
         result, problem = try_out(attempt, model, images, labels)
         if result is ...:
             return not_attempted()
         lines = [problem] if problem else wrong_scores(result, known)
-        if not lines and not same(dict(model.state_dict()), dict(before)):
+        if not problem and not same(dict(model.state_dict()), before):
             lines = ["the model's weights have changed: only look at them."]
         if lines:
             return not_yet([f"Given {given}:", *lines], where)

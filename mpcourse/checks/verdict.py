@@ -185,7 +185,7 @@ def short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return _joined([short(item) for item in value], "[]" if isinstance(value, list) else "()")
     if isinstance(value, float):
-        return f"{value:.7g}"  # as many digits as `same` looks at
+        return f"{value + 0.0:.7g}"  # as many digits as `same` looks at, and -0 is 0
     words = repr(value)
     return words if len(words) <= 80 else words[:77] + "…"
 

@@ -465,6 +465,7 @@ def test_a_tensor_counts_wherever_it_is():
         (..., "Ellipsis"),
         (T(0.1), "tensor 0.1"),
         (T([0.1, 2.0]), "tensor [0.1, 2]"),
+        (T([-0.0, -0.5]), "tensor [0, -0.5]"),
         (T([[1, 2], [3, 4]]), "tensor [[1, 2], [3, 4]]"),
         (T([0.5], requires_grad=True), "tensor [0.5]"),
         (torch.ones(12), f"tensor [{', '.join('1' * 12)}]"),

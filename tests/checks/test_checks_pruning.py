@@ -134,6 +134,13 @@ def per_layer(parameters, sparsity):
     return layer_masks({name: p.abs() for name, p in weights_of(parameters).items()}, sparsity)
 
 
+def index_minus_one(parameters, sparsity):
+    sizes = {name: p.abs() for name, p in weights_of(parameters).items()}
+    order = torch.cat([size.flatten() for size in sizes.values()]).sort().values
+    threshold = order[round(sparsity * len(order)) - 1]
+    return {name: size > threshold for name, size in sizes.items()}
+
+
 def small_kept(parameters, sparsity):
     inverse = {name: 1 / p for name, p in weights_of(parameters).items()}
     return solve(inverse, sparsity)
@@ -143,6 +150,7 @@ def small_kept(parameters, sparsity):
     ("attempt", "words"),
     [
         (per_layer, "a threshold of its own"),
+        (index_minus_one, "At sparsity 0 nothing goes"),
         (biases_counted, "The biases are counted in the threshold"),
         (biases_pruned, "biases"),
         (biases_kept, "return no masks for biases"),
@@ -199,6 +207,14 @@ def a_layer_less(model, images, labels):
     return {"0.weight": scores["0.weight"]}
 
 
+def after_a_step(model, images, labels):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    return {n: (p * p.grad).abs() for n, p in model.named_parameters() if n.endswith("weight")}
+
+
 @torch.no_grad()
 def zeroing(model, images, labels):
     with torch.enable_grad():
@@ -224,6 +240,7 @@ def zeroing(model, images, labels):
         (one_for_each_layer, "a score of its own"),
         (a_layer_less, "expected scores of 0.weight, 2.weight"),
         (zeroing, "weights have changed"),
+        (after_a_step, "weights have changed"),
         (lambda m, i, t: None, "Return a dictionary"),
         (lambda m, i, t: {}, "got none"),
         (lambda m, i, t: {"0.weight": 3, "2.weight": "x"}, "a score of its own"),
