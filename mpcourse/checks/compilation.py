@@ -91,7 +91,9 @@ def graphs_of(sizes: list[int]) -> int:
 
 
 def _graphs_case(sizes: list[int]) -> Case:
+    twice = graphs_of(sizes) + (sizes[0] == 1)
     known: Known = [
+        (twice, "The first size is 1: its graph is the first one, and has been counted twice."),
         (len(sizes), "That counts the calls: a size that a graph fits already costs nothing."),
         (len(set(sizes)), "A graph for each size: but the second graph holds for any size but 1."),
         (min(len(set(sizes)), 2), "A size of 1 has a graph of its own: it broadcasts."),
@@ -113,7 +115,9 @@ def check_one_graph(attempt: Callable[[Tensor], Tensor]) -> Verdict:
             else minus 1.
     """
     rows = [[1.0, 2.0], [-1.0, -2.0], [3.0, -1.0], [-3.0, 1.0], [0.0, 0.0]]
-    verdict = check_cases(attempt, [_fork_case(each) for each in rows], where=FORK)
+    tables = [[[1.0, 2.0], [-4.0, 0.5]], [[-1.0, -2.0], [4.0, 0.5]]]
+    cases = [_fork_case(each) for each in [*rows, *tables]]
+    verdict = check_cases(attempt, cases, where=FORK)
     if verdict.state != "correct":
         return verdict
     (count, answers), problem = _compiled(attempt)
@@ -148,7 +152,7 @@ def _compiled(attempt: Callable[[Tensor], Tensor]) -> tuple[tuple[int, list[Tens
     return (backend.count, answers or []), problem
 
 
-def _fork_case(numbers: list[float]) -> Case:
+def _fork_case(numbers: list) -> Case:
     rows = torch.tensor(numbers)
     right = rows + 1 if rows.sum() > 0 else rows - 1
     known: Known = [
@@ -156,6 +160,10 @@ def _fork_case(numbers: list[float]) -> Case:
         (
             torch.where(rows > 0, rows + 1, rows - 1),
             "Each value has decided for itself: the sum of all decides.",
+        ),
+        (
+            torch.where(rows.sum(-1, keepdim=True) > 0, rows + 1, rows - 1),
+            "Each row has decided for itself: the sum of all rows decides.",
         ),
         (rows + rows.sum().sign(), "At a sum of 0, sign() is 0: the else-branch is minus 1."),
         (rows + 1, "The branch of `sum > 0` has been taken, as a trace would."),

@@ -128,6 +128,7 @@ def test_the_solution_has_paid_back_at_its_call_and_not_before(startup):
         (lambda sizes: len(set(sizes)), "for any size but 1"),
         (lambda sizes: min(len(set(sizes)), 2), "a graph of its own"),
         (lambda sizes: graphs_of(sizes) + 1, "One too many"),
+        (lambda sizes: graphs_of(sizes) + (sizes[0] == 1), "counted twice"),
         (lambda sizes: max(graphs_of(sizes) - 1, 1), "One is missing"),
         (lambda sizes: None, "without return"),
         (3, "takes a function"),
@@ -141,6 +142,10 @@ def by_if(rows):
     return rows + 1 if rows.sum() > 0 else rows - 1
 
 
+def by_row(rows):
+    return torch.where(rows.sum(-1, keepdim=True) > 0, rows + 1, rows - 1)
+
+
 def by_item(rows):
     return rows + (1 if rows.sum().item() > 0 else -1)
 
@@ -151,6 +156,7 @@ def by_item(rows):
         (by_if, "Python has to look at a value"),
         (by_item, "Python has to look at a value"),
         (lambda rows: torch.where(rows > 0, rows + 1, rows - 1), "the sum of all decides"),
+        (by_row, "the sum of all rows decides"),
         (lambda rows: rows + rows.sum().sign(), "sign() is 0"),
         (lambda rows: rows + 1, "as a trace would"),
         (lambda rows: torch.where(rows.sum() >= 0, rows + 1, rows - 1), "not above 0"),
