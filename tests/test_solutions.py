@@ -1,4 +1,4 @@
-"""Every exercise has a solution: put into its cell and run with the whole page, its check agrees.
+"""Every exercise has a solution: put into its cell and run with what it needs, its check agrees.
 
 A page needs nothing here: its exercise and check cells are found by their tags, its solutions by
 its number.
@@ -16,6 +16,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
+from slices import needed_by_exercises
 
 from mpcourse.front_door.page_format import page_key
 from mpcourse.front_door.pages import NOTEBOOKS, find_pages, read
@@ -167,7 +168,7 @@ def test_every_check_of_the_page_calls_the_solutions_correct(page: Path):
     solutions = solutions_of(page)
     assert solutions is not None, f"tests/solutions/{page_key(page.name)}.py is missing"
     notebook = solved(notebook, solutions)
-    run(notebook)
+    run(new_notebook(cells=needed_by_exercises(notebook), metadata=notebook.metadata))
     shown = {cell.source: text_of(cell) for cell in cells_with("check", notebook)}
     assert shown
     wrong = {source: text for source, text in shown.items() if not text.startswith("✓ correct")}
@@ -206,6 +207,25 @@ TWO = 'a = 1\nb = 2\n"""One. Two. Three."""\n'
 )
 def test_a_solution_replaces_the_stub_and_nothing_else(cell: str, solutions: str, expected: str):
     assert put_in(cell, read_solutions(solutions)) == expected
+
+
+def test_what_an_exercise_needs_runs_with_it_and_nothing_else():
+    sources = [
+        "import os, sys",
+        "a = sys.argv",  # wanted by the exercise's second cell
+        "a.append(1)",  # changes it
+        "slow = os.times()",
+        "%%writefile x\n???",  # what a later cell may run
+        "print(slow)",
+    ]
+    cells = [new_code_cell(source) for source in sources]
+    tagged = [
+        new_code_cell(source, metadata={"tags": [tag]})
+        for tag, source in (("exercise", "def f(x):\n    return x + a"), ("check", "check(f)"))
+    ]
+    user = new_code_cell("f(2)")
+    kept = needed_by_exercises(new_notebook(cells=[*cells, *tagged, user]))
+    assert kept == [cells[0], cells[1], cells[2], cells[4], *tagged, user]
 
 
 @pytest.mark.parametrize(
