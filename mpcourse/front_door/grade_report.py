@@ -31,7 +31,11 @@ th, td { vertical-align: top; overflow-wrap: anywhere; }
 .not-attempted b { background: #ccc; color: #000; }
 .not-judged b { background: #f0e442; color: #000; }
 .message { white-space: pre-wrap; }
-.file { color: #767676; font-weight: normal; }
+.file { opacity: .75; font-weight: normal; }
+@media (max-width: 45rem) {
+  .one tr { display: block; border-bottom: 1px solid #8886; padding: .3rem 0; }
+  .one th, .one td { display: block; width: auto; border: 0; padding: 0; }
+}
 """
 
 
@@ -150,7 +154,7 @@ def _notebook(record: Record) -> str:
     return "".join(
         [
             f"<h3>{title}</h3>",
-            f"<table><tbody>{rows}</tbody></table>" if rows else "",
+            f'<table class="one"><tbody>{rows}</tbody></table>' if rows else "",
             f"<ul>{notes}</ul>" if notes else "",
         ]
     )

@@ -3,6 +3,7 @@
 Behind `python -m mpcourse grade`. Source: the documentation of psutil.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import psutil
 from mpcourse.front_door.grade_network import MARK, ROOT, closed_network
 from mpcourse.front_door.grade_submissions import Submission, clean
 
-POLL_S = 0.2
+POLL_S = 0.25
 START_LIMIT_S = 240.0  # for a kernel that imports the course, on a busy machine
 GIB = 2**30
 GRADED = "MPCOURSE_GRADED"  # environment: all that a page starts inherits it
@@ -130,35 +131,34 @@ class Watched:
         return ""
 
     def _memory_gib(self) -> float:
-        """Of all processes together; memory that several share counts once where that is known."""
-        used = 0
-        for process in self._alive():
-            try:
-                memory = process.memory_full_info()
-                used += getattr(memory, "pss", getattr(memory, "uss", memory.rss))
-            except psutil.Error:
-                continue
+        """Of all processes together; what several share counts once, where that can be known."""
+        family = self._alive()
+        used = sum(_bytes(process, "memory_info", "rss") for process in family)
+        if used > self._limits.memory_gib * GIB:  # counts shared memory often, but takes no time
+            used = sum(
+                _bytes(process, "memory_full_info", "pss", "uss", "rss") for process in family
+            )
         return used / GIB
 
     def _alive(self) -> list[psutil.Process]:
         """All descendants that were ever seen and still run."""
-        for process in list(self._family):
-            try:
-                self._family.update(process.children(recursive=True))
-            except psutil.Error:
-                continue
-        return [process for process in self._family if process.is_running()]
+        self._family = {process for process in self._family if process.is_running()}
+        parents = {process.pid for process in self._family}
+        for process in psutil.process_iter():  # in the order of their numbers
+            with contextlib.suppress(psutil.Error):
+                if process.ppid() in parents and process.pid not in parents:
+                    self._family.add(process)
+                    parents.add(process.pid)
+        return list(self._family)
 
     def end(self) -> str:
         """End all of it at once; return the last line that the process complained with."""
         for process in self._alive():
             _kill(process)
         for process in psutil.process_iter():  # those whose parents were gone before they were seen
-            try:
+            with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get(GRADED) == self._name:
                     _kill(process)
-            except (psutil.Error, OSError):
-                continue
         self._process.wait()
         self._process.stdin.close()
         self._reader.join()
@@ -169,11 +169,17 @@ class Watched:
         return lines[-1] if lines else ""
 
 
+def _bytes(process: psutil.Process, ask: str, *names: str) -> int:
+    """The first of the figures that this system knows; 0 when the process has ended."""
+    with contextlib.suppress(psutil.Error):
+        memory = getattr(process, ask)()
+        return next(getattr(memory, name) for name in names if hasattr(memory, name))
+    return 0
+
+
 def _kill(process: psutil.Process) -> None:
-    try:
+    with contextlib.suppress(psutil.Error):
         process.kill()
-    except psutil.Error:
-        return
 
 
 def _lay_out(clone: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ten learners hand in: each is reported truly, within the limits, and stops nobody else."""
+"""A class hands in: each is reported truly, within the limits, and stops nobody else."""
 
 import csv
 import inspect
@@ -41,6 +41,20 @@ while True:
     eaten.append(bytearray(b"1") * 2**26)
     time.sleep(0.03)
 """
+LEAVES = """
+import os, subprocess
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+os._exit(3)
+"""
+STUBBORN = """
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
+"""
+ENDLESS = "def my_scatter(batch, num_devices):\n    while True:\n        pass"
 pytestmark = pytest.mark.slow
 
 
@@ -84,6 +98,12 @@ def wrong() -> NotebookNode:
     return notebook
 
 
+def stubborn() -> NotebookNode:
+    notebook = with_cell_after("check_scatter(", STUBBORN)
+    notebook.cells[position_of(notebook, "def my_scatter(")].source = ENDLESS
+    return notebook
+
+
 def tampering() -> NotebookNode:
     notebook = wrong()
     notebook.cells.insert(position_of(notebook, "check_scatter(") - 1, new_code_cell(REDEFINED))
@@ -107,8 +127,9 @@ HANDED_IN: dict[str, Callable[[], NotebookNode]] = {
     f"empty/{NAME}": whole,
     f"wrong/{NAME}": wrong,
     f"hanging_{NAME}": lambda: with_cell_after("def my_scatter(", "while True:\n    pass"),
-    f"crashing/{NAME}": lambda: with_cell_after("check_scatter(", "import os\nos._exit(3)"),
+    f"crashing/{NAME}": lambda: with_cell_after("check_scatter(", LEAVES),
     f"hungry/{NAME}": lambda: with_cell_after("check_scatter(", EATS),
+    f"stubborn/{NAME}": stubborn,
     f"tampering/{NAME}": tampering,
     "old/02_scatter_and_gather.ipynb": old,
     f"Zoë 李 =1+1/my_notebooks/{NAME}": short,
@@ -182,6 +203,12 @@ def test_a_cell_that_hangs_is_stopped_and_the_rest_is_judged(graded: Graded):
     assert graded.states("hanging") == ["correct"] * 4
     [note] = graded.notes("hanging")
     assert note.endswith(f"was stopped after {TIME_S / 2:.0f} s")
+
+
+def test_a_cell_that_heeds_no_interrupt_leaves_what_was_judged(graded: Graded):
+    assert graded.states("stubborn") == ["not yet"] + 3 * ["not judged"]
+    assert "had not returned after 10 seconds" in graded.message("stubborn", "scatter")
+    assert "heeded no interrupt" in graded.message("stubborn", "mean")
 
 
 def test_a_kernel_that_ends_leaves_what_was_judged(graded: Graded):
