@@ -16,16 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from nbformat import NotebookNode
+from playwright.sync_api import Browser, Playwright
 from playwright.sync_api import Page as Tab
 
 from mpcourse.front_door.page_format import ROOT
 from mpcourse.front_door.pages import read
 
-START_LIMIT_S = 90
-RUN_LIMIT_S = 300
+START_LIMIT_S = 300  # generous: other programs may hold the machine
+RUN_LIMIT_S = 900
+STOP_LIMIT_S = 60
 SCREEN = {"width": 1300, "height": 1000}
 TALLEST = 16_000  # pixels; a screenshot cannot be much higher
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
 SETTINGS = {
     # All cells stand in the document, those out of sight too, and nothing below them.
     "notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
@@ -57,7 +65,7 @@ class Server:
         headers = {"Authorization": f"token {self.token}"}
         request = urllib.request.Request(f"{self.url}{path}", method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=STOP_LIMIT_S) as response:
                 return response.status
         except (urllib.error.URLError, OSError):
             return None
@@ -72,10 +80,19 @@ class Server:
         self.ask("/api/shutdown", method="POST")
         for insist in (self.process.terminate, self.process.kill):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=20)
+                self.process.wait(timeout=STOP_LIMIT_S)
                 return
             insist()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=STOP_LIMIT_S)
+
+
+def find_browser(playwright: Playwright) -> Browser:
+    """Start the browser that is there; skip the test where there is none."""
+    of_playwright = playwright.chromium.executable_path
+    program = next(filter(None, map(shutil.which, [*BROWSERS, of_playwright])), None)
+    if program is None:
+        pytest.skip(f"no browser found; looked for {', '.join(BROWSERS)}")
+    return playwright.chromium.launch(executable_path=program, args=FLAGS)
 
 
 def copy_course(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Every page in a real JupyterLab and browser: it runs, and its widgets obey the keyboard."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,12 @@ from mpcourse.front_door.pages import find_pages
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
-from lab import SCREEN, OpenPage, Server, copy_course, running_lab, wait_for
+from lab import SCREEN, OpenPage, Server, copy_course, find_browser, running_lab, wait_for
 from playwright.sync_api import Browser, ElementHandle, sync_playwright
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ARTEFACTS = ROOT / "tests/artefacts"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 REACTION_LIMIT_S = 5
 ANSWER_LIMIT_MS = 100  # from a key press to the new picture, the fastest of some
 
@@ -270,11 +264,7 @@ def write_trials(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        of_playwright = playwright.chromium.executable_path
-        program = next(filter(None, map(shutil.which, [*BROWSERS, of_playwright])), None)
-        if program is None:
-            pytest.skip(f"no browser found; looked for {', '.join(BROWSERS)}")
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        browser = find_browser(playwright)
         yield browser
         browser.close()
 

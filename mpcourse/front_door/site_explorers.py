@@ -151,8 +151,14 @@ SWEEP = re.compile(r"(\d+) images of .*split sizes \[([\d, ]+)\]")
 CHOSEN = re.compile(r"A step with split size (\d+)")
 
 
-def split_explorer_of(notebook: NotebookNode) -> Explorer:
+def split_explorer_of(
+    notebook: NotebookNode, *, measure: Callable[[int], float] | None = None
+) -> Explorer:
     """The split-size explorer, from what page `pipeline` has printed and drawn.
+
+    Args:
+        notebook: The stored page.
+        measure: Runs a split size and returns the seconds of its step; no button when `None`.
 
     Raises:
         ValueError: The stored page lacks a line that is needed.
@@ -173,6 +179,7 @@ def split_explorer_of(notebook: NotebookNode) -> Explorer:
         ["device 0", "device 1"],
         measured=_drawn(text, "pipeline (measured here)"),
         alone=_drawn(text, "one device, same micro-batches (measured here)"),
+        measure=measure,
     )
 
 

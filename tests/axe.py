@@ -1,0 +1,39 @@
+"""What axe-core, a checker of accessibility, says of an open page."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page as Tab
+
+GRAVE = ("serious", "critical")
+
+
+def faults(
+    tab: Tab, *within: str, only: tuple[str, ...] = (), without: tuple[str, ...] = ()
+) -> list[str]:
+    """What is serious or critical, a line for each kind of fault; skips where axe is missing.
+
+    Args:
+        tab: The open page.
+        within: Selectors of what is looked at; the whole page when there is none.
+        only: Rules; all when there is none.
+        without: Rules that are left out.
+    """
+    package = importlib.util.find_spec("axe_playwright_python")
+    if package is None:
+        pytest.skip("axe-playwright-python is not installed; tests/requirements.txt has it")
+    tab.evaluate(Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
+    rules = {rule: {"enabled": False} for rule in without}
+    # preload would fetch the style sheet, which a page opened from a folder may not
+    options = {"preload": False, "resultTypes": ["violations"], "rules": rules}
+    options |= {"runOnly": list(only)} if only else {}
+    found = tab.evaluate(
+        "([within, options]) => axe.run(within.length ? {include: within} : document, options)",
+        [[[place] for place in within], options],
+    )
+    return [
+        f"{fault['id']} ({len(fault['nodes'])}): {fault['nodes'][0]['html'][:160]}"
+        for fault in found["violations"]
+        if fault["impact"] in GRAVE
+    ]
