@@ -37,7 +37,7 @@ judging.correct.__code__ = (lambda line: None).__code__
 EATS = """
 import time
 eaten = []
-while True:
+for _ in range(80):  # 5 GB, should nobody stop it
     eaten.append(bytearray(b"1") * 2**26)
     time.sleep(0.03)
 """
