@@ -22,7 +22,7 @@ import psutil
 
 from mpcourse.front_door.grade_exercises import exercises_of
 from mpcourse.front_door.grade_network import ROOT, closed_network
-from mpcourse.front_door.grade_report import in_words, line_of, write_csv, write_html
+from mpcourse.front_door.grade_report import counted, in_words, line_of, write_csv, write_html
 from mpcourse.front_door.grade_submissions import Submission, digest, find_submissions
 from mpcourse.front_door.grade_watch import GIB, Limits, Record, grade_one
 from mpcourse.front_door.pages import find_pages
@@ -227,7 +227,7 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
         return 2
     previous = signal.signal(signal.SIGTERM, _interrupt)
     limits = Limits(options.time_limit_s, options.memory_gb)
-    print(f"{len(submissions)} notebooks; results go to {out}", flush=True)
+    print(f"{counted(len(submissions), 'notebook')}; results go to {out}", flush=True)
     try:
         settings = {"jobs": options.jobs, "again": options.again, "show": _show_progress}
         grade(submissions, book, limits, **settings)

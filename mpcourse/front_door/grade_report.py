@@ -68,8 +68,14 @@ def in_words(records: Sequence[Record]) -> str:
     """The end of it all in a terminal: how many exercises are in which state."""
     states = [state for record in records for state, _ in record.judged.values()]
     counts = [f"{states.count(state)} {state}" for state in SIGNS if state in states]
-    learners = len({record.learner for record in records})
-    return f"{learners} learners, {len(records)} notebooks: {', '.join(counts) or 'no exercises'}."
+    learners = counted(len({record.learner for record in records}), "learner")
+    notebooks = counted(len(records), "notebook")
+    return f"{learners}, {notebooks}: {', '.join(counts) or 'no exercises'}."
+
+
+def counted(number: int, what: str) -> str:
+    """A number and what there is of it: 1 notebook, 2 notebooks."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def rows_of(record: Record) -> Iterable[tuple[str, ...]]:

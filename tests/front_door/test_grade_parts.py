@@ -22,7 +22,7 @@ from mpcourse.front_door import grade
 from mpcourse.front_door.clean_copies import clean_copy, edition_of
 from mpcourse.front_door.grade_exercises import bound_names, differences, exercises_of
 from mpcourse.front_door.grade_judge import Noted
-from mpcourse.front_door.grade_report import SIGNS, line_of, write_csv, write_html
+from mpcourse.front_door.grade_report import SIGNS, in_words, line_of, write_csv, write_html
 from mpcourse.front_door.grade_submissions import clean, find_submissions
 from mpcourse.front_door.grade_watch import Limits, Record
 from mpcourse.front_door.page_format import ROOT
@@ -229,6 +229,13 @@ def test_each_state_has_the_sign_that_the_pages_show():
     assert {**SIGNS, **verdict.SIGNS} == SIGNS
     assert f"{SIGNS['not yet']} not yet" in line_of(record()).split("\n")[1]
     assert line_of(record()).count("\n") == 3
+
+
+def test_the_end_counts_learners_notebooks_and_states():
+    assert in_words([record()]) == "1 learner, 1 notebook: 1 correct, 1 not yet."
+    both = in_words([record(), record(judged={})])
+    assert both == "1 learner, 2 notebooks: 1 correct, 1 not yet."
+    assert in_words([record(judged={})]) == "1 learner, 1 notebook: no exercises."
 
 
 def test_codes_that_move_a_cursor_are_taken_out():
