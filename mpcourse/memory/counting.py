@@ -32,7 +32,8 @@ class ByteCounter(TorchDispatchMode):
         """Count from the beginning what is held already.
 
         Args:
-            held: Tensors, in any nesting.
+            held: Tensors, in any nesting. An old tensor that is not among them counts as made when
+                an operation changes it in place or gives back a view of it.
         """
         super().__init__()
         self.live = self.peak = 0
