@@ -37,6 +37,7 @@ CULPRITS: tuple[tuple[int | None, list[End]], ...] = (
     (0, [(0, -11, ""), (1, 1, LOST)]),
     (3, [(1, ENDED, ""), (0, 1, LOST), (3, 1, BAD), (2, 0, "")]),
     (2, [(0, 1, LOST), (1, 1, LOST), (2, 17, "")]),
+    (2, [(0, ENDED, ""), (2, 1, BAD), (1, -9, "")]),
     (None, [(0, 0, ""), (1, 0, "")]),
 )
 
@@ -52,6 +53,11 @@ def _culprit_case(right: int | None, ends: list[End]) -> Case:
             (rank, "Signal 15 (-15) comes from the launcher, which ends those that are left.")
             for rank, code, _ in ends
             if code == ENDED
+        ),
+        *(
+            (rank, f"Rank {right} has no excuse either, and it ended first.")
+            for rank, code, words in ends
+            if code not in (0, ENDED) and words != LOST and rank != right
         ),
         *((rank, "Exit code 0 is a rank that ended well.") for rank, c, _ in ends if c == 0),
         (said[0][0] if said else -1, lost),
@@ -111,6 +117,7 @@ def _resume_case(saved: Sequence[Sequence[int]], parts: Sequence[Sequence[int]])
         (min(newest, default=None), "The oldest of the newest is not common to all: one lacks it."),
         (0, "Nothing is common to all: return None, and the run begins anew."),
         (-1, "Nothing is common to all: return None, and the run begins anew."),
+        (f"{right or 0:06d}", "That is a text: int(...) makes a number of it."),
         (len(saved[0]), "That is a number of files; the step stands in their names."),
     ]
     if right is not None:

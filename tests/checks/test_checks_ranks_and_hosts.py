@@ -73,6 +73,7 @@ def first_who(is_meant):
         (first_who(lambda rank, code, words: code < 0 or "Value" in words), "from the launcher"),
         (lambda ends: min(ends, key=lambda end: end[1])[0], "from the launcher"),
         (lambda ends: None, "Somebody failed: rank 1"),
+        (lambda ends: solutions.my_culprit(ends[::-1]), "it ended first"),
         (lambda ends: solutions.my_culprit(ends) or 0, "Exit code 0 is a rank that ended well"),
         (lambda ends: 77, "Leave out who ended well"),
         (lambda ends: ends[5][0], "IndexError"),
@@ -162,6 +163,11 @@ def as_texts(names, world_size):
     return int(max(shared).split(".")[0]) if shared else None
 
 
+def as_text(names, world_size):
+    step = solutions.my_resume_step(names, world_size)
+    return None if step is None else f"{step:06d}"
+
+
 def by_beginning(names, world_size):
     sets = [
         {
@@ -187,6 +193,7 @@ def without_default(names, world_size):
         (oldest_newest, "The oldest of the newest is not common"),
         (with_parts, "A .part is a file that was never finished"),
         (of_those_there, "world_size says how many"),
+        (as_text, "int(...) makes a number"),
         (as_texts, "Compare steps as numbers"),
         (by_beginning, "rank10 begins like rank1"),
         (without_default, "ValueError: max()"),
