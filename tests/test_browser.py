@@ -25,8 +25,10 @@ from playwright.sync_api import Browser, ElementHandle, sync_playwright
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ARTEFACTS = ROOT / "tests/artefacts"
-REACTION_LIMIT_S = 5
+REACTION_LIMIT_S = 60  # generous: other programs may hold the machine
+STUCK_LIMIT_S = 5  # for a control of which a test knows that it never reacts
 ANSWER_LIMIT_MS = 100  # from a key press to the new picture, the fastest of some
+MOST_PRESSES = 30
 
 # The controls that a reader can use.
 FIND_CONTROLS = """() => [...document.querySelectorAll(
@@ -167,21 +169,28 @@ def check_slider(page: OpenPage, slider: ElementHandle, *, what: str) -> None:
     changed = lambda: slider.evaluate(PICTURE) != picture  # noqa: E731
     wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change its picture")
     back = "ArrowRight" if key == "ArrowLeft" else "ArrowLeft"
-    check_answers(page, slider, keys=[back, key] * 3, what=what)
+    check_answers(page, slider, keys=(back, key), what=what)
 
 
-def check_answers(page: OpenPage, slider: ElementHandle, *, keys: list[str], what: str) -> None:
-    """The picture follows a key press so fast that it seems to be at once."""
+def check_answers(
+    page: OpenPage, slider: ElementHandle, *, keys: tuple[str, str], what: str
+) -> None:
+    """The picture follows a key press so fast that it seems to be at once.
+
+    A busy machine makes some answers slow, a slow drawing makes all slow: one fast one will do.
+    """
     slider.evaluate(CLOCK_ANSWERS)
-    for number, key in enumerate(keys, start=1):
+    for number in range(1, MOST_PRESSES + 1):
+        key = keys[(number - 1) % 2]
         page.wait_until_idle()
         page.tab.keyboard.press(key)
         answered = lambda n=number: page.tab.evaluate("answersMs.length") >= n  # noqa: E731
         wait_for(answered, limit_s=REACTION_LIMIT_S, what=f"{what} to answer {key}")
-    times = sorted(page.tab.evaluate("answersMs"))
+        times = sorted(page.tab.evaluate("answersMs"))
+        if number >= 2 and times[0] < ANSWER_LIMIT_MS:  # there and back
+            break
     shown = ", ".join(f"{time:.0f}" for time in times)
     print(f"{what} answered after {shown} ms")
-    # the fastest one: a busy machine makes some slow, a slow drawing makes all slow
     assert times[0] < ANSWER_LIMIT_MS, (
         f"{what} answered after {shown} ms; {ANSWER_LIMIT_MS} at most"
     )
@@ -280,7 +289,7 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def open_and_check(browser: Browser, server: Server, name: str, *, artefacts: Path) -> None:
     with browser.new_context(viewport=SCREEN) as context:
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(180_000)
         check_page(OpenPage(context.new_page(), server, name), artefacts=artefacts)
 
 
@@ -291,7 +300,11 @@ def test_page_runs_and_its_widgets_obey_the_keyboard(path: Path, browser: Browse
 
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_trial_page_passes_or_says_what_is_wrong(
-    name: str, browser: Browser, server: Server, tmp_path: Path
+    name: str,
+    browser: Browser,
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     page, problem = f"trials/{name}.ipynb", TRIALS[name][1]
     if not problem:
@@ -300,6 +313,7 @@ def test_a_trial_page_passes_or_says_what_is_wrong(
             f"{name}-{step}.png" for step in ("1-opened", "2-run", "3-moved")
         ]
         return
+    monkeypatch.setitem(globals(), "REACTION_LIMIT_S", STUCK_LIMIT_S)
     with pytest.raises(AssertionError) as error:
         open_and_check(browser, server, page, artefacts=tmp_path)
     assert problem in str(error.value)
