@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from memory_watch import MemoryWatch
+from memory_watch import MemoryWatch, after_import
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
@@ -128,7 +128,7 @@ class Run:
         which: Versions and files of torch, ipywidgets and the course in the kernel.
         widgets: Ids of the models that ipywidgets made.
         peak: The most memory that the kernel and its processes held, in bytes.
-        growth: By how much what is no file's grew after the imports, in bytes.
+        growth: By how much they grew after their imports, in bytes; files left out.
         seconds: From the first cell to the last.
         changed: What the page wrote into its clone of the course, as git says it.
     """
@@ -190,19 +190,19 @@ def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[
     environment = {k: v for k, v in os.environ.items() if k not in NOT_THERE}
     environment |= git | place.variables | _own_folders(folder)
     with client.setup_kernel(cleanup_kc=True, env=environment):
-        watch = MemoryWatch(client.km.provisioner.pid)
         for position, cell in enumerate(notebook.cells):
             if cell.cell_type == "code":
                 client.execute_cell(cell, position)
             if cell.id == "the-bootstrap":
                 _make_read_only(working / CLONE / "data")
             if cell.id == "the-imports":
-                before = watch.now()[1]
+                imports = after_import(python)
+                watch = MemoryWatch(client.km.provisioner.pid, child_imports=imports)
                 watch.start()
         watch.stop()
         run.widgets = set(client.widget_state)
     run.seconds = time.perf_counter() - start
-    run.peak, run.growth = watch.peak, watch.peak_own - before
+    run.peak, run.growth = watch.peak, watch.growth
     run.which = "".join(output.get("text", "") for output in notebook.cells[-1].outputs)
     run.changed = _changes(working / CLONE)
     return run
