@@ -94,11 +94,16 @@ def _wrong_places(
 
 
 def _unmoved(placement: Placement, first: str, second: str) -> str:
-    """Which of the three is in the wrong place, by what has been copied so far."""
+    """What is in the wrong place, by what has been copied and computed with so far."""
+    used = placement.parameter_bytes  # by the devices of the parts that were called
     went = {transfer.shape: transfer.target for transfer in placement.transfers}
     if went.get((ROWS, IN)) != first:
         return f"The inputs have to be on {first}, beside the first part."
+    if first not in used:
+        return f"The first part has to be on {first} too: a module is moved by .to as well."
     if went.get((ROWS, HIDDEN)) != second:
         return f"The hidden rows have to be brought to {second}."
+    if second not in used:
+        return f"The second part has to be on {second} too: a module is moved by .to as well."
     where = went.get((ROWS,), "the host")
     return f"The labels are on {where}; the outputs come out on {second}."

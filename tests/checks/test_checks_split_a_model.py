@@ -121,6 +121,8 @@ def test_other_right_steps_are_correct(attempt):
         (step(labels_on=2), "The labels are on the host; the outputs come out on cuda:1"),
         (step(labels_on=0), "The labels are on cuda:0; the outputs come out on cuda:1"),
         (step(rows_on=2), "The inputs have to be on cuda:0"),
+        (step(front_on=2), "The first part has to be on cuda:0 too"),
+        (step(back_on=2), "The second part has to be on cuda:1 too"),
         (step(loss_on=0, labels_on=0), "Bring the labels to the outputs"),
         (step(back_on=0, hidden_on=0, labels_on=0), "All layers are on cuda:0: use both"),
         (
