@@ -167,6 +167,8 @@ def synchronize(devices: Sequence[DeviceLike] | None = None) -> None:
     Args:
         devices: The devices to wait for; all that have been used so far when `None`.
     """
+    if devices is None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()  # also for what was queued without a worker
     chosen = list(_workers) if devices is None else as_devices(devices)
     collect([device.submit(_worker(device).lane.synchronize) for device in chosen])
 

@@ -31,6 +31,9 @@ class Lane:
         """Called where work is submitted; what it returns surrounds the work in the worker."""
         return contextlib.nullcontext()
 
+    def fall_in(self) -> None:
+        """Called where work that has ended, well or not, was waited for: what comes next waits."""
+
     def hand_out(self, value: Any) -> None:
         """Called where a value is taken, before it is used."""
 
@@ -130,11 +133,13 @@ class GpuShareLane(GpuLane):
             _keep_memory(arguments, self.stream)
             yield
 
-    def hand_out(self, value: Any) -> None:
+    def fall_in(self) -> None:
         """Let the caller's stream wait for what the share has queued so far."""
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_stream(self.stream)
-        _keep_memory(value, stream)
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def hand_out(self, value: Any) -> None:
+        """Keep the value's memory until the caller's stream has used it."""
+        _keep_memory(value, torch.cuda.current_stream(self.device))
 
     def synchronize(self) -> None:
         """Wait for the share's stream."""
@@ -187,6 +192,8 @@ def _streams_with_own_multiprocessors(gpu: int, shares: int) -> list[torch.cuda.
     if each == 0:  # which `split` takes for "as many as there are"
         raise RuntimeError(f"{whole.sm_count} multiprocessors cannot be cut into {shares} shares")
     partitions, _ = whole.split(num_sms=[each] * shares)
-    contexts = [GreenContext(sm_partition=partition) for partition in partitions]
+    with torch.cuda.device(gpu):
+        torch.cuda.synchronize()  # a green context wants the GPU's own one in this thread
+        contexts = [GreenContext(sm_partition=partition) for partition in partitions]
     _green_contexts.extend(contexts)
     return [context.Stream() for context in contexts]

@@ -75,11 +75,17 @@ class Result(Future):
                     raise
                 if not self.done():
                     raise TimeoutError(f"{self.worker.name} is still at work after {timeout} s")
+                self.fall_in()
                 value = super().result()
                 self.worker.lane.hand_out(value)
                 return value
         finally:
             del self  # a kept error has this frame: no way from the error back to itself
+
+    def fall_in(self) -> None:
+        """Let what the caller does next wait for the work: what failed may have queued much."""
+        with contextlib.suppress(RuntimeError):  # a GPU that refuses all has said so in the work
+            self.worker.lane.fall_in()
 
     def _wait(self, deadline: float | None) -> None:
         """Return when the work has ended or the deadline has passed, whichever comes first."""
@@ -154,6 +160,8 @@ def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any
             except (KeyboardInterrupt, Stopped, TimeoutError):
                 stop(results)
                 raise
+            for result in results:
+                result.fall_in()  # before one of them raises
             for result in results:
                 values.append(result.result())
             return values

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from mpcourse.memory.counting import ByteCounter, saved_for_backward
 
@@ -182,7 +182,7 @@ def count_step(
     loss_fn(model(inputs), targets).backward()
     optimizer.step()
     optimizer.zero_grad()
-    if inputs.is_cuda:
+    if inputs.is_cuda and not isinstance(inputs, FakeTensor):
         counter = _AllocatorCounter(inputs.device)
     else:
         states = list(optimizer.state.values())

@@ -123,7 +123,7 @@ def launch_words(
 
 def read_results(folder: Path, ranks: Sequence[int]) -> list[dict[str, Any]]:
     """What each rank has handed over; a file that brings more than data is refused."""
-    return [torch.load(folder / f"result-{rank}.pt", weights_only=True) for rank in ranks]
+    return [torch.load(folder / f"result-{n}.pt", "cpu", weights_only=True) for n in ranks]
 
 
 class _Run:

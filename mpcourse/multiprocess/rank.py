@@ -82,6 +82,12 @@ class Rank:
         if self._fault and self._fault.strikes(self.rank, where, step):
             self._fault.strike()
 
+    def seconds(self) -> float:
+        """What the clock shows when this rank's device has done all that was queued on it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
     def say(self, text: str) -> None:
         """Print a line that says which rank it is from."""
         # one write, so that the lines of two ranks do not mix

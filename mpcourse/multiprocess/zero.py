@@ -6,7 +6,6 @@ Page `does_it_fit`.
 import argparse
 import copy
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +77,7 @@ def _alone(net: nn.Module, rows: Tensor, steps: int) -> list[Tensor]:
 def _step(model: Model, rows: Tensor, rank: Rank, number: int) -> tuple[float, float]:
     net, optimizer, finish = model
     distributed.barrier()
-    start = time.perf_counter()
+    start = rank.seconds()
     optimizer.zero_grad()
     rank.at("forward", number)
     loss = net(rows).square().mean()
@@ -86,11 +85,9 @@ def _step(model: Model, rows: Tensor, rank: Rank, number: int) -> tuple[float, f
     loss.backward()
     finish()
     rank.at("step", number)
-    middle = time.perf_counter()
+    middle = rank.seconds()
     optimizer.step()
-    if rows.is_cuda:
-        torch.cuda.synchronize(rows.device)
-    end = time.perf_counter()
+    end = rank.seconds()
     return end - start, end - middle
 
 

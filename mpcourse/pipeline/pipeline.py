@@ -161,14 +161,15 @@ class Pipeline(nn.Module):
             for i, stage in enumerate(self.stages)
         ]
         pieces = split_minibatch(inputs, sizes)
-        answers = split_minibatch(targets, sizes)
+        # whole and first: a copy between GPUs, later, would make both wait for each other's kernels
+        answers = split_minibatch(bring_to(targets, self._places[-1]), sizes)
         losses: dict[int, Tensor] = {}
 
         def loss_of(index: int) -> Callable[[Any], Tensor]:
             def scaled(output: Any) -> Tensor:
                 if shares[index] == 0:  # nothing of it counts, also where its own mean is NaN
                     return torch.zeros((), device=self._places[-1])
-                return loss_fn(output, bring_to(answers[index], self._places[-1])) * shares[index]
+                return loss_fn(output, answers[index]) * shares[index]
 
             return scaled
 

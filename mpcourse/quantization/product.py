@@ -42,6 +42,7 @@ def int8_matmul(a: Tensor, b: Tensor) -> Tensor:
 def _padded_matmul(a: Tensor, b: Tensor) -> Tensor:
     """The product with zeros appended, in the sizes that NVIDIA's kernel takes."""
     (m, k), n = a.shape, b.shape[1]
-    a = pad(a, (0, -k % 8, 0, max(17 - m, 0)))
-    b = pad(b, (0, -n % 8, 0, -k % 8))
+    wider, longer = (-size % 8 if size else 8 for size in (n, k))  # a size of 0 is refused, too
+    a = pad(a, (0, longer, 0, max(17 - m, 0)))
+    b = pad(b, (0, wider, 0, longer))
     return torch._int_mm(a, b)[:m, :n]

@@ -66,11 +66,11 @@ class ModelParallelResNet50(ResNet):
         device = self.devices[index]
         modes = capture_modes([device])
 
-        def run() -> torch.Tensor:
+        def run(value: torch.Tensor) -> torch.Tensor:
             with modes_set(modes, device.device.type):
                 return half(value)
 
-        return device.submit(run)
+        return device.submit(run, value)  # an argument: its memory is kept until it has been read
 
     def stages(self) -> list[nn.Sequential]:
         """The two halves as modules for a `Pipeline`; they share this model's parameters."""

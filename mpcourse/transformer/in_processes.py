@@ -5,7 +5,6 @@
 
 import argparse
 import copy
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -109,21 +108,21 @@ def _block(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
             for own, other in zip(ours.parameters(), theirs.parameters(), strict=True)
         ),
         "all_reduces": {"ours": len(counted.messages), "torch's": messages.get_total_counts()},
-        "seconds": _timed({name: lambda b=b: step(b) for name, b in blocks.items()}, options),
+        "seconds": _timed({name: lambda b=b: step(b) for name, b in blocks.items()}, rank, options),
     }
 
 
 def _timed(
-    steps: dict[str, Callable[[], Any]], options: argparse.Namespace
+    steps: dict[str, Callable[[], Any]], rank: Rank, options: argparse.Namespace
 ) -> dict[str, list[float]]:
     """The time of each step; they take turns, so that a busy moment strikes all alike."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(options.repeats):
         for name, step in steps.items():
             distributed.barrier()  # nobody waits inside a step for a rank that is late from before
-            start = time.perf_counter()
+            start = rank.seconds()
             step()
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(rank.seconds() - start)
     return taken
 
 

@@ -1,6 +1,5 @@
 """One step of a decoder on a mesh: pipeline x data x tensor (page `cut_inside_a_layer`)."""
 
-import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
@@ -71,7 +70,7 @@ def mesh_step(
     mine = slice(data.rank() * num_microbatches, (data.rank() + 1) * num_microbatches)
     inputs, wanted = (list(t.chunk(pieces)[mine]) for t in (tokens, targets))
     first, last = pipeline.rank() == 0, pipeline.rank() == pipeline.size() - 1
-    width, loss = _width(stage), torch.zeros((), dtype=_weight(stage).dtype)
+    width, loss = _width(stage), _weight(stage).detach().new_zeros(())
     outputs, sent = [], []
     for number in range(num_microbatches):
         if not first:

@@ -28,10 +28,11 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
     """Return this rank's place, the loss here and in one process, and the largest difference."""
     if math.prod(options.shape) != rank.world_size:
         raise ValueError(f"a mesh of {options.shape} is not {rank.world_size} ranks")
-    mesh = init_device_mesh("cpu", tuple(options.shape), mesh_dim_names=AXES)
+    mesh = init_device_mesh(rank.device.type, tuple(options.shape), mesh_dim_names=AXES)
     groups = tuple(mesh.get_group(name) for name in AXES)
-    model = Decoder(vocabulary=32, width=16, heads=4, layers=3, context=8).double()
-    tokens, targets = torch.randint(32, (2, 8, 8))
+    model = Decoder(vocabulary=32, width=16, heads=4, layers=3, context=8)
+    model = model.to(rank.device, torch.float64)
+    tokens, targets = torch.randint(32, (2, 8, 8)).to(rank.device)
     right = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     right.backward()
 

@@ -1,5 +1,6 @@
 """How work gets onto a device: thread counts on the CPU, streams on a GPU."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -147,6 +148,8 @@ def pretend_green_contexts(monkeypatch):
     module.GreenContext, module.SMPartition = PretendContext, PretendPartition
     monkeypatch.setitem(sys.modules, "torch.cuda.green_contexts", module)
     monkeypatch.setattr(torch.cuda, "Stream", lambda gpu: f"plain stream of GPU {gpu}")
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(lanes, "_green_contexts", [])
     lanes._cut.cache_clear()
     yield module

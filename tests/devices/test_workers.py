@@ -165,6 +165,9 @@ def test_a_lane_surrounds_the_work_in_the_worker(make_workers):
         def __exit__(self, *_):
             happened.append(("after", threading.current_thread()))
 
+        def fall_in(self):
+            happened.append(("fall_in", threading.current_thread()))
+
         def hand_out(self, value):
             happened.append(("hand_out", value, threading.current_thread()))
 
@@ -175,6 +178,7 @@ def test_a_lane_surrounds_the_work_in_the_worker(make_workers):
         ("hand_in", ((3, 4), {}), me),
         ("before", it),
         ("after", it),
+        ("fall_in", me),
         ("hand_out", 4, me),
     ]
 

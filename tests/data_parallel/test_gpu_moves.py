@@ -1,0 +1,99 @@
+"""Which copies go on behind the host's back, and what of a GPU is left as it was."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretend_cuda import pretend_cuda
+
+from mpcourse.data_parallel import anatomy, scatter_gather
+from mpcourse.data_parallel.replicate import _Copy
+from mpcourse.devices import jobs
+from mpcourse.devices.devices import as_devices
+from mpcourse.splitting import block_times
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Two GPUs; the host's clock shows the time of what it has waited for, and no other."""
+    cuda = pretend_cuda(monkeypatch, gpus=2)
+    for module in (anatomy, jobs):
+        clock = SimpleNamespace(perf_counter=lambda: cuda.host.free_at)
+        monkeypatch.setattr(module, "time", clock)
+    return cuda
+
+
+@pytest.mark.parametrize(("place", "goes_on"), [("cuda:1", True), ("cpu", False)])
+def test_only_copies_to_gpus_go_on_behind_the_host_s_back(monkeypatch, place, goes_on):
+    asked, place = [], torch.device(place)
+
+    class Chunk:
+        device = torch.device("cuda", 0)
+
+        def to(self, place, *, non_blocking, copy=False):
+            asked.append((place, non_blocking))
+
+    monkeypatch.setattr(scatter_gather, "_chunks", lambda *_: [Chunk()])
+    scatter_gather._scatter(torch.ones(1), [SimpleNamespace(device=place)], 0)
+    _Copy.forward(SimpleNamespace(), Chunk(), place)
+    assert asked == [(place, goes_on)] * 2
+
+
+def test_measuring_blocks_leaves_the_gpu_s_generator_alone(cuda, monkeypatch):
+    forked, fork = [], torch.random.fork_rng
+    monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: forked.append(gpus) or fork([]))
+    batch = cuda.kernel("inputs", gpu=1), None
+    assert block_times._measure([], batch, None, 0, 1) == []
+    assert forked == [[torch.device("cuda", 1)]]
+
+
+def test_a_trial_is_timed_from_an_idle_device_to_an_idle_one(cuda, monkeypatch):
+    [device] = as_devices(["cuda:1"])
+    monkeypatch.setattr(
+        jobs, "_multiply", lambda matrix, count: cuda.kernel("job", gpu=1, seconds=count / 100)
+    )
+    assert device.run(jobs._count, device, None, 1.0) == 100
+
+
+def test_the_clocks_of_the_verbs_are_read_when_the_devices_are_idle(cuda, monkeypatch):
+    devices = as_devices(["cuda:1"])
+    cuda.kernel("before", gpu=1, seconds=9.0)
+    verbs = {
+        "scatter": lambda batch, devices: [cuda.kernel("a", gpu=1, seconds=1.0)],
+        "replicate": lambda module, devices: [module, cuda.kernel("b", gpu=1, seconds=2.0)][:1],
+        "gather": lambda outputs, device: cuda.kernel("c", gpu=1, seconds=4.0),
+    }
+    for name, verb in verbs.items():
+        monkeypatch.setattr(anatomy, name, verb)
+
+    def module(chunk):
+        return cuda.kernel("f", gpu=1, seconds=3.0)
+
+    timeline = anatomy._forward_once(module, None, devices)
+    lengths = {event.action: event.end - event.start for event in timeline.events}
+    assert lengths == {"scatter": 1.0, "replicate": 2.0, "replica 0": 3.0, "gather": 4.0}
+
+
+def test_the_clock_of_a_backward_is_read_when_the_devices_are_idle(cuda):
+    devices = as_devices(["cuda:0", "cuda:1"])
+
+    class Model:
+        """Two halves of one second, whose backward takes five on the first GPU."""
+
+        def __init__(self):
+            self.devices = devices
+
+        def front(self, images):
+            return cuda.kernel("front", gpu=0, seconds=1.0)
+
+        def back(self, features):
+            return cuda.kernel("back", gpu=1, seconds=1.0)
+
+        def __call__(self, images):
+            return devices[1].run(self.back, devices[0].run(self.front, images))
+
+    loss = SimpleNamespace(backward=lambda: cuda.kernel("backward", gpu=0, seconds=5.0))
+    labels = SimpleNamespace(to=lambda place: None)
+    timeline = anatomy._split_step(Model(), None, labels, lambda output, labels: loss)
+    lengths = [event.end - event.start for event in sorted(timeline.events)]
+    assert lengths == pytest.approx([1.0, 1.0, 5.0])

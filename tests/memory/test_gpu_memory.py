@@ -1,0 +1,141 @@
+"""What is asked of CUDA's allocator and generators, by stand-ins; on GPUs the other tests do it."""
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretend_cuda import pretend_cuda
+from torch import nn
+
+from mpcourse.memory import count_step, recompute, rehearse_step
+from mpcourse.pipeline import replay
+
+account = importlib.import_module(
+    "mpcourse.memory.account"
+)  # its folder has a function of that name
+GPU = torch.device("cuda", 1)
+
+
+class Allocator:
+    """Bytes given out, now and at most."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = self.most = 0
+        answers = {
+            "memory_allocated": lambda: self.now,
+            "max_memory_allocated": lambda: self.most,
+            "reset_peak_memory_stats": self.reset,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(
+                torch.cuda, name, lambda place, answer=answer: self.of(place, answer)
+            )
+
+    def of(self, place, answer):
+        assert place == GPU, f"asked of {place}"
+        return answer()
+
+    def reset(self):
+        self.most = self.now
+
+    def give(self, *changes):
+        for change in changes:
+            self.now += change
+            self.most = max(self.most, self.now)
+
+
+class Doubled(nn.Module):
+    """One weight, twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs):
+        return self.weight * 2
+
+
+def test_the_allocator_s_peak_is_that_of_the_phase_that_reached_it(monkeypatch):
+    allocator = Allocator(monkeypatch)
+    allocator.give(1000, -900)  # before: no peak of the step
+    counter = account._AllocatorCounter(GPU)
+    with counter:
+        counter.phase = "forward"
+        allocator.give(50)
+        counter.phase = "backward"
+        allocator.give(70, -100)
+        counter.phase = "step"
+        allocator.give(20)
+    assert (counter.live, counter.peak, counter.peak_phase) == (140, 220, "backward")
+
+
+def test_a_step_on_a_gpu_is_counted_by_its_allocator(monkeypatch):
+    asked = []
+
+    class Counter:
+        live, peak, peak_phase, peak_operation, phase = 1, 2, "start", "", ""
+
+        def __init__(self, device):
+            asked.append(device)
+
+        __enter__ = __exit__ = lambda *_: None
+
+    monkeypatch.setattr(account, "_AllocatorCounter", Counter)
+    count_step(
+        Doubled,
+        lambda: (SimpleNamespace(is_cuda=True, device=GPU), 0),
+        lambda outputs, targets: outputs,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    assert asked == [GPU]
+
+
+def test_a_rehearsal_asks_no_allocator_for_tensors_without_contents(monkeypatch):
+    """The model stays on the CPU: autograd asks a driver before it goes back on a GPU."""
+    monkeypatch.setattr(account, "_AllocatorCounter", None)
+    step = rehearse_step(
+        Doubled,
+        lambda: (torch.empty(1000, device="cuda"), 0),
+        lambda outputs, targets: outputs,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    assert step.peak >= 4000
+
+
+# random numbers
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    """The state of GPU 1's generator."""
+    states = {GPU: torch.tensor([1.0])}
+
+    def set_state(state, place):
+        states[torch.device(place)] = state
+
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda place: states[torch.device(place)])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", set_state)
+    return states
+
+
+def test_a_recomputed_part_draws_from_the_gpu_s_generator_as_before(generator, monkeypatch):
+    cuda = pretend_cuda(monkeypatch, gpus=2)
+    inputs = cuda.kernel("inputs", gpu=1)
+    noted = recompute._random_states(inputs)
+    generator[GPU] = torch.tensor([2.0])  # something has drawn since
+    with recompute._random_numbers_again(inputs, noted):
+        assert generator[GPU].item() == 1.0
+        generator[GPU] = torch.tensor([1.5])
+    assert generator[GPU].item() == 2.0
+
+
+def test_a_stage_that_runs_again_draws_from_every_gpu_s_generator_as_before(monkeypatch):
+    theirs = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (theirs,))
+    generators, states = replay._where_they_stand((torch.ones(1),), {})
+    assert generators == [torch.default_generator, theirs]
+    first = torch.rand(2, generator=theirs)
+    with replay._set_back((), {}, states):
+        assert torch.equal(torch.rand(2, generator=theirs), first)
+    assert not torch.equal(torch.rand(2, generator=theirs), first)
