@@ -89,6 +89,7 @@ def test_a_page_of_the_site_can_be_read_by_all(stem: str, opened: OpenSite):
         opened.tab.set_viewport_size({"width": width, "height": 800})
         too_wide = opened.tab.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert too_wide <= 0, f"{stem} is {too_wide} pixels wider than {width}"
+    assert faults(opened.tab, only=("scrollable-region-focusable",)) == []
     assert (opened.asked, opened.complaints) == ([], [])
     sizes = [file.stat().st_size for file in set(opened.loaded) if file.is_file()]
     assert len(sizes) >= 3

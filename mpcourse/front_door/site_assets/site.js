@@ -68,6 +68,16 @@ function showFound(place, query, sections) {
   place.append(element("h2", {}, count), element("ol", {}, ...list));
 }
 
+// What is wider than the window can be scrolled by keyboard, too.
+const widths = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const wide = target.scrollWidth > target.clientWidth;
+    if (wide) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+for (const output of document.querySelectorAll(".output")) widths.observe(output);
+
 const place = document.getElementById("found");
 const query = new URLSearchParams(location.search).get("q");
 if (place && query) {
