@@ -82,7 +82,10 @@ class LateNap(Nap):
     def __init__(self) -> None:
         cpu = torch.device("cpu")
         super().__init__(_QueueingDevice(0, cpu, "cpu core", "a device that queues, as GPUs do,"))
-        self.early += " On this device run returns early: synchronize before that reading too."
+        self.early += (
+            " On this device run returns early: synchronize before that reading too,"
+            " and hand synchronize the device that you were given."
+        )
 
     def nap(self) -> str:
         """Note the thread, queue the sleep and return."""

@@ -15,6 +15,8 @@ def nest_case(nest: Any, devices: int) -> Case:
     """What each of the devices gets of a nest, and what it gets when people go wrong."""
 
     def parts(value: Any, leaf: Callable[[Any], list], container: Callable = type) -> list:
+        if isinstance(value, dict | tuple | list) and not value:
+            return [value] * devices
         if isinstance(value, dict):
             rows = zip(*(parts(field, leaf, container) for field in value.values()), strict=False)
             return [dict(zip(value, row, strict=True)) for row in rows]
@@ -45,6 +47,7 @@ def nest_case(nest: Any, devices: int) -> Case:
         (parts(nest, cut, lambda _: list), "Types have changed: a tuple stays a tuple."),
         (parts(nest, cut, lambda _: tuple), "Types have changed: a list stays a list."),
         (parts(nest, letters), "A text is no nest of letters: each device gets all of it."),
+        ([], "zip over no columns gives no row: an empty nest goes to every device as it is."),
         (shallow, "A nest inside the nest was not taken apart: scatter calls itself for it."),
     )
     words = ", ".join(type(nest[field]).__name__ for field in fields)

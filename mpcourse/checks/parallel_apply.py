@@ -73,16 +73,23 @@ def check_data_parallel(
     return borrowed or correct("Outputs and gradients are those of the module alone.")
 
 
+class _Notes(list):
+    """One list for a module and all its copies, deep ones too."""
+
+    def __deepcopy__(self, memo: dict) -> "_Notes":
+        return self
+
+
 class _Noting(nn.Module):
     """A linear layer that notes in which threads it and its replicas ran."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(3, 2, dtype=torch.float64)
-        self.threads: list[str] = []  # replicas share the list
+        self.calls = _Notes()  # a thread's name, and the replica that it called
 
     def forward(self, batch: Tensor) -> Tensor:
-        self.threads.append(threading.current_thread().name)
+        self.calls.append((threading.current_thread().name, self))
         return torch.tanh(self.linear(batch))
 
 
@@ -90,7 +97,7 @@ def _data_parallel_problem(
     module: _Noting, outputs: Any, rows: int, devices: Sequence[Device]
 ) -> list[str] | None:
     batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device)
-    ran = list(module.threads)
+    ran, called = zip(*module.calls, strict=True) if module.calls else ((), ())
     right = module(batch.reshape(rows, 3))
     if not isinstance(outputs, Tensor):
         return [f"expected one tensor, got {short(outputs)}", "gather joins what the devices made."]
@@ -110,6 +117,9 @@ def _data_parallel_problem(
         return ["Asked for the gradients:", line]
     if not all(torch.allclose(f, w) for f, w in zip(found, wanted_gradients, strict=True)):
         return ["The gradients differ from those of the module alone."]
+    if len(set(called)) < wanted:
+        line = "That works where all devices share one memory; on GPUs each needs its own replica."
+        return [f"{wanted} devices called one and the same module.", line]
     return None
 
 

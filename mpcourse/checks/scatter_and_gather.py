@@ -97,6 +97,7 @@ def check_scatter_nest(attempt: Callable[[Any, int], Sequence[Any]]) -> Verdict:
         nest_case((rows, {"extra": [rows * 10, 0.5], "mask": None}), 2),
         nest_case({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
         nest_case({"rate": 0.1, "steps": (1, 2)}, 3),
+        nest_case({"pixels": rows, "extra": []}, 2),
     ]
     where = '"A dictionary goes in: what does each device get?"'
     return check_cases(_listed(attempt), cases, where=where)

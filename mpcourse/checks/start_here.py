@@ -45,7 +45,8 @@ def _speedup_case(before: float, after: float) -> Case:
             for digits in (0, 1, 2)
         ),
     )
-    return Case(f"{before:g} s before and {after:g} s after", (before, after), right, known)
+    given, hint = f"{before:g} s before and {after:g} s after", "A number: one time by the other."
+    return Case(given, (before, after), right, known, hint)
 
 
 def exercise_timeline() -> Timeline:

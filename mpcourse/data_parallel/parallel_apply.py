@@ -36,6 +36,7 @@ def parallel_apply(
 
     Raises:
         ValueError: The lists differ in length, or are empty.
+        TypeError: A member of `kwargs_tup` is no dict.
         Exception: What the first failing module raised, with notes that name replica and device.
             The other modules have ended by then.
     """
@@ -44,6 +45,12 @@ def parallel_apply(
     if devices is None:
         devices = [_place_of(arguments) or "cpu" for arguments in inputs]
     _check_lengths(modules=modules, inputs=inputs, kwargs_tup=kwargs_tup, devices=devices)
+    for kwargs in kwargs_tup:
+        if not isinstance(kwargs, dict):
+            raise TypeError(
+                "parallel_apply's third argument holds a dict of keyword arguments for each module;"
+                f" got {type(kwargs).__name__} (devices are named: devices=…)"
+            )
     places = as_devices(devices)
     calls = zip(modules, inputs, kwargs_tup, places, strict=True)
     modes = capture_modes(places)

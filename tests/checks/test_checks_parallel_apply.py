@@ -16,7 +16,7 @@ from mpcourse.checks import (
     check_first_device,
     check_parallel_apply,
 )
-from mpcourse.data_parallel import DataParallel, gather, parallel_apply, scatter
+from mpcourse.data_parallel import DataParallel, gather, parallel_apply, replicate, scatter
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,7 @@ def crossing_forwards(sizes, one_device, two_devices):
 
 def by_functional_calls(module, batch, devices):
     def replica_of(device):
-        shell = copy.copy(module)  # one each: functional_call puts the weights in for the call
-        shell._modules = {"linear": copy.copy(module.linear)}
-        shell.linear._parameters = dict(module.linear._parameters)
+        shell = copy.deepcopy(module)  # one each: functional_call puts the weights in for the call
         weights = {n: w.to(device.device, copy=True) for n, w in module.named_parameters()}
         return lambda rows: torch.func.functional_call(shell, weights, rows)
 
@@ -190,16 +188,21 @@ def test_wrong_parallel_applies_are_explained(attempt, words):
 
 def all_devices(module, batch, devices):
     chunks = scatter(batch, devices)
-    return gather(parallel_apply([module] * len(devices), chunks, devices=devices), devices[0])
+    replicas = replicate(module, devices)
+    return gather(parallel_apply(replicas, chunks, devices=devices), devices[0])
 
 
 def deep_copies(module, batch, devices):
     chunks = scatter(batch, devices)
     used = devices[: len(chunks)]
     replicas = [copy.deepcopy(module) for _ in used]
-    for replica in replicas:
-        replica.threads = module.threads
     return gather(parallel_apply(replicas, chunks, devices=used), devices[0])
+
+
+def one_module_for_all(module, batch, devices):
+    chunks = scatter(batch, devices)
+    used = devices[: len(chunks)]
+    return gather(parallel_apply([module] * len(used), chunks, devices=used), devices[0])
 
 
 def without_gather(module, batch, devices):
@@ -228,6 +231,7 @@ def without_gradients(module, batch, devices):
         (lambda m, b, d: solutions.my_data_parallel(m, b, d[:1]), "expected 2 devices at work"),
         (all_devices, "5 rows and 4 devices"),
         (deep_copies, "The gradients do not reach the module's own weights"),
+        (one_module_for_all, "on GPUs each needs its own replica"),
         (without_gather, "gather joins what the devices made"),
         (one_chunk_twice, "expected a tensor of shape"),
         (without_gradients, "cut off from the weights"),

@@ -294,6 +294,16 @@ def texts_too(inputs: Any, n: int) -> list[Any]:
     return solutions.my_scatter_nest(inputs, n)
 
 
+def without_empty_nests(inputs: Any, n: int) -> list[Any]:
+    if isinstance(inputs, dict):
+        columns = [without_empty_nests(value, n) for value in inputs.values()]
+        return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
+    if isinstance(inputs, tuple | list):
+        columns = [without_empty_nests(value, n) for value in inputs]
+        return [type(inputs)(row) for row in zip(*columns, strict=False)]
+    return solutions.my_scatter_nest(inputs, n)
+
+
 @pytest.mark.parametrize(
     ("attempt", "given", "meant"),
     [
@@ -303,6 +313,7 @@ def texts_too(inputs: Any, n: int) -> list[Any]:
         (texts_too, "list of (Tensor, str)", "A text is no nest of letters"),
         (as_lists, "tuple of (Tensor, dict)", "Types have changed: a tuple stays a tuple"),
         (one_level, "tuple of (Tensor, dict)", "scatter calls itself for it"),
+        (without_empty_nests, "dict of (Tensor, list)", "an empty nest goes to every device"),
         (lambda nest, n: nest.chunk(n), "dict of", "AttributeError"),
         (lambda nest, n: None, "dict of", "None is what a function without return"),
     ],

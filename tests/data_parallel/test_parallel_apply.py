@@ -253,6 +253,15 @@ def test_lists_of_different_lengths_are_refused(arguments, found):
     assert str(error.value) == f"parallel_apply needs lists of the same length; got {found}"
 
 
+def test_devices_in_the_place_of_keyword_arguments_are_refused():
+    def called(value):
+        raise AssertionError("nothing runs")
+
+    devices = get_devices(1)
+    with pytest.raises(TypeError, match=r"for each module; got Device \(devices are named"):
+        parallel_apply([called], [1], devices)
+
+
 def test_no_modules_are_refused():
     for arguments in (([], []), ([], [], [], [])):
         with pytest.raises(ValueError, match="needs at least one module; got none"):

@@ -21,14 +21,15 @@ def my_scatter_nest(inputs: object, num_devices: int) -> list:
     Scattering each value of a nest gives one list for each value; `zip` turns them around, into one
     row for each device, and stops where the chunks end. Without the call to itself, a list inside a
     dict would go to every device whole. A text can be iterated like a list, so ask for the types
-    that are nests, not for what can be iterated.
+    that are nests, not for what can be iterated. An empty nest has no columns, and `zip` over none
+    gives no row: it is repeated like anything else without a tensor.
     """
     if isinstance(inputs, torch.Tensor):
         return list(inputs.chunk(num_devices))
-    if isinstance(inputs, dict):
+    if isinstance(inputs, dict) and inputs:
         columns = [my_scatter_nest(value, num_devices) for value in inputs.values()]
         return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
-    if isinstance(inputs, tuple | list):
+    if isinstance(inputs, tuple | list) and inputs:
         columns = [my_scatter_nest(value, num_devices) for value in inputs]
         return [type(inputs)(row) for row in zip(*columns, strict=False)]
     return [inputs] * num_devices
