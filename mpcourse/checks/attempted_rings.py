@@ -30,7 +30,8 @@ def ring_problem(attempt: Callable[..., Tensor], count: int, numbers: int) -> An
     if exchange.stuck is not None and (problem is None or Stuck.__name__ in problem):
         return _stuck(exchange)
     if problem:
-        return [problem]
+        few = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
+        return [problem, *[few] * ("IndexError" in problem)]
     if all(result is ... for result in results):
         return ...
     return (

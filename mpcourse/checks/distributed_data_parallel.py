@@ -60,20 +60,31 @@ def check_shard(attempt: Callable[[int, int, int, int], Sequence[int]]) -> Verdi
         parts = []
         for rank in range(count):
             torch.manual_seed(rank), random.seed(rank)  # as in processes of their own
-            part, problem = try_out(attempt, samples, rank, count, 5)
-            if problem:
-                return not_yet([given, f"on rank {rank} {problem}"], SHARDS)
+            part = _dealt(attempt, samples, rank, count, 5)
             if part is ...:
                 return not_attempted()
-            if part is None:
-                return not_yet([given, f"rank {rank} got None"], SHARDS)
-            parts.append([int(number) for number in part])
+            if isinstance(part, str):
+                return not_yet([given, part], SHARDS)
+            parts.append(part)
         lines = _wrong_parts(parts, samples, count)
         if lines:
             return not_yet([given, *lines], SHARDS)
     return _shuffled(attempt) or correct(
         f"Nothing lost, nothing doubled, in {len(cases)} cases; every epoch has its own order."
     )
+
+
+def _dealt(attempt: Callable[..., Any], samples: int, rank: int, count: int, epoch: int) -> Any:
+    """The numbers that a rank gets; `...` for a stub, a text if they are no list of numbers."""
+    part, problem = try_out(attempt, samples, rank, count, epoch)
+    if problem:
+        return f"on rank {rank} {problem}"
+    if part is ...:
+        return ...
+    try:
+        return [int(number) for number in part]
+    except (TypeError, ValueError):
+        return f"rank {rank} got {short(part)}; expected a list of sample numbers."
 
 
 def _wrong_parts(parts: list[list[int]], samples: int, count: int) -> list[str] | None:
@@ -103,17 +114,20 @@ def _wrong_parts(parts: list[list[int]], samples: int, count: int) -> list[str] 
 def _shuffled(attempt: Callable[..., Sequence[int]]) -> Verdict | None:
     states = _generators()
     dealt = {
-        epoch: [list(try_out(attempt, 101, rank, 3, epoch)[0]) for rank in range(3)]
-        for epoch in (0, 1, 2)
+        epoch: [_dealt(attempt, 101, rank, 3, epoch) for rank in range(3)] for epoch in (0, 1, 2)
     }
-    again = list(try_out(attempt, 101, 1, 3, 0)[0])
+    again = _dealt(attempt, 101, 1, 3, 0)
+    for epoch, parts in [*dealt.items(), (0, [again])]:
+        for part in parts:
+            if isinstance(part, str):
+                return not_yet([f"Given 101 samples, 3 rank(s), epoch {epoch}:", part], SHARDS)
     changed = [name for name, state in _generators().items() if state != states[name]]
     first, second = dealt[0][1], dealt[1][1]
     if sorted(first) == sorted(second):
         where = [f"epoch 0: rank 1 of 3 got {short(first)}", f"epoch 1: {short(second)}"]
         line = "Every epoch deals out the same samples: shuffle all of them, by the epoch's number."
         return not_yet([*where, line], SHARDS)
-    if [int(number) for number in first] != [int(number) for number in again]:
+    if first != again:
         line = "Epoch 0, asked for twice, has two orders: the epoch's number has to decide."
         return not_yet([line], SHARDS)
     if any(_neighbours_stay(dealt[0], dealt[epoch]) for epoch in (1, 2)):
@@ -195,6 +209,9 @@ def _averaged_gradient(attempt: Callable[..., Any], sizes: Sequence[int]) -> Any
             return f"rank {rank} has {len(row)} samples and got {short(loss)}: {words}."
         net.zero_grad()
         loss.sum().backward()
+        if net.weight.grad is None:
+            lacks = "the weights are not in it, so its backward calls no hook and the others wait"
+            return f"rank {rank} got {short(loss)}: {lacks}. Begin with losses.sum()."
         total += net.weight.grad
     return total / len(sizes)
 
@@ -213,6 +230,7 @@ def _wrong_gradient(found: Tensor, sizes: Sequence[int]) -> list[str] | None:
         return [*lines, line]
     known = {
         1 / count: f"It is 1/{count} of it: DDP divides by the ranks, so multiply by them.",
+        1 / count**2: "Divided by the ranks twice: DDP divides already, so multiply by them.",
         total / count: "Summed, not averaged: divide by the samples of all ranks.",
         float(total): "Neither divided by the samples nor left to DDP to average.",
         total / count**2: "DDP divides by the ranks already: divide by all samples, total.",

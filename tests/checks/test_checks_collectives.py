@@ -111,6 +111,15 @@ def ring(add=lambda chunk, arrived: chunk.add_(arrived), first=0, second=1, step
     return attempt
 
 
+def chunks_that_are_too_few(tensor, rank, count, send, recv):
+    chunks = tensor.chunk(count)
+    for step in range(2 * count - 2):
+        send(chunks[(rank - step) % count], (rank + 1) % count)
+        chunk = chunks[(rank - step - 1) % count]
+        chunk.copy_(recv((rank - 1) % count) + (chunk if step < count - 1 else 0))
+    return tensor / count
+
+
 def passes_the_sum_on(tensor, rank, count, send, recv):
     for _ in range(count - 1):
         send(tensor, (rank + 1) % count)
@@ -231,6 +240,7 @@ def sends_left_and_receives_from_left(tensor, rank, count, send, recv):
         (receives_first, "Everybody receives first"),
         (one_too_many, "was never received"),
         (shuffled_chunks, "in the wrong places"),
+        (chunks_that_are_too_few, "tensor_split gives one to every rank"),
         (lambda *a: solutions.my_all_reduce(*a) / a[2], "divided more than once"),
         (lambda *a: solutions.my_all_reduce(*a) and None, "RuntimeError"),
         (lambda *a: None, "return the tensor"),

@@ -162,7 +162,10 @@ calls = itertools.count()
         (rotated, "who stood side by side still does"),
         (rotated_range, "who stood side by side still does"),
         (lambda n, r, c, e: None, "got None"),
+        (lambda n, r, c, e: n // c, "got 4; expected a list of sample numbers"),
+        (lambda n, r, c, e: [[1], [2]], "expected a list of sample numbers"),
         (lambda n, r, c, e: 1 / 0, "on rank 0 it raised"),
+        (lambda n, r, c, e: solutions.my_shard(n, r, c, 5 // e), "epoch 0:\non rank 0 it raised"),
     ],
 )
 def test_wrong_shards_are_explained(attempt, words):
@@ -275,6 +278,12 @@ def test_wrong_hooks_are_explained(attempt, words):
 # Losses
 
 
+def unhooked_zero(losses, total, count):
+    if len(losses) == 0:
+        return torch.tensor(0.0, requires_grad=True)
+    return losses.sum() * count / total
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
@@ -297,6 +306,8 @@ def test_wrong_hooks_are_explained(attempt, words):
         (lambda losses, total, count: losses, "that backward() can use"),
         (lambda losses, total, count: None, "that backward() can use"),
         (lambda losses, total: losses, "TypeError"),
+        (unhooked_zero, "its backward calls no hook and the others wait"),
+        (lambda losses, total, count: losses.sum() / total / count, "by the ranks twice"),
     ],
 )
 def test_wrong_losses_are_explained(attempt, words):
