@@ -87,7 +87,7 @@ def nest_by_tree_map(inputs: Any, n: int) -> list[Any]:
 def nest_by_index(inputs: Any, n: int) -> tuple[Any, ...]:
     if isinstance(inputs, Tensor):
         return inputs.chunk(n)
-    if not isinstance(inputs, dict | list | tuple):
+    if not isinstance(inputs, dict | list | tuple) or not inputs:
         return (inputs,) * n
     keys = list(inputs) if isinstance(inputs, dict) else range(len(inputs))
     parts = {key: nest_by_index(inputs[key], n) for key in keys}
