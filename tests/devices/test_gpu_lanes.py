@@ -86,6 +86,7 @@ def test_a_gpu_that_refuses_everything_does_not_hide_the_error_of_the_work(cuda,
 def test_a_worker_s_current_device_is_its_gpu(cuda):
     assert [device.run(cuda.current_device) for device in as_devices(TWO)] == [0, 1]
     assert [device.run(cuda.current_device) for device in as_devices(["cuda:1"] * 2)] == [1, 1]
+    assert ("set_device", 1) in [asked[:2] for asked in cuda.asked]  # outside of work, too
 
 
 def test_a_whole_gpu_works_on_its_caller_s_stream_and_shares_on_streams_of_their_own(cuda):
