@@ -213,11 +213,12 @@ def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.front_door.grade`; folders are seen from where this is typed."""
+    """Hand over to `mpcourse.front_door.grading`; folders are seen from where this is typed."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    code = "import sys; from mpcourse.front_door.grade import main; sys.exit(main(sys.argv[2:],"
-    return environment.run("-c", f"{code} here=sys.argv[1]))", os.getcwd(), *rest)
+    run = "sys.exit(main(sys.argv[2:], here=sys.argv[1]))"
+    code = f"import sys; from mpcourse.front_door.grading.gradebook import main; {run}"
+    return environment.run("-c", code, os.getcwd(), *rest)
 
 
 COMMANDS = {

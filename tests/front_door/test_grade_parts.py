@@ -18,13 +18,13 @@ from processes import nothing_left
 
 import mpcourse.checks
 from mpcourse.checks import verdict
-from mpcourse.front_door import grade
 from mpcourse.front_door.clean_copies import clean_copy, edition_of
-from mpcourse.front_door.grade_exercises import bound_names, differences, exercises_of
-from mpcourse.front_door.grade_judge import Noted
-from mpcourse.front_door.grade_report import SIGNS, in_words, line_of, write_csv, write_html
-from mpcourse.front_door.grade_submissions import clean, find_submissions
-from mpcourse.front_door.grade_watch import Limits, Record
+from mpcourse.front_door.grading import gradebook as grade
+from mpcourse.front_door.grading.exercises import bound_names, differences, exercises_of
+from mpcourse.front_door.grading.judge import Noted
+from mpcourse.front_door.grading.report import SIGNS, in_words, line_of, write_csv, write_html
+from mpcourse.front_door.grading.submissions import clean, find_submissions
+from mpcourse.front_door.grading.watch import Limits, Record
 from mpcourse.front_door.page_format import ROOT
 from mpcourse.front_door.pages import NOTEBOOKS, find_pages
 
@@ -305,7 +305,8 @@ def test_an_interrupt_leaves_no_process(
     (tmp_path / "class").mkdir()
     notebook = new_notebook(cells=[new_code_cell("open('../../runs', 'w')\nwhile True:\n    pass")])
     nbformat.write(notebook, tmp_path / "class/anna_01_scatter_and_gather.ipynb")
-    code = "import sys; from mpcourse.front_door.grade import main; sys.exit(main(sys.argv[1:]))"
+    run = "import sys; sys.exit(main(sys.argv[1:]))"
+    code = f"from mpcourse.front_door.grading.gradebook import main; {run}"
     command = [sys.executable, "-c", code, str(tmp_path / "class")]
     with nothing_left(tmp_path / "tmp", monkeypatch):
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)

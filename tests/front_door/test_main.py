@@ -185,7 +185,7 @@ def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(
     environment.status = 2
     assert front_door.main(["grade", "class", "--jobs", "2"]) == 2
     assert environment.ran[0][2:] == [str(tmp_path), "class", "--jobs", "2"]
-    assert "mpcourse.front_door.grade import main" in environment.ran[0][1]
+    assert "mpcourse.front_door.grading.gradebook import main" in environment.ran[0][1]
 
 
 @pytest.mark.parametrize("status", [0, 1])

@@ -20,12 +20,13 @@ from typing import NamedTuple
 
 import psutil
 
-from mpcourse.front_door.grade_network import MARK, ROOT, closed_network
-from mpcourse.front_door.grade_submissions import Submission, clean
+from mpcourse.front_door.grading.network import MARK, ROOT, closed_network
+from mpcourse.front_door.grading.submissions import Submission, clean
 
 POLL_S = 0.25
 START_LIMIT_S = 240.0  # for a kernel that imports the course, on a busy machine
 GIB = 2**30
+SITTING = "mpcourse.front_door.grading.sitting"
 GRADED = "MPCOURSE_GRADED"  # environment: all that a page starts inherits it
 CLONE = ("mpcourse", "data", "pyproject.toml")  # a copy of these: cells cannot change the course
 
@@ -91,7 +92,12 @@ class Watched:
         self._process = subprocess.Popen(
             [
                 *closed_network(),
-                *(sys.executable, "-m", "mpcourse.front_door.grade_page", *map(str, arguments)),
+                *(
+                    sys.executable,
+                    "-m",
+                    "mpcourse.front_door.grading.sitting",
+                    *map(str, arguments),
+                ),
             ],
             cwd=ROOT,
             env={**os.environ, GRADED: self._name, MARK: "1" if closed_network() else "0"},

@@ -20,11 +20,11 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from mpcourse.front_door.grade_exercises import exercises_of
-from mpcourse.front_door.grade_network import ROOT, closed_network
-from mpcourse.front_door.grade_report import counted, in_words, line_of, write_csv, write_html
-from mpcourse.front_door.grade_submissions import Submission, digest, find_submissions
-from mpcourse.front_door.grade_watch import GIB, Limits, Record, grade_one
+from mpcourse.front_door.grading.exercises import exercises_of
+from mpcourse.front_door.grading.network import ROOT, closed_network
+from mpcourse.front_door.grading.report import counted, in_words, line_of, write_csv, write_html
+from mpcourse.front_door.grading.submissions import Submission, digest, find_submissions
+from mpcourse.front_door.grading.watch import GIB, Limits, Record, grade_one
 from mpcourse.front_door.pages import find_pages
 
 RESULTS = "results.json"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 UNSHARE = ("unshare", "--map-root-user", "--net", "--uts")
 MARK = "MPCOURSE_LOOPBACK_ONLY"  # environment: this process shall bring its own network up
 SIOCSIFFLAGS, UP_AND_RUNNING = 0x8914, 0x41
@@ -28,7 +28,7 @@ def closed_network() -> tuple[str, ...]:
     """
     if sys.platform != "linux":
         return ()
-    command = [*UNSHARE, sys.executable, "-m", "mpcourse.front_door.grade_network"]
+    command = [*UNSHARE, sys.executable, "-m", "mpcourse.front_door.grading.network"]
     env = {**os.environ, MARK: "1"}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=60, check=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mpcourse.front_door.grade_exercises import (
+from mpcourse.front_door.grading.exercises import (
     Exercise,
     bound_names,
     code_cells,
@@ -25,11 +25,11 @@ from mpcourse.front_door.grade_exercises import (
     exercises_of,
     meaning,
 )
-from mpcourse.front_door.grade_kernel import Kernel, Outcome
-from mpcourse.front_door.grade_network import bring_loopback_up
+from mpcourse.front_door.grading.kernel import Kernel, Outcome
+from mpcourse.front_door.grading.network import bring_loopback_up
 
 LONGEST_SHARE = 0.5  # of the page's time, for one cell: a cell that hangs leaves the rest its turn
-ANSWER = '__import__("mpcourse.front_door.grade_judge", fromlist=["answer"]).answer({})'
+ANSWER = '__import__("mpcourse.front_door.grading.judge", fromlist=["answer"]).answer({})'
 Tell = Callable[..., None]
 
 
@@ -106,7 +106,7 @@ class Sitting:
             self._tell(note=f"{self._where} replaced {name} of the course: put back before judging")
 
     def _ask(self, exercise: Exercise | None = None) -> dict:
-        """What the kernel's judge says; see `grade_judge.answer`."""
+        """What the kernel's judge says; see `judge.answer`."""
         self._answers.unlink(missing_ok=True)
         words = [str(self._answers)]
         if exercise:
