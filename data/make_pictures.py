@@ -31,7 +31,7 @@ from torch import nn
 
 from mpcourse.devices import get_devices
 from mpcourse.front_door.pages import find_pages, read
-from mpcourse.front_door.site_explorers import split_explorer_of
+from mpcourse.front_door.site.explorers import split_explorer_of
 from mpcourse.pipeline import measure_step, split_work
 
 devices = get_devices(2)

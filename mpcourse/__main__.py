@@ -208,7 +208,9 @@ def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Hand over to `mpcourse.front_door.site`, which writes the stored pages as HTML."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    code = "import sys; from mpcourse.front_door.site import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        "import sys; from mpcourse.front_door.site.site import main; sys.exit(main(sys.argv[1:]))"
+    )
     return environment.run("-c", code, str(options.folder.resolve()))
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from mpcourse.front_door.page_format import page_key
 from mpcourse.front_door.pages import find_pages
-from mpcourse.front_door.site import build_site
+from mpcourse.front_door.site.site import build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -175,7 +175,7 @@ def test_site_gets_its_folder_whatever_folder_it_is_started_in(environment, tmp_
     assert front_door.main(["site", "to/read"]) == 1
     assert environment.ensured == [COURSE]
     assert environment.ran[0][2:] == [str(tmp_path.resolve() / "to/read")]
-    assert "mpcourse.front_door.site import main" in environment.ran[0][1]
+    assert "mpcourse.front_door.site.site import main" in environment.ran[0][1]
 
 
 def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(

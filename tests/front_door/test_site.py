@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mpcourse.front_door import site
 from mpcourse.front_door.page_format import normalise, page_key
 from mpcourse.front_door.pages import find_pages, read, save
-from mpcourse.front_door.site import SiteError, build_site
-from mpcourse.front_door.site_explorers import frames_of, page_frames, split_explorer_of
-from mpcourse.front_door.site_formulas import to_mathml
-from mpcourse.front_door.site_page import SitePage, words_html
+from mpcourse.front_door.site import site
+from mpcourse.front_door.site.explorers import frames_of, page_frames, split_explorer_of
+from mpcourse.front_door.site.formulas import to_mathml
+from mpcourse.front_door.site.page import SitePage, words_html
+from mpcourse.front_door.site.site import SiteError, build_site
 from mpcourse.widgets import idle_explorer, schedule_explorer, schedule_view
 
 PAGES = {page_key(path.name): path for path in find_pages([])}

@@ -17,8 +17,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from mpcourse.front_door.page_format import BADGES_MARK, page_key
-from mpcourse.front_door.site_explorers import Frames
-from mpcourse.front_door.site_formulas import to_mathml
+from mpcourse.front_door.site.explorers import Frames
+from mpcourse.front_door.site.formulas import to_mathml
 
 ANCHOR = re.compile(r'<a class="anchor-link".*?</a>')
 TO_PAGE = re.compile(r"\]\((\d\d_\w+)\.ipynb(?=[)#])")
