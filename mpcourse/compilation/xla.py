@@ -66,7 +66,8 @@ def run_by(python: Path, folder: Path) -> None:
         )
     except subprocess.CalledProcessError as error:
         last = "\n".join(error.stderr.splitlines()[-5:])
-        raise RuntimeError(f"the run in {FOLDER} failed:\n{last}") from None
+        mend = f"`{COMMAND}` mends the environment; without {FOLDER} the recording is shown"
+        raise RuntimeError(f"the run in {FOLDER} failed:\n{last}\n{mend}") from None
 
 
 def read_xla_run(folder: Path = DATA_FOLDER) -> XlaRun:

@@ -113,7 +113,8 @@ class Ready:
 )
 def test_a_run_that_fails_says_why(tmp_path: Path):
     with pytest.raises(
-        RuntimeError, match=r"(?s)in .venv-xla failed:.*No module named 'torch_xla'"
+        RuntimeError,
+        match=r"(?s)in .venv-xla failed:.*No module named 'torch_xla'.*xla_study.py` mends",
     ):
         run_by(Path(sys.executable), tmp_path)
     assert list(tmp_path.iterdir()) == []
