@@ -23,7 +23,7 @@ MAGIC = "program"
 TORCHRUN = ["-m", "torch.distributed.run"]
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 RAISED = re.compile(r"^(?:\[rank\d+\]: *)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*: .*|[A-Z]\w*Error)$")
-ROOT_CAUSE = re.compile(r"Root Cause.*?local_rank: (\d+)", re.DOTALL)
+ROOT_CAUSE = re.compile(r"Root Cause.*?local_rank: (\d+).*?exitcode *: (-?\d+)", re.DOTALL)
 
 
 class Scripts:
@@ -108,12 +108,15 @@ class Scripts:
         """What the rank that failed first has said, or else what torchrun says."""
         own = (logs / "stderr.log").read_text(encoding="utf-8", errors="replace")
         ranks = [path.read_text(errors="replace") for path in _said_by_ranks(logs, "stderr")]
-        if cause := ROOT_CAUSE.search(own):
+        cause = ROOT_CAUSE.search(own)
+        if cause:
             ranks.insert(0, ranks[int(cause[1])])
-        for said in [*ranks, own]:
+        for said in [*ranks, *([] if cause else [own])]:
             lines = [found[1] for line in said.splitlines() if (found := RAISED.match(line))]
             if lines:
                 return lines[-1] + self._place(said)
+        if cause:  # it ended without an exception: a signal, or code outside of Python
+            return f"rank {cause[1]} ended with exit code {cause[2]}: {ranks[0][-500:]}"
         return f"exit code {code}: {own[-500:]}"
 
     def _place(self, said: str) -> str:

@@ -43,6 +43,19 @@ def test_a_rank_that_fails_is_heard_and_the_others_are_ended(tmp_path, monkeypat
 
 
 @pytest.mark.slow
+def test_a_rank_that_ends_without_an_exception_is_named():
+    scripts = Scripts()
+    scripts.write(
+        "dies.py",
+        "import os, sys\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    print('terminate called', file=sys.stderr)\n"
+        "    os.kill(os.getpid(), 9)\n",
+    )
+    with pytest.raises(RuntimeError, match=r"^rank 1 ended with exit code -9: terminate called"):
+        scripts.run("torchrun --standalone --nproc-per-node 2 dies.py")
+
+
 def test_a_program_that_waits_for_ever_is_ended_with_all_its_ranks(tmp_path, monkeypatch, capsys):
     scripts = Scripts()
     scripts.write("wait.py", "import time\nprint('here')\ntime.sleep(600)")
