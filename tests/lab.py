@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from nbformat import NotebookNode
-from playwright.sync_api import Browser, Playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 from playwright.sync_api import Page as Tab
 
 from mpcourse.front_door.page_format import ROOT
@@ -93,6 +93,15 @@ def find_browser(playwright: Playwright) -> Browser:
     if program is None:
         pytest.skip(f"no browser found; looked for {', '.join(BROWSERS)}")
     return playwright.chromium.launch(executable_path=program, args=FLAGS)
+
+
+@contextlib.contextmanager
+def running_browser() -> Iterator[Browser]:
+    """A browser without a window; it is closed in the end."""
+    with sync_playwright() as playwright:
+        browser = find_browser(playwright)
+        yield browser
+        browser.close()
 
 
 def copy_course(folder: Path) -> None:

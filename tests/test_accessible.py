@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
 from axe import faults
-from lab import find_browser
-from playwright.sync_api import Browser, Page, sync_playwright
+from lab import running_browser
+from playwright.sync_api import Browser, Page
 
 from mpcourse.front_door.page_format import page_key
 from mpcourse.front_door.pages import find_pages
@@ -34,10 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = find_browser(playwright)
+    with running_browser() as browser:
         yield browser
-        browser.close()
 
 
 class OpenSite:

@@ -19,8 +19,8 @@ from mpcourse.front_door.pages import find_pages
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
-from lab import SCREEN, OpenPage, Server, copy_course, find_browser, running_lab, wait_for
-from playwright.sync_api import Browser, ElementHandle, sync_playwright
+from lab import SCREEN, OpenPage, Server, copy_course, running_browser, running_lab, wait_for
+from playwright.sync_api import Browser, ElementHandle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -272,10 +272,8 @@ def write_trials(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = find_browser(playwright)
+    with running_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -119,13 +119,19 @@ def test_steps_of_a_block_are_timed_until_the_gpu_is_done(cuda, rank):
     assert in_processes._timed(steps, rank, SimpleNamespace(repeats=2)) == {"ours": [2.0, 2.0]}
 
 
-def test_a_step_in_parts_asks_for_its_loss_when_the_weights_are_stepped(monkeypatch):
+def noted_step(monkeypatch) -> tuple[nn.Module, SimpleNamespace, list[str]]:
+    """A net, an optimizer for it, and a list: when weights are stepped, when a number is asked."""
     happened, item = [], torch.Tensor.item
     monkeypatch.setattr(
         torch.Tensor, "item", lambda tensor: happened.append("item") or item(tensor)
     )
     net = nn.Linear(3, 2)
     optimizer = SimpleNamespace(zero_grad=net.zero_grad, step=lambda: happened.append("step"))
+    return net, optimizer, happened
+
+
+def test_a_step_in_parts_asks_for_its_loss_when_the_weights_are_stepped(monkeypatch):
+    net, optimizer, happened = noted_step(monkeypatch)
     parts = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(2)]
     loss = speed._step_in_parts(net, optimizer, parts)
     assert happened == ["step", "item"]
@@ -207,12 +213,7 @@ def test_an_all_reduce_beside_the_backward_is_timed_on_its_own_stream(cuda):
 
 
 def test_a_plain_step_asks_for_its_loss_when_the_weights_are_stepped(monkeypatch):
-    happened, item = [], torch.Tensor.item
-    monkeypatch.setattr(
-        torch.Tensor, "item", lambda tensor: happened.append("item") or item(tensor)
-    )
-    net = nn.Linear(3, 2)
-    optimizer = SimpleNamespace(zero_grad=net.zero_grad, step=lambda: happened.append("step"))
+    net, optimizer, happened = noted_step(monkeypatch)
     train_step(net, optimizer, torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
     assert happened == ["step", "item"]
 
