@@ -19,6 +19,7 @@ from pathlib import Path
 from mpcourse.multiprocess.launch import IS_WINDOWS, REPOSITORY
 from mpcourse.multiprocess.torchrun import ENVIRONMENT
 
+LEAVING = Path(__file__).parent / "leaving"  # of its module every Python takes notice
 MAGIC = "program"
 TORCHRUN = ["-m", "torch.distributed.run"]
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
@@ -137,7 +138,7 @@ def _command(line: str) -> list[str]:
 
 
 def _environment(logs: Path, command: list[str]) -> dict[str, str]:
-    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    paths = [str(LEAVING), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     restarts = any(re.match("--max[-_]restarts", word) for word in command)
     return {
         **os.environ,

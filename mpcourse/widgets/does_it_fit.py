@@ -30,6 +30,12 @@ def fit_explorer() -> Explorer:
         ),
     }
 
+    def use_sliders(_: object) -> None:
+        controls["name"].value = OWN  # a slider that moved nothing would look broken
+
+    for size in ("parameters", "layers", "width"):
+        controls[size].observe(use_sliders, names="value")
+
     def draw(
         name: str, parameters: float, layers: int, width: int, **settings: int | bool
     ) -> Picture:

@@ -24,6 +24,19 @@ if os.environ["RANK"] == "1":
 time.sleep(60)
 """
 
+HELD = """
+import sys, torch
+from torch import distributed
+distributed.init_process_group("gloo")
+held = distributed.group.WORLD  # destroy_process_group does not wait for its threads
+sys.setswitchinterval(60)  # they get Python's lock only if it is given away
+def reduce():
+    for _ in range(20):
+        distributed.all_reduce(torch.ones(3))
+reduce()
+distributed.destroy_process_group()
+"""
+
 
 @pytest.mark.slow
 def test_ranks_speak_one_after_the_other(capsys):
@@ -54,6 +67,23 @@ def test_a_rank_that_ends_without_an_exception_is_named():
     )
     with pytest.raises(RuntimeError, match=r"^rank 1 ended with exit code -9: terminate called"):
         scripts.run("torchrun --standalone --nproc-per-node 2 dies.py")
+
+
+@pytest.mark.slow
+def test_ranks_end_well_though_threads_of_gloo_are_still_busy():
+    scripts = Scripts()
+    scripts.write("held.py", HELD)
+    for _ in range(5):  # without the pause at the end, every other run fails
+        scripts.run(f"{TWO} held.py")
+
+
+def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.of_the_host = True")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    scripts = Scripts()
+    scripts.write("ask.py", "import sys; print(sys.of_the_host)")
+    scripts.run("python ask.py")
+    assert capsys.readouterr().out == "True\n"
 
 
 def test_a_program_that_waits_for_ever_is_ended_with_all_its_ranks(tmp_path, monkeypatch, capsys):

@@ -162,13 +162,24 @@ def test_every_choice_shows_the_figure_of_its_values(make: Callable, figure: Cal
     shown = []
     for values in choices_of(explorer):
         chosen = dict(zip(explorer.controls, values, strict=True))
-        for name, value in chosen.items():
+        for name, value in reversed(chosen.items()):  # a model by name is chosen after its sizes
             explorer.controls[name].value = value
         assert explorer.view.value == figure(**chosen).svg
         shown.append(explorer.view.value)
     # in a sample some look the same: with one device, say, a transfer of any length
     distinct = 0.9 if len(shown) == MOST_CHOICES else 1
     assert len(set(shown)) >= distinct * len(shown) > 1
+
+
+@pytest.mark.parametrize("size", ["parameters", "layers", "width"])
+def test_a_size_that_is_moved_counts_though_a_model_was_chosen_by_name(size: str):
+    explorer = fit_explorer()
+    explorer.controls["name"].value = next(iter(MODELS))
+    published = explorer.view.value
+    control = explorer.controls[size]
+    control.value = values_of(control)[-1]
+    assert explorer.controls["name"].value not in MODELS
+    assert explorer.view.value not in (published, fit_explorer().view.value)
 
 
 @each_explorer
