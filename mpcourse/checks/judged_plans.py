@@ -63,7 +63,8 @@ def check_plan(plan: Any, task: Task, prediction: Any) -> Verdict:
         return not_yet(["The plan cannot run:", str(error)], PLAN)
     said = _number(prediction)
     if said is None:
-        line = f"my_prediction is a number above 0, such as 1.3; got {short(prediction)}."
+        got = "it is still ..." if prediction is ... else f"got {short(prediction)}"
+        line = f"my_prediction is a number above 0, such as 1.3; {got}."
         return not_yet(["Write your prediction down before the plan runs.", line], PLAN)
     ours = our_plan(task)
     ours_step, longest = plan_target(task)

@@ -206,6 +206,7 @@ def test_a_plan_without_a_prediction_is_not_run(task, number, monkeypatch):
     sentences = said(check_plan(solutions.my_plan, task, number))
     assert "Write your prediction down" in sentences
     assert "a number above 0" in sentences
+    assert "Ellipsis" not in sentences
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
