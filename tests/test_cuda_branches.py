@@ -249,18 +249,9 @@ BRANCHES = {
         ),
     },
     "multiprocess/pipeline_work.py": {
-        "devices_of_ranks": (
-            "GPUs where there is one for each",
-            "multiprocess/test_multiprocess_pipelines.py::"
-            "test_our_engine_gets_devices_such_as_the_processes_have",
-        ),
         "reproducible": (
             "the same algorithms each time",
             f"{RANKS}::test_inside_reproducible_cudnn_chooses_no_algorithm",
-        ),
-        "train_ours": (
-            "reads the clock when the devices are idle",
-            f"{RANKS}::test_our_engine_is_timed_from_idle_devices",
         ),
     },
     "multiprocess/pipelining.py": {

@@ -11,7 +11,7 @@ from mpcourse.figures.marks import LABELS, MARKERS, device_colour, device_letter
 from mpcourse.figures.memory import memory_picture
 from mpcourse.figures.mesh import mesh_picture
 from mpcourse.figures.pruned import SparsityStudy, sparsity_picture
-from mpcourse.figures.quantized import BitsStudy, Rounded, bits_picture, plot_over_bits
+from mpcourse.figures.quantized import BitsStudy, Rounded, bits_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.source import show_source
 from mpcourse.figures.sparsity import plot_over_sparsity

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpcourse.figures import svg
-from mpcourse.figures.marks import MARKERS, check_label, device_colour
+from mpcourse.figures.marks import check_label
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 SCALES = ("per channel", "per tensor")
 COLOURS = {"per channel": "#0072B2", "per tensor": "#E69F00"}
@@ -185,35 +185,3 @@ def _curve(study: BitsStudy, bits: int, scales: str, top: float) -> tuple[list[s
     x, y = at(bits, study.rounded[bits, scales].accuracy)
     shapes.append(svg.mark(x, y, shape="ring", colour="#D55E00", hint="chosen", size=8))
     return shapes, "accuracy by bits: " + "; ".join(said)
-
-
-def plot_over_bits(
-    lines: Mapping[str, Mapping[int, tuple[float, float]]],
-    ax: "Axes",
-    *,
-    of: str,
-    about: Mapping[str, str],
-) -> "Axes":
-    """Plot recorded values over the bits of a weight, one line with its spread per name.
-
-    Args:
-        lines: Name -> bits -> value and spread to each side.
-        ax: The matplotlib axes to draw into.
-        of: What the values are, in words.
-        about: Of the recording: "machine" and "date".
-
-    Returns:
-        `ax`.
-    """
-    for index, (name, values) in enumerate(lines.items()):
-        style = {"color": device_colour(index), "linestyle": "-" if index % 2 == 0 else "--"}
-        style |= {"marker": MARKERS[index % len(MARKERS)], "markersize": 5, "capsize": 3}
-        middles, spreads = zip(*values.values(), strict=True)
-        ax.errorbar(list(values), middles, yerr=spreads, label=name, **style)
-    ax.set_xticks(sorted({bits for values in lines.values() for bits in values}))
-    ax.set_xlabel("bits of a weight")
-    ax.set_ylabel(of)
-    ax.set_title(f"measured on {about['machine']},\n{about['date']} (a recording)", fontsize=9)
-    ax.grid(alpha=0.3)
-    ax.legend(fontsize=9)
-    return ax

@@ -8,7 +8,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | module                        | holds                                                      |
 |-------------------------------|------------------------------------------------------------|
 | `launch`, `blame`             | start, follow, stop; which rank is to blame                |
-| `torchrun`, `hosts`           | the command line, for one host and for several; Slurm      |
+| `torchrun`, `hosts`           | the command line, for one host and for several             |
 | `rank`, `faults`              | one process and what it reports; faults to order           |
 | `programs`, `__main__`        | the programs by name                                       |
 | `scripts`                     | programs that a page writes, run by torchrun's own line    |
@@ -19,7 +19,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `ddp`                         | program: training with DDP                                 |
 | `speed`                       | program: one device, DataParallel and DDP, in turns        |
 | `several`                     | program: several of these in the same processes            |
-| `pipelining`, `pipeline_work` | torch.distributed.pipelining, and ours on the same work    |
+| `pipelining`, `pipeline_work` | program: torch.distributed.pipelining, and what it trains  |
 | `pipelines`, `orders`         | several schedules; any order                               |
 | `shards`                      | a tensor in equal parts, one for each rank                 |
 | `sharded_optimizer`           | the optimizer's state, then gradients, shared out (ZeRO)   |

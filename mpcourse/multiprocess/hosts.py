@@ -1,4 +1,4 @@
-"""The same run on several hosts: by hand, or under Slurm (page `torch_pipelining`).
+"""The same run on several hosts (page `ranks_and_hosts`).
 
 On each host: `python -m mpcourse.multiprocess.hosts --index 0 --count 2 --address 10.0.0.1
 --meeting-point 10.0.0.1 --processes 2 -- ddp --epochs 2 --checkpoints /shared/run`.
@@ -49,54 +49,6 @@ def host_commands(
         words += ["--run-id", run_id, "--processes", processes, "--", program]
         commands.append(shlex.join([*map(str, words), *option_words(options)]))
     return commands
-
-
-def slurm_script(
-    program: str,
-    options: dict[str, Any],
-    *,
-    nodes: int,
-    processes: int = 1,
-    gpus: int = 0,
-    minutes: int = 10,
-    port: int = DEFAULT_PORT,
-) -> str:
-    """A script for sbatch: one launcher per node, which starts that node's processes.
-
-    Args:
-        program: As for `launch`.
-        options: Of the program.
-        nodes: 2 or more.
-        processes: On each node, 1 or more; as many as GPUs, if there are any.
-        gpus: On each node.
-        minutes: After which Slurm ends the job.
-        port: Free on the first node.
-    """
-    if nodes < 2:
-        raise ValueError(f"several hosts are 2 or more nodes; got {nodes}")
-    each_node = "\n".join(
-        [
-            'own=$(ip -4 route get "$MEETING_POINT" | grep -oP "src \\K\\S+")',
-            f'exec python -m {MODULE} --index "$SLURM_NODEID" --count {nodes} \\',
-            f'  --address "$own" --meeting-point "$MEETING_POINT" --port {port} \\',
-            f'  --run-id "$SLURM_JOB_ID" --processes {processes} \\',
-            f"  -- {shlex.join([program, *option_words(options)])}",
-        ]
-    )
-    lines = [
-        "#!/bin/bash",
-        "#SBATCH --job-name=mpcourse",
-        f"#SBATCH --nodes={nodes}",
-        "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --cpus-per-task={processes}",
-        *([f"#SBATCH --gpus-per-node={gpus}"] if gpus else []),
-        f"#SBATCH --time={minutes}",
-        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        "export MEETING_POINT=$(getent ahostsv4 \"$first\" | awk '{print $1; exit}')",
-        # the address by which this node reaches the first one is the one that the first one sees
-        f"srun bash -c {shlex.quote(each_node)}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -23,7 +23,6 @@ from mpcourse.multiprocess.pipeline_work import (
 )
 from mpcourse.multiprocess.rank import Rank
 from mpcourse.multiprocess.torch_stage import PipelineStage
-from mpcourse.schedules.named import SCHEDULES as OUR_SCHEDULES
 from mpcourse.schedules.named import make_schedule
 
 # Our name -> torch's class, and how many stages each process has. torch has no class for the last
@@ -122,7 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
-    """Train, and return this rank's part of what `pipeline_work.trained_by_torch` puts together.
+    """Train, and return this rank's part of what has happened.
 
     Returns:
         losses (of the rank with the last stage, else empty), gradients (stage -> those of the last
@@ -173,13 +172,6 @@ def run(rank: Rank, options: argparse.Namespace) -> dict[str, Any]:
         "resumed_at": resumed_at,
         "seconds": seconds,
     }
-
-
-def list_by(schedule: str) -> str:
-    """Who wrote the list of actions that both engines run: "both", each its own, or one of them."""
-    if SCHEDULES[schedule][0] == ANY_ORDER:
-        return "ours"
-    return "both" if schedule in OUR_SCHEDULES else "torch"
 
 
 def make_step(

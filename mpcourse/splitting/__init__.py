@@ -9,7 +9,6 @@ from mpcourse.splitting.block_times import measure_blocks
 from mpcourse.splitting.cuts import (
     crossing_bytes,
     cut_costs,
-    least_costs,
     shares_before,
 )
 from mpcourse.splitting.placement import Transfer, run_layers, step_layers, try_placement

@@ -14,18 +14,6 @@ from torch import Tensor, nn
 from mpcourse.schedules.simulation import Costs
 
 
-def least_costs(measured: Sequence[Costs]) -> Costs:
-    """The shortest time of each block, out of several measurements of the same blocks.
-
-    What disturbs an action makes it longer, never shorter: the shortest was disturbed least.
-
-    Args:
-        measured: One or more, each with a forward and a backward per block.
-    """
-    rows = [[each.forward for each in measured], [each.backward for each in measured]]
-    return Costs(*([min(times) for times in zip(*row, strict=True)] for row in rows))
-
-
 def cut_costs(costs: Costs, cut: int) -> Costs:
     """What two stages cost, from what each block costs.
 

@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 from sheets import beside_the_sheet
 
-from mpcourse.figures import BitsStudy, Rounded, bits_picture, plot_over_bits, plot_savings
+from mpcourse.figures import BitsStudy, Rounded, bits_picture, plot_savings
 from mpcourse.quantization import calibrate
 from mpcourse.training.nets import lenet_300_100
 from mpcourse.widgets import bits_study
@@ -126,20 +126,7 @@ def test_a_study_counts_every_weight_in_every_way():
     assert max(flat) < 1.3 * min(flat)
 
 
-# Lines over bits, and savings over calls
-
-
-def test_a_line_over_bits_has_its_spread_and_says_where_it_is_from():
-    about = {"machine": "a laptop", "date": "2026-01-02"}
-    lines = {"static": {8: (0.9, 0.01), 2: (0.5, 0.1)}, "trained": {2: (0.8, 0.0)}}
-    ax = plot_over_bits(lines, Figure().add_subplot(), of="accuracy", about=about)
-    assert ax.containers[0].lines[0].get_xydata().tolist() == [[8, 0.9], [2, 0.5]]
-    [bars] = ax.containers[0].lines[2]
-    heights = [(low[1], high[1]) for low, high in bars.get_segments()]
-    assert heights == [pytest.approx((0.89, 0.91)), pytest.approx((0.4, 0.6))]
-    assert list(ax.get_xticks()) == [2, 8]
-    assert ax.get_title() == "measured on a laptop,\n2026-01-02 (a recording)"
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["static", "trained"]
+# Savings over calls
 
 
 TIMES = {"eager": (1.0, 0.01), "compile": (6.0, 0.005), "export": (2.0, 0.02)}

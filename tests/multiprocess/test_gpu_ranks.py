@@ -139,34 +139,6 @@ def test_a_step_in_parts_asks_for_its_loss_when_the_weights_are_stepped(monkeypa
     assert loss == pytest.approx(speed.LOSS(net(rows), targets).tolist())
 
 
-def test_our_engine_is_timed_from_idle_devices(cuda, monkeypatch):
-    weight = nn.Parameter(torch.ones(()))
-    queued = []
-
-    class Engine:
-        timeline, parameters = None, staticmethod(lambda: [weight])
-
-        def __init__(self, *_, **__):
-            """Takes what a pipeline takes."""
-
-        def step(self, *_):
-            queued.append(cuda.host.free_at)
-            cuda.kernel("optimizer", gpu=0, seconds=4.0)  # queued, and not waited for
-            return torch.zeros(())
-
-    for name, value in {
-        "Pipeline": Engine,
-        "make_net": lambda options: None,
-        "cut": lambda net, count: [],
-        "counted": lambda seconds: 0,
-        "devices_of_ranks": lambda number: pipeline_work.as_devices(["cuda:0", "cuda:1"]),
-        "make_batches": lambda options: [(None, None)] * 2,
-    }.items():
-        monkeypatch.setattr(pipeline_work, name, value)
-    pipeline_work.train_ours(SimpleNamespace(microbatches=2, learning_rate=0.1), "1f1b", 2)
-    assert queued == [0.0, 4.0]
-
-
 def test_an_all_reduce_beside_the_backward_is_timed_on_its_own_stream(cuda):
     sums = cuda.new_stream(1)
 

@@ -1,6 +1,5 @@
 """Several hosts: the commands, the script for Slurm, and two real network namespaces."""
 
-import os
 import re
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import pytest
 from processes import nothing_left
 
 from mpcourse.multiprocess import launch
-from mpcourse.multiprocess.hosts import host_commands, main, slurm_script
+from mpcourse.multiprocess.hosts import host_commands, main
 from mpcourse.multiprocess.torchrun import interface_of
 
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]
@@ -27,44 +26,6 @@ def test_a_command_for_each_host_and_the_first_is_the_meeting_point():
     assert first.endswith("--run-id 'a b' --processes 4 -- ddp --epochs 2")
     with pytest.raises(ValueError, match="2 or more addresses; got 1"):
         host_commands("ddp", {}, ADDRESSES[:1])
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-def test_the_script_for_slurm_starts_each_node_with_its_own_address(tmp_path):
-    """The tools of a cluster are played by small scripts; `srun` runs what it is given."""
-    tools = {
-        "scontrol": "echo node1; echo node2",
-        "getent": 'echo "10.0.0.1 STREAM $2"',
-        "ip": 'echo "10.0.0.1 dev eth0 src 10.0.0.2 uid 0"',
-        "srun": '"$@"',
-        "python": 'printf "%s\\n" "$@"',
-    }
-    for name, body in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    script = slurm_script("ddp", {"checkpoints": "/shared/a b"}, nodes=2, processes=3, gpus=3)
-    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "77"}
-    environment = {**os.environ, **slurm, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        ["bash", "-e"], input=script, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert result.stderr == ""
-    words = result.stdout.splitlines()
-    assert words[:2] == ["-m", "mpcourse.multiprocess.hosts"]
-    given = dict(zip(words[2:16:2], words[3:17:2], strict=True))
-    assert given == {
-        "--index": "1",
-        "--count": "2",
-        "--address": "10.0.0.2",
-        "--meeting-point": "10.0.0.1",
-        "--port": "29400",
-        "--run-id": "77",
-        "--processes": "3",
-    }
-    assert words[16:] == ["--", "ddp", "--checkpoints", "/shared/a b"]
-    assert "#SBATCH --gpus-per-node=3" in script
-    with pytest.raises(ValueError, match="2 or more nodes; got 1"):
-        slurm_script("ddp", {}, nodes=1)
 
 
 def test_a_wrong_program_is_refused_by_name(capsys):

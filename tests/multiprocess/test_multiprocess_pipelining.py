@@ -3,19 +3,17 @@
 import pytest
 import torch
 from torch import nn
-
-from mpcourse.multiprocess import launch
-from mpcourse.multiprocess.pipeline_work import (
-    cut,
+from trained import (
     largest_difference,
-    make_batches,
-    make_net,
     order_of,
     train_ours,
     train_uncut,
     trained_by_torch,
     work_options,
 )
+
+from mpcourse.multiprocess import launch
+from mpcourse.multiprocess.pipeline_work import cut, make_batches, make_net
 from mpcourse.multiprocess.pipelining import (
     Sendable,
     available_schedules,

@@ -14,7 +14,6 @@ from mpcourse.schedules.standard import naive_schedule
 from mpcourse.splitting.cuts import (
     crossing_bytes,
     cut_costs,
-    least_costs,
     shares_before,
 )
 from mpcourse.splitting.resnet import BACK, FRONT, ModelParallelResNet50, resnet_blocks
@@ -46,11 +45,6 @@ def test_the_cut_of_the_split_model_is_the_one_after_layer2():
     for stage, part in zip(model.stages(), (blocks[:cut], blocks[cut:]), strict=True):
         assert [id(p) for p in stage.parameters()] == [id(p) for p in part.parameters()]
     assert (FRONT[-1], BACK[0]) == ("layer2", "layer3")
-
-
-def test_the_shortest_time_of_each_block_is_taken():
-    measured = [Costs([1, 9], [5, 6]), Costs([2, 1], [5, 8]), Costs([7, 2], [1, 7])]
-    assert least_costs(measured) == Costs([1, 1], [1, 6])
 
 
 # Costs of two stages
