@@ -1,4 +1,4 @@
-"""Several hosts: the commands, the script for Slurm, and two real network namespaces."""
+"""Several hosts: the commands, and two real network namespaces."""
 
 import re
 import shlex
