@@ -1,14 +1,13 @@
 """The same training by torch's pipeline in processes, by our engine, and uncut."""
 
 import argparse
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mpcourse.devices import Device, as_devices, get_devices, synchronize
+from mpcourse.devices import Device, as_devices, get_devices
 from mpcourse.multiprocess import Outcome
 from mpcourse.multiprocess.pipeline_work import (
     LOSS,
@@ -40,8 +39,8 @@ class Trained(NamedTuple):
     Attributes:
         losses: Of each step.
         gradients: Of the last step, one list per stage.
-        timeline: Measured in the step that is counted, if there was a pipeline.
-        seconds: Of each forward and backward of a mini-batch, in the slowest process.
+        timeline: Measured in the last step, if there was a pipeline.
+        seconds: Of each forward and backward of a mini-batch, in the slowest process of torch's.
     """
 
     losses: list[float]
@@ -64,17 +63,13 @@ def train_ours(
     devices, count = devices_of_ranks(num_devices), options.microbatches
     pipeline = Pipeline(stages, devices, schedule=schedule, num_microbatches=count)
     optimizer = torch.optim.SGD(pipeline.parameters(), lr=options.learning_rate)
-    losses, seconds, timelines = [], [], []
+    losses = []
     for images, targets in make_batches(options):
         optimizer.zero_grad()
-        synchronize(devices)  # the last step of the optimizer is not to be timed
-        start = time.perf_counter()
         with reproducible():
             losses.append(pipeline.step(images, targets, LOSS).item())
-        seconds.append(time.perf_counter() - start)
         optimizer.step()
-        timelines.append(pipeline.timeline)
-    return Trained(losses, gradients_of(stages), timelines[counted(seconds)], seconds)
+    return Trained(losses, gradients_of(stages), pipeline.timeline)
 
 
 def train_uncut(options: argparse.Namespace, num_stages: int = 1) -> Trained:
@@ -120,19 +115,10 @@ def _put_together(results: Sequence[dict[str, Any]]) -> Trained:
     events = [
         Event(rank, _action(label), start, end)
         for rank, result in enumerate(results)
-        for label, start, end in result["events"][counted(seconds)]
+        for label, start, end in result["events"][-1]
     ]
     timeline = Timeline.from_clock(events, len(results))
     return Trained(losses, gradients, timeline, seconds)
-
-
-def counted(seconds: Sequence[float]) -> int:
-    """Which step counts, from 0: the median one of all but the first, which warms up.
-
-    Of an even number the faster of the two in the middle; of one step that one.
-    """
-    warm = range(min(1, len(seconds) - 1), len(seconds))
-    return sorted(warm, key=lambda step: seconds[step])[(len(warm) - 1) // 2]
 
 
 def order_of(timeline: Timeline) -> Schedule:

@@ -5,13 +5,10 @@ Page `quantization`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mpcourse.figures import svg
 from mpcourse.figures.marks import check_label
-
-if TYPE_CHECKING:
-    pass
 
 SCALES = ("per channel", "per tensor")
 COLOURS = {"per channel": "#0072B2", "per tensor": "#E69F00"}

@@ -12,6 +12,7 @@ mpcourse.multiprocess ddp --epochs 1`. From a page: `launch("ddp", processes=2, 
 | `rank`, `faults`              | one process and what it reports; faults to order           |
 | `programs`, `__main__`        | the programs by name                                       |
 | `scripts`                     | programs that a page writes, run by torchrun's own line    |
+| `leaving`                     | what they read as they start: torch's threads end first    |
 | `collectives`, `buckets`      | broadcast and all-reduce by hand; DDP by hand, in buckets  |
 | `all_reduce`, `gradients`     | programs: the same sums, the same gradients, several ways  |
 | `in_threads`                  | ranks as threads of this process, to try things out        |

@@ -19,7 +19,7 @@ from pathlib import Path
 from mpcourse.multiprocess.launch import IS_WINDOWS, REPOSITORY
 from mpcourse.multiprocess.torchrun import ENVIRONMENT
 
-LEAVING = Path(__file__).parent / "leaving"  # of its module every Python takes notice
+LEAVING = Path(__file__).parent / "leaving"  # Python reads its module as it starts
 MAGIC = "program"
 TORCHRUN = ["-m", "torch.distributed.run"]
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)

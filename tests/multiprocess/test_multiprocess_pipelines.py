@@ -5,7 +5,6 @@ import torch
 from solutions import torch_pipelining as solutions
 from torch.distributed.pipelining import schedules as torch_schedules
 from trained import (
-    counted,
     devices_of_ranks,
     each_trained_by_torch,
     largest_difference,
@@ -75,18 +74,6 @@ def test_work_in_float64_is_the_same_work():
     assert torch.equal(targets, labels)
 
 
-def test_the_median_step_counts_and_the_first_only_if_it_is_alone():
-    steps = ([2, 3, 2, 4], [0.1, 3], [5], [9, 4, 1, 3, 2], [1, 7, 7, 7])
-    assert [counted(seconds) for seconds in steps] == [1, 1, 0, 4, 2]
-
-
-def test_the_picture_is_of_the_step_that_is_counted():
-    options = work_options(batch_size=8, microbatches=2, steps=4)
-    run = train_ours(options, "gpipe", 2)
-    seconds = run.seconds[counted(run.seconds)]
-    assert seconds >= run.timeline.makespan
-
-
 def test_our_engine_gets_devices_such_as_the_processes_have():
     devices = devices_of_ranks(2)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -113,7 +100,7 @@ def test_every_schedule_of_torch_s_engine_gives_our_loss_and_gradients(model):
             assert order == make_schedule(name, stages, 2, 4)
         ours = train_ours(work_options(**options), order, stages)
         assert largest_difference(run, ours) < 1e-6
-        assert len(run.seconds) == len(ours.seconds) == options["steps"]
+        assert len(run.seconds) == options["steps"]
         if model == "mnist":  # no batch norm, so the uncut net agrees too
             assert largest_difference(run, train_uncut(work_options(**options), stages)) < 1e-12
 
@@ -124,4 +111,4 @@ def test_the_median_step_is_no_longer_than_its_picture():
     outcome = launch("several", programs=[line("pipelines", **options)], on_line=None)
     [(name, one)] = each_trained_by_torch(outcome, line("pipelines", **options)).items()
     assert (name, len(one.seconds)) == ("gpipe", 3)
-    assert one.seconds[counted(one.seconds)] >= one.timeline.makespan / 2
+    assert one.seconds[-1] >= one.timeline.makespan / 2
