@@ -38,6 +38,9 @@ from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError, find_envi
 
 STORED, COPIES = "notebooks", "my_notebooks"
 FIRST_PAGE = "00_start_here.ipynb"
+# Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
+# The cells of a page, and the tests of a file, stay in one process.
+TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope")
 
 NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
 Type this first: python3 -m mpcourse lab"""
@@ -73,7 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--stored", action="store_true", help=f"open the pages of {STORED}/ with their outputs"
     )
     lab.add_argument("--port", type=int, help="the port to serve on; the next free one if taken")
-    add("test", "Run all tests and all pages", "After --: paths and options of pytest.")
+    more = "Two at a time. After --: paths and options of pytest; -n 0 runs one after the other."
+    add("test", "Run all tests and all pages", more)
     add("check", "Say what this machine has and whether the installation is sound")
     add("pages", "Run the pages and save them with their outputs", add_help=False)
     handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
@@ -165,7 +169,7 @@ def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
     environment = find_environment(here=options.here)
     environment.ensure(TESTS)
     start = time.monotonic()
-    status = environment.run("-m", "pytest", "--nbval", *rest)
+    status = environment.run("-m", "pytest", "--nbval", *TWO_AT_A_TIME, *rest)
     minutes = (time.monotonic() - start) / 60
     result = "passed" if status == 0 else f"FAILED (pytest's exit status {status})"
     print(f"\nTests {result} in {minutes:.1f} minutes.", flush=True)

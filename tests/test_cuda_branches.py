@@ -181,7 +181,7 @@ BRANCHES = {
     "pipeline/dropout.py": {
         "ReproducibleDropout.forward": (
             "copies the mask from memory that CUDA stages at once",
-            "pipeline/test_dropout.py::test_the_same_seed_drops_the_same_places_and_another_seed_others",
+            "pipeline/test_dropout.py::test_the_mask_is_brought_to_where_the_values_are",
         ),
     },
     "quantization/product.py": {
@@ -463,6 +463,17 @@ def test_every_test_that_needs_a_gpu_has_one_that_needs_none():
 def test_every_page_that_names_cuda_is_in_the_table():
     pages = cells_of_pages().items()
     assert {page for page, cells in pages if OF_GPUS.search("\n".join(cells))} == set(ON_PAGES)
+
+
+def test_where_the_cpu_s_generator_alone_is_restored_it_alone_is_seeded():
+    """`torch.manual_seed` seeds all GPUs, too, and `fork_rng(devices=[])` leaves them so."""
+    found = []
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.With) and "fork_rng(devices=[])" in ast.unparse(node.items[0]):
+                found.append((file.name, "torch.manual_seed(" in ast.unparse(node)))
+    assert found
+    assert [name for name, seeds_gpus in found if seeds_gpus] == []
 
 
 @pytest.mark.parametrize("page", [page for page, how in ON_PAGES.items() if how == BEGINS])

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: list[Callable[[], list[Row]]] = [
         lambda: [overlap(devices)],
         lambda: [hand_over(devices[0])],
-        lambda: engine_cost(devices),
+        engine_cost,
         *(lambda size=size: compare(devices, batch, image, size) for size in sizes),
         *(lambda block=block: cut_block(*block, repeats) for block in blocks),
         lambda: sharding(layers, steps),

@@ -7,7 +7,7 @@ from torch import nn
 
 from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
 from mpcourse.benchmark.prototype import Prototype
-from mpcourse.devices.devices import Device
+from mpcourse.devices.devices import Device, as_devices
 from mpcourse.devices.jobs import matrix_jobs
 from mpcourse.devices.timing import measure, measure_overlap, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
@@ -36,8 +36,12 @@ def tiny_work(count: int) -> Work:
     return Work(stages, torch.randn(count, 8), torch.randn(count, 8), nn.MSELoss())
 
 
-def engine_cost(devices: Sequence[Device], count: int = 16, steps: int = 20) -> list[Row]:
-    """What an action costs over tiny stages: with our engine and with torch's in two processes."""
+def engine_cost(count: int = 16, steps: int = 20) -> list[Row]:
+    """What an action costs over tiny stages: with our engine and with torch's in two processes.
+
+    On CPU cores, whatever there is: the others, too, run there.
+    """
+    devices = as_devices(["cpu"] * 2)
     work = tiny_work(count)
     ours = Pipeline(work.stages, devices, num_microbatches=count)
     schedule = make_schedule("1f1b", 2, 2, count)

@@ -158,7 +158,7 @@ def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
     """
     validate_plan(plan, task.net, task.batch_size)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the same order of images for every plan
+        torch.default_generator.manual_seed(0)  # the same order of images for every plan
         pipeline = pipeline_of(plan, task.net, task.devices)
         train_pipeline(pipeline, task.data, rate=rate)
     return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))

@@ -151,7 +151,7 @@ def check_silent_head(attempt: Silencer) -> Verdict:
 def _silent_trial(attempt: Silencer, block: int, head: int) -> list[str] | None:
     """What is wrong, in words; nothing if all is right; None for the stub."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
+        torch.default_generator.manual_seed(7)
         model = Decoder(5, 12, 3, layers=2, context=6).double()
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.4)

@@ -22,7 +22,7 @@ def hooks_problem(attempt: Callable[..., Any], count: int, *, frozen: bool) -> A
         frozen: Whether the first weight takes no part.
     """
     torch_state = torch.get_rng_state()
-    torch.manual_seed(count)
+    torch.default_generator.manual_seed(count)
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     batches = torch.randn(2, count, 4, 2).double()
     torch.set_rng_state(torch_state)

@@ -23,7 +23,7 @@ def network_problem(attempt: Callable[..., nn.Module]) -> Any:
         None when all is right, `...` for a stub, else what is wrong, in lines.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5005)
+        torch.default_generator.manual_seed(5005)
         images = torch.randn(2, 3, SIDE, SIDE)
         lines = _wrong_numbers(attempt, images)
     for places in (GPUS, GPUS[::-1]):

@@ -22,7 +22,7 @@ def step_problem(attempt: Callable[..., Any]) -> Any:
         None when all is right, `...` for a stub, else what is wrong, in lines.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4004)
+        torch.default_generator.manual_seed(4004)
         front = nn.Sequential(nn.Linear(IN, HIDDEN), nn.Tanh())
         parts = [front, nn.Linear(HIDDEN, OUT)]
         data = [torch.randn(ROWS, IN), torch.randint(0, OUT, (ROWS,))]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 def one_step(part: nn.Module, forward: Callable[[nn.Module, Tensor], Tensor]) -> list[Tensor]:
     """Make one step on the same rows as every other one; return all gradients and buffers."""
     with torch.random.fork_rng(devices=[]), _seeded():
-        torch.manual_seed(7)
+        torch.default_generator.manual_seed(7)
         rows = torch.randn(8, 4, requires_grad=True)
         forward(part, rows).square().sum().backward()
     gradients = [rows.grad, *(p.grad for p in part.parameters())]

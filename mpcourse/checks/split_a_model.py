@@ -86,7 +86,7 @@ def check_parts(attempt: Callable[[nn.Module], Sequence[nn.Module]]) -> Verdict:
 
 def _parts_trial(attempt: Callable, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         model, images = _Net().double(), torch.randn(50, 1, 3, 4).double()
     parts, problem = try_out(attempt, model)
     if parts is ...:

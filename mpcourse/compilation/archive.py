@@ -19,7 +19,10 @@ ENTRY = re.compile(  # the first folder bears the name of the archive
     r"|data/sample_inputs/model\.pt|models/model\.json"
     r"|archive_format|archive_version|version|byteorder|\.data/(version|serialization_id))"
 )
-SIZE = re.compile(r"(Symbol|Integer)\('?\w+'?(, (positive|integer|nonnegative)=True)*\)|\w+")
+SIZE = re.compile(
+    r"(Symbol|Integer)\('?-?\w+'?(, (positive|integer|nonnegative)=True)*\)|\b\w+\b(?!\()"
+)
+SUM = re.compile(r"(Add|Mul|Max)\(\w+(, \w+)*\)")  # of what are sizes themselves
 
 
 def refuse_code(file: bytes) -> None:
@@ -44,7 +47,7 @@ def refuse_code(file: bytes) -> None:
         where["path_name"].lower() for key, value, where in found if key == "use_pickle" and value
     }
     for key, value, _ in found:
-        bad_size = key == "expr_str" and not SIZE.fullmatch(value)
+        bad_size = key == "expr_str" and not _is_size(value)
         if bad_size or (key == "guards_code" and value):
             raise ValueError(f"the file holds code as {key}: {str(value)[:80]!r}; it is not loaded")
     if len({name.lower() for name in names}) < len(names):  # torch would take the other one
@@ -54,6 +57,14 @@ def refuse_code(file: bytes) -> None:
             raise ValueError(f"the file holds {name!r}, which by_export does not write")
         if content and (name.endswith(".pt") or name.rpartition("/")[2] in pickled):
             _refuse_bad_pickle(name, content)
+
+
+def _is_size(text: str) -> bool:
+    """Whether it is a number or a symbol, or a sum, a product or the largest of such."""
+    text = SIZE.sub("size", text)
+    while (shorter := SUM.sub("size", text)) != text:
+        text = shorter
+    return text == "size"
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any, dict]]:

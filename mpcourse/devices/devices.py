@@ -168,7 +168,8 @@ def synchronize(devices: Sequence[DeviceLike] | None = None) -> None:
         devices: The devices to wait for; all that have been used so far when `None`.
     """
     if devices is None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()  # also for what was queued without a worker
+        for gpu in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(gpu)  # also for what was queued without a worker
     chosen = list(_workers) if devices is None else as_devices(devices)
     collect([device.submit(_worker(device).lane.synchronize) for device in chosen])
 

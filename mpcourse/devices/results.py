@@ -181,3 +181,5 @@ def stop(results: Iterable[Result]) -> None:
     finally:  # also when a second interrupt comes while this waits
         for result in results:
             result.worker.give_up(result)
+        for result in results:
+            result.fall_in()  # what it has queued on a GPU goes on

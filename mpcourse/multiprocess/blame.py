@@ -15,6 +15,8 @@ from typing import Any
 
 # The report of torchrun: "rank : 1 (local_rank: 1)", "exitcode : -9 (pid: 4711)".
 EXIT_CODES = re.compile(r"rank\s+: (\d+) \(local_rank.*\n\s*exitcode\s+: (-?\d+)")
+# NCCL's own thread ends a process whose collective waits too long; Python there raises nothing.
+GAVE_UP = re.compile(r"\[rank(\d+)\]:.*Watchdog caught collective operation timeout")
 ENDED_BY_TORCHRUN = -getattr(signal, "SIGTERM", 15)
 
 
@@ -76,10 +78,20 @@ def read_reports(folder: Path, ranks: Iterable[int], output: str) -> list[Report
         for rank in ranks
     }
     last = max((entry["attempt"] for row in left.values() for entry in row if entry), default=0)
+    for rank in {int(rank) for rank in GAVE_UP.findall(output)} & left.keys():
+        note, error = left[rank]
+        left[rank] = note, error or _gave_up(note, last)
     return [
         Report(rank, _of(last, note), _of(last, error), codes.get(rank))
         for rank, (note, error) in left.items()
     ]
+
+
+def _gave_up(note: dict[str, Any] | None, attempt: int) -> dict[str, Any]:
+    """What a rank would have said that NCCL has ended, because it waited for another too long."""
+    said = "NCCL's watchdog ended it: a collective took longer than its time limit"
+    time = note["time"] if note else 0.0
+    return {"said": said, "traceback": said, "lost": True, "attempt": attempt, "time": time}
 
 
 def ranks_here(folder: Path, processes: int, *, is_only_host: bool) -> list[int]:

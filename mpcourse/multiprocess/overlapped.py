@@ -62,8 +62,10 @@ class _Traced:
     def __init__(self, net: nn.Module, bucket_bytes: int, device: torch.device) -> None:
         self.net, self._device = net, device
         self._buckets = BucketedGradients(net, bucket_bytes, on_sent=self._on_sent)
-        self._waiting = ThreadPoolExecutor(1)  # waits for requests; the backward need not
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Waits for requests; the backward need not. A new thread's current GPU is GPU 0.
+        own = () if self._stream is None else (torch.cuda.set_device, (device,))
+        self._waiting = ThreadPoolExecutor(1, "requests", *own)
         self._marks: list[tuple[Any, Future]] = []
 
     def step(self, batch: Tensor) -> float:
@@ -107,11 +109,12 @@ class _Traced:
 
     def rows(self) -> list[Row]:
         """What ran when in the last step; one bucket's backward begins where another's ended."""
+        marks = [(sent, ended.result()) for sent, ended in self._marks]
+        self._synchronize()  # the last events may have been queued after the step
         rows: list[Row] = []
         before = 0.0
-        for index, (sent, ended) in enumerate(self._marks):
-            end = self._since_zero(ended.result())
-            complete = self._since_zero(sent)
+        for index, (sent, ended) in enumerate(marks):
+            complete, end = self._since_zero(sent), self._since_zero(ended)
             rows.append((0, f"B{index}", before, complete))
             rows.append((1 + index, f"A{index}", complete, end))
             before = complete

@@ -36,7 +36,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
 def make_net(options: argparse.Namespace) -> nn.Sequential:
     """The net, the same in every process; the generator of the caller is left alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+        torch.default_generator.manual_seed(options.seed)  # torch.manual_seed: GPUs', too
         net = MODELS[options.model]()
         return net.double() if options.double else net
 
@@ -72,4 +72,7 @@ def make_batches(options: argparse.Namespace) -> list[tuple[Tensor, Tensor]]:
 
 def reproducible() -> AbstractContextManager:
     """Inside, two engines that do the same actions in the same order compute the same on GPUs."""
-    return torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=False)
+    # enabled is False unless it is given
+    return torch.backends.cudnn.flags(
+        enabled=True, deterministic=True, benchmark=False, allow_tf32=False
+    )

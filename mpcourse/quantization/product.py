@@ -2,7 +2,9 @@
 
 `a @ b` of two int8 tensors is an int8 tensor: the sums wrap round. `torch._int_mm` has int32 sums,
 on CPUs and on NVIDIA GPUs; its name begins with an underscore, so it may change. On GPUs it takes
-more than 16 rows and multiples of 8 elsewhere: zeros fill up what is missing.
+more than 16 rows and multiples of 8 elsewhere: zeros fill up what is missing. And most GPUs want
+the rows of the first matrix and the columns of the second each in one piece.
+Source: `_int_mm_out_cuda` in aten/src/ATen/native/cuda/Blas.cpp, and the tests of it in torch.
 """
 
 import torch
@@ -40,9 +42,13 @@ def int8_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _padded_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product with zeros appended, in the sizes that NVIDIA's kernel takes."""
+    """The product with zeros appended, in the sizes and the layout that NVIDIA's kernel takes.
+
+    17 rows are added whatever there are: a traced program meets other numbers of rows later.
+    """
     (m, k), n = a.shape, b.shape[1]
     wider, longer = (-size % 8 if size else 8 for size in (n, k))  # a size of 0 is refused, too
-    a = pad(a, (0, longer, 0, max(17 - m, 0)))
-    b = pad(b, (0, wider, 0, longer))
-    return torch._int_mm(a, b)[:m, :n]
+    columns = b.t()
+    if wider or longer:  # weights that fit are not copied
+        columns = pad(columns, (0, longer, 0, wider))
+    return torch._int_mm(pad(a, (0, longer, 0, 17)), columns.contiguous().t())[:m, :n]

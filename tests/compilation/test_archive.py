@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mpcourse.compilation import by_export, load_exported
+from mpcourse.compilation.archive import _is_size
 
 SAMPLE = torch.randn(4, 3)
 
@@ -83,6 +84,25 @@ def test_code_in_a_file_is_refused_before_it_runs(good, marker, change, message)
     with pytest.raises(ValueError, match=message):
         load_exported(file)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "is_one"),
+    [
+        ("64", True),
+        ("Symbol('s31', positive=True, integer=True)", True),
+        ("Add(Symbol('s31', positive=True, integer=True), Integer(17))", True),
+        ("Max(Integer(0), Add(Integer(17), Mul(Integer(-1), Symbol('s31'))))", True),
+        ("Add(Symbol('s31'), open('file'))", False),
+        ("Add(Symbol(open('file')), Integer(1))", False),
+        ("Symbol('s31').name", False),
+        ("Pow(Integer(9), Integer(9))", False),
+        ("size(1)", False),
+        ("", False),
+    ],
+)
+def test_sizes_are_numbers_symbols_and_what_is_computed_of_them(size, is_one):
+    assert _is_size(size) is is_one
 
 
 def test_the_pickle_of_these_cases_runs_where_nothing_refuses_it(marker):

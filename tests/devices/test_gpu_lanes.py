@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 import types
 from types import SimpleNamespace
 
@@ -71,6 +72,19 @@ def test_the_caller_waits_for_the_kernels_of_work_that_failed(cuda, how):
     assert behind == ({"first", "second"} if how == "collect" else {"first"})
 
 
+def test_the_caller_waits_for_the_kernels_of_work_that_was_stopped(cuda):
+    first, second = as_devices(SHARES)
+
+    def go_on(name):
+        cuda.kernel(name, gpu=0)
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(TimeoutError):
+        collect([first.submit(go_on, "first"), second.submit(go_on, "second")], timeout=0.3)
+    assert [cuda.defaults[0].is_behind(moment) for _, moment, _ in cuda.kernels] == [True, True]
+
+
 def test_a_gpu_that_refuses_everything_does_not_hide_the_error_of_the_work(cuda, monkeypatch):
     [device] = as_devices(SHARES)[:1]
     device.run(int)
@@ -127,8 +141,9 @@ def test_a_share_waits_for_its_own_stream_alone(cuda):
 
 def test_waiting_for_all_waits_for_what_was_queued_without_a_worker(cuda):
     cuda.kernel("plain", gpu=0, seconds=4.0)
+    cuda.kernel("plain", gpu=1, seconds=5.0)
     synchronize()
-    assert cuda.host.free_at == 4.0
+    assert cuda.host.free_at == 5.0
 
 
 # green contexts

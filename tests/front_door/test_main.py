@@ -150,7 +150,7 @@ def test_test_runs_everything_and_ends_with_pytests_status(environment, capsys, 
     environment.status = status
     assert front_door.main(["test"]) == status
     assert environment.ensured == [TESTS]
-    assert environment.ran == [["-m", "pytest", "--nbval"]]
+    assert environment.ran == [["-m", "pytest", "--nbval", *front_door.TWO_AT_A_TIME]]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(f"Tests {result} ")
     assert last.endswith(" minutes.")
@@ -159,7 +159,8 @@ def test_test_runs_everything_and_ends_with_pytests_status(environment, capsys, 
 def test_test_hands_paths_and_options_to_pytest(environment):
     front_door.main(["test", "--here", "--", "tests/test_setup.py", "-x"])
     assert environment.here is True
-    assert environment.ran == [["-m", "pytest", "--nbval", "tests/test_setup.py", "-x"]]
+    rest = ["tests/test_setup.py", "-x"]
+    assert environment.ran == [["-m", "pytest", "--nbval", *front_door.TWO_AT_A_TIME, *rest]]
 
 
 def test_pages_gets_its_own_arguments(environment):

@@ -189,6 +189,7 @@ def test_on_cuda_the_allocator_agrees_within_its_rounding():
     def batch():
         return torch.randn(4096, 2048, device="cuda"), torch.randn(4096, 2048, device="cuda")
 
+    nn.Linear(8, 8).cuda()(torch.ones(8, 8, device="cuda")).sum().backward()  # cuBLAS's workspaces
     elsewhere = torch.cuda.memory_allocated()
     counted = count_step(make, batch, F.mse_loss, OPTIMIZERS["momentum"])
     predicted = account(make, batch, F.mse_loss, "momentum")

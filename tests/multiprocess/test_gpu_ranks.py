@@ -139,6 +139,19 @@ def test_a_step_in_parts_asks_for_its_loss_when_the_weights_are_stepped(monkeypa
     assert loss == pytest.approx(speed.LOSS(net(rows), targets).tolist())
 
 
+class Late(ThreadPoolExecutor):
+    """Begins what it is handed only when that is asked for: after the step."""
+
+    def submit(self, fn, *args):
+        return SimpleNamespace(result=lambda: super(Late, self).submit(fn, *args).result())
+
+
+def test_what_waits_for_the_sums_works_on_the_rank_s_gpu(cuda):
+    traced = overlapped._Traced(nn.Linear(2, 2), 8, GPU)
+    assert traced._waiting.submit(cuda.current_device).result() == 1
+    traced.close()
+
+
 def test_an_all_reduce_beside_the_backward_is_timed_on_its_own_stream(cuda):
     sums = cuda.new_stream(1)
 
@@ -165,7 +178,7 @@ def test_an_all_reduce_beside_the_backward_is_timed_on_its_own_stream(cuda):
     traced = overlapped._Traced.__new__(overlapped._Traced)
     traced.net = lambda batch: Loss(backward)
     traced.net.zero_grad = lambda: None
-    traced._device, traced._marks, traced._waiting = GPU, [], ThreadPoolExecutor(1)
+    traced._device, traced._marks, traced._waiting = GPU, [], Late(1)
     traced._stream = torch.cuda.Stream(GPU)
     traced._buckets = SimpleNamespace(
         begin=lambda: None, wait=lambda: [request.wait() for request in requests]
@@ -192,7 +205,8 @@ def test_a_plain_step_asks_for_its_loss_when_the_weights_are_stepped(monkeypatch
 
 def test_inside_reproducible_cudnn_chooses_no_algorithm():
     flags = torch.backends.cudnn
-    before = flags.deterministic, flags.benchmark
+    before = flags.enabled, flags.deterministic, flags.benchmark
     with pipeline_work.reproducible():
         assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == (True, False, False)
-    assert (flags.deterministic, flags.benchmark) == before
+        assert flags.enabled
+    assert (flags.enabled, flags.deterministic, flags.benchmark) == before

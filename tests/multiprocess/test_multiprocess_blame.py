@@ -92,6 +92,21 @@ def test_the_rank_to_blame(case, tmp_path):
     assert found.last_seen == (None if rank is None else 10.0)
 
 
+def test_who_was_ended_by_nccl_had_waited_and_is_not_to_blame(tmp_path):
+    """Its own thread ends a process whose collective takes too long; Python raises nothing."""
+    for rank, words in enumerate((note("all-reduce"), note("forward"))):
+        (tmp_path / f"note-{rank}").write_text(json.dumps(words))
+    watchdog = (
+        "[rank0]:[E1121 10:00:00.000000000 ProcessGroupNCCL.cpp:689] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)\n"
+    )
+    output = watchdog + summary([(0, -6), (1, -15)])
+    found = explain(read_reports(tmp_path, range(2), output), output)
+    assert found.rank == 1
+    assert "rank 1 did not answer; it was last seen in forward of step 3" in str(found)
+    assert "rank 0, in all-reduce of step 3: NCCL's watchdog ended it" in str(found)
+
+
 def test_a_damaged_note_is_no_note(tmp_path):
     (tmp_path / "note-0").write_bytes(b'{"where": "for')
     [report] = read_reports(tmp_path, [0], "")

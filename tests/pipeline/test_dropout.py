@@ -18,6 +18,11 @@ def test_the_same_seed_drops_the_same_places_and_another_seed_others():
     assert not torch.equal(first, other)
 
 
+def test_the_mask_is_brought_to_where_the_values_are():
+    values = torch.ones(8, 16, device="meta")
+    assert ReproducibleDropout(0.5, seed=1)(values).device.type == "meta"
+
+
 def test_a_second_call_drops_other_places():
     layer = ReproducibleDropout(0.5, seed=1)
     assert not torch.equal(layer(torch.ones(8, 16)), layer(torch.ones(8, 16)))

@@ -2,11 +2,13 @@
 
 import copy
 import io
+import itertools
 
 import pytest
 import torch
 from torch import nn
 
+from mpcourse.compilation import by_export, by_torchscript, load_exported
 from mpcourse.pruning import apply_masks, count_nonzeros, global_masks, magnitude, masks_of
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
@@ -53,17 +55,39 @@ def test_the_product_is_that_of_int64(shape: tuple[int, int, int]):
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 0, 5), (5, 3, 0)], ids=str)
 def test_the_zeros_that_gpus_need_change_nothing(shape: tuple[int, int, int], monkeypatch):
     m, k, n = shape
-    a, b, seen = random_int8(m, k), random_int8(k, n), []
+    seen = []
+    lefts = random_int8(m, k), random_int8(k, m).t()
+    rights = random_int8(k, n), random_int8(n, k).t()
 
     def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         seen.append((*left.shape, right.shape[1]))
+        assert left.stride(1) == right.stride(0) == 1  # rows and columns in one piece
         return left.int() @ right.int()
 
     monkeypatch.setattr(torch, "_int_mm", multiply)
-    assert torch.equal(product_module._padded_matmul(a, b).long(), a.long() @ b.long())
-    [(rows, inner, columns)] = seen
-    assert rows > 16
-    assert inner % 8 == columns % 8 == 0 < min(inner, columns)
+    for a, b in itertools.product(lefts, rights):
+        assert torch.equal(product_module._padded_matmul(a, b).long(), a.long() @ b.long())
+    for rows, inner, columns in seen:
+        assert rows == m + 17  # the same number more for any: a traced program keeps it
+        assert inner % 8 == columns % 8 == 0 < min(inner, columns)
+
+
+def test_what_gpus_multiply_is_traced_and_exported_for_any_number_of_rows():
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", random_int8(5, 12))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return product_module._padded_matmul(rows, self.weight.t())
+
+    model, batch = Product().eval(), random_int8(40, 12)
+    expected = model(batch)
+    traced = by_torchscript(model, batch).call
+    exported = load_exported(by_export(model, batch).file)
+    for rows in (2, 17, 40):
+        assert torch.equal(traced(batch[:rows]), expected[:rows])
+        assert torch.equal(exported(batch[:rows]), expected[:rows])
 
 
 @pytest.mark.gpu
