@@ -154,7 +154,10 @@ class OnHost(torch.Tensor):
 
     def to(self, place: torch.device, *, non_blocking: bool = False, copy: bool = False):
         stream = self.cuda_here.current_stream(place)
-        return self.cuda_here.kernel("copy", gpu=stream.device.index)
+        copy = self.cuda_here.kernel("copy", gpu=stream.device.index)
+        if not non_blocking:
+            stream.synchronize()
+        return copy
 
 
 class PretendCuda:

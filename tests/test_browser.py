@@ -8,6 +8,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from mpcourse.figures.svg import svg_in
 from mpcourse.front_door.page_format import (
     ROOT,
     bootstrap_source,
@@ -15,7 +16,7 @@ from mpcourse.front_door.page_format import (
     read_repository,
     to_text,
 )
-from mpcourse.front_door.pages import find_pages
+from mpcourse.front_door.pages import find_pages, read
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
@@ -64,6 +65,10 @@ PICTURE = """element => {
   return null;
 }"""
 
+DRAWN = """() => [...document.querySelectorAll('.jp-OutputArea-output img')]
+  .filter(image => image.src.startsWith('data:image/svg'))
+  .map(image => [image.alt, image.naturalWidth])"""
+
 # Notes how long each key press takes until the picture is another one, kernel and all.
 CLOCK_ANSWERS = """element => {
   const output = element.closest('.jp-OutputArea-output');
@@ -109,8 +114,12 @@ KEYS = {
 def check_page(page: OpenPage, *, artefacts: Path) -> None:
     """Run a page, move everything on it that moves, and keep pictures of before and after."""
     name = page.path.stem
+    check_pictures(
+        page, read(page.path), name
+    )  # it comes from elsewhere: JupyterLab does not trust it
     page.screenshot(artefacts / f"{name}-1-opened.png")
     page.run_all()
+    check_pictures(page, page.saved(), name)
     page.screenshot(artefacts / f"{name}-2-run.png")
     check_outputs(page.saved(), name)
     for control in find_controls(page):
@@ -130,6 +139,17 @@ def check_outputs(notebook: NotebookNode, name: str) -> None:
                 f"{name}, cell {position}: {output.ename}: {output.evalue}"
             )
         assert cell.execution_count, f"{name}, cell {position} did not run"
+
+
+def check_pictures(page: OpenPage, notebook: NotebookNode, name: str) -> None:
+    """Each picture of the page is there, and has words for those who cannot see it."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    stored = [o for o in outputs if svg_in(o.get("data", {}).get("text/html", ""))]
+    complete = lambda: len(page.tab.evaluate(DRAWN)) == len(stored)  # noqa: E731
+    wait_for(complete, limit_s=REACTION_LIMIT_S, what=f"{name} to show {len(stored)} pictures")
+    for words, width in page.tab.evaluate(DRAWN):
+        assert len(words.split()) > 3, f"{name}: a picture has no words: {words!r}"
+        assert width > 0, f"{name}: a picture is not shown: {words}"
 
 
 def find_controls(page: OpenPage) -> list[ElementHandle]:

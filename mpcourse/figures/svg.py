@@ -4,12 +4,17 @@ Colours are those of Okabe and Ito (2008), which colour-blind people can tell ap
 carries letters, so that no meaning hangs on colour.
 """
 
+import re
+import string
 from collections.abc import Iterable
 from html import escape
+from urllib.parse import quote, unquote
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _DARK = {"#0072B2"}  # white letters read better on it; black ones on all the others
 FONT = "font-family:system-ui,sans-serif"
+PLAIN = "".join(set(string.punctuation) - set('"#%&<>')) + " "  # in the address of an image
+IMAGE = re.compile(r'<img alt="[^"]*" style="max-width:100%" src="data:image/svg\+xml,([^"]*)">')
 
 
 class Picture:
@@ -18,14 +23,22 @@ class Picture:
     Attributes:
         svg: The SVG text.
         title: What the picture shows, for people who cannot see it.
+        description: All that it says, in words.
     """
 
-    def __init__(self, svg: str, title: str) -> None:
+    def __init__(self, svg: str, title: str, description: str) -> None:
         self.svg = svg
         self.title = title
+        self.description = description
 
-    def _repr_svg_(self) -> str:
-        return self.svg
+    def _repr_html_(self) -> str:
+        """An image with words for it: JupyterLab shows an SVG itself without any.
+
+        And it shows none at all that is stored in a page from elsewhere, but such an image it does.
+        """
+        words = escape(f"{self.title}. {self.description}")
+        source = f"data:image/svg+xml,{quote(self.svg, safe=PLAIN)}"
+        return f'<img alt="{words}" style="max-width:100%" src="{source}">'
 
     def __repr__(self) -> str:
         return f"<picture: {self.title}>"
@@ -49,7 +62,13 @@ def picture(
     )
     about = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
     sheet = f'<rect width="{width:g}" height="{height:g}" rx="6" fill="#ffffff"/>'
-    return Picture("\n".join([head, about, sheet, *shapes, "</svg>"]), title)
+    return Picture("\n".join([head, about, sheet, *shapes, "</svg>"]), title, description)
+
+
+def svg_in(html: str) -> str | None:
+    """The SVG text of a picture that a page has stored; None where it is no such picture."""
+    found = IMAGE.fullmatch(html)
+    return unquote(found[1]) if found else None
 
 
 def box(

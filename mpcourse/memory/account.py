@@ -229,7 +229,6 @@ class _AllocatorCounter:
         reached = torch.cuda.max_memory_allocated(self.device)
         if reached > self.peak:
             self.peak, self.peak_phase = reached, self._phase
-        torch.cuda.reset_peak_memory_stats(self.device)
 
     def __enter__(self) -> "_AllocatorCounter":
         return self

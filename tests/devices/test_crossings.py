@@ -64,6 +64,12 @@ def test_no_action_reads_what_may_not_be_written_and_no_memory_goes_too_early(
     )
 
 
+def test_the_host_goes_on_while_what_it_has_is_copied_to_a_gpu(cuda):
+    cuda.kernel("before", gpu=1, seconds=5.0)
+    crossings.arrive(cuda.on_host(), None, torch.device("cuda", 1))
+    assert cuda.host.free_at == 0.0
+
+
 def test_a_stage_s_backward_runs_on_the_stream_of_its_forward(cuda):
     run(cuda, KINDS_OF_DEVICES["two shares"])
     streams = [

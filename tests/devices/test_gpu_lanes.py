@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,12 @@ from mpcourse.splitting.resnet import ModelParallelResNet50
 
 with_own_multiprocessors = lanes._streams_with_own_multiprocessors  # the stand-in refuses them
 ONE, SHARES, TWO = ["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"]
-PLACES = pytest.mark.parametrize("places", [ONE, SHARES, TWO], ids=["GPU", "shares", "two GPUs"])
+ELSEWHERE = ["cuda:1", "cuda:1"]  # the caller's current GPU is the other one
+PLACES = pytest.mark.parametrize(
+    "places",
+    [ONE, SHARES, TWO, ELSEWHERE],
+    ids=["GPU", "shares", "two GPUs", "shares of the second"],
+)
 
 
 @pytest.fixture
@@ -126,7 +132,8 @@ def test_a_time_begins_with_idle_devices_and_ends_with_idle_ones(cuda, monkeypat
 
     cuda.kernel("before", gpu=0, seconds=5.0)
     assert timing._time_once(lambda: queue(3.0), devices) == 3.0
-    assert timing._clocked(place, lambda: queue(2.0)) == (8.0, 10.0)
+    cuda.kernel("between", gpu=0, seconds=1.0)
+    assert timing._clocked(place, lambda: queue(2.0)) == (9.0, 11.0)
 
 
 def test_a_share_waits_for_its_own_stream_alone(cuda):
@@ -150,6 +157,8 @@ def test_waiting_for_all_waits_for_what_was_queued_without_a_worker(cuda):
 
 
 def test_green_contexts_are_made_where_the_gpu_has_its_own_context(cuda, monkeypatch):
+    made = []
+
     class Partition:
         sm_count, coscheduled_sm_count = 132, 8
 
@@ -160,6 +169,7 @@ def test_green_contexts_are_made_where_the_gpu_has_its_own_context(cuda, monkeyp
         def __init__(self, *, sm_partition):
             assert cuda.asked[-1][:2] == ("synchronize", 1)
             self.made = cuda.current_device(), sm_partition
+            made.append(weakref.ref(self))
 
         def Stream(self):
             return self.made
@@ -169,6 +179,8 @@ def test_green_contexts_are_made_where_the_gpu_has_its_own_context(cuda, monkeyp
     module.SMPartition = SimpleNamespace(from_device=lambda gpu: Partition())
     monkeypatch.setitem(sys.modules, "torch.cuda.green_contexts", module)
     assert with_own_multiprocessors(1, 2) == [(1, 64), (1, 64)]
+    gc.collect()
+    assert None not in [context() for context in made]  # a stream lives as long as its context
 
 
 # the split ResNet

@@ -53,9 +53,16 @@ def test_a_picture_shrinks_with_its_page_and_lies_on_white():
     assert (sheet.attrib["fill"], sheet.attrib["width"]) == ("#ffffff", "30")
 
 
-def test_a_notebook_shows_the_svg_and_a_console_the_title():
-    shown = svg.picture([], (1, 1), title="Two devices", description="")
-    assert shown._repr_svg_() is shown.svg
+def test_a_notebook_shows_an_image_with_words_and_a_console_the_title():
+    said = '50% of the "work" & <all> #2, ±1'
+    letters = svg.text(1, 2, said)
+    shown = svg.picture([letters], (1, 1), title="Two devices", description=said)
+    html = shown._repr_html_()
+    image = ElementTree.fromstring(html.removesuffix(">") + "/>")
+    assert image.attrib["alt"] == f"Two devices. {said}"
+    assert svg.svg_in(html) == shown.svg
+    assert image.attrib["src"].isascii()
+    assert svg.svg_in("<p>a verdict</p>") is None
     assert repr(shown) == "<picture: Two devices>"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from mpcourse.figures.svg import svg_in
 from mpcourse.front_door.page_format import normalise, page_key
 from mpcourse.front_door.pages import find_pages, read, save
 from mpcourse.front_door.site import site
@@ -107,12 +108,13 @@ def test_a_page_shows_all_that_is_stored(key: str, whole_site: Path):
         for position, output in enumerate(cell.outputs):
             if output.output_type == "stream":
                 assert re.sub(r"\x1b\[[\d;]*m", "", output.text) in plain
-            elif "image/svg+xml" in output.get("data", {}):
-                assert output.data["image/svg+xml"] in text
+            elif drawn := svg_in(output.get("data", {}).get("text/html", "")):
+                assert drawn in text
             elif "image/png" in output.get("data", {}):
                 file = whole_site / f"pictures/{key}-{number}-{position}.png"
                 assert file.read_bytes() == base64.b64decode(output.data["image/png"])
     assert len(re.findall(r'<details><summary>[^<]+</summary><pre class="code">', text)) == folded
+    assert "data:image/svg" not in text  # as text, with its tips under the pointer
     assert "colab-badge.svg" not in text
 
 

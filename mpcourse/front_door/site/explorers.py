@@ -16,6 +16,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from mpcourse.figures.svg import svg_in
 from mpcourse.memory.per_rank import MODELS
 from mpcourse.pipeline.prediction import Line, StageLines
 from mpcourse.widgets import (
@@ -194,5 +195,5 @@ def _texts(notebook: NotebookNode) -> list[str]:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     printed = [output.text for output in outputs if "text" in output]
     return printed + [
-        output.data.get("image/svg+xml", "") for output in outputs if "data" in output
+        svg_in(output.data.get("text/html", "")) or "" for output in outputs if "data" in output
     ]

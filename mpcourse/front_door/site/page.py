@@ -16,6 +16,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from mpcourse.figures.svg import svg_in
 from mpcourse.front_door.page_format import BADGES_MARK, page_key
 from mpcourse.front_door.site.explorers import Frames
 from mpcourse.front_door.site.formulas import to_mathml
@@ -121,8 +122,8 @@ class SitePage:
         words = data.get("text/plain", "")
         if words.startswith("<explorer:"):
             return self._explorer(words)
-        if "image/svg+xml" in data:
-            return data["image/svg+xml"]
+        if drawn := svg_in(data.get("text/html", "")):
+            return drawn
         if "image/png" in data:
             self.images[self.place] = base64.b64decode(data["image/png"])
             alt = output.metadata.get("image/png", {}).get("alt") or f"Plot: {heading}"
