@@ -47,11 +47,13 @@ def cut_inside(
     cut.embedding = _CutEmbedding(model.embedding, group, sequence)
     column = functools.partial(ColumnParallelLinear.of, group=group, sequence=sequence)
     row = functools.partial(RowParallelLinear.of, group=group, sequence=sequence)
+    dropout = functools.partial(ParallelDropout, group=group, sequence=sequence)
     for number, block in enumerate(cut.blocks):
         block.attention = _CutAttention(block.attention, group, sequence)
         block.mlp.up, block.mlp.down = column(block.mlp.up), row(block.mlp.down)
-        own = seed * len(cut.blocks) + number
-        block.dropout = ParallelDropout(block.dropout.p, group, sequence=sequence, seed=own)
+        own = 2 * (seed * len(cut.blocks) + number)
+        block.dropout_1 = dropout(block.dropout_1.p, seed=own)
+        block.dropout_2 = dropout(block.dropout_2.p, seed=own + 1)
     cut.head.output = column(model.head.output)
     if model.head.output.weight is model.embedding.tokens.weight:
         cut.head.output.weight = cut.embedding.tokens.weight  # both hold the same tokens' rows

@@ -94,12 +94,13 @@ class Block(nn.Module):
         super().__init__()
         self.norm_1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm_2, self.mlp = nn.LayerNorm(width), MLP(width)
-        self.dropout = nn.Dropout(dropout)
+        # two, for CommDebugMode of torch 2.11 fails on a module that is used twice
+        self.dropout_1, self.dropout_2 = nn.Dropout(dropout), nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add attention, then the MLP, to the residual stream."""
-        x = x + self.dropout(self.attention(self.norm_1(x)))
-        return x + self.dropout(self.mlp(self.norm_2(x)))
+        x = x + self.dropout_1(self.attention(self.norm_1(x)))
+        return x + self.dropout_2(self.mlp(self.norm_2(x)))
 
 
 class Head(nn.Module):
