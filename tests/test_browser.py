@@ -114,9 +114,7 @@ KEYS = {
 def check_page(page: OpenPage, *, artefacts: Path) -> None:
     """Run a page, move everything on it that moves, and keep pictures of before and after."""
     name = page.path.stem
-    check_pictures(
-        page, read(page.path), name
-    )  # it comes from elsewhere: JupyterLab does not trust it
+    check_pictures(page, read(page.path), name)  # JupyterLab does not trust the page yet
     page.screenshot(artefacts / f"{name}-1-opened.png")
     page.run_all()
     check_pictures(page, page.saved(), name)

@@ -7,16 +7,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import HashStore, PrefixStore, ProcessGroup, ProcessGroupGloo
-
-RECORDED = "TORCH_FR_BUFFER_SIZE"  # messages; 0: no recorder
 
 
 def ranks_in_threads(
@@ -61,33 +58,18 @@ def ranks_in_threads(
 
     names = [f"rank {rank}" for rank in range(count)]
     threads = [threading.Thread(target=run, args=(r,), name=n) for r, n in enumerate(names)]
-    with _without_recorder():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    # The flight recorder of torch 2.11 ends a process whose ranks write to it at once (SIGSEGV in
+    # FlightRecorder::recordWithResetEnabled); a process makes it with its first message, or not.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if failures:
         _, rank, error = min(failures, key=lambda failure: failure[0])
         error.add_note(f"raised on rank {rank} of {count}")
         raise error
     return [result.result() for result in results]
-
-
-@contextmanager
-def _without_recorder() -> Iterator[None]:
-    """A flight recorder of torch's begins with the process's first message, if it may.
-
-    That of torch 2.11 ends the process (SIGSEGV in `FlightRecorder::recordWithResetEnabled`) when
-    ranks of one process write to it at once.
-    """
-    before = os.environ.get(RECORDED)
-    os.environ[RECORDED] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(RECORDED)
-        if before is not None:
-            os.environ[RECORDED] = before
 
 
 def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:
