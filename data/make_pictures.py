@@ -16,10 +16,10 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 from torch import nn
 
+from mpcourse.commands.page_format import ROOT, bootstrap_source, normalise, read_repository
+from mpcourse.commands.pages import save
 from mpcourse.devices import available_cores, get_devices
 from mpcourse.figures import timeline_picture
-from mpcourse.front_door.page_format import ROOT, bootstrap_source, normalise, read_repository
-from mpcourse.front_door.pages import save
 from mpcourse.pipeline import Pipeline, split_work
 from mpcourse.schedules import Timeline
 
@@ -30,8 +30,8 @@ EXPLORER = """\
 from torch import nn
 
 from mpcourse.devices import get_devices
-from mpcourse.front_door.pages import find_pages, read
-from mpcourse.front_door.site.explorers import split_explorer_of
+from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.site.explorers import split_explorer_of
 from mpcourse.pipeline import measure_step, split_work
 
 devices = get_devices(2)

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpcourse.commands.setup import ROOT, Environment, SetupError, find_environment
 from mpcourse.compilation import xla
 from mpcourse.devices.recordings import DATA_FOLDER
-from mpcourse.front_door.setup import ROOT, Environment, SetupError, find_environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@ What the course is about, its reference implementations, stands in seven folders
 `devices`, `data_parallel`, `splitting`, `pipeline`, `training` and `pruning`. The chapters that go
 further build on them: `memory`, `multiprocess`, `sparse_training`, `quantization`, `compilation`,
 `transformer` and `capstone`. The rest serves: `figures`, `widgets` and `checks` the pages,
-`benchmark` whoever measures, `front_door` the commands `python -m mpcourse lab`, `test`, `check`,
+`benchmark` whoever measures, `commands` are `python -m mpcourse lab`, `test`, `check`,
 `pages`, `handout`, `site` and `grade`.
 
 The map, from the roof down; a folder imports only from those below it:
@@ -12,7 +12,7 @@ The map, from the roof down; a folder imports only from those below it:
 | folder            | holds                                                               |
 |-------------------|---------------------------------------------------------------------|
 | `__main__`        | the commands                                                        |
-| `front_door`      | set-up, the checks of the machine, how a page is stored             |
+| `commands`        | set-up, the checks of the machine, how a page is stored             |
 | `checks`          | what judges an attempt at an exercise                               |
 | `widgets`         | sliders, boards, guess boxes around the figures                     |
 | `figures`         | data in, pictures out                                               |

@@ -1,4 +1,4 @@
-"""`python -m mpcourse lab | test | check | pages | handout | site | grade`: the front door.
+"""`python -m mpcourse lab | test | check | pages | handout | site | grade`.
 
 Page `start_here`.
 
@@ -33,8 +33,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mpcourse.front_door.clean_copies import in_words, write_copies
-from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError, find_environment
+from mpcourse.commands.clean_copies import in_words, write_copies
+from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError, find_environment
 
 STORED, COPIES = "notebooks", "my_notebooks"
 FIRST_PAGE = "00_start_here.ipynb"
@@ -188,17 +188,17 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
             message = NOTHING_INSTALLED.format(folder=environment.folder, problem=problem)
             raise SetupError(message)
         environment = find_environment(here=True)
-    status = environment.run("-m", "mpcourse.front_door.soundness")
+    status = environment.run("-m", "mpcourse.commands.check")
     if status:
         environment.forget()
     return status
 
 
 def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.front_door.pages`, which runs the pages and saves them."""
+    """Hand over to `mpcourse.commands.pages`, which runs the pages and saves them."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    code = "import sys; from mpcourse.front_door.pages import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from mpcourse.commands.pages import main; sys.exit(main(sys.argv[1:]))"
     return environment.run("-c", code, *rest)
 
 
@@ -209,21 +209,19 @@ def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.front_door.site`, which writes the stored pages as HTML."""
+    """Hand over to `mpcourse.commands.site`, which writes the stored pages as HTML."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    code = (
-        "import sys; from mpcourse.front_door.site.site import main; sys.exit(main(sys.argv[1:]))"
-    )
+    code = "import sys; from mpcourse.commands.site.site import main; sys.exit(main(sys.argv[1:]))"
     return environment.run("-c", code, str(options.folder.resolve()))
 
 
 def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.front_door.grading`; folders are seen from where this is typed."""
+    """Hand over to `mpcourse.commands.grading`; folders are seen from where this is typed."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
     run = "sys.exit(main(sys.argv[2:], here=sys.argv[1]))"
-    code = f"import sys; from mpcourse.front_door.grading.gradebook import main; {run}"
+    code = f"import sys; from mpcourse.commands.grading.gradebook import main; {run}"
     return environment.run("-c", code, os.getcwd(), *rest)
 
 

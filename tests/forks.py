@@ -7,13 +7,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcourse.front_door.page_format import ROOT
+from mpcourse.commands.page_format import ROOT
 
 ADDRESS = "https://github.com/someone/their-fork"
 KEPT = ("mpcourse", "data", "notebooks", "binder")
 WRITE_ADDRESS = """
 import sys
-from mpcourse.front_door.pages import main
+from mpcourse.commands.pages import main
 sys.exit(main(['--address']))"""
 
 

@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from mpcourse.front_door.pages import read
+from mpcourse.commands.pages import read
 
 GB = 2**30
 MEMORY_LIMIT = 12 * GB

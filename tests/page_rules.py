@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mpcourse.front_door.page_format import (
+from mpcourse.commands.page_format import (
     BADGES_MARK,
     KERNELSPEC,
     badges,
@@ -26,7 +26,7 @@ from mpcourse.front_door.page_format import (
     read_repository,
     to_text,
 )
-from mpcourse.front_door.pages import NOTEBOOKS
+from mpcourse.commands.pages import NOTEBOOKS
 
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)

@@ -13,9 +13,9 @@ from axe import faults
 from lab import running_browser
 from playwright.sync_api import Browser, Page
 
-from mpcourse.front_door.page_format import page_key
-from mpcourse.front_door.pages import find_pages
-from mpcourse.front_door.site.site import build_site
+from mpcourse.commands.page_format import page_key
+from mpcourse.commands.pages import find_pages
+from mpcourse.commands.site.site import build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mpcourse.front_door.page_format import ROOT
+from mpcourse.commands.page_format import ROOT
 
 
 @pytest.mark.parametrize("run", ["first", "second"])

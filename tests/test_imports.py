@@ -25,8 +25,8 @@ FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_
 # These run, or can be read, without anything installed.
 STANDARD_LIBRARY_ONLY = {
     *("__init__", "__main__", "schedules"),
-    *("front_door", "front_door.__init__", "front_door.setup", "front_door.shell"),
-    "front_door.clean_copies",
+    *("commands", "commands.__init__", "commands.setup", "commands.shell"),
+    "commands.clean_copies",
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 NAMES_GPUS = {"devices"}
@@ -116,7 +116,7 @@ def modules(package: Path) -> list[Module]:
 
 def is_plain(parts: tuple[str, ...]) -> bool:
     """Whether a module has to do with the standard library."""
-    return parts[0] in STANDARD_LIBRARY_ONLY - {"front_door"} or ".".join(parts) in (
+    return parts[0] in STANDARD_LIBRARY_ONLY - {"commands"} or ".".join(parts) in (
         STANDARD_LIBRARY_ONLY
     )
 
@@ -286,7 +286,7 @@ PLANTS = [
     ({"__init__.py": "from course import schedules"}, "imports schedules; importing the package"),
     ({"schedules/a.py": "import torch"}, "imports torch, which is not in the standard library"),
     (
-        {"front_door/setup.py": "def f():\n    from torch.nn import a"},
+        {"commands/setup.py": "def f():\n    from torch.nn import a"},
         "imports torch, which is not",
     ),
     ({"__main__.py": "import course.devices"}, "devices.__init__, which needs more than the stand"),
@@ -314,9 +314,9 @@ FINE = [
     {"devices/a.py": "import torch\nfrom course.schedules.timeline import a\nGPU = 'cuda:0'"},
     {"training/a.py": "'''Takes 'cuda:0'.'''\nfrom course import __version__\n" + "\n" * 248},
     {
-        "__main__.py": "import sys\nfrom course.front_door.setup import a",
-        "front_door/__init__.py": "",
-        "front_door/setup.py": "import os",
+        "__main__.py": "import sys\nfrom course.commands.setup import a",
+        "commands/__init__.py": "",
+        "commands/setup.py": "import os",
     },
 ]
 
@@ -361,7 +361,7 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
 
 def test_what_needs_no_installation_imports_on_a_bare_python():
     here = {".".join(m.parts) for m in modules(PACKAGE) if is_plain(m.parts)} - {"__init__"}
-    assert here >= {"schedules.timeline", "schedules.simulation", "front_door.setup", "__main__"}
+    assert here >= {"schedules.timeline", "schedules.simulation", "commands.setup", "__main__"}
     imports = "\n".join(
         f"import mpcourse.{name.removesuffix('.__init__')}" for name in sorted(here)
     )

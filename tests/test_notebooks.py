@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from page_rules import DEBTS, RULES, Page, Rule
 
-from mpcourse.front_door.page_format import (
+from mpcourse.commands.page_format import (
     FOLDED,
     ROOT,
     normalise,
@@ -20,7 +20,7 @@ from mpcourse.front_door.page_format import (
     to_text,
     write_address,
 )
-from mpcourse.front_door.pages import find_pages
+from mpcourse.commands.pages import find_pages
 
 PAGES = find_pages([])
 NAME = "01_scatter_and_gather.ipynb"

@@ -18,8 +18,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 from slices import needed_by_exercises
 
-from mpcourse.front_door.page_format import page_key
-from mpcourse.front_door.pages import NOTEBOOKS, find_pages, read
+from mpcourse.commands.page_format import page_key
+from mpcourse.commands.pages import NOTEBOOKS, find_pages, read
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 PAGES = find_pages([])

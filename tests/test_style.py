@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from mpcourse.front_door.page_format import normalise, to_text
+from mpcourse.commands.page_format import normalise, to_text
 
 ROOT = Path(__file__).resolve().parents[1]
 

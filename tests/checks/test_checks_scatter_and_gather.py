@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcourse.checks import check_gather, check_mean, check_scatter, check_scatter_nest, verdict
+from mpcourse.commands.pages import find_pages, read
 from mpcourse.data_parallel.scatter_gather import gather, scatter
 from mpcourse.devices import results
-from mpcourse.front_door.pages import find_pages, read
 
 CHECKS = {
     check_scatter: solutions.my_scatter,

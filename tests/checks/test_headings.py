@@ -9,8 +9,8 @@ import pytest
 from page_rules import headings
 
 from mpcourse import checks
-from mpcourse.front_door.page_format import page_key
-from mpcourse.front_door.pages import find_pages
+from mpcourse.commands.page_format import page_key
+from mpcourse.commands.pages import find_pages
 
 PAGES = {page_key(path.name): path for path in find_pages([])}
 MODULES = {path.stem: path for path in Path(checks.__file__).parent.glob("*.py")}

@@ -9,11 +9,11 @@ import pytest
 import torch
 import xla_study as command
 
+from mpcourse.commands.setup import ROOT, SetupError
 from mpcourse.compilation import xla
 from mpcourse.compilation.xla import count_operations, read_xla_run, run_by, xla_run
 from mpcourse.compilation.xla_step import BATCHES, LOSS, Training, random_batch
 from mpcourse.devices.recordings import DATA_FOLDER, write_recording
-from mpcourse.front_door.setup import ROOT, SetupError
 
 HLO = """HloModule IrToHlo.9, entry_computation_layout={(f32[2]{0})->(f32[])}
 

@@ -19,6 +19,7 @@ import torch
 from page_rules import sources_of
 
 from mpcourse import widgets
+from mpcourse.commands.pages import find_pages, read
 from mpcourse.figures import (
     BitsStudy,
     Rounded,
@@ -30,7 +31,6 @@ from mpcourse.figures import (
     timeline_picture,
 )
 from mpcourse.figures.svg import Picture, picture
-from mpcourse.front_door.pages import find_pages, read
 from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets import (

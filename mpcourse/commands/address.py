@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from mpcourse.front_door.page_format import BADGES_MARK, ROOT, badges, read_repository
+from mpcourse.commands.page_format import BADGES_MARK, ROOT, badges, read_repository
 
 PLACEHOLDER = "https://github.com/OWNER/mpcourse"
 ON_GITHUB = re.compile(

@@ -19,8 +19,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from mpcourse.front_door.address import public_origin, write_setting
-from mpcourse.front_door.page_format import (
+from mpcourse.commands.address import public_origin, write_setting
+from mpcourse.commands.page_format import (
     ROOT,
     normalise,
     page_key,

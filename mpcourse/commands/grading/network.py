@@ -28,7 +28,7 @@ def closed_network() -> tuple[str, ...]:
     """
     if sys.platform != "linux":
         return ()
-    command = [*UNSHARE, sys.executable, "-m", "mpcourse.front_door.grading.network"]
+    command = [*UNSHARE, sys.executable, "-m", "mpcourse.commands.grading.network"]
     env = {**os.environ, MARK: "1"}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=60, check=True)

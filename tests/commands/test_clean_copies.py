@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse.front_door.clean_copies import EDITIONS, Copies, clean_copy, in_words, write_copies
+from mpcourse.commands.clean_copies import EDITIONS, Copies, clean_copy, in_words, write_copies
 
 NAME, NEW = "07_pipeline.ipynb", "07_pipeline.new.ipynb"
 

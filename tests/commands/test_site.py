@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from mpcourse.commands.page_format import normalise, page_key
+from mpcourse.commands.pages import find_pages, read, save
+from mpcourse.commands.site import site
+from mpcourse.commands.site.explorers import frames_of, page_frames, split_explorer_of
+from mpcourse.commands.site.formulas import to_mathml
+from mpcourse.commands.site.page import SitePage, words_html
+from mpcourse.commands.site.site import SiteError, build_site
 from mpcourse.figures.svg import svg_in
-from mpcourse.front_door.page_format import normalise, page_key
-from mpcourse.front_door.pages import find_pages, read, save
-from mpcourse.front_door.site import site
-from mpcourse.front_door.site.explorers import frames_of, page_frames, split_explorer_of
-from mpcourse.front_door.site.formulas import to_mathml
-from mpcourse.front_door.site.page import SitePage, words_html
-from mpcourse.front_door.site.site import SiteError, build_site
 from mpcourse.widgets import idle_explorer, schedule_explorer, schedule_view
 
 PAGES = {page_key(path.name): path for path in find_pages([])}

@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mpcourse.front_door.grading.exercises import (
+from mpcourse.commands.grading.exercises import (
     Exercise,
     bound_names,
     code_cells,
@@ -25,11 +25,11 @@ from mpcourse.front_door.grading.exercises import (
     exercises_of,
     meaning,
 )
-from mpcourse.front_door.grading.kernel import Kernel, Outcome
-from mpcourse.front_door.grading.network import bring_loopback_up
+from mpcourse.commands.grading.kernel import Kernel, Outcome
+from mpcourse.commands.grading.network import bring_loopback_up
 
 LONGEST_SHARE = 0.5  # of the page's time, for one cell: a cell that hangs leaves the rest its turn
-ANSWER = '__import__("mpcourse.front_door.grading.judge", fromlist=["answer"]).answer({})'
+ANSWER = '__import__("mpcourse.commands.grading.judge", fromlist=["answer"]).answer({})'
 Tell = Callable[..., None]
 
 
@@ -37,7 +37,7 @@ class Stop(Exception):
     """The page cannot go on; says why."""
 
 
-class Sitting:
+class GradedRun:
     """One run of a copy: what was judged, what went wrong.
 
     Args:
@@ -185,7 +185,7 @@ def main(copy: str, page: str, folder: str, limit_s: str) -> None:
             tell(note=note)
         kernel = Kernel(Path(folder) / "clone")
         answers = Path(folder) / "answer.json"
-        Sitting(exercises_of(ours), kernel, answers, float(limit_s), tell).run(theirs)
+        GradedRun(exercises_of(ours), kernel, answers, float(limit_s), tell).run(theirs)
         tell(end="")
     except Stop as stop:
         tell(end=str(stop))

@@ -15,10 +15,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from processes import nothing_left
 from solutions import scatter_and_gather as solutions
 
-from mpcourse.front_door.clean_copies import clean_copy
-from mpcourse.front_door.grading import gradebook as grade
-from mpcourse.front_door.grading.network import closed_network
-from mpcourse.front_door.pages import NOTEBOOKS
+from mpcourse.commands.clean_copies import clean_copy
+from mpcourse.commands.grading import gradebook as grade
+from mpcourse.commands.grading.network import closed_network
+from mpcourse.commands.pages import NOTEBOOKS
 
 NAME = "01_scatter_and_gather.ipynb"
 PAGE = NOTEBOOKS / NAME

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse import __main__ as front_door
-from mpcourse.front_door.setup import COURSE, ROOT, TESTS, SetupError
+from mpcourse import __main__ as command_line
+from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError
 
 PAGE = "my_notebooks/00_start_here.ipynb"
 
@@ -56,16 +56,16 @@ def environment(monkeypatch, tmp_path) -> FakeEnvironment:
         environment.here = here
         return environment
 
-    monkeypatch.setattr(front_door, "find_environment", find)
-    monkeypatch.setattr(front_door, "has_display", lambda variables, *, platform: True)
+    monkeypatch.setattr(command_line, "find_environment", find)
+    monkeypatch.setattr(command_line, "has_display", lambda variables, *, platform: True)
     (tmp_path / "notebooks").mkdir()
     shutil.copy(ROOT / "notebooks/00_start_here.ipynb", tmp_path / "notebooks")
-    monkeypatch.setattr(front_door, "ROOT", tmp_path)
+    monkeypatch.setattr(command_line, "ROOT", tmp_path)
     return environment
 
 
 def test_lab_starts_jupyterlab_on_the_first_page(environment):
-    assert front_door.main(["lab"]) == 0
+    assert command_line.main(["lab"]) == 0
     assert environment.ensured == [COURSE]
     [ran] = environment.ran
     assert ran[:3] == ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
@@ -74,7 +74,7 @@ def test_lab_starts_jupyterlab_on_the_first_page(environment):
 
 
 def test_lab_opens_a_clean_copy_and_leaves_it_alone_afterwards(environment, tmp_path, capsys):
-    front_door.main(["lab"])
+    command_line.main(["lab"])
     assert "my_notebooks/ has clean copies of 1 pages" in capsys.readouterr().out
     copy = tmp_path / PAGE
     notebook = json.loads(copy.read_text(encoding="utf-8"))
@@ -82,12 +82,12 @@ def test_lab_opens_a_clean_copy_and_leaves_it_alone_afterwards(environment, tmp_
     assert code
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
     copy.write_text("my own words", encoding="utf-8")
-    front_door.main(["lab"])
+    command_line.main(["lab"])
     assert copy.read_text(encoding="utf-8") == "my own words"
 
 
 def test_lab_opens_the_stored_pages_when_asked(environment, tmp_path):
-    front_door.main(["lab", "--stored"])
+    command_line.main(["lab", "--stored"])
     [ran] = environment.ran
     assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in ran
     assert not (tmp_path / "my_notebooks").exists()
@@ -95,19 +95,19 @@ def test_lab_opens_the_stored_pages_when_asked(environment, tmp_path):
 
 def test_handout_writes_clean_copies_and_needs_nothing_installed(environment, tmp_path, capsys):
     folder = tmp_path / "class" / "monday"
-    assert front_door.main(["handout", str(folder)]) == 0
+    assert command_line.main(["handout", str(folder)]) == 0
     assert environment.ensured == []
     assert [path.name for path in folder.glob("*.ipynb")] == ["00_start_here.ipynb"]
     assert f"{folder}/ has clean copies of 1 pages" in capsys.readouterr().out
 
 
 def test_handout_into_the_pages_is_refused(environment, tmp_path, capsys):
-    assert front_door.main(["handout", str(tmp_path / "notebooks")]) == 1
+    assert command_line.main(["handout", str(tmp_path / "notebooks")]) == 1
     assert "holds the pages themselves" in capsys.readouterr().err
 
 
 def test_lab_passes_its_options_and_what_follows_the_dashes(environment):
-    front_door.main(["lab", "--no-browser", "--port", "8899", "--", "--ip=0.0.0.0", "--debug"])
+    command_line.main(["lab", "--no-browser", "--port", "8899", "--", "--ip=0.0.0.0", "--debug"])
     [ran] = environment.ran
     assert "--no-browser" in ran
     assert "--port=8899" in ran
@@ -115,8 +115,8 @@ def test_lab_passes_its_options_and_what_follows_the_dashes(environment):
 
 
 def test_lab_says_plainly_when_no_browser_is_opened(environment, monkeypatch, capsys):
-    monkeypatch.setattr(front_door, "has_display", lambda variables, *, platform: False)
-    front_door.main(["lab"])
+    monkeypatch.setattr(command_line, "has_display", lambda variables, *, platform: False)
+    command_line.main(["lab"])
     assert "--no-browser" in environment.ran[0]
     assert "There is no display here, so no browser is opened" in capsys.readouterr().out
 
@@ -134,12 +134,12 @@ def test_lab_says_plainly_when_no_browser_is_opened(environment, monkeypatch, ca
     ],
 )
 def test_a_display_is_seen(platform, variables, expected):
-    assert front_door.has_display(variables, platform=platform) is expected
+    assert command_line.has_display(variables, platform=platform) is expected
 
 
 def test_only_root_allows_root():
-    as_root = front_door.lab_arguments("x", browser=True, is_root=True, port=None)
-    as_user = front_door.lab_arguments("x", browser=True, is_root=False, port=None)
+    as_root = command_line.lab_arguments("x", browser=True, is_root=True, port=None)
+    as_user = command_line.lab_arguments("x", browser=True, is_root=False, port=None)
     assert as_root == [*as_user, "--allow-root"]
 
 
@@ -148,35 +148,35 @@ def test_only_root_allows_root():
 )
 def test_test_runs_everything_and_ends_with_pytests_status(environment, capsys, status, result):
     environment.status = status
-    assert front_door.main(["test"]) == status
+    assert command_line.main(["test"]) == status
     assert environment.ensured == [TESTS]
-    assert environment.ran == [["-m", "pytest", "--nbval", *front_door.TWO_AT_A_TIME]]
+    assert environment.ran == [["-m", "pytest", "--nbval", *command_line.TWO_AT_A_TIME]]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(f"Tests {result} ")
     assert last.endswith(" minutes.")
 
 
 def test_test_hands_paths_and_options_to_pytest(environment):
-    front_door.main(["test", "--here", "--", "tests/test_setup.py", "-x"])
+    command_line.main(["test", "--here", "--", "tests/test_setup.py", "-x"])
     assert environment.here is True
     rest = ["tests/test_setup.py", "-x"]
-    assert environment.ran == [["-m", "pytest", "--nbval", *front_door.TWO_AT_A_TIME, *rest]]
+    assert environment.ran == [["-m", "pytest", "--nbval", *command_line.TWO_AT_A_TIME, *rest]]
 
 
 def test_pages_gets_its_own_arguments(environment):
     environment.status = 1
-    assert front_door.main(["pages", "00", "--check"]) == 1
+    assert command_line.main(["pages", "00", "--check"]) == 1
     assert environment.ran[0][2:] == ["00", "--check"]
-    assert "mpcourse.front_door.pages import main" in environment.ran[0][1]
+    assert "mpcourse.commands.pages import main" in environment.ran[0][1]
 
 
 def test_site_gets_its_folder_whatever_folder_it_is_started_in(environment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environment.status = 1
-    assert front_door.main(["site", "to/read"]) == 1
+    assert command_line.main(["site", "to/read"]) == 1
     assert environment.ensured == [COURSE]
     assert environment.ran[0][2:] == [str(tmp_path.resolve() / "to/read")]
-    assert "mpcourse.front_door.site.site import main" in environment.ran[0][1]
+    assert "mpcourse.commands.site.site import main" in environment.ran[0][1]
 
 
 def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(
@@ -184,32 +184,32 @@ def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(
 ):
     monkeypatch.chdir(tmp_path)
     environment.status = 2
-    assert front_door.main(["grade", "class", "--jobs", "2"]) == 2
+    assert command_line.main(["grade", "class", "--jobs", "2"]) == 2
     assert environment.ran[0][2:] == [str(tmp_path), "class", "--jobs", "2"]
-    assert "mpcourse.front_door.grading.gradebook import main" in environment.ran[0][1]
+    assert "mpcourse.commands.grading.gradebook import main" in environment.ran[0][1]
 
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_check_installs_nothing_but_a_failure_lets_the_next_start_install(environment, status):
     environment.status = status
-    assert front_door.main(["check"]) == status
+    assert command_line.main(["check"]) == status
     assert environment.ensured == []
     assert environment.forgotten == status
-    assert environment.ran == [["-m", "mpcourse.front_door.soundness"]]
+    assert environment.ran == [["-m", "mpcourse.commands.check"]]
     assert environment.here is False
 
 
 def test_check_takes_this_python_when_there_is_no_environment_but_a_torch(environment):
     environment.broken = "there is none yet"
-    front_door.main(["check"])
+    command_line.main(["check"])
     assert environment.here is True
     assert len(environment.ran) == 1
 
 
 def test_check_without_any_torch_says_what_to_type(environment, monkeypatch, capsys):
     environment.broken = "there is none yet"
-    monkeypatch.setattr(front_door.importlib.util, "find_spec", lambda name: None)
-    assert front_door.main(["check"]) == 1
+    monkeypatch.setattr(command_line.importlib.util, "find_spec", lambda name: None)
+    assert command_line.main(["check"]) == 1
     said = capsys.readouterr().err
     assert "there is none yet" in said
     assert "Type this first: python3 -m mpcourse lab" in said
@@ -217,12 +217,12 @@ def test_check_without_any_torch_says_what_to_type(environment, monkeypatch, cap
 
 
 def test_without_a_command_the_commands_are_named(capsys):
-    assert front_door.main([]) == 0
+    assert command_line.main([]) == 0
     said = capsys.readouterr().out
-    for name in front_door.COMMANDS:
+    for name in command_line.COMMANDS:
         assert f"\n    {name} " in said
     with pytest.raises(SystemExit) as ended:
-        front_door.main(["--help"])
+        command_line.main(["--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == said
 
@@ -238,7 +238,7 @@ def test_without_a_command_the_commands_are_named(capsys):
 )
 def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
     with pytest.raises(SystemExit) as ended:
-        front_door.main(words)
+        command_line.main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
     assert (environment.ensured, environment.ran) == ([], [])
@@ -254,14 +254,14 @@ def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
 )
 def test_trouble_ends_in_a_sentence(environment, capsys, trouble, status, said):
     environment.trouble = trouble
-    assert front_door.main(["lab"]) == status
+    assert command_line.main(["lab"]) == status
     assert said in capsys.readouterr().err
     assert environment.ran == []
 
 
 @pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 99), (2, 7, 18)])
 def test_a_python_that_is_too_old_hears_what_to_do(version):
-    said = front_door.python_problem(version)
+    said = command_line.python_problem(version)
     assert "needs Python 3.11 or newer" in said
     assert f"is {version[0]}.{version[1]}." in said
     assert "python3.12 -m mpcourse lab" in said
@@ -269,7 +269,7 @@ def test_a_python_that_is_too_old_hears_what_to_do(version):
 
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 5), (4, 0, 0)])
 def test_a_python_that_is_new_enough_hears_nothing(version):
-    assert front_door.python_problem(version) == ""
+    assert command_line.python_problem(version) == ""
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])

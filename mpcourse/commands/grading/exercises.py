@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from mpcourse.front_door.clean_copies import edition_of
+from mpcourse.commands.clean_copies import edition_of
 
 CHECK = re.compile(r"\bcheck_\w+")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcourse.front_door.page_format import page_key
+from mpcourse.commands.page_format import page_key
 
 PASSED_OVER = {"__pycache__", "node_modules"}  # and all that starts with a dot
 

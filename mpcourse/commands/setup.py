@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcourse.front_door.shell import call, locked
+from mpcourse.commands.shell import call, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ("requirements.txt",)
@@ -113,7 +113,7 @@ class Environment:
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
 
         Returns:
-            The exit status, see `mpcourse.front_door.shell.call`.
+            The exit status, see `mpcourse.commands.shell.call`.
         """
         path = os.pathsep.join([str(self.python.parent), os.environ.get("PATH", os.defpath)])
         env = {**os.environ, "PATH": path}

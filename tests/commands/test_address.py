@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forks import ADDRESS, Fork, git, make_fork
 
-from mpcourse.front_door.address import (
+from mpcourse.commands.address import (
     FIRST_PAGE,
     PLACEHOLDER,
     address_remedy,
@@ -17,8 +17,8 @@ from mpcourse.front_door.address import (
     read_repository,
     write_setting,
 )
-from mpcourse.front_door.page_format import ROOT, badges, bootstrap_source
-from mpcourse.front_door.pages import find_pages, read, readdress
+from mpcourse.commands.page_format import ROOT, badges, bootstrap_source
+from mpcourse.commands.pages import find_pages, read, readdress
 
 SOMEONE = "https://github.com/someone-else/a.course"
 

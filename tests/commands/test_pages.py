@@ -15,8 +15,8 @@ import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mpcourse.front_door import pages
-from mpcourse.front_door.page_format import (
+from mpcourse.commands import pages
+from mpcourse.commands.page_format import (
     FOLDED,
     ROOT,
     badges,
@@ -303,7 +303,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(
         folder / "notebooks" / NAME,
         new_code_cell("import os\nimport mpcourse\n\nprint('one')\nos.path.basename(os.getcwd())"),
-        new_code_cell("from mpcourse.front_door import page_format\n\npage_format.badges('', '')"),
+        new_code_cell("from mpcourse.commands import page_format\n\npage_format.badges('', '')"),
         new_code_cell(SLIDER),
         new_code_cell("object()"),
         new_code_cell("import time\n\ntime.time_ns()"),
@@ -332,7 +332,7 @@ def run_pages(course: Path, *arguments: str) -> subprocess.CompletedProcess:
     return run_in(
         course,
         "-c",
-        "import sys; from mpcourse.front_door.pages import main; sys.exit(main(sys.argv[1:]))",
+        "import sys; from mpcourse.commands.pages import main; sys.exit(main(sys.argv[1:]))",
         *arguments,
     )
 

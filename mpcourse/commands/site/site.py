@@ -13,11 +13,11 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from mpcourse.front_door.address import address_remedy
-from mpcourse.front_door.page_format import badges, page_key, read_repository
-from mpcourse.front_door.pages import find_pages, read
-from mpcourse.front_door.site.explorers import page_frames
-from mpcourse.front_door.site.page import SitePage, words_html
+from mpcourse.commands.address import address_remedy
+from mpcourse.commands.page_format import badges, page_key, read_repository
+from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.site.explorers import page_frames
+from mpcourse.commands.site.page import SitePage, words_html
 
 ASSETS = Path(__file__).with_name("assets")
 MARK = "sections.js"  # a folder that has it holds a site, which may be replaced

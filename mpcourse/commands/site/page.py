@@ -16,10 +16,10 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from mpcourse.commands.page_format import BADGES_MARK, page_key
+from mpcourse.commands.site.explorers import Frames
+from mpcourse.commands.site.formulas import to_mathml
 from mpcourse.figures.svg import svg_in
-from mpcourse.front_door.page_format import BADGES_MARK, page_key
-from mpcourse.front_door.site.explorers import Frames
-from mpcourse.front_door.site.formulas import to_mathml
 
 ANCHOR = re.compile(r'<a class="anchor-link".*?</a>')
 TO_PAGE = re.compile(r"\]\((\d\d_\w+)\.ipynb(?=[)#])")

@@ -20,12 +20,12 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from mpcourse.front_door.grading.exercises import exercises_of
-from mpcourse.front_door.grading.network import ROOT, closed_network
-from mpcourse.front_door.grading.report import counted, in_words, line_of, write_csv, write_html
-from mpcourse.front_door.grading.submissions import Submission, digest, find_submissions
-from mpcourse.front_door.grading.watch import GIB, Limits, Record, grade_one
-from mpcourse.front_door.pages import find_pages
+from mpcourse.commands.grading.exercises import exercises_of
+from mpcourse.commands.grading.network import ROOT, closed_network
+from mpcourse.commands.grading.report import counted, in_words, line_of, write_csv, write_html
+from mpcourse.commands.grading.submissions import Submission, digest, find_submissions
+from mpcourse.commands.grading.watch import GIB, Limits, Record, grade_one
+from mpcourse.commands.pages import find_pages
 
 RESULTS = "results.json"
 MOST_TIME_S = 86400.0

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from mpcourse.front_door.address import FIRST_PAGE
-from mpcourse.front_door.page_format import BADGES_MARK, ROOT, badges, read_repository
-from mpcourse.front_door.pages import find_pages
+from mpcourse.commands.address import FIRST_PAGE
+from mpcourse.commands.page_format import BADGES_MARK, ROOT, badges, read_repository
+from mpcourse.commands.pages import find_pages
 
 LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 PLACE = re.compile(r"`(\w+)` in `(mpcourse/[\w/]+\.py)`")

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from mpcourse.front_door import soundness
-from mpcourse.front_door.soundness import GIB, Finding
+from mpcourse.commands import check as command
+from mpcourse.commands.check import GIB, Finding
 from mpcourse.training import mnist
 
 
@@ -32,8 +32,8 @@ def test_a_line_has_a_word_and_a_failure_says_what_to_do():
 )
 def test_exit_status_is_0_only_if_nothing_failed(monkeypatch, capsys, found, status, last):
     findings = [Finding("item", word, "detail") for word in found]
-    monkeypatch.setattr(soundness, "CHECKS", {"all": lambda: findings})
-    assert soundness.main() == status
+    monkeypatch.setattr(command, "CHECKS", {"all": lambda: findings})
+    assert command.main() == status
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(found)]] == found
     assert lines[-1] == last
@@ -44,21 +44,21 @@ def test_a_check_that_raises_fails_and_the_others_go_on(monkeypatch, capsys):
         raise OSError("libtorch.so: cannot open")
 
     checks = {"Devices": explode, "Disk": lambda: [Finding("Disk", "ok", "free")]}
-    monkeypatch.setattr(soundness, "CHECKS", checks)
-    assert soundness.main() == 1
+    monkeypatch.setattr(command, "CHECKS", checks)
+    assert command.main() == 1
     said = capsys.readouterr().out
     assert "FAIL  Devices: OSError: libtorch.so: cannot open\n      what to do: mend" in said
     assert "ok    Disk: free" in said
 
 
 def test_this_installation_is_sound_as_far_as_no_clock_is_involved():
-    checks = [soundness.check_python, soundness.check_devices, soundness.check_operators]
+    checks = [command.check_python, command.check_devices, command.check_operators]
     for check in checks:
         assert words(check()) == ["ok"], check()
 
 
 def test_every_range_of_requirements_txt_is_looked_at():
-    items = [finding.item for finding in soundness.check_versions()]
+    items = [finding.item for finding in command.check_versions()]
     assert items == ["torch", "torchvision", "jupyterlab", "ipywidgets", "matplotlib", "nbval"]
 
 
@@ -75,8 +75,8 @@ def test_every_range_of_requirements_txt_is_looked_at():
     ],
 )
 def test_versions_are_compared_with_ranges(monkeypatch, requirement, installed, word):
-    monkeypatch.setattr(soundness.importlib.metadata, "version", lambda name: installed)
-    finding = soundness.judge_version(requirement)
+    monkeypatch.setattr(command.importlib.metadata, "version", lambda name: installed)
+    finding = command.judge_version(requirement)
     assert finding.word == word
     assert installed in finding.detail
     assert bool(finding.remedy) == (word == "FAIL")
@@ -98,12 +98,12 @@ def test_hosted_notebooks_do_without_a_server_of_ours(monkeypatch, variable, nam
     monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
     monkeypatch.setenv(variable, "1")
-    monkeypatch.setattr(soundness.importlib.metadata, "version", missing)
-    assert soundness.judge_version(f"{name}>=1").word == word
+    monkeypatch.setattr(command.importlib.metadata, "version", missing)
+    assert command.judge_version(f"{name}>=1").word == word
 
 
 @pytest.mark.parametrize(
-    ("torch", "command"),
+    ("torch", "install"),
     [
         (
             "2.13.0+cpu",
@@ -117,9 +117,9 @@ def test_hosted_notebooks_do_without_a_server_of_ours(monkeypatch, variable, nam
         ("2.15.0a0+git1a2b3c", "torch==2.15.0a0 torchvision"),
     ],
 )
-def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch, torch, command):
+def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch, torch, install):
     versions = {"torch": torch, "torchvision": "0.28.0"}
-    monkeypatch.setattr(soundness.importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(command.importlib.metadata, "version", versions.__getitem__)
 
     def broken(name: str) -> None:
         raise RuntimeError("operator torchvision::nms does not exist")
@@ -127,10 +127,10 @@ def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch
     # What `from torchvision.ops import nms` does when the two were built apart.
     monkeypatch.setitem(sys.modules, "torchvision.ops", types.ModuleType("torchvision.ops"))
     sys.modules["torchvision.ops"].__getattr__ = broken
-    [finding] = soundness.check_operators()
+    [finding] = command.check_operators()
     assert finding.word == "FAIL"
     assert finding.detail == "operator torchvision::nms does not exist"
-    assert finding.remedy.endswith(f"-m pip install --force-reinstall {command}")
+    assert finding.remedy.endswith(f"-m pip install --force-reinstall {install}")
     assert f"torch {torch} and torchvision 0.28.0 do not belong together" in finding.remedy
 
 
@@ -139,32 +139,32 @@ def test_operators_that_compute_nonsense_fail(monkeypatch):
     import torchvision.ops
 
     monkeypatch.setattr(torchvision.ops, "nms", lambda boxes, scores, limit: torch.tensor([0]))
-    [finding] = soundness.check_operators()
+    [finding] = command.check_operators()
     assert (finding.word, finding.detail) == ("FAIL", "nms keeps [0], not [1]")
 
 
 def test_a_real_kernel_computes():
-    [finding] = soundness.check_kernel()
+    [finding] = command.check_kernel()
     assert finding == Finding("Jupyter kernel", "ok", "it starts, and 1 + 1 = 2")
 
 
 def test_a_kernel_that_never_answers_fails_in_time(monkeypatch):
-    monkeypatch.setattr(soundness, "KERNEL_CODE", "import time; time.sleep(20)")
-    monkeypatch.setattr(soundness, "LIMIT_S", 3.0)  # too short for a start on a slow machine, too
-    [finding] = soundness.run_check("Jupyter kernel", soundness.check_kernel)
+    monkeypatch.setattr(command, "KERNEL_CODE", "import time; time.sleep(20)")
+    monkeypatch.setattr(command, "LIMIT_S", 3.0)  # too short for a start on a slow machine, too
+    [finding] = command.run_check("Jupyter kernel", command.check_kernel)
     assert finding.word == "FAIL"
     assert re.search("Timeout|didn't respond", finding.detail)
 
 
 def test_a_kernel_of_another_environment_fails():
-    finding = soundness.judge_kernel(2, "/somewhere/else")
+    finding = command.judge_kernel(2, "/somewhere/else")
     assert finding.word == "FAIL"
     assert "/somewhere/else" in finding.detail
     assert finding.remedy == f"{sys.executable} -m ipykernel install --sys-prefix"
 
 
 def test_a_kernel_that_cannot_add_fails():
-    assert soundness.judge_kernel(3, sys.prefix).detail == "it computes 1 + 1 = 3"
+    assert command.judge_kernel(3, sys.prefix).detail == "it computes 1 + 1 = 3"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_a_kernel_that_cannot_add_fails():
     [(5 * GIB, "ok"), (2 * GIB, "ok"), (2 * GIB - 1, "note"), (GIB, "note"), (GIB - 1, "FAIL")],
 )
 def test_room_is_judged_by_what_a_page_needs(free, word):
-    finding = soundness.judge_room("Memory", free, least=GIB, enough=2 * GIB)
+    finding = command.judge_room("Memory", free, least=GIB, enough=2 * GIB)
     assert finding.word == word
     assert bool(finding.remedy) == (word != "ok")
 
 
 def test_memory_and_disk_are_those_of_this_machine():
-    memory, disk = soundness.check_room()
+    memory, disk = command.check_room()
     assert (memory.item, disk.item) == ("Memory", "Disk")
     assert memory.detail.endswith("GiB free")
     assert disk.detail.endswith("GiB free")
@@ -196,7 +196,7 @@ def test_memory_and_disk_are_those_of_this_machine():
     ],
 )
 def test_overlap_is_judged_but_never_a_failure(ratio, kind, cores, word, said):
-    finding = soundness.judge_overlap(ratio, kind=kind, cores=cores)
+    finding = command.judge_overlap(ratio, kind=kind, cores=cores)
     assert finding.word == word
     assert said in str(finding)
 
@@ -211,18 +211,18 @@ def test_overlap_is_measured_on_two_devices(monkeypatch):
         return 1.25
 
     monkeypatch.setattr(timing, "measure_overlap", measure)
-    [finding] = soundness.check_overlap()
+    [finding] = command.check_overlap()
     assert asked == [(2, devices.get_devices(2))]
     assert "1.25 x" in finding.detail
 
 
 def test_the_sample_is_there():
-    assert soundness.check_data() == [Finding("MNIST sample", "ok", "4,000 and 1,000 images")]
+    assert command.check_data() == [Finding("MNIST sample", "ok", "4,000 and 1,000 images")]
 
 
 def test_a_missing_sample_fails_and_names_the_file(monkeypatch, tmp_path):
     monkeypatch.setattr(mnist, "DATA_FOLDER", tmp_path)
-    [finding] = soundness.check_data()
+    [finding] = command.check_data()
     assert finding.word == "FAIL"
     assert str(tmp_path) in finding.detail
     assert "git checkout -- data" in finding.remedy

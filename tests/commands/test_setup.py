@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse.front_door import setup
-from mpcourse.front_door.setup import COURSE, TESTS, Environment, SetupError, find_environment
+from mpcourse.commands import setup
+from mpcourse.commands.setup import COURSE, TESTS, Environment, SetupError, find_environment
 
 
 class Commands:

@@ -12,8 +12,8 @@ from forks import Fork, make_fork
 from hosted import COLAB, GB, KAGGLE, MEMORY_LIMIT, Place, installed, make_environment, run_page
 from nbformat.v4 import new_code_cell, new_notebook
 
-from mpcourse.front_door.page_format import page_key
-from mpcourse.front_door.pages import find_pages, read, save
+from mpcourse.commands.page_format import page_key
+from mpcourse.commands.pages import find_pages, read, save
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import PurePath
 
-from mpcourse.front_door.grading.watch import Record
+from mpcourse.commands.grading.watch import Record
 
 SIGNS = {"correct": "✓", "not yet": "✗", "not attempted": "…", "not judged": "?"}
 COLUMNS = ("learner", "page", "exercise", "state", "message", "file")

@@ -1,6 +1,6 @@
 """The form of a stored page: badges, bootstrap cell, and nothing that depends on the machine.
 
-Page: all of them; `mpcourse.front_door.pages` applies it. Source: the documentation of nbformat;
+Page: all of them; `mpcourse.commands.pages` applies it. Source: the documentation of nbformat;
 the three services' own pages on badges.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse.front_door.shell import call, locked
+from mpcourse.commands.shell import call, locked
 
 needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
 
@@ -18,7 +18,7 @@ needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no
 WRAPPED = """
 import sys, time
 from pathlib import Path
-from mpcourse.front_door.shell import call
+from mpcourse.commands.shell import call
 command = '''
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
@@ -99,7 +99,7 @@ def hold_elsewhere(path: Path) -> subprocess.Popen:
     code = f"""
 import time
 from pathlib import Path
-from mpcourse.front_door.shell import locked
+from mpcourse.commands.shell import locked
 with locked(Path({str(path)!r})):
     print("held", flush=True)
     time.sleep(60)

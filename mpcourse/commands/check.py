@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mpcourse.front_door.setup import ROOT
+from mpcourse.commands.setup import ROOT
 
 GIB = 2**30
 KERNEL_CODE = "import sys"
@@ -193,7 +193,7 @@ def judge_room(item: str, free: int, *, least: int, enough: int) -> Finding:
 
 def check_address() -> list[Finding]:
     """Do the pages' badges and first cells lead to a course?"""
-    from mpcourse.front_door.address import address_remedy, read_repository
+    from mpcourse.commands.address import address_remedy, read_repository
 
     remedy = address_remedy()
     return [Finding("Public address", "note" if remedy else "ok", read_repository(), remedy)]

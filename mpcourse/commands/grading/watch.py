@@ -20,13 +20,12 @@ from typing import NamedTuple
 
 import psutil
 
-from mpcourse.front_door.grading.network import MARK, ROOT, closed_network
-from mpcourse.front_door.grading.submissions import Submission, clean
+from mpcourse.commands.grading.network import MARK, ROOT, closed_network
+from mpcourse.commands.grading.submissions import Submission, clean
 
 POLL_S = 0.25
 START_LIMIT_S = 240.0  # for a kernel that imports the course, on a busy machine
 GIB = 2**30
-SITTING = "mpcourse.front_door.grading.sitting"
 GRADED = "MPCOURSE_GRADED"  # environment: all that a page starts inherits it
 CLONE = ("mpcourse", "data", "pyproject.toml")  # a copy of these: cells cannot change the course
 
@@ -95,7 +94,7 @@ class Watched:
                 *(
                     sys.executable,
                     "-m",
-                    "mpcourse.front_door.grading.sitting",
+                    "mpcourse.commands.grading.graded_run",
                     *map(str, arguments),
                 ),
             ],

@@ -18,15 +18,15 @@ from processes import nothing_left
 
 import mpcourse.checks
 from mpcourse.checks import verdict
-from mpcourse.front_door.clean_copies import clean_copy, edition_of
-from mpcourse.front_door.grading import gradebook as grade
-from mpcourse.front_door.grading.exercises import bound_names, differences, exercises_of
-from mpcourse.front_door.grading.judge import Noted
-from mpcourse.front_door.grading.report import SIGNS, in_words, line_of, write_csv, write_html
-from mpcourse.front_door.grading.submissions import clean, find_submissions
-from mpcourse.front_door.grading.watch import Limits, Record
-from mpcourse.front_door.page_format import ROOT
-from mpcourse.front_door.pages import NOTEBOOKS, find_pages
+from mpcourse.commands.clean_copies import clean_copy, edition_of
+from mpcourse.commands.grading import gradebook as grade
+from mpcourse.commands.grading.exercises import bound_names, differences, exercises_of
+from mpcourse.commands.grading.judge import Noted
+from mpcourse.commands.grading.report import SIGNS, in_words, line_of, write_csv, write_html
+from mpcourse.commands.grading.submissions import clean, find_submissions
+from mpcourse.commands.grading.watch import Limits, Record
+from mpcourse.commands.page_format import ROOT
+from mpcourse.commands.pages import NOTEBOOKS, find_pages
 
 PAGES = find_pages([])
 CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}
@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_no_process(
     notebook = new_notebook(cells=[new_code_cell("open('../../runs', 'w')\nwhile True:\n    pass")])
     nbformat.write(notebook, tmp_path / "class/anna_01_scatter_and_gather.ipynb")
     run = "import sys; sys.exit(main(sys.argv[1:]))"
-    code = f"from mpcourse.front_door.grading.gradebook import main; {run}"
+    code = f"from mpcourse.commands.grading.gradebook import main; {run}"
     command = [sys.executable, "-c", code, str(tmp_path / "class")]
     with nothing_left(tmp_path / "tmp", monkeypatch):
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
