@@ -1,0 +1,315 @@
+"""What an exercise is, and the one engine that judges an attempt at it.
+
+An attempt is in one of three states: not attempted (the stub's `...` is still there), not yet (with
+the smallest case that fails and where to read again), correct. Whoever finds out says so in one
+way: by returning, by raising `NotAttempted`, or by raising `NotYet`.
+"""
+
+import copy
+import functools
+import inspect
+import math
+import re
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import mpcourse.devices
+from mpcourse.devices.lanes import Lane
+from mpcourse.devices.results import collect
+from mpcourse.devices.workers import Worker
+
+State = Literal["not attempted", "not yet", "correct"]
+SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
+COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73"}
+TIME_LIMIT_S = 10.0
+MOST_ITEMS = 12  # of a result, shown
+DEVICES = Path(mpcourse.devices.__file__).parent  # whose code calls the attempt
+CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
+
+_bench = Worker("the check", Lane())  # attempts run here, so that one that never ends is stopped
+
+
+class NotAttempted(Exception):
+    """The stub is as it was."""
+
+
+class NotYet(Exception):
+    """Something is wrong still; the arguments are the lines that say what (empty ones go)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check shows.
+
+    Attributes:
+        state: "not attempted", "not yet" or "correct".
+        lines: What to say about it, a line each.
+    """
+
+    state: State
+    lines: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{SIGNS[self.state]} {self.state}", *self.lines])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<div>{escape(line)}</div>" for line in self.lines)
+        colour = COLOURS[self.state]
+        return (
+            f'<div style="border-left:5px solid {colour};padding-left:0.7em">'
+            f"<b>{SIGNS[self.state]} {self.state}</b>{lines}</div>"
+        )
+
+
+def same(result: Any, expected: Any) -> bool:
+    """Equal in structure and in value; where a float takes part, up to rounding."""
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(result, torch.Tensor) or result.shape != expected.shape:
+            return False
+        rounded = result.is_floating_point() or expected.is_floating_point()
+        result, expected = (t.detach().cpu().double() for t in (result, expected))
+        return torch.allclose(result, expected, rtol=1e-6 * rounded, atol=1e-9 * rounded)
+    if isinstance(expected, Real) and isinstance(result, torch.Tensor) and result.numel() == 1:
+        result = result.item()
+    if isinstance(expected, bool | str) or expected is None:
+        return type(result) is type(expected) and result == expected
+    if isinstance(expected, Real):
+        if not isinstance(result, Real) or isinstance(result, bool):
+            return False
+        if isinstance(result, int) and isinstance(expected, int):
+            return result == expected  # a large count that is one off is wrong
+        return math.isclose(result, expected, rel_tol=1e-6, abs_tol=1e-6)
+    if isinstance(expected, dict):
+        if not isinstance(result, dict) or set(result) != set(expected):
+            return False
+        return all(same(result[key], expected[key]) for key in expected)
+    if isinstance(expected, tuple | list):
+        if not isinstance(result, tuple | list) or len(result) != len(expected):
+            return False
+        return all(same(r, e) for r, e in zip(result, expected, strict=True))
+    return bool(result == expected)
+
+
+def short(value: Any) -> str:
+    """A value in few words: small tensors by their numbers, large ones by their shape."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() <= MOST_ITEMS:
+            return f"tensor {short(value.detach().tolist())}"
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, dict):
+        return _joined([f"{key!r}: {short(item)}" for key, item in value.items()], "{}")
+    if isinstance(value, list | tuple):
+        return _joined([short(item) for item in value], "[]" if isinstance(value, list) else "()")
+    if isinstance(value, float):
+        return f"{value + 0.0:.7g}"  # as many digits as `same` looks at, and -0 is 0
+    words = repr(value)
+    return words if len(words) <= 80 else words[:77] + "…"
+
+
+def _joined(items: Sequence[str], ends: str) -> str:
+    more = [f"… ({len(items)} in all)"] if len(items) > MOST_ITEMS else []
+    return ends[0] + ", ".join([*items[:MOST_ITEMS], *more]) + ends[1]
+
+
+def expected_and_got(outcome: Any, expected: Any) -> list[str]:
+    """The two lines that set what came out beside what should have."""
+    return [f"expected {short(expected)}", f"got {short(outcome)}"]
+
+
+def call(attempt: Callable[..., Any], *case: Any) -> Any:
+    """The plain world: the case is the attempt's arguments, what it returns is the outcome."""
+    return attempt(*case)
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """One exercise: what is asked, how an attempt is judged, and every word said about it.
+
+    An attempt is played on each case in turn. Its outcome has to be the solution's; where it is
+    not, the message is that of the wrong answer which does the same as the attempt.
+
+    Attributes:
+        solution: The function that is asked for, its docstring the explanation. Where values are
+            asked for: a function that returns them (its body is what the page shows).
+        read_again: The heading on the page that explains it.
+        cases: What the attempt is played on, the smallest first, none of them on the page; a tuple
+            of arguments each. The attempt gets copies.
+        given: The case in words: a text with a place `{}` for each argument, or a function of them.
+        play: `play(attempt, *case)` puts the attempt into its world and returns the outcome. May
+            raise `NotYet` where nothing can be compared.
+        same: Compares an outcome with the solution's.
+        compared: The lines that show both.
+        hint: What to say when no known wrong answer fits: a text, or a function of the outcome and
+            of the solution's.
+        wrong: The words for a wrong answer -> the function that gives it, or several. A word in
+            braces is filled in: `{0}` with the case's argument, `{expected}` with what is right.
+        also_right: The solution in other forms.
+        correct: What to say when everything is right; `{count}` is the number of cases.
+        values: Whether values are asked for, and no function.
+    """
+
+    solution: Callable[..., Any]
+    read_again: str
+    cases: Sequence[tuple] = ((),)
+    given: str | Callable[..., str] = ""
+    play: Callable[..., Any] = call
+    same: Callable[[Any, Any], bool] = same
+    compared: Callable[[Any, Any], list[str]] = expected_and_got
+    hint: str | Callable[[Any, Any], str] = ""
+    wrong: Mapping[str, Any] = field(default_factory=dict)
+    also_right: Sequence[Any] = ()
+    correct: str = "All {count} cases agree, also those that the page does not show."
+    values: bool = False
+
+    def __call__(self, *attempt: Any) -> Verdict:
+        """Judge an attempt: the learner's function, or the values that were asked for."""
+        try:
+            with torch.random.fork_rng(devices=[]):
+                self._judge(self._taken(attempt))
+        except NotAttempted:
+            line = "Replace the ... in the cell above, then run both cells."
+            return Verdict("not attempted", (line,))
+        except NotYet as problem:
+            lines = [*filter(None, problem.args), f"Read again: {self.read_again}."]
+            return Verdict("not yet", tuple(lines))
+        return Verdict("correct", (self.correct.format(count=len(self.cases)),))
+
+    def _taken(self, attempt: tuple) -> Any:
+        """The attempt in the form that is played; the stub and what is no function end here."""
+        if any(each is ... for each in attempt):
+            raise NotAttempted
+        if self.values:
+            return attempt[0] if len(attempt) == 1 else attempt
+        (attempt,) = attempt
+        if not callable(attempt):
+            raise NotYet(f"This check takes a function; it got {short(attempt)}.")
+        return attempt if inspect.isclass(attempt) else _reporting_the_stub(attempt)
+
+    def _judge(self, attempt: Any) -> None:
+        for number, case in enumerate(self.cases):
+            try:
+                outcome = self._outcome(attempt, case)
+            except NotYet as problem:
+                raise NotYet(self._given(case), *problem.args) from None
+            expected = self._expected(case)
+            if not self.same(outcome, expected):
+                lines = self.compared(outcome, expected)
+                raise NotYet(self._given(case), *lines, *self._why(attempt, number, outcome))
+
+    def _why(self, attempt: Any, number: int, outcome: Any) -> list[str]:
+        case, lines = self.cases[number], []
+        words = self._meant(attempt, number, outcome)
+        if words is None:
+            hint = self.hint
+            words = hint(outcome, self._expected(case)) if callable(hint) else hint
+            if outcome is None:
+                lines = ["None is what a function without return gives back."]
+        return [*lines, words.format(*case, expected=short(self._expected(case)))]
+
+    def _given(self, case: tuple) -> str:
+        words = self.given.format(*case) if isinstance(self.given, str) else self.given(*case)
+        return words and f"Given {words}:"
+
+    def _expected(self, case: tuple) -> Any:
+        solution = self.solution() if self.values else self.solution
+        return self.play(solution, *copy.deepcopy(case))
+
+    def _outcome(self, attempt: Any, case: tuple) -> Any:
+        """Play the attempt on one case, in a thread of its own and with a time limit."""
+        job = _bench.submit(self.play, attempt, *copy.deepcopy(case))
+        try:
+            return collect([job], timeout=TIME_LIMIT_S)[0]
+        except (NotYet, NotAttempted):
+            raise
+        except BaseException as error:  # an attempt may raise SystemExit; an interrupt goes on
+            if job.done() and not job.cancelled() and job.exception() is error:
+                raise NotYet(raised(error), self._hint_alone()) from None
+            if isinstance(error, TimeoutError):
+                line = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
+                raise NotYet(line, self._hint_alone()) from None
+            raise
+
+    def _hint_alone(self) -> str:
+        return "" if callable(self.hint) else self.hint
+
+    def _meant(self, attempt: Any, number: int, outcome: Any) -> str | None:
+        """The words for the wrong answer that does what the attempt does.
+
+        Several may do the same on the case that failed: then it is the one that agrees with the
+        attempt on the most other cases, the first of them if several do.
+        """
+        case = self.cases[number]
+        fitting = [
+            (words, answer)
+            for words, answer in self.wrong_answers()
+            if self._agree(answer, case, outcome)
+        ]
+        if len(fitting) < 2:
+            return fitting[0][0] if fitting else None
+        others = [(each, self._quietly(attempt, each)) for each in self.cases[number + 1 :]]
+        return max(fitting, key=lambda pair: sum(self._agree(pair[1], *each) for each in others))[0]
+
+    def _agree(self, answer: Any, case: tuple, outcome: Any) -> bool:
+        theirs = self._quietly(answer, case)
+        return theirs is not ... and outcome is not ... and self.same(outcome, theirs)
+
+    def _quietly(self, attempt: Any, case: tuple) -> Any:
+        """The outcome, or `...` if there is none."""
+        try:
+            return self._outcome(attempt, case)
+        except (NotYet, NotAttempted):
+            return ...
+
+    def wrong_answers(self) -> Iterator[tuple[str, Any]]:
+        """Each known wrong answer with its words, in order."""
+        for words, answers in self.wrong.items():
+            for answer in answers if isinstance(answers, list) else [answers]:
+                yield words, answer
+
+    def solution_text(self) -> tuple[str, str]:
+        """The explanation of the solution, and its code as the learner would have written it."""
+        source = textwrap.dedent(inspect.getsource(self.solution))
+        words = inspect.getdoc(self.solution) or ""
+        body = re.sub(r'\n +"""(.|\n)*?"""(?=\n)', "", source, count=1).rstrip()
+        if self.values:
+            lines = textwrap.dedent(body.split("\n", 1)[1]).splitlines()
+            body = "\n".join(line for line in lines if not line.startswith("return "))
+        return words, body
+
+
+def _reporting_the_stub(attempt: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(attempt)
+    def reporting(*args: Any, **kwargs: Any) -> Any:
+        result = attempt(*args, **kwargs)
+        if result is ...:
+            raise NotAttempted
+        return result
+
+    return reporting
+
+
+def raised(error: BaseException) -> str:
+    """What an attempt raised, and in which of its lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if CELL.search(frame.filename)]
+    called = [f for f in frames if Path(f.filename).parent not in (DEVICES, Path(__file__).parent)]
+    frame = (own or called or [None])[-1]  # none: the arguments did not fit
+    place = f" (line {frame.lineno} of {frame.name})" if frame else ""
+    words = ": ".join(filter(None, [type(error).__name__, str(error)]))
+    return f"it raised {words}{place}"
+
+
+def refuse_borrowed(attempt: Any, names: set[str], instead: str) -> None:
+    """Raise `NotYet` if the attempt calls what it was to be written without."""
+    code = getattr(inspect.unwrap(attempt), "__code__", None)
+    borrowed = names & set(code.co_names if code else ())
+    if borrowed:
+        raise NotYet(f"The result is right, but {borrowed.pop()} did the work: {instead}")
