@@ -5,6 +5,7 @@ the smallest case that fails and where to read again), correct. Whoever finds ou
 way: by returning, by raising `NotAttempted`, or by raising `NotYet`.
 """
 
+import concurrent.futures
 import copy
 import functools
 import inspect
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-import mpcourse.devices
+import mpcourse
 from mpcourse.devices.lanes import Lane
 from mpcourse.devices.results import collect
 from mpcourse.devices.workers import Worker
@@ -31,7 +32,8 @@ SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
 COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73"}
 TIME_LIMIT_S = 10.0
 MOST_ITEMS = 12  # of a result, shown
-DEVICES = Path(mpcourse.devices.__file__).parent  # whose code calls the attempt
+# whose code calls the attempt
+CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futures)}
 CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
 
 _bench = Worker("the check", Lane())  # attempts run here, so that one that never ends is stopped
@@ -200,7 +202,7 @@ class Exercise:
             except NotYet as problem:
                 raise NotYet(self._given(case), *problem.args) from None
             expected = self._expected(case)
-            if not self.same(outcome, expected):
+            if not self._same(outcome, expected):
                 lines = self.compared(outcome, expected)
                 raise NotYet(self._given(case), *lines, *self._why(attempt, number, outcome))
 
@@ -259,7 +261,14 @@ class Exercise:
 
     def _agree(self, answer: Any, case: tuple, outcome: Any) -> bool:
         theirs = self._quietly(answer, case)
-        return theirs is not ... and outcome is not ... and self.same(outcome, theirs)
+        return theirs is not ... and outcome is not ... and self._same(outcome, theirs)
+
+    def _same(self, outcome: Any, expected: Any) -> bool:
+        """As `same`; what it cannot even compare is not the same."""
+        try:
+            return self.same(outcome, expected)
+        except Exception:
+            return False
 
     def _quietly(self, attempt: Any, case: tuple) -> Any:
         """The outcome, or `...` if there is none."""
@@ -300,7 +309,7 @@ def raised(error: BaseException) -> str:
     """What an attempt raised, and in which of its lines."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if CELL.search(frame.filename)]
-    called = [f for f in frames if Path(f.filename).parent not in (DEVICES, Path(__file__).parent)]
+    called = [f for f in frames if not CALLERS & set(Path(f.filename).parents)]
     frame = (own or called or [None])[-1]  # none: the arguments did not fit
     place = f" (line {frame.lineno} of {frame.name})" if frame else ""
     words = ": ".join(filter(None, [type(error).__name__, str(error)]))

@@ -1,0 +1,450 @@
+"""Exercises of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
+
+import itertools
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from mpcourse.data_parallel import gather, scatter
+from mpcourse.exercises.exercise import Exercise, NotYet, call, raised, refuse_borrowed, same
+
+CUT_OFF = "The result is cut off from its inputs: no gradient can flow back."
+KEEP_THE_WAY = (
+    "Leave out detach, item, tolist and torch.tensor: slices and torch.cat keep the way open."
+)
+BORROWED = "The result is right, but {} did the work"
+
+
+def with_gradients(names: set[str], instead: str):
+    """Plays an attempt; in the last case, whose tensors require gradients, these have to flow."""
+
+    def play(attempt, *case):
+        if not any(leaf.requires_grad for leaf in tensors_in(case)):
+            return call(attempt, *case)
+        refuse_borrowed(attempt, names, instead)
+        try:
+            result = call(attempt, *case)
+        except RuntimeError as error:
+            raise NotYet(raised(error), KEEP_THE_WAY) from None
+        if not all(leaf.grad_fn for leaf in tensors_in(result)):
+            raise NotYet(CUT_OFF, KEEP_THE_WAY)
+        return result
+
+    return play
+
+
+def tensors_in(value):
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def same_list(result, expected):
+    """As `same`; what yields its chunks one by one counts as their list."""
+    return same(list(result) if hasattr(result, "__next__") else result, expected)
+
+
+# 1. Scatter
+
+
+def my_scatter(batch, num_devices):
+    """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
+
+    The range ends with the batch: so the last slice may be short, and a device for which no row is
+    left gets no chunk. Rounding down instead drops rows or makes the last chunk the longest. One
+    slice per device, however many rows there are, adds empty chunks at the end. Sizes that are as
+    even as possible, such as 3, 2, 2, are those of `tensor_split`.
+    """
+    size = -(-len(batch) // num_devices)
+    return [batch[start : start + size] for start in range(0, len(batch), size)]
+
+
+def sized(size):
+    """Cut every so many rows."""
+    return lambda b, n: list(b.split(max(size(len(b), n), 1)))
+
+
+def slices(size):
+    """One slice of so many rows for each device."""
+    return lambda b, n: [b[i * size(len(b), n) :][: size(len(b), n)] for i in range(n)]
+
+
+def rest_to_the_last(batch, n):
+    size = max(len(batch) // n, 1)
+    return [*(batch[i * size : (i + 1) * size] for i in range(n - 1)), batch[(n - 1) * size :]]
+
+
+def chunk_by_name(batch, n):
+    return list(batch.chunk(n))
+
+
+def scatter_by_name(batch, n):
+    return scatter(batch, ["cpu"] * n)
+
+
+def scatter_by_masks(batch, n):
+    size, rows = -(-len(batch) // n), torch.arange(len(batch))
+    return (batch[rows // size == device] for device in range(n) if device * size < len(batch))
+
+
+SHAPES = [((6,), 2), ((7,), 3), ((5,), 4), ((1,), 3), ((9, 2), 4), ((16, 1), 5)]
+
+check_scatter = Exercise(
+    my_scatter,
+    read_again='"Seven rows, three devices: who gets how many?"',
+    cases=[
+        *((torch.arange(torch.Size(s).numel()).reshape(s), n) for s, n in SHAPES),
+        (torch.ones(4, 2, requires_grad=True), 2),
+    ],
+    given=lambda batch, n: (
+        f"a batch of shape {tuple(batch.shape)} and {n} devices"
+        + " where gradients are required" * batch.requires_grad
+    ),
+    play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
+    same=same_list,
+    hint="A full chunk has ceil(rows / devices) rows: the number of rows, divided and rounded up.",
+    wrong={
+        "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up.": (
+            lambda b, n: b.tensor_split(n)
+        ),
+        "A device without rows gets no chunk at all: do not add empty ones.": (
+            slices(lambda rows, n: -(-rows // n))
+        ),
+        "That drops rows: count the rows that came out.": slices(lambda r, n: max(r // n, 1)),
+        "That deals the rows out like cards; the rows of a chunk are neighbours.": (
+            lambda b, n: [b[i::n] for i in range(n)]
+        ),
+        "That takes the number of pieces for the size of a piece.": lambda b, n: b.split(n),
+        "Those are the sizes; return the chunks themselves.": (
+            lambda b, n: [len(chunk) for chunk in b.chunk(n)]
+        ),
+        "Those are lists of numbers; a slice of a tensor is a tensor.": (
+            lambda b, n: [chunk.tolist() for chunk in b.chunk(n)]
+        ),
+        "The rows of each chunk are in the wrong order.": (
+            lambda b, n: [chunk.flip(0) for chunk in b.chunk(n)]
+        ),
+        "The chunks are in the wrong order: the first device gets the first rows.": (
+            lambda b, n: b.chunk(n)[::-1]
+        ),
+        "A full chunk has ceil(rows / devices) rows": [
+            rest_to_the_last,
+            sized(lambda rows, n: rows // n),
+            sized(lambda rows, n: round(rows / n)),
+            sized(lambda rows, n: rows // n + 1),
+            lambda b, n: [chunk.flatten() for chunk in b.chunk(n)],
+            lambda b, n: b.reshape(n, -1),
+            lambda b, n: b,
+        ],
+        BORROWED.format("chunk"): [lambda b, n: b.chunk(n), chunk_by_name],
+        BORROWED.format("scatter"): scatter_by_name,
+        CUT_OFF: [
+            lambda b, n: [torch.tensor(c.tolist()) for c in my_scatter(b, n)],
+            lambda b, n: [
+                c.detach().clone().requires_grad_(c.is_floating_point()) for c in my_scatter(b, n)
+            ],
+        ],
+        "Can't call numpy()": lambda b, n: [
+            torch.from_numpy(chunk.numpy()) for chunk in my_scatter(b, n)
+        ],
+        "tensor [0, 0, 0]": lambda b, n: my_scatter(b.zero_(), n),
+    },
+    also_right=[scatter_by_masks, lambda b, n: b.split((len(b) + n - 1) // n)],
+)
+
+# 2. Nests
+
+
+def my_scatter_nest(inputs, num_devices):
+    """A tensor is cut, a nest is taken apart and built again, anything else is repeated.
+
+    Scattering each value of a nest gives one list for each value; `zip` turns them around, into one
+    row for each device, and stops where the chunks end. Without the call to itself, a list inside a
+    dict would go to every device whole. A text can be iterated like a list, so ask for the types
+    that are nests, not for what can be iterated. An empty nest has no columns, and `zip` over none
+    gives no row: it is repeated like anything else without a tensor.
+    """
+    if isinstance(inputs, torch.Tensor):
+        return list(inputs.chunk(num_devices))
+    if isinstance(inputs, dict) and inputs:
+        columns = [my_scatter_nest(value, num_devices) for value in inputs.values()]
+        return [dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]
+    if isinstance(inputs, tuple | list) and inputs:
+        columns = [my_scatter_nest(value, num_devices) for value in inputs]
+        return [type(inputs)(row) for row in zip(*columns, strict=False)]
+    return [inputs] * num_devices
+
+
+def nests(*, deep=True, container=type, texts=False, empty=True, rows=zip):
+    """A scatter of nests that goes wrong in one place."""
+
+    def cut(value, n, inside=False):
+        if isinstance(value, torch.Tensor):
+            return list(value.chunk(n))
+        if texts and isinstance(value, str):
+            return list(value)
+        if not isinstance(value, dict | tuple | list) or (inside and not deep):
+            return [value] * n
+        if not value and empty:
+            return [value] * n
+        parts = value.values() if isinstance(value, dict) else value
+        found = rows(*(cut(part, n, True) for part in parts))
+        if isinstance(value, dict):
+            return [dict(zip(value, row, strict=True)) for row in found]
+        return [container(value)(row) for row in found]
+
+    return cut
+
+
+def turned_around(nest, n):
+    if isinstance(nest, dict):
+        return {key: my_scatter_nest(value, n) for key, value in nest.items()}
+    return [my_scatter_nest(value, n) for value in nest]
+
+
+def by_tree(inputs, n):
+    leaves, shape = tree_flatten(inputs)
+    parts = [x.chunk(n) if isinstance(x, torch.Tensor) else (x,) * n for x in leaves]
+    count = min(map(len, parts), default=n)
+    return tuple(tree_unflatten([part[i] for part in parts], shape) for i in range(count))
+
+
+def same_nest(result, expected):
+    """Equal, and of the same types all the way down; the outermost list may be a tuple."""
+
+    def alike(one, other):
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
+        if isinstance(one, tuple | list):
+            return len(one) == len(other) and all(map(alike, one, other))
+        return same(one, other)
+
+    result = list(result) if hasattr(result, "__next__") else result
+    if isinstance(result, tuple | list) and isinstance(expected, tuple | list):
+        result, expected = list(result), list(expected)
+    return alike(result, expected)
+
+
+def in_a_nest(nest, devices):
+    values = nest.values() if isinstance(nest, dict) else nest
+    kinds = ", ".join(type(value).__name__ for value in values)
+    return f"a {type(nest).__name__} of ({kinds}) and {devices} devices"
+
+
+ROWS = torch.arange(4)
+
+check_scatter_nest = Exercise(
+    my_scatter_nest,
+    read_again='"A dictionary goes in: what does each device get?"',
+    cases=[
+        ({"pixels": ROWS, "labels": ROWS * 10}, 2),
+        ([ROWS, "train"], 2),
+        ((ROWS, {"extra": [ROWS * 10, 0.5], "mask": None}), 2),
+        ({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
+        ({"rate": 0.1, "steps": (1, 2)}, 3),
+        ({"pixels": ROWS, "extra": []}, 2),
+    ],
+    given=in_a_nest,
+    same=same_nest,
+    hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
+    wrong={
+        "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
+        "That is the first device's nest; return a list of nests.": (
+            lambda nest, n: my_scatter_nest(nest, n)[0]
+        ),
+        "That is a nest of lists; return a list of nests, one for each chunk.": turned_around,
+        "Types have changed: a tuple stays a tuple.": nests(container=lambda _: list),
+        "Types have changed: a list stays a list.": nests(container=lambda _: tuple),
+        "A text is no nest of letters: each device gets all of it.": nests(texts=True),
+        "zip over no columns gives no row: an empty nest goes to every device as it is.": (
+            nests(empty=False)
+        ),
+        "A nest inside the nest was not taken apart: scatter calls itself for it.": (
+            nests(deep=False)
+        ),
+        "Where a batch has fewer chunks than devices, the shortest column says how many nests.": (
+            nests(rows=itertools.zip_longest)
+        ),
+        "AttributeError": lambda nest, n: nest.chunk(n),
+    },
+    also_right=[by_tree],
+)
+
+# 3. Gather
+
+
+def my_gather(outputs):
+    """Rows are joined end to end, key by key; a loss first gets the dimension to join along.
+
+    `torch.stack` would add a dimension to the rows too, and fails where a chunk is shorter. Adding
+    the losses up, or averaging them, decides what only the caller can decide. `item()` and
+    `torch.tensor` give the right numbers, but cut the way back for the gradient.
+    """
+    joined = {}
+    for key in outputs[0]:
+        tensors = [output[key] for output in outputs]
+        joined[key] = torch.cat([t.unsqueeze(0) if t.dim() == 0 else t for t in tensors])
+    return joined
+
+
+def per_field(join):
+    """A gather that joins the tensors of each field like this."""
+    return lambda outputs: {key: join([o[key] for o in outputs]) for key in outputs[0]}
+
+
+def per_loss(join):
+    """A gather that joins rows as it should, and losses like this."""
+    return per_field(lambda ts: join(ts) if ts[0].dim() == 0 else torch.cat(ts))
+
+
+def only_logits(outputs):
+    return {"logits": torch.cat([o["logits"] for o in outputs])}
+
+
+def stack_if_it_is_called_loss(outputs):
+    fields = {key: [o[key] for o in outputs] for key in outputs[0]}
+    return {key: (torch.stack if key == "loss" else torch.cat)(ts) for key, ts in fields.items()}
+
+
+def gather_by_name(outputs):
+    return gather(outputs, "cpu")
+
+
+def without_a_graph(outputs):
+    with torch.no_grad():
+        return my_gather(outputs)
+
+
+def gather_by_hand(outputs):
+    for key, first in outputs[0].items():
+        values = [output[key] for output in outputs]
+        outputs[0][key] = torch.hstack(values) if first.dim() == 0 else torch.vstack(values)
+    return outputs[0]
+
+
+def cat(ts):
+    return torch.cat([t.reshape(1) if t.dim() == 0 else t for t in ts])
+
+
+def output(rows, grad=False):
+    """What a device has: logits and a loss."""
+    logits, loss = torch.full((rows, 2), float(rows)), torch.tensor(float(rows))
+    return {"logits": logits.requires_grad_(grad), "loss": loss.requires_grad_(grad)}
+
+
+NO_DIMENSION = "A loss of 0 dimensions has none to join along: give it one first."
+
+check_gather = Exercise(
+    my_gather,
+    read_again='"What does gather make of three losses?"',
+    cases=[
+        ([{"logits": torch.tensor([[n, n + 1]])} for n in (1.0, 3.0)],),
+        ([{"loss": torch.tensor(loss)} for loss in (0.5, 0.25)],),
+        ([output(3), output(3), output(1)],),
+        ([{"aux": torch.tensor(n), "maps": torch.ones(1, 2, 2, 2) * n} for n in (1.0, 2.0)],),
+        ([output(1, grad=True) for _ in range(2)],),
+    ],
+    given=lambda outputs: (
+        f"{len(outputs)} dicts with "
+        + " and ".join(f"{key} of {value.dim()} dimensions" for key, value in outputs[0].items())
+        + " where gradients are required" * any(t.requires_grad for t in outputs[0].values())
+    ),
+    play=with_gradients({"gather", "gather_nest"}, "join with torch.cat instead."),
+    hint=f"{NO_DIMENSION} Take the keys from the first dict: another model returns others.",
+    wrong={
+        "That is the first device's output alone.": [lambda o: o[0], per_loss(lambda ts: ts[0])],
+        "That is the last device's output alone: it replaced the others.": lambda o: o[-1],
+        "The fields are still lists: one tensor per field should come out.": [
+            per_field(list),
+            per_field(lambda ts: [t.tolist() for t in ts]),
+            per_loss(list),
+            per_loss(lambda ts: [t.item() for t in ts]),
+        ],
+        "gather joins; it does not add up.": [
+            per_field(sum),
+            per_field(lambda ts: sum(t.sum() for t in ts)),
+            per_loss(sum),
+        ],
+        "gather joins; it does not average.": [
+            per_field(lambda ts: sum(ts) / len(ts)),
+            per_loss(lambda ts: sum(ts) / len(ts)),
+        ],
+        "The devices are in the wrong order.": per_field(lambda ts: cat(ts[::-1])),
+        "The last device's output is missing.": [
+            per_field(lambda ts: cat(ts[:-1])),
+            lambda outputs: my_gather(outputs[:2]),
+        ],
+        "The first device's output is missing.": per_field(lambda ts: cat(ts[1:])),
+        "The rows are no longer rows: that is flattened.": per_field(lambda ts: cat(ts).flatten()),
+        "That joins columns; rows are dimension 0.": per_field(lambda ts: torch.cat(ts, dim=-1)),
+        "stack adds a dimension; the rows belong end to end.": per_field(torch.stack),
+        "Take the keys from the first dict: another model returns others.": [
+            lambda outputs: list(my_gather(outputs).values()),
+            stack_if_it_is_called_loss,
+        ],
+        NO_DIMENSION: [per_field(torch.cat), per_loss(torch.vstack), only_logits],
+        BORROWED.format("gather"): gather_by_name,
+        CUT_OFF: [
+            per_loss(lambda ts: torch.tensor([t.item() for t in ts])),
+            per_loss(lambda ts: torch.stack(ts).detach()),
+            without_a_graph,
+        ],
+    },
+    also_right=[gather_by_hand],
+)
+
+# 4. The mean
+
+
+def my_mean(chunk_means, chunk_sizes):
+    """A chunk's mean times its rows is the chunk's sum; the sum over all rows, divided by them.
+
+    The mean of the means gives a chunk of one row as much weight as one of three. Dividing the sum
+    by the number of chunks, or not at all, depends on how the batch was cut, and a mean must not.
+    """
+    return (chunk_means * chunk_sizes).sum() / chunk_sizes.sum()
+
+
+def same_number(result, expected):
+    """A float, or a tensor of one number in whatever shape."""
+    number = result.item() if isinstance(result, torch.Tensor) and result.numel() == 1 else result
+    return same(number, expected.item() if expected.numel() == 1 else expected)
+
+
+check_mean = Exercise(
+    my_mean,
+    read_again='"Is the mean of the means the mean?"',
+    cases=[
+        (torch.tensor(means), torch.tensor(sizes))
+        for means, sizes in [
+            ([2.0, 5.0, 7.0], [3, 3, 1]),
+            ([0.5, 9.0], [4, 1]),
+            ([1.0, 3.0], [2, 2]),
+            ([1.25, 3.5], [4, 3]),
+        ]
+    ],
+    given=lambda means, sizes: f"means {means.tolist()} of chunks of {sizes.tolist()} rows",
+    same=same_number,
+    wrong={
+        "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
+        "That leaves the last chunk out: its rows count too.": [
+            lambda m, n: (m * n)[:-1].sum() / n[:-1].sum(),
+            lambda m, n: m[:-1].mean(),
+        ],
+        "That is the sum over all rows; divide it by the number of rows.": (
+            lambda m, n: (m * n).sum()
+        ),
+        "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
+        "Each mean stands for several rows: weight it by its chunk's size.": (
+            lambda m, n: m.sum() / n.sum()
+        ),
+        "A chunk's sum is its mean times its rows.": lambda m, n: (m / n).sum(),
+        "One number is asked for: add the chunks up.": lambda m, n: m * n / n.sum(),
+        "That is rounded: return the number as it is.": [
+            lambda m, n: round(my_mean(m, n).item(), 1),
+            lambda m, n: (m * n).sum() // n.sum(),
+        ],
+        "expected tensor 4": [lambda m, n: m.max(), lambda m, n: "4.0"],
+    },
+    also_right=[lambda m, n: torch.repeat_interleave(m, n).mean().reshape(1)],
+)
