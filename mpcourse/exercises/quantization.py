@@ -1,0 +1,452 @@
+"""Exercises of page `quantization`: scale and zero point, rows, an int8 layer, rounding."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from mpcourse.exercises.exercise import Exercise, same
+from mpcourse.quantization import (
+    choose_qparams,
+    fake_quantize,
+    int8_matmul,
+    quantize_tensor,
+    round_straight_through,
+)
+
+# 1. Scale and zero point
+
+
+def my_qparams(low, high):
+    """Widen the range first, so that an integer can mean 0.0.
+
+    256 integers have 255 steps between them. `low` has to become -128, so the integer of 0.0 lies
+    `-low / scale` above it, and is rounded, because only an integer can stand for 0.0 exactly.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255 or 1.0
+    return scale, round(-128 - low / scale)
+
+
+def qparams_with(zero=lambda low, scale: round(-128 - low / scale), steps=255, widen=True):
+    """Scale and zero point with another zero, another number of steps, or no 0 in the range."""
+
+    def attempt(low, high):
+        if widen:
+            low, high = min(low, 0.0), max(high, 0.0)
+        scale = (high - low) / steps or 1.0
+        return scale, zero(low, scale)
+
+    return attempt
+
+
+def empty_is(*answer):
+    """Right, but for a range that holds nothing but 0."""
+    return lambda low, high: my_qparams(low, high) if low or high else answer
+
+
+check_qparams = Exercise(
+    my_qparams,
+    read_again='"Which integer means zero?"',
+    cases=[
+        (-3.0, 1.0),
+        (-0.7, 2.0),
+        (-1.3, 4.0),
+        (0.0, 2.55),
+        (2.0, 5.1),
+        (-5.1, -2.0),
+        (0.0, 0.0),
+        (2.0, 2.0),
+    ],
+    given="a range from {} to {}",
+    hint="scale = (high - low) / 255 and zero_point = round(-128 - low / scale), with 0 inside. "
+    "For 0 and 0 the scale is 1 (it must not be 0), and -128, which means low, means 0.0.",
+    wrong={
+        "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
+        "The two ends are equal, but 0 has to be in the range: widen it first.": (
+            lambda low, high: (1.0, -128) if low == high else my_qparams(low, high)
+        ),
+        "256 integers have 255 steps between them.": qparams_with(steps=256),
+        "-128 belongs to the integers, too: 255 steps.": qparams_with(
+            lambda low, scale: round(-127 - low / scale), steps=254
+        ),
+        "int() cuts towards 0: round to the nearest integer.": qparams_with(
+            lambda low, scale: int(-128 - low / scale)
+        ),
+        "That rounds down: round to the nearest integer.": qparams_with(
+            lambda low, scale: math.floor(-128 - low / scale)
+        ),
+        "One off: low becomes -128, not -127.": qparams_with(
+            lambda low, scale: round(-127 - low / scale)
+        ),
+        "The scale is right. low is 0, so -128 means 0.0: the zero_point is -128.": [
+            empty_is(1.0, zero) for zero in (0, 127, 128, -127)
+        ],
+        "That is for integers from 0 to 255.": qparams_with(lambda low, scale: round(-low / scale)),
+        "Sign: low has to become -128, so low / scale + zero_point = -128.": qparams_with(
+            lambda low, scale: round(-128 + low / scale)
+        ),
+        "zero_point is an integer: only then does one integer mean 0.0.": qparams_with(
+            lambda low, scale: -128 - low / scale
+        ),
+        "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": (
+            qparams_with(widen=False)
+        ),
+        "The range has to be widened for the scale, too.": (
+            lambda low, high: ((high - low) / 255 or 1.0, my_qparams(low, high)[1])
+        ),
+        "Symmetric: one side is wasted. This range has two ends: use both.": [
+            lambda low, high: (max(-low, high) / 127, 0),
+            lambda low, high: (max(-low, high) / 128, 0),
+            lambda low, high: (2 * max(-low, high) / 255, 0),
+        ],
+        "That clips: all below -128 * scale becomes -128 * scale.": (
+            lambda low, high: (high / 127, 0)
+        ),
+        "For 0 and 0 the scale is 1 (it must not be 0)": empty_is(0.0, -128),
+    },
+    also_right=[
+        lambda low, high: choose_qparams(torch.tensor(low), torch.tensor(high)),
+        lambda low, high: list(my_qparams(low, high)),
+    ],
+)
+
+# 2. A scale for each row
+
+
+def my_rows(weight):
+    """Each row is divided by its own largest weight, so an outlier lengthens one row's step only.
+
+    A row of zeros would be 0 / 0; with scale 1 its integers are 0, which is right for any scale.
+    """
+    scales = weight.abs().amax(1) / 127
+    scales = torch.where(scales > 0, scales, 1.0)
+    return (weight / scales[:, None]).round().to(torch.int8), scales
+
+
+def rows_with(scales=lambda w: my_rows(w)[1], integers=lambda steps: steps.round()):
+    """Other scales (a vector, one for each row), or other integers made from the steps."""
+    return lambda w: (integers(w / scales(w)[:, None]).to(torch.int8), scales(w))
+
+
+def rows_returning(form):
+    """Right, but returned in another form."""
+    return lambda weight: form(weight, *my_rows(weight))
+
+
+def with_one_scale(weight):
+    scale = weight.abs().max() / 127
+    return (weight / scale).round().to(torch.int8), scale
+
+
+def with_scales_of_columns(weight):
+    scales = weight.abs().amax(0) / 127
+    return (weight / scales).round().to(torch.int8), scales
+
+
+def same_with_types(result, expected):
+    """Equal, and integers where integers are expected."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        return False
+    types, wanted = ([getattr(each, "dtype", None) for each in pair] for pair in (result, expected))
+    return types == wanted and same(tuple(result), tuple(expected))
+
+
+check_rows = Exercise(
+    my_rows,
+    read_again='"One large weight: whom does it hurt?"',
+    cases=[  # nothing lies halfway between two integers, where rounding errors decide
+        (torch.tensor([[1.0, -0.4], [0.03, 0.04]]),),
+        (torch.tensor([[-3.0, 1.0, 0.7], [0.1, 0.2, -0.9]]),),
+        (torch.tensor([[50, 0.3, -0.2], [0.4, -0.33, 0.01], [1, 0.77, 0.45], [-0.6, 0.1, 0.25]]),),
+        (torch.tensor([[0.0, 0.0], [0.5, -0.2]]),),
+    ],
+    given=lambda weight: f"a weight {weight.tolist()}: (integers, scales)",
+    same=same_with_types,
+    hint="scales = weight.abs().amax(1) / 127; integers = round(weight / scales[:, None]). "
+    "A row of zeros has no largest weight: give it scale 1, and 0 / 1 is 0.",
+    wrong={
+        "Return (integers, scales), in this order.": lambda weight: my_rows(weight)[::-1],
+        "That is one scale for the whole weight: take the largest of each row.": with_one_scale,
+        "All rows have the scale of the whole weight: take the largest of each row.": rows_with(
+            lambda w: w.abs().max().expand(len(w)) / 127
+        ),
+        "Those are the columns; a row makes an output: amax(1), and divide by scales[:, None].": (
+            with_scales_of_columns
+        ),
+        "The scales are right: return them in a tensor.": rows_returning(
+            lambda w, integers, scales: (integers, scales.tolist())
+        ),
+        "int8 cuts off towards 0: round first. Half a step, not a whole one.": rows_with(
+            integers=lambda steps: steps
+        ),
+        "The integers are floats still: .to(torch.int8).": rows_returning(
+            lambda w, integers, scales: (integers.float(), scales)
+        ),
+        "The integers are floats still: round, then .to(torch.int8).": rows_returning(
+            lambda w, integers, scales: (w / scales[:, None], scales)
+        ),
+        "The integers are right, but take more than a byte each: .to(torch.int8).": [
+            rows_returning(lambda w, integers, scales, more=more: (integers.to(more), scales))
+            for more in (torch.int16, torch.int32, torch.int64)
+        ],
+        "The scales have the shape (out, 1); (out,) is asked for: divide by scales[:, None].": (
+            rows_returning(lambda w, integers, scales: (integers, scales[:, None]))
+        ),
+        "The scale is the size of a step: the largest of the row over 127.": rows_returning(
+            lambda w, integers, scales: (integers, w.abs().amax(1))
+        ),
+        "The integers end at 127: the largest of the row over 127, not over 128.": [
+            rows_with(
+                lambda w: w.abs().amax(1) / 128, lambda steps: steps.round().clamp(-128, 127)
+            ),
+            rows_with(lambda w: w.abs().amax(1) / 128),
+        ],
+        "A row of zeros has no largest weight: give it scale 1": rows_with(
+            lambda w: w.abs().amax(1) / 127
+        ),
+        "The largest without its sign: weight.abs() first.": rows_with(lambda w: w.amax(1) / 127),
+        "scales = weight.abs().amax(1) / 127": lambda w: (
+            w / w.abs().amax(0) * 127,
+            w.abs().amax(0) / 127,
+        ),
+    },
+    also_right=[
+        lambda w: [quantize_tensor(w, axis=0).integers, quantize_tensor(w, axis=0).scale],
+        lambda w: ((w * 127 / w.abs().amax(1, True).clamp(1e-9)).round().char(), my_rows(w)[1]),
+    ],
+)
+
+# 3. An int8 layer
+
+
+def my_int8_linear(q_x, s_x, z_x, q_w, s_w, bias):
+    """The large product is one of integers; what the zero point adds to it is known beforehand.
+
+    Every input is z_x too large, so every output is z_x times the sum of its weights too large.
+    Sums go to 32 bits before they are made: afterwards they have wrapped round already.
+    """
+    sums = q_x.int() @ q_w.int().t() - z_x * q_w.sum(1, dtype=torch.int32)
+    return sums * (s_x * s_w) + bias
+
+
+def linear_with(
+    product=lambda x, w: x.int() @ w.int().t(),
+    taken=lambda x, z, w: z * w.sum(1, dtype=torch.int32),
+    scale=lambda s_x, s_w: s_x * s_w,
+):
+    """A layer with another product, another correction, or other scales."""
+    return lambda q_x, s_x, z_x, q_w, s_w, bias: (
+        (product(q_x, q_w) - taken(q_x, z_x, q_w)) * scale(s_x, s_w) + bias
+    )
+
+
+def minus_in_int8(q_x, s_x, z_x, q_w, s_w, bias):
+    return ((q_x - z_x).int() @ q_w.int().t()) * s_x * s_w + bias
+
+
+def bias_scaled(q_x, s_x, z_x, q_w, s_w, bias):
+    return (q_x.int() @ q_w.int().t() - z_x * q_w.sum(1) + bias) * s_x * s_w
+
+
+def linear_by_meaning(q_x, s_x, z_x, q_w, s_w, bias):
+    return (s_x * (q_x.double() - z_x)) @ (s_w[:, None] * q_w.double()).t() + bias
+
+
+def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
+    sums = int8_matmul(q_x, q_w.t().contiguous())
+    return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
+
+
+def layers():
+    """Inputs and weights of growing layers: sums that fit into 8 bits first."""
+    generator = torch.Generator().manual_seed(0)
+
+    def integers(*shape):
+        return torch.randint(-127, 128, shape, generator=generator, dtype=torch.int8)
+
+    x = torch.tensor([[3, -1], [0, 5]], dtype=torch.int8)
+    w = torch.tensor([[2, 1], [-1, 4]], dtype=torch.int8)
+    two, six = torch.tensor([0.5, 2.0]), torch.linspace(0.1, 0.9, 6)
+    return [
+        (x, 0.1, 0, w, two, torch.zeros(2)),
+        (x, 0.1, 3, w, two, torch.tensor([1.0, -1.0])),
+        (integers(3, 5), 0.02, -128, integers(2, 5), two, torch.tensor([0.5, -3.0])),
+        (integers(4, 4), 0.5, 17, integers(4, 4), torch.tensor([0.1, 1, 2, 4.0]), torch.ones(4)),
+        (integers(1, 300), 0.01, -128, integers(6, 300), six, six.flip(0)),
+    ]
+
+
+def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
+    if q_x.numel() > 4:
+        return f"q_x {tuple(q_x.shape)}, s_x {s_x}, z_x {z_x}, q_w {tuple(q_w.shape)}"
+    of_weights = f"q_w {q_w.tolist()}, s_w {s_w.tolist()}, bias {bias.tolist()}"
+    return f"q_x {q_x.tolist()}, s_x {s_x}, z_x {z_x}, {of_weights}"
+
+
+def same_sums(result, expected):
+    """Equal up to the rounding of float32: sums of some hundred products."""
+    if not isinstance(result, Tensor) or result.shape != expected.shape:
+        return False
+    size = float(expected.abs().max())
+    return torch.allclose(result.cpu().double(), expected.double(), rtol=1e-5, atol=1e-5 * size)
+
+
+check_int8_linear = Exercise(
+    my_int8_linear,
+    read_again='"May two int8 matrices be multiplied?"',
+    cases=layers(),
+    given=layer_in_words,
+    same=same_sums,
+    hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits. "
+    "It is one tensor.",
+    wrong={
+        "The sums of the weights have wrapped round: add up with dtype=torch.int32.": linear_with(
+            taken=lambda x, z, w: z * w.sum(1).to(torch.int8)
+        ),
+        "The zero point is missing: subtract z_x times the sum of each row of q_w.": linear_with(
+            taken=lambda x, z, w: 0
+        ),
+        "The product has wrapped round in int8: sums need 32 bits.": [
+            linear_with(lambda x, w: x @ w.t()),
+            linear_with(lambda x, w: x @ w.t(), lambda x, z, w: 0),
+        ],
+        "q_x - z_x has wrapped round in int8: go to 32 bits first.": minus_in_int8,
+        "The sign of the correction: subtract z_x times the sum of the weights.": linear_with(
+            taken=lambda x, z, w: -z * w.sum(1)
+        ),
+        "z_x is subtracted once; each of the `in` products needs it: times the sum of weights.": (
+            linear_with(taken=lambda x, z, w: z)
+        ),
+        "The correction has the sum of the weights, not that of the inputs.": linear_with(
+            taken=lambda x, z, w: z * x.sum(1, keepdim=True)
+        ),
+        "The sum of the weights is to be multiplied by z_x.": linear_with(
+            taken=lambda x, z, w: w.sum(1)
+        ),
+        "sum(0) adds up the columns of q_w; a row makes an output: sum(1).": linear_with(
+            taken=lambda x, z, w: z * w.sum(0)
+        ),
+        "The bias is missing.": lambda *layer: my_int8_linear(*layer) - layer[-1],
+        "The bias is in floats already: add it after the scales.": bias_scaled,
+        "These are the integers' sums: multiply by both scales.": linear_with(
+            scale=lambda s_x, s_w: 1
+        ),
+        "These are the integers' sums: multiply by both scales, add the bias.": (
+            lambda *layer: linear_with(scale=lambda s_x, s_w: 1)(*layer) - layer[-1]
+        ),
+        "The scales of the weights, s_w, are missing.": linear_with(scale=lambda s_x, s_w: s_x),
+        "The scale of the inputs, s_x, is missing.": linear_with(scale=lambda s_x, s_w: s_w),
+        "s_w belongs to the outputs, the columns of the result: no [:, None].": linear_with(
+            scale=lambda s_x, s_w: s_x * s_w[:, None]
+        ),
+        "That is (out, rows); (rows, out) is asked for.": lambda *layer: my_int8_linear(*layer).t(),
+    },
+    also_right=[linear_by_meaning, linear_by_the_kernel],
+)
+
+# 4. Rounding that learns
+
+
+def my_fake(values, scale, largest):
+    """Add what rounding changes, detached: the forward has it, the backward does not see it.
+
+    `clamp` stays outside, so its own gradient is used: 0 for what is clipped. The scale is divided
+    by and multiplied with, so it leaves the gradient as it is.
+    """
+    steps = values / scale
+    rounded = steps + (steps.round() - steps).detach()
+    return rounded.clamp(-largest, largest) * scale
+
+
+def through(value, gradient):
+    """One value, with the gradient of another."""
+    return gradient + (value - gradient).detach()
+
+
+def rounded_in_stairs(values, scale, largest):
+    return (values / scale).round().clamp(-largest, largest) * scale
+
+
+def one_integer_more(values, scale, largest):
+    return round_straight_through(values / scale).clamp(-largest - 1, largest) * scale
+
+
+def fake_of_torch(values, scale, largest):
+    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, -largest, largest)
+    return found.double()
+
+
+def fake_at(bits_of):
+    return lambda values, scale, largest: fake_quantize(
+        values, torch.tensor(scale), torch.tensor(0), bits=bits_of[largest], symmetric=True
+    )
+
+
+def with_gradient(attempt, numbers, scale, largest):
+    """What comes out, and the gradient that a backward leaves, or None."""
+    values = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    found = attempt(values, scale, largest)
+    if not isinstance(found, Tensor):
+        return found
+    if not found.requires_grad or found.shape != values.shape:
+        return found.detach(), None
+    factors = torch.arange(2.0, 2.0 + values.numel(), dtype=torch.float64).view(values.shape)
+    (found * factors).sum().backward()
+    return found.detach(), None if values.grad is None else values.grad / factors
+
+
+check_fake = Exercise(
+    my_fake,
+    read_again='"Can a net learn to live with three values?"',
+    cases=[  # none that rounds to an end: there the gradient of clamp depends on torch's version
+        ([0.1, -0.33], 0.25, 127),
+        ([-0.9, -0.3, 0.1, 0.33, 0.6, 2.0], 0.25, 3),
+        ([[-30.0, 4.0], [0.7, 12.3]], 2.0, 7),
+        ([0.4, -1.9, 0.0], 1.0, 1),
+    ],
+    given="values {}, scale {}, largest {}: (values, gradient)",
+    play=with_gradient,
+    hint="Round straight through, then clamp, then multiply by the scale.",
+    wrong={
+        "The values are right, but no gradient comes through: detach only the difference.": (
+            lambda v, s, n: rounded_in_stairs(v.detach(), s, n)
+        ),
+        "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
+            rounded_in_stairs
+        ),
+        "The values are right; a clipped value gets a gradient, too: leave clamp outside.": (
+            lambda v, s, n: through(my_fake(v, s, n), v)
+        ),
+        "Nothing is clipped here, where largest is {2} (in other cases it is another): "
+        "clamp the integers, not the values, to -largest … largest.": [
+            lambda v, s, n: round_straight_through(v / s) * s,
+            lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
+            fake_at({127: 8, 3: 8, 7: 8, 1: 8}),
+        ],
+        "The smallest integer is -largest, not one below it.": [
+            one_integer_more,
+            lambda v, s, n: through(one_integer_more(v, s, n), my_fake(v, s, n)),
+        ],
+        "Nothing is rounded: the forward has to round.": [
+            lambda v, s, n: v.clamp(-n * s, n * s),
+            lambda v, s, n: v,
+        ],
+        "These are the integers: multiply by the scale again.": [
+            lambda v, s, n: my_fake(v, s, n) / s,
+            lambda v, s, n: through(my_fake(v, s, n) / s, my_fake(v, s, n)),
+        ],
+        "The values are right; dividing by the scale must not leave the gradient.": (
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s)
+        ),
+        "The values are right; multiplying by the scale must not leave the gradient.": (
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
+        ),
+        "Round straight through, then clamp": lambda v, s, n: v.sum(),
+    },
+    also_right=[
+        fake_of_torch,
+        fake_at({127: 8, 3: 3, 7: 4, 1: 2}),
+        lambda v, s, n: round_straight_through((v / s).clamp(-n, n)) * s,
+    ],
+)
