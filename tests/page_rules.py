@@ -4,7 +4,6 @@ A rule takes a stored page and yields a sentence for each place that breaks it. 
 from 1, text and code together.
 """
 
-import ast
 import functools
 import json
 import re
@@ -26,14 +25,8 @@ from mpcourse.commands.page_format import (
     read_repository,
     to_text,
 )
+from mpcourse.commands.page_sizes import FENCED, prose
 from mpcourse.commands.pages import NOTEBOOKS
-
-FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
-COMMENT_OR_TAG = re.compile(r"<!--.*?-->|</?[A-Za-z][^>]*>", re.DOTALL)
-IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-ADDRESS = re.compile(r"https?://\S+")
 
 PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users)\b|\b[CD]:\\(?![nrt])")  # not "C:\n"
 MEASURED = re.compile(
@@ -45,10 +38,8 @@ BANNED_WORD = re.compile(r"\b(?:simply|just|obviously)\b|!", re.IGNORECASE)
 BANNED_CODE = re.compile(
     r"\b(?:interact|interactive_output|Output)\(|clear_output|tqdm\.auto|NBVAL_"
 )
-PAGE_NUMBER = re.compile(r"\bpages? \d\d\b", re.IGNORECASE)
 LINK_TO_PAGE = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#{1,6} (.*?)\s*$", re.MULTILINE)
-PASSAGE_END = re.compile(r"^(?=#{1,6} )|^(?=<details>)|(?<=</details>)$", re.MULTILINE)
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 
 
@@ -133,23 +124,6 @@ def sources_of(page: Path) -> list[str]:
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     plain = [re.sub(r"^%%(?:writefile|program) .*\.py\n", "", source) for source in code]
     return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
-
-
-def readable(source: str) -> str:
-    """The text of a Markdown cell: without code blocks, tags, pictures and addresses."""
-    for pattern in (FENCED, COMMENT_OR_TAG, IMAGE):
-        source = pattern.sub(" ", source)
-    source = LINK.sub(r"\1", source)
-    return ADDRESS.sub(" ", source)
-
-
-def prose(source: str) -> str:
-    """The readable text without `code` and $formulas$."""
-    return INLINE_CODE_OR_MATH.sub(" ", readable(source))
-
-
-def count_words(source: str) -> int:
-    return len(re.findall(r"\S*\w\S*", readable(source)))
 
 
 # The stored file
@@ -248,45 +222,6 @@ def has_the_bootstrap_cell(page: Page) -> Iterator[str]:
             yield f"{cell} differs from `bootstrap_source`; run `python -m mpcourse pages`"
 
 
-# Sizes
-
-
-def has_35_to_60_cells(page: Page) -> Iterator[str]:
-    """Exercises and their checks are the reader's own cells: they do not count."""
-    count = sum(not {"exercise", "check"} & cell.tags for cell in page.cells)
-    if not 35 <= count <= 60:
-        yield f"the page has {count} cells besides exercises and checks; 35 to 60 read well"
-
-
-def has_1000_to_1800_words(page: Page) -> Iterator[str]:
-    words = sum(count_words(cell.source) for cell in page.texts)
-    if not 1000 <= words <= 1800:
-        yield f"the page has {words} words of text; 1,000 to 1,800 read well"
-
-
-def has_short_text_cells(page: Page) -> Iterator[str]:
-    """Between two headings, and in what is folded away, a cell has at most 80 words."""
-    for cell in page.texts:
-        for passage in PASSAGE_END.split(cell.source):
-            if count_words(passage) > 80:
-                yield f"{cell} has {count_words(passage)} words in one passage; at most 80"
-
-
-def has_about_as_many_texts_as_code(page: Page) -> Iterator[str]:
-    if 5 * len(page.texts) < 3 * len(page.code):
-        yield f"{len(page.texts)} texts stand between {len(page.code)} code cells; 3 to 5 at least"
-
-
-def has_short_code_cells(page: Page) -> Iterator[str]:
-    """A program that a cell writes to a file is whole, however long; plumbing is folded away."""
-    for cell in page.code:
-        lines = len(cell.source.splitlines())
-        limit = 30 if definitions(cell) else 8
-        folded = cell.folded or "bootstrap" in cell.tags
-        if lines > limit and not folded and not cell.source.startswith("%%"):
-            yield f"{cell} has {lines} lines; such a cell has at most {limit}"
-
-
 def folds_plumbing_everywhere(page: Page) -> Iterator[str]:
     for cell in page.code:
         on_colab = cell.node.metadata.get("cellView") == "form"
@@ -297,31 +232,7 @@ def folds_plumbing_everywhere(page: Page) -> Iterator[str]:
             yield f"{cell} is not folded; run `python -m mpcourse pages`"
 
 
-def has_short_definitions(page: Page) -> Iterator[str]:
-    """What a page builds live is read line by line; what needs more belongs in the package."""
-    for cell in page.code:
-        for definition in definitions(cell):
-            lines = definition.end_lineno - definition.lineno + 1
-            if lines > 25:
-                yield f"{cell}: {definition.name} has {lines} lines; at most 25 can be read live"
-
-
-def definitions(cell: Cell) -> list[ast.FunctionDef | ast.ClassDef]:
-    """The functions and classes that a code cell defines at its top."""
-    if cell.source.startswith("%%"):
-        return []
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return [node for node in ast.parse(cell.source).body if isinstance(node, kinds)]
-
-
 # What is asked and what is checked
-
-
-def asks_six_questions_in_1000_words(page: Page) -> Iterator[str]:
-    words = sum(count_words(cell.source) for cell in page.texts)
-    questions = sum(prose(cell.source).count("?") for cell in page.texts)
-    if 1000 * questions < 6 * words:
-        yield f"the page asks {questions} questions in {words} words; at least 6 in 1,000"
 
 
 def is_compared_in_at_least_half_of_its_code(page: Page) -> Iterator[str]:
@@ -337,12 +248,6 @@ def has_a_check_after_every_exercise(page: Page) -> Iterator[str]:
 
 
 # Other pages
-
-
-def calls_pages_by_name(page: Page) -> Iterator[str]:
-    for cell in page.cells:
-        for match in PAGE_NUMBER.finditer(cell.source):
-            yield f"{cell} says {match[0]!r}: a number changes, link to the page by its name"
 
 
 def links_to_pages_and_headings_that_exist(page: Page) -> Iterator[str]:
@@ -400,22 +305,11 @@ RULES: tuple[Rule, ...] = (
     has_one_title,
     has_badges_of_its_own,
     has_the_bootstrap_cell,
-    has_35_to_60_cells,
-    has_1000_to_1800_words,
-    has_short_text_cells,
-    has_about_as_many_texts_as_code,
-    has_short_code_cells,
     folds_plumbing_everywhere,
-    asks_six_questions_in_1000_words,
     is_compared_in_at_least_half_of_its_code,
-    has_short_definitions,
     has_a_check_after_every_exercise,
-    calls_pages_by_name,
     links_to_pages_and_headings_that_exist,
     types_no_measured_numbers,
     has_no_banned_words,
     has_no_banned_code,
 )
-
-# What pages still owe, as rule -> page -> how many places: a number may shrink, never grow.
-DEBTS: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""The shape of the package: imports point down only, modules stay small, importing is quiet."""
+"""Imports in the package point down only, what is promised is there, and importing is quiet."""
 
 import ast
 import functools
@@ -25,14 +25,10 @@ FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_
 # These run, or can be read, without anything installed.
 STANDARD_LIBRARY_ONLY = {
     *("__init__", "__main__", "schedules"),
-    *("commands", "commands.__init__", "commands.setup", "commands.shell"),
-    "commands.clean_copies",
+    *("commands.__init__", "commands.setup", "commands.shell", "commands.clean_copies"),
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 NAMES_GPUS = {"devices"}
-MOST_AT_THE_TOP = 21
-SAYS_NOTHING = {"utils", "helpers", "common", "misc"}
-LONGEST_MODULE = 250
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,9 @@ class Module:
         return self.path.relative_to(self.package).with_suffix("").parts
 
     @property
-    def folder(self) -> str:
-        return self.parts[0]
+    def is_plain(self) -> bool:
+        """Whether the standard library has to do."""
+        return bool({self.parts[0], ".".join(self.parts)} & STANDARD_LIBRARY_ONLY)
 
     @functools.cached_property
     def tree(self) -> ast.Module:
@@ -66,40 +63,32 @@ class Module:
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                base = self.base_of(node)
-                names |= {f"{base}.{alias.name}" for alias in node.names}
+                assert node.level == 0, f"{self} imports from {'.' * node.level}: name the folder"
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
         return names
 
-    def base_of(self, node: ast.ImportFrom) -> str:
-        """Where a `from` import looks: `.` is this file's package, `..` the one above."""
-        if node.level == 0:
-            return node.module or ""
-        parents = self.path.relative_to(self.package.parent).parts[: -node.level]
-        return ".".join([*parents, *([node.module] if node.module else [])])
-
     @property
-    def own(self) -> set[tuple[str, ...]]:
-        """The `parts` of the course's modules that are imported."""
+    def own(self) -> set["Module"]:
+        """The course's modules that are imported."""
         names = (name.split(".")[1:] for name in self.imported if self.is_own(name))
-        return {self.found(name) for name in names} - {self.parts}
-
-    def is_own(self, name: str) -> bool:
-        return name.split(".")[0] == self.package.name
-
-    def found(self, name: list[str]) -> tuple[str, ...]:
-        """The module that a dotted name stands for, or stands in."""
-        for count in (2, 1):
-            path = self.package.joinpath(*name[:count])
-            if len(name) >= count and path.with_suffix(".py").exists():
-                return tuple(name[:count])
-            if len(name) >= count and path.is_dir():
-                return (*name[:count], "__init__")
-        return ("__init__",)
+        return {Module(self.package, self.found(name)) for name in names} - {self}
 
     @property
     def foreign(self) -> set[str]:
         """Top-level packages of others that are imported."""
-        return {name.split(".")[0] for name in self.imported} - {self.package.name}
+        return {name.split(".")[0] for name in self.imported if not self.is_own(name)}
+
+    def is_own(self, name: str) -> bool:
+        return name.split(".")[0] == self.package.name
+
+    def found(self, name: list[str]) -> Path:
+        """The file that a dotted name stands for, or is defined in."""
+        for count in range(len(name), 0, -1):
+            path = self.package.joinpath(*name[:count])
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.exists():
+                    return file
+        return self.package / "__init__.py"
 
 
 def statements_that_run(node: ast.AST) -> Iterator[ast.AST]:
@@ -114,88 +103,53 @@ def modules(package: Path) -> list[Module]:
     return [Module(package, path) for path in sorted(package.rglob("*.py"))]
 
 
-def is_plain(parts: tuple[str, ...]) -> bool:
-    """Whether a module has to do with the standard library."""
-    return parts[0] in STANDARD_LIBRARY_ONLY - {"commands"} or ".".join(parts) in (
-        STANDARD_LIBRARY_ONLY
-    )
-
-
 def broken_rules(module: Module) -> Iterator[str]:
-    yield from wrong_directions(module)
-    if is_plain(module.parts):
+    folder = module.parts[0]
+    below = FLOORS[FLOORS.index(folder) :] if folder != "__init__" else []
+    for other in sorted({other.parts[0] for other in module.own} - {"__init__", *below}):
+        yield f"imports {other}, which does not lie below {folder}"
+    if module.is_plain:
         for name in sorted(module.foreign - sys.stdlib_module_names):
             yield f"imports {name}, which is not in the standard library"
-        for parts in sorted(parts for parts in module.own if not is_plain(parts)):
-            yield f"imports {'.'.join(parts)}, which needs more than the standard library"
+        for other in sorted(str(other) for other in module.own if not other.is_plain):
+            yield f"imports {other}, which needs more than the standard library"
     for name, allowed in KNOWN_ONLY_TO.items():
-        if name in module.foreign and module.folder not in allowed:
+        if name in module.foreign and folder not in allowed:
             yield f"imports {name}, which only {' and '.join(sorted(allowed))} may know"
-    yield from wrong_forms(module)
-
-
-def wrong_directions(module: Module) -> Iterator[str]:
-    if module.folder == "__init__":
-        for parts in sorted(module.own):
-            yield f"imports {parts[0]}; importing the package has to stay cheap"
-        return
-    if module.folder not in FLOORS:
-        yield f"{module.folder} is not on the map: place it in mpcourse/__init__.py"
-        return
-    floor = FLOORS.index(module.folder)
-    for name in sorted({parts[0] for parts in module.own} - {module.folder, "__init__"}):
-        if name not in FLOORS[floor:]:
-            yield f"imports {name}, which does not lie below {module.folder}"
-
-
-def circles(found: list[Module]) -> Iterator[str]:
-    """Circles of modules, within a folder too; a folder's `__init__` only hands on."""
-    graph = {
-        module.parts: {parts for parts in module.own if parts[-1] != "__init__"}
-        for module in found
-        if module.parts[-1] != "__init__"
-    }
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        yield "import each other: " + " -> ".join(".".join(parts) for parts in error.args[1])
-
-
-def wrong_forms(module: Module) -> Iterator[str]:
-    if module.path.stem in SAYS_NOTHING:
-        yield f"is called {module.path.stem}, which does not say what it holds"
-    lines = len(module.path.read_text(encoding="utf-8").splitlines())
-    if lines > LONGEST_MODULE:
-        yield f"has {lines} lines, more than {LONGEST_MODULE}: it holds two ideas"
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            yield f"line {node.lineno}: a star import hides where names come from"
         text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and text.startswith("cuda:") and module.folder not in NAMES_GPUS:
+        if isinstance(text, str) and text.startswith("cuda:") and folder not in NAMES_GPUS:
             yield f"line {node.lineno}: {text!r} names a GPU; take a device as an argument"
 
 
 @pytest.mark.parametrize("module", modules(PACKAGE), ids=str)
 def test_module_keeps_to_the_shape_of_the_package(module: Module):
-    broken = list(broken_rules(module))
-    if broken:
-        pytest.fail("\n".join(f"{module} {problem}" for problem in broken), pytrace=False)
+    assert list(broken_rules(module)) == []
+
+
+def test_an_import_of_a_higher_folder_is_noticed(tmp_path: Path):
+    low = tmp_path / "mpcourse/devices/low.py"
+    low.parent.mkdir(parents=True)
+    (tmp_path / "mpcourse/figures").mkdir()
+    (tmp_path / "mpcourse/figures/__init__.py").touch()
+    low.write_text("def late():\n    from mpcourse import figures")
+    [problem] = broken_rules(Module(tmp_path / "mpcourse", low))
+    assert problem == "imports figures, which does not lie below devices"
 
 
 def test_no_modules_import_each_other():
-    assert list(circles(modules(PACKAGE))) == []
+    """A folder's `__init__` only hands on what its modules hold."""
+    found = [module for module in modules(PACKAGE) if module.parts[-1] != "__init__"]
+    graph = {module: {m for m in module.own if m.parts[-1] != "__init__"} for module in found}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(map(str, error.args[1])), pytrace=False)
 
 
-def test_the_map_has_every_folder_once_and_the_top_stays_small():
+def test_the_map_has_every_folder_once():
     there = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
-    folders = {name.removesuffix(".py") for name in there} - {"__init__"}
-    assert sorted(FLOORS) == sorted(folders)
-    assert len(there) <= MOST_AT_THE_TOP
-
-
-@pytest.mark.parametrize("folder", [name for name in FLOORS if name != "__main__"])
-def test_a_folder_says_what_it_holds(folder: str):
-    assert importlib.import_module(f"mpcourse.{folder}").__doc__
+    assert sorted(FLOORS) == sorted({name.removesuffix(".py") for name in there} - {"__init__"})
 
 
 # What others import: promised lines, whatever module holds a name; and what the pages name.
@@ -224,122 +178,12 @@ def test_the_promised_import_lines_work(folder: str):
     assert {name for name in PROMISED[folder].split() if not hasattr(package, name)} == set()
 
 
-def names_imported_by(sources: list[str]) -> set[tuple[str, str]]:
-    """Module and name ("" for the module itself) of all that comes from the package."""
-    found = set()
-    for source in sources:
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom):
-                found |= {(node.module or "", alias.name) for alias in node.names}
-            elif isinstance(node, ast.Import):
-                found |= {(alias.name, "") for alias in node.names}
-    return {pair for pair in found if pair[0].split(".")[0] == "mpcourse"}
-
-
-def missing_names(names: set[tuple[str, str]]) -> list[str]:
-    missing = []
-    for module, name in sorted(names):
-        loaded = importlib.import_module(module)
-        if name and not hasattr(loaded, name):
-            try:
-                importlib.import_module(f"{module}.{name}")
-            except ImportError:
-                missing.append(f"{module} has no {name}")
-    return missing
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_imports_is_there(page: Path):
-    names = names_imported_by(sources_of(page))
-    assert len(names) > 1
-    assert missing_names(names) == []
-
-
-def test_a_name_that_is_gone_is_noticed():
-    source = "if True:\n    from mpcourse.devices import get_devices, gone\nimport mpcourse.figures"
-    missing = missing_names(names_imported_by([source, "from mpcourse import checks"]))
-    assert missing == ["mpcourse.devices has no gone"]
-
-
-# Each rule notices a planted violation. The files are those of a small package `course`.
-
-SMALL = {
-    "__init__.py": "",
-    "schedules/__init__.py": "",
-    "schedules/timeline.py": "",
-    "devices/__init__.py": "",
-    "devices/workers.py": "",
-    "widgets/__init__.py": "",
-    "figures/__init__.py": "",
-}
-LOW = "devices/low.py"
-PLANTS = [
-    ({LOW: "from course.figures import a"}, "imports figures, which does not lie below devices"),
-    ({LOW: "import course.figures"}, "imports figures, which does not lie below devices"),
-    ({LOW: "import course.widgets.board"}, "imports widgets, which does not lie below"),
-    ({LOW: "from course import figures"}, "imports figures, which does not lie below"),
-    ({LOW: "from .. import figures"}, "imports figures, which does not lie below"),
-    ({LOW: "from ..figures.svg import a"}, "imports figures, which does not lie below"),
-    ({"figures/a.py": "def f():\n    import course.widgets"}, "imports widgets, which"),
-    ({"figures/a.py": "from ..checks import b", "checks/__init__.py": ""}, "imports checks, which"),
-    ({"devices/a.py": "from course.widgets import a"}, "imports widgets, which does not lie below"),
-    ({"__init__.py": "from course import schedules"}, "imports schedules; importing the package"),
-    ({"schedules/a.py": "import torch"}, "imports torch, which is not in the standard library"),
-    (
-        {"commands/setup.py": "def f():\n    from torch.nn import a"},
-        "imports torch, which is not",
-    ),
-    ({"__main__.py": "import course.devices"}, "devices.__init__, which needs more than the stand"),
-    ({"figures/a.py": "import ipywidgets"}, "imports ipywidgets, which only widgets may know"),
-    ({"checks/a.py": "import ipywidgets"}, "imports ipywidgets, which only widgets may know"),
-    ({"devices/a.py": "import matplotlib.pyplot"}, "which only figures and widgets may know"),
-    ({"training/a.py": "from course.devices import *"}, "line 1: a star import"),
-    ({"training/a.py": "def f(device='cuda:0'): ..."}, "line 1: 'cuda:0' names a GPU"),
-    ({"training/a.py": "n = 1\na = f'cuda:{n}'"}, "line 2: 'cuda:' names a GPU"),
-    ({"training/a.py": "\n" * 251}, "has 251 lines, more than 250"),
-    ({"checks/utils.py": ""}, "is called utils"),
-    ({"novelty.py": ""}, "novelty is not on the map"),
-    ({"novelty/a.py": ""}, "novelty is not on the map"),
-    (
-        {"devices/a.py": "from .b import c", "devices/b.py": "import course.devices.a"},
-        "import each other: devices.",
-    ),
-]
-TYPES_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import course.devices"
-FINE = [
-    {"widgets/a.py": "import ipywidgets, matplotlib\nfrom course import figures, schedules"},
-    {"checks/a.py": "from course.widgets import a", "checks/__init__.py": "from .b import c"},
-    {"checks/a.py": "from . import b\nfrom ..widgets import c\nimport torch", "checks/b.py": ""},
-    {"schedules/a.py": TYPES_ONLY},
-    {"devices/a.py": "import torch\nfrom course.schedules.timeline import a\nGPU = 'cuda:0'"},
-    {"training/a.py": "'''Takes 'cuda:0'.'''\nfrom course import __version__\n" + "\n" * 248},
-    {
-        "__main__.py": "import sys\nfrom course.commands.setup import a",
-        "commands/__init__.py": "",
-        "commands/setup.py": "import os",
-    },
-]
-
-
-def problems_of(files: dict[str, str], folder: Path) -> list[str]:
-    package = folder / "course"
-    for name, source in {**SMALL, **files}.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(source, encoding="utf-8")
-    found = modules(package)
-    problems = [problem for module in found for problem in broken_rules(module)]
-    return [*problems, *circles(found)]
-
-
-@pytest.mark.parametrize(("files", "problem"), PLANTS, ids=[problem for _, problem in PLANTS])
-def test_a_planted_violation_is_found(files: dict[str, str], problem: str, tmp_path: Path):
-    [found] = problems_of(files, tmp_path)
-    assert problem in found
-
-
-@pytest.mark.parametrize("files", FINE, ids=str)
-def test_what_is_allowed_is_not_reported(files: dict[str, str], tmp_path: Path):
-    assert problems_of(files, tmp_path) == []
+    for source in sources_of(page):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import | ast.ImportFrom) and "mpcourse" in ast.unparse(node):
+                exec(ast.unparse(node), {})
 
 
 # Importing, in processes of their own: here much is imported already.
@@ -351,6 +195,10 @@ def run(code: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def names_of(found: list[Module]) -> list[str]:
+    return [".".join(("mpcourse", *m.parts)).removesuffix(".__init__") for m in found]
+
+
 def test_importing_the_package_is_silent_and_imports_nothing_else():
     result = run("import mpcourse; print(*sorted(sys.modules), sep='\\n')")
     assert result.stderr == ""
@@ -360,12 +208,9 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
 
 
 def test_what_needs_no_installation_imports_on_a_bare_python():
-    here = {".".join(m.parts) for m in modules(PACKAGE) if is_plain(m.parts)} - {"__init__"}
-    assert here >= {"schedules.timeline", "schedules.simulation", "commands.setup", "__main__"}
-    imports = "\n".join(
-        f"import mpcourse.{name.removesuffix('.__init__')}" for name in sorted(here)
-    )
-    result = run(imports, "-I", "-S")
+    plain = names_of([module for module in modules(PACKAGE) if module.is_plain])
+    assert {"mpcourse.__main__", "mpcourse.commands.setup", "mpcourse.schedules"} <= set(plain)
+    result = run("\n".join(f"import {name}" for name in plain), "-I", "-S")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -383,19 +228,7 @@ print(json.dumps(printed))
 """
 
 
-def import_each(names: list[str]) -> dict[str, str]:
-    """Import the modules one after the other and return what each one printed."""
-    result = run(IMPORT_EACH.format(names=names))
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
-
-
 def test_importing_the_modules_prints_nothing():
-    paths = [module.path.relative_to(PACKAGE.parent) for module in modules(PACKAGE)]
-    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
-    assert "mpcourse.devices.devices" in names
-    assert import_each(names) == {}
-
-
-def test_a_module_that_prints_is_noticed():
-    assert list(import_each(["this", "json"])) == ["this"]
+    result = run(IMPORT_EACH.format(names=names_of(modules(PACKAGE))))
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1]) == {}
