@@ -14,6 +14,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from numbers import Real
@@ -153,6 +154,7 @@ class Exercise:
             of the solution's.
         wrong: The words for a wrong answer -> the function that gives it, or several. A word in
             braces is filled in: `{0}` with the case's argument, `{expected}` with what is right.
+        errors: A pattern in the line that says what the attempt raised -> what to say to it.
         also_right: The solution in other forms.
         correct: What to say when everything is right; `{count}` is the number of cases.
         values: Whether values are asked for, and no function.
@@ -167,6 +169,7 @@ class Exercise:
     compared: Callable[[Any, Any], list[str]] = expected_and_got
     hint: str | Callable[[Any, Any], str] = ""
     wrong: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
     also_right: Sequence[Any] = ()
     correct: str = "All {count} cases agree, also those that the page does not show."
     values: bool = False
@@ -233,7 +236,9 @@ class Exercise:
             raise
         except BaseException as error:  # an attempt may raise SystemExit; an interrupt goes on
             if job.done() and not job.cancelled() and job.exception() is error:
-                raise NotYet(raised(error), self._hint_alone()) from None
+                line = raised(error)
+                why = [words for piece, words in self.errors.items() if re.search(piece, line)]
+                raise NotYet(line, *(why or [self._hint_alone()])[:1]) from None
             if isinstance(error, TimeoutError):
                 line = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
                 raise NotYet(line, self._hint_alone()) from None
@@ -313,7 +318,18 @@ def raised(error: BaseException) -> str:
     frame = (own or called or [None])[-1]  # none: the arguments did not fit
     place = f" (line {frame.lineno} of {frame.name})" if frame else ""
     words = ": ".join(filter(None, [type(error).__name__, str(error)]))
-    return f"it raised {words}{place}"
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.endswith("the check")]
+    return ", ".join([f"it raised {words}{place}", *notes])
+
+
+@contextmanager
+def during(what: str) -> Iterator[None]:
+    """What is raised in this block is said to have been raised during it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 def refuse_borrowed(attempt: Any, names: set[str], instead: str) -> None:
