@@ -15,7 +15,8 @@ from studies import Row, run_studies
 from torch import nn
 
 from mpcourse.pruning import apply_masks, global_masks, magnitude
-from mpcourse.pruning.formats import permanent_copy, saved
+from mpcourse.pruning.formats import saved
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization import calibrate, prepare_qat, to_int8
 from mpcourse.training.in_memory import RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import lenet_300_100

@@ -13,7 +13,6 @@ XLA needs a torch of its own: `xla` runs it or reads its recording, `xla_step` i
 
 from mpcourse.compilation.compare import (
     FormReport,
-    call_latencies,
     compare_forms,
     forms_table,
     start,
@@ -28,7 +27,6 @@ from mpcourse.compilation.forms import (
     export_program,
     export_refusal,
     load_exported,
-    load_torchscript,
     usable_forms,
 )
 from mpcourse.compilation.shapes import CountingBackend, count_compiles

@@ -26,10 +26,7 @@ SUM = re.compile(r"(Add|Mul|Max)\(\w+(, \w+)*\)")  # of what are sizes themselve
 
 
 def refuse_code(file: bytes) -> None:
-    """Refuse a file that would bring code of its own, before torch.export has seen it.
-
-    Args:
-        file: The bytes of a `.pt2` file.
+    """Refuse a `.pt2` file that would bring code of its own, before torch.export has seen it.
 
     Raises:
         ValueError: Not such a file; or it has an entry that `by_export` does not write, a pickle

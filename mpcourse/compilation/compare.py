@@ -7,31 +7,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mpcourse.compilation.forms import FORMS, Form, ready_copy
+from mpcourse.compilation.forms import FORMS, Form
 from mpcourse.compilation.toolchain import quietly
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices, synchronize
 from mpcourse.devices.timing import Timing, measure_together
+from mpcourse.pruning.masked import permanent_copy
 
 
 @dataclass(frozen=True)
 class FormReport:
     """One form of a model.
 
-    Attributes:
-        largest_difference: To the outputs of the eager model.
-        bytes: Of the file that is saved.
-        startup_s: Seconds from the model to the first answer. Graphs that were compiled before are
-            compiled again; modules that are imported, and files that the system has read, stay,
-            so that a second start is shorter.
-        latency: Of the calls that follow.
-        said: What torch warned of.
+    A start-up is the time from the model to the first answer. Graphs that were compiled before are
+    compiled again; imported modules and files in the system's cache stay, so that a second start
+    is shorter.
     """
 
-    largest_difference: float
-    bytes: int
+    largest_difference: float  # to the outputs of the eager model
+    bytes: int  # of the file that is saved
     startup_s: float
-    latency: Timing
-    said: tuple[str, ...]
+    latency: Timing  # of the calls that follow
+    said: tuple[str, ...]  # what torch warned of
 
 
 def compare_forms(
@@ -40,8 +36,6 @@ def compare_forms(
     device: DeviceLike | None = None,
     *,
     names: Iterable[str] = FORMS,
-    warmup: int = 3,
-    repeats: int = 15,
 ) -> dict[str, FormReport]:
     """Bring a model into several forms, on one device, and compare them.
 
@@ -52,8 +46,6 @@ def compare_forms(
         sample: An input of at least two rows, on the model's device.
         device: Where they are; the first of `get_devices(1)` when `None`.
         names: Some of `FORMS`.
-        warmup: Calls of each form that do not count, after the first one.
-        repeats: Calls of each form that count.
 
     Returns:
         Name -> `FormReport`, in the order of the names.
@@ -66,17 +58,15 @@ def compare_forms(
     if unknown := [name for name in names if name not in FORMS]:
         raise ValueError(f"forms are {', '.join(FORMS)}; got {unknown}")
     [place] = get_devices(1) if device is None else as_devices([device])
-    ready = ready_copy(model)
+    ready = permanent_copy(model).eval()
     expected = place.run(_answer, ready, sample)
     torch.compiler.reset()
     started = {name: place.run(start, FORMS[name], ready, sample) for name in names}
-    latencies = call_latencies(
-        {name: form.call for name, (form, _, _) in started.items()},
-        sample,
-        place,
-        warmup=warmup,
-        repeats=repeats,
-    )
+    calls = {
+        name: lambda call=form.call: place.run(_answer, call, sample)
+        for name, (form, _, _) in started.items()
+    }
+    latencies = measure_together(calls, [place], warmup=3, repeats=15)
     return {
         name: FormReport(
             largest_difference=(answer - expected).abs().max().item(),
@@ -92,11 +82,7 @@ def compare_forms(
 def start(
     build: Callable[..., Form], model: nn.Module, sample: Tensor
 ) -> tuple[Form, Tensor, float]:
-    """Bring a model into a form, ask for the first answer, and take the time of both.
-
-    Returns:
-        The form, its answer, seconds.
-    """
+    """Bring a model into a form and call it once: the form, its answer, the seconds of both."""
     synchronize()
     begin = time.perf_counter()
     with quietly(), torch.no_grad(), torch.compiler.config.patch(force_disable_caches=True):
@@ -104,22 +90,6 @@ def start(
         answer = form.call(sample)
     synchronize()
     return form, answer, time.perf_counter() - begin
-
-
-def call_latencies(
-    calls: Mapping[str, Callable[[Tensor], Tensor]],
-    sample: Tensor,
-    device: DeviceLike,
-    *,
-    warmup: int = 3,
-    repeats: int = 15,
-) -> dict[str, Timing]:
-    """Time calls with one sample, in turns, on a device, without gradients."""
-    [place] = as_devices([device])
-    jobs = {
-        name: lambda call=call: place.run(_answer, call, sample) for name, call in calls.items()
-    }
-    return measure_together(jobs, [place], warmup=warmup, repeats=repeats)
 
 
 def _answer(call: Callable[[Tensor], Tensor], sample: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ of a file: a state (it needs the Python code of the model), or values and code t
 """
 
 import contextlib
-import copy
 import io
 import logging
 import warnings
@@ -15,26 +14,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.nn.utils import prune
 
 from mpcourse.compilation.archive import refuse_code
-from mpcourse.compilation.toolchain import compiler_problem, refuse_without_compiler
-from mpcourse.pruning import make_permanent
+from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem
 from mpcourse.pruning.formats import saved
 
 
 class Form(NamedTuple):
-    """A model ready to be called.
-
-    Attributes:
-        call: Takes what the model takes.
-        file: What is saved of it.
-        said: What torch warned of while it was made: "FutureWarning: …", each once.
-    """
+    """A model ready to be called."""
 
     call: Callable[[Tensor], Tensor]
-    file: bytes
-    said: tuple[str, ...] = ()
+    file: bytes  # what is saved of it
+    said: tuple[str, ...] = ()  # what torch warned of meanwhile: "FutureWarning: …", each once
 
 
 def as_eager(model: nn.Module, sample: Tensor) -> Form:
@@ -65,22 +56,15 @@ def by_export(model: nn.Module, sample: Tensor) -> Form:
     return Form(program.module(), file.getvalue())
 
 
-def export_program(model: nn.Module, sample: Tensor, *, any_batch: bool = True) -> ExportedProgram:
-    """The graph that torch.export finds.
+def export_program(model: nn.Module, sample: Tensor) -> ExportedProgram:
+    """The graph that torch.export finds, for any number of rows, in evaluation mode.
 
-    Args:
-        model: In evaluation mode.
-        sample: An input of at least two rows: a dimension of 1 would be taken for fixed.
-        any_batch: Whether the graph shall hold for any number of rows; by itself it holds for those
-            of the sample only, and says so when it is called with others.
-
-    Raises:
-        ValueError: The sample has fewer than two rows.
+    By default a graph holds for the number of rows of its sample alone; a dimension of 1 would be
+    taken for fixed in any case, so the sample has two rows at least.
     """
-    if any_batch and len(sample) < 2:
+    if len(sample) < 2:
         raise ValueError(f"export any batch from a sample of 2 rows or more; got {len(sample)}")
-    shapes = ({0: Dim.DYNAMIC},) if any_batch else None
-    return torch.export.export(model, (sample,), dynamic_shapes=shapes)
+    return torch.export.export(model, (sample,), dynamic_shapes=({0: Dim.DYNAMIC},))
 
 
 def export_refusal(model: nn.Module, sample: Tensor) -> str | None:
@@ -100,22 +84,17 @@ def export_refusal(model: nn.Module, sample: Tensor) -> str | None:
     return None
 
 
-def by_compile(model: nn.Module, sample: Tensor, *, dynamic: bool | None = None) -> Form:
+def by_compile(model: nn.Module, sample: Tensor) -> Form:
     """Kernels written and compiled for this model, when it is first called. Saved is its state.
 
     The state comes from the model: that of the compiled module has `_orig_mod.` before each name.
 
-    Args:
-        model: Any module.
-        sample: Says on what kind of device.
-        dynamic: As for torch.compile: False compiles for each shape anew, True for any at once,
-            `None` for any once a second shape has been seen.
-
     Raises:
         CompilerMissing: There is no compiler to call.
     """
-    refuse_without_compiler(sample.device.type)
-    return Form(torch.compile(model, dynamic=dynamic), saved(model.state_dict()))
+    if problem := compiler_problem(sample.device.type):
+        raise CompilerMissing(problem)
+    return Form(torch.compile(model), saved(model.state_dict()))
 
 
 FORMS: dict[str, Callable[..., Form]] = {
@@ -127,19 +106,8 @@ FORMS: dict[str, Callable[..., Form]] = {
 
 
 def usable_forms(place: str = "cpu") -> list[str]:
-    """The names of the forms that this machine can make: all, or all but "compile".
-
-    Args:
-        place: The type of device that the model is on.
-    """
+    """The forms that this machine can make of a model on such a device: all, or not "compile"."""
     return [name for name in FORMS if name != "compile" or not compiler_problem(place)]
-
-
-def load_torchscript(file: bytes) -> nn.Module:
-    """LEGACY: the model that `by_torchscript` saved; only of files that you trust: it is code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.load(io.BytesIO(file))
 
 
 def load_exported(file: bytes) -> Callable[[Tensor], Tensor]:
@@ -155,11 +123,3 @@ def load_exported(file: bytes) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():  # torch 2.9 warns of how it reads the file itself
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.export.load(io.BytesIO(file)).module()
-
-
-def ready_copy(model: nn.Module) -> nn.Module:
-    """A copy without masks, in evaluation mode: what is compiled."""
-    ready = copy.deepcopy(model)
-    if prune.is_pruned(ready):
-        make_permanent(ready)
-    return ready.eval()

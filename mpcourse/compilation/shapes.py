@@ -6,17 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from mpcourse.compilation.forms import ready_copy
 from mpcourse.compilation.toolchain import only_errors
+from mpcourse.pruning.masked import permanent_copy
 
 
 class CountingBackend:
     """A backend for torch.compile that counts the graphs it is given, and runs them as they are.
 
     It needs no compiler: what counts is how often torch would have called one.
-
-    Attributes:
-        count: Graphs so far.
     """
 
     def __init__(self) -> None:
@@ -49,7 +46,7 @@ def count_compiles(
     backend, counts = CountingBackend(), []
     torch.compiler.reset()
     try:
-        compiled = torch.compile(ready_copy(model), backend=backend, dynamic=dynamic)
+        compiled = torch.compile(permanent_copy(model).eval(), backend=backend, dynamic=dynamic)
         with torch.no_grad(), only_errors("torch._dynamo.convert_frame"):
             for sample in samples:
                 compiled(sample)

@@ -41,11 +41,7 @@ def cpp_compiler() -> str | None:
 
 
 def compiler_problem(place: str = "cpu") -> str:
-    """Why torch.compile cannot work here, and what to do; empty where it can.
-
-    Args:
-        place: The type of device that the model is on: "cpu" or "cuda".
-    """
+    """Why torch.compile cannot work on "cpu" or "cuda", and what to do; empty where it can."""
     if cpp_compiler() is None:
         return (
             "torch.compile needs a C++ compiler, and none was found. Install one (Debian, Ubuntu: "
@@ -60,12 +56,6 @@ def compiler_problem(place: str = "cpu") -> str:
     if place == "cuda" and importlib.util.find_spec("triton") is None:
         return f"torch.compile needs triton for a GPU: python -m pip install triton {WITHOUT}"
     return ""
-
-
-def refuse_without_compiler(place: str) -> None:
-    """Raise a CompilerMissing where torch.compile cannot work."""
-    if problem := compiler_problem(place):
-        raise CompilerMissing(problem)
 
 
 @contextlib.contextmanager

@@ -19,19 +19,12 @@ TIME_LIMIT_S = 600
 
 
 class XlaRun(NamedTuple):
-    """Some training steps on XLA.
+    """Some training steps on XLA."""
 
-    Attributes:
-        label: "measured here" or "recorded".
-        about: "command", "device", "machine", "date".
-        rows: One per step: step, batch, loss, eager_loss, compiles, cache_hits, seconds.
-        hlo: The graph of the first step.
-    """
-
-    label: str
-    about: dict[str, str]
-    rows: list[dict[str, str | float]]
-    hlo: str
+    label: str  # "measured here" or "recorded"
+    about: dict[str, str]  # command, device, machine, date
+    rows: list[dict[str, str | float]]  # a step each: batch, loss, compiles, cache_hits, ...
+    hlo: str  # the graph of the first step
 
 
 def xla_run(root: Path = ROOT) -> XlaRun:
@@ -49,20 +42,11 @@ def xla_run(root: Path = ROOT) -> XlaRun:
 
 
 def run_by(python: Path, folder: Path) -> None:
-    """Run the steps by a Python that has torch_xla; the recording goes into a folder.
-
-    Raises:
-        RuntimeError: It ended in an error; the message has its last lines.
-    """
+    """Run the steps by a Python that has torch_xla; the recording goes into a folder."""
     command = [python, "-m", "mpcourse.compilation.xla_step", folder]
     try:
         subprocess.run(
-            command,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=TIME_LIMIT_S,
+            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=TIME_LIMIT_S
         )
     except subprocess.CalledProcessError as error:
         last = "\n".join(error.stderr.splitlines()[-5:])
@@ -71,11 +55,7 @@ def run_by(python: Path, folder: Path) -> None:
 
 
 def read_xla_run(folder: Path = DATA_FOLDER) -> XlaRun:
-    """Read what `python data/xla_study.py` has recorded.
-
-    Raises:
-        FileNotFoundError: There is no recording; the message says what makes one.
-    """
+    """Read what `python data/xla_study.py` has recorded."""
     if not (folder / GRAPH).is_file():
         raise FileNotFoundError(f"there is no recording {GRAPH}: `{COMMAND}` makes it")
     table = read_recording(TABLE, folder)
@@ -85,10 +65,7 @@ def read_xla_run(folder: Path = DATA_FOLDER) -> XlaRun:
 
 
 def count_operations(hlo: str) -> dict[str, int]:
-    """How often each operation stands in a graph, the most frequent first.
-
-    Args:
-        hlo: XLA's text; a line is `%name = type operation(operands), …`.
-    """
+    """How often each operation stands in XLA's text of a graph, the most frequent first."""
+    # a line is `%name = type operation(operands), …`
     found = re.findall(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\s)}\]]([a-z][\w-]*)\(", hlo, re.MULTILINE)
     return dict(Counter(found).most_common())

@@ -7,7 +7,6 @@ On an XLA device nothing is computed when a line runs: operations gather in a gr
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,7 @@ LOSS = nn.CrossEntropyLoss()
 
 
 class Training:
-    """LeNet-300-100 and SGD on a device, the same from the same seed everywhere.
-
-    Args:
-        place: The device.
-    """
+    """LeNet-300-100 and SGD on a device, the same from the same seed everywhere."""
 
     def __init__(self, place: torch.device) -> None:
         torch.manual_seed(0)
@@ -51,11 +46,8 @@ def random_batch(size: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, torch.randint(10, (size,), generator=generator)
 
 
-def run_steps(batches: Sequence[int] = BATCHES) -> tuple[list[dict[str, Any]], str]:
+def run_steps() -> tuple[list[dict[str, Any]], str]:
     """Train on XLA and, beside it, without; note the losses, the compiles, the seconds.
-
-    Args:
-        batches: How many samples each step has.
 
     Returns:
         A row per step ("compiles" and "cache_hits" count from the first step on), and the graph of
@@ -68,7 +60,7 @@ def run_steps(batches: Sequence[int] = BATCHES) -> tuple[list[dict[str, Any]], s
     torch_xla.sync()  # the weights are there
     metrics.clear_all()
     rows, hlo = [], ""
-    for number, size in enumerate(batches):
+    for number, size in enumerate(BATCHES):
         batch = random_batch(size, number)
         start = time.perf_counter()
         loss = there.step(*batch)

@@ -13,13 +13,12 @@ from the name of a layer to a tensor:
 | `layers`     | the layers whose weights are pruned, and their weights                 |
 | `criteria`   | scores: random, magnitude, gradient, SNIP, movement, channel norms     |
 | `masks`      | scores become masks: per layer, global, N of every M                   |
-| `masked`     | masks on a model, changed, and removed for good                        |
+| `masked`     | masks on a model, at one or several sparsities; removed for good       |
 | `links`      | which layer reads the channels that another one writes                 |
 | `structured` | channels set to zero, or really removed                                |
 | `formats`    | bytes on disk: dense, compressed, sparse; and back into a model        |
-| `report`     | non-zeros, parameters, bytes, multiply-adds                            |
+| `sizes`      | non-zeros, parameters, bytes, multiply-adds                            |
 | `latency`    | the time of a forward: zeros in dense kernels, CSR, smaller layers     |
-| `sweep`      | one model at several sparsities                                        |
 """
 
 from mpcourse.pruning.criteria import (
@@ -34,8 +33,13 @@ from mpcourse.pruning.formats import bytes_in_formats, in_format, load_format
 from mpcourse.pruning.latency import SparseLinear, latencies, to_sparse
 from mpcourse.pruning.layers import count_nonzeros, prunable_layers, weight_of
 from mpcourse.pruning.links import Link, channel_links
-from mpcourse.pruning.masked import apply_masks, make_permanent, masks_of, update_masks
+from mpcourse.pruning.masked import (
+    apply_masks,
+    make_permanent,
+    masks_of,
+    over_sparsities,
+    update_masks,
+)
 from mpcourse.pruning.masks import global_masks, layer_masks, n_m_masks, sparsity_of
-from mpcourse.pruning.report import Report, multiply_adds, report, report_table
+from mpcourse.pruning.sizes import Report, multiply_adds, report, report_table
 from mpcourse.pruning.structured import remove_channels, zero_channels
-from mpcourse.pruning.sweep import over_sparsities

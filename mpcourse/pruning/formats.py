@@ -5,7 +5,6 @@ COO 4 + 2 * 8 (two int64 positions), CSR 4 + 4 (an int32 column), bit mask 4 (an
 weight). So COO pays above 80% zeros, CSR above 50%, a bit mask above about 3%.
 """
 
-import copy
 import gzip
 import io
 import warnings
@@ -15,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.layers import is_masked, prunable_layers
-from mpcourse.pruning.masked import make_permanent, refuse_masked
+from mpcourse.pruning.layers import prunable_layers
+from mpcourse.pruning.masked import permanent_copy, refuse_masked
 
 FORMATS = ("dense", "gzip", "COO", "CSR", "bit mask")
 
@@ -25,13 +24,7 @@ def bytes_in_formats(model: nn.Module) -> dict[str, int]:
     """The size of the file that holds the state of a model, in bytes, for each format.
 
     Biases and norms stay dense in all of them; convolution weights count as matrices with one row
-    per output channel.
-
-    Args:
-        model: Any module with Linear or convolution layers.
-
-    Returns:
-        "as it is" (a masked model stores its weights and its masks), then those of `FORMATS`.
+    per output channel. First comes "as it is": a masked model stores its weights and its masks.
     """
     sizes = {"as it is": len(saved(model.state_dict()))}
     return sizes | {name: len(in_format(model, name)) for name in FORMATS}
@@ -46,10 +39,6 @@ def saved(value: Any) -> bytes:
 
 def in_format(model: nn.Module, name: str) -> bytes:
     """The file that holds the state of a model, without masks, in one of the `FORMATS`.
-
-    Args:
-        model: Any module with Linear or convolution layers.
-        name: One of `FORMATS`.
 
     Raises:
         ValueError: Another name.
@@ -69,13 +58,8 @@ def in_format(model: nn.Module, name: str) -> bytes:
 def load_format(model: nn.Module, content: bytes) -> None:
     """Load what `in_format` wrote into a model of the same architecture, in place.
 
-    Args:
-        model: Without masks.
-        content: A file in any of the `FORMATS`.
-
     Raises:
-        ValueError: The model is masked, or the file is that of another model. The model is as
-            before.
+        ValueError: The model is masked, or the file is that of another model. Nothing has changed.
     """
     refuse_masked(model, "a file is loaded")
     if content[:2] == b"\x1f\x8b":  # how every gzip file begins
@@ -94,14 +78,6 @@ def load_format(model: nn.Module, content: bytes) -> None:
     model.load_state_dict({name: value.view(own[name].shape) for name, value in state.items()})
 
 
-def permanent_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model whose masks, if it has any, have become zeros."""
-    plain = copy.deepcopy(model)
-    if any(is_masked(layer) for layer in prunable_layers(plain).values()):
-        make_permanent(plain)
-    return plain
-
-
 def encoded(matrix: Tensor, name: str) -> Any:
     """A matrix in the format COO, CSR (int32 positions) or bit mask."""
     if name == "COO":
@@ -117,14 +93,7 @@ def decoded(value: Tensor | Mapping[str, Tensor]) -> Tensor:
 
 
 def to_csr(matrix: Tensor) -> Tensor:
-    """A matrix as sparse rows: values, their columns, and where each row starts.
-
-    Args:
-        matrix: Two dimensions, fewer than 2**31 entries.
-
-    Returns:
-        A CSR tensor with int32 positions; torch's own `to_sparse_csr` has int64, twice as large.
-    """
+    """A matrix as CSR with int32 positions; torch's `to_sparse_csr` has int64, twice as large."""
     with warnings.catch_warnings():  # torch says that CSR is in beta, once per process
         warnings.simplefilter("ignore", UserWarning)
         wide = matrix.detach().to_sparse_csr()
@@ -135,14 +104,7 @@ def to_csr(matrix: Tensor) -> Tensor:
 
 
 def pack_bits(weight: Tensor) -> dict[str, Tensor]:
-    """One bit per weight says whether it is kept; then the kept values, in order.
-
-    Args:
-        weight: Of any shape.
-
-    Returns:
-        "bits", a byte for eight weights, "values", and "shape".
-    """
+    """One bit per weight, eight to a byte, says whether it is kept; then the kept values."""
     kept = weight.flatten() != 0
     bytes_ = nn.functional.pad(kept.byte(), (0, -len(kept) % 8)).view(-1, 8)
     bits = (bytes_ << torch.arange(8, device=weight.device)).sum(1).byte()
@@ -150,7 +112,7 @@ def pack_bits(weight: Tensor) -> dict[str, Tensor]:
 
 
 def unpack_bits(packed: dict[str, Tensor]) -> Tensor:
-    """The weight that `pack_bits` has packed."""
+    """The inverse of `pack_bits`."""
     bits, values, shape = packed["bits"], packed["values"], packed["shape"].tolist()
     kept = (bits[:, None] >> torch.arange(8, device=bits.device)).bitwise_and(1).flatten()
     weight = values.new_zeros(len(kept))

@@ -1,6 +1,6 @@
 """The time of a forward: dense kernels with zeros, sparse kernels, smaller dense layers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import torch
@@ -8,16 +8,14 @@ from torch import Tensor, nn
 
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
 from mpcourse.devices.timing import Timing, measure_together
-from mpcourse.pruning.formats import permanent_copy, to_csr
+from mpcourse.pruning.formats import to_csr
+from mpcourse.pruning.layers import replace_layers
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.training.loop import evaluation_mode
 
 
 class SparseLinear(nn.Module):
-    """A Linear layer for inference whose weight is stored and multiplied as sparse rows (CSR).
-
-    Args:
-        layer: Its weight and bias are copied.
-    """
+    """A copy of a Linear layer for inference, its weight stored and multiplied as CSR."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -37,9 +35,6 @@ def to_sparse(model: nn.Module) -> nn.Module:
 
     Convolutions stay dense: torch has no sparse kernel for them.
 
-    Args:
-        model: Any module with Linear or convolution layers.
-
     Raises:
         ValueError: It has no Linear layer.
     """
@@ -47,12 +42,7 @@ def to_sparse(model: nn.Module) -> nn.Module:
     linear = {n: layer for n, layer in plain.named_modules() if isinstance(layer, nn.Linear)}
     if not linear:
         raise ValueError(f"{type(model).__name__} has no Linear layer to make sparse")
-    for name, layer in linear.items():
-        if not name:
-            return SparseLinear(layer)
-        parent, _, own = name.rpartition(".")
-        setattr(plain.get_submodule(parent), own, SparseLinear(layer))
-    return plain
+    return replace_layers(plain, {name: SparseLinear(layer) for name, layer in linear.items()})
 
 
 def latencies(
@@ -60,7 +50,6 @@ def latencies(
     sample: Tensor,
     device: DeviceLike | None = None,
     *,
-    warmup: int = 2,
     repeats: int = 7,
 ) -> dict[str, Timing]:
     """Time a forward of several models on one device, in turns, without gradients.
@@ -69,24 +58,19 @@ def latencies(
         models: Name -> module, in evaluation mode while it is timed.
         sample: An input of all of them, on their device.
         device: Where they are; the first of `get_devices(1)` when `None`.
-        warmup: Forwards of each model that do not count.
-        repeats: Forwards of each model that count.
-
-    Returns:
-        Name -> `Timing`.
+        repeats: Forwards of each model that count, after two to warm up.
     """
     [place] = get_devices(1) if device is None else as_devices([device])
-    jobs = {name: _forward_job(model, sample) for name, model in models.items()}
-    runs = {name: lambda job=job: place.run(job) for name, job in jobs.items()}
+    jobs = {
+        name: lambda model=model: place.run(_forward, model, sample)
+        for name, model in models.items()
+    }
     with ExitStack() as stack:
         for model in models.values():
             stack.enter_context(evaluation_mode(model))
-        return measure_together(runs, [place], warmup=warmup, repeats=repeats)
+        return measure_together(jobs, [place], repeats=repeats)
 
 
-def _forward_job(model: nn.Module, sample: Tensor) -> Callable[[], Tensor]:
-    def forward() -> Tensor:
-        with torch.no_grad():  # in the worker: modes belong to a thread
-            return model(sample)
-
-    return forward
+def _forward(model: nn.Module, sample: Tensor) -> Tensor:
+    with torch.no_grad():  # in the worker: modes belong to a thread
+        return model(sample)

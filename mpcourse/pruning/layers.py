@@ -3,7 +3,7 @@
 Biases and batch norms are left alone: they are few, and a layer without them loses much.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -11,11 +11,7 @@ PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def prunable_layers(model: nn.Module, layers: Iterable[str] | None = None) -> dict[str, nn.Module]:
-    """The Linear and convolution layers of a model, by name, in the order of the model.
-
-    Args:
-        model: Any module.
-        layers: The names of those that are wanted; all of them when `None`.
+    """The Linear and convolution layers of a model by name (all, or those named), in its order.
 
     Raises:
         ValueError: There is none, or a name is not that of a layer with a weight to prune.
@@ -28,20 +24,15 @@ def prunable_layers(model: nn.Module, layers: Iterable[str] | None = None) -> di
     if layers is None:
         return found
     wanted = [layers] if isinstance(layers, str) else list(layers)
-    for name in wanted:
-        if name not in found:
-            raise ValueError(_no_such_layer(model, name, found))
-    return {name: layer for name, layer in found.items() if name in wanted}
-
-
-def _no_such_layer(model: nn.Module, name: str, found: Iterable[str]) -> str:
     others = dict(model.named_modules())
-    if name in others:
-        kind = type(others[name]).__name__
-        problem = f"{name!r} is a {kind}, without a weight to prune"
-    else:
+    for name in wanted:
+        if name in found:
+            continue
         problem = f"the model has no layer {name!r}"
-    return f"{problem}; layers that can be pruned: {', '.join(found)}"
+        if name in others:
+            problem = f"{name!r} is a {type(others[name]).__name__}, without a weight to prune"
+        raise ValueError(f"{problem}; layers that can be pruned: {', '.join(found)}")
+    return {name: layer for name, layer in found.items() if name in wanted}
 
 
 def is_masked(layer: nn.Module) -> bool:
@@ -72,11 +63,7 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def gradient_of(name: str, layer: nn.Module) -> Tensor:
-    """The gradient of a layer's weight; 0 where the weight is masked.
-
-    Raises:
-        ValueError: There has been no backward.
-    """
+    """The gradient of a layer's weight, 0 where it is masked; refused without a backward."""
     gradient = parameter_of(layer).grad
     if gradient is None:
         raise ValueError(f"{name} has no gradient: call loss.backward() before the scores")
@@ -84,13 +71,21 @@ def gradient_of(name: str, layer: nn.Module) -> Tensor:
 
 
 def count_nonzeros(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """How many weights of each layer that can be pruned are not zero, and how many it has.
-
-    Args:
-        model: Any module, masked or not.
-
-    Returns:
-        Name of the layer -> (non-zero weights, all weights).
-    """
+    """Name of each layer that can be pruned -> (its non-zero weights, all its weights)."""
     weights = {name: weight_of(layer) for name, layer in prunable_layers(model).items()}
     return {name: (int(w.count_nonzero()), w.numel()) for name, w in weights.items()}
+
+
+def replace_layers(model: nn.Module, new: Mapping[str, nn.Module]) -> nn.Module:
+    """Put `new[name]` for the layer of that name, in every place that the layer has in the model.
+
+    Returns the model, or the new layer where the model itself is what is replaced.
+    """
+    by_layer = {model.get_submodule(name): layer for name, layer in new.items()}
+    for old, layer in by_layer.items():
+        layer.train(old.training)
+    for place, old in list(model.named_modules(remove_duplicate=False)):
+        if place and old in by_layer:
+            parent, _, own = place.rpartition(".")
+            setattr(model.get_submodule(parent), own, by_layer[old])
+    return by_layer.get(model, model)

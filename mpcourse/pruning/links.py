@@ -1,8 +1,7 @@
 """Which layer reads the channels that another one writes, so that both can lose them.
 
-In a Sequential, or Sequentials inside one, what a layer writes goes to the next. A channel can
-leave when its way leads over batch norms and layers that turn zero into zero to a layer that reads
-it.
+In a Sequential, or Sequentials inside one, what a layer writes goes to the next. A channel can be
+removed if only batch norms and layers that map zero to zero come before the layer that reads it.
 """
 
 from collections.abc import Iterator
@@ -20,31 +19,16 @@ ZERO_TO_ZERO = (nn.Identity, nn.ReLU, nn.Tanh, nn.Dropout, nn.MaxPool2d, nn.AvgP
 
 @dataclass(frozen=True)
 class Link:
-    """A layer whose output channels can be removed, and who has to follow.
-
-    Attributes:
-        layer: Name of the layer that writes the channels.
-        norms: Names of the batch norms on the way.
-        reader: Name of the layer that reads them.
-        block: How many inputs of the reader belong to one channel: more than 1 where a Flatten
-            turns each channel's pixels into features.
-    """
+    """A layer whose output channels can be removed, and what changes with it, by name."""
 
     layer: str
-    norms: tuple[str, ...]
+    norms: tuple[str, ...]  # the batch norms between layer and reader
     reader: str
-    block: int
+    block: int  # inputs of the reader per channel: more than 1 behind a Flatten
 
 
 def channel_links(model: nn.Module) -> dict[str, Link]:
-    """The layers whose channels can be removed, by name.
-
-    Args:
-        model: A Sequential, of layers or of Sequentials.
-
-    Raises:
-        ValueError: It is something else, so nobody knows who reads what.
-    """
+    """The layers of a Sequential whose channels can be removed, by name."""
     return {name: found for name, found in find_links(model).items() if isinstance(found, Link)}
 
 

@@ -5,15 +5,22 @@ torch keeps a masked weight as a parameter `weight_orig` and a buffer `weight_ma
 forward, which `copy.deepcopy` cannot copy: here a second hook detaches it after the forward.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from mpcourse.pruning.layers import is_masked, prunable_layers, shared_weight, weight_of
-from mpcourse.pruning.masks import Masks
+from mpcourse.pruning.layers import (
+    PRUNABLE,
+    is_masked,
+    prunable_layers,
+    shared_weight,
+    weight_of,
+)
+from mpcourse.pruning.masks import Masks, global_masks
 
 
 def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -52,11 +59,7 @@ def update_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Give a masked model other masks, in place.
 
     torch's own functions only ever prune more; these masks may also bring weights back, with the
-    value that `weight_orig` has.
-
-    Args:
-        model: A model after `apply_masks`.
-        masks: As for `apply_masks`; layers that are not named keep their masks.
+    value that `weight_orig` has. Layers that are not named keep their masks.
 
     Raises:
         ValueError: As for `apply_masks`, or a layer has no mask yet. The model is as before.
@@ -76,11 +79,7 @@ def refresh(layer: nn.Module) -> None:
 
 
 def masks_of(model: nn.Module) -> Masks:
-    """The masks that a model has: name of the layer -> bool tensor; empty if it has none.
-
-    Args:
-        model: Any module, masked by `apply_masks` or by torch's own functions.
-    """
+    """The masks of a model, ours or torch's own: name of the layer -> bool tensor."""
     found = prunable_layers(model)
     return {name: layer.weight_mask.bool() for name, layer in found.items() if is_masked(layer)}
 
@@ -88,10 +87,8 @@ def masks_of(model: nn.Module) -> Masks:
 def make_permanent(model: nn.Module) -> None:
     """Remove the masks of a model for good, in place: the zeros stay, as ordinary weights.
 
-    Nothing keeps them zero from now on: train further, and they come back.
-
-    Args:
-        model: A masked model; its `state_dict` gets the names and the order it had before.
+    Nothing keeps them zero from now on: train further, and they come back. The `state_dict` gets
+    the names and the order it had before.
 
     Raises:
         ValueError: The model has no masks.
@@ -108,6 +105,39 @@ def make_permanent(model: nn.Module) -> None:
         layer._parameters["bias"] = layer._parameters.pop("bias")  # torch leaves the weight last
 
 
+def permanent_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model whose masks, if it has any, have become zeros."""
+    plain = copy.deepcopy(model)
+    if any(isinstance(layer, PRUNABLE) and is_masked(layer) for layer in plain.modules()):
+        make_permanent(plain)
+    return plain
+
+
+def over_sparsities(
+    model: nn.Module,
+    scores: Mapping[str, Tensor],
+    sparsities: Iterable[float],
+    measure: Callable[[nn.Module], Any],
+) -> dict[float, Any]:
+    """Mask copies of a model by one global threshold each, and measure them.
+
+    Args:
+        model: Not masked; it stays as it is.
+        scores: Name of the layer -> scores; the lowest go first.
+        sparsities: The share of the weights that goes, 0 to 1, for each copy.
+        measure: Called with each masked copy: its accuracy, its bytes, whatever is wanted.
+
+    Returns:
+        Sparsity -> what `measure` returned, in the order of the sparsities.
+    """
+    found = {}
+    for sparsity in sparsities:
+        pruned = copy.deepcopy(model)
+        apply_masks(pruned, global_masks(scores, sparsity))
+        found[sparsity] = measure(pruned)
+    return found
+
+
 def refuse_masked(model: nn.Module, what: str) -> None:
     """Raise a ValueError if a layer of the model has a mask."""
     for name, module in model.named_modules():
@@ -118,11 +148,7 @@ def refuse_masked(model: nn.Module, what: str) -> None:
 def checked_masks(
     model: nn.Module, masks: Mapping[str, Tensor]
 ) -> dict[str, tuple[nn.Module, Tensor]]:
-    """Each named layer with its mask as bools of the shape of its weight.
-
-    Raises:
-        ValueError: As for `apply_masks`.
-    """
+    """Each named layer with its mask as bools of its weight's shape; refuses as `apply_masks`."""
     if not masks:
         raise ValueError("masks is empty: it maps the name of each layer to its mask")
     layers = prunable_layers(model, masks)

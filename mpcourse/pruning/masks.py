@@ -13,37 +13,26 @@ Masks = dict[str, Tensor]
 
 
 def keep_largest(scores: Tensor, sparsity: float) -> Tensor:
-    """True everywhere but at the lowest scores; of equal scores the first ones go.
-
-    Args:
-        scores: Of any shape.
-        sparsity: The share that goes, 0 to 1; round(sparsity * number of scores) go, as in torch.
-    """
+    """False at the round(sparsity * number) lowest scores, as in torch; of equals the first go."""
     order = scores.flatten().argsort(stable=True)
     mask = torch.ones_like(order, dtype=torch.bool)
     mask[order[: round(sparsity * len(order))]] = False
     return mask.view(scores.shape)
 
 
-def layer_masks(
-    scores: Mapping[str, Tensor],
-    sparsity: float | Mapping[str, float],
-    within: Mapping[str, Tensor] | None = None,
-) -> Masks:
+def layer_masks(scores: Mapping[str, Tensor], sparsity: float | Mapping[str, float]) -> Masks:
     """Prune the same share of every layer: each has a threshold of its own.
 
     Args:
         scores: Name of the layer -> scores.
         sparsity: The share that goes, 0 to 1, or one for each layer by name.
-        within: Earlier masks: what they prune stays pruned, and counts.
 
     Raises:
         ValueError: A sparsity outside 0 to 1, no scores, NaN among the scores.
     """
     shares = sparsity if isinstance(sparsity, Mapping) else dict.fromkeys(scores, sparsity)
-    scores = _checked(scores, shares, within)
-    masks = {name: keep_largest(score, shares[name]) for name, score in scores.items()}
-    return _not_brought_back(masks, within)
+    _check(scores, shares)
+    return {name: keep_largest(score, shares[name]) for name, score in scores.items()}
 
 
 def global_masks(
@@ -62,15 +51,19 @@ def global_masks(
     Raises:
         ValueError: A sparsity outside 0 to 1, no scores, NaN among the scores.
     """
-    scores = _checked(scores, dict.fromkeys(scores, sparsity), within)
-    place = next(iter(scores.values())).device
-    together = torch.cat([score.flatten().to(place) for score in scores.values()])
-    parts = keep_largest(together, sparsity).split([score.numel() for score in scores.values()])
+    _check(scores, dict.fromkeys(scores, sparsity), within)
+    earlier = {name: within[name].bool() for name in scores} if within else {}
+    # a caller's own scores may be -inf too, so what is pruned already is cleared again below
+    lowest = {name: scores[name].masked_fill(~mask, -torch.inf) for name, mask in earlier.items()}
+    ranked = dict(scores) | lowest
+    place = next(iter(ranked.values())).device
+    together = torch.cat([score.flatten().to(place) for score in ranked.values()])
+    parts = keep_largest(together, sparsity).split([score.numel() for score in ranked.values()])
     masks = {
         name: part.view(score.shape).to(score.device)
-        for (name, score), part in zip(scores.items(), parts, strict=True)
+        for (name, score), part in zip(ranked.items(), parts, strict=True)
     }
-    return _not_brought_back(masks, within)
+    return masks | {name: masks[name] & mask for name, mask in earlier.items()}
 
 
 def n_m_masks(scores: Mapping[str, Tensor], n: int = 2, m: int = 4) -> Masks:
@@ -88,7 +81,8 @@ def n_m_masks(scores: Mapping[str, Tensor], n: int = 2, m: int = 4) -> Masks:
     """
     if not 1 <= n <= m:
         raise ValueError(f"n of every m stay, with 1 <= n <= m; got n = {n} and m = {m}")
-    for name, score in _checked(scores, dict.fromkeys(scores, 0.0)).items():
+    _check(scores)
+    for name, score in scores.items():
         if score.dim() < 2 or score.shape[1] % m:
             inputs = score.shape[1] if score.dim() > 1 else 0
             raise ValueError(
@@ -112,35 +106,24 @@ def sparsity_of(masks: Mapping[str, Tensor]) -> float:
     return 1 - kept / sum(mask.numel() for mask in masks.values())
 
 
-def _checked(
+def _check(
     scores: Mapping[str, Tensor],
-    shares: Mapping[str, float],
+    shares: Mapping[str, float] | None = None,
     within: Mapping[str, Tensor] | None = None,
-) -> dict[str, Tensor]:
-    """The scores, with what `within` prunes below all others; or an error."""
+) -> None:
     if not scores:
         raise ValueError("scores is empty: it maps the name of each layer to its scores")
     for names, what in [(shares, "sparsity"), (within, "within")]:
         if names is not None and set(names) != set(scores):
             raise ValueError(f"{what} names {list(names)}, the scores name {list(scores)}")
-    for share in shares.values():
+    for share in (shares or {}).values():
         refuse_bad_share(share, "sparsity")
     for name, score in scores.items():
         if unknown := int(score.isnan().sum()):
             raise ValueError(f"{unknown} of the {score.numel()} scores of {name} are NaN")
-    if within is None:
-        return dict(scores)
-    # +inf and -inf scores of a caller's own are fine: what goes for good is cleared again below
-    return {name: s.masked_fill(~within[name].bool(), -torch.inf) for name, s in scores.items()}
 
 
 def refuse_bad_share(share: float, what: str) -> None:
     """Raise a ValueError unless a number lies between 0 and 1."""
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share <= 1:
         raise ValueError(f"{what} is a number from 0 to 1; got {share!r}")
-
-
-def _not_brought_back(masks: Masks, within: Mapping[str, Tensor] | None) -> Masks:
-    if within is None:
-        return masks
-    return {name: mask & within[name].bool() for name, mask in masks.items()}

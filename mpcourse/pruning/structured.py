@@ -14,31 +14,24 @@ from mpcourse.pruning.links import NORMS, Link, channels_of, find_links
 from mpcourse.pruning.masked import refuse_masked
 
 
+@torch.no_grad()
 def zero_channels(model: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model in which pruned channels are zero: weights, biases and batch norms.
 
     Zero weights alone would not do: the bias and the shift of a batch norm still make an output.
-
-    Args:
-        model: As for `remove_channels`.
-        masks: As for `remove_channels`.
-
-    Raises:
-        ValueError: As for `remove_channels`.
+    Takes and refuses what `remove_channels` does.
     """
     links = _checked(model, masks)
     zeroed = copy.deepcopy(model)
     modules = dict(zeroed.named_modules())
     for name, link in links.items():
         gone = (~masks[name].flatten().bool()).nonzero().flatten()
-        with torch.no_grad():
-            for each in (name, *link.norms):
-                positions = spread(
-                    gone, modules[each].weight.shape[0] // channels_of(modules[name])
-                )
-                modules[each].weight[positions] = 0
-                if modules[each].bias is not None:
-                    modules[each].bias[positions] = 0
+        channels = channels_of(modules[name])
+        for layer in (modules[each] for each in (name, *link.norms)):
+            positions = _spread(gone, layer.weight.shape[0] // channels)
+            layer.weight[positions] = 0
+            if layer.bias is not None:
+                layer.bias[positions] = 0
     return zeroed
 
 
@@ -65,12 +58,12 @@ def remove_channels(model: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
         channels = channels_of(modules[name])
         _keep(modules[name], kept, dim=0)
         for norm in link.norms:
-            _keep(modules[norm], spread(kept, modules[norm].num_features // channels), dim=0)
-        _keep(modules[link.reader], spread(kept, link.block), dim=1)
+            _keep(modules[norm], _spread(kept, modules[norm].num_features // channels), dim=0)
+        _keep(modules[link.reader], _spread(kept, link.block), dim=1)
     return slim
 
 
-def spread(channels: Tensor, block: int) -> Tensor:
+def _spread(channels: Tensor, block: int) -> Tensor:
     """Positions of channels after a Flatten, where each channel has become `block` features."""
     return (channels[:, None] * block + torch.arange(block, device=channels.device)).flatten()
 
@@ -86,11 +79,11 @@ def _keep(layer: nn.Module, positions: Tensor, dim: int) -> None:
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         setattr(layer, name, new)
-    set_sizes(layer)
+    _set_sizes(layer)
 
 
-def set_sizes(layer: nn.Module) -> None:
-    """Let the attributes of a layer that tell its sizes agree with its tensors."""
+def _set_sizes(layer: nn.Module) -> None:
+    """Make the layer's size attributes agree with its tensors."""
     shape = layer.weight.shape
     if isinstance(layer, NORMS):
         layer.num_features = shape[0]

@@ -32,10 +32,6 @@ from mpcourse.quantization.fake import (
     round_straight_through,
 )
 from mpcourse.quantization.legacy import to_int8_by_torch_ao
-from mpcourse.quantization.library import (
-    TorchaoMissing,
-    to_int8_by_torchao,
-    torchao_version,
-)
+from mpcourse.quantization.library import TorchaoMissing, to_int8_by_torchao
 from mpcourse.quantization.linear import QuantizedLinear
 from mpcourse.quantization.product import int8_matmul

@@ -13,19 +13,12 @@ BITS = range(2, 9)  # what fits into int8 and has a positive value
 
 
 class Quantized(NamedTuple):
-    """A tensor as integers, with what they mean.
+    """A tensor as integers, with what they mean."""
 
-    Attributes:
-        integers: int8, of the shape of the tensor.
-        scale: float32, of shape () or one per index along the axis: the size of a step.
-        zero_point: int32, of the shape of scale: the integer that means 0.0.
-        axis: The dimension that scale and zero_point run along; `None`: one for the whole tensor.
-    """
-
-    integers: Tensor
-    scale: Tensor
-    zero_point: Tensor
-    axis: int | None
+    integers: Tensor  # int8, of the shape of the tensor
+    scale: Tensor  # float32, of shape () or one per index along the axis: the size of a step
+    zero_point: Tensor  # int32, of the shape of scale: the integer that means 0.0
+    axis: int | None  # that scale and zero_point run along; None: one for the whole tensor
 
     def dequantize(self) -> Tensor:
         """The floats that the integers mean."""
@@ -33,15 +26,7 @@ class Quantized(NamedTuple):
 
 
 def integer_range(bits: int = 8, *, symmetric: bool = False) -> tuple[int, int]:
-    """The smallest and the largest integer of so many bits; symmetric leaves the smallest out.
-
-    Args:
-        bits: 2 to 8.
-        symmetric: From -127 to 127 instead of from -128 (for 8 bits).
-
-    Raises:
-        ValueError: Other bits.
-    """
+    """The smallest and the largest integer of 2 to 8 bits; symmetric leaves the smallest out."""
     if isinstance(bits, bool) or bits not in BITS:
         raise ValueError(f"bits is 2 to 8, so that the integers fit into int8; got {bits!r}")
     largest = 2 ** (bits - 1) - 1
@@ -49,14 +34,7 @@ def integer_range(bits: int = 8, *, symmetric: bool = False) -> tuple[int, int]:
 
 
 def range_of(values: Tensor, *, axis: int | None = None) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest value of a tensor, float32.
-
-    Args:
-        values: Floats, at least one.
-        axis: Take them for each index along this dimension; of all values when `None`.
-
-    Returns:
-        low and high, of shape () or (values.shape[axis],).
+    """The smallest and the largest value, float32, of a tensor or of each index along an axis.
 
     Raises:
         ValueError: No values, NaN or infinities among them, no such axis.
@@ -89,9 +67,6 @@ def choose_qparams(
 
     Returns:
         scale, float32 and positive, and zero_point, int32; both of the shape of low.
-
-    Raises:
-        ValueError: Other bits.
     """
     smallest, largest = integer_range(bits, symmetric=symmetric)
     low, high = low.clamp(max=0), high.clamp(min=0)
@@ -115,7 +90,7 @@ def quantize(
     bits: int = 8,
     symmetric: bool = False,
 ) -> Tensor:
-    """The nearest integers; values beyond the range become its ends.
+    """The nearest integers, as int8; values beyond the range become its ends.
 
     Args:
         values: Floats of any shape; none is NaN.
@@ -123,10 +98,7 @@ def quantize(
         zero_point: int32, of the same shape.
         axis: The dimension that they run along.
         bits: 2 to 8.
-        symmetric: As for `integer_range`.
-
-    Returns:
-        int8, of the shape of values.
+        symmetric: Leave the smallest integer out.
 
     Raises:
         ValueError: Other bits, no such axis, not one scale for each of its indices.
@@ -155,16 +127,11 @@ def quantize_tensor(
         axis: 0 for one scale per output channel; `None` for one scale.
         bits: 2 to 8.
         symmetric: The usual choice for weights; False for values that lie on one side of 0.
-
-    Raises:
-        ValueError: As for `range_of` and `integer_range`.
     """
-    low, high = range_of(values, axis=axis)
-    scale, zero_point = choose_qparams(low, high, bits=bits, symmetric=symmetric)
-    integers = quantize(
-        values.detach(), scale, zero_point, axis=axis, bits=bits, symmetric=symmetric
-    )
-    return Quantized(integers, scale, zero_point, axis)
+    options = {"bits": bits, "symmetric": symmetric}
+    qparams = choose_qparams(*range_of(values, axis=axis), **options)
+    integers = quantize(values.detach(), *qparams, axis=axis, **options)
+    return Quantized(integers, *qparams, axis)
 
 
 def _along(axis: int | None, parameter: Tensor, values: Tensor) -> Tensor:

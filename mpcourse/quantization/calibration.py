@@ -20,11 +20,7 @@ class MinMaxObserver:
         self.low, self.high = math.inf, -math.inf
 
     def observe(self, values: Tensor) -> None:
-        """Widen the range to hold these values.
-
-        Raises:
-            ValueError: NaN or infinities among them, or no values.
-        """
+        """Widen the range to hold these values; no values, NaN and infinities are refused."""
         low, high = range_of(values)
         self.low, self.high = min(self.low, low.item()), max(self.high, high.item())
 
@@ -68,17 +64,13 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """The Linear layers of a model by name, the ones that quantization replaces.
 
     A layer that the model has in two places is listed once. Subclasses of other libraries are
-    left alone: what owns them often reads their weight itself.
-
-    Raises:
-        ValueError: There is none.
+    left alone: what owns them often reads their weight itself. A model without any is refused.
     """
-    found = {name: layer for name, layer in model.named_modules() if is_plain(layer)}
+    found = {
+        name: layer
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear or getattr(layer, "is_fake_quantized", False)
+    }
     if not found:
         raise ValueError(f"{type(model).__name__} has no Linear layer to quantize")
     return found
-
-
-def is_plain(layer: nn.Module | None) -> bool:
-    """Whether this is torch's Linear, or ours for quantization-aware training."""
-    return type(layer) is nn.Linear or getattr(layer, "is_fake_quantized", False)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.formats import permanent_copy
+from mpcourse.pruning.layers import replace_layers
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization.affine import choose_qparams, integer_range, quantize_tensor
 from mpcourse.quantization.calibration import linear_layers
 from mpcourse.quantization.linear import QuantizedLinear
@@ -45,7 +46,7 @@ def to_int8(
         weight = quantize_tensor(layer.weight, axis=axis, bits=own_bits)
         qparams = None if own_range is None else choose_qparams(*own_range)
         new[name] = QuantizedLinear(weight, layer.bias, qparams)
-    return replaced(plain, new)
+    return replace_layers(plain, new)
 
 
 def _own(
@@ -60,23 +61,3 @@ def _own(
     if not (low <= high and low.isfinite() and high.isfinite()):
         raise ValueError(f"a range is two finite numbers, the smaller one first; got {limits}")
     return bits, (low, high)
-
-
-def replaced(model: nn.Module, new: Mapping[str, nn.Module]) -> nn.Module:
-    """Put new layers where the named ones are, in every place that a layer has in the model.
-
-    Args:
-        model: Changed in place.
-        new: Name of a layer -> what takes its place, in the mode of the old one.
-
-    Returns:
-        The model; the new layer, where the model itself is what is replaced.
-    """
-    by_layer = {model.get_submodule(name): layer for name, layer in new.items()}
-    for old, layer in by_layer.items():
-        layer.train(old.training)
-    for place, old in list(model.named_modules(remove_duplicate=False)):
-        if place and old in by_layer:
-            parent, _, own = place.rpartition(".")
-            setattr(model.get_submodule(parent), own, by_layer[old])
-    return by_layer.get(model, model)

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mpcourse.pruning import apply_masks, masks_of
-from mpcourse.pruning.formats import permanent_copy
+from mpcourse.pruning.layers import replace_layers
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization.affine import choose_qparams, integer_range
 from mpcourse.quantization.calibration import linear_layers
-from mpcourse.quantization.convert import replaced
+
+NEW_RANGE = 0.1  # share of a new range in the moving average
 
 
 def round_straight_through(values: Tensor) -> Tensor:
@@ -29,18 +31,10 @@ def fake_quantize(
     bits: int = 8,
     symmetric: bool = False,
 ) -> Tensor:
-    """The floats that int8 would leave, computed in floats, with a straight-through gradient.
+    """What `quantize` and `dequantize` give, computed in floats, with a straight-through gradient.
 
-    Args:
-        values: Floats.
-        scale: Of a shape that broadcasts to values.
-        zero_point: Of the same shape.
-        bits: 2 to 8.
-        symmetric: As for `integer_range`.
-
-    Returns:
-        The same as quantize and dequantize give. The gradient is 1 where a value rounds to an
-        integer of the range, its ends too, and 0 where it is clipped.
+    The gradient is 1 where a value rounds to an integer of the range, its ends too, and 0 where it
+    is clipped. `scale` and `zero_point` broadcast to the values.
     """
     smallest, largest = integer_range(bits, symmetric=symmetric)
     integers = round_straight_through(values / scale) + zero_point
@@ -53,22 +47,16 @@ def fake_quantize(
 class FakeQuantizedLinear(nn.Linear):
     """A Linear layer that trains as what it will be after `to_int8`.
 
-    Its weight is rounded per output channel in each forward, its inputs over a range that is a
-    moving average of what training has shown; evaluation leaves the range alone.
-
-    Args:
-        layer: Its weight and bias are taken over, not copied.
-        bits: Of the weight, 2 to 8; inputs have 8.
-        momentum: How much of each new range enters the average.
+    Its weight, shared with the given layer, is rounded to `bits` per output channel in each
+    forward; its inputs to 8 bits, over a moving average of the ranges seen in training.
     """
 
     is_fake_quantized = True
 
-    def __init__(self, layer: nn.Linear, *, bits: int = 8, momentum: float = 0.1) -> None:
+    def __init__(self, layer: nn.Linear, bits: int) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, "meta")
-        integer_range(bits)
         self.weight, self.bias = layer.weight, layer.bias
-        self.bits, self.momentum, self.training = bits, momentum, layer.training
+        self.bits, self.training = bits, layer.training
         # low > high: nothing seen yet
         self.register_buffer("low", torch.ones((), device=layer.weight.device))
         self.register_buffer("high", -torch.ones((), device=layer.weight.device))
@@ -77,28 +65,21 @@ class FakeQuantizedLinear(nn.Linear):
         """Take rows of shape (..., in) to (..., out)."""
         if self.training:
             self.observe(rows)
-        weight = self.weight.detach()
-        w_scale, w_zero = choose_qparams(
-            *weight.aminmax(dim=1, keepdim=True), bits=self.bits, symmetric=True
-        )
-        weight = fake_quantize(self.weight, w_scale, w_zero, bits=self.bits, symmetric=True)
-        return F.linear(
-            fake_quantize(rows, *choose_qparams(*self.input_range())), weight, self.bias
-        )
+        options = {"bits": self.bits, "symmetric": True}
+        limits = self.weight.detach().aminmax(dim=1, keepdim=True)
+        weight = fake_quantize(self.weight, *choose_qparams(*limits, **options), **options)
+        inputs = fake_quantize(rows, *choose_qparams(*self.input_range()))
+        return F.linear(inputs, weight, self.bias)
 
     def observe(self, rows: Tensor) -> None:
         """Move the range of the inputs towards that of these rows."""
-        share = torch.where(self.low > self.high, 1.0, self.momentum)  # the first is taken whole
+        share = torch.where(self.low > self.high, 1.0, NEW_RANGE)  # the first is taken whole
         low, high = rows.detach().aminmax()
         self.low.lerp_(low, share)
         self.high.lerp_(high, share)
 
     def input_range(self) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest input that int8 will represent.
-
-        Raises:
-            RuntimeError: No batch has been seen in training mode.
-        """
+        """The smallest and the largest input that int8 will represent, once training has begun."""
         if self.low > self.high:
             raise RuntimeError(
                 "the range of this layer's inputs is unknown: "
@@ -121,11 +102,9 @@ def prepare_qat(model: nn.Module, *, bits: int = 8) -> nn.Module:
     """
     integer_range(bits)
     masks = masks_of(model)
-    ready = permanent_copy(model)
-    ready = replaced(
-        ready,
-        {n: FakeQuantizedLinear(layer, bits=bits) for n, layer in linear_layers(ready).items()},
-    )
+    plain = permanent_copy(model)
+    layers = linear_layers(plain).items()
+    ready = replace_layers(plain, {n: FakeQuantizedLinear(layer, bits) for n, layer in layers})
     if masks:
         apply_masks(ready, masks)
     return ready

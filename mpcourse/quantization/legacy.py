@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import nn
 
-from mpcourse.pruning.formats import permanent_copy
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization.calibration import linear_layers
 
 
@@ -24,7 +24,11 @@ def to_int8_by_torch_ao(model: nn.Module) -> tuple[nn.Module, list[str]]:
     Raises:
         ValueError: No Linear layer, not on the CPU, or this torch has no kernels for it.
     """
-    _refuse_where_it_cannot_work(model)
+    places = {layer.weight.device.type for layer in linear_layers(model).values()}
+    if places != {"cpu"}:
+        raise ValueError(f"torch.ao quantizes for the CPU only; the model is on {sorted(places)}")
+    if torch.backends.quantized.engine == "none":
+        raise ValueError("this torch was built without kernels for torch.ao's quantization")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         quantized = torch.ao.quantization.quantize_dynamic(
@@ -32,11 +36,3 @@ def to_int8_by_torch_ao(model: nn.Module) -> tuple[nn.Module, list[str]]:
         )
     said = [f"{each.category.__name__}: {str(each.message).splitlines()[0]}" for each in caught]
     return quantized, list(dict.fromkeys(said))
-
-
-def _refuse_where_it_cannot_work(model: nn.Module) -> None:
-    places = {layer.weight.device.type for layer in linear_layers(model).values()}
-    if places != {"cpu"}:
-        raise ValueError(f"torch.ao quantizes for the CPU only; the model is on {sorted(places)}")
-    if torch.backends.quantized.engine == "none":
-        raise ValueError("this torch was built without kernels for torch.ao's quantization")

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from mpcourse.pruning.formats import permanent_copy
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization.calibration import linear_layers
 
 INSTALL = 'python -m pip install "torchao>=0.14,<0.17"'
@@ -23,15 +23,6 @@ TALKATIVE = ("torch.utils._pytree", "torchao")  # loggers that write to stderr d
 
 class TorchaoMissing(ImportError):
     """torchao is absent, or does not go with this torch; the message says which."""
-
-
-def torchao_version() -> str | None:
-    """The version of torchao that works here; `None` where none does."""
-    try:
-        _torchao()
-    except TorchaoMissing:
-        return None
-    return importlib.import_module("torchao").__version__
 
 
 def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Module:

@@ -15,17 +15,9 @@ class QuantizedLinear(nn.Module):
     With inputs s_x (q_x - z_x) and weights s_w q_w, an output is s_x s_w (sum q_x q_w - z_x sum
     q_w) + bias. The sums of the weights are known beforehand, so all large products are integers.
 
-    The inputs arrive as floats and are quantized on the way in: with a scale and zero_point of
-    their own (static), or with those of each row's own range (dynamic). A row's answer never
+    The inputs arrive as floats and are quantized on the way in: with the given scale and
+    zero_point (static), or with those of each row's own range (dynamic). A row's answer never
     depends on the other rows. There is no gradient.
-
-    Args:
-        weight: A weight of shape (out, in), symmetric, one scale per output channel or one for all.
-        bias: float32, of shape (out,), or `None`.
-        input_qparams: scale and zero_point of the inputs, of shape (); dynamic when `None`.
-
-    Raises:
-        ValueError: More than 65,536 inputs, a zero_point in the weight.
     """
 
     def __init__(

@@ -15,13 +15,13 @@ Fine-tuning needs nothing of its own: it is training after `apply_masks`.
 |------------|---------------------------------------------------------------------------|
 | `gradual`  | Zhu and Gupta's cubic schedule; pruning a little more every few steps     |
 | `l1`       | L1 by its gradient, and by a proximal step                                |
-| `kept`     | zeros of an unmasked model, kept under momentum and weight decay          |
+| `zeros`    | zeros of an unmasked model, kept under momentum and weight decay          |
 | `tickets`  | a mask with the weights rewound to an earlier time, or drawn anew         |
 | `regrowth` | drop small weights, grow where the gradient is large (RigL)               |
 """
 
 from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
-from mpcourse.sparse_training.kept import KeepMasks, count_returned, mask_gradients, zero_pruned
-from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, proximal_step, soft_threshold
+from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, soft_threshold
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share, drop_and_grow
 from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
+from mpcourse.sparse_training.zeros import KeepMasks, count_returned, mask_gradients, zero_pruned

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpcourse.pruning.criteria import Scores, magnitude
+from mpcourse.pruning.criteria import magnitude
 from mpcourse.pruning.masked import apply_masks, masks_of, update_masks
-from mpcourse.pruning.masks import Masks, global_masks, refuse_bad_share
+from mpcourse.pruning.masks import global_masks, refuse_bad_share
 
 
 def cubic_sparsity(
@@ -45,16 +45,14 @@ class GradualPruner:
     """Prune a model a little further every few steps: a hook after the optimizer's step.
 
     `optimizer.register_step_post_hook(pruner)`. What is pruned once stays pruned; at the end, call
-    `make_permanent(model)`.
+    `make_permanent(model)`. Weights go by magnitude, with one threshold for all layers; the paper
+    has one for each layer.
 
     Args:
         model: A model without masks; it gets masks that keep everything.
         sparsity: `sparsity(step)` for step 1, 2, ... gives the share pruned after that step:
             `functools.partial(cubic_sparsity, final=0.9, end=500)`.
         every: Steps between two changes of the masks, 1 or more.
-        criterion: `criterion(model)` gives the scores.
-        masks_from: `global_masks`, or `layer_masks` as in the paper.
-        layers: Names of the layers to prune; all of them when `None`.
 
     Attributes:
         step: Steps made so far.
@@ -67,21 +65,13 @@ class GradualPruner:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        sparsity: Callable[[int], float],
-        *,
-        every: int = 1,
-        criterion: Callable[[nn.Module], Scores] = magnitude,
-        masks_from: Callable[..., Masks] = global_masks,
-        layers: list[str] | None = None,
+        self, model: nn.Module, sparsity: Callable[[int], float], *, every: int = 1
     ) -> None:
         if every < 1:
             raise ValueError(f"every is a number of steps from 1; got {every}")
-        everything = magnitude(model, layers)
-        apply_masks(model, {n: torch.ones_like(w, dtype=torch.bool) for n, w in everything.items()})
+        weights = magnitude(model)
+        apply_masks(model, {n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()})
         self.model, self.sparsity, self.every = model, sparsity, every
-        self.criterion, self.masks_from, self.names = criterion, masks_from, set(everything)
         self.step, self.history = 0, []
 
     def __call__(self, *_: Any) -> None:
@@ -90,7 +80,6 @@ class GradualPruner:
         if self.step % self.every:
             return
         share = self.sparsity(self.step)
-        now = {n: mask for n, mask in masks_of(self.model).items() if n in self.names}
-        scores = {n: s for n, s in self.criterion(self.model).items() if n in self.names}
-        update_masks(self.model, self.masks_from(scores, share, within=now))
+        masks = global_masks(magnitude(self.model), share, within=masks_of(self.model))
+        update_masks(self.model, masks)
         self.history.append((self.step, share))

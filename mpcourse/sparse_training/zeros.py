@@ -20,12 +20,7 @@ from mpcourse.pruning.masked import checked_masks, refuse_masked
 def zero_pruned(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Set the pruned weights of a model without masks to zero, once, in place.
 
-    Args:
-        model: Any module with Linear or convolution layers.
-        masks: As for `apply_masks`.
-
-    Raises:
-        ValueError: As for `apply_masks`. Nothing has changed.
+    Takes and refuses masks as `apply_masks` does, before anything has changed.
     """
     refuse_masked(model, "weights are set to zero")
     for layer, mask in checked_masks(model, masks).values():
@@ -34,24 +29,14 @@ def zero_pruned(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def mask_gradients(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
-    """Set the gradients of pruned weights to zero, in place: too little where there is momentum.
-
-    Args:
-        model: Any module, after a backward; a layer without a gradient is passed over.
-        masks: As for `apply_masks`.
-    """
+    """Set the gradients of pruned weights to zero, in place: too little where there is momentum."""
     for layer, mask in checked_masks(model, masks).values():
         if layer.weight.grad is not None:
             layer.weight.grad.mul_(mask)
 
 
 def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
-    """How many weights that the masks prune are not zero.
-
-    Args:
-        model: Any module with Linear or convolution layers, without masks.
-        masks: As for `apply_masks`.
-    """
+    """How many weights that the masks prune are not zero."""
     checked = checked_masks(model, masks).values()
     return sum(int(layer.weight[~mask].count_nonzero()) for layer, mask in checked)
 
@@ -59,18 +44,12 @@ def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
 class KeepMasks:
     """Keep pruned weights at zero: `optimizer.register_step_post_hook(KeepMasks(model, masks))`.
 
-    After each step the pruned weights are set to zero, and with them what the optimizer remembers
-    of them (momentum, Adam's averages), so that a weight that is given back starts afresh.
-
-    Args:
-        model: A model without masks; its pruned weights become zero at once.
-        masks: As for `apply_masks`.
+    At once and after each step the pruned weights of a model without masks are set to zero, and
+    with them the optimizer's state of them (momentum, Adam's averages), so that a weight that is
+    given back starts afresh. Takes and refuses masks as `apply_masks` does.
 
     Attributes:
         masks: Name of the layer -> bool tensor of the shape of its weight.
-
-    Raises:
-        ValueError: As for `apply_masks`. Nothing has changed.
     """
 
     def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:

@@ -1,8 +1,6 @@
 """Counts worked out by hand, files that can be loaded again, sparse layers equal to dense ones."""
 
 import copy
-import gzip
-import io
 import warnings
 
 import pytest
@@ -50,6 +48,7 @@ def test_multiply_adds_are_those_worked_out_by_hand():
     assert multiply_adds(conv_net(), IMAGE) == (dense, dense)
     assert multiply_adds(conv_net(batch_norm=True), IMAGE.expand(3, 1, 28, 28))[0] == 3 * dense
     assert multiply_adds(lenet_300_100(), IMAGE) == (266_200, 266_200)
+    assert multiply_adds(nn.Linear(8, 4), torch.randn(3, 8)) == (96, 96)
 
 
 def test_zeros_do_not_lower_the_count_of_dense_kernels():
@@ -71,10 +70,6 @@ def test_removed_channels_do_lower_it():
 def test_resnet50_takes_its_known_4_1_billion():
     dense, useful = multiply_adds(resnet50(), torch.randn(1, 3, 224, 224))
     assert 4.0e9 < useful <= dense < 4.2e9
-
-
-def test_one_layer_alone_is_counted():
-    assert multiply_adds(nn.Linear(8, 4), torch.randn(3, 8)) == (96, 96)
 
 
 def test_counting_leaves_no_trace():
@@ -100,17 +95,10 @@ def test_a_report_counts_parameters_weights_and_non_zeros():
     assert found.sparsity == pytest.approx(0.9)
     assert found.multiply_adds == 266_200
     assert prune.is_pruned(model)
-
-
-def test_the_table_has_a_column_for_each_model():
-    reports = {"dense": report(conv_net(), IMAGE), "zeros": report(with_zeros(0.5), IMAGE)}
-    lines = report_table(reports).splitlines()
-    assert lines[0].split() == ["dense", "zeros"]
-    rows = {line[:22].strip(): line[22:].split() for line in lines[1:]}
-    assert rows["parameters"] == ["77,526", "266,610"]
-    assert rows["non-zero weights"] == ["77,320", "133,100"]
-    assert len({len(line) for line in lines}) == 1
-    assert str(reports["dense"]).splitlines()[0].split() == ["parameters", "77,526"]
+    assert str(found).splitlines()[0].split() == ["parameters", "266,610"]
+    lines = report_table({"pruned": found, "dense": report(conv_net(), IMAGE)}).splitlines()
+    assert lines[0].split() == ["pruned", "dense"]
+    assert lines[3].split() == ["non-zero", "weights", "26,620", "77,320"]
 
 
 # Bytes
@@ -145,25 +133,6 @@ def test_each_sparse_format_pays_from_its_own_sparsity_on(sparsity, name, pays):
 
 @pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_file_holds_the_whole_model(make, name):
-    model = with_zeros(0.8, make())
-    content = in_format(model, name)
-    if name == "gzip":
-        content = gzip.decompress(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch remarks on sparse tensors in files
-        state = torch.load(io.BytesIO(content), weights_only=True)
-    for key, value in model.state_dict().items():
-        found = state[key]
-        if isinstance(found, dict):
-            found = unpack_bits(found)
-        elif found.layout != torch.strided:
-            found = found.to_dense()
-        assert torch.equal(found.reshape(value.shape), value), key
-
-
-@pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
-@pytest.mark.parametrize("name", FORMATS)
 def test_every_file_loads_into_a_fresh_model(make, name):
     model, fresh = with_zeros(0.8, make()), make()
     with warnings.catch_warnings():
@@ -172,7 +141,7 @@ def test_every_file_loads_into_a_fresh_model(make, name):
     torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
 
 
-def test_a_file_of_another_model_is_refused_and_changes_nothing():
+def test_a_file_that_does_not_fit_is_refused_and_changes_nothing():
     model, content = lenet_300_100(), in_format(conv_net(), "CSR")
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=r"the file is another model's: it has conv1\.weight"):
@@ -181,14 +150,12 @@ def test_a_file_of_another_model_is_refused_and_changes_nothing():
     with pytest.raises(ValueError, match=r"0\.weight has 16 values, not 20"):
         load_format(nn.Sequential(nn.Linear(5, 4)), in_format(smaller, "bit mask"))
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
-
-
-def test_a_file_loads_into_no_masked_model():
-    model = lenet_300_100()
     content = in_format(model, "dense")
     apply_masks(model, global_masks(magnitude(model), 0.5))
     with pytest.raises(ValueError, match="make_permanent"):
         load_format(model, content)
+    with pytest.raises(ValueError, match="formats are dense, gzip, COO, CSR, bit mask; got 'zip'"):
+        in_format(model, "zip")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 8), (7,), (2, 3, 3)])
@@ -205,16 +172,11 @@ def test_the_first_bit_is_the_first_weight():
     assert pack_bits(torch.tensor([1.0, 0, 0, 2, 0, 0, 0, 0, 3]))["bits"].tolist() == [9, 1]
 
 
-def test_another_format_is_refused():
-    with pytest.raises(ValueError, match="formats are dense, gzip, COO, CSR, bit mask; got 'zip'"):
-        in_format(lenet_300_100(), "zip")
-
-
 # Sparse layers and latencies
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(4, 6), (2, 3, 6), (6,), (0, 6)])
+@pytest.mark.parametrize("shape", [(2, 3, 6), (6,), (0, 6)])
 def test_a_sparse_layer_computes_what_the_dense_one_does(bias, shape):
     layer = nn.Linear(6, 5, bias=bias)
     layer.weight.data[layer.weight.abs() < 0.2] = 0
@@ -232,6 +194,8 @@ def test_a_sparse_model_computes_what_the_dense_one_does():
     apply_masks(masked, global_masks(magnitude(masked), 0.9))
     torch.testing.assert_close(to_sparse(masked)(IMAGE), masked(IMAGE))
     assert isinstance(to_sparse(nn.Linear(2, 2)), SparseLinear)
+    with pytest.raises(ValueError, match="Sequential has no Linear layer to make sparse"):
+        to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)))
 
 
 def test_sparse_positions_are_32_bits_and_nothing_is_said():
@@ -239,11 +203,6 @@ def test_sparse_positions_are_32_bits_and_nothing_is_said():
         warnings.simplefilter("error")
         matrix = to_csr(torch.eye(3))
     assert matrix.col_indices().dtype == matrix.crow_indices().dtype == torch.int32
-
-
-def test_a_model_without_linear_layers_is_not_made_sparse():
-    with pytest.raises(ValueError, match="Sequential has no Linear layer to make sparse"):
-        to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)))
 
 
 def test_latencies_are_of_forwards_in_evaluation_mode_without_gradients():
@@ -255,8 +214,8 @@ def test_latencies_are_of_forwards_in_evaluation_mode_without_gradients():
             return super().forward(rows)
 
     models = {"one": Spy(3, 3), "two": Spy(3, 3).eval()}
-    times = latencies(models, torch.randn(2, 3), warmup=1, repeats=2)
-    assert seen == [(False, False)] * 6
+    times = latencies(models, torch.randn(2, 3), repeats=2)
+    assert seen == [(False, False)] * 8
     assert models["one"].training
     assert list(times) == ["one", "two"]
     assert all(timing.repeats == 2 and timing.median_s > 0 for timing in times.values())

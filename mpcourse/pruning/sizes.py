@@ -17,23 +17,14 @@ from mpcourse.training.loop import evaluation_mode
 
 @dataclass(frozen=True)
 class Report:
-    """Sizes of one model.
+    """Sizes of one model."""
 
-    Attributes:
-        parameters: All of them, biases and norms included.
-        weights: Those of Linear and convolution layers.
-        nonzeros: The weights that are not zero.
-        bytes: Format -> bytes on disk, as `bytes_in_formats` gives them.
-        multiply_adds: Of one forward, as torch's dense kernels do them.
-        nonzero_multiply_adds: Those of them whose weight is not zero: what could be saved.
-    """
-
-    parameters: int
-    weights: int
-    nonzeros: int
-    bytes: dict[str, int]
-    multiply_adds: int
-    nonzero_multiply_adds: int
+    parameters: int  # all, biases and norms included
+    weights: int  # of Linear and convolution layers
+    nonzeros: int  # of the weights
+    bytes: dict[str, int]  # by format, as `bytes_in_formats` gives them
+    multiply_adds: int  # of one forward, as torch's dense kernels do them
+    nonzero_multiply_adds: int  # those whose weight is not zero
 
     @property
     def sparsity(self) -> float:
@@ -45,12 +36,7 @@ class Report:
 
 
 def report(model: nn.Module, sample: Tensor) -> Report:
-    """Count what a model consists of; it stays as it is.
-
-    Args:
-        model: Any module with Linear or convolution layers, masked or not.
-        sample: An input, on the model's device; multiply-adds are counted for all of its rows.
-    """
+    """Count what a model consists of; multiply-adds are those of a forward of the sample."""
     counts = count_nonzeros(model)
     dense, useful = multiply_adds(model, sample)
     return Report(
@@ -67,12 +53,8 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
     """The multiply-adds of one forward, in evaluation mode.
 
     torch's counter knows shapes only, so zeros count as any weight does; it counts two operations
-    for each multiply-add. (Each weight of a layer is used equally often: in the second number a
-    layer counts by its share of non-zeros.)
-
-    Args:
-        model: Any module with Linear or convolution layers.
-        sample: An input, on the model's device.
+    for each multiply-add. Each weight of a layer is used equally often, so the non-zero ones are
+    the layer's share of non-zero weights.
 
     Returns:
         All multiply-adds, and those whose weight is not zero.
@@ -88,20 +70,19 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
 
 
 def report_table(reports: Mapping[str, Report]) -> str:
-    """Several reports as text, a column each.
-
-    Args:
-        reports: Title of the column -> report.
-    """
-    rows: dict[str, list[int]] = {
-        "parameters": [each.parameters for each in reports.values()],
-        "weights": [each.weights for each in reports.values()],
-        "non-zero weights": [each.nonzeros for each in reports.values()],
-        "multiply-adds": [each.multiply_adds for each in reports.values()],
-        "with non-zero weights": [each.nonzero_multiply_adds for each in reports.values()],
-    }
-    for name in next(iter(reports.values())).bytes:
-        rows[f"bytes, {name}"] = [each.bytes[name] for each in reports.values()]
-    lines = ["".join([f"{'':<22}", *(f"{title:>14}" for title in reports)]).rstrip()]
-    lines += [f"{name:<22}" + "".join(f"{n:>14,}" for n in row) for name, row in rows.items()]
-    return "\n".join(line for line in lines if line)
+    """Several reports as text: title of a column -> report."""
+    columns = [
+        {
+            "parameters": each.parameters,
+            "weights": each.weights,
+            "non-zero weights": each.nonzeros,
+            "multiply-adds": each.multiply_adds,
+            "with non-zero weights": each.nonzero_multiply_adds,
+            **{f"bytes, {name}": size for name, size in each.bytes.items()},
+        }
+        for each in reports.values()
+    ]
+    lines = [" " * 22 + "".join(f"{title:>14}" for title in reports)] if any(reports) else []
+    for name in columns[0]:
+        lines.append(f"{name:<22}" + "".join(f"{column[name]:>14,}" for column in columns))
+    return "\n".join(lines)
