@@ -238,14 +238,15 @@ class Exercise:
             if job.done() and not job.cancelled() and job.exception() is error:
                 line = raised(error)
                 why = [words for piece, words in self.errors.items() if re.search(piece, line)]
-                raise NotYet(line, *(why or [self._hint_alone()])[:1]) from None
+                raise NotYet(line, *(why or [self._hint_for(case)])[:1]) from None
             if isinstance(error, TimeoutError):
                 line = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
-                raise NotYet(line, self._hint_alone()) from None
+                raise NotYet(line, self._hint_for(case)) from None
             raise
 
-    def _hint_alone(self) -> str:
-        return "" if callable(self.hint) else self.hint
+    def _hint_for(self, case: tuple) -> str:
+        """What to say where there is no outcome to look at."""
+        return "" if callable(self.hint) else self.hint.format(*case, expected="")
 
     def _meant(self, attempt: Any, number: int, outcome: Any) -> str | None:
         """The words for the wrong answer that does what the attempt does.

@@ -407,8 +407,11 @@ def my_mean(chunk_means, chunk_sizes):
 
 def same_number(result, expected):
     """A float, or a tensor of one number in whatever shape."""
-    number = result.item() if isinstance(result, torch.Tensor) and result.numel() == 1 else result
-    return same(number, expected.item() if expected.numel() == 1 else expected)
+    pair = (
+        x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+        for x in (result, expected)
+    )
+    return same(*pair)
 
 
 check_mean = Exercise(

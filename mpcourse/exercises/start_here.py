@@ -1,0 +1,523 @@
+"""Exercises of page `start_here`: a speed-up, a timeline, a worker, a clock."""
+
+import contextlib
+import queue
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from numbers import Real
+
+import torch
+
+from mpcourse.devices.devices import Device, get_devices, synchronize
+from mpcourse.devices.lanes import Lane
+from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, short
+from mpcourse.schedules.timeline import Event, Timeline
+
+# 1. A speed-up
+
+
+def my_speedup(before_s, after_s):
+    """Before over after: half the time is twice as fast.
+
+    Upside down it says 0.5 where something became faster. The time saved has a unit and says
+    nothing without the time it was saved from; in percent it can never reach 100, however fast
+    the new code is.
+    """
+    return before_s / after_s
+
+
+check_speedup = Exercise(
+    my_speedup,
+    read_again='"A check, failed on purpose"',
+    cases=[(6.0, 2.0), (3.0, 4.0), (2.0, 3.0), (0.5, 0.5)],
+    given="{:g} s before and {:g} s after",
+    hint="A number: one time by the other.",
+    wrong={
+        "Upside down: a speed-up above 1 means faster than before.": lambda b, a: a / b,
+        "That is the time saved; a speed-up is a ratio and has no unit.": lambda b, a: b - a,
+        "That is the time saved in percent.": lambda b, a: (b - a) / b * 100,
+        "That is the share of the time saved, not how many times.": lambda b, a: (b - a) / b,
+        "That is how much more per second; twice as fast is 2, not 1.": lambda b, a: (b - a) / a,
+        "That is in percent; a speed-up of 2 means twice as fast.": lambda b, a: b / a * 100,
+        "That is rounded: return the ratio as it is.": [
+            *(lambda b, a, digits=digits: round(b / a, digits) for digits in (0, 1, 2)),
+            lambda b, a: b // a,
+        ],
+        "one time by the other": lambda b, a: f"{b / a}x",
+    },
+    also_right=[lambda before, after: 1 / (after / before)],
+)
+
+# 2. A timeline
+
+
+def exercise_timeline() -> Timeline:
+    """The timeline of the exercise: device A works from 0 to 8, device B from 1 to 3."""
+    jobs = (Event(0, "job 1", 0, 3), Event(1, "job 2", 1, 3), Event(0, "job 3", 3, 8))
+    return Timeline(jobs, 2)
+
+
+def idle_device_and_share():
+    """Device A's row is filled from 0 to 8; device B's is white before its job and after it.
+
+    B works from 1 to 3, and the run lasts until A has ended, at 8. So B waits for 6 of 8 units. The
+    caption's share counts both devices. 1 / 3 would be right if the run ended with B.
+    """
+    idle_device = "B"
+    idle_share = 6 / 8
+    return idle_device, idle_share
+
+
+NOT_A_SHARE = "The share is a number from 0 to 1; got {}."
+WHITE = "Look for white: from 0 to 8, which row is not filled?"
+
+
+def read_off(answers):
+    """The share, as a float, of an answer that names device B."""
+    device, share = answers
+    if str(device).casefold().replace("device", "").strip() != "b":
+        raise NotYet(f"expected a device that waits, got {short(device)}", WHITE)
+    number = as_number(share)
+    if number is None:
+        raise NotYet(NOT_A_SHARE.format(short(share)))
+    return number
+
+
+def as_number(value):
+    """A number in whatever form it comes: float, fraction, numpy's or torch's; None for others."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+
+
+check_idle = Exercise(
+    idle_device_and_share,
+    values=True,
+    read_again='"How much of a device is wasted?"',
+    play=read_off,
+    same=lambda share, other: abs(share - other) < (1e-6 if other == 0.75 else 0.006),
+    compared=lambda share, _: [f"got {short(share)} for device B"],
+    hint="1 - (time in which B works) / (time until the last device has ended)",
+    correct="Device B works for 2 of 8 units and waits for the other 6.",
+    wrong={
+        "That is the share in which B works; the rest is idle.": ("B", 0.25),
+        "That is the idle share of both devices; asked is B's alone.": [("B", 0.375), ("B", 0.38)],
+        "That is in percent; give a share between 0 and 1.": ("B", 75),
+        "Those are units of time; divide by the time of the whole run.": ("B", 6),
+        "B also waits before its job: count the time from 0 to 1.": ("B", 0.625),
+        "B also waits after its job: the run lasts until A has ended.": ("B", 0.125),
+        "The run lasts until A has ended, not until B has.": ("B", 1 / 3),
+        "1 - (time in which B works)": ("B", 0.5),
+        WHITE: [("A", 0.75), (1, 0.75)],
+        NOT_A_SHARE.format("'0.75'"): ("B", "0.75"),
+        NOT_A_SHARE.format("True"): ("B", True),
+    },
+    also_right=[("device b", 1 - 0.25), ("B", torch.tensor(0.75))],
+)
+
+# 3. A worker
+
+
+def my_worker():
+    """The thread catches what a job raises and puts it into the box, marked as an error.
+
+    The caller looks at the mark and returns or raises. Catching outside the loop would end the
+    thread; without catching, the caller waits for a box that nobody fills.
+    """
+    jobs = queue.SimpleQueue()
+
+    def serve():
+        while True:
+            fn, box = jobs.get()
+            try:
+                box.put((fn(), None))
+            except Exception as error:
+                box.put((None, error))
+
+    def hand_over(fn):
+        box = queue.SimpleQueue()
+        jobs.put((fn, box))
+
+        def wait():
+            value, error = box.get()
+            if error is not None:
+                raise error
+            return value
+
+        return wait
+
+    threading.Thread(target=serve, daemon=True).start()
+    return hand_over
+
+
+def worker_with(serve_job, *, error_of=lambda value: None, lasts=True):
+    """A worker out of what it does with a job, and of what the caller takes for an error."""
+
+    def attempt():
+        jobs = queue.SimpleQueue()
+
+        def serve():
+            with contextlib.suppress(Exception):
+                while serve_job(*jobs.get()) is not False or lasts:
+                    pass
+
+        def hand_over(fn):
+            box = queue.SimpleQueue()
+            jobs.put((fn, box))
+
+            def wait():
+                value = box.get()
+                if (error := error_of(value)) is not None:
+                    raise error
+                return value
+
+            return wait
+
+        threading.Thread(target=serve, daemon=True).start()
+        return hand_over
+
+    return attempt
+
+
+def error_as_value(fn, box):
+    try:
+        box.put(fn())
+    except Exception as error:
+        box.put(error)
+
+
+def last_error(fn, box):
+    try:
+        box.put(fn())
+    except Exception as error:
+        box.put(error)
+        return False
+
+
+def an_error(value):
+    return value if isinstance(value, Exception) else None
+
+
+def by_future():
+    pool = ThreadPoolExecutor(1)
+    return lambda fn: pool.submit(fn).result
+
+
+def one_box():
+    pool, box = ThreadPoolExecutor(1), queue.SimpleQueue()
+
+    def hand_over(fn):
+        pool.submit(lambda: box.put(fn()))
+        return lambda: box.get(timeout=0.2)
+
+    return hand_over
+
+
+def not_handed_over(fn):
+    value = fn()
+    return lambda: value
+
+
+def waiting_pool():
+    pool = ThreadPoolExecutor(1)
+    return lambda fn: not_handed_over(pool.submit(fn).result)
+
+
+def by_truth(good):
+    """A worker whose `wait` tells value from error by `good(value)`."""
+
+    def attempt():
+        pool = ThreadPoolExecutor(1)
+
+        def hand_over(fn):
+            future = pool.submit(fn)
+
+            def wait():
+                error = future.exception()
+                value = None if error else future.result()
+                if good(value):
+                    return value
+                raise error
+
+            return wait
+
+        return hand_over
+
+    return attempt
+
+
+def which_thread(hand_over, _):
+    threads = [hand_over(threading.get_ident)() for _ in range(2)]
+    if threading.get_ident() in threads:
+        return "the caller's thread"
+    return "one thread of its own" if len(set(threads)) == 1 else "a new thread for each job"
+
+
+def when_it_returns(hand_over, _):
+    go = threading.Event()
+    wait = hand_over(lambda: go.wait(1.0))
+    go.set()
+    return "it waited for the job" if wait() is False else "it returned at once"
+
+
+def values_in_order(hand_over, _):
+    waits = [hand_over(lambda number=number: number) for number in range(3)]
+    return [wait() for wait in reversed(waits)][::-1]
+
+
+def error_of_a_job(hand_over, _):
+    wait = hand_over(lambda: [1, 2, 3][5])
+    try:
+        value = wait()
+    except IndexError:
+        return "wait raised IndexError"
+    return f"wait returned {short(value)}"
+
+
+def after_an_error(hand_over, attempt):
+    error_of_a_job(hand_over, attempt)
+    return hand_over(lambda: 42)()
+
+
+def meeting_of_two(hand_over, attempt):
+    barrier = threading.Barrier(2)
+    waits = [hand(lambda: barrier.wait(1.0) >= 0) for hand in (hand_over, attempt())]
+    return [wait() for wait in waits]
+
+
+def at_work(attempt, given, trial, expected, words):
+    hand_over = attempt()
+    if not callable(hand_over):
+        raise NotYet(f"expected the function hand_over, got {short(hand_over)}")
+    found = trial(hand_over, attempt)
+    if found != expected:
+        raise NotYet(*expected_and_got(found, expected), words)
+
+
+RETURNS = "wait returns what fn returned."
+ONE_THREAD = "Start one thread, when the worker is made."
+WAITING = "Waiting is for wait."
+OWN_BOX = "Each job needs a box of its own for its value."
+NO_VALUE = "None and 0 are values too: mark in the box which of the two is in it, value or error."
+CATCH = "Catch the error in the thread, put it into the box, and raise it in wait."
+ENDED = "The thread has ended with the error: catch it inside the loop."
+OWN_QUEUE = "Each worker has its own queue."
+ONE_POOL = ThreadPoolExecutor(1)
+
+check_worker = Exercise(
+    my_worker,
+    read_again='"A worker in fifteen lines"',
+    cases=[
+        ("a job that returns 42", lambda hand_over, _: hand_over(lambda: 42)(), 42, RETURNS),
+        ("two jobs", which_thread, "one thread of its own", ONE_THREAD),
+        ("a job that takes its time", when_it_returns, "it returned at once", WAITING),
+        ("a job that returns 0", lambda hand_over, _: hand_over(lambda: 0)(), 0, NO_VALUE),
+        ("a job that returns None", lambda hand_over, _: hand_over(lambda: None)(), None, NO_VALUE),
+        ("three jobs", values_in_order, [0, 1, 2], OWN_BOX),
+        ("a job that raises IndexError", error_of_a_job, "wait raised IndexError", CATCH),
+        ("a job after one that raised", after_an_error, 42, ENDED),
+        ("two workers whose jobs meet", meeting_of_two, [True, True], OWN_QUEUE),
+    ],
+    given="{0}",
+    play=at_work,
+    hint="{3}",
+    correct="It runs jobs in order, beside another worker, and survives an error.",
+    wrong={
+        "expected the function hand_over, got 5": lambda: 5,
+        ONE_THREAD: [
+            lambda: not_handed_over,
+            lambda: lambda fn: fn,
+            lambda: lambda fn: ThreadPoolExecutor(1).submit(fn).result,
+        ],
+        WAITING: waiting_pool,
+        OWN_BOX: one_box,
+        NO_VALUE: [
+            by_truth(lambda value: value is not None),
+            by_truth(lambda value: value or value is None),
+        ],
+        CATCH: worker_with(error_as_value),
+        "it raised TypeError": lambda: lambda fn: fn(),
+        ENDED: worker_with(last_error, error_of=an_error, lasts=False),
+        "was stopped": worker_with(lambda fn, box: box.put(fn()), error_of=an_error),
+        OWN_QUEUE: lambda: lambda fn: ONE_POOL.submit(fn).result,
+    },
+    also_right=[by_future],
+)
+
+# 4. A clock
+
+
+def my_time(device, fn):
+    """Wait for older work, read the clock, hand over, wait, read it again.
+
+    Without the second wait the clock shows how long handing over took; without the first it counts
+    what the device still had to do. On a GPU `result()` is not enough: the kernels may still be
+    queued. Calling `fn()` here would measure the notebook's own thread, not the device.
+    """
+    synchronize([device])
+    start = time.perf_counter()
+    device.submit(fn).result()
+    synchronize([device])
+    return time.perf_counter() - start
+
+
+NAP_S = 0.2
+OLDER_S = 0.4
+
+
+@dataclass(frozen=True)
+class QueueingDevice(Device):
+    """A stand-in for a GPU, whose work goes on after the call has returned."""
+
+    queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1), compare=False)
+    queued: list[Future] = field(default_factory=list, compare=False)
+
+    def submit(self, fn, /, *args, **kwargs):
+        """As a device's; `synchronize` waits in the worker for what was queued."""
+        if isinstance(getattr(fn, "__self__", None), Lane):  # what `synchronize` hands over
+            return super().submit(lambda: [future.result() for future in self.queued])
+        return super().submit(fn, *args, **kwargs)
+
+
+EARLY = "the clock was read before the work had ended."
+QUEUED = (
+    " On this device run returns early: synchronize before that reading too,"
+    " and hand synchronize the device that you were given."
+)
+NEVER = "fn was never called."
+ELSEWHERE = "fn ran in another thread; hand it to the device with device.submit(fn)."
+TIMES = "fn ran {} times; one is asked for."
+A_NUMBER = "expected a number of seconds, got {}"
+ROUNDED = "that is rounded; return the difference of the two readings as it is."
+BACKWARDS = "subtract the first reading from the second."
+MILLISECONDS = "give seconds, not milliseconds."
+LONGER = "but your function returned after"
+OLDER = "The device was busy with older work: wait for it before the first reading too."
+
+
+def napping(attempt, kind):
+    """Play the attempt with a function that takes a known time; nothing to compare is left."""
+    device = get_devices(1)[0]
+    if kind == "queues":
+        device = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
+    threads, naps = [], []
+
+    def sleep():
+        start = time.perf_counter()
+        time.sleep(NAP_S)
+        naps.append(time.perf_counter() - start)
+
+    def nap():
+        threads.append(threading.current_thread().name)
+        if kind != "queues":
+            return sleep()
+        device.queued.append(device.queue.submit(sleep))
+
+    if kind == "busy":
+        device.submit(time.sleep, OLDER_S)
+    start = time.perf_counter()
+    measured = attempt(device, nap)
+    whole = time.perf_counter() - start
+    synchronize([device])  # work that was handed over, but not waited for
+    judge_clock(as_number(measured), short(measured), whole, threads, naps, device, kind)
+    return True
+
+
+def judge_clock(seconds, got, whole, threads, naps, device, kind):
+    if not threads:
+        raise NotYet(NEVER)
+    if device.name not in threads[0]:
+        raise NotYet(ELSEWHERE)
+    if len(threads) > 1:
+        raise NotYet(TIMES.format(len(threads)))
+    if seconds is None:
+        raise NotYet(A_NUMBER.format(got))
+    if seconds in (round(whole), round(whole, 1), round(whole, 2)):
+        raise NotYet(f"got {got}: {ROUNDED}")
+    if seconds < 0:
+        raise NotYet(f"got {got}: {BACKWARDS}")
+    if seconds < 0.9 * naps[0]:
+        raise NotYet(f"got {got}: {EARLY}{QUEUED * (kind == 'queues')}")
+    if seconds > 100 * whole:
+        raise NotYet(f"got {got}: {MILLISECONDS}")
+    if seconds > 1.01 * whole:
+        raise NotYet(f"got {got}, {LONGER} {whole:.3f} s.")
+    if seconds > naps[0] + OLDER_S / 2:
+        raise NotYet(f"got {got}. {OLDER}")
+
+
+def clock(read, *, first_wait=True):
+    """A clock: `read(device, fn, start)` gives what it returns."""
+
+    def attempt(device, fn):
+        if first_wait:
+            synchronize([device])
+        return read(device, fn, time.perf_counter())
+
+    return attempt
+
+
+def after(*steps, result=lambda seconds: seconds):
+    """Do the steps, then turn the seconds since the start into a result."""
+
+    def read(device, fn, start):
+        for step in steps:
+            step(device, fn)
+        return result(time.perf_counter() - start)
+
+    return read
+
+
+def submit(device, fn):
+    device.submit(fn)
+
+
+def run(device, fn):
+    device.run(fn)
+
+
+def wait(device, fn):
+    synchronize([device])
+
+
+def by_all_devices(device, fn):
+    synchronize()
+    start = time.monotonic_ns()
+    device.run(fn)
+    synchronize([device])
+    return (time.monotonic_ns() - start) / 1e9
+
+
+check_time = Exercise(
+    my_time,
+    read_again='"You handed the work over. What did the clock see?"',
+    cases=[("idle",), ("busy",), ("queues",)],
+    given=lambda kind: {
+        "idle": f"a device and a function that naps {NAP_S:g} seconds",
+        "busy": f"a device, busy with {OLDER_S:g} seconds of older work, and a nap",
+        "queues": "a device that queues, as GPUs do, and a nap",
+    }[kind],
+    play=napping,
+    correct="A nap was measured as such on three devices: idle, busy, and one that queues.",
+    wrong={
+        EARLY: [
+            clock(after(submit)),
+            clock(after(run, result=lambda seconds: seconds / 2)),
+            clock(lambda device, fn, start: [time.process_time(), run(device, fn)][0] * 1e-9),
+        ],
+        QUEUED: [clock(after(run)), clock(after(submit, lambda d, _: d.run(lambda: None)))],
+        ROUNDED: clock(after(run, wait, result=lambda seconds: round(seconds, 1))),
+        BACKWARDS: clock(after(run, result=lambda seconds: -seconds)),
+        MILLISECONDS: clock(after(run, result=lambda seconds: 1000 * seconds)),
+        ELSEWHERE: clock(after(lambda _, fn: fn())),
+        LONGER: clock(after(run, wait, result=lambda seconds: 2 * seconds)),
+        TIMES.format(2): clock(after(run, run)),
+        A_NUMBER.format("None"): clock(lambda device, fn, start: device.run(fn)),
+        NEVER: clock(lambda device, fn, start: 0.2),
+        OLDER: clock(after(run), first_wait=False),
+        "it raised TypeError": clock(lambda device, fn, start: device.run(fn, 1)),
+    },
+    also_right=[by_all_devices, clock(after(submit, wait))],
+)
