@@ -1,0 +1,492 @@
+"""Exercises of page `parallel_apply`: parallel_apply, the four verbs, a crossing, memory."""
+
+import concurrent.futures
+import copy
+import threading
+import time
+
+import torch
+from torch import nn
+
+from mpcourse.data_parallel import DataParallel, gather, parallel_apply, replicate, scatter
+from mpcourse.devices.devices import get_devices
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    expected_and_got,
+    raised,
+    refuse_borrowed,
+    same,
+    short,
+)
+
+# 1. parallel_apply
+
+
+def my_parallel_apply(modules, inputs, devices):
+    """First hand everything over, then ask for the results, in the order of the modules.
+
+    `submit` and `result` in one loop would run one after the other. Collecting results as they
+    come would mix up the order. The grad mode belongs to a thread, so the caller asks for its own
+    and each worker sets it. `result()` raises what the module raised: there is nothing to catch.
+    """
+    gradients = torch.is_grad_enabled()
+
+    def call(module, value):
+        with torch.set_grad_enabled(gradients):
+            return module(value)
+
+    pairs = zip(devices, modules, inputs, strict=True)
+    results = [device.submit(call, module, value) for device, module, value in pairs]
+    return [result.result() for result in results]
+
+
+FINISHING = "Outputs come in the order of the modules, not in the order of finishing."
+MOVED_ON = "The loop's variables had moved on when the worker ran: pass them to submit."
+OWN_INPUT = "Each module has its own input: inputs[i] goes to modules[i]."
+NO_VALUES = "Those are no values yet: ask each for its result."
+HAND_OVER = "devices[i].submit(…) hands it over."
+NEVER_MET = "they never met: the first was waited for before the second was handed over."
+FIRST_SUBMIT = "First submit all of them, then ask for the results."
+AS_MANY = "Take as many as there are."
+ITS_TYPE = "The error should keep its type."
+SWALLOWED = "The error was swallowed; the caller has to see it."
+OF_A_THREAD = "the outputs require gradients: grad mode belongs to a thread, not to the program."
+WHOSE_MODE = "Who knows the caller's mode, and who has to set it?"
+STAYS_OFF = "gradients stay off in the worker for all later work: set the mode in a with block."
+NO_GRADIENTS = "Called with gradients on: the outputs require none."
+
+
+def numbers(outputs):
+    tensors = isinstance(outputs, list | tuple) and all(torch.is_tensor(o) for o in outputs)
+    return [float(output) for output in outputs] if tensors else outputs
+
+
+def order(attempt, devices, inputs):
+    def slow(value):
+        time.sleep(0.1)
+        return value * 10
+
+    got = numbers(attempt([slow, lambda value: value * 100], inputs, devices))
+    if got == [10.0, 200.0]:
+        return
+    known = {(200.0, 10.0): FINISHING, (200.0, 200.0): MOVED_ON}
+    known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0)], OWN_INPUT)
+    words = ""
+    if isinstance(got, list) and got:
+        words = known.get(tuple(got), "") if isinstance(got[0], float) else NO_VALUES
+    raise NotYet(*expected_and_got(got, [10.0, 200.0]), words)
+
+
+def places(attempt, devices, inputs):
+    threads = {}
+
+    def noting(number):
+        def module(value):
+            threads[number] = threading.current_thread().name
+            return value
+
+        return module
+
+    attempt([noting(0), noting(1)], inputs, devices)
+    for number, device in enumerate(devices):
+        if device.name not in threads.get(number, ""):
+            line = f"modules[{number}] ran in {threads.get(number)!r}, not in {device}'s worker."
+            raise NotYet(line, HAND_OVER)
+
+
+def together(attempt, devices, inputs):
+    barrier = threading.Barrier(2)
+
+    def meet(value):
+        barrier.wait(timeout=1.0)
+        return value
+
+    try:
+        attempt([meet, meet], inputs, devices)
+    except threading.BrokenBarrierError:
+        raise NotYet(NEVER_MET, FIRST_SUBMIT) from None
+
+
+def counts(attempt, devices, inputs):
+    for count in (1, 3):
+        used = get_devices(count)
+        given = [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(used)]
+        found = numbers(attempt([torch.neg] * count, given, used))
+        if found != [-n for n in range(1, count + 1)]:
+            raise NotYet(f"expected {count} outputs, got {short(found)}", AS_MANY)
+
+
+def errors(attempt, devices, inputs):
+    def broken(value):
+        raise KeyError("no such layer")
+
+    try:
+        outputs = attempt([torch.neg, broken], inputs, devices)
+    except KeyError:
+        return
+    except Exception as error:
+        raise NotYet(raised(error), ITS_TYPE) from None
+    raise NotYet(f"got {short(outputs)}", SWALLOWED)
+
+
+def grad_mode(attempt, devices, inputs):
+    weights = [torch.ones(1, device=d.device, requires_grad=True) for d in devices]
+    modules = [lambda value, weight=weight: value * weight for weight in weights]
+    with torch.no_grad():
+        outputs = attempt(modules, inputs, devices)
+    left_on = [device.run(torch.is_grad_enabled) for device in devices]
+    for device in devices:
+        device.run(torch.set_grad_enabled, True)  # whatever the attempt left behind
+    if any(output.requires_grad for output in outputs):
+        raise NotYet(OF_A_THREAD, WHOSE_MODE)
+    if not all(left_on):
+        raise NotYet(STAYS_OFF)
+    if not all(output.requires_grad for output in attempt(modules, inputs, devices)):
+        raise NotYet(NO_GRADIENTS)
+
+
+def in_a_trial(attempt, given, trial):
+    devices = get_devices(2)
+    trial(
+        attempt, devices, [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(devices)]
+    )
+
+
+def handing_over(call=lambda module, value: module(value), collect=lambda results: results):
+    """A parallel_apply by what a worker does, and by how the results are collected."""
+
+    def attempt(modules, inputs, devices):
+        pairs = zip(devices, modules, inputs, strict=True)
+        return collect([device.submit(call, module, value) for device, module, value in pairs])
+
+    return attempt
+
+
+def in_order(results):
+    return [result.result() for result in results]
+
+
+def as_they_end(results):
+    return [result.result() for result in concurrent.futures.as_completed(results)]
+
+
+def swallowing(results):
+    return [None if result.exception() else result.result() for result in results]
+
+
+def other_error(results):
+    try:
+        return in_order(results)
+    except Exception as error:
+        raise RuntimeError("a replica failed") from error
+
+
+def never_gradients(module, value):
+    with torch.no_grad():
+        return module(value)
+
+
+def leaving_it_off(modules, inputs, devices):
+    gradients = torch.is_grad_enabled()
+
+    def call(module, value):
+        torch.set_grad_enabled(gradients)
+        return module(value)
+
+    return handing_over(call, in_order)(modules, inputs, devices)
+
+
+def own_threads(modules, inputs, devices):
+    with concurrent.futures.ThreadPoolExecutor(len(modules)) as pool:
+        return list(pool.map(lambda module, value: module(value), modules, inputs))
+
+
+def late_variables(modules, inputs, devices):
+    results = []
+    for module, value, device in zip(modules, inputs, devices, strict=True):
+        results.append(device.submit(lambda: time.sleep(0.05) or module(value)))  # noqa: B023
+    return in_order(results)
+
+
+def one_after_the_other(modules, inputs, devices):
+    return [d.run(m, value) for d, m, value in zip(devices, modules, inputs, strict=True)]
+
+
+def by_name(modules, inputs, devices):
+    return parallel_apply(modules, inputs, devices=devices)
+
+
+check_parallel_apply = Exercise(
+    my_parallel_apply,
+    read_again='"Which output comes first?"',
+    cases=[
+        ("a slow module and a fast one", order),
+        ("two modules on two devices", places),
+        ("two modules that wait for each other", together),
+        ("one module, and three modules", counts),
+        ("a second module that raises KeyError", errors),
+        ("modules with weights, called under torch.no_grad()", grad_mode),
+        (
+            "the source of the function",
+            lambda attempt, *_: refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit."),
+        ),
+    ],
+    given="{0}",
+    play=in_a_trial,
+    correct="At the same time, in order, with the caller's grad mode, errors coming out.",
+    wrong={
+        FINISHING: handing_over(collect=as_they_end),
+        MOVED_ON: late_variables,
+        OWN_INPUT: lambda m, i, d: handing_over(collect=in_order)(m, [i[0]] * 2, d),
+        NO_VALUES: handing_over(),
+        HAND_OVER: [
+            own_threads,
+            lambda m, i, d: my_parallel_apply(m, i, [d[0]] * len(m)),
+        ],
+        FIRST_SUBMIT: one_after_the_other,
+        AS_MANY: lambda m, i, d: my_parallel_apply(m[:2], i[:2], d[:2]),
+        ITS_TYPE: handing_over(collect=other_error),
+        SWALLOWED: handing_over(collect=swallowing),
+        OF_A_THREAD: handing_over(collect=in_order),
+        STAYS_OFF: leaving_it_off,
+        NO_GRADIENTS: handing_over(never_gradients, in_order),
+        "parallel_apply did the work: use device.submit.": by_name,
+        "got None": lambda m, i, d: None,
+    },
+)
+
+# 2. The four verbs
+
+
+def my_data_parallel(module, batch, devices):
+    """Scatter first: how many chunks come out says how many devices are used.
+
+    With five rows and four devices there are three chunks, and the verbs refuse lists of unequal
+    lengths. `replicate` keeps the way back to the module's own weights; copies made with
+    `copy.deepcopy` would have weights, and gradients, of their own.
+    """
+    chunks = scatter(batch, devices)
+    used = devices[: len(chunks)]
+    outputs = parallel_apply(replicate(module, used), chunks, devices=used)
+    return gather(outputs, devices[0])
+
+
+class Notes(list):
+    """One list for a module and all its copies, deep ones too."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Noting(nn.Module):
+    """A linear layer that notes in which threads it and its replicas ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2, dtype=torch.float64)
+        self.calls = Notes()  # a thread's name, and the replica that it called
+
+    def forward(self, batch):
+        """Note who runs, then compute."""
+        self.calls.append((threading.current_thread().name, self))
+        return torch.tanh(self.linear(batch))
+
+
+JOINS = "gather joins what the devices made."
+AT_WORK = "expected {} devices at work"
+NO_WAY_BACK = "The outputs are cut off from the weights: no gradient can flow back."
+OWN_WEIGHTS = "The gradients do not reach the module's own weights: copy with replicate."
+DIFFER = "The gradients differ from those of the module alone."
+OWN_REPLICA = "That works where all devices share one memory; on GPUs each needs its own replica."
+
+
+def on_devices(attempt, rows, count):
+    devices = get_devices(count)
+    module = Noting().to(devices[0].device)
+    batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device).reshape(rows, 3)
+    outputs = attempt(module, batch.clone(), devices)
+    ran, called = zip(*module.calls, strict=True) if module.calls else ((), ())
+    right = module(batch)
+    if not isinstance(outputs, torch.Tensor):
+        raise NotYet(f"expected one tensor, got {short(outputs)}", JOINS)
+    if not same(outputs, right):
+        raise NotYet(*expected_and_got(outputs, right))
+    wanted = -(-rows // -(-rows // count))
+    if len({name for name in ran if "mpcourse device" in name}) < wanted:
+        threads = ", ".join(sorted(set(ran))) or "no thread that could be seen"
+        raise NotYet(f"{AT_WORK.format(wanted)}; the module ran in: {threads}")
+    if outputs.grad_fn is None:
+        raise NotYet(NO_WAY_BACK)
+    parameters = list(module.parameters())
+    found = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+    if any(gradient is None for gradient in found):
+        raise NotYet("Asked for the gradients:", OWN_WEIGHTS)
+    if not same(list(found), list(torch.autograd.grad(right.sum(), parameters))):
+        raise NotYet(DIFFER)
+    if len(set(called)) < wanted:
+        raise NotYet(f"{wanted} devices called one and the same module.", OWN_REPLICA)
+    refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
+
+
+def verbs(copies=replicate, pick=lambda chunks: chunks, join=gather):
+    """Data parallelism out of verbs, one of them another."""
+
+    def attempt(module, batch, devices):
+        chunks = pick(scatter(batch, devices))
+        used = devices[: len(chunks)]
+        outputs = parallel_apply(copies(module, used), chunks, devices=used)
+        return join(outputs, devices[0])
+
+    return attempt
+
+
+def without_gradients(module, batch, devices):
+    with torch.no_grad():
+        return my_data_parallel(module, batch, devices)
+
+
+def with_all_devices(module, batch, devices):
+    replicas, chunks = replicate(module, devices), scatter(batch, devices)
+    return gather(parallel_apply(replicas, chunks, devices=devices), devices[0])
+
+
+def data_parallel_by_name(module, batch, devices):
+    return DataParallel(module, devices)(batch)
+
+
+def by_functional_calls(module, batch, devices):
+    def replica_of(device):
+        shell = copy.deepcopy(module)  # one each: functional_call puts the weights in for the call
+        weights = {n: w.to(device.device, copy=True) for n, w in module.named_parameters()}
+        return lambda rows: torch.func.functional_call(shell, weights, rows)
+
+    pairs = zip(devices, scatter(batch, devices), strict=False)
+    results = [device.submit(replica_of(device), chunk) for device, chunk in pairs]
+    return torch.cat([result.result().to(devices[0].device) for result in results])
+
+
+check_data_parallel = Exercise(
+    my_data_parallel,
+    read_again='"DataParallel, out of four verbs"',
+    cases=[(7, 2), (5, 4), (6, 1)],
+    given="a batch of {} rows and {} device(s)",
+    play=on_devices,
+    correct="Outputs and gradients are those of the module alone.",
+    wrong={
+        AT_WORK.format(2): [
+            lambda module, batch, devices: module(batch),
+            lambda m, b, d: my_data_parallel(m, b, d[:1]),
+        ],
+        "5 rows and 4 device(s)": with_all_devices,
+        OWN_WEIGHTS: verbs(lambda module, used: [copy.deepcopy(module) for _ in used]),
+        OWN_REPLICA: verbs(lambda module, used: [module] * len(used)),
+        JOINS: [verbs(join=lambda outputs, _: outputs), lambda m, b, d: None],
+        "expected a tensor of shape": verbs(pick=lambda chunks: [chunks[0]] * len(chunks)),
+        NO_WAY_BACK: without_gradients,
+        DIFFER: lambda m, b, d: my_data_parallel(m, b, d) * 2 - my_data_parallel(m, b, d).detach(),
+        "DataParallel did the work: use the four verbs.": data_parallel_by_name,
+    },
+    also_right=[by_functional_calls],
+)
+
+# 3. A crossing
+
+
+def my_crossing(sizes, one_device, two_devices):
+    """Go from the largest size down, for as long as two devices are faster.
+
+    The first size at which they are faster may be a lucky moment of the clock: what pays has to pay
+    at every larger size too. If they lose at the largest, there is no such size.
+    """
+    found = None
+    for size, one, two in reversed(list(zip(sizes, one_device, two_devices, strict=True))):
+        if two >= one:
+            break
+        found = size
+    return found
+
+
+def wins(sizes, one, two):
+    return [size for size, a, b in zip(sizes, one, two, strict=True) if b < a]
+
+
+def without_the_last(sizes, one, two):
+    return my_crossing(sizes[:-1], one[:-1], two[:-1])
+
+
+def forwards(sizes, one, two):
+    for start, size in enumerate(sizes):
+        if all(two[i] < one[i] for i in range(start, len(sizes))):
+            return size
+
+
+DOUBLING, GROWING = [1.0, 2.0, 4.0, 8.0], [2.0, 4.0, 6.0, 9.0]
+
+check_crossing = Exercise(
+    my_crossing,
+    read_again='"From which batch size does it pay here?"',
+    cases=[
+        ([8, 16, 32, 64], DOUBLING, [3.0, 3.0, 3.0, 5.0]),
+        ([8, 16, 32, 64], DOUBLING, [0.9, 3.0, 3.0, 5.0]),
+        ([8, 16, 32, 64], DOUBLING, [2.0, 3.0, 5.0, 9.0]),
+        ([8, 16, 32, 64], DOUBLING, [3.0, 2.0, 3.0, 5.0]),
+        ([8, 16, 32, 64], GROWING, [1.0, 3.0, 4.0, 5.0]),
+        ([8, 16, 32, 64], GROWING, [3.0, 3.0, 4.0, 9.5]),
+        ([8, 16, 32, 64], GROWING, [3.0, 5.0, 7.0, 8.0]),
+        ([4, 8], [2.0, 4.0], [1.0, 5.0]),
+    ],
+    given="sizes {}, one device {}, two devices {}",
+    hint="Find the smallest size such that there, and at every larger size, two are faster.",
+    wrong={
+        "It is faster there, but not at every larger size: a lucky moment.": [
+            lambda s, a, b: next(iter(wins(s, a, b)), None),
+            without_the_last,
+        ],
+        "Equally fast is not faster.": lambda s, a, b: my_crossing(s, [x + 1e-9 for x in a], b),
+        "None means that it never pays; here it does.": lambda s, a, b: my_crossing(s, b, a),
+        "That is the position in the list, not the batch size.": (
+            lambda s, a, b: s.index(my_crossing(s, a, b))
+        ),
+        "When it never pays, return None.": lambda s, a, b: my_crossing(s, a, b) or 0,
+        "At the largest size it does not pay either: return None.": (
+            lambda s, a, b: my_crossing(s, a, b) or s[-1]
+        ),
+        "Those are all sizes at which it is faster; one number is asked for.": wins,
+        "Find the smallest size": lambda s, a, b: sum(s),
+    },
+    also_right=[forwards],
+)
+
+# 4. Memory
+
+
+def my_first_device(weights, row_in, row_out, rows, devices):
+    """All the weights, the first chunk of the inputs, the outputs of all rows.
+
+    Weights are copied, not shared out, and outputs are gathered: adding devices shrinks only the
+    inputs. The first chunk is the largest, so its rows are rounded up.
+    """
+    chunk = -(-rows // devices)
+    return weights + chunk * row_in + rows * row_out
+
+
+check_first_device = Exercise(
+    my_first_device,
+    read_again='"Who holds what in the end?"',
+    cases=[(1000, 10, 4, 8, 2), (1000, 10, 4, 7, 3), (500, 100, 1000, 5, 4)],
+    given="weights {} bytes, a row in {}, a row out {}, {} rows, {} devices",
+    hint="weights + its chunk of the inputs (rows / devices, rounded up) + all the outputs",
+    wrong={
+        "Outputs are gathered: the first device has all.": (
+            lambda w, i, o, r, n: w + -(-r // n) * (i + o)
+        ),
+        "Inputs are scattered: it holds its chunk of them.": lambda w, i, o, r, n: w + r * (i + o),
+        "Each device has all the weights.": lambda w, i, o, r, n: w / n + -(-r // n) * i + r * o,
+        "Each device has the weights once.": lambda w, i, o, r, n: w * n + -(-r // n) * i + r * o,
+        "A chunk has a whole number of rows.": lambda w, i, o, r, n: w + r / n * i + r * o,
+        "The first chunk is rounded up.": lambda w, i, o, r, n: w + r // n * i + r * o,
+        "weights + its chunk": lambda w, i, o, r, n: w,
+    },
+    also_right=[lambda w, i, o, r, n: w + i * ((r + n - 1) // n) + o * r],
+)
