@@ -16,8 +16,9 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 from torch import nn
 
-from mpcourse.commands.page_format import ROOT, bootstrap_source, normalise, read_repository
+from mpcourse.commands.page_format import bootstrap_source, normalise, read_repository
 from mpcourse.commands.pages import save
+from mpcourse.commands.setup import ROOT
 from mpcourse.devices import available_cores, get_devices
 from mpcourse.figures import timeline_picture
 from mpcourse.pipeline import Pipeline, split_work

@@ -33,11 +33,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mpcourse.commands.clean_copies import in_words, write_copies
+from mpcourse.commands.clean_copies import FIRST_PAGE, in_words, write_copies
 from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError, find_environment
 
 STORED, COPIES = "notebooks", "my_notebooks"
-FIRST_PAGE = "00_start_here.ipynb"
 # Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
 # The cells of a page, and the tests of a file, stay in one process.
 TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope")

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcourse.commands.page_format import ROOT
+from mpcourse.commands.setup import ROOT
 
 ADDRESS = "https://github.com/someone/their-fork"
 KEPT = ("mpcourse", "data", "notebooks", "binder")

@@ -21,8 +21,8 @@ from nbformat import NotebookNode
 from playwright.sync_api import Browser, Playwright, sync_playwright
 from playwright.sync_api import Page as Tab
 
-from mpcourse.commands.page_format import ROOT
 from mpcourse.commands.pages import read
+from mpcourse.commands.setup import ROOT
 
 START_LIMIT_S = 300  # generous: other programs may hold the machine
 RUN_LIMIT_S = 900

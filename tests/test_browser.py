@@ -9,13 +9,13 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from mpcourse.commands.page_format import (
-    ROOT,
     bootstrap_source,
     normalise,
     read_repository,
     to_text,
 )
 from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.setup import ROOT
 from mpcourse.figures.svg import svg_in
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")

@@ -7,8 +7,9 @@ import pytest
 from nbformat.v4 import new_markdown_cell, new_notebook
 from page_rules import RULES, Page, Rule, types_no_measured_numbers
 
-from mpcourse.commands.page_format import ROOT, page_key, to_text
+from mpcourse.commands.page_format import page_key, to_text
 from mpcourse.commands.pages import find_pages
+from mpcourse.commands.setup import ROOT
 
 PAGES = find_pages([])
 PAGE_NAMES = re.compile(r"\b[Pp]ages?\s+((?:`\w+`(?:,\s+|\s+and\s+)?)+)")

@@ -8,27 +8,21 @@ import re
 import subprocess
 from pathlib import Path
 
-from mpcourse.commands.page_format import BADGES_MARK, ROOT, badges, read_repository
+from mpcourse.commands.clean_copies import FIRST_PAGE
+from mpcourse.commands.page_format import BADGES_MARK, badges, read_repository
+from mpcourse.commands.setup import ROOT
 
 PLACEHOLDER = "https://github.com/OWNER/mpcourse"
 ON_GITHUB = re.compile(
     r"(?:https://(?:[^@/]+@)?|git@|ssh://git@)github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?"
 )
-FIRST_PAGE = "00_start_here.ipynb"
 MEND = "python3 -m mpcourse pages --address https://github.com/YOU/mpcourse"
 
 
 def public_origin(root: Path = ROOT) -> str:
-    """Tell from which public repository this clone came.
+    """Tell from which public repository this clone came, as in "https://github.com/OWNER/mpcourse".
 
-    Args:
-        root: Folder of the clone.
-
-    Returns:
-        The address, as in "https://github.com/OWNER/mpcourse".
-
-    Raises:
-        ValueError: `root` is no clone, or its origin is not on GitHub: the badges need that.
+    Raises ValueError when its origin is not on GitHub: the badges need that.
     """
     # git's own setting: `git remote get-url` would follow a rewriting of addresses on this machine
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
@@ -47,13 +41,6 @@ def write_setting(address: str, root: Path = ROOT) -> None:
     """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines.
 
     `read_repository` takes it from the former; the latter are badges and what to clone.
-
-    Args:
-        address: Of the form "https://github.com/OWNER/NAME".
-        root: Folder with both files.
-
-    Raises:
-        ValueError: The address is not of this form; nothing has changed.
     """
     lines = {
         "pyproject.toml": {r'^Repository = ".*"$': f'Repository = "{address}"'},
@@ -70,11 +57,7 @@ def write_setting(address: str, root: Path = ROOT) -> None:
 
 
 def address_remedy(root: Path = ROOT) -> str:
-    """Say what to type while badges and first cells lead nowhere; empty when they lead to a course.
-
-    Args:
-        root: Folder with the `pyproject.toml`.
-    """
+    """Say what to type while badges and first cells lead nowhere; empty when all is well."""
     if read_repository(root) != PLACEHOLDER:
         return ""
     return (

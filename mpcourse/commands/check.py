@@ -43,11 +43,7 @@ class Finding:
 
 
 def main() -> int:
-    """Print one line per item.
-
-    Returns:
-        0 when nothing failed, else 1.
-    """
+    """Print one line per item."""
     failed = 0
     for item, check in CHECKS.items():
         for finding in run_check(item, check):

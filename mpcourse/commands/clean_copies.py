@@ -5,12 +5,14 @@ Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard libr
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from mpcourse.commands.shell import write_whole
+
 PAGES = "[0-9][0-9]_*.ipynb"
+FIRST_PAGE = "00_start_here.ipynb"
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
 
 
@@ -29,14 +31,9 @@ class Copies(NamedTuple):
 
 
 def clean_copy(page: str) -> str:
-    """A page without what it printed.
+    """The text of a notebook without outputs and execution counts.
 
-    Args:
-        page: The text of a notebook's file.
-
-    Returns:
-        The text of the same notebook, without outputs and execution counts; its metadata names
-        the edition, which stays when the copy is worked in.
+    Its metadata names the edition, which stays when the copy is worked in.
     """
     notebook = json.loads(page)
     for cell in notebook["cells"]:
@@ -60,14 +57,6 @@ def write_copies(pages: Path, folder: Path) -> Copies:
 
     A copy that was opened and saved, run, or edited is never touched again: a newer edition of its
     page is written beside it, once. A copy that was deleted is made anew.
-
-    Args:
-        pages: The folder of the pages.
-        folder: Where the copies go; made when absent.
-
-    Raises:
-        ValueError: Both are the same folder, or there are no pages.
-        OSError: The folder cannot be written to.
     """
     if folder.resolve() == pages.resolve():
         raise ValueError(f"{folder} holds the pages themselves: name another folder")
@@ -81,7 +70,7 @@ def write_copies(pages: Path, folder: Path) -> Copies:
         _remove_renumbered(folder, source.name, editions)
         text = clean_copy(source.read_text(encoding="utf-8"))
         _write_copy(folder, source, text, editions, copies)
-    _write(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
+    write_whole(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
     return copies
 
 
@@ -98,7 +87,7 @@ def _write_copy(
         done = copies.renewed if path.name == source.name else copies.offered
     else:
         done = copies.made
-    _write(path, text)
+    write_whole(path, text)
     editions[path.name] = digest
     done.append(path.name)
 
@@ -140,13 +129,6 @@ def _read_editions(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file in one step: whoever looks finds the old one or the new one, whole."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(text.encode())
-    os.replace(part, path)
 
 
 def in_words(copies: Copies, folder: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-ROOT = Path(__file__).resolve().parents[2]
+from mpcourse.commands.setup import ROOT
+
 BRANCH = "main"
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = (
@@ -42,43 +43,21 @@ sys.path.insert(0, str(course))"""
 
 
 def read_repository(root: Path = ROOT) -> str:
-    """Read the course's public address, the one setting that badges and bootstrap cells follow.
-
-    Args:
-        root: Folder with the `pyproject.toml` whose `[project.urls] Repository` is the address.
-
-    Returns:
-        The address, as in "https://github.com/OWNER/mpcourse".
-    """
+    """Read the course's public address, the one setting that badges and bootstrap cells follow."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return settings["project"]["urls"]["Repository"]
 
 
 def bootstrap_source(repository: str) -> str:
-    """Write the cell that finds the course beside a notebook, or fetches it.
-
-    Args:
-        repository: Address that git can clone.
-
-    Returns:
-        The source of the cell, the same on every page.
-    """
+    """Write the cell that finds the course beside a notebook, or fetches it."""
     return BOOTSTRAP.format(repository=repository)
 
 
 def badges(repository: str, page_name: str) -> str:
     """Write the line of links that open a page on Colab, Kaggle and Binder.
 
-    Args:
-        repository: Address of the form "https://github.com/OWNER/NAME".
-        page_name: File name of the page, as in "01_scatter_and_gather.ipynb".
-
-    Returns:
-        One line of Markdown. It ends with its marker: at its start, an HTML comment would turn the
-        whole line into HTML and the badges into plain text.
-
-    Raises:
-        ValueError: The address is not one of a GitHub repository.
+    It ends with its marker: at its start, an HTML comment would turn the whole line into HTML and
+    the badges into plain text. Raises ValueError when the address is none of a GitHub repository.
     """
     match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repository)
     if not match:
@@ -105,16 +84,7 @@ def page_key(page_name: str) -> str:
 
 
 def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str]) -> None:
-    """Bring the numbers in title and links up to date, in place: they stand in file names alone.
-
-    Args:
-        notebook: The page.
-        page_name: Its file name.
-        pages: File names of all pages.
-
-    Raises:
-        ValueError: A link names a page that there is not.
-    """
+    """Bring the numbers in title and links up to date, in place: they stand in file names alone."""
     numbered = {page_key(name): name for name in pages}
 
     def renumbered(match: re.Match) -> str:
@@ -130,16 +100,7 @@ def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str])
 
 
 def write_address(notebook: NotebookNode, repository: str, *, page_name: str) -> None:
-    """Put the badge line into the title cell and the bootstrap cell after it, in place.
-
-    Args:
-        notebook: The page. Its first cell is Markdown and starts with `# NN Title`.
-        repository: Address of the course.
-        page_name: File name of the page.
-
-    Raises:
-        ValueError: The first cell is not a title.
-    """
+    """Put the badge line into the title cell and the bootstrap cell after it, in place."""
     cells = notebook.cells
     if not (cells and cells[0].cell_type == "markdown" and cells[0].source.startswith("# ")):
         raise ValueError(f"{page_name}: the first cell has to be Markdown starting with `# `")
@@ -155,14 +116,10 @@ def write_address(notebook: NotebookNode, repository: str, *, page_name: str) ->
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
-    """Take out of a notebook what depends on the machine, the editor or the moment.
+    """A copy of a notebook without what depends on the machine, the editor or the moment.
 
-    Args:
-        notebook: Any notebook of format 4; it is not changed.
-
-    Returns:
-        A copy in format 4.5: kernelspec python3, no widget state, ids on all cells, of the cells'
-        metadata `KEPT_CELL_METADATA` only, outputs tidied as in `normalise_outputs`.
+    In format 4.5, with kernelspec python3, ids on all cells, and of their metadata only
+    `KEPT_CELL_METADATA`.
     """
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -194,12 +151,6 @@ def normalise_outputs(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     Neighbouring pieces of one stream become one, empty ones go. A widget keeps its text only: its
     view names a model of a kernel that is gone. A traceback keeps the frames of the page only: the
     others hold paths of this machine.
-
-    Args:
-        outputs: Outputs as a kernel sent them; they may be changed.
-
-    Returns:
-        The outputs to store, in the same order.
     """
     tidy: list[NotebookNode] = []
     for output in outputs:

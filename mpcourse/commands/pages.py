@@ -1,11 +1,9 @@
 """Execute the pages in fresh kernels and save them in the form that the tests want.
 
-Page: all of them; `python -m mpcourse pages` is for whoever writes one. Source: the documentation
-of nbclient.
+Page: all of them; `python -m mpcourse pages` is for whoever writes one.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -13,58 +11,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from mpcourse.commands.address import public_origin, write_setting
+from mpcourse.commands.kernels import PageError, run_cells
 from mpcourse.commands.page_format import (
-    ROOT,
     normalise,
     page_key,
     read_repository,
     to_text,
-    without_colours,
     write_address,
     write_links,
 )
 from mpcourse.commands.page_sizes import table
+from mpcourse.commands.setup import ROOT
+from mpcourse.commands.shell import write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
-CELL_TIMEOUT_S = 300
 
 
-class PageError(RuntimeError):
-    """A page did not run to its end; the stored page is as it was."""
+def execute(path: Path, show: Callable[[str], None]) -> list[str]:
+    """Run one page in a fresh kernel in its folder and save it; a line for each cell with stderr.
 
-
-def execute(
-    path: Path, *, repository: str | None = None, show: Callable[[str], None] = print
-) -> list[str]:
-    """Run one page from top to bottom in a fresh kernel and save it.
-
-    The kernel is the running interpreter's own, started in the page's folder. The stored page is
-    replaced in one step, and only when every cell ran.
-
-    Args:
-        path: The page.
-        repository: Address for badges and bootstrap cell; None reads the setting.
-        show: Called with a line of progress before every code cell.
-
-    Returns:
-        One line for every cell that wrote to stderr. They are saved, but a defect.
-
-    Raises:
-        PageError: A cell failed, took over `CELL_TIMEOUT_S` or lost its kernel.
-        ValueError: The page has no title to put the badges under.
+    The stored page is replaced in one step, and only when every cell ran. `show` gets a line of
+    progress before every code cell. Raises PageError when a cell failed, took too long or lost its
+    kernel, ValueError when the page has no title to put the badges under.
     """
     notebook = read(path)
-    write_address(notebook, repository or read_repository(), page_name=path.name)
+    write_address(notebook, read_repository(), page_name=path.name)
     write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
     notebook = normalise(notebook)
-    _run_cells(notebook, path, show)
+    start = time.perf_counter()
+
+    def at(position: int) -> str:
+        where = f"{path.name}, cell {position} of {len(notebook.cells)}"
+        show(f"{where}, {time.perf_counter() - start:.0f} s so far")
+        return where
+
+    run_cells(notebook, path.resolve().parent, at)
     notebook = normalise(notebook)
     save(notebook, path)
     return [
@@ -75,38 +59,6 @@ def execute(
     ]
 
 
-def _run_cells(notebook: NotebookNode, path: Path, show: Callable[[str], None]) -> None:
-    # No folders to look in: `python3` is then this interpreter, whatever the user has installed.
-    kernel = AsyncKernelManager(
-        kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
-    )
-    client = NotebookClient(
-        notebook,
-        km=kernel,
-        timeout=CELL_TIMEOUT_S,
-        record_timing=False,
-        extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
-        resources={"metadata": {"path": str(path.resolve().parent)}},
-    )
-    start, total = time.perf_counter(), len(notebook.cells)
-    with client.setup_kernel(cleanup_kc=True):
-        for position, cell in enumerate(notebook.cells, start=1):
-            where = f"{path.name}, cell {position} of {total}"
-            if cell.cell_type != "code":
-                continue
-            show(f"{where}, {time.perf_counter() - start:.0f} s so far")
-            try:
-                client.execute_cell(cell, position - 1)
-            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-                raise PageError(f"{where}: {_describe(error)}") from error
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, CellExecutionError):  # its text starts with the cell; the cause is last
-        return without_colours(f"{error.ename}: {error.evalue}\n{error.traceback}")
-    return str(error)
-
-
 def read(path: Path) -> NotebookNode:
     """Read a notebook of format 4 as it is: nothing is repaired, so that a check sees it all."""
     return nbformat.v4.reads(path.read_text(encoding="utf-8"))
@@ -115,24 +67,11 @@ def read(path: Path) -> NotebookNode:
 def save(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook in one step: whoever looks finds the old file or the new one, whole."""
     nbformat.validate(notebook)
-    part = path.with_name(path.name + ".part")
-    part.write_text(to_text(notebook), encoding="utf-8", newline="\n")
-    os.replace(part, path)
+    write_whole(path, to_text(notebook))
 
 
 def find_pages(names: Sequence[str], *, folder: Path = NOTEBOOKS) -> list[Path]:
-    """Look up pages.
-
-    Args:
-        names: Names ("pipeline"), numbers ("07" or "7") or paths; none means all.
-        folder: Where numbers and names are looked up.
-
-    Returns:
-        Paths, in the order of `names`; all pages in the order of their numbers.
-
-    Raises:
-        ValueError: A name fits no page.
-    """
+    """Pages by name ("pipeline"), number ("07" or "7") or path, in this order; no names: all."""
     pages = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     return [_find_page(name, pages) for name in names] if names else pages
 
@@ -162,15 +101,8 @@ def check(paths: Sequence[Path]) -> int:
 def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None:
     """Write another public address into setting and README, and into badges and first cells.
 
-    Nothing is run: outputs stay as they are.
-
-    Args:
-        paths: The pages.
-        address: Of the form "https://github.com/OWNER/NAME".
-        root: Folder with `pyproject.toml` and README.
-
-    Raises:
-        ValueError: The address is not of this form, or a page has no title; nothing has changed.
+    Nothing is run: outputs stay as they are. Raises ValueError, with nothing changed, when the
+    address is not of the form "https://github.com/OWNER/NAME".
     """
     notebooks = {path: read(path) for path in paths}
     for path, notebook in notebooks.items():
@@ -183,7 +115,7 @@ def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None
 def _execute_and_report(path: Path) -> int:
     start = time.perf_counter()
     try:
-        defects = execute(path, show=_show_progress)
+        defects = execute(path, _show_progress)
     except (PageError, ValueError) as error:
         print(f"\n{error}\n{path.name} is as it was.", file=sys.stderr)
         return 1
@@ -201,13 +133,9 @@ def _show_progress(line: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m mpcourse pages [--check | --address [URL]] [PAGE ...]`.
+    """Run `python -m mpcourse pages [--check | --address [URL]] [PAGE ...]`; return its status.
 
-    Args:
-        argv: Arguments after `pages`; None takes them from the command line.
-
-    Returns:
-        Exit status: 0 all well, 1 a page failed or has defects, 2 there is no such page.
+    0: all well, 1: a page failed or has defects, 2: there is no such page.
     """
     parser = argparse.ArgumentParser(prog="python -m mpcourse pages", description=__doc__)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")

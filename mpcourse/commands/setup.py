@@ -82,12 +82,6 @@ class Environment:
 
         With nothing to do it asks the environment's Python one question and ends. Two processes
         that call it at the same time take turns.
-
-        Args:
-            files: Requirement files, relative to `root`.
-
-        Raises:
-            SetupError: It cannot be made or filled; says what to do.
         """
         lock = self.root / ".venv.lock" if self.is_ours else self.folder / "mpcourse.lock"
         with locked(lock):
@@ -111,9 +105,6 @@ class Environment:
         """Run this environment's Python in the clone, as if the environment were active.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
-
-        Returns:
-            The exit status, see `mpcourse.commands.shell.call`.
         """
         path = os.pathsep.join([str(self.python.parent), os.environ.get("PATH", os.defpath)])
         env = {**os.environ, "PATH": path}
@@ -200,12 +191,7 @@ class Environment:
 
 
 def find_environment(*, here: bool = False, root: Path = ROOT) -> Environment:
-    """Return the environment that the commands use; nothing is made or changed.
-
-    Args:
-        here: The environment of this interpreter, in place of `.venv` in the clone.
-        root: The clone.
-    """
+    """Return the environment that the commands use; nothing is made or changed."""
     if here:
         return Environment(root, Path(sys.prefix), Path(sys.executable), is_ours=False)
     folder = root / ".venv"

@@ -1,4 +1,4 @@
-"""What a shell does: run a command in the foreground, and wait for a lock file.
+"""What a shell does: run a command in the foreground, wait for a lock file, write a file whole.
 
 Behind `python -m mpcourse` (page `start_here`); standard library only. Source: `man bash` (exit
 statuses), `man flock`.
@@ -19,22 +19,11 @@ else:
 
 
 def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None) -> int:
-    """Run a command in the foreground and return its exit status the way a shell counts it.
+    """Run a command in the foreground; return 0 to 255, or 128 + n when signal n ended it.
 
     Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way
-    (`subprocess.run` kills it after a quarter of a second). An interrupt or SIGTERM that reaches
-    this process alone is passed on.
-
-    Args:
-        command: Program and arguments.
-        cwd: The folder it runs in.
-        env: All of its environment variables; those of this process when `None`.
-
-    Returns:
-        0 to 255; 128 + n when signal n ended it.
-
-    Raises:
-        KeyboardInterrupt: Interrupted, and the command did not end with 0.
+    (`subprocess.run` kills it after a quarter of a second), and raises KeyboardInterrupt if it did
+    not end with 0. An interrupt or SIGTERM that reaches this process alone is passed on.
     """
     process = subprocess.Popen(command, cwd=cwd, env=env)
     previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
@@ -59,15 +48,8 @@ def locked(path: Path, *, poll_s: float = 0.5, limit_s: float = 3600.0) -> Itera
     """Hold the lock file `path` while the block runs, after waiting for whoever holds it.
 
     The operating system takes the lock back when a process ends, however it ends: a file that was
-    left behind locks nobody out. Where the file cannot be written there is no lock.
-
-    Args:
-        path: The lock file; made when absent, never removed.
-        poll_s: Seconds between two tries.
-        limit_s: Seconds after which waiting ends.
-
-    Raises:
-        TimeoutError: Another process held the lock for `limit_s`.
+    left behind locks nobody out. Where the file cannot be written there is no lock. Raises
+    TimeoutError when another process held it for `limit_s`.
     """
     with contextlib.ExitStack() as stack:
         file = None
@@ -101,3 +83,10 @@ def _try_lock(fileno: int) -> bool:
     except OSError:  # a file system without locks must not keep anyone from starting
         pass
     return True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step: whoever looks finds the old one or the new one, whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(text.encode())
+    os.replace(part, path)

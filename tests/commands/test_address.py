@@ -17,8 +17,9 @@ from mpcourse.commands.address import (
     read_repository,
     write_setting,
 )
-from mpcourse.commands.page_format import ROOT, badges, bootstrap_source
+from mpcourse.commands.page_format import badges, bootstrap_source
 from mpcourse.commands.pages import find_pages, read, readdress
+from mpcourse.commands.setup import ROOT
 
 SOMEONE = "https://github.com/someone-else/a.course"
 

@@ -25,8 +25,8 @@ from mpcourse.commands.grading.judge import Noted
 from mpcourse.commands.grading.report import SIGNS, in_words, line_of, write_csv, write_html
 from mpcourse.commands.grading.submissions import clean, find_submissions
 from mpcourse.commands.grading.watch import Limits, Record
-from mpcourse.commands.page_format import ROOT
 from mpcourse.commands.pages import NOTEBOOKS, find_pages
+from mpcourse.commands.setup import ROOT
 
 PAGES = find_pages([])
 CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}

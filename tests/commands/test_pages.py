@@ -15,10 +15,9 @@ import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mpcourse.commands import pages
+from mpcourse.commands import kernels, pages
 from mpcourse.commands.page_format import (
     FOLDED,
-    ROOT,
     badges,
     bootstrap_source,
     normalise,
@@ -28,6 +27,7 @@ from mpcourse.commands.page_format import (
     write_address,
     write_links,
 )
+from mpcourse.commands.setup import ROOT
 
 ADDRESS = "https://github.com/someone/mpcourse"
 NAME = "01_sample.ipynb"
@@ -420,8 +420,8 @@ def test_a_page_that_fails_stays_as_it_was(tmp_path: Path, source: str, message:
     (tmp_path / "mpcourse/__init__.py").touch()  # what the bootstrap cell looks for
     path = save(tmp_path / "notebooks" / NAME, new_code_cell("1"), new_code_cell(source))
     before = path.read_bytes()
-    with pytest.raises(pages.PageError, match=f"^{NAME}, cell 4 of 4: {message}"):
-        pages.execute(path, repository=ADDRESS, show=lambda line: None)
+    with pytest.raises(kernels.PageError, match=f"^{NAME}, cell 4 of 4: {message}"):
+        pages.execute(path, lambda line: None)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [NAME]
 
@@ -431,10 +431,10 @@ def test_a_failing_page_is_reported_and_the_next_one_still_runs(
 ):
     ran = []
 
-    def fake(path: Path, **_: object) -> list[str]:
+    def fake(path: Path, show: object) -> list[str]:
         ran.append(path)
         if path.name.startswith("01"):
-            raise pages.PageError("01_sample.ipynb, cell 4 of 4: no")
+            raise kernels.PageError("01_sample.ipynb, cell 4 of 4: no")
         return []
 
     monkeypatch.setattr(pages, "execute", fake)
@@ -446,12 +446,12 @@ def test_a_failing_page_is_reported_and_the_next_one_still_runs(
 
 
 def test_a_cell_that_never_ends_is_stopped(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(pages, "CELL_TIMEOUT_S", 1)
+    monkeypatch.setattr(kernels, "CELL_TIMEOUT_S", 1)
     (tmp_path / "mpcourse").mkdir()
     (tmp_path / "mpcourse/__init__.py").touch()
     path = save(tmp_path / "notebooks" / NAME, new_code_cell("while True:\n    pass"))
-    with pytest.raises(pages.PageError, match=r"cell 3 of 3: A cell timed out .* after 1 sec"):
-        pages.execute(path, repository=ADDRESS, show=lambda line: None)
+    with pytest.raises(kernels.PageError, match=r"cell 3 of 3: A cell timed out .* after 1 sec"):
+        pages.execute(path, lambda line: None)
 
 
 def test_the_setting_is_read_from_pyproject(tmp_path: Path):

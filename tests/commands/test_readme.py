@@ -7,8 +7,9 @@ import re
 import pytest
 
 from mpcourse.commands.address import FIRST_PAGE
-from mpcourse.commands.page_format import BADGES_MARK, ROOT, badges, read_repository
+from mpcourse.commands.page_format import BADGES_MARK, badges, read_repository
 from mpcourse.commands.pages import find_pages
+from mpcourse.commands.setup import ROOT
 
 LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 PLACE = re.compile(r"`(\w+)` in `(mpcourse/[\w/]+\.py)`")

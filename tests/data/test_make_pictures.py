@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mpcourse.commands.page_format import ROOT
+from mpcourse.commands.setup import ROOT
 from mpcourse.pipeline.sweeps import Work
 
 

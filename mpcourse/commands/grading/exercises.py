@@ -99,12 +99,7 @@ def meaning(source: str) -> str:
 
 
 def differences(copy: NotebookNode, page: NotebookNode) -> Iterator[str]:
-    """Sentences on what an instructor has to know of a copy before it runs.
-
-    Args:
-        copy: The learner's notebook.
-        page: The course's own.
-    """
+    """Sentences on what an instructor has to know of a copy before it runs."""
     yield from _edition(copy, page)
     exercises = exercises_of(page)
     ours = {meaning(cell.source) for _, cell in code_cells(page)}

@@ -7,7 +7,6 @@ bottom in a kernel of its own; outputs that it was saved with count for nothing.
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sys
@@ -21,11 +20,13 @@ import nbformat
 import psutil
 
 from mpcourse.commands.grading.exercises import exercises_of
-from mpcourse.commands.grading.network import ROOT, closed_network
+from mpcourse.commands.grading.network import closed_network
 from mpcourse.commands.grading.report import counted, in_words, line_of, write_csv, write_html
 from mpcourse.commands.grading.submissions import Submission, digest, find_submissions
 from mpcourse.commands.grading.watch import GIB, Limits, Record, grade_one
 from mpcourse.commands.pages import find_pages
+from mpcourse.commands.setup import ROOT
+from mpcourse.commands.shell import write_whole
 
 RESULTS = "results.json"
 MOST_TIME_S = 86400.0
@@ -70,22 +71,16 @@ def check_limits(options: argparse.Namespace) -> None:
 
 
 class Gradebook:
-    """The records, kept in a folder: written anew after each page, so that nothing is lost.
-
-    Args:
-        folder: Made when absent.
-
-    Raises:
-        OSError: It cannot be written to.
-    """
+    """The records, kept in a folder: written anew after each page, so that nothing is lost."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self.earlier: dict[str, Record] = {}
         self._records: dict[str, Record] = {}
-        self._write(RESULTS + ".probe", "")
-        (folder / (RESULTS + ".probe")).unlink()
+        probe = folder / f"{RESULTS}.probe"
+        probe.touch()
+        probe.unlink()
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
             self.earlier = {record["file"]: Record(**record) for record in found}
@@ -95,19 +90,14 @@ class Gradebook:
         self._records[record.file] = record
         kept = {**self.earlier, **self._records}
         words = json.dumps([each.as_dict() for each in kept.values()], indent=1, ensure_ascii=False)
-        self._write(RESULTS, words)
-        self._write("results.csv", write_csv(self.records))
-        self._write("results.html", write_html(self.records, facts))
+        write_whole(self._folder / RESULTS, words)
+        write_whole(self._folder / "results.csv", write_csv(self.records))
+        write_whole(self._folder / "results.html", write_html(self.records, facts))
 
     @property
     def records(self) -> list[Record]:
         """Those of this call, in the order of learners and files."""
         return sorted(self._records.values(), key=lambda r: (r.learner.casefold(), r.file))
-
-    def _write(self, name: str, words: str) -> None:
-        part = self._folder / f"{name}.part"
-        part.write_bytes(words.encode())
-        os.replace(part, self._folder / name)
 
 
 def grade(
@@ -119,16 +109,7 @@ def grade(
     again: bool = False,
     show: Callable[[str], None] = lambda words: None,
 ) -> None:
-    """Grade notebooks; what was graded before and is as it was is taken from the book.
-
-    Args:
-        submissions: What was handed in.
-        book: Takes the records.
-        limits: What one page may take.
-        jobs: Pages at a time.
-        again: Grade also what was graded before.
-        show: Gets a few words several times a second.
-    """
+    """Grade notebooks; what was graded before and is as it was is taken from the book."""
     network = "without network" if closed_network() else "with the network open"
     facts = f"at most {limits.time_s:g} s and {limits.memory_gib:g} GB for a page, {network}"
     waiting = []
@@ -204,15 +185,9 @@ def _interrupt(*_: object) -> None:
 
 
 def main(argv: Sequence[str], *, here: str = ".") -> int:
-    """Run `python -m mpcourse grade FOLDER`.
+    """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
 
-    Args:
-        argv: Arguments after `grade`.
-        here: The folder from which paths are seen.
-
-    Returns:
-        Exit status: 0 all has been graded (however well), 2 there was nothing to grade, or no way
-        to, 130 interrupted.
+    0: all has been graded, however well, 2: there was nothing to grade, 130: interrupted.
     """
     options = build_parser().parse_args(argv)
     folder = (Path(here) / options.folder).resolve()

@@ -38,14 +38,10 @@ class Stop(Exception):
 
 
 class GradedRun:
-    """One run of a copy: what was judged, what went wrong.
+    """One run of a copy in a fresh kernel: what was judged and what went wrong goes to `tell`.
 
-    Args:
-        exercises: Of the course's page.
-        kernel: A fresh one.
-        answers: The file in which the kernel's judge answers; outside the kernel's own folder.
-        limit_s: Seconds for all cells and checks together.
-        tell: Gets what is found out, by keyword.
+    `answers` is the file in which the kernel's judge answers, outside the kernel's own folder;
+    `limit_s` are the seconds for all cells and checks together.
     """
 
     def __init__(
@@ -65,8 +61,7 @@ class GradedRun:
     def run(self, copy: NotebookNode) -> None:
         """Run the cells in order; a check cell of the page is judged where it stands.
 
-        Raises:
-            Stop: The time is up, or the kernel is gone.
+        Raises Stop when the time is up or the kernel is gone.
         """
         cells = list(code_cells(copy))
         by_meaning = {meaning(exercise.source): exercise for exercise in self._exercises}
@@ -133,11 +128,7 @@ class GradedRun:
 
 
 def read_copy(path: Path) -> NotebookNode:
-    """Read a learner's notebook, in whichever format.
-
-    Raises:
-        Stop: It is no whole notebook.
-    """
+    """Read a learner's notebook, in whichever format."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -167,14 +158,7 @@ def _end_with_parent() -> None:
 
 
 def main(copy: str, page: str, folder: str, limit_s: str) -> None:
-    """Grade one notebook.
-
-    Args:
-        copy: The learner's file.
-        page: The course's own page.
-        folder: A temporary folder with `clone` in it, laid out as a clone of the course.
-        limit_s: Seconds for all cells and checks together.
-    """
+    """Grade a copy against its page; `folder` is a temporary one with a clone of the course in it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     bring_loopback_up()
     kernel = None

@@ -97,12 +97,8 @@ def _same_code(one: Any, other: Any) -> bool:
 def answer(path: str, source: str = "", check: str = "", needs: Sequence[str] = ()) -> None:
     """Write what was replaced since the last call and, given a check cell, its verdict.
 
-    Args:
-        path: The file to write: JSON with `replaced`, names that were put back; `missing`, names
-            of `needs` that no cell has set; and `verdict`, a state with its message.
-        source: The course's check cell.
-        check: The name of the check that it calls.
-        needs: Names that the call takes.
+    `path` gets JSON with `replaced`, names that were put back; `missing`, names of `needs` that no
+    cell has set; and `verdict`, a state with its message.
     """
     if not _noted:
         _noted.append(Noted())

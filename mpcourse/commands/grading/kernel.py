@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
+
+from mpcourse.commands.kernels import own_kernel
 
 READY_LIMIT_S = 120.0
 INTERRUPT_GRACE_S = 5.0
@@ -37,9 +38,7 @@ class Outcome(NamedTuple):
 class Kernel:
     """A fresh kernel of this interpreter, in a folder that is laid out as a clone of the course.
 
-    Args:
-        clone: The folder; its `mpcourse` is the one imported. All that IPython and temporary files
-            leave behind lies in it.
+    The `mpcourse` of that clone is imported; all that IPython leaves behind lies in it.
     """
 
     def __init__(self, clone: Path):
@@ -49,11 +48,7 @@ class Kernel:
             (clone / folder).mkdir(exist_ok=True)
             env[variable] = str(clone / folder)
         (clone / "my_notebooks").mkdir()
-        self._manager = KernelManager(
-            kernel_name="python3",  # this interpreter, whatever kernels the user has installed
-            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
-            connection_file=str(clone / "kernel.json"),
-        )
+        self._manager = own_kernel(KernelManager, connection_file=str(clone / "kernel.json"))
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._manager.start_kernel(cwd=str(clone / "my_notebooks"), env=env, **quiet)
         self._client = self._manager.client()

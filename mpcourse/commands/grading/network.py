@@ -12,9 +12,9 @@ import socket
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from mpcourse.commands.setup import ROOT
+
 UNSHARE = ("unshare", "--map-root-user", "--net", "--uts")
 MARK = "MPCOURSE_LOOPBACK_ONLY"  # environment: this process shall bring its own network up
 SIOCSIFFLAGS, UP_AND_RUNNING = 0x8914, 0x41

@@ -102,12 +102,7 @@ def _no_formula(text: str) -> str:
 
 
 def write_html(records: Sequence[Record], facts: str) -> str:
-    """The text of a page that stands alone: an overview, then each notebook.
-
-    Args:
-        records: In the order in which to show them.
-        facts: How they were graded, in words.
-    """
+    """The text of a page that stands alone: an overview, then each notebook."""
     learners = list(dict.fromkeys(record.learner for record in records))
     parts = [
         "<!DOCTYPE html>",

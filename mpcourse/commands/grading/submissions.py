@@ -33,19 +33,7 @@ class Submission:
 
 
 def find_submissions(folder: Path, pages: Sequence[Path]) -> list[Submission]:
-    """Look up all notebooks of a folder and the folders in it.
-
-    Args:
-        folder: `folder/LEARNER/.../NN_page.ipynb` or `folder/LEARNER_NN_page.ipynb`; a page that
-            lies in it without a learner's name is of the learner `folder`.
-        pages: The pages of the course.
-
-    Returns:
-        In the order of learners and files.
-
-    Raises:
-        ValueError: The folder is not there, is none, or holds no notebook.
-    """
+    """Look up all notebooks of a folder and the folders in it."""
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "is not there"
         raise ValueError(f"{folder} {what}: name the folder that holds the learners' notebooks")

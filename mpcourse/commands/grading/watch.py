@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import psutil
 
-from mpcourse.commands.grading.network import MARK, ROOT, closed_network
+from mpcourse.commands.grading.network import MARK, closed_network
 from mpcourse.commands.grading.submissions import Submission, clean
+from mpcourse.commands.setup import ROOT
 
 POLL_S = 0.25
 START_LIMIT_S = 240.0  # for a kernel that imports the course, on a busy machine
@@ -71,13 +72,7 @@ class Record:
 
 
 class Watched:
-    """The process that grades one notebook, and all that descend from it.
-
-    Args:
-        submission: The notebook; it is of a page.
-        folder: A temporary folder for it alone.
-        limits: What it may take.
-    """
+    """The process that grades one notebook, and all that descend from it."""
 
     def __init__(self, submission: Submission, folder: Path, limits: Limits):
         self._limits = limits
@@ -204,18 +199,7 @@ def grade_one(
     stop: threading.Event,
     show: Callable[[str], None],
 ) -> Record | None:
-    """Grade one notebook.
-
-    Args:
-        submission: It is of a page.
-        exercises: Names of the page's exercises.
-        limits: What it may take.
-        stop: When set, all is ended at once.
-        show: Gets a few words on how far it is, several times a second.
-
-    Returns:
-        What became of it; None when it was stopped from here.
-    """
+    """Grade one notebook of a page; None when `stop` was set. `show` gets how far it is."""
     record = Record(submission.learner, submission.file, submission.page.name, limits=tuple(limits))
     with tempfile.TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True) as folder:
         watched = Watched(submission, Path(folder), limits)

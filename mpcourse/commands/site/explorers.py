@@ -90,15 +90,7 @@ class Frames:
 
 
 def frames_of(explorer: Explorer, shown: Mapping[str, Sequence[Any] | None]) -> Frames:
-    """Draw an explorer at every combination of the positions of some of its controls.
-
-    Args:
-        explorer: Whose pictures; its controls are not moved.
-        shown: Control -> the values that it gets, all where `None`.
-
-    Raises:
-        ValueError: A control or a value is not one of the explorer's.
-    """
+    """Draw an explorer at every combination of the positions of some of its controls."""
     fixed = {name: control.value for name, control in explorer.controls.items()}
     controls, values = [], []
     for name, wanted in shown.items():
@@ -130,12 +122,7 @@ def _positions(control: Any) -> dict[Any, str]:
 
 
 def page_frames(page: str, notebook: NotebookNode) -> Frames | None:
-    """The frames of a page's explorer; `None` where the site shows none.
-
-    Args:
-        page: Its name, as in "schedules".
-        notebook: The stored page.
-    """
+    """The frames of a page's explorer; `None` where the site shows none."""
     makers: dict[str, Callable[[], Explorer]] = {
         "start_here": idle_explorer,
         "scatter_and_gather": scatter_explorer,
@@ -155,15 +142,7 @@ CHOSEN = re.compile(r"A step with split size (\d+)")
 def split_explorer_of(
     notebook: NotebookNode, *, measure: Callable[[int], float] | None = None
 ) -> Explorer:
-    """The split-size explorer, from what page `pipeline` has printed and drawn.
-
-    Args:
-        notebook: The stored page.
-        measure: Runs a split size and returns the seconds of its step; no button when `None`.
-
-    Raises:
-        ValueError: The stored page lacks a line that is needed.
-    """
+    """The split-size explorer, from what page `pipeline` has printed and drawn."""
     text = "\n".join(_texts(notebook))
     lines, sweep, chosen = LINE.findall(text), SWEEP.search(text), CHOSEN.search(text)
     if not (len(lines) == 4 and sweep and chosen):

@@ -17,15 +17,7 @@ SCRIPTS = {"_": "msub", "^": "msup", "_^": "msubsup"}
 
 
 def to_mathml(tex: str, *, block: bool = False) -> str:
-    r"""Turn a formula into MathML.
-
-    Args:
-        tex: What stands between the dollar signs, as in r"\sum_i x_i^2".
-        block: Whether it stands on a line of its own.
-
-    Raises:
-        ValueError: It has a command that is not known here, or braces that do not fit.
-    """
+    r"""Turn a formula into MathML."""
     tokens = TOKEN.findall(tex)[::-1]
     try:
         body = "".join(_items(tokens, end=""))

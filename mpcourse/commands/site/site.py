@@ -35,19 +35,7 @@ class SiteError(ValueError):
 
 
 def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
-    """Write the site.
-
-    Args:
-        folder: Where to; made when absent. A site that is there already is replaced.
-        paths: The pages; all when `None`.
-
-    Returns:
-        The HTML files, the index first.
-
-    Raises:
-        SiteError: The folder holds something else.
-        ValueError: A page lacks what the site needs, such as the outputs of its cells.
-    """
+    """Write the site."""
     if folder.exists() and not folder.is_dir():
         raise SiteError(f"{folder} is a file; name a folder for the site")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
