@@ -158,7 +158,7 @@ def _end_with_parent() -> None:
 
 
 def main(copy: str, page: str, folder: str, limit_s: str) -> None:
-    """Grade a copy against its page; `folder` is a temporary one with a clone of the course in it."""
+    """Grade a copy against its page, with the clone of the course that lies in `folder`."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     bring_loopback_up()
     kernel = None
