@@ -154,9 +154,11 @@ class Exercise:
             of the solution's.
         wrong: The words for a wrong answer -> the function that gives it, or several. A word in
             braces is filled in: `{0}` with the case's argument, `{expected}` with what is right.
-        errors: A pattern in the line that says what the attempt raised -> what to say to it.
+        errors: A pattern in the line that says what was raised, or that it was stopped -> what to
+            say to it.
         also_right: The solution in other forms.
-        correct: What to say when everything is right; `{count}` is the number of cases.
+        correct: What to say when everything is right; `{count}` is the number of cases, `{outcome}`
+            that of the last.
         values: Whether values are asked for, and no function.
     """
 
@@ -178,14 +180,15 @@ class Exercise:
         """Judge an attempt: the learner's function, or the values that were asked for."""
         try:
             with torch.random.fork_rng(devices=[]):
-                self._judge(self._taken(attempt))
+                outcome = self._judge(self._taken(attempt))
         except NotAttempted:
             line = "Replace the ... in the cell above, then run both cells."
             return Verdict("not attempted", (line,))
         except NotYet as problem:
             lines = [*filter(None, problem.args), f"Read again: {self.read_again}."]
             return Verdict("not yet", tuple(lines))
-        return Verdict("correct", (self.correct.format(count=len(self.cases)),))
+        line = self.correct.format(count=len(self.cases), outcome=outcome)
+        return Verdict("correct", (line,))
 
     def _taken(self, attempt: tuple) -> Any:
         """The attempt in the form that is played; the stub and what is no function end here."""
@@ -198,7 +201,8 @@ class Exercise:
             raise NotYet(f"This check takes a function; it got {short(attempt)}.")
         return attempt if inspect.isclass(attempt) else _reporting_the_stub(attempt)
 
-    def _judge(self, attempt: Any) -> None:
+    def _judge(self, attempt: Any) -> Any:
+        """Play the attempt on every case; return its last outcome if all are right."""
         for number, case in enumerate(self.cases):
             try:
                 outcome = self._outcome(attempt, case)
@@ -208,6 +212,7 @@ class Exercise:
             if not self._same(outcome, expected):
                 lines = self.compared(outcome, expected)
                 raise NotYet(self._given(case), *lines, *self._why(attempt, number, outcome))
+        return outcome
 
     def _why(self, attempt: Any, number: int, outcome: Any) -> list[str]:
         case, lines = self.cases[number], []
@@ -237,16 +242,13 @@ class Exercise:
         except BaseException as error:  # an attempt may raise SystemExit; an interrupt goes on
             if job.done() and not job.cancelled() and job.exception() is error:
                 line = raised(error)
-                why = [words for piece, words in self.errors.items() if re.search(piece, line)]
-                raise NotYet(line, *(why or [self._hint_for(case)])[:1]) from None
-            if isinstance(error, TimeoutError):
+            elif isinstance(error, TimeoutError):
                 line = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
-                raise NotYet(line, self._hint_for(case)) from None
-            raise
-
-    def _hint_for(self, case: tuple) -> str:
-        """What to say where there is no outcome to look at."""
-        return "" if callable(self.hint) else self.hint.format(*case, expected="")
+            else:
+                raise
+        hint = "" if callable(self.hint) else self.hint.format(*case, expected="")
+        why = [words for piece, words in self.errors.items() if re.search(piece, line)]
+        raise NotYet(line, *[*why, hint][:1])
 
     def _meant(self, attempt: Any, number: int, outcome: Any) -> str | None:
         """The words for the wrong answer that does what the attempt does.
