@@ -1,0 +1,617 @@
+"""Exercises of page `collectives`: a ring, a deadlock, a line through messages, tree and ring."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.turn_taking import Exchange, Stuck
+
+# 1. All-reduce as a ring
+
+BASE = 8  # a sum of rank r's BASE ** r shows how often each rank is in it, up to 7 times
+ARRIVES = (
+    "In step s = 1, 2, … rank r sends chunk r - s + 1, the one that arrived in the step before; "
+    "what arrives is chunk r - s. Both rounds count on: the second begins with chunk r + 1."
+)
+NEVER_SENT = "waits for a message that nobody sends."
+RECEIVES_FIRST = "Everybody receives first: send the piece, then receive."
+TO_THE_RIGHT = "in a ring, only to the right, (r + 1) % n."
+NO_TENSOR = "return the tensor."
+A_SUM = "That is the sum: divide by the {} ranks."
+DIVIDED_TWICE = "It was divided more than once: each number once."
+UNCHANGED = (
+    "messages, but its tensor is unchanged: `chunks[i] = …` does not write into it, "
+    "`chunks[i].add_(…)` does, if the chunks are views."
+)
+TWICE = "Something is added twice: in the second round whole sums replace what is there."
+TWO_ROUNDS = "messages; two rounds of {} steps have more."
+ONE_SUM = "And after the first it should hold one whole sum."
+OVERWRITTEN = "What was there is overwritten: in the first round what arrives is added."
+INCOMPLETE = f"A sum is not complete. {ARRIVES}"
+NOT_RECEIVED = "was never received."
+TOO_MANY = "messages; two rounds have {} steps."
+CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
+WRONG_PLACES = "The right numbers are in the wrong places."
+TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
+IS_RIGHT = "The mean is right."
+
+
+def my_all_reduce(tensor, rank, count, send, recv):
+    """Two rounds of count - 1 steps: add what arrives, then replace by what arrives.
+
+    In step s = 1, 2, … rank r sends chunk r - s + 1, which has arrived in the step before, and gets
+    chunk r - s. In the first round it adds what arrives, so a sum grows as it goes round; then it
+    has the whole sum of chunk r + 1. The second round hands the whole sums on, and the division
+    comes last.
+    """
+    chunks = tensor.tensor_split(count)  # views: changing a chunk changes the tensor
+    for step in range(1, count):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
+        chunks[(rank - step) % count].add_(recv((rank - 1) % count))
+    for step in range(count, 2 * count - 1):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
+        chunks[(rank - step) % count].copy_(recv((rank - 1) % count))
+    return tensor / count
+
+
+def around(attempt, count, numbers):
+    """The attempt on every rank: first numbers that show who is in a sum, then any numbers."""
+    exchange = Exchange(count)
+    tensors = [torch.full((numbers,), float(BASE**rank)) for rank in range(count)]
+    try:
+        results = exchange.run(attempt, tensors)
+    except Stuck:
+        results = None
+    if exchange.stuck is not None:
+        waits = [
+            f"rank {rank} for rank {source}" for rank, source in sorted(exchange.stuck.items())
+        ]
+        first = len(waits) == count and not exchange.sent
+        line = f"It never ends: {', '.join(waits)} {NEVER_SENT}"
+        raise NotYet(line, RECEIVES_FIRST * first, wrong_way(exchange))
+    wanted = torch.full((numbers,), sum(BASE**rank for rank in range(count)) / count)
+    for rank, result in enumerate(results):
+        if not same(result, wanted):
+            raise NotYet(*wrong_result(results, rank, wanted, exchange))
+    if words := wrong_messages(exchange, numbers):
+        raise NotYet(IS_RIGHT, *words)
+    generator = torch.Generator().manual_seed(count * numbers)
+    tensors = [torch.randn(numbers, generator=generator) for _ in range(count)]
+    wanted = torch.stack(tensors).mean(0)
+    for rank, result in enumerate(Exchange(count).run(attempt, tensors)):
+        if not torch.allclose(result, wanted, atol=1e-5):
+            raise NotYet(
+                f"expected {short(wanted)}", f"rank {rank} got {short(result)}", WRONG_PLACES
+            )
+
+
+def wrong_way(exchange):
+    for source, target, _ in exchange.sent:
+        if target != (source + 1) % exchange.count:
+            return f"rank {source} sent to rank {target}: {TO_THE_RIGHT}"
+    return ""
+
+
+def wrong_result(results, rank, wanted, exchange):
+    result, count = results[rank], exchange.count
+    if result is None:
+        return [f"rank {rank} got None: {NO_TENSOR}"]
+    if not isinstance(result, Tensor) or result.shape != wanted.shape:
+        return [f"rank {rank} got {short(result)}", f"expected a tensor of {len(wanted)} numbers."]
+    if all(same(each, wanted * count) for each in results):
+        return [f"got {short(result)}", A_SUM.format(count)]
+    if any(same(result, wanted * count / part) for part in (count**2, 2 * count)):
+        return [f"got {short(result)}", DIVIDED_TWICE]
+    lines = [f"expected {short(wanted)}", f"rank {rank} got {short(result)}"]
+    index = int((result - wanted).abs().gt(1e-6 * wanted.abs()).nonzero()[0])
+    times = times_in(result[index], count, count, 1)
+    return (
+        lines if times is None else [*lines, *what_is_in_it(result, rank, index, times, exchange)]
+    )
+
+
+def what_is_in_it(result, rank, index, times, exchange):
+    """Which ranks' numbers are in the first wrong sum, and how often."""
+    if words := wrong_way(exchange):
+        return [words]
+    count, messages = exchange.count, len(exchange.sent_by(rank))
+    own = torch.full_like(result, float(BASE**rank))
+    if messages and (same(result, own / count) or same(result, own)):
+        return [f"Rank {rank} sent {messages} {UNCHANGED}"]
+    parts = ", ".join(f"rank {other} {many} time(s)" for other, many in enumerate(times))
+    sums = [times_in(number, count, count, 1) for number in result]
+    firsts = [piece[0] for _, _, piece in exchange.sent if piece.numel()]
+    most_passed_on = max((sum(times_in(n, count, 1) or [1]) for n in firsts), default=0)
+    why = INCOMPLETE
+    if max(times) > 1:
+        why = TWICE
+    elif messages < 2 * (count - 1):
+        why = f"Rank {rank} sent {messages} {TWO_ROUNDS.format(count - 1)}"
+        if messages == count - 1 and [1] * count not in sums:
+            why += f" {ONE_SUM} {ARRIVES}"
+    elif most_passed_on == 1:
+        why = OVERWRITTEN
+    return [f"In number {index} on rank {rank}: {parts}.", why]
+
+
+def times_in(number, count, *scales):
+    """How often each rank's number is in a sum, after scaling; None if it is no sum of them."""
+    for scale in scales:
+        value = number.item() * scale
+        if abs(value - round(value)) < 1e-3 and 0 <= value < BASE**count:
+            return [round(value) // BASE**other % BASE for other in range(count)]
+    return None
+
+
+def wrong_messages(exchange, numbers):
+    steps = 2 * (exchange.count - 1)
+    most = steps * -(-numbers // exchange.count)
+    if words := wrong_way(exchange):
+        return [words]
+    if exchange.unread:
+        source, target = exchange.unread[0]
+        return [f"a message from rank {source} to rank {target} {NOT_RECEIVED}"]
+    for rank in range(exchange.count):
+        sent = exchange.sent_by(rank)
+        if len(sent) > steps:
+            return [f"rank {rank} sent {len(sent)} {TOO_MANY.format(steps)}"]
+        if sum(sent) > most:
+            return [f"rank {rank} sent {sum(sent)} numbers; a ring of chunks {most}.", CHUNKS_ONLY]
+    return []
+
+
+def ring(add=Tensor.add_, first=0, second=1, steps=-1, cut=Tensor.tensor_split, divide=True):
+    """A ring with a slip: in what is added, which chunk a round begins with, how many steps."""
+
+    def attempt(tensor, rank, count, send, recv):
+        chunks = cut(tensor, count)
+        for step in range(count + steps):
+            send(chunks[(rank - step + first) % count], (rank + 1) % count)
+            add(chunks[(rank - step - 1 + first) % count], recv((rank - 1) % count))
+        for step in range(count - 1):
+            send(chunks[(rank + second - step) % count], (rank + 1) % count)
+            chunks[(rank + second - 1 - step) % count].copy_(recv((rank - 1) % count))
+        return tensor / count if divide else tensor
+
+    return attempt
+
+
+def one_round(into=0, way=1):
+    def attempt(tensor, rank, count, send, recv):
+        chunks = tensor.tensor_split(count)
+        for step in range(1, count):
+            send(chunks[(rank - step + 1) % count], (rank + way) % count)
+            chunks[(rank - step + into) % count].add_(recv((rank - way) % count))
+        return tensor / count
+
+    return attempt
+
+
+def all_the_time(passed_on, added, way=1):
+    """Whole tensors to one side, in count - 1 steps."""
+
+    def attempt(tensor, rank, count, send, recv):
+        total = piece = tensor.clone()
+        for _ in range(count - 1):
+            send(passed_on(total, piece), (rank + way) % count)
+            piece = recv((rank - 1) % count)
+            total = added(total, piece)
+        return total / count
+
+    return attempt
+
+
+def in_a_list(tensor, rank, count, send, recv):
+    chunks = list(tensor.tensor_split(count))
+    for step in range(1, 2 * count - 1):
+        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
+        old, arrived = chunks[(rank - step) % count], recv((rank - 1) % count)
+        chunks[(rank - step) % count] = old + arrived if step < count else arrived
+    return tensor / count
+
+
+def adds_to_what_it_sent(tensor, rank, count, send, recv):
+    chunks = tensor.tensor_split(count)
+    for step in range(1, 2 * count - 1):
+        mine = chunks[(rank - step + 1) % count]
+        send(mine, (rank + 1) % count)
+        arrived = recv((rank - 1) % count)
+        mine.add_(arrived) if step < count else mine.copy_(arrived)
+    return tensor / count
+
+
+def star(tensor, rank, count, send, recv):
+    if rank == 0:
+        for other in range(1, count):
+            tensor += recv(other)
+        for other in range(1, count):
+            send(tensor, other)
+    else:
+        send(tensor, 0)
+        tensor = recv(0)
+    return tensor / count
+
+
+def receives_first(tensor, rank, count, send, recv):
+    arrived = recv((rank - 1) % count)
+    send(tensor, (rank + 1) % count)
+    return (tensor + arrived) / count
+
+
+def one_too_many(tensor, rank, count, send, recv):
+    result = my_all_reduce(tensor, rank, count, send, recv)
+    send(result[:1], (rank + 1) % count)
+    return result
+
+
+def equal_chunks_only(tensor, rank, count, send, recv):
+    my_all_reduce(tensor[: len(tensor) // count * count], rank, count, send, recv)
+    return tensor / count
+
+
+def other_ring(tensor, rank, count, send, recv):
+    """Shifted by one, in chunks of its own, divided between the rounds."""
+    size = -(-len(tensor) // count)
+    pieces = [tensor[i * size : (i + 1) * size].clone() for i in range(count)]
+    for step in range(2 * count - 2):
+        into = (rank - 2 - step) % count
+        send(pieces[(rank - 1 - step) % count], (rank + 1) % count)
+        arrived = recv((rank - 1) % count)
+        pieces[into] = pieces[into] + arrived if step < count - 1 else arrived
+        if step == count - 2:
+            pieces[into] = pieces[into] / count
+    return torch.cat(pieces)
+
+
+check_ring = Exercise(
+    my_all_reduce,
+    read_again='"What does rank 0 hold after two steps?"',
+    cases=[(3, 3), (2, 4), (4, 4), (3, 7), (4, 2), (1, 3)],
+    given="{} rank(s), {} numbers each",
+    play=around,
+    correct="The mean on every rank in {count} cases, to the right only, and never more than a "
+    "ring has to send.",
+    wrong={
+        A_SUM.format(3): ring(divide=False),
+        DIVIDED_TWICE: lambda *given: my_all_reduce(*given) / given[2],
+        OVERWRITTEN: ring(add=Tensor.copy_),
+        INCOMPLETE: [ring(first=1), ring(second=0), adds_to_what_it_sent],
+        TWO_ROUNDS.format(2): [
+            ring(steps=-2),
+            one_round(),
+            lambda tensor, rank, count, send, recv: tensor / count,
+        ],
+        f"sent 2 {TWO_ROUNDS.format(2)} {ONE_SUM}": one_round(into=1),
+        f"sent 5 {TOO_MANY.format(4)}": ring(steps=0),
+        TWICE: all_the_time(lambda total, piece: total, torch.add),
+        UNCHANGED: [
+            in_a_list,
+            ring(
+                add=lambda mine, arrived: None, second=0, cut=lambda t, n: t.clone().tensor_split(n)
+            ),
+        ],
+        TO_THE_RIGHT: [
+            star,
+            one_round(way=-1),
+            all_the_time(lambda _, piece: piece, torch.add, -1),
+        ],
+        CHUNKS_ONLY: all_the_time(lambda total, piece: piece, torch.add),
+        RECEIVES_FIRST: receives_first,
+        NOT_RECEIVED: one_too_many,
+        "3 rank(s), 7 numbers each": equal_chunks_only,
+        WRONG_PLACES: lambda *given: my_all_reduce(*given).flip(0),
+        TOO_FEW: ring(cut=Tensor.chunk),
+        NO_TENSOR: lambda *given: None,
+        # not hidden by the ranks that wait for it
+        "it raised KeyError: 1": lambda t, rank, n, send, recv: {}[1] if rank == 1 else recv(1),
+        "cannot send to rank 3": lambda tensor, rank, count, send, recv: send(tensor, count),
+        "cannot receive from rank 0": lambda tensor, rank, count, send, recv: recv(rank),
+        "send takes a tensor": lambda tensor, rank, count, send, recv: send(1.0, 1 - rank),
+    },
+    errors={"IndexError": TOO_FEW},
+    also_right=[other_ring],
+)
+
+# 2. Programs of sends and receives, where a send waits for its receive: who never ends?
+
+
+def my_stuck(programs):
+    """Let pairs meet for as long as any pair can.
+
+    A send goes on only together with its receive, so both ranks move by one. In which order pairs
+    meet does not matter, because no rank ever has a choice. Who is not at the end when nothing
+    moves any more waits for ever: for somebody who has ended, or who waits too.
+    """
+    at = [0] * len(programs)
+
+    def next_of(rank):
+        return tuple(programs[rank][at[rank]]) if at[rank] < len(programs[rank]) else None
+
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(len(programs)):
+            kind, other = next_of(rank) or ("ended", rank)
+            if kind == "send" and next_of(other) == ("recv", rank):
+                at[rank] += 1
+                at[other] += 1
+                moved = True
+    return {rank: index for rank, index in enumerate(at) if index < len(programs[rank])}
+
+
+def sends_never_wait(programs):
+    at, sent, moved = [0] * len(programs), [], True
+    while moved:
+        moved = False
+        for rank, program in enumerate(programs):
+            while at[rank] < len(program):
+                kind, other = program[at[rank]]
+                if kind == "recv" and (other, rank) not in sent:
+                    break
+                sent.remove((other, rank)) if kind == "recv" else sent.append((rank, other))
+                at[rank] += 1
+                moved = True
+    return {rank: index for rank, index in enumerate(at) if index < len(programs[rank])}
+
+
+def partner_of(programs, rank, index):
+    """What the other rank has to be at for this operation."""
+    kind, other = programs[rank][index]
+    return other, ("recv" if kind == "send" else "send", rank)
+
+
+def at_equal_indices(programs, only_first=False):
+    found = {}
+    for rank, program in enumerate(programs):
+        for index in range(len(program))[: 1 if only_first else None]:
+            other, operation = partner_of(programs, rank, index)
+            if list(programs[other])[index : index + 1] != [operation]:
+                found.setdefault(rank, index)
+    return found
+
+
+def one_pass(many, either):
+    """Look at each rank once, for one operation or many; at its sends, or `either` kind."""
+
+    def attempt(programs):
+        rest = [list(program) for program in programs]
+        for rank, mine in enumerate(rest):
+            while mine and (either or mine[0][0] == "send"):
+                other, operation = partner_of(rest, rank, 0)
+                if rest[other][:1] != [operation]:
+                    break
+                mine.pop(0), rest[other].pop(0)
+                if not many:
+                    break
+        pairs = enumerate(zip(programs, rest, strict=True))
+        return {rank: len(whole) - len(left) for rank, (whole, left) in pairs if left}
+
+    return attempt
+
+
+def only_when_all_wait(programs):
+    stuck = my_stuck(programs)
+    return stuck if len(stuck) == len(programs) else {}
+
+
+S, R = "send", "recv"
+AGAIN = "A rank that waited may go on later: repeat until nothing moves."
+
+check_deadlock = Exercise(
+    my_stuck,
+    read_again='"Everybody sends first"',
+    cases=[
+        ([[(S, 1)], [(R, 0)]],),
+        ([[(S, 1), (R, 1)], [(S, 0), (R, 0)]],),
+        ([[(S, 1), (R, 1)], [(R, 0), (S, 0)]],),
+        ([[(S, 1), (S, 2)], [(R, 0)], [(R, 0)]],),
+        ([[(S, 1)], [(R, 0), (R, 0)]],),
+        ([[(S, 1), (S, 2)], [(R, 2), (R, 0)], [(R, 0), (S, 1)]],),
+        ([[(S, 1), (R, 2)], [(R, 0), (S, 2)], [(R, 1), (S, 0)]],),
+        ([[(R, 1), (S, 1)], [(R, 2), (S, 0)], [(S, 1)], []],),
+        ([[(S, 1)], [(R, 0), (S, 2)], [(R, 3), (R, 1)], []],),
+        ([[(R, 1)], [(R, 0)], [(S, 3)], [(R, 2)]],),
+        ([[(S, (r + 1) % 5), (R, (r - 1) % 5)] for r in range(5)],),
+        ([[(R, 4), (S, 1)], *([(S, (r + 1) % 5), (R, r - 1)] for r in range(1, 5))],),
+    ],
+    given="programs {}",
+    hint="Two ranks go on when one is at a send to the other, which is at a recv from it.",
+    wrong={
+        "Here a send waits for its receive: sending first does not end it.": [
+            sends_never_wait,
+            lambda programs: {},
+        ],
+        "Not all of them end: some wait for somebody who has ended, or who waits too.": (
+            only_when_all_wait
+        ),
+        "Two operations can meet at different indices in the two programs. " + AGAIN: (
+            at_equal_indices
+        ),
+        AGAIN: [one_pass(many, either) for many in (False, True) for either in (False, True)],
+        "Ranks whose operations meet go on to their next ones.": (
+            lambda programs: at_equal_indices(programs, only_first=True)
+        ),
+        "Say also where: a dict, rank -> index of the operation.": lambda p: list(my_stuck(p)),
+        "Say who and where: a dict, rank -> index of the operation.": lambda p: bool(my_stuck(p)),
+        "The value is the index of the operation, not the operation.": (
+            lambda p: {rank: p[rank][index] for rank, index in my_stuck(p).items()}
+        ),
+        "Count how far each rank gets before it waits for ever.": (
+            lambda programs: dict.fromkeys(my_stuck(programs), 0)
+        ),
+        "Two ranks go on when one is at a send to the other": lambda programs: {99: 1},
+    },
+)
+
+# 3. Latency and bandwidth of messages
+
+
+def my_fit(sizes, seconds):
+    """Lay a line through the points: seconds = latency + size / bandwidth.
+
+    Least squares would look at the long messages alone, whose errors are the largest; divided by
+    its time, each message counts for the same. The unknowns are the latency and the seconds per
+    byte, and the bandwidth is one over the latter.
+    """
+    seconds = torch.tensor(seconds, dtype=torch.float64)
+    columns = torch.stack([torch.ones_like(seconds), torch.tensor(sizes) / 1.0], dim=1)
+    wanted = torch.ones_like(seconds)
+    latency, per_byte = torch.linalg.lstsq(columns / seconds[:, None], wanted[:, None]).solution
+    return latency.item(), 1 / per_byte.item()
+
+
+TWO_NUMBERS = "expected two numbers: latency, bandwidth."
+
+
+def fitted(attempt, sizes, latency, bandwidth):
+    """Latency, bandwidth, and the latency as a part of what the shortest message took."""
+    seconds = [latency + size / bandwidth for size in sizes]
+    found = attempt(list(sizes), list(seconds))
+    try:
+        first, second = (float(number) for number in found)
+    except (TypeError, ValueError):
+        raise NotYet(f"got {short(found)}", TWO_NUMBERS) from None
+    return first, second, first / min(seconds)
+
+
+def same_line(outcome, expected):
+    pairs = zip(outcome[1:], expected[1:], strict=True)
+    return all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3 * (b < 1e-9)) for a, b in pairs)
+
+
+def through_two_points(sizes, seconds):
+    (small, quick), *_, (large, slow) = sorted(zip(sizes, seconds, strict=True))
+    bandwidth = (large - small) / (slow - quick)
+    return quick - small / bandwidth, bandwidth
+
+
+def in_single_precision(sizes, seconds):
+    columns = torch.stack([torch.ones(len(sizes)), torch.tensor(sizes) / 1.0], dim=1)
+    latency, per_byte = torch.linalg.lstsq(columns, torch.tensor(seconds)[:, None]).solution
+    return latency.item(), 1 / per_byte.item()
+
+
+def scaled_line(latency=lambda t: t, bandwidth=lambda b: b):
+    def attempt(sizes, seconds):
+        a, b = through_two_points(sizes, seconds)
+        return latency(a), bandwidth(b)
+
+    return attempt
+
+
+check_fit = Exercise(
+    my_fit,
+    read_again='"How long does a message take?"',
+    cases=[
+        ([100, 200, 400], 2.0, 50.0),
+        ([2**10, 2**16, 2**22], 5e-5, 2e9),
+        ([4096, 1024, 65536, 16384], 1e-3, 1e6),
+        ([10, 1000], 0.0, 4.0),
+    ],
+    given=lambda sizes, latency, bandwidth: (
+        f"sizes {sizes} and seconds {short([latency + size / bandwidth for size in sizes])}"
+    ),
+    play=fitted,
+    same=same_line,
+    compared=lambda outcome, expected: [
+        f"expected latency {expected[0]:g}, bandwidth {expected[1]:g}",
+        f"got {short(outcome[:2])}",
+    ],
+    hint="seconds = latency + size / bandwidth, for each message.",
+    correct="Latency and bandwidth of {count} lines, in any order of the sizes.",
+    wrong={
+        "The latency comes first.": lambda *given: through_two_points(*given)[::-1],
+        "The slope is seconds per byte; the bandwidth is bytes per second.": (
+            scaled_line(bandwidth=lambda b: 1 / b)
+        ),
+        "Size by time of one message has the latency in it: take the difference of two.": [
+            lambda sizes, t: (min(t), max(sizes) / max(t)),
+            lambda sizes, t: (through_two_points(sizes, t)[0], max(sizes) / max(t)),
+        ],
+        "The shortest message's time has the way of its own bytes in it.": (
+            lambda sizes, t: (min(t), through_two_points(sizes, t)[1])
+        ),
+        "Single precision is too coarse for such sizes and times: take dtype=torch.float64.": (
+            in_single_precision
+        ),
+        "Both in seconds: that latency is in microseconds.": scaled_line(lambda t: 1e6 * t),
+        "Both in seconds: that latency is in milliseconds.": scaled_line(lambda t: 1e3 * t),
+        "In bytes per second: those are gigabytes.": scaled_line(bandwidth=lambda b: b / 1e9),
+        "In bytes per second: those are megabytes.": scaled_line(bandwidth=lambda b: b / 1e6),
+        "In bytes per second: those are bits.": scaled_line(bandwidth=lambda b: 8 * b),
+        "expected latency 2, bandwidth 50": scaled_line(lambda t: math.nan),
+        "for each message": lambda s, t: (
+            min(t) - min(s) / 1e9,
+            (s[-1] - s[0]) / (t[-1] - t[0]),
+        ),
+        TWO_NUMBERS: [
+            lambda sizes, seconds: through_two_points(sizes, seconds)[1],
+            lambda sizes, seconds: (*through_two_points(sizes, seconds), 1.0),
+            lambda sizes, seconds: ("a", "b"),
+            lambda sizes, seconds: None,
+        ],
+    },
+    also_right=[through_two_points, lambda *given: np.array(through_two_points(*given))],
+)
+
+# 4. An all-reduce as a tree, and as a ring
+
+
+def my_seconds(count, nbytes, latency, bandwidth):
+    """Rounds times what one message takes.
+
+    The tree has log2(count) rounds up and as many down, each with whole tensors. The ring has
+    count - 1 steps in each of its two rounds, and a message is one chunk.
+    """
+    tree = 2 * math.log2(count) * (latency + nbytes / bandwidth)
+    ring = 2 * (count - 1) * (latency + nbytes / count / bandwidth)
+    return tree, ring
+
+
+def pair(tree=lambda n: 2 * math.log2(n), ring=lambda n: 2 * (n - 1), part=lambda n: 1 / n):
+    """So many rounds of a tree, so many of a ring, whose messages are such a part of the bytes."""
+
+    def attempt(count, nbytes, latency, bandwidth):
+        times = latency + nbytes / bandwidth, latency + nbytes * part(count) / bandwidth
+        return tree(count) * times[0], ring(count) * times[1]
+
+    return attempt
+
+
+def as_a_pair(result, expected):
+    numbers = result.tolist() if hasattr(result, "tolist") else result
+    return same(numbers, expected)
+
+
+check_tree_and_ring = Exercise(
+    my_seconds,
+    read_again='"Is a ring always the fastest?"',
+    cases=[(2, 100, 1.0, 10.0), (8, 4000, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
+    given="{} ranks, {:g} bytes, latency {:g}, bandwidth {:g}",
+    same=as_a_pair,
+    hint="Rounds times (latency + bytes of one message / bandwidth), for each of the two.",
+    wrong={
+        "The tree comes first.": lambda *given: my_seconds(*given)[::-1],
+        "The tree has to bring the sum back, too: as many rounds again.": pair(math.log2),
+        "The ring has two rounds: one adds, one hands the sums out.": pair(ring=lambda n: n - 1),
+        "Both have two rounds: one adds, one hands the sums out.": pair(math.log2, lambda n: n - 1),
+        "In a ring each message is one chunk: the bytes divided by the ranks.": (
+            pair(part=lambda n: 1)
+        ),
+        "Fewer bytes do not divide the latency: each of the 2 (n - 1) steps has all of it.": (
+            pair(ring=lambda n: 2 * (n - 1) / n, part=lambda n: 1)
+        ),
+        "A round of the ring has n - 1 steps, not n.": pair(ring=lambda n: 2 * n),
+        "log2: a round doubles the ranks that are done. math.log is another logarithm.": (
+            pair(lambda n: 2 * math.log(n))
+        ),
+        "That is a star. In a tree the messages of one round travel at the same time.": (
+            pair(lambda n: 2 * (n - 1))
+        ),
+        "for each of the two": [lambda *given: 1.0, lambda *given: "ab"],
+    },
+    also_right=[lambda *given: torch.tensor(my_seconds(*given), dtype=torch.float64)],
+)
