@@ -1,7 +1,5 @@
 """The command that executes and saves the pages, and the cell that finds the course."""
 
-import ast
-import json
 import os
 import re
 import shutil
@@ -12,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from forks import git
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -22,7 +21,6 @@ from mpcourse.commands.page_format import (
     bootstrap_source,
     normalise,
     normalise_outputs,
-    read_repository,
     to_text,
     write_address,
     write_links,
@@ -66,64 +64,32 @@ def test_badges_refuse_an_address_that_the_services_cannot_open(address: str):
         badges(address, NAME)
 
 
-def test_the_bootstrap_cell_is_short_and_needs_only_the_standard_library():
-    source = bootstrap_source("https://github.com/" + "o" * 30 + "/mpcourse")
-    lines = source.split("\n")
-    assert len(lines) <= 13
-    assert max(map(len, lines)) <= 100
-    imported = {
-        name.name if isinstance(node, ast.Import) else node.module
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in node.names
-    }
-    assert imported <= sys.stdlib_module_names
-    assert "pip" not in source
-
-
-def test_a_new_page_gets_badges_below_its_title_and_a_bootstrap_cell():
-    notebook = new_notebook(cells=[new_markdown_cell("# 01 A sample\n\nGoals.")])
-    write_address(notebook, ADDRESS, page_name=NAME)
-    title, bootstrap = notebook.cells
-    assert title.source == f"# 01 A sample\n\n{badges(ADDRESS, NAME)}\n\nGoals."
-    assert bootstrap.source == bootstrap_source(ADDRESS)
-    assert bootstrap.metadata.tags == ["bootstrap"]
-
-
 def test_a_new_address_replaces_the_old_one_and_nothing_else():
     notebook = new_notebook(
         cells=[new_markdown_cell("# 01 A\n\nGoals."), new_code_cell("1", id="a")]
     )
     write_address(notebook, "https://github.com/old/name", page_name=NAME)
     write_address(notebook, ADDRESS, page_name=NAME)
+    title, bootstrap, _ = notebook.cells
+    assert title.source == f"# 01 A\n\n{badges(ADDRESS, NAME)}\n\nGoals."
+    assert bootstrap.source == bootstrap_source(ADDRESS)
+    assert bootstrap.metadata.tags == ["bootstrap"]
     once = to_text(notebook)
     write_address(notebook, ADDRESS, page_name=NAME)
     assert to_text(notebook) == once
     assert "old/name" not in once
     assert [cell.source for cell in notebook.cells[2:]] == ["1"]
-
-
-@pytest.mark.parametrize("cell", [new_code_cell("# 01 A"), new_markdown_cell("01 A")])
-def test_a_page_without_a_title_is_refused(cell: NotebookNode):
     with pytest.raises(ValueError, match=f"{NAME}: the first cell"):
-        write_address(new_notebook(cells=[cell]), ADDRESS, page_name=NAME)
-
-
-def git(*arguments: str, cwd: Path) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True)
+        write_address(new_notebook(cells=notebook.cells[2:]), ADDRESS, page_name=NAME)
 
 
 @pytest.fixture(scope="module")
 def local_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A git repository with the package as it is in the working tree."""
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
     folder = tmp_path_factory.mktemp("origin")
     copy_package(folder)
-    git("init", "--quiet", cwd=folder)
-    git("add", ".", cwd=folder)
-    git("commit", "--quiet", "-m", "all", cwd=folder)
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "all"]):
+        git(*words, cwd=folder)
     return folder
 
 
@@ -159,24 +125,20 @@ def test_numbers_in_title_and_links_follow_the_file_names():
     write_links(notebook, page_name=NAME, pages=[NAME, "12_other.ipynb"])
     assert notebook.cells[0].source == "# 01 Sample"
     assert text.source == "See [one](12_other.ipynb#Why?) and [two](01_sample.ipynb)."
-
-
-def test_a_link_to_a_page_that_there_is_not_is_refused():
-    cells = [new_markdown_cell("# 01 Sample\n\n[gone](02_gone.ipynb)")]
-    with pytest.raises(ValueError, match=r"01_sample\.ipynb links to a page 'gone'"):
-        write_links(new_notebook(cells=cells), page_name=NAME, pages=[NAME])
+    with pytest.raises(ValueError, match=r"01_sample\.ipynb links to a page 'other'"):
+        write_links(notebook, page_name=NAME, pages=[NAME])
 
 
 def test_the_bootstrap_cell_fetches_the_course_where_only_the_notebook_is(
     tmp_path: Path, local_repository: Path
 ):
-    result = run_bootstrap(tmp_path, local_repository, then=WHERE)
+    result = run_bootstrap(tmp_path, local_repository)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    result = run_bootstrap(tmp_path, "/no/such/repository", then=WHERE)  # it is there by now
     clone = tmp_path / "mpcourse-clone/mpcourse/__init__.py"
     expected = [str(clone), torch.__version__, str(tmp_path / "mpcourse-clone")]
     assert result.stdout.splitlines() == expected, result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mpcourse-clone"]
-    again = run_bootstrap(tmp_path, "/no/such/repository", then=WHERE)
-    assert again.stdout == result.stdout, again.stderr
 
 
 @pytest.mark.parametrize("folder", ["notebooks", "."])
@@ -185,11 +147,6 @@ def test_the_bootstrap_cell_finds_a_clone_around_it_and_fetches_nothing(folder: 
     expected = [str(ROOT / "mpcourse/__init__.py"), torch.__version__, str(ROOT)]
     assert result.stdout.splitlines() == expected, result.stderr
     assert not (ROOT / folder / "mpcourse-clone").exists()
-
-
-def test_the_bootstrap_cell_prints_nothing(tmp_path: Path, local_repository: Path):
-    result = run_bootstrap(tmp_path, local_repository)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_a_failing_clone_says_what_and_what_to_do(tmp_path: Path):
@@ -212,7 +169,9 @@ def messy_notebook() -> NotebookNode:
     first.id = second.id = "kept"
     second.metadata = {"execution": {"shell": "now"}, "tags": ["check"]}
     del third["id"]
-    third.update(metadata={"scrolled": True}, outputs=[new_output("stream", text="")])
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Slider()"}
+    outputs = [new_output("stream", text=""), new_output("display_data", view)]
+    third.update(metadata={"scrolled": True}, outputs=outputs)
     return notebook
 
 
@@ -226,16 +185,9 @@ def test_normalise_keeps_what_a_page_is_and_drops_what_a_machine_adds():
     }
     assert [cell.id for cell in tidy.cells] == ["kept", "cell-02", "cell-03"]
     assert [cell.metadata for cell in tidy.cells] == [{}, {"tags": ["check"]}, {}]
-    assert tidy.cells[2].outputs == []
+    assert [output.data for output in tidy.cells[2].outputs] == [{"text/plain": "Slider()"}]
     assert notebook == messy_notebook(), "the argument was changed"
     assert normalise(tidy) == tidy
-
-
-def test_a_made_id_makes_way_for_one_that_is_taken():
-    notebook = new_notebook(cells=[new_code_cell("1"), new_code_cell("2")])
-    for cell in notebook.cells:
-        cell.id = "cell-02"
-    assert [cell.id for cell in normalise(notebook).cells] == ["cell-02", "cell-02x"]
 
 
 def test_outputs_stay_in_order_with_the_pieces_of_a_stream_joined():
@@ -248,33 +200,11 @@ def test_outputs_stay_in_order_with_the_pieces_of_a_stream_joined():
     assert tidy == [stream("stdout", "ab"), picture, stream("stdout", "c"), stream("stderr", "d")]
 
 
-def test_a_stored_widget_keeps_its_text_only():
-    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "Slider()"}
-    [tidy] = normalise_outputs([new_output("display_data", view)])
-    assert tidy.data == {"text/plain": "Slider()"}
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("01", NAME),
-        ("1", NAME),
-        ("01_sample", NAME),
-        ("sample", NAME),
-        (NAME, NAME),
-        ("10", "10_other.ipynb"),
-    ],
-)
-def test_a_page_is_found_by_number_and_by_name(tmp_path: Path, name: str, found: str):
-    for file in (NAME, "10_other.ipynb", "Untitled.ipynb"):
-        save(tmp_path / file)
-    assert pages.find_pages([name], folder=tmp_path) == [tmp_path / found]
-    assert pages.find_pages([], folder=tmp_path) == [tmp_path / NAME, tmp_path / "10_other.ipynb"]
-
-
-def test_a_page_is_found_by_path(tmp_path: Path):
-    path = save(tmp_path / "draft.ipynb")
-    assert pages.find_pages([str(path)]) == [path]
+@pytest.mark.parametrize("name", ["01", "1", "01_sample", "sample", NAME])
+def test_a_page_is_found_by_number_by_name_and_by_path(tmp_path: Path, name: str):
+    first, other, draft = (save(tmp_path / file) for file in (NAME, "10_other.ipynb", "a.ipynb"))
+    assert pages.find_pages([name, str(draft)], folder=tmp_path) == [first, draft]
+    assert pages.find_pages([], folder=tmp_path) == [first, other]
 
 
 def test_an_unknown_page_is_named_and_so_are_those_there_are(tmp_path: Path, capsys):
@@ -375,86 +305,52 @@ def test_progress_and_stderr_are_reported(course: Path, executed):
     assert executed.returncode == 1, "stderr in a stored page is a defect"
 
 
-def test_the_stored_page_passes_strict_nbval_without_an_installation(course: Path, executed):
-    result = run_in(course, "-m", "pytest", "--nbval", "notebooks", "-q", "-p", "no:cacheprovider")
-    assert "7 passed" in result.stdout, result.stdout + result.stderr
-
-
-def test_strict_nbval_notices_a_changed_output_but_on_stderr(course: Path, executed):
+def test_strict_nbval_passes_and_notices_a_changed_output_but_on_stderr(course: Path, executed):
     text = (course / "notebooks" / NAME).read_text(encoding="utf-8")
     text = text.replace('"one', '"two').replace('"a note', '"a different note')  # on stderr
     changed = course / "notebooks" / "02_changed.ipynb"
     changed.write_text(text, encoding="utf-8")
-    result = run_in(course, "-m", "pytest", "--nbval", str(changed), "-q", "-p", "no:cacheprovider")
+    result = run_in(course, "-m", "pytest", "--nbval", "notebooks", "-q", "-p", "no:cacheprovider")
     changed.unlink()
-    assert "1 failed, 6 passed" in result.stdout, result.stdout + result.stderr
+    assert "1 failed, 13 passed" in result.stdout, result.stdout + result.stderr
+    assert "02_changed.ipynb::Cell 1" in result.stdout
 
 
-def test_check_names_the_page_and_the_broken_rules(course: Path, executed):
+def test_check_names_the_page_and_the_broken_rules_and_counts_words(course: Path, executed):
     result = run_pages(course, "--check", "01")
     assert result.returncode == 1
     assert f"{NAME} has_no_stderr: no." in result.stdout
     assert "cell 8 ('import sys') wrote to stderr" in result.stdout
     assert "has_badges_of_its_own: no." not in result.stdout
+    assert re.search(r"page +words +questions +cells", result.stdout)
+    assert re.search(r"01_sample +\d+ +0 +8", result.stdout)
 
 
-def test_executing_again_changes_nothing_that_nbval_compares(course: Path, executed):
-    def compared(notebook: NotebookNode) -> str:
-        notebook.cells[5].outputs = notebook.cells[6].outputs = []  # an address, a time
-        return to_text(notebook)
-
-    before = compared(stored(course))
-    run_pages(course, str(course / "notebooks" / NAME))
-    assert compared(stored(course)) == before
+FAILING = {
+    "1 / 0": "ZeroDivisionError: division by zero",
+    "import os\n\nos._exit(1)": "Kernel died",
+    "while True:\n    pass": "A cell timed out",
+}
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import os\n\nos._exit(1)", "Kernel died"),
-    ],
-)
-def test_a_page_that_fails_stays_as_it_was(tmp_path: Path, source: str, message: str):
-    (tmp_path / "mpcourse").mkdir()
-    (tmp_path / "mpcourse/__init__.py").touch()  # what the bootstrap cell looks for
-    path = save(tmp_path / "notebooks" / NAME, new_code_cell("1"), new_code_cell(source))
-    before = path.read_bytes()
-    with pytest.raises(kernels.PageError, match=f"^{NAME}, cell 4 of 4: {message}"):
-        pages.execute(path, lambda line: None)
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == [NAME]
-
-
-def test_a_failing_page_is_reported_and_the_next_one_still_runs(
+def test_a_page_that_fails_stays_as_it_was_and_the_next_one_still_runs(
     tmp_path: Path, capsys, monkeypatch
 ):
-    ran = []
-
-    def fake(path: Path, show: object) -> list[str]:
-        ran.append(path)
-        if path.name.startswith("01"):
-            raise kernels.PageError("01_sample.ipynb, cell 4 of 4: no")
-        return []
-
-    monkeypatch.setattr(pages, "execute", fake)
-    first, second = save(tmp_path / NAME), save(tmp_path / "02_b.ipynb")
-    assert pages.main([str(first), str(second)]) == 1
-    assert ran == [first, second]
-    assert "cell 4 of 4: no" in capsys.readouterr().err
-    assert pages.main([str(second)]) == 0
-
-
-def test_a_cell_that_never_ends_is_stopped(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(kernels, "CELL_TIMEOUT_S", 1)
+    monkeypatch.setattr(kernels, "CELL_TIMEOUT_S", 5)
     (tmp_path / "mpcourse").mkdir()
-    (tmp_path / "mpcourse/__init__.py").touch()
-    path = save(tmp_path / "notebooks" / NAME, new_code_cell("while True:\n    pass"))
-    with pytest.raises(kernels.PageError, match=r"cell 3 of 3: A cell timed out .* after 1 sec"):
-        pages.execute(path, lambda line: None)
-
-
-def test_the_setting_is_read_from_pyproject(tmp_path: Path):
-    (tmp_path / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{ADDRESS}"\n')
-    assert read_repository(tmp_path) == ADDRESS
-    assert json.dumps(read_repository()) in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (tmp_path / "mpcourse/__init__.py").touch()  # what the bootstrap cell looks for
+    folder = tmp_path / "notebooks"
+    failing = [
+        save(folder / f"0{number}_sample.ipynb", new_code_cell("1"), new_code_cell(source))
+        for number, source in enumerate(FAILING, start=1)
+    ]
+    before = [path.read_bytes() for path in failing]
+    sound = save(folder / "09_sample.ipynb", new_code_cell("1 + 1"))
+    assert pages.main([str(path) for path in [*failing, sound]]) == 1
+    said = capsys.readouterr()
+    for path, message in zip(failing, FAILING.values(), strict=True):
+        assert f"{path.name}, cell 4 of 4: {message}" in said.err
+        assert f"{path.name} is as it was." in said.err
+    assert "09_sample.ipynb: saved" in said.out
+    assert [path.read_bytes() for path in failing] == before
+    assert sorted(folder.iterdir()) == [*failing, sound]
