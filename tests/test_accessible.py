@@ -125,9 +125,3 @@ def test_the_search_leads_to_the_section(opened: OpenSite):
     anchor = opened.tab.evaluate("decodeURIComponent(location.hash.slice(1))")
     assert opened.tab.evaluate("id => document.getElementById(id) !== null", anchor)
     assert (opened.asked, opened.complaints) == ([], [])
-
-
-def test_a_fault_is_found(opened: OpenSite):
-    opened.open("index")
-    opened.tab.evaluate("document.querySelector('main').innerHTML += '<img src=\"data:,\">'")
-    assert [fault.split()[0] for fault in faults(opened.tab, "main")] == ["image-alt"]
