@@ -1,44 +1,309 @@
-"""Curves in matplotlib axes: times over sizes (page `parallel_apply`)."""
+"""Curves and images in matplotlib axes; whoever calls shows them, so pyplot is not needed here."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mpcourse.figures.marks import MARKERS, check_label, device_colour
+from mpcourse.figures.marks import device_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MEASURED = "measured here"
+MARKERS = "osD^vP"
+STYLES = ("-", "--", "-.", ":")
+FEW = 20  # up to so many places, each gets a marker and a tick
+SPARSITIES = (0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+
 
 def plot_times(
-    sizes: Sequence[int],
-    times_s: Mapping[str, Sequence[tuple[float, float]]],
-    ax: "Axes",
-    *,
-    label: str = "measured here",
+    sizes: Sequence[int], times_s: Mapping[str, Sequence[tuple[float, float]]], ax: "Axes"
 ) -> "Axes":
-    """Plot time over batch size, one line with its spread per name.
+    """Plot measured time over batch size, one line with its spread per name.
 
     Args:
         sizes: Batch sizes, in samples.
         times_s: Name -> (median, spread) in seconds for each size.
         ax: The matplotlib axes to draw into.
-        label: "measured here", "simulated" or "quoted": where the times come from.
 
     Returns:
         `ax`.
     """
-    check_label(label)
     for index, (name, values) in enumerate(times_s.items()):
         medians = [1e3 * median for median, _ in values]
         spreads = [1e3 * spread / 2 for _, spread in values]
-        style = {"color": device_colour(index), "marker": MARKERS[index % len(MARKERS)]}
-        ax.errorbar(sizes, medians, yerr=spreads, label=name, capsize=3, **style)
+        ax.errorbar(sizes, medians, yerr=spreads, label=name, capsize=3, **_marked(index))
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(list(sizes), [str(size) for size in sizes])
-    ax.set_xlabel("batch size (samples)")
-    ax.set_ylabel("time of a forward pass (ms)")
-    ax.set_title(label)
-    ax.grid(alpha=0.3)
+    _name_axes(ax, "batch size (samples)", "time of a forward pass (ms)", MEASURED)
     ax.legend()
     return ax
+
+
+def plot_cuts(
+    names: Sequence[str],
+    shares: Mapping[str, Sequence[float]],
+    crossing: Sequence[int],
+    axes: Sequence["Axes"],
+) -> Sequence["Axes"]:
+    """Plot over all cuts which share the first device gets, and below it what crosses the cut.
+
+    Args:
+        names: Of each cut: the block that it comes after.
+        shares: Name of a curve -> share of the whole before each cut, from 0 to 1.
+        crossing: Bytes per sample that each cut sends forward.
+        axes: Two matplotlib axes, the upper and the lower one.
+
+    Returns:
+        `axes`.
+
+    Raises:
+        ValueError: A curve has more or fewer points than there are cuts.
+    """
+    _check_lengths({**shares, "crossing": crossing}, len(names), "cuts")
+    upper, lower = axes
+    places = range(len(names))
+    for index, (name, values) in enumerate(shares.items()):
+        upper.plot(places, [100 * value for value in values], label=name, **_marked(index))
+    upper.axhline(50, color="#888888", linestyle="--", linewidth=1)
+    upper.set_ylim(0, 100)
+    title = f"times {MEASURED}; parameters and bytes counted"
+    _name_axes(upper, "", "on the first device (%)", title)
+    upper.legend()
+    lower.bar(places, [size / 1024 for size in crossing], color=device_colour(2))
+    lower.set_axisbelow(True)
+    _name_axes(lower, "cut after", "crossing (KiB per sample)")
+    upper.set_xticks(list(places), [""] * len(names))
+    lower.set_xticks(list(places), list(names), rotation=60, ha="right")
+    for ax in axes:
+        ax.set_xlim(-0.6, len(names) - 0.4)
+    return axes
+
+
+def plot_sent(
+    ranks: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    measured: Mapping[str, tuple[int, float]],
+    ax: "Axes",
+) -> "Axes":
+    """Plot what the busiest rank sends over the number of ranks, with measured points on top.
+
+    Args:
+        ranks: Numbers of ranks.
+        lines: Way -> simulated, for each of `ranks`, in units of the tensor.
+        measured: Way -> (number of ranks, measured here, in units of the tensor).
+        ax: The matplotlib axes to draw into.
+
+    Returns:
+        `ax`.
+
+    Raises:
+        ValueError: A line has more or fewer points than `ranks`, or a measured way no line.
+    """
+    _check_lengths(lines, len(ranks), "ranks")
+    if unknown := [way for way in measured if way not in lines]:
+        raise ValueError(f"no line for {', '.join(unknown)}; lines are {', '.join(lines)}")
+    for index, (way, values) in enumerate(lines.items()):
+        style = _marked(index) | {"linestyle": STYLES[index % 2]}
+        ax.plot(ranks, values, label=f"{way}, simulated", **style | {"marker": ""})
+        if way in measured:
+            point = [[value] for value in measured[way]]
+            style |= {"linestyle": "none", "markersize": 9}
+            ax.plot(*point, label=f"{way}, {MEASURED}", **style)
+    _name_axes(ax, "ranks", "sent by the busiest rank (tensors)", "an all-reduce of one tensor")
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return ax
+
+
+def plot_gaps(
+    places: Sequence[float],
+    gaps: Mapping[str, Sequence[float]],
+    ax: "Axes",
+    *,
+    over: str,
+    of: str,
+) -> "Axes":
+    """Plot how far measured runs are apart, one line per name, on a logarithmic axis.
+
+    Args:
+        places: Where on the horizontal axis: steps, or numbers of micro-batches.
+        gaps: Name -> one difference per place. One of 0 has no place on this axis: it is left out.
+        ax: The matplotlib axes to draw into.
+        over: What the places are, in words.
+        of: What the differences are of, in words.
+
+    Returns:
+        `ax`.
+
+    Raises:
+        ValueError: A line has more or fewer values than there are places.
+    """
+    _check_lengths(gaps, len(places), "places")
+    few = len(places) <= FEW
+    for index, (name, values) in enumerate(gaps.items()):
+        # thinner and dashed in turn, so that a line on top of another hides nothing
+        style = _marked(index) | {"linestyle": STYLES[index % 2], "markerfacecolor": "none"}
+        style |= {"linewidth": max(2 - 0.5 * index, 1)} | ({} if few else {"marker": ""})
+        ax.plot(places, [float(v) if v > 0 else math.nan for v in values], label=name, **style)
+    if few:
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(list(places), [str(place) for place in places])
+    ax.set_yscale("log")
+    ax.set_ylim(1e-17, 10)  # the rounding of float64 is near 1e-16
+    _name_axes(ax, over, f"difference of {of}", MEASURED)
+    ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+    return ax
+
+
+def plot_over_steps(
+    lines: Mapping[str, Sequence[tuple[float, float]]], ax: "Axes", *, of: str
+) -> "Axes":
+    """Plot measured values over the steps of the optimizer, one line per name.
+
+    Args:
+        lines: Name -> (step, value) of each point, in order.
+        ax: The matplotlib axes to draw into.
+        of: What the values are, in words.
+
+    Returns:
+        `ax`.
+
+    Raises:
+        ValueError: A line without a point.
+    """
+    if empty := [name for name, points in lines.items() if not points]:
+        raise ValueError(f"each line needs a point or more; without one: {', '.join(empty)}")
+    for index, (name, points) in enumerate(lines.items()):
+        steps, values = zip(*points, strict=True)
+        ax.plot(steps, values, label=name, **_dashed(index))
+    _name_axes(ax, "steps of the optimizer", of, MEASURED, fontsize=9)
+    ax.legend(fontsize=9)
+    return ax
+
+
+def plot_over_sparsity(
+    lines: Mapping[str, Mapping[float, tuple[float, float]]],
+    ax: "Axes",
+    *,
+    of: str,
+    about: Mapping[str, str] | None = None,
+) -> "Axes":
+    """Plot values over sparsity, one line with its spread per name.
+
+    The horizontal axis is logarithmic in the weights that are left: from 80% to 90% half of them
+    go, as from 90% to 95%.
+
+    Args:
+        lines: Name -> sparsity (0 to less than 1) -> value and spread to each side.
+        ax: The matplotlib axes to draw into.
+        of: What the values are, in words, with their unit.
+        about: Of a recording: "machine" and "date"; measured here when `None`.
+
+    Returns:
+        `ax`.
+
+    Raises:
+        ValueError: A sparsity of 1 or outside the range.
+    """
+    for name, values in lines.items():
+        if wrong := [sparsity for sparsity in values if not 0 <= sparsity < 1]:
+            raise ValueError(f"sparsities are 0 to less than 1; {name} has {wrong}")
+    for index, (name, values) in enumerate(lines.items()):
+        # dashed in turn, so that a line on top of another hides nothing
+        style = _marked(index) | {"linestyle": STYLES[index % 2], "markersize": 5, "capsize": 3}
+        left = [1 - sparsity for sparsity in values]
+        middles, spreads = zip(*values.values(), strict=True)
+        ax.errorbar(left, middles, yerr=spreads, label=name, **style)
+    places = [sparsity for values in lines.values() for sparsity in values]
+    ticks = [tick for tick in SPARSITIES if min(places) <= tick <= max(places)]
+    ax.set_xscale("log")
+    ax.set_xticks([1 - tick for tick in ticks], [f"{tick:.0%}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+    ax.invert_xaxis()
+    where = f"measured on {about['machine']},\n{about['date']} (a recording)" if about else MEASURED
+    _name_axes(ax, "weights that are zero", of, where, fontsize=9)
+    ax.legend(fontsize=9)
+    return ax
+
+
+def plot_savings(times: Mapping[str, tuple[float, float]], ax: "Axes") -> "Axes":
+    """Plot the seconds that each name has saved against the first one, over a million calls.
+
+    Both axes are logarithmic, the upright one within a second of 0 linear. A ring marks where a
+    line crosses 0: there, what the start-up costs beyond the first name's has paid back, and the
+    legend says after how many calls: the smallest whole number that is enough.
+
+    Args:
+        times: Name -> measured seconds of the start-up and of each call; the first is compared
+            with.
+        ax: The matplotlib axes to draw into.
+
+    Returns:
+        `ax`.
+
+    Raises:
+        ValueError: Fewer than two names.
+    """
+    if len(times) < 2:
+        raise ValueError(f"two names or more: one is compared with the first; got {list(times)}")
+    calls = [1_000_000 ** (point / 99) for point in range(100)]
+    (first, (own_startup, own_call)), *others = times.items()
+    ax.axhline(0.0, color="black", linewidth=1)
+    for index, (name, (startup, call)) in enumerate(others):
+        cost, gain = startup - own_startup, own_call - call
+        crossing = cost / gain if cost > 0 and gain > 0 else None
+        paid = "" if crossing is None else f": pays back after {math.ceil(crossing):,} calls"
+        seconds = [each * gain - cost for each in calls]
+        ax.plot(calls, seconds, label=name + paid, **_dashed(index))
+        if crossing is not None and 1 <= crossing <= calls[-1]:
+            ax.plot([crossing], [0.0], "o", color=device_colour(index), fillstyle="none")
+    ax.set_xscale("log")
+    ax.set_yscale("symlog", linthresh=1.0)
+    _name_axes(ax, "calls", f"seconds saved against {first}", MEASURED, fontsize=9)
+    ax.legend(fontsize=9)
+    return ax
+
+
+def plot_digits(images: Sequence[Any], words: Sequence[str], axes: Iterable["Axes"]) -> None:
+    """Show images of digits with words above each.
+
+    Args:
+        images: Arrays or tensors of shape (28, 28) or (1, 28, 28), on the CPU.
+        words: What stands above each.
+        axes: As many matplotlib axes, or more; those left over are blanked.
+
+    Raises:
+        ValueError: There are more or fewer words than images, or too few axes.
+    """
+    axes = list(axes)  # a grid's `.flat` can be gone through only once
+    if len(words) != len(images) or len(axes) < len(images):
+        numbers = f"{len(images)} images, {len(words)} words, {len(axes)} axes"
+        raise ValueError(f"each image needs words and axes; got {numbers}")
+    for ax in axes:
+        ax.axis("off")
+    for image, title, ax in zip(images, words, axes, strict=False):
+        ax.imshow(image.reshape(28, 28).tolist(), cmap="gray_r")
+        ax.set_title(title, fontsize=9)
+
+
+def _marked(index: int) -> dict[str, Any]:
+    return {"color": device_colour(index), "marker": MARKERS[index % len(MARKERS)]}
+
+
+def _dashed(index: int) -> dict[str, Any]:
+    return {"color": device_colour(index), "linestyle": STYLES[index % len(STYLES)]}
+
+
+def _name_axes(ax: "Axes", across: str, up: str, title: str = "", **style: Any) -> None:
+    ax.set_xlabel(across)
+    ax.set_ylabel(up)
+    ax.set_title(title, **style)
+    ax.grid(alpha=0.3)
+
+
+def _check_lengths(lines: Mapping[str, Sequence[float]], number: int, things: str) -> None:
+    for name, values in lines.items():
+        if len(values) != number:
+            raise ValueError(f"{name} has {len(values)} values; there are {number} {things}")

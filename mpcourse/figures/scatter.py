@@ -1,4 +1,4 @@
-"""The rows of a batch and who gets them (page `scatter_and_gather`)."""
+"""The rows of a batch and who gets them."""
 
 from collections.abc import Sequence
 

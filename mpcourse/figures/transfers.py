@@ -1,4 +1,4 @@
-"""What crosses from device to device, in order (page `split_a_model`)."""
+"""What crosses from device to device, in order."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -5,17 +5,21 @@ nbval, and both ipywidgets 7.7 (Colab) and 8 have all that is used. The text for
 says what it shows, for readers on a page without a kernel.
 """
 
+from mpcourse.widgets.bits import bits_explorer, bits_study
 from mpcourse.widgets.board import ScheduleBoard, board_picture
-from mpcourse.widgets.capstone import pruning_explorer, pruning_view
-from mpcourse.widgets.cut_inside_a_layer import layout_explorer, layout_view
-from mpcourse.widgets.does_it_fit import fit_explorer, fit_view
-from mpcourse.widgets.explorer import Explorer, picture_slider, slider
-from mpcourse.widgets.pipeline import SplitExplorer, split_explorer
-from mpcourse.widgets.prediction import Comparison, Prediction, predict
-from mpcourse.widgets.progress import Progress, progress
-from mpcourse.widgets.pruning import sparsity_explorer, sparsity_study
-from mpcourse.widgets.quantization import bits_explorer, bits_study
-from mpcourse.widgets.scatter_and_gather import scatter_explorer
+from mpcourse.widgets.explorer import (
+    Explorer,
+    idle_explorer,
+    mesh_explorer,
+    picture_slider,
+    scatter_explorer,
+    slider,
+)
+from mpcourse.widgets.layouts import layout_explorer, layout_view
+from mpcourse.widgets.prediction import predict
+from mpcourse.widgets.progress_bar import progress
+from mpcourse.widgets.pruned_pipeline import pruning_explorer, pruning_view
+from mpcourse.widgets.rank_bytes import fit_explorer, fit_view
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view
-from mpcourse.widgets.start_here import idle_explorer
-from mpcourse.widgets.torch_pipelining import mesh_explorer
+from mpcourse.widgets.sparsity import sparsity_explorer, sparsity_study
+from mpcourse.widgets.split_size import split_explorer

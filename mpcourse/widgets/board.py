@@ -1,4 +1,4 @@
-"""The board of page `schedules`: a schedule built by hand, a button a move."""
+"""A schedule built by hand, a button a move."""
 
 from html import escape
 
@@ -19,21 +19,20 @@ class ScheduleBoard(ipywidgets.VBox):
 
     Args:
         builder: What the buttons act on.
-        kinds: Which actions there are buttons for: "FB", or "FIW" for split backwards.
     """
 
-    def __init__(self, builder: Builder, kinds: str = "FB") -> None:
+    def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.buttons: dict[tuple[int, str], ipywidgets.Button] = {}
         self.message = ipywidgets.HTML()
         self.view = ipywidgets.HTML()
         rows = []
         for stage in range(builder.num_stages):
-            for kind in kinds:
+            for kind in "FB":
                 button = ipywidgets.Button()
                 button.on_click(lambda _, key=(stage, kind): self.press(*key))
                 self.buttons[stage, kind] = button
-            own = [self.buttons[stage, kind] for kind in kinds]
+            own = [self.buttons[stage, kind] for kind in "FB"]
             rows.append(ipywidgets.HBox([ipywidgets.Label(f"device {stage}"), *own]))
         back = ipywidgets.Button(description="undo")
         back.on_click(lambda _: self.undo())

@@ -1,15 +1,16 @@
-"""Controls above a picture that follows them.
-
-Pages `start_here` to `parallel_apply` and `schedules`.
-"""
+"""Controls above a picture that follows them, and the explorers that need nothing more."""
 
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
 import ipywidgets
+import torch
 
+from mpcourse.data_parallel import scatter
+from mpcourse.figures import mesh_picture, scatter_picture, timeline_picture
 from mpcourse.figures.svg import Picture
+from mpcourse.schedules.timeline import Event, Timeline
 
 WIDE = ipywidgets.Layout(width="30em")
 
@@ -50,10 +51,15 @@ class Explorer(ipywidgets.VBox):
         try:
             self.view.value = self.draw(**values).svg
         except Exception as error:  # the front end would swallow it
-            self.view.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
+            self.view.value = in_html(error)
 
     def __repr__(self) -> str:
         return f"<explorer: {self.about}; run the cell to move its controls>"
+
+
+def in_html(error: Exception) -> str:
+    """What a widget shows of an error."""
+    return f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
 
 
 def _player(control: ipywidgets.IntSlider) -> ipywidgets.Play:
@@ -78,3 +84,55 @@ def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
     """
     control = ipywidgets.SelectionSlider(options=list(pictures), description=name)
     return Explorer(lambda value: pictures[value], {"value": control}, about=f"by {name}")
+
+
+def idle_explorer(first: int = 4, second: int = 2) -> Explorer:
+    """Choose how long two devices work; see the timeline and how much of it is idle (simulated).
+
+    Args:
+        first: Length of device A's job to begin with, 1 to 8.
+        second: Length of device B's job to begin with, 1 to 8.
+    """
+
+    def draw(first: int, second: int) -> Picture:
+        timeline = Timeline((Event(0, "job 1", 0, first), Event(1, "job 2", 0, second)), 2)
+        names = ["device A", "device B"]
+        return timeline_picture(timeline, names, label="simulated", unit="units")
+
+    controls = {
+        "first": slider("job on device A", first, 1, 8),
+        "second": slider("job on device B", second, 1, 8),
+    }
+    return Explorer(draw, controls, about="the timeline of two jobs and its idle share")
+
+
+def scatter_explorer(rows: int = 7, devices: int = 3) -> Explorer:
+    """Choose a batch size, a number of devices and a dimension; see which device gets what.
+
+    Args:
+        rows: Size of the batch to begin with, 1 to 16.
+        devices: How many devices to begin with, 1 to 8.
+    """
+
+    def draw(rows: int, devices: int, dim: int) -> Picture:
+        chunks = scatter(torch.arange(rows), ["cpu"] * devices)
+        return scatter_picture([len(chunk) for chunk in chunks], devices, dim=dim)
+
+    controls = {
+        "rows": slider("size of the batch", rows, 1, 16),
+        "devices": slider("devices", devices, 1, 8),
+        "dim": ipywidgets.ToggleButtons(  # arrow keys in a Dropdown would move to another cell
+            options=[("0: cut the rows", 0), ("1: cut the columns", 1)], description="dim"
+        ),
+    }
+    return Explorer(draw, controls, about="which device gets which rows of a batch")
+
+
+def mesh_explorer() -> Explorer:
+    """Choose a mesh and a rank; see with whom it exchanges what."""
+    controls = {
+        name: ipywidgets.SelectionSlider(options=(1, 2, 4, 8), value=value, description=name)
+        for name, value in (("data", 2), ("pipeline", 4))
+    }
+    controls["rank"] = slider("rank", 5, 0, 15)
+    return Explorer(mesh_picture, controls, about="who talks to whom on a mesh of ranks")

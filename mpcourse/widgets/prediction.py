@@ -1,4 +1,4 @@
-"""A place for a guess, held against the answer later (all pages)."""
+"""A place for a guess, held against the answer later."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from mpcourse.widgets.explorer import WIDE
 
 
 class Prediction(ipywidgets.VBox):
-    """A place for a guess, to be held against the answer later.
+    """A place for a guess; `.compare(answer)` shows it beside the answer later.
 
     Args:
-        prompt: What to type, in a few words; the question, where there are choices.
-        choices: A button for each; a line to type in when there are none.
+        prompt: What to type, in a few words, for example "rows of each device, such as 1, 2, 4".
+        choices: Answers to choose from, each a button; none for a line to type in.
     """
 
     def __init__(self, prompt: str, choices: Sequence[str] = ()) -> None:
@@ -62,11 +62,7 @@ class Comparison(ipywidgets.HTML):
     """A guess beside the answer."""
 
     def __init__(
-        self,
-        prediction: Prediction,
-        answer: str,
-        within: float,
-        values: Sequence[float] | None = None,
+        self, prediction: Prediction, answer: str, within: float, values: Sequence[float] | None
     ) -> None:
         super().__init__()
         self.prediction = prediction
@@ -136,11 +132,4 @@ def _words(words: str) -> list[str]:
     return [word for word in re.findall(r"\w+", words.casefold()) if word not in NO_MEANING]
 
 
-def predict(prompt: str, choices: Sequence[str] = ()) -> Prediction:
-    """Make a place for a guess; `.compare(answer)` shows it beside the answer later.
-
-    Args:
-        prompt: What to type, in a few words, for example "rows of each device, such as 1, 2, 4".
-        choices: Answers to choose from, each a button; none for a line to type in.
-    """
-    return Prediction(prompt, choices)
+predict = Prediction  # as pages call it

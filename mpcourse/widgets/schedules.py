@@ -1,4 +1,4 @@
-"""The explorer of page `schedules`: any schedule, its timeline, and what the devices hold."""
+"""An explorer of schedules: the timeline, and what the devices hold."""
 
 from textwrap import wrap
 
@@ -10,26 +10,21 @@ from mpcourse.schedules.simulation import Costs, count_transfers, simulate
 from mpcourse.widgets.explorer import Explorer, slider
 
 
-def schedule_explorer(schedule: str = "1f1b", devices: int = 4, microbatches: int = 8) -> Explorer:
+def schedule_explorer() -> Explorer:
     """Choose a schedule and its costs; see its timeline, its idle share and what is held.
 
     A backward takes as long whole (B) as in its two halves (I and W) together. With two stages a
     device, a stage is half as large: in time and in activations, not in what it sends.
-
-    Args:
-        schedule: To begin with, one of `mpcourse.schedules.NAMED`.
-        devices: How many to begin with, 1 to 6.
-        microbatches: How many to begin with, 1 to 12.
     """
     controls = {
         "schedule": ipywidgets.ToggleButtons(  # arrow keys in a Dropdown would leave the cell
             options=list(NAMED),
-            value=schedule,
+            value="1f1b",
             description="schedule",
             style={"button_width": "6em"},
         ),
-        "devices": slider("devices", devices, 1, 6),
-        "microbatches": slider("micro-batches", microbatches, 1, 12),
+        "devices": slider("devices", 4, 1, 6),
+        "microbatches": slider("micro-batches", 8, 1, 12),
         "forward": slider("time of F", 1, 1, 4),
         "backward": slider("time of B, or I + W", 2, 1, 4),
         "transfer": slider("time of a transfer", 0, 0, 4),

@@ -138,16 +138,15 @@ def test_shares_are_drawn_in_percent_and_bytes_in_kib_over_named_cuts():
 
 
 @pytest.mark.parametrize(
-    ("shares", "crossing", "options", "message"),
+    ("shares", "crossing", "message"),
     [
-        ({"time": [0.5]}, [1, 2], {}, "time has 1 values; there are 2 cuts"),
-        ({"time": [0.5, 0.6]}, [1], {}, "crossing has 1 values; there are 2 cuts"),
-        ({}, [1, 2], {"label": "measured"}, "label is one of measured here"),
+        ({"time": [0.5]}, [1, 2], "time has 1 values; there are 2 cuts"),
+        ({"time": [0.5, 0.6]}, [1], "crossing has 1 values; there are 2 cuts"),
     ],
 )
-def test_what_does_not_fit_the_cuts_is_refused(shares, crossing, options, message):
+def test_what_does_not_fit_the_cuts_is_refused(shares, crossing, message):
     axes = two_axes()
     with pytest.raises(ValueError, match=message):
-        plot_cuts(["a", "b"], shares, crossing, axes, **options)
+        plot_cuts(["a", "b"], shares, crossing, axes)
     assert not axes[0].lines
     assert not axes[1].patches

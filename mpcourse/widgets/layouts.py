@@ -1,8 +1,8 @@
-"""The explorer of page `cut_inside_a_layer`: a model, ranks, links; the time of each layout."""
+"""An explorer of layouts: a model, ranks and links; the time of each layout."""
 
 import ipywidgets
 
-from mpcourse.figures.layouts import LayoutTime, layouts_picture
+from mpcourse.figures import LayoutTime, layouts_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.transformer.layouts import AXES, Cluster, held_bytes, layouts, step_seconds
 from mpcourse.transformer.published import LARGE, PUBLISHED
@@ -76,4 +76,4 @@ def layout_view(
     rest = [bar for bar in bars if bar.held > cluster.memory]
     shown = fit[:SHOWN] + rest[: max(2, SHOWN - len(fit))]
     caption = f"{model} parameters on {ranks} ranks, {batch} samples: tensor x pipeline x data"
-    return layouts_picture(shown, cluster.memory, label="simulated", caption=caption)
+    return layouts_picture(shown, cluster.memory, caption=caption)

@@ -1,40 +1,34 @@
-"""The explorer of page `capstone`: prune some blocks, move the cut, see what the pipeline gains."""
+"""An explorer of a pruned pipeline: how much is kept, where the cut is, what is gained."""
 
 from collections.abc import Mapping, Sequence
 
 import ipywidgets
 
 from mpcourse.capstone.plans import Plan, counted_costs, simulate_plan
-from mpcourse.figures import Gains, gains_picture
+from mpcourse.figures import gains_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.widgets.explorer import Explorer, slider
 
 Work = Mapping[float, Sequence[float]]
+BATCH = 128  # samples of a mini-batch
 
 
-def pruning_explorer(
-    work: Work, start: int, *, keep: float = 0.5, microbatches: int = 8, batch_size: int = 128
-) -> Explorer:
+def pruning_explorer(work: Work, start: int) -> Explorer:
     """Choose how many channels stay, the cut and the micro-batches; see a step and the speed-ups.
 
     Args:
         work: Share of channels kept in some blocks -> work of each block. The share 1 is there.
         start: The cut of the pipeline that speed-ups are over; it is unpruned.
-        keep: The share to begin with.
-        microbatches: How many to begin with.
-        batch_size: Samples of a mini-batch.
     """
     options = [(f"{100 * share:g}%", share) for share in sorted(work, reverse=True)]
     controls = {
-        "keep": ipywidgets.SelectionSlider(
-            options=options, value=keep, description="channels kept"
-        ),
-        "cut": slider("cut after block", start, 1, len(work[keep]) - 1),
-        "microbatches": slider("micro-batches", microbatches, 1, 16),
+        "keep": ipywidgets.SelectionSlider(options=options, value=0.5, description="channels kept"),
+        "cut": slider("cut after block", start, 1, len(work[1.0]) - 1),
+        "microbatches": slider("micro-batches", 8, 1, 16),
     }
 
     def draw(keep: float, cut: int, microbatches: int) -> Picture:
-        return pruning_view(work, start, keep, cut, microbatches, batch_size)
+        return pruning_view(work, start, keep, cut, microbatches)
 
     return Explorer(draw, controls, about="what pruning some blocks gains, by cut")
 
@@ -45,7 +39,6 @@ def pruning_view(
     keep: float = 0.5,
     cut: int | None = None,
     microbatches: int = 8,
-    batch_size: int = 128,
 ) -> Picture:
     """What the explorer shows, for given values of its controls.
 
@@ -54,11 +47,10 @@ def pruning_view(
         start: As for `pruning_explorer`.
         keep: The share of channels kept.
         cut: How many blocks the first device has; `start` when `None`.
-        microbatches: How many.
-        batch_size: Samples of a mini-batch.
+        microbatches: How many a mini-batch is cut into.
     """
     cut = start if cut is None else cut
-    size = batch_size / microbatches
+    size = BATCH / microbatches
 
     def slot(share: float, end: int | None) -> float:
         """Time of one micro-batch, there and back, in the first blocks up to `end`."""
@@ -66,8 +58,8 @@ def pruning_view(
         return sum(costs.forward[:end]) + sum(costs.backward[:end])
 
     plan, before = (Plan(each, num_microbatches=microbatches) for each in (cut, start))
-    began = simulate_plan(before, work[1.0], batch_size).makespan
-    steps = {share: simulate_plan(plan, each, batch_size) for share, each in work.items()}
+    began = simulate_plan(before, work[1.0], BATCH).makespan
+    steps = {share: simulate_plan(plan, each, BATCH) for share, each in work.items()}
     lines = {
         f"first device alone, blocks 1 to {cut}": {s: slot(1.0, cut) / slot(s, cut) for s in work},
         "one device with all blocks": {s: slot(1.0, None) / slot(s, None) for s in work},
@@ -81,4 +73,4 @@ def pruning_view(
         f"micro-batches: step {step.makespan:,.0f} M, {step.bubble_fraction:.0%} idle"
     )
     names = ["device A", "device B"]
-    return gains_picture(Gains(lines), keep, step, names, caption=caption)
+    return gains_picture(lines, keep, step, names, caption=caption)

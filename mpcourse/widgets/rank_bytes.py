@@ -1,8 +1,8 @@
-"""The explorer of page `does_it_fit`: a model, ranks, what they share; the bytes of one rank."""
+"""An explorer of memory: a model, ranks, what they share; the bytes of one rank."""
 
 import ipywidgets
 
-from mpcourse.figures.byte_bars import byte_bars
+from mpcourse.figures import byte_bars
 from mpcourse.figures.svg import Picture
 from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
 from mpcourse.widgets.explorer import Explorer, slider
@@ -69,4 +69,4 @@ def fit_view(
     bars = {"one rank": bytes_per_rank(model, batch=batch), f"one of {ranks} ranks": chosen}
     how = f"stage {stage}, {'' if recompute else 'not '}recomputed"
     count = f"{model.parameters / 1e9:.3g} billion parameters"
-    return byte_bars(bars, label="simulated", caption=f"{name}, {count}; below: {how}")
+    return byte_bars(bars, caption=f"{name}, {count}; below: {how}")

@@ -1,4 +1,4 @@
-"""The explorer: bits of a weight, and the integers, errors, accuracy they leave."""
+"""An explorer of bits: the integers, errors and accuracy that so many leave."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.figures import BitsStudy, Rounded, bits_picture
-from mpcourse.figures.quantized import SCALES
+from mpcourse.figures.smaller_nets import SCALES
 from mpcourse.quantization import dequantize, integer_range, linear_layers, to_int8
 from mpcourse.quantization.affine import BITS
 from mpcourse.widgets.explorer import Explorer
@@ -69,20 +69,16 @@ def _rounded(
     )
 
 
-def bits_explorer(study: BitsStudy, bits: int = 8, scales: str = "per channel") -> Explorer:
+def bits_explorer(study: BitsStudy) -> Explorer:
     """Choose bits and scales; see integers, errors, bytes, and the accuracy that is left.
 
     Args:
         study: The net in several numbers of bits.
-        bits: The one to begin with.
-        scales: "per channel" or "per tensor", to begin with.
     """
     every = sorted({each for each, _ in study.rounded})
     controls = {
-        "bits": ipywidgets.SelectionSlider(
-            options=every, value=bits, description="bits of a weight"
-        ),
-        "scales": ipywidgets.Dropdown(options=list(SCALES), value=scales, description="scales"),
+        "bits": ipywidgets.SelectionSlider(options=every, value=8, description="bits of a weight"),
+        "scales": ipywidgets.Dropdown(options=list(SCALES), description="scales"),
     }
     return Explorer(
         lambda bits, scales: bits_picture(study, bits, scales),

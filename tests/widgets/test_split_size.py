@@ -7,7 +7,8 @@ import pytest
 
 from mpcourse.figures import SplitCurve, split_picture
 from mpcourse.pipeline.prediction import Line, StageLines, predict_step
-from mpcourse.widgets import SplitExplorer, pipeline, split_explorer
+from mpcourse.widgets import split_explorer, split_size
+from mpcourse.widgets.split_size import SplitExplorer
 
 LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
 SIZES = range(1, 9)
@@ -43,7 +44,7 @@ def test_a_move_simulates_nothing(monkeypatch):
     def late(*_) -> None:
         raise AssertionError("simulated while the reader waits")
 
-    monkeypatch.setattr(pipeline, "predict_step", late)
+    monkeypatch.setattr(split_size, "predict_step", late)
     made.controls["size"].value = 8
     assert made.view.value == figure(8, MEASURED)
 

@@ -1,4 +1,4 @@
-"""Attention maps: who looks at whom, one square map per head (page `a_transformer`)."""
+"""Attention maps: who looks at whom, one square map per head."""
 
 from html import escape
 
@@ -9,13 +9,12 @@ from mpcourse.figures import svg
 CELL, GAP, TOP, LEFT = 11, 26, 42, 26
 
 
-def attention_picture(weights: Tensor, words: str, *, title: str = "") -> svg.Picture:
+def attention_picture(weights: Tensor, words: str) -> svg.Picture:
     """One map per head: a row looks at the columns; the darker, the more.
 
     Args:
         weights: (heads, T, T), rows that sum to 1.
         words: T characters, written at rows and columns.
-        title: What the maps belong to.
 
     Raises:
         ValueError: There are not as many characters as rows.
@@ -23,7 +22,7 @@ def attention_picture(weights: Tensor, words: str, *, title: str = "") -> svg.Pi
     heads, size, _ = weights.shape
     if len(words) != size:
         raise ValueError(f"{len(words)} characters for {size} rows")
-    title = title or f"attention of {heads} heads over {size} characters"
+    title = f"attention of {heads} heads over {size} characters"
     side = size * CELL
     shapes = []
     for head in range(heads):

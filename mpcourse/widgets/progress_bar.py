@@ -1,4 +1,4 @@
-"""A bar that counts the batches of a loop (page `train_mnist`)."""
+"""A bar that counts the batches of a loop."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,7 @@ REDRAW_S = 0.05  # the least time between two messages to the browser
 
 
 class ProgressBar(ipywidgets.HBox):
-    """A bar and, beside it, its count in words.
-
-    Args:
-        name: What is counted, for example "epoch 1".
-        total: How many batches there will be; None when nobody knows.
-    """
+    """A bar and, beside it, its count in words; `total` is None when nobody knows it."""
 
     def __init__(self, name: str, total: int | None) -> None:
         self.name = name
@@ -61,22 +56,29 @@ class ProgressBar(ipywidgets.HBox):
 class Progress:
     """A loader that shows a bar whenever a loop goes through it.
 
-    Attributes:
-        loader: What it goes through.
-        name: What is counted.
-        bar: The `ProgressBar` of the last loop; None before the first.
+    Write `for batch in progress(loader, "epoch 1")`. A batch counts when the loop's body has
+    finished with it. When the loop ends early, by an error, an interrupt or a break, the bar says
+    so and keeps the count.
+
+    Args:
+        loader: Anything that a loop can go through; if it has a length, the bar knows its end.
+        name: What is counted, in a word or two.
     """
 
     def __init__(self, loader: Iterable[Any], name: str) -> None:
         self.loader = loader
         self.name = name
-        self.bar: ProgressBar | None = None
+        self.bar: ProgressBar | None = None  # of the last loop
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        bar = self.bar = ProgressBar(self.name, _length(self.loader))
+        try:
+            total = len(self.loader)
+        except TypeError:
+            total = None
+        bar = self.bar = ProgressBar(self.name, total)
         display(bar)
         done = 0
         try:
@@ -93,22 +95,4 @@ class Progress:
         bar.finish(done)
 
 
-def _length(loader: Iterable[Any]) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
-def progress(loader: Iterable[Any], name: str) -> Progress:
-    """Wrap a loader so that a loop through it shows how far it is.
-
-    Write `for batch in progress(loader, "epoch 1")`. A batch counts when the loop's
-    body has finished with it. When the loop ends early, by an error, an interrupt or a break, the
-    bar says so and keeps the count.
-
-    Args:
-        loader: Anything that a loop can go through; if it has a length, the bar knows its end.
-        name: What is counted, in a word or two.
-    """
-    return Progress(loader, name)
+progress = Progress  # as pages call it

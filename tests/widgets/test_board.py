@@ -61,13 +61,6 @@ def test_undo_takes_the_last_move_back(board: ScheduleBoard) -> None:
     assert board.schedule == [[], []]
 
 
-def test_split_backwards_have_buttons_of_their_own() -> None:
-    board = ScheduleBoard(Builder(1, 1), kinds="FIW")
-    for words in ("add 0F0", "add 0I0", "add 0W0"):
-        button(board, words).click()
-    assert board.builder.is_complete
-
-
 def test_the_picture_says_how_far_it_is_and_what_the_cap_is(board: ScheduleBoard) -> None:
     assert "0 actions, not complete; time so far 0, cap 1" in board.view.value
     board.builder.add("0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
@@ -78,5 +71,5 @@ def test_the_picture_says_how_far_it_is_and_what_the_cap_is(board: ScheduleBoard
 def test_the_text_form_is_the_same_for_every_board_and_state(board: ScheduleBoard) -> None:
     text = repr(board)
     board.press(0, "F")
-    assert repr(board) == text == repr(ScheduleBoard(Builder(3, 4), "FIW"))
+    assert repr(board) == text == repr(ScheduleBoard(Builder(3, 4)))
     assert text.startswith("<board: ")

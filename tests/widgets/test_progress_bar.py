@@ -3,8 +3,6 @@
 It needs no browser: the bar's state is read as the browser would show it.
 """
 
-import sys
-
 import ipywidgets
 import pytest
 import torch
@@ -14,17 +12,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mpcourse.training.loop import train_epoch
-from mpcourse.widgets import progress
-
-MODULE = sys.modules["mpcourse.widgets.progress"]
+from mpcourse.widgets import progress, progress_bar
 
 
 @pytest.fixture(autouse=True)
 def shown(monkeypatch):
     """The bars that were displayed, in order; nothing is left out for being too soon."""
     bars = []
-    monkeypatch.setattr(MODULE, "display", bars.append)
-    monkeypatch.setattr(MODULE, "REDRAW_S", 0.0)
+    monkeypatch.setattr(progress_bar, "display", bars.append)
+    monkeypatch.setattr(progress_bar, "REDRAW_S", 0.0)
     return bars
 
 
@@ -125,7 +121,7 @@ def test_an_interrupt_and_a_break_end_early_too():
 
 
 def test_messages_come_at_most_every_moment_and_the_last_one_always(monkeypatch):
-    monkeypatch.setattr(MODULE, "REDRAW_S", 1e6)
+    monkeypatch.setattr(progress_bar, "REDRAW_S", 1e6)
     loop = progress(range(3), "x")
     words = []
     for _ in loop:

@@ -1,4 +1,4 @@
-"""The explorer: a sparsity, and the weights, mask, accuracy and bytes that it leaves."""
+"""An explorer of sparsities: the weights, mask, accuracy and bytes that each leaves."""
 
 from collections.abc import Mapping
 

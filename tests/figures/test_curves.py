@@ -1,0 +1,216 @@
+"""Curves in matplotlib axes have every point, and say on their axes what they show."""
+
+import io
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from mpcourse.figures import (
+    plot_digits,
+    plot_gaps,
+    plot_over_sparsity,
+    plot_over_steps,
+    plot_savings,
+    plot_times,
+)
+from mpcourse.figures.curves import MARKERS
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = [8, 16, 32]
+TIMES = {
+    "one device": [(0.001, 0.0002), (0.002, 0.0004), (0.004, 0.0)],
+    "two devices": [(0.003, 0.0), (0.003, 0.0), (0.0035, 0.001)],
+}
+ACCURACIES = {
+    "magnitude": {0.5: (0.9, 0.01), 0.9: (0.8, 0.02)},
+    "random": {0.5: (0.5, 0.1), 0.9: (0.1, 0.0)},
+}
+CALLS = {"eager": (1.0, 0.01), "compile": (6.0, 0.005), "export": (2.0, 0.02)}
+WORDS = {"over": "step", "of": "the losses"}
+
+
+@pytest.fixture
+def ax() -> Axes:
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def legend(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def ticks(ax: Axes) -> list[str]:
+    return [tick.get_text() for tick in ax.get_xticklabels()]
+
+
+def axes_words(ax: Axes) -> tuple[str, str, str]:
+    return ax.get_xlabel(), ax.get_ylabel(), ax.get_title()
+
+
+def with_bars(ax: Axes) -> list:
+    """The line through the middles of each name."""
+    return [container.lines[0] for container in ax.containers]
+
+
+def spreads(ax: Axes) -> list[tuple[float, float]]:
+    """The bars of the first name."""
+    [bars] = ax.containers[0].lines[2]
+    return [(segment[0][1], segment[1][1]) for segment in bars.get_segments()]
+
+
+def test_times_are_drawn_in_milliseconds_with_half_the_spread_to_both_sides(ax: Axes):
+    assert plot_times(SIZES, TIMES, ax) is ax
+    one, two = with_bars(ax)
+    assert list(one.get_xdata()) == SIZES
+    assert list(one.get_ydata()) == pytest.approx([1, 2, 4])
+    assert list(two.get_ydata()) == pytest.approx([3, 3, 3.5])
+    assert spreads(ax)[0] == pytest.approx((0.9, 1.1))
+    assert legend(ax) == list(TIMES)
+    named = ("batch size (samples)", "time of a forward pass (ms)", "measured here")
+    assert axes_words(ax) == named
+    assert ticks(ax) == ["8", "16", "32"]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+
+
+def test_lines_differ_in_marker_and_colour(ax: Axes):
+    names = [f"{n} devices" for n in range(len(MARKERS))]
+    plot_times([8], {name: [(0.001, 0.0)] for name in names}, ax)
+    assert len({line.get_marker() for line in with_bars(ax)}) == len(names) == 6
+    assert len({line.get_color() for line in with_bars(ax)}) == len(names)
+
+
+def test_pyplot_is_not_needed(ax: Axes, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it raises
+        plot_times(SIZES, TIMES, ax)
+    picture = io.BytesIO()
+    ax.figure.savefig(picture, format="png")
+    assert picture.getvalue().startswith(b"\x89PNG")
+
+
+def test_figures_can_be_imported_without_matplotlib():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules['matplotlib'] = None\n"
+        "from mpcourse.figures import scatter_picture; print(scatter_picture([1], 1))"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "<picture: 1 row scattered over 1 device>", result.stderr
+
+
+def test_sparsities_run_by_the_weights_that_are_left(ax: Axes):
+    plot_over_sparsity(ACCURACIES, ax, of="accuracy")
+    first, second = with_bars(ax)
+    assert list(first.get_xdata()) == pytest.approx([0.5, 0.1])
+    assert list(first.get_ydata()) == [0.9, 0.8]
+    assert list(second.get_ydata()) == [0.5, 0.1]
+    assert spreads(ax) == [pytest.approx((0.89, 0.91)), pytest.approx((0.78, 0.82))]
+    assert (ax.get_xscale(), ax.xaxis_inverted()) == ("log", True)
+    assert axes_words(ax)[1:] == ("accuracy", "measured here")
+    assert legend(ax) == ["magnitude", "random"]
+    assert ticks(ax) == ["50%", "80%", "90%"]
+    assert list(ax.get_xticks()) == pytest.approx([0.5, 0.2, 0.1])
+
+
+def test_a_recording_says_where_and_when(ax: Axes):
+    about = {"machine": "a laptop", "date": "2026-01-02"}
+    plot_over_sparsity(ACCURACIES, ax, of="accuracy", about=about)
+    assert ax.get_title() == "measured on a laptop,\n2026-01-02 (a recording)"
+
+
+def test_every_step_is_drawn_under_its_name(ax: Axes):
+    plot_over_steps({"a": [(0, 1.0), (5, 0.5)], "b": [(2, 3.0)]}, ax, of="zeros")
+    assert [line.get_label() for line in ax.lines] == ["a", "b"]
+    assert ax.lines[0].get_xydata().tolist() == [[0, 1.0], [5, 0.5]]
+    assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
+    assert axes_words(ax)[1:] == ("zeros", "measured here")
+
+
+def test_savings_are_calls_saved_less_the_start_up(ax: Axes):
+    plot_savings(CALLS, ax)
+    zero, compiled, ring, exported = ax.lines  # export never pays: no ring
+    assert list(zero.get_ydata()) == [0, 0]
+    for line, cost, gain in ((compiled, 5.0, 0.005), (exported, 1.0, -0.01)):
+        calls, seconds = line.get_xdata(), line.get_ydata()
+        assert (calls[0], calls[-1]) == (1, pytest.approx(1_000_000))
+        assert list(seconds) == pytest.approx([each * gain - cost for each in calls])
+    assert ring.get_xydata().tolist() == [[pytest.approx(1000), 0]]
+    assert legend(ax) == ["compile: pays back after 1,000 calls", "export"]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "symlog")
+    assert axes_words(ax) == ("calls", "seconds saved against eager", "measured here")
+    assert compiled.get_linestyle() != exported.get_linestyle()
+
+
+@pytest.mark.parametrize(
+    ("compiled", "name", "rings"),
+    [
+        ((10.1, 0.5), "compile: pays back after 41 calls", 1),  # 40.4, rounded up
+        ((500_001.0, 0.5), "compile: pays back after 2,000,004 calls", 0),  # beyond the axis
+    ],
+)
+def test_the_legend_says_when_a_start_up_has_paid_back(ax: Axes, compiled, name, rings):
+    plot_savings({"eager": (0.0, 0.75), "compile": compiled}, ax)
+    assert legend(ax) == [name]
+    assert len(ax.lines) == 2 + rings
+
+
+def test_gaps_are_lines_on_a_logarithmic_axis_and_a_gap_of_0_is_left_out(ax: Axes):
+    plot_gaps([1, 2, 4], {"a": [1e-3, 0.0, 1e-5], "b": [1, 2, 3]}, ax, **WORDS)
+    first, second = ax.get_lines()
+    assert first.get_ydata()[0] == 1e-3
+    assert math.isnan(first.get_ydata()[1])
+    assert list(second.get_ydata()) == [1, 2, 3]
+    assert list(second.get_xdata()) == [1, 2, 4]
+    assert ax.get_yscale() == "log"
+    assert axes_words(ax) == ("step", "difference of the losses", "measured here")
+    assert legend(ax) == ["a", "b"]
+
+
+def test_few_places_get_markers_and_ticks_and_many_do_not():
+    few, many = Figure().add_subplot(), Figure().add_subplot()
+    plot_gaps([1, 2, 4], {"a": [1, 1, 1]}, few, **WORDS)
+    plot_gaps(range(99), {"a": torch.ones(99)}, many, **WORDS)
+    assert ticks(few) == ["1", "2", "4"]
+    assert few.get_lines()[0].get_marker() == "o"
+    assert many.get_lines()[0].get_marker() in ("", "None")
+    assert many.get_xscale() == "linear"
+
+
+def test_digits_stand_below_their_words_and_axes_left_over_are_blank():
+    grid = Figure().subplots(2, 2)
+    plot_digits(torch.rand(3, 1, 28, 28), ["7, read as 1", "b", "c"], grid.flat)
+    axes = list(grid.flat)
+    assert [ax.get_title() for ax in axes] == ["7, read as 1", "b", "c", ""]
+    assert [len(ax.get_images()) for ax in axes] == [1, 1, 1, 0]
+    assert not any(ax.axison for ax in axes)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda ax: plot_savings({"eager": (1, 1)}, ax), r"two names or more: .*; got \['eager'\]"),
+        (lambda ax: plot_gaps([1, 2], {"a": [1]}, ax, **WORDS), "a has 1 values; there are 2 plac"),
+        (lambda ax: plot_over_steps({"a": [(0, 1.0)], "b": []}, ax, of="x"), "without one: b"),
+        (
+            lambda ax: plot_over_sparsity({"a": {1.0: (0, 0)}}, ax, of="x"),
+            r"0 to less than 1; a has \[1\.0\]",
+        ),
+        (
+            lambda ax: plot_digits(torch.rand(2, 28, 28), ["a"], [ax]),
+            "got 2 images, 1 words, 1 axes",
+        ),
+        (lambda ax: plot_digits(torch.rand(2, 28, 28), ["a", "b"], [ax]), "2 words, 1 axes"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(ax: Axes, draw, message: str):
+    with pytest.raises(ValueError, match=message):
+        draw(ax)
+    assert not ax.lines

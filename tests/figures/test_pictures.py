@@ -1,0 +1,133 @@
+"""Every picture lies on its sheet and can be read by those who do not see it, or see no colours."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from sheets import BITS, SPARSITIES, Sheet
+
+from mpcourse import figures
+from mpcourse.figures import (
+    SplitCurve,
+    attention_picture,
+    bits_picture,
+    gains_picture,
+    memory_picture,
+    mesh_picture,
+    mlp_cut_picture,
+    places_picture,
+    ring_picture,
+    scatter_picture,
+    seeds_picture,
+    sparsity_picture,
+    split_curve_picture,
+    split_picture,
+    timeline_picture,
+    transfers_picture,
+)
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.standard import one_f_one_b_schedule
+from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.splitting.placement import Transfer
+from mpcourse.widgets import fit_view, layout_view
+
+
+def pipeline(devices: int) -> tuple[Timeline, list[str]]:
+    run = simulate(one_f_one_b_schedule(devices, 8), Costs(1, 2))
+    return run, [f"GPU 0, share {n} of 16" for n in range(devices)]
+
+
+LABEL = {"label": "quoted"}
+NOTHING = (Timeline((), 2), ["A", "B"])
+BLINKS = (Timeline((Event(0, "x", 0.0, 0.0),), 1), ["A"])
+CURVES = [
+    SplitCurve({1: 0.8, 4: 0.45, 8: 0.6}, {1: 0.9, 4: 0.44}, {1: 1.0, 8: 0.55}, 0.55),
+    SplitCurve({4: 0.1}),
+    SplitCurve({4: 0.0}),
+    SplitCurve({4: 3.0, 240: 9.0}, {4: 20.0}),
+    SplitCurve({1: 0.1, 4: 0.1}, whole_s=5.0),
+]
+GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
+ALL_HELD = [[(0, 1)] * 2] * 2
+CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu", (2,), 8, True)]
+CHUNKS = [([1], 1), ([1], 8), ([2] * 8, 8), ([3] * 10, 12), ([], 2)]
+ABOUT = {"machine": "a laptop", "date": "2026-01-02"}
+# What draws, its arguments, its options
+EXAMPLES: list[tuple[Callable, tuple, dict]] = [
+    *((timeline_picture, run, LABEL) for run in (*map(pipeline, (1, 2, 12)), NOTHING, BLINKS)),
+    *((memory_picture, run, LABEL | {"until": 5}) for run in (*map(pipeline, (1, 8)), NOTHING)),
+    *((split_curve_picture, (curve,), {}) for curve in CURVES),
+    *((split_picture, (curve, 4, *pipeline(2)), {}) for curve in CURVES),
+    (gains_picture, (GAINS, 0.5, *pipeline(2)), {"caption": "half kept"}),
+    *((scatter_picture, chunks, {"dim": dim}) for chunks in CHUNKS for dim in (0, 1)),
+    *((mesh_picture, mesh, {}) for mesh in [(1, 1), (4, 4, 15), (8, 1, 3), (1, 8)]),
+    *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
+    *((mlp_cut_picture, (ranks,), {}) for ranks in (1, 2, 4)),
+    (ring_picture, ([[[(0,), (1,)], [(0,), (0, 1)]], ALL_HELD], 1), {}),
+    (attention_picture, (torch.eye(3).expand(2, 3, 3), "a<b"), {}),
+    *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),
+    *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
+    *((bits_picture, (BITS, *chosen), {}) for chosen in BITS.rounded),
+    (seeds_picture, ({"a": [0.9, 0.95], "b": [0.9, 0.9, 0.9]}, ABOUT), {}),
+    (fit_view, ("Llama 2 7B",), {"ranks": 4, "stage": 3, "recompute": True}),
+    (layout_view, (), {}),
+    (layout_view, ("1008 billion",), {}),
+    (layout_view, ("1.7 billion", 8), {"between": 1}),
+]
+
+
+def test_every_kind_of_picture_is_among_the_examples():
+    names = {name for name in vars(figures) if name.endswith("_picture")}
+    drawn = {draw.__name__ for draw, _, _ in EXAMPLES}
+    assert names - drawn == {"layouts_picture"}  # by layout_view; byte_bars by fit_view
+
+
+@pytest.mark.parametrize(("draw", "given", "options"), EXAMPLES)
+def test_all_lies_on_the_sheet_and_is_said_in_words(draw: Callable, given: tuple, options: dict):
+    picture = draw(*given, **options)
+    sheet = Sheet(picture)
+    assert sheet.beside() == []
+    assert (sheet.title, sheet.description) == (picture.title, picture.description)
+    assert sheet.title
+    assert sheet.description
+    assert all(sheet.hints)
+    places = [(box["x"], box["y"]) for box in sheet.boxes]
+    assert len(set(places)) == len(places) or draw is seeds_picture
+    # where boxes differ in colour, all have letters
+    assert len({box["fill"] for box in sheet.boxes if not box["label"]}) <= 1
+
+
+@pytest.mark.parametrize(
+    ("draw", "given"),
+    [
+        (timeline_picture, pipeline(2)),
+        (memory_picture, pipeline(2)),
+        (transfers_picture, (CROSSES, {})),
+    ],
+)
+def test_where_numbers_come_from_is_written_above_them(draw: Callable, given: tuple):
+    for label in ("measured here", "simulated", "quoted"):
+        sheet = Sheet(draw(*given, label=label))
+        assert sheet.words[0].split(";")[0] == label
+        assert f"({label})" in sheet.title
+    for label in ("measured", "", "Simulated"):
+        with pytest.raises(
+            ValueError, match=f"one of measured here, simulated, quoted; got '{label}"
+        ):
+            draw(*given, label=label)
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "options"),
+    [
+        (timeline_picture, (), LABEL),
+        (memory_picture, (), LABEL),
+        (split_picture, (CURVES[0], 4), {}),
+        (gains_picture, (GAINS, 0.5), {"caption": ""}),
+    ],
+)
+@pytest.mark.parametrize("names", [[], ["one"], ["one", "two", "three"]])
+def test_every_device_needs_a_name(draw: Callable, given: tuple, options: dict, names: list[str]):
+    order = (*given, pipeline(2)[0], names)
+    with pytest.raises(ValueError, match=f"2 devices need names; got {len(names)}"):
+        draw(*order, **options)

@@ -1,0 +1,354 @@
+"""Pictures of batches, ranks, transfers, bytes and seeds show what they are given."""
+
+import pytest
+import torch
+from sheets import Sheet, points
+
+from mpcourse.figures import (
+    LayoutTime,
+    attention_picture,
+    byte_bars,
+    layouts_picture,
+    mesh_picture,
+    mlp_cut_picture,
+    places_picture,
+    scatter_picture,
+    seeds_picture,
+    transfers_picture,
+)
+from mpcourse.splitting.placement import Transfer
+from mpcourse.widgets import layout_view
+
+# A batch, scattered
+
+
+def test_every_row_of_the_grid_has_the_letter_and_colour_of_its_device():
+    boxes = Sheet(scatter_picture([3, 3, 1], 3)).boxes
+    cells, legend = boxes[:-3], boxes[-3:]
+    assert [cell["label"] for cell in cells] == list("AAAA" * 3 + "BBBB" * 3 + "CCCC")
+    assert [cell["hint"] for cell in cells[:4]] == [
+        f"row 0, column {c}: device A" for c in range(4)
+    ]
+    assert [box["label"] for box in legend] == ["A", "B", "C"]
+    for box in legend:
+        assert {c["fill"] for c in cells if c["label"] == box["label"]} == {box["fill"]}
+    assert len({box["fill"] for box in legend}) == 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dim", "title", "lines"),
+    [
+        (
+            [3, 3, 1],
+            0,
+            "7 rows scattered over 3 devices",
+            ["3 rows: rows 0 to 2", "3 rows: rows 3 to 5", "1 row: row 6"],
+        ),
+        (
+            [2, 1],
+            1,
+            "3 columns scattered over 3 devices",
+            ["2 columns: columns 0 to 1", "1 column: column 2", "nothing"],
+        ),
+    ],
+)
+def test_a_scattered_batch_is_said_in_words(sizes: list, dim: int, title: str, lines: list):
+    sheet = Sheet(scatter_picture(sizes, 3, dim=dim))
+    assert sheet.title == title
+    named = [f"{letter}: {line}" for letter, line in zip("ABC", lines, strict=True)]
+    assert sheet.description == "; ".join(named)
+    assert sheet.words[1:] == lines
+
+
+def test_devices_without_a_chunk_are_drawn_empty_but_lettered():
+    legend = Sheet(scatter_picture([2, 2, 1], 5)).boxes[-5:]
+    assert [box["label"] for box in legend] == list("ABCDE")
+    assert [box["fill"] == "#ffffff" for box in legend] == [False] * 3 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dim", "message"),
+    [
+        ([1, 1, 1], 0, r"2 devices take as many chunks, of 1 or more; got \[1, 1, 1\]"),
+        ([2, 0], 0, r"of 1 or more; got \[2, 0\]"),
+        ([2], 2, r"dim is 0 \(rows\) or 1 \(columns\); got 2"),
+    ],
+)
+def test_a_batch_that_cannot_be_drawn_is_refused(sizes: list, dim: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        scatter_picture(sizes, 2, dim=dim)
+
+
+# Slices of an MLP
+
+
+def slices(ranks: int) -> dict[str, tuple[str, float]]:
+    """What the pointer reads -> letter and area."""
+    boxes = Sheet(mlp_cut_picture(ranks)).boxes
+    return {b["hint"]: (b["label"], float(b["width"]) * float(b["height"])) for b in boxes}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_each_rank_holds_its_share_of_both_matrices_and_a_whole_addend(ranks: int):
+    found = slices(ranks)
+    assert len(found) == 2 + 4 * ranks
+    y = found["y: whole, on every rank"][1]
+    columns = slices(1)["W1: columns of rank 0"][1] / ranks
+    for rank in range(ranks):
+        letter = "ABCD"[rank]
+        part = (letter, pytest.approx(columns, rel=1e-2))
+        assert found[f"W1: columns of rank {rank}"] == part
+        assert found[f"W2: rows of rank {rank}"] == part
+        assert found[f"bend: columns of rank {rank}"] == part
+        assert found[f"parts: addends of rank {rank}"] == (letter, y)
+    said = Sheet(mlp_cut_picture(ranks)).description
+    assert ("all-reduce" in said, "nothing is sent" in said) == (ranks > 1, ranks == 1)
+
+
+# Ranks on a mesh
+
+
+def fills(mesh: Sheet) -> dict[str, str]:
+    return {box["label"]: box["fill"] for box in mesh.boxes}
+
+
+def dashed(mesh: Sheet) -> list[str]:
+    """The colours of the dashed lines."""
+    return [p.attrib["stroke"] for p in mesh.each("path") if "stroke-dasharray" in p.attrib]
+
+
+GREY = "#dddddd"
+
+
+def test_a_row_per_pipeline_and_ranks_numbered_along_it():
+    mesh = Sheet(mesh_picture(2, 4))
+    assert list(fills(mesh)) == [f"rank {rank}" for rank in range(8)]
+    assert len(set(fills(mesh).values())) == 4  # a colour per stage
+    assert len(dashed(mesh)) == 4
+    assert GREY not in [*fills(mesh).values(), *dashed(mesh)]
+    assert {"2 x 4 = 8 ranks", "pipeline 1", "stage 3"} <= set(mesh.words)
+
+
+def test_the_partners_of_one_rank_stand_out():
+    mesh = Sheet(mesh_picture(2, 4, 5))
+    marked = [name for name, colour in fills(mesh).items() if colour != GREY]
+    assert marked == ["rank 1", "rank 4", "rank 5 *", "rank 6"]
+    assert [colour != GREY for colour in dashed(mesh)] == [False, True, False, False]
+    nobody = Sheet(mesh_picture(2, 2, 9))
+    assert "2 x 2 = 4 ranks; there is no rank 9" in nobody.words
+    assert set(fills(nobody).values()) == {GREY}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "line"),
+    [
+        (
+            (2, 4, 5),
+            "rank 5: stage 1 of pipeline 1, activations to and from 4 and 6, averages with 1",
+        ),
+        ((1, 3, 0), "rank 0: stage 0 of pipeline 0, activations to and from 1"),
+        ((2, 2, 3), "rank 3: stage 1 of pipeline 1, activations to and from 2, averages with 1"),
+        ((3, 1, 1), "rank 1: stage 0 of pipeline 1, averages with 0, 2"),
+        ((1, 1, 0), "rank 0: stage 0 of pipeline 0"),
+    ],
+)
+def test_the_partners_of_one_rank_are_said(mesh: tuple, line: str):
+    sheet = Sheet(mesh_picture(*mesh))
+    assert sheet.words[-1] == line
+    assert line in sheet.description
+
+
+def test_each_rank_of_a_mesh_stands_once_at_its_place():
+    boxes = Sheet(places_picture(2, 3, 2)).boxes
+    assert [box["label"] for box in boxes] == [f"{rank} {'AB'[rank % 2]}" for rank in range(12)]
+    # read from left to right, then down: stage 0 is ranks 0 to 5, in rows of two
+    places = {(float(b["y"]), float(b["x"])): int(b["label"].split()[0]) for b in boxes}
+    order = [places[place] for place in sorted(places)]
+    assert order == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("draw", "sizes", "name"),
+    [
+        (mlp_cut_picture, [0], "ranks"),
+        (mesh_picture, [2, 0], "pipeline"),
+        (places_picture, [2, 2, 0], "tensor"),
+    ],
+)
+def test_no_ranks_are_refused(draw, sizes: list[int], name: str):
+    with pytest.raises(ValueError, match=f"{name} is a whole number from 1; got 0"):
+        draw(*sizes)
+
+
+# Attention
+
+
+def test_maps_show_who_looks_at_whom():
+    weights = torch.tensor([[[1.0, 0.0], [0.25, 0.75]], [[1.0, 0.0], [1.0, 0.0]]])
+    drawn = attention_picture(weights, "a<")
+    assert drawn.svg.count("looks at &#x27;") == 2 * 3
+    assert "&#x27;&lt;&#x27; looks at &#x27;a&#x27;: 25%" in drawn.svg
+    assert "head 0 looks at itself 88%, one back 25%" in drawn.description
+    assert "head 1 looks at itself 50%, one back 100%" in drawn.description
+    assert 'fill="rgb(0,114,178)"' in drawn.svg
+    assert 'fill="rgb(255,255,255)"' in drawn.svg
+    with pytest.raises(ValueError, match="3 characters for 2 rows"):
+        attention_picture(torch.eye(2)[None], "abc")
+
+
+# Transfers
+
+GO = Transfer("cuda:0", "cuda:1", (20, 10), 800, False)
+BACK = Transfer("cuda:1", "cuda:0", (20, 10), 800, True)
+IN = Transfer("cpu", "cuda:0", (20,), 160, False)
+HELD = {"cuda:0": 440, "cuda:1": 220}
+
+
+def crossing(*transfers: Transfer, held: dict = HELD, **options) -> Sheet:
+    return Sheet(transfers_picture(transfers, held, label="simulated", **options))
+
+
+def test_the_host_comes_first_and_every_device_has_a_column():
+    assert [box["label"] for box in crossing(IN, GO).boxes] == ["cpu", "cuda:0", "cuda:1"]
+    sheet = crossing(IN, held={"cuda:1": 1220})
+    assert [box["label"] for box in sheet.boxes] == ["cpu", "cuda:0", "cuda:1"]
+    assert {"no parameters", "1,220 bytes of parameters"} <= set(sheet.words)
+
+
+def test_arrows_stand_in_order_and_point_to_where_the_tensor_went():
+    sheet = crossing(IN, GO, BACK)
+    assert sheet.words[-3:] == ["forward, 160 bytes", "forward, 800 bytes", "backward, 800 bytes"]
+    shafts = [path.attrib for path in sheet.each("path") if "stroke-width" in path.attrib]
+    heads = [path.attrib["d"] for path in sheet.each("path") if path.attrib["d"].endswith("Z")]
+    starts = [points(shaft["d"])[0][0] for shaft in shafts]
+    (tips, heights), backs = zip(*[points(h)[0] for h in heads], strict=True), []
+    assert list(heights) == sorted(heights)
+    assert [start < tip for start, tip in zip(starts, tips, strict=True)] == [True, True, False]
+    assert starts[1] == tips[2]
+    backs = [points(head)[1][0] for head in heads]
+    for back, start, tip in zip(backs, starts, tips, strict=True):
+        assert min(start, tip) < back < max(start, tip)
+    assert ["stroke-dasharray" in shaft for shaft in shafts] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("transfers", "options", "widths"),
+    [
+        ([GO, IN], {}, [14, 14 / 5]),
+        ([GO, IN], {"most": 1600}, [7, 14 / 10]),
+        ([GO, IN], {"most": 80_000}, [1, 1]),  # still to be seen
+        ([GO], {"most": 80}, [14]),
+    ],
+)
+def test_an_arrow_is_as_wide_as_its_transfer_has_bytes(transfers, options, widths):
+    paths = crossing(*transfers, **options).each("path")
+    found = [float(p.attrib["stroke-width"]) for p in paths if "stroke-width" in p.attrib]
+    assert found == pytest.approx(widths)
+
+
+def test_transfers_are_said_in_words():
+    sheet = crossing(GO, BACK, caption="one step")
+    assert sheet.title == "2 transfers between 2 devices (simulated)"
+    said = sheet.description
+    assert all(part in said for part in ("cuda:0 has 440 bytes", str(GO), str(BACK)))
+    assert sheet.words[0] == "simulated; one step"
+
+
+# Stacked bars
+
+BYTES = {
+    "one": {"parameters": 8e9, "gradients": 12e9},
+    "two": {"parameters": 2e9, "gradients": 0.0},
+}
+LAYOUTS = [
+    LayoutTime("8 x 1 x 1", {"products": 3.0, "waiting": 1.0}, 90e9),
+    LayoutTime("1 x 8 x 1", {"products": 3.0, "waiting": 3.0}, 20e9),
+    LayoutTime("1 x 1 x 8", {"products": 5.0, "waiting": 0.0}, 80e9),
+]
+
+
+def test_bytes_are_drawn_to_scale_and_said():
+    sheet = Sheet(byte_bars(BYTES, caption="a model"))
+    assert sheet.description == (
+        "simulated; a model; one: parameters 8 GB, gradients 12 GB, together 20 GB; "
+        "two: parameters 2 GB, gradients 0 GB, together 2 GB"
+    )
+    widths = [float(box["width"]) for box in sheet.boxes[2:]]
+    assert widths == [224, 336, 56]  # 560 pixels are 20 GB; nothing is drawn for nothing
+    assert "16 GB" in sheet.words
+    assert not {"24 GB", "80 GB"} & set(sheet.words)  # beside the sheet
+
+
+def layouts(memory: float = 80e9) -> Sheet:
+    return Sheet(layouts_picture(LAYOUTS, memory, caption="eight ranks"))
+
+
+def test_the_fastest_of_those_that_fit_is_marked():
+    assert "1 x 1 x 8 5 s, 80 GB: the fastest" in layouts().description
+    assert "8 x 1 x 1 4 s, 90 GB: does not fit" in layouts().description
+    assert "8 x 1 x 1 4 s, 90 GB: the fastest" in layouts(90e9).description
+    assert "the fastest" not in layouts(10e9).description
+
+
+def test_bars_are_as_long_as_their_seconds():
+    widths = {box["hint"]: float(box["width"]) for box in layouts().boxes}
+    seconds = {"products: 3 s": 3, "products: 5 s": 5, "waiting: 1 s": 1, "waiting: 3 s": 3}
+    unit = widths["products: 3 s"] / 3
+    for hint, length in seconds.items():
+        assert widths[hint] == pytest.approx(length * unit, rel=1e-3)
+    assert set(widths) == {*seconds, "P", "W"}  # nothing for what takes no time, and a legend
+
+
+def test_layouts_that_fit_stand_above_those_that_do_not():
+    said = Sheet(layout_view()).description
+    assert said.index("the fastest") < said.index("does not fit")
+    assert "simulated; 39.1 billion parameters on 64 ranks" in said
+
+
+def test_bars_of_different_purposes_are_refused():
+    with pytest.raises(ValueError, match="there has to be a bar"):
+        byte_bars({}, caption="")
+    with pytest.raises(ValueError, match="all have the same purposes"):
+        layouts_picture([LAYOUTS[0], LayoutTime("b", {"waiting": 1.0}, 0)], 1.0, caption="")
+
+
+# Seeds
+
+ABOUT = {"machine": "a laptop, torch 2.9", "date": "2026-01-02"}
+
+
+def test_every_seed_is_a_labelled_box_at_its_accuracy():
+    boxes = Sheet(seeds_picture({"plain": [0.92, 0.94], "shifted": [0.96, 0.98]}, ABOUT)).boxes
+    x = {box["hint"]: float(box["x"]) for box in boxes if box["label"]}
+    assert list(x) == ["seed 0: 92.0%", "seed 1: 94.0%", "seed 0: 96.0%", "seed 1: 98.0%"]
+    steps = [b - a for a, b in zip(x.values(), list(x.values())[1:], strict=False)]
+    assert steps == pytest.approx([steps[0]] * 3, abs=0.05)
+    assert steps[0] > 10
+
+
+def test_the_picture_of_seeds_says_mean_spread_machine_and_date():
+    sheet = Sheet(seeds_picture({"plain": [0.92, 0.94]}, ABOUT))
+    assert sheet.words[0] == "measured on a laptop, torch 2.9, 2026-01-02 (a recording)"
+    assert "2 seeds: mean 93.00%, spread 1.41%" in sheet.words
+    assert sheet.description == (
+        "plain, 2 seeds: mean 93.00%, spread 1.41%; the seeds: 92.0%, 94.0%"
+    )
+    with pytest.raises(ValueError, match="the accuracies of two seeds or more"):
+        seeds_picture({"a": [0.9, 0.8], "b": [0.9]}, ABOUT)
+
+
+def test_a_long_name_of_a_recipe_has_room():
+    name = "shifted at random, forty epochs"
+    [label] = [
+        e for e in Sheet(seeds_picture({name: [0.9, 0.8]}, ABOUT)).each("text") if e.text == name
+    ]
+    assert label.attrib["text-anchor"] == "end"
+    assert float(label.attrib["x"]) > 8 * len(name)
+
+
+def test_seeds_with_the_same_accuracy_do_not_hide_each_other():
+    boxes = Sheet(seeds_picture({"a": [0.9, 0.95, 0.9, 0.9]}, ABOUT)).boxes
+    corners = [(float(box["x"]), float(box["y"])) for box in boxes if box["label"]]
+    assert len(corners) == 4
+    for index, (x, y) in enumerate(corners):
+        assert all(abs(x - u) >= 12 or abs(y - v) >= 12 for u, v in corners[:index])
