@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from mpcourse.devices import devices as devices_module
-from mpcourse.devices import lanes
+from mpcourse.devices import streams
 
 Moment = tuple["Stream", int]  # a stream, and how many kernels it has run then
 
@@ -339,7 +339,9 @@ def pretend_cuda(monkeypatch, gpus: int = 1, copy_seconds: float = 0.0) -> Prete
     def refuse(gpu, shares):
         raise RuntimeError("no green contexts here")
 
-    monkeypatch.setattr(lanes, "_streams_with_own_multiprocessors", refuse)
-    monkeypatch.setattr(lanes, "_cut", lanes.functools.cache(lanes._cut.__wrapped__))
+    monkeypatch.setattr(streams, "_streams_with_own_multiprocessors", refuse)
+    monkeypatch.setattr(
+        streams, "_partition", streams.functools.cache(streams._partition.__wrapped__)
+    )
     monkeypatch.setattr(devices_module, "_workers", {})
     return cuda

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import Device
-from mpcourse.devices.results import collect
+from mpcourse.devices.workers import collect
 from mpcourse.schedules.actions import Schedule
 
 

@@ -12,8 +12,8 @@ import torch
 
 from mpcourse.checks.verdict import short
 from mpcourse.devices.devices import Device
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import Result
+from mpcourse.devices.streams import StreamContext
+from mpcourse.devices.workers import Result
 
 NAP_S = 0.2
 OLDER_S = 0.4
@@ -102,7 +102,7 @@ class _QueueingDevice(Device):
     queued: list[Future] = field(default_factory=list, compare=False)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
-        if isinstance(getattr(fn, "__self__", None), Lane):  # what `synchronize` hands over
+        if isinstance(getattr(fn, "__self__", None), StreamContext):  # of `synchronize`
             for future in self.queued:
                 future.result()
         return super().submit(fn, *args, **kwargs)

@@ -14,9 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import collect
-from mpcourse.devices.workers import Worker
+from mpcourse.devices.workers import Worker, collect
 
 POLL_S = 0.0002  # a thread that waits for its turn can be stopped between two looks
 
@@ -72,7 +70,7 @@ class Exchange:
             Exception: What the first rank raised that raised something of its own.
         """
         while len(_workers) < self.count:
-            _workers.append(Worker(f"rank {len(_workers)} of the check", Lane()))
+            _workers.append(Worker(f"rank {len(_workers)} of the check"))
         jobs = [
             _workers[rank].submit(self._one, program, tensor, rank)
             for rank, tensor in enumerate(tensors)

@@ -13,8 +13,8 @@ from torch import nn
 from mpcourse.data_parallel.parallel_apply import parallel_apply
 from mpcourse.data_parallel.replicate import replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter
-from mpcourse.devices.clocks import clock_for
 from mpcourse.devices.devices import Device, DeviceLike, as_devices, synchronize
+from mpcourse.devices.timing import clock_for
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.timeline import Event, Timeline
 

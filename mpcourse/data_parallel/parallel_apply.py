@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from mpcourse.devices.devices import Device, DeviceLike, as_devices
-from mpcourse.devices.modes import capture_modes, modes_set
-from mpcourse.devices.results import add_note, collect
+from mpcourse.devices.devices import Device, DeviceLike, as_devices, capture_modes, modes_set
+from mpcourse.devices.workers import add_note, collect
 
 
 def parallel_apply(

@@ -1,23 +1,22 @@
 """Devices and the threads that own them, and clocks that tell the truth (page `start_here`).
 
-`devices` finds GPUs, shares of a GPU, or CPU cores; `workers` and `results` run what a device is
-handed, `lanes` get it there (streams on CUDA, thread counts on a CPU), `modes` go along,
-`crossings` bring values from one to another; `timing` and `clocks` measure; `recordings` keep what
-was measured elsewhere.
+`devices` finds GPUs, shares of a GPU, or CPU cores; `workers` run what a device is handed;
+`streams` get it there and from one device to another (on a CPU: thread counts); `timing` measures;
+`recordings` keep what was measured elsewhere; `jobs` are work of a known length.
 """
 
-from mpcourse.devices.clocks import clock_for
 from mpcourse.devices.devices import (
     Device,
     DeviceLike,
     as_devices,
     available_cores,
+    capture_modes,
     describe_devices,
     get_devices,
+    modes_set,
     synchronize,
 )
 from mpcourse.devices.jobs import matrix_jobs, python_job
-from mpcourse.devices.modes import capture_modes, modes_set
 from mpcourse.devices.recordings import (
     DATA_FOLDER,
     Recording,
@@ -25,9 +24,9 @@ from mpcourse.devices.recordings import (
     values_by,
     write_recording,
 )
-from mpcourse.devices.results import Result, collect
 from mpcourse.devices.timing import (
     Timing,
+    clock_for,
     describe_machine,
     measure,
     measure_over,
@@ -35,4 +34,5 @@ from mpcourse.devices.timing import (
     measure_timeline,
     measure_together,
 )
+from mpcourse.devices.workers import Result, Worker, collect
 from mpcourse.schedules.timeline import Event, Timeline

@@ -4,18 +4,18 @@ The same page runs on all three. Each device has a worker, a thread that runs wh
 the life of the process.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from mpcourse.devices.lanes import CpuLane, GpuLane, GpuShareLane, Lane, share_streams
-from mpcourse.devices.results import Result, collect
-from mpcourse.devices.workers import Worker
+from mpcourse.devices.streams import CpuCore, GpuShare, StreamContext, WholeGpu, share_streams
+from mpcourse.devices.workers import Result, Worker, collect
 from mpcourse.schedules.actions import check_count
 
 Kind = Literal["gpu", "gpu share", "cpu core"]
@@ -50,15 +50,20 @@ class Device:
         Returns:
             A `Result`; its `.result()` waits, then returns the value or raises the exception.
         """
-        return _worker(self).submit(fn, *args, **kwargs)
+        return self.worker.submit(fn, *args, **kwargs)
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run `fn(*args, **kwargs)` in this device's worker, wait, and return its value."""
         return self.submit(fn, *args, **kwargs).result()
 
-    def is_here(self) -> bool:
-        """Whether the caller is itself work that this device's worker runs."""
-        return _worker(self).is_here()
+    @property
+    def worker(self) -> Worker:
+        """The thread that runs this device's work, the same for the life of the process."""
+        with _workers_lock:
+            if self not in _workers:
+                name = f"device {self.index} ({self.name})"
+                _workers[self] = Worker(name, _stream_context(self))
+            return _workers[self]
 
     def __str__(self) -> str:
         return self.name
@@ -144,19 +149,12 @@ def _numbered(place: torch.device, before: list, times: int) -> Device:
     return Device(nth, place, "gpu share", f"{name}, share {nth + 1} of {times}", times)
 
 
-def _worker(device: Device) -> Worker:
-    with _workers_lock:
-        if device not in _workers:
-            _workers[device] = Worker(f"device {device.index} ({device.name})", _lane(device))
-        return _workers[device]
-
-
-def _lane(device: Device) -> Lane:
+def _stream_context(device: Device) -> StreamContext:
     if device.kind == "cpu core":
-        return CpuLane()
+        return CpuCore()
     if device.kind == "gpu":
-        return GpuLane(device.device)
-    return GpuShareLane(device.device, device.index, device.shares)
+        return WholeGpu(device.device)
+    return GpuShare(device.device, device.index, device.shares)
 
 
 def synchronize(devices: Sequence[DeviceLike] | None = None) -> None:
@@ -171,7 +169,35 @@ def synchronize(devices: Sequence[DeviceLike] | None = None) -> None:
         for gpu in range(torch.cuda.device_count()):
             torch.cuda.synchronize(gpu)  # also for what was queued without a worker
     chosen = list(_workers) if devices is None else as_devices(devices)
-    collect([device.submit(_worker(device).lane.synchronize) for device in chosen])
+    collect([device.submit(device.worker.context.synchronize) for device in chosen])
+
+
+def capture_modes(devices: Sequence[Device]) -> dict[str, Any]:
+    """The caller's modes; a worker's thread knows nothing of them.
+
+    Args:
+        devices: Where they are to hold; autocast is asked for by the kind of device.
+    """
+    modes: dict[str, Any] = {
+        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in {device.device.type for device in devices}
+    }
+    modes["grad"] = torch.is_grad_enabled()
+    modes["inference"] = torch.is_inference_mode_enabled()
+    return modes
+
+
+@contextlib.contextmanager
+def modes_set(modes: dict[str, Any], kind: str) -> Iterator[None]:
+    """Set the modes in this thread, for work on a device of type `kind` ("cpu" or "cuda")."""
+    autocast, dtype = modes[kind]
+    with contextlib.ExitStack() as stack:
+        if modes["inference"] != torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(modes["inference"]))
+        stack.enter_context(torch.set_grad_enabled(modes["grad"]))  # inference mode sets it too
+        if autocast or torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=autocast))
+        yield
 
 
 def available_cores() -> int:

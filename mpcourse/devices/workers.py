@@ -9,19 +9,151 @@ told to stop and keep the interpreter from leaving.
 """
 
 import atexit
+import ctypes
 import functools
 import os
+import queue
 import threading
+import time
 import weakref
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import GRACE_S, Result
-from mpcourse.devices.serving import Server, Stopped, here, shield, this_server
+from mpcourse.devices.streams import StreamContext
 
+POLL_S = 0.2  # how often a wait looks up: Windows cannot interrupt a thread that waits for a lock
+GRACE_S = 2.0  # how long a cancelled job may take to end before its thread is given up
+
+_here = threading.local()  # .thread: the worker's thread that is running, in that thread only
 _workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+
+
+class Cancelled(BaseException):
+    """Raised in a job that was cancelled; no `Exception`, so that jobs let it pass."""
+
+
+class Result(Future):
+    """What a worker computes, or will have computed: a `concurrent.futures.Future`.
+
+    Its wait can be interrupted, and workers that wait for each other do not deadlock.
+    """
+
+    def __init__(
+        self, worker: "Worker", job: Callable[[], Any], around: AbstractContextManager
+    ) -> None:
+        super().__init__()
+        self.worker = worker
+        self.job = job, around
+        self.from_worker = _this_thread() is not None
+        self.cancel_asked = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the work and return its value, or raise its exception.
+
+        A worker that waits for another one runs what workers hand it meanwhile, so two workers that
+        wait for each other both go on; work from elsewhere keeps its turn. An interrupt (Ctrl-C,
+        the stop button) cancels the work.
+
+        Args:
+            timeout: Seconds to wait; `None` waits until the work ends.
+
+        Raises:
+            TimeoutError: The work has not ended after `timeout` seconds. It goes on.
+        """
+        try:
+            return _values([self], timeout, (KeyboardInterrupt, Cancelled))[0]
+        finally:
+            del self  # break the cycle error -> traceback -> frame -> self
+
+    def wait(self, deadline: float | None) -> None:
+        """Return when the work has ended or the deadline has passed, whichever comes first."""
+        thread = _this_thread()
+        if thread is not None:
+            self.add_done_callback(lambda _: thread.wake())
+            # what stands before our own work in our own queue has to run first
+            thread.serve_until(self.done, deadline, in_turn=self.worker.is_here())
+            return
+        while not self.done() and (left := _time_left(deadline)) > 0:
+            with suppress(TimeoutError, CancelledError):
+                self.exception(left)
+
+    def settle(self, error: BaseException) -> None:
+        """Keep `error` as the outcome, unless there is one."""
+        with suppress(Exception):  # InvalidStateError: it has its outcome
+            self.set_exception(error)
+
+    def wait_stream(self) -> None:
+        """Make the caller's stream wait for this job's, also after a failure."""
+        with suppress(RuntimeError):  # a GPU that refuses all has said so in the work
+            self.worker.context.wait_stream()
+
+
+def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any]:
+    """Wait for all the work, then return its values or raise the first failure.
+
+    Nothing is left running behind a failure: every job has ended when it is raised. An interrupt,
+    or a timeout, cancels all of them.
+
+    Args:
+        results: What `submit` returned; the order of the values is theirs.
+        timeout: Seconds for all of them together; `None` waits until they end.
+    """
+    results = list(results)
+    try:
+        return _values(results, timeout, (KeyboardInterrupt, Cancelled, TimeoutError))
+    finally:
+        del results  # as in `Result.result`
+
+
+def _values(results: list[Result], timeout: float | None, cancelling: tuple) -> list[Any]:
+    """Wait for all results and take their values; an error in `cancelling` cancels the work."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    values, result = [], None
+    try:
+        with shield():
+            try:
+                for result in results:
+                    result.wait(deadline)
+                    if not result.done():
+                        name = result.worker.name
+                        raise TimeoutError(f"{name} is still at work after {timeout} s")
+            except cancelling:
+                cancel(results)
+                raise
+            for result in results:
+                result.wait_stream()  # before one of them raises
+            for result in results:
+                values.append(Future.result(result))
+                result.worker.context.record_stream(values[-1])
+            return values
+    finally:
+        del results, result, values  # as in `Result.result`
+
+
+def cancel(results: Iterable[Result]) -> None:
+    """Cancel all the work, wait up to two seconds for its end, and leave the workers usable."""
+    results = list(results)
+    for result in results:
+        result.worker.cancel(result)
+    deadline = time.monotonic() + GRACE_S
+    try:
+        while time.monotonic() < deadline and not all(result.done() for result in results):
+            time.sleep(0.005)
+    finally:  # also when a second interrupt comes while this waits
+        for result in results:
+            result.worker.give_up(result)
+        for result in results:
+            result.wait_stream()  # what it has queued on a GPU goes on
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception once; one that takes no notes (a frozen one) stays as it is."""
+    if note not in getattr(error, "__notes__", ()):  # it has it when it came through a wait
+        with suppress(Exception):
+            error.add_note(note)
 
 
 class Worker:
@@ -29,19 +161,19 @@ class Worker:
 
     Args:
         name: The device's name, for errors and for the thread.
-        lane: How work gets onto the device and off it.
+        context: What surrounds its jobs; by itself nothing.
     """
 
-    def __init__(self, name: str, lane: Lane) -> None:
+    def __init__(self, name: str, context: StreamContext | None = None) -> None:
         self.name = name
-        self.lane = lane
-        self.server: Server | None = None
+        self.context = context or StreamContext()
+        self.thread: _Thread | None = None  # started by the first job
         self._lock = threading.Lock()
         _workers.add(self)
 
     def is_here(self) -> bool:
         """Whether the caller runs in this worker's thread."""
-        return self.server is not None and this_server() is self.server
+        return self.thread is not None and _this_thread() is self.thread
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
         """Hand `fn(*args, **kwargs)` to the worker and return at once with its `Result`.
@@ -51,36 +183,29 @@ class Worker:
         if not callable(fn):
             raise TypeError(f"a worker runs functions; got {type(fn).__name__}")
         with shield():
-            around = self.lane.hand_in((args, kwargs))
+            around = self.context.around_job((args, kwargs))
             result = Result(self, functools.partial(fn, *args, **kwargs), around)
             with self._lock:
-                if self.server is None:
-                    self.server = self._start()
-                own = this_server() is self.server
+                if self.thread is None:
+                    self.thread = self._start()
+                own = self.is_here()
                 if not own:
-                    self.server.hand_over(result)
+                    self.thread.queue.put(result)
             if own:
-                self.server.serve(result)
+                self.thread.serve(result)
             return result
 
-    def _start(self) -> Server:
-        server = Server(self.name)
-        first = Result(self, self.lane.enter)
-        server.jobs.put(first)
-        try:
-            with self.lane.starting():
-                server.start()
-                Future.result(first)  # the plain wait: `enter` is short; its error comes out here
-        except BaseException:
-            server.close()
-            raise
-        return server
+    def wake(self) -> None:
+        """Make the worker look whether what it waits for in `wait_until` has come."""
+        thread = self.thread
+        if thread is not None:
+            thread.wake()
 
-    def stop(self, result: Result) -> None:
-        """Take `result` off the queue, or stop it where it runs."""
-        server = self.server
-        if not result.cancel() and server is not None:
-            server.stop(result)
+    def cancel(self, result: Result) -> None:
+        """Take `result` off the queue, or cancel it where it runs."""
+        thread = self.thread
+        if not result.cancel() and thread is not None:
+            thread.cancel(result)
 
     def give_up(self, result: Result) -> None:
         """Leave a job that cannot be stopped (it sits in C code) to its thread, and go on without.
@@ -89,39 +214,202 @@ class Worker:
         """
         if result.done():
             return
-        result.settle(Stopped())
+        result.settle(Cancelled())
         with self._lock:
-            if self.server is None or result not in self.server.running:
+            if self.thread is None or result not in self.thread.running:
                 return
-            self.server.close()
-            waiting = self.server.take_all()
-            self.server = self._start() if waiting else None
-            for job in waiting:
-                self.server.hand_over(job)
+            self.thread.close()
+            waiting = self.thread.take_all()
+            self.thread = self._start() if waiting else None
+            for other in waiting:
+                self.thread.queue.put(other)
+
+    def _start(self) -> "_Thread":
+        thread = _Thread(self.name)
+        first = Result(self, self.context.set_up, nullcontext())
+        thread.queue.put(first)
+        try:
+            with self.context.starting():
+                thread.start()
+                Future.result(first)  # the plain wait: `set_up` is short; its error comes out here
+        except BaseException:
+            thread.close()
+            raise
+        return thread
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    """In a job: wait until `ready()`, and run meanwhile what other workers hand to this one.
+
+    Whoever makes it true calls `wake` of this worker.
+    """
+    if not ready():
+        with shield():
+            _here.thread.serve_until(ready)
+
+
+class _Thread(threading.Thread):
+    """The thread of a worker, with its queue.
+
+    `Cancelled` is raised from outside, between any two lines: in our own code it could lose a job
+    or leave a lock behind. So it is raised only while `exposed`, the code of a job, runs.
+    """
+
+    def __init__(self, name: str) -> None:
+        # daemon: work that never ends must not keep the interpreter from leaving
+        super().__init__(name=f"mpcourse {name}", daemon=True)
+        self.queue: queue.SimpleQueue[Result | None] = queue.SimpleQueue()  # None only wakes
+        self.later: deque[Result] = deque()  # taken from the queue before it was their turn
+        self.running: list[Result] = []  # a stack: work that waits has other work served above it
+        self.exposed: Result | None = None
+        self.closing = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Serve until told to close; this is the thread."""
+        _here.thread = self
+        while not self.closing:
+            self.serve_one()
+
+    def serve_until(
+        self, ready: Callable[[], bool], deadline: float | None = None, *, in_turn: bool = False
+    ) -> None:
+        """Run jobs until `ready()` or the deadline; the job that waits may be cancelled."""
+        while not ready() and (left := _time_left(deadline)) > 0:
+            self.serve_one(left, in_turn=in_turn)
+            self.heed_cancel()
+
+    def serve_one(self, timeout: float | None = None, *, in_turn: bool = True) -> None:
+        """Run the next job that comes within `timeout` seconds; `None` waits for one.
+
+        Unless `in_turn`, below a job that waits, only what a worker handed over is run: that worker
+        may be what the job waits for. All else, handed over after the job, runs after it.
+        """
+        if in_turn and self.later:
+            self.serve(self.later.popleft())
+            return
+        try:
+            result = self.queue.get(timeout=timeout)
+        except queue.Empty:
+            return
+        if result is not None and (in_turn or result.from_worker):
+            self.serve(result)
+        elif result is not None:
+            self.later.append(result)
+
+    def serve(self, result: Result) -> None:
+        """Run one job, above those that wait, and keep its value or its exception."""
+        (job, around), result.job = result.job, None  # a kept Result must not keep the inputs too
+        self.running.append(result)
+        try:
+            if result.set_running_or_notify_cancel():
+                with around:
+                    value = self._call(result, job)
+                result.set_result(value)
+        except BaseException as error:
+            try:
+                add_note(error, f"raised in the worker of {result.worker.name}")
+            finally:  # whatever the error's class does: nobody may wait for ever
+                result.settle(error)
+        finally:
+            self.running.pop()
+            del result, job, around  # break the cycle error -> traceback -> frame -> inputs
+
+    def _call(self, result: Result, job: Callable[[], Any]) -> Any:
+        """Call the job of `result`; here, and only here, `Cancelled` may come at any line."""
+        try:
+            self.expose(result)
+            self.heed_cancel()
+            return job()
+        finally:
+            del result, job  # as in `serve`
+            self.expose(None)  # what has been raised by then comes out before this ends
+
+    def expose(self, result: Result | None) -> None:
+        """Say in which job `Cancelled` may be raised from now on, at any line; None: in none."""
+        with self._lock:
+            self.exposed = result
+
+    def cancel(self, result: Result) -> None:
+        """Raise `Cancelled` in the job of `result`: now if its code runs, else when it heeds it."""
+        with self._lock:
+            if result.cancel_asked:
+                return
+            result.cancel_asked = True
+            if result is self.exposed:
+                thread_id = ctypes.c_ulong(self.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread_id, ctypes.py_object(Cancelled))
+        self.wake()
+
+    def heed_cancel(self) -> None:
+        """Raise `Cancelled` if the top job was cancelled while its code did not run."""
+        if self.running and self.running[-1].cancel_asked:
+            raise Cancelled
+
+    def wake(self) -> None:
+        """Make the thread look up from waiting; any thread may call this."""
+        self.queue.put(None)
+
+    def close(self) -> None:
+        """Let the thread end after the job it is running."""
+        self.closing = True
+        self.wake()
+
+    def take_all(self) -> list[Result]:
+        """Take what has not begun off the queue, in order."""
+        taken, self.later = list(self.later), deque()
+        with suppress(queue.Empty):
+            while True:
+                taken.append(self.queue.get_nowait())
+        return [result for result in taken if result is not None]
+
+
+class shield:
+    """Keep `Cancelled` out of the waiting of a job: raised anywhere in it, it could leave a lock.
+
+    It comes out at the end of the block, or where the block heeds it.
+    """
+
+    def __enter__(self) -> None:
+        self._thread = _this_thread()
+        if self._thread is not None:
+            self._exposed = self._thread.exposed
+            self._thread.expose(None)
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.expose(self._exposed)
+            self._thread.heed_cancel()
+
+
+def _this_thread() -> _Thread | None:
+    """The worker's thread that is running, None in any other thread."""
+    return getattr(_here, "thread", None)
+
+
+def _time_left(deadline: float | None) -> float:
+    """For how many seconds to wait before looking up."""
+    return POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
 
 
 def _close_all() -> None:
-    """Let running work end, then stop it: torch aborts a process that leaves in its midst."""
-    servers = [thread for thread in threading.enumerate() if isinstance(thread, Server)]
-    for server in servers:
-        server.close()
-    _join(servers)
-    for server in servers:
-        for result in list(server.running):
-            server.stop(result)
-    _join(servers)
-
-
-def _join(servers: list[Server]) -> None:
-    for server in servers:
-        server.join(GRACE_S / len(servers))
+    """Let running work end, then cancel it: torch aborts a process that leaves in its midst."""
+    threads = [thread for thread in threading.enumerate() if isinstance(thread, _Thread)]
+    for thread in threads:
+        thread.close()
+    for _ in range(2):
+        for thread in threads:
+            thread.join(GRACE_S / len(threads))
+        for thread in threads:
+            for result in list(thread.running):
+                thread.cancel(result)
 
 
 def _forget_threads() -> None:
     """A forked child has the workers but not their threads: it starts its own at first use."""
-    vars(here).clear()  # the child of a worker's thread is no worker
+    vars(_here).clear()  # the child of a worker's thread is no worker
     for worker in _workers:
-        worker.server = None
+        worker.thread = None
         worker._lock = threading.Lock()
 
 

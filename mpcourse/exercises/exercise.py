@@ -24,9 +24,7 @@ from typing import Any, Literal
 import torch
 
 import mpcourse
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import collect
-from mpcourse.devices.workers import Worker
+from mpcourse.devices.workers import Worker, collect
 
 State = Literal["not attempted", "not yet", "correct"]
 SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
@@ -37,7 +35,7 @@ MOST_ITEMS = 12  # of a result, shown
 CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futures)}
 CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
 
-_bench = Worker("the check", Lane())  # attempts run here, so that one that never ends is stopped
+_bench = Worker("the check")  # attempts run here, so that one that never ends is stopped
 
 
 class NotAttempted(Exception):

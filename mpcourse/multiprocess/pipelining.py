@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import pipelining
 
-from mpcourse.devices.clocks import HostClock, clock_for
+from mpcourse.devices.timing import HostClock, clock_for
 from mpcourse.multiprocess.checkpoints import Checkpoints
 from mpcourse.multiprocess.orders import ANY_ORDER, read_order
 from mpcourse.multiprocess.pipeline_work import (

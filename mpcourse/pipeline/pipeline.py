@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.devices.clocks import HostClock
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
-from mpcourse.devices.results import add_note
+from mpcourse.devices.timing import HostClock
+from mpcourse.devices.workers import add_note
 from mpcourse.pipeline import losses as loss_shares
 from mpcourse.pipeline.batch_norm import minibatch_statistics
-from mpcourse.pipeline.engine import Task, find_neighbours, run_schedule
+from mpcourse.pipeline.engine import LinkedAction, link_actions, run_schedule
 from mpcourse.pipeline.fit import check_stages, find_homes, schedule_for
 from mpcourse.pipeline.microbatch import (
     bring_to,
@@ -82,7 +82,7 @@ class Pipeline(nn.Module):
             devices = get_devices(num_devices_for(schedule, len(stages)))
         self.devices = as_devices(devices)
         self.schedule = schedule
-        self._tasks: dict[tuple[int, str], list[list[Task]]] = {}
+        self._rows: dict[tuple[int, str], list[list[LinkedAction]]] = {}
         self._num_stages = len(stages)
         count = len(self.devices)  # any number of devices takes as many micro-batches
         any_schedule = schedule_for(schedule, len(stages), count, count)
@@ -93,7 +93,7 @@ class Pipeline(nn.Module):
         self._clocks: list[HostClock] = []
         self._places = [device.device for device in home]
 
-    def _tasks_for(self, num_microbatches: int, kinds: str = "FBIW") -> list[list[Task]]:
+    def _rows_for(self, num_microbatches: int, kinds: str = "FBIW") -> list[list[LinkedAction]]:
         """What each device does for that many micro-batches; the schedule is legal then.
 
         Args:
@@ -101,12 +101,12 @@ class Pipeline(nn.Module):
             kinds: The kinds of action to do.
         """
         key = num_microbatches, kinds
-        if key not in self._tasks:
+        if key not in self._rows:
             schedule = self._schedule_for(num_microbatches)
             validate_schedule(schedule, self._num_stages, num_microbatches)
             wanted = [[action for action in row if action.kind in kinds] for row in schedule]
-            self._tasks[key] = find_neighbours(wanted, self._num_stages)
-        return self._tasks[key]
+            self._rows[key] = link_actions(wanted, self._num_stages)
+        return self._rows[key]
 
     def _schedule_for(self, num_microbatches: int) -> Schedule:
         count = len(self.devices)
@@ -151,7 +151,7 @@ class Pipeline(nn.Module):
                 until it has ended.
         """
         sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
-        tasks = self._tasks_for(len(sizes))
+        rows = self._rows_for(len(sizes))
         shares = loss_shares.microbatch_shares(
             loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares
         )
@@ -160,40 +160,32 @@ class Pipeline(nn.Module):
             Stage(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
             for i, stage in enumerate(self.stages)
         ]
+        first, last = self._places[0], self._places[-1]
         pieces = split_minibatch(inputs, sizes)
         # whole and first: a copy between GPUs, later, would make both wait for each other's kernels
-        answers = split_minibatch(bring_to(targets, self._places[-1]), sizes)
+        answers = split_minibatch(bring_to(targets, last), sizes)
         losses: dict[int, Tensor] = {}
-
-        def loss_of(index: int) -> Callable[[Any], Tensor]:
-            def scaled(output: Any) -> Tensor:
-                if shares[index] == 0:  # nothing of it counts, also where its own mean is NaN
-                    return torch.zeros((), device=self._places[-1])
-                return loss_fn(output, answers[index]) * shares[index]
-
-            return scaled
-
-        def first(index: int, _: Any) -> Any:
-            return stages[0].forward(index, bring_to(pieces[index], self._places[0]))
-
-        def last(index: int, value: Any) -> None:
-            if len(stages) == 1:
-                value = bring_to(pieces[index], self._places[0])
-            losses[index] = stages[-1].forward(index, value, loss_of(index))
-
-        do: list[dict[str, Callable[[int, Any], Any]]] = [
-            {"F": s.forward, "B": s.backward, "I": s.backward_input, "W": s.backward_weight}
-            for s in stages
-        ]
-        do[0]["F"] = first
-        do[-1]["F"] = last
 
         def run(action: Action, value: Any) -> Any:
             stage_index, kind, index = action
-            return do[stage_index][kind](index, value)
+            stage = stages[stage_index]
+            if kind != "F":
+                backward = {
+                    "B": stage.backward,
+                    "I": stage.backward_input,
+                    "W": stage.backward_weight,
+                }
+                return backward[kind](index, value)
+            if stage_index == 0:
+                value = bring_to(pieces[index], first)
+            if stage_index < len(stages) - 1:
+                return stage.forward(index, value)
+            loss_share = _share_of_loss(loss_fn, answers[index], shares[index], last)
+            losses[index] = stage.forward(index, value, loss_share)
+            return None
 
         try:
-            self._run(tasks, run, gradients=True)
+            self._run(rows, run, gradients=True)
         finally:
             for stage in stages:
                 stage.clear()
@@ -210,7 +202,7 @@ class Pipeline(nn.Module):
         """
         sizes = microbatch_sizes(num_samples_of(inputs), **self._cut)
         pieces = split_minibatch(inputs, sizes)
-        tasks = self._tasks_for(len(sizes), "F")
+        rows = self._rows_for(len(sizes), "F")
         outputs: dict[int, Any] = {}
 
         def run(action: Action, value: Any) -> Any:
@@ -222,12 +214,12 @@ class Pipeline(nn.Module):
                 outputs[index] = output
             return output
 
-        self._run(tasks, run, gradients=False)
+        self._run(rows, run, gradients=False)
         return merge_microbatches([outputs[index] for index in range(len(sizes))])
 
-    def _run(self, tasks: list[list[Task]], run: Callable, *, gradients: bool) -> None:
+    def _run(self, rows: list[list[LinkedAction]], run: Callable, *, gradients: bool) -> None:
         with minibatch_statistics(self.stages):
-            self._clocks = run_schedule(tasks, self.devices, run, gradients=gradients)
+            self._clocks = run_schedule(rows, self.devices, run, gradients=gradients)
 
     @property
     def timeline(self) -> Timeline | None:
@@ -248,3 +240,12 @@ class Pipeline(nn.Module):
                     f"them: they cannot all go to {target}; make a Pipeline on other devices"
                 )
         return super()._apply(fn, recurse)
+
+
+def _share_of_loss(
+    loss_fn: Callable[[Any, Any], Tensor], target: Any, share: float, place: torch.device
+) -> Callable[[Any], Tensor]:
+    """What a micro-batch's output adds to the loss of the mini-batch."""
+    if share == 0:  # nothing of it counts, also where its own mean is NaN
+        return lambda output: torch.zeros((), device=place)
+    return lambda output: loss_fn(output, target) * share

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.devices.results import add_note
+from mpcourse.devices.workers import add_note
 from mpcourse.memory.recompute import buffers_kept
 from mpcourse.pipeline.batch_norm import counted_already
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from mpcourse.devices.results import add_note
+from mpcourse.devices.workers import add_note
 from mpcourse.pipeline.replay import NotesDraws, Replay
 from mpcourse.pipeline.split_backward import SplitBackward
 
@@ -117,6 +117,11 @@ class Stage:
             if "leaf Variable that requires grad is being used in an in-place" in str(error):
                 add_note(error, BEGINS_IN_PLACE)
             raise
+
+    def run_backward(self, kind: str, index: int, gradients: Gradients | None) -> Gradients | None:
+        """B, I or W of micro-batch `index`."""
+        run = {"B": self.backward, "I": self.backward_input, "W": self.backward_weight}
+        return run[kind](index, gradients)
 
     def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.

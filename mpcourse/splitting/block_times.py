@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from mpcourse.devices.clocks import HostClock, clock_for
 from mpcourse.devices.devices import DeviceLike, as_devices
+from mpcourse.devices.timing import HostClock, clock_for
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.simulation import Costs, costs_from
 from mpcourse.schedules.timeline import Timeline

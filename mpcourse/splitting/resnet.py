@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from mpcourse.devices.devices import DeviceLike
-from mpcourse.devices.modes import capture_modes, modes_set
+from mpcourse.devices.devices import DeviceLike, capture_modes, modes_set
 from mpcourse.schedules.actions import check_count
 from mpcourse.splitting.splits import two_devices
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from pretend_cuda import pretend_cuda
 
-from mpcourse.devices import crossings
-from mpcourse.devices.clocks import clock_for
+from mpcourse.devices import streams
 from mpcourse.devices.devices import as_devices
-from mpcourse.pipeline.engine import find_neighbours, run_schedule
+from mpcourse.devices.timing import clock_for
+from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.timeline import Timeline
@@ -26,9 +26,6 @@ KINDS_OF_DEVICES = {
 
 @pytest.fixture
 def cuda(monkeypatch):
-    monkeypatch.setattr(
-        crossings, "_copy_streams", crossings.functools.cache(crossings._copy_streams.__wrapped__)
-    )
     return pretend_cuda(monkeypatch, gpus=2, copy_seconds=0.25)
 
 
@@ -36,7 +33,7 @@ def run(cuda, names, schedule="1f1b", count=4, seconds=1.0):
     """A schedule whose actions are kernels that read what they take in."""
     devices = as_devices(names)
     stages = len(devices)
-    tasks = find_neighbours(make_schedule(schedule, stages, stages, count), stages)
+    tasks = link_actions(make_schedule(schedule, stages, stages, count), stages)
 
     def do(action, value):
         place = devices[action.stage_index].device
@@ -66,7 +63,7 @@ def test_no_action_reads_what_may_not_be_written_and_no_memory_goes_too_early(
 
 def test_the_host_goes_on_while_what_it_has_is_copied_to_a_gpu(cuda):
     cuda.kernel("before", gpu=1, seconds=5.0)
-    crossings.arrive(cuda.on_host(), None, torch.device("cuda", 1))
+    streams.copy_after(None, cuda.on_host(), torch.device("cuda", 1))
     assert cuda.host.free_at == 0.0
 
 
@@ -104,7 +101,7 @@ def test_two_gpus_compute_at_the_same_time_though_copies_go_between_them(cuda):
 
 def test_what_leaves_a_gpu_for_the_cpu_is_waited_for(cuda):
     value = {"x": cuda.kernel("forward", seconds=3.0, gpu=1), "n": 3}
-    found = crossings.arrive(value, crossings.leave(GPU[1]), torch.device("cpu"))
+    found = streams.copy_after(streams.record_event(GPU[1]), value, torch.device("cpu"))
     assert found["n"] == 3
     assert not found["x"].is_cuda
     assert cuda.asked[0][:2] == ("synchronize", "event")
@@ -113,8 +110,8 @@ def test_what_leaves_a_gpu_for_the_cpu_is_waited_for(cuda):
 
 def test_between_cpu_cores_a_value_is_handed_on_as_it_is(cuda):
     value, cpu = [torch.ones(2)], torch.device("cpu")
-    assert crossings.leave(cpu) is None
-    assert crossings.arrive(value, None, cpu) is value
+    assert streams.record_event(cpu) is None
+    assert streams.copy_after(None, value, cpu) is value
     assert cuda.asked == []
 
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from pretend_cuda import pretend_cuda
 
-from mpcourse.devices import lanes, timing
+from mpcourse.devices import streams, timing
 from mpcourse.devices.devices import as_devices, get_devices, synchronize
-from mpcourse.devices.results import collect
+from mpcourse.devices.workers import collect
 from mpcourse.splitting.resnet import ModelParallelResNet50
 
-with_own_multiprocessors = lanes._streams_with_own_multiprocessors  # the stand-in refuses them
+with_own_multiprocessors = streams._streams_with_own_multiprocessors  # the stand-in refuses them
 ONE, SHARES, TWO = ["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"]
 ELSEWHERE = ["cuda:1", "cuda:1"]  # the caller's current GPU is the other one
 PLACES = pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_memory_of_an_argument_is_kept_while_a_share_works_on_it(cuda):
 
     result = device.submit(read, cuda.kernel("before", gpu=0))
     release.set()
-    result._wait(None)
+    result.wait(None)
     gc.collect()  # nobody has it any more, and the caller's stream has not waited
     assert cuda.races == []
 
@@ -98,7 +98,7 @@ def test_a_gpu_that_refuses_everything_does_not_hide_the_error_of_the_work(cuda,
     def refuse(self):
         raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr(lanes.GpuShareLane, "fall_in", refuse)
+    monkeypatch.setattr(streams.GpuShare, "wait_stream", refuse)
     with pytest.raises(ZeroDivisionError):
         device.run(lambda: 1 // 0)
 
@@ -192,6 +192,6 @@ def test_what_one_half_makes_is_kept_while_the_other_half_reads_it(cuda):
     features = submit(halves, 0, lambda _: cuda.kernel("front", gpu=0), None).result()
     result = submit(halves, 1, lambda features: cuda.kernel("back", features) and None, features)
     del features
-    result._wait(None)
+    result.wait(None)
     gc.collect()
     assert cuda.races == []

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from mpcourse.devices import lanes
+from mpcourse.devices import streams
 from mpcourse.devices.devices import as_devices, get_devices
-from mpcourse.devices.lanes import CpuLane, Lane, share_streams
+from mpcourse.devices.streams import CpuCore, StreamContext, share_streams
 
 LONG = 200_000_000  # cycles of a GPU: about a tenth of a second
 
@@ -32,10 +32,10 @@ def three_threads():
 
 
 def test_a_lane_by_itself_does_nothing():
-    lane = Lane()
-    with lane.starting(), lane.hand_in(((torch.ones(1),), {})):
-        assert lane.enter() is None
-    assert lane.hand_out(torch.ones(1)) is None
+    lane = StreamContext()
+    with lane.starting(), lane.around_job(((torch.ones(1),), {})):
+        assert lane.set_up() is None
+    assert lane.record_stream(torch.ones(1)) is None
     assert lane.synchronize() is None
 
 
@@ -44,9 +44,9 @@ def test_a_lane_by_itself_does_nothing():
 
 @pytest.mark.usefixtures("three_threads")
 def test_a_start_keeps_the_callers_count_and_the_default_of_later_threads():
-    lane = CpuLane()
+    lane = CpuCore()
     with lane.starting():
-        worker = in_new_thread(lambda: lane.enter() or torch.get_num_threads())
+        worker = in_new_thread(lambda: lane.set_up() or torch.get_num_threads())
     assert worker == 1
     assert torch.get_num_threads() == 3
     assert in_new_thread(torch.get_num_threads) == 3
@@ -54,10 +54,10 @@ def test_a_start_keeps_the_callers_count_and_the_default_of_later_threads():
 
 @pytest.mark.usefixtures("three_threads")
 def test_a_start_that_fails_keeps_the_callers_count_and_the_default():
-    lane = CpuLane()
+    lane = CpuCore()
 
     def fail_after_entering():
-        lane.enter()
+        lane.set_up()
         raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost"), lane.starting():
@@ -68,28 +68,28 @@ def test_a_start_that_fails_keeps_the_callers_count_and_the_default():
 
 @pytest.mark.usefixtures("three_threads")
 def test_a_start_by_a_worker_keeps_its_one_thread_and_the_default():
-    lane = CpuLane()
+    lane = CpuCore()
 
     def start_another():
         with lane.starting():
-            in_new_thread(lane.enter)
+            in_new_thread(lane.set_up)
         return torch.get_num_threads()
 
     with ThreadPoolExecutor(1) as worker:
         with lane.starting():
-            worker.submit(lane.enter).result()
+            worker.submit(lane.set_up).result()
         assert worker.submit(start_another).result() == 1
     assert in_new_thread(torch.get_num_threads) == 3
 
 
 @pytest.mark.usefixtures("three_threads")
 def test_two_starts_at_once_keep_both_callers_counts_and_the_default():
-    lane = CpuLane()
+    lane = CpuCore()
     entered = threading.Event()
 
     def start():
         with lane.starting():
-            in_new_thread(lane.enter)
+            in_new_thread(lane.set_up)
             entered.set()
             time.sleep(0.1)  # where the other caller would find a default of 1
         return torch.get_num_threads()
@@ -107,14 +107,14 @@ def test_two_starts_at_once_keep_both_callers_counts_and_the_default():
 def test_a_torch_that_ignores_the_count_is_noticed(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     with pytest.raises(RuntimeError, match="ignores set_num_threads"):
-        in_new_thread(CpuLane().enter)
+        in_new_thread(CpuCore().set_up)
 
 
 def test_a_changed_count_of_the_caller_is_noticed(monkeypatch):
     counts = iter([2, 2, 1, 1])
     monkeypatch.setattr(torch, "get_num_threads", lambda: next(counts))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    with pytest.raises(RuntimeError, match="torch uses 1 threads, not 2"), CpuLane().starting():
+    with pytest.raises(RuntimeError, match="torch uses 1 threads, not 2"), CpuCore().starting():
         pass
 
 
@@ -150,10 +150,10 @@ def pretend_green_contexts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda gpu: f"plain stream of GPU {gpu}")
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(lanes, "_green_contexts", [])
-    lanes._cut.cache_clear()
+    monkeypatch.setattr(streams, "_green_contexts", [])
+    streams._partition.cache_clear()
     yield module
-    lanes._cut.cache_clear()
+    streams._partition.cache_clear()
 
 
 @pytest.mark.usefixtures("pretend_green_contexts")
@@ -191,7 +191,7 @@ def test_shares_that_ask_at_once_get_the_same_streams(monkeypatch):
         time.sleep(0.05)
         return [object() for _ in range(shares)]
 
-    monkeypatch.setattr(lanes, "_streams_with_own_multiprocessors", slow)
+    monkeypatch.setattr(streams, "_streams_with_own_multiprocessors", slow)
     together = threading.Barrier(2)
 
     def ask():

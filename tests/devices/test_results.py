@@ -13,10 +13,9 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from mpcourse.devices import results
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import Stopped, collect, stop
-from mpcourse.devices.workers import Worker
+from mpcourse.devices import workers as workers_module
+from mpcourse.devices.streams import StreamContext
+from mpcourse.devices.workers import Cancelled, Worker, cancel, collect
 
 LIMIT_S = 30  # how long work goes on that nobody stops
 
@@ -26,17 +25,17 @@ numbers = itertools.count()
 @pytest.fixture
 def workers():
     """Two workers of their own: what a test breaks stays with it."""
-    pair = [Worker(f"device {i} (test {next(numbers)})", Lane()) for i in range(2)]
+    pair = [Worker(f"device {i} (test {next(numbers)})", StreamContext()) for i in range(2)]
     yield pair
     for worker in pair:
-        if worker.server is not None:
-            worker.server.close()
+        if worker.thread is not None:
+            worker.thread.close()
 
 
 @pytest.fixture
 def short_grace(monkeypatch):
     """Give a job that cannot be stopped up soon: for tests that are not about how long it takes."""
-    monkeypatch.setattr(results, "GRACE_S", 0.3)
+    monkeypatch.setattr(workers_module, "GRACE_S", 0.3)
 
 
 def spin(begun=None):
@@ -319,7 +318,7 @@ def test_an_interrupt_of_result_stops_the_work_and_leaves_the_worker_usable(
     result = workers[0].submit({"loop": spin, "C code": sleep}[kind], begun)
     with interrupted(begun):
         result.result()
-    assert isinstance(result.exception(), Stopped)
+    assert isinstance(result.exception(), Cancelled)
     assert workers[0].submit(lambda: "usable").result(LIMIT_S / 2) == "usable"
 
 
@@ -354,8 +353,8 @@ def test_an_interrupt_reaches_the_work_that_a_worker_waits_for(workers, short_gr
     result = first.submit(wait_for_the_other)
     with interrupted(begun):
         result.result()
-    assert isinstance(result.exception(), Stopped)
-    assert isinstance(inner[0].exception(LIMIT_S / 2), Stopped)
+    assert isinstance(result.exception(), Cancelled)
+    assert isinstance(inner[0].exception(LIMIT_S / 2), Cancelled)
     assert [worker.submit(lambda: "usable").result(LIMIT_S / 2) for worker in workers] == [
         "usable"
     ] * 2
@@ -378,11 +377,11 @@ def test_work_that_somebody_else_queued_before_an_interrupt_runs_in_order(
 def test_a_second_interrupt_does_not_leave_the_worker_with_work_that_cannot_be_stopped(
     workers, monkeypatch
 ):
-    monkeypatch.setattr(results, "GRACE_S", LIMIT_S)
+    monkeypatch.setattr(workers_module, "GRACE_S", LIMIT_S)
     begun = threading.Event()
     result = workers[0].submit(sleep, begun)
     stopping = threading.Event()
-    monkeypatch.setattr(workers[0], "stop", lambda _: stopping.set())
+    monkeypatch.setattr(workers[0], "cancel", lambda _: stopping.set())
     interrupt_after(stopping)
     with interrupted(begun):
         result.result()
@@ -406,8 +405,8 @@ def test_a_thread_that_was_given_up_ends_with_its_work(workers, short_grace):
     begun = threading.Event()
     result = workers[0].submit(lambda: begun.set() or time.sleep(1))
     begun.wait(LIMIT_S)
-    stop([result])
-    assert isinstance(result.exception(), Stopped)
+    cancel([result])
+    assert isinstance(result.exception(), Cancelled)
     assert workers[0].submit(threading.current_thread).result() is not thread
     thread.join(LIMIT_S / 2)
     assert not thread.is_alive()
@@ -416,7 +415,7 @@ def test_a_thread_that_was_given_up_ends_with_its_work(workers, short_grace):
 def test_stopping_work_that_has_ended_changes_nothing(workers):
     result = workers[0].submit(lambda: "value")
     assert result.result() == "value"
-    stop([result])
+    cancel([result])
     assert result.result() == "value"
     assert workers[0].submit(lambda: "usable").result() == "usable"
 
@@ -425,8 +424,8 @@ def test_work_that_was_stopped_says_so_to_whoever_else_asks(workers):
     begun = threading.Event()
     result = workers[0].submit(spin, begun)
     begun.wait(LIMIT_S)
-    stop([result])
+    cancel([result])
     for ask in (result.result, lambda: workers[1].submit(result.result).result()):
-        with pytest.raises(Stopped):
+        with pytest.raises(Cancelled):
             ask()
     assert workers[1].submit(lambda: "usable").result() == "usable"

@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from mpcourse.devices import results
+from mpcourse.devices import workers as workers_module
 from mpcourse.devices.devices import available_cores, get_devices
-from mpcourse.devices.lanes import CpuLane, Lane
-from mpcourse.devices.results import Stopped, collect, stop
-from mpcourse.devices.workers import Worker
+from mpcourse.devices.streams import CpuCore, StreamContext
+from mpcourse.devices.workers import Cancelled, Worker, cancel, collect
 
 LIMIT_S = 30
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,14 +31,14 @@ def make_workers():
     """A function that makes workers of their own: what a test breaks stays with it."""
     made = []
 
-    def make(count, lane=CpuLane):
+    def make(count, lane=CpuCore):
         made.extend(Worker(f"device {i} (test {next(numbers)})", lane()) for i in range(count))
         return made[-count:]
 
     yield make
     for worker in made:
-        if worker.server is not None:
-            worker.server.close()
+        if worker.thread is not None:
+            worker.thread.close()
 
 
 @pytest.fixture
@@ -127,10 +126,10 @@ def test_what_cannot_be_called_is_refused(workers):
 
 
 def test_a_lane_that_cannot_be_entered_says_so_and_can_be_tried_again(make_workers):
-    class Shut(Lane):
+    class Shut(StreamContext):
         shut = True
 
-        def enter(self):
+        def set_up(self):
             if self.shut:
                 raise OSError("no such device")
 
@@ -139,7 +138,7 @@ def test_a_lane_that_cannot_be_entered_says_so_and_can_be_tried_again(make_worke
     for _ in range(2):
         with pytest.raises(OSError, match="no such device"):
             worker.submit(int)
-    worker.lane.shut = False
+    worker.context.shut = False
     assert run(worker, int) == 0
     wait_until(lambda: threading.active_count() <= threads + 1)
 
@@ -154,9 +153,9 @@ def wait_until(condition):
 def test_a_lane_surrounds_the_work_in_the_worker(make_workers):
     happened = []
 
-    class Noting(Lane):
-        def hand_in(self, arguments):
-            happened.append(("hand_in", arguments, threading.current_thread()))
+    class Noting(StreamContext):
+        def around_job(self, arguments):
+            happened.append(("around_job", arguments, threading.current_thread()))
             return self
 
         def __enter__(self):
@@ -165,21 +164,21 @@ def test_a_lane_surrounds_the_work_in_the_worker(make_workers):
         def __exit__(self, *_):
             happened.append(("after", threading.current_thread()))
 
-        def fall_in(self):
-            happened.append(("fall_in", threading.current_thread()))
+        def wait_stream(self):
+            happened.append(("wait_stream", threading.current_thread()))
 
-        def hand_out(self, value):
-            happened.append(("hand_out", value, threading.current_thread()))
+        def record_stream(self, value):
+            happened.append(("record_stream", value, threading.current_thread()))
 
     [worker] = make_workers(1, Noting)
     assert run(worker, max, 3, 4) == 4
-    me, it = threading.current_thread(), worker.server
+    me, it = threading.current_thread(), worker.thread
     assert happened == [
-        ("hand_in", ((3, 4), {}), me),
+        ("around_job", ((3, 4), {}), me),
         ("before", it),
         ("after", it),
-        ("fall_in", me),
-        ("hand_out", 4, me),
+        ("wait_stream", me),
+        ("record_stream", 4, me),
     ]
 
 
@@ -268,7 +267,7 @@ def test_work_that_a_worker_hands_to_itself_runs_at_once(workers):
 @pytest.fixture
 def no_looking_up(monkeypatch):
     """Let a wait sleep until it is woken."""
-    monkeypatch.setattr(results, "POLL_S", 10 * LIMIT_S)
+    monkeypatch.setattr(workers_module, "POLL_S", 10 * LIMIT_S)
 
 
 @pytest.mark.usefixtures("no_looking_up")
@@ -342,13 +341,13 @@ def test_a_worker_can_wait_for_its_own_queue_after_it_waited_for_another(workers
 # stopping: what Python raises in a thread from outside must hit the job and nothing else
 
 
-class Slow(Lane):
+class Slow(StreamContext):
     """Waits in the worker, before or after the work, until it was stopped."""
 
     def __init__(self, when):
         self.when, self.there, self.stopped = when, threading.Event(), threading.Event()
 
-    def hand_in(self, arguments):
+    def around_job(self, arguments):
         return self
 
     def __enter__(self):
@@ -368,10 +367,10 @@ def test_a_stop_keeps_work_from_beginning_and_leaves_alone_what_has_ended(make_w
     ran = []
     [worker] = make_workers(1, lambda: Slow(when))
     result = worker.submit(ran.append, 1)
-    worker.lane.there.wait(LIMIT_S)
-    worker.stop(result)
-    worker.lane.stopped.set()
-    assert type(result.exception(LIMIT_S)) is {"before": Stopped, "after": type(None)}[when]
+    worker.context.there.wait(LIMIT_S)
+    worker.cancel(result)
+    worker.context.stopped.set()
+    assert type(result.exception(LIMIT_S)) is {"before": Cancelled, "after": type(None)}[when]
     assert ran == {"before": [], "after": [1]}[when]
     assert run(worker, lambda: "usable") == "usable"
 
@@ -387,16 +386,16 @@ def undisturbed():
 
 @pytest.mark.usefixtures("undisturbed")
 def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(workers, monkeypatch):
-    monkeypatch.setattr(results, "GRACE_S", 0.1)
+    monkeypatch.setattr(workers_module, "GRACE_S", 0.1)
     first, second = workers
     waiting, go = threading.Event(), threading.Event()
     outer = first.submit(lambda: second.submit(wait_for, waiting, go).result())
     waiting.wait(LIMIT_S)
     time.sleep(0.05)  # `first` looks at its queue by now
     with_it = first.submit(lambda: "not lost")
-    first.stop(outer)
+    first.cancel(outer)
     assert with_it.result(LIMIT_S) == "not lost"
-    assert isinstance(outer.exception(LIMIT_S), Stopped)
+    assert isinstance(outer.exception(LIMIT_S), Cancelled)
     go.set()
 
 
@@ -410,11 +409,11 @@ def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
 
     outer = first.submit(lambda: second.submit(inner).result() and order.append("went on"))
     above.wait(LIMIT_S)
-    outer.worker.stop(outer)
+    outer.worker.cancel(outer)
     time.sleep(0.05)
     assert not outer.done()
     go.set()
-    assert isinstance(outer.exception(LIMIT_S), Stopped)
+    assert isinstance(outer.exception(LIMIT_S), Cancelled)
     assert order == []
 
 
@@ -426,13 +425,13 @@ def test_work_that_was_stopped_cannot_hand_over_or_wait_on(workers):
         try:
             begun.set()
             spin(LIMIT_S)
-        except Stopped:
+        except Cancelled:
             again.append(second.submit(int).result())
 
     result = first.submit(stubborn)
     begun.wait(LIMIT_S)
-    stop([result])
-    assert isinstance(result.exception(LIMIT_S), Stopped)
+    cancel([result])
+    assert isinstance(result.exception(LIMIT_S), Cancelled)
     assert again == []
 
 
@@ -445,7 +444,7 @@ def spin(seconds):
 @pytest.fixture
 def restless(monkeypatch):
     """Let threads take turns as often as they can, and never give one up."""
-    monkeypatch.setattr(results, "GRACE_S", LIMIT_S)
+    monkeypatch.setattr(workers_module, "GRACE_S", LIMIT_S)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -489,8 +488,8 @@ def test_200_stops_at_any_time_leave_no_result_undone_and_the_same_thread(worker
             while i % 2 and not (stopped.running() or stopped.done()):
                 pass
             spin(random.uniform(0, 2e-4))
-            stop([stopped])
-            assert stopped.cancelled() or isinstance(stopped.exception(0), Stopped | None)
+            cancel([stopped])
+            assert stopped.cancelled() or isinstance(stopped.exception(0), Cancelled | None)
             assert collect(kept) == [7, 7]
 
     in_time(stop_200_times)
@@ -519,22 +518,22 @@ def test_work_that_many_threads_hand_over_all_runs(workers):
 
 
 def test_work_that_ends_after_it_was_given_up_changes_nothing(workers, monkeypatch):
-    monkeypatch.setattr(results, "GRACE_S", 0.1)
+    monkeypatch.setattr(workers_module, "GRACE_S", 0.1)
     begun, late = threading.Event(), threading.Event()
 
     def stuck():
         begun.set()
         try:
-            time.sleep(0.5)  # in C: it comes out with Stopped when it was given up long ago
-        except Stopped:
+            time.sleep(0.5)  # in C: it comes out with Cancelled when it was given up long ago
+        except Cancelled:
             late.set()
         return "too late"
 
     result = workers[0].submit(stuck)
     waiting = [workers[0].submit(lambda i=i: i) for i in range(3)]
     begun.wait(LIMIT_S)
-    thread = workers[0].server
-    stop([result])
+    thread = workers[0].thread
+    cancel([result])
     assert collect(waiting, timeout=LIMIT_S) == [0, 1, 2]
     assert not late.is_set()
     outcome = result.exception(0)
@@ -636,12 +635,9 @@ begun.wait()
 def test_work_that_runs_when_the_interpreter_leaves_may_end():
     script = """
 import time
-from contextlib import nullcontext
-from types import SimpleNamespace
 from mpcourse.devices.workers import Worker
 
-lane = SimpleNamespace(starting=nullcontext, enter=int, hand_in=lambda _: nullcontext())
-Worker("device 0", lane).submit(lambda: time.sleep(0.2) or print('"ended"', flush=True))
+Worker("device 0").submit(lambda: time.sleep(0.2) or print('"ended"', flush=True))
 """
     assert python(script) == "ended"
 

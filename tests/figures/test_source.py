@@ -9,7 +9,7 @@ import pytest
 
 from mpcourse import figures
 from mpcourse.data_parallel import parallel_apply, scatter_gather
-from mpcourse.devices import lanes, workers
+from mpcourse.devices import streams, workers
 from mpcourse.figures.source import show_source, source_of
 
 
@@ -151,7 +151,7 @@ def test_other_strings_and_comments_stay():
 
 
 SHOWN = [scatter_gather._scatter, scatter_gather.scatter, parallel_apply]
-LARGE = [lanes.Lane, lanes.CpuLane, workers.Worker, figures.timeline_picture]
+LARGE = [streams.StreamContext, streams.CpuCore, workers.Worker, figures.timeline_picture]
 
 
 @pytest.mark.parametrize("thing", [*SHOWN, *LARGE], ids=lambda thing: thing.__name__)

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from mpcourse.data_parallel import DataParallel
+from mpcourse.devices import workers
 from mpcourse.devices.devices import get_devices
-from mpcourse.pipeline import engine
-from mpcourse.pipeline.engine import find_neighbours, run_schedule
+from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.named import make_schedule
@@ -53,7 +53,7 @@ def in_time(fn, *arguments):
 
 
 def test_each_action_knows_where_its_value_comes_from_and_goes():
-    tasks = find_neighbours(make_schedule("gpipe", 2, 2, 1), 2)
+    tasks = link_actions(make_schedule("gpipe", 2, 2, 1), 2)
     forward, back = Action(0, "F", 0), Action(1, "B", 0)
     assert [tuple(task) for task in tasks[0]] == [
         (forward, None, forward, 1),
@@ -66,7 +66,7 @@ def test_each_action_knows_where_its_value_comes_from_and_goes():
 
 
 def test_the_first_half_of_a_backward_is_what_the_stage_before_waits_for():
-    tasks = find_neighbours(make_schedule("zb-h1", 2, 2, 1), 2)
+    tasks = link_actions(make_schedule("zb-h1", 2, 2, 1), 2)
     by_name = {str(task.action): task for row in tasks for task in row}
     assert str(by_name["1I0"].made) == "1B0"
     assert by_name["1I0"].taker == 0
@@ -176,12 +176,10 @@ def test_the_first_error_comes_out_not_that_of_the_first_device():
         time.sleep(0.3 if action.stage_index == 0 else 0.0)
         raise KeyError(action.stage_index)
 
-    both_begin = [[Action(0, "F", 0)], [Action(1, "F", 0)]]
-    tasks = [find_neighbours([row], 1)[0] for row in ([both_begin[0][0]], [])]
-    tasks[1] = [tasks[0][0]._replace(action=both_begin[1][0], taker=None)]
-    tasks[0] = [tasks[0][0]._replace(taker=None)]
+    rows = link_actions([[Action(0, "F", 0)], [Action(1, "F", 0)]], 2)
+    rows = [[action._replace(source=None, taker=None) for action in row] for row in rows]
     with pytest.raises(KeyError) as caught:
-        run_schedule(tasks, get_devices(2), run, gradients=False)
+        run_schedule(rows, get_devices(2), run, gradients=False)
     assert caught.value.args == (1,)
 
 
@@ -260,7 +258,7 @@ def test_an_interrupt_stops_all_devices_at_once():
 
 
 def test_a_device_that_waits_hears_at_once_that_another_has_failed(monkeypatch):
-    monkeypatch.setattr(engine, "POLL_S", 10 * LIMIT_S)  # looking up now and then is no help
+    monkeypatch.setattr(workers, "POLL_S", 10 * LIMIT_S)  # looking up now and then is no help
     stages = [Raises(KeyError("no"), seconds=0.1), nn.Linear(4, 4)]
     pipeline = Pipeline(stages, num_microbatches=2)
     with pytest.raises(KeyError):
@@ -340,7 +338,7 @@ def test_micro_batches_of_ignored_targets_only_count_nothing():
     torch.testing.assert_close([w.grad for w in pipeline.parameters()], list(wanted))
 
 
-# GPUs: how values get there, tests/devices/test_crossings.py
+# GPUs: how values get there, tests/devices/test_streams.py
 
 
 def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(monkeypatch):
@@ -357,12 +355,3 @@ def test_a_schedule_s_rows_are_handed_over_before_any_own_one():
     devices = get_devices(3)
     pipeline = Pipeline(linears(3), devices, gpipe_schedule(3, 2), num_microbatches=2)
     assert torch.isfinite(in_time(devices[1].run, pipeline.step, *BATCH, LOSS))
-
-
-def test_a_stopped_device_takes_in_nothing_more_not_even_what_is_there():
-    stopped, made = threading.Event(), Action(0, "F", 0)
-    mailbox = engine.Mailbox(stopped)
-    mailbox.keep(made, torch.ones(1))
-    stopped.set()
-    with pytest.raises(engine.Abandoned):
-        mailbox.take(made, torch.device("cpu"))

@@ -1,9 +1,11 @@
 """How work gets onto each kind of device: thread counts on the CPU, streams on CUDA.
 
-Page `start_here`.
+Pages `start_here` and `pipeline`.
 
-A lane is what a `mpcourse.devices.workers.Worker` asks before, around and after each piece of work.
-Source for the CUDA side: torch/cuda/streams.py, and the notes on CUDA semantics in torch's manual.
+A `StreamContext` surrounds the jobs of a `mpcourse.devices.workers.Worker`. On CUDA a call returns
+before its work is done, so what passes from one stream to another goes with an event, and the
+allocator is told who uses its memory. Source: torch/cuda/streams.py, the notes on CUDA semantics
+in torch's manual; for copies aten/src/ATen/native/cuda/Copy.cu and torchgpipe/copy.py.
 """
 
 import contextlib
@@ -14,28 +16,29 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 
-class Lane:
-    """What every kind of device may need; by itself it needs nothing."""
+class StreamContext:
+    """What surrounds the jobs of a worker; by itself nothing."""
 
     def starting(self) -> contextlib.AbstractContextManager:
         """Surrounds the start of the worker's thread, in the thread that starts it."""
         return contextlib.nullcontext()
 
-    def enter(self) -> None:
-        """Set the worker's thread up; called once, in that thread."""
+    def set_up(self) -> None:
+        """Prepare the worker's thread; called once, in that thread."""
 
-    def hand_in(self, arguments: Any) -> contextlib.AbstractContextManager:
+    def around_job(self, arguments: Any) -> contextlib.AbstractContextManager:
         """Called where work is submitted; what it returns surrounds the work in the worker."""
         return contextlib.nullcontext()
 
-    def fall_in(self) -> None:
-        """Called where work that has ended, well or not, was waited for: what comes next waits."""
+    def wait_stream(self) -> None:
+        """Make the caller's stream wait for this one."""
 
-    def hand_out(self, value: Any) -> None:
-        """Called where a value is taken, before it is used."""
+    def record_stream(self, value: Any) -> None:
+        """Keep the value's memory until the caller's stream has used it."""
 
     def synchronize(self) -> None:
         """Wait, in the worker, until the device has finished what was queued on it."""
@@ -49,7 +52,7 @@ def _in_new_thread(fn: Callable[..., Any], *args: Any) -> Any:
         return pool.submit(fn, *args).result()
 
 
-class CpuLane(Lane):
+class CpuCore(StreamContext):
     """One CPU core: the worker's thread computes with one thread.
 
     The cores share one memory and a CPU call returns when its work is done, so that nothing has to
@@ -75,7 +78,7 @@ class CpuLane(Lane):
             if torch.get_num_threads() != count:
                 raise RuntimeError(f"torch uses {torch.get_num_threads()} threads, not {count}")
 
-    def enter(self) -> None:
+    def set_up(self) -> None:
         """One thread: a core that stands in for a device must not borrow the other cores."""
         torch.set_num_threads(1)
         # asking matters: a thread takes the default at its first question, and it changes back
@@ -83,20 +86,20 @@ class CpuLane(Lane):
             raise RuntimeError("torch ignores set_num_threads(1) in this worker's thread")
 
 
-class GpuLane(Lane):
+class WholeGpu(StreamContext):
     """A whole GPU: the worker queues on the stream its caller uses, as torch.nn.parallel does.
 
-    So the caller's next kernels queue behind the work, and handing out needs nothing.
+    So the caller's next kernels queue behind the work, and a value can be used at once.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def enter(self) -> None:
+    def set_up(self) -> None:
         """Make the GPU this thread's current device."""
         torch.cuda.set_device(self.device)
 
-    def hand_in(self, arguments: Any) -> contextlib.AbstractContextManager:
+    def around_job(self, arguments: Any) -> contextlib.AbstractContextManager:
         """Put the work on the caller's stream, behind all that is queued there."""
         return torch.cuda.stream(torch.cuda.current_stream(self.device))
 
@@ -105,7 +108,7 @@ class GpuLane(Lane):
         torch.cuda.synchronize(self.device)
 
 
-class GpuShareLane(GpuLane):
+class GpuShare(WholeGpu):
     """One of several shares of a GPU: a stream of its own, so that shares overlap.
 
     Streams do not wait for one another by themselves. The work waits for what its caller had
@@ -122,7 +125,7 @@ class GpuShareLane(GpuLane):
         """The share's stream."""
         return share_streams(self.device.index, self.shares)[0][self.index]
 
-    def hand_in(self, arguments: Any) -> contextlib.AbstractContextManager:
+    def around_job(self, arguments: Any) -> contextlib.AbstractContextManager:
         """Let the share's stream wait for what the caller has queued so far."""
         return self._after(torch.cuda.current_stream(self.device).record_event(), arguments)
 
@@ -130,30 +133,88 @@ class GpuShareLane(GpuLane):
     def _after(self, queued: torch.cuda.Event, arguments: Any) -> Iterator[None]:
         with torch.cuda.stream(self.stream):
             self.stream.wait_event(queued)
-            _keep_memory(arguments, self.stream)
+            _record_stream(arguments, self.stream)
             yield
 
-    def fall_in(self) -> None:
-        """Let the caller's stream wait for what the share has queued so far."""
+    def wait_stream(self) -> None:
+        """Make the caller's stream wait for what the share has queued so far."""
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
-    def hand_out(self, value: Any) -> None:
+    def record_stream(self, value: Any) -> None:
         """Keep the value's memory until the caller's stream has used it."""
-        _keep_memory(value, torch.cuda.current_stream(self.device))
+        _record_stream(value, torch.cuda.current_stream(self.device))
 
     def synchronize(self) -> None:
         """Wait for the share's stream."""
         self.stream.synchronize()
 
 
-def _keep_memory(value: Any, stream: torch.cuda.Stream) -> None:
+def _record_stream(value: Any, stream: torch.cuda.Stream) -> None:
     """Tell the allocator that `stream` uses these tensors, so that their memory is not reused."""
     for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+        if isinstance(leaf, Tensor) and leaf.is_cuda:
             leaf.record_stream(stream)
 
 
-_one_cut = threading.Lock()  # two shares ask at once, and both must get the same streams
+def record_event(device: torch.device) -> torch.cuda.Event | None:
+    """On CUDA an event behind what the caller's stream has queued; the CPU has nothing queued."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+def copy_after(event: torch.cuda.Event | None, value: Any, device: torch.device) -> Any:
+    """Copy a nest of tensors to the device where the calling worker computes, behind an event.
+
+    Args:
+        event: Of `record_event`, where the value was made; None: it is on this device or on the
+            CPU, and there already.
+        value: A tensor or a nest of tensors; what is on the device is not copied.
+        device: Where to.
+    """
+    if device.type == "cpu":
+        if event is None:
+            return value
+        event.synchronize()  # nothing on the CPU waits for an event by itself
+        return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)
+    stream = torch.cuda.current_stream(device)
+    if event is not None:
+        stream.wait_event(event)
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if leaf.is_cuda and leaf.device != device:
+            return _copy_between_gpus(leaf, event, device)
+        if leaf.is_cuda and event is not None:
+            leaf.record_stream(stream)
+        return leaf.to(device, non_blocking=True)
+
+    return tree_map(copy, value)
+
+
+def _copy_between_gpus(value: Tensor, event: torch.cuda.Event, device: torch.device) -> Tensor:
+    """Copy on streams of its own, beside what both GPUs compute.
+
+    torch copies on the source's current stream and lets the current streams of both GPUs wait for
+    each other: on the streams that compute, the source's next kernels would wait for the target.
+    """
+    stream = torch.cuda.current_stream(device)
+    source, target = _copy_streams(value.device.index, device.index)
+    source.wait_event(event)
+    with torch.cuda.stream(source), torch.cuda.stream(target):
+        copy = value.to(device, non_blocking=True)
+    value.record_stream(source)
+    stream.wait_stream(target)
+    copy.record_stream(stream)  # it was allocated for the stream that copied
+    return copy
+
+
+@functools.cache
+def _copy_streams(source: int, target: int) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """One on each of two GPUs, for the copies from one to the other."""
+    return torch.cuda.Stream(source), torch.cuda.Stream(target)
+
+
+_one_partition = threading.Lock()  # two shares ask at once, and both must get the same streams
 
 
 def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
@@ -167,12 +228,12 @@ def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]
         The streams, and whether each has its own multiprocessors (green contexts). Without them the
         GPU's scheduler decides how far the shares overlap.
     """
-    with _one_cut:
-        return _cut(gpu, shares)
+    with _one_partition:
+        return _partition(gpu, shares)
 
 
 @functools.cache
-def _cut(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
+def _partition(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
     try:
         return _streams_with_own_multiprocessors(gpu, shares), True
     except (ImportError, AttributeError, TypeError, RuntimeError):
