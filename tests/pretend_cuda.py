@@ -12,6 +12,7 @@ later if a stream that was recorded has not come so far).
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 import weakref
@@ -340,8 +341,7 @@ def pretend_cuda(monkeypatch, gpus: int = 1, copy_seconds: float = 0.0) -> Prete
         raise RuntimeError("no green contexts here")
 
     monkeypatch.setattr(streams, "_streams_with_own_multiprocessors", refuse)
-    monkeypatch.setattr(
-        streams, "_partition", streams.functools.cache(streams._partition.__wrapped__)
-    )
+    for name in ("_partition", "_copy_streams"):  # what they remember is of other GPUs
+        monkeypatch.setattr(streams, name, functools.cache(getattr(streams, name).__wrapped__))
     monkeypatch.setattr(devices_module, "_workers", {})
     return cuda
