@@ -11,7 +11,7 @@ from numbers import Real
 import torch
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
-from mpcourse.devices.lanes import Lane
+from mpcourse.devices.streams import StreamContext
 from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, short
 from mpcourse.schedules.timeline import Event, Timeline
 
@@ -376,7 +376,7 @@ class QueueingDevice(Device):
 
     def submit(self, fn, /, *args, **kwargs):
         """As a device's; `synchronize` waits in the worker for what was queued."""
-        if isinstance(getattr(fn, "__self__", None), Lane):  # what `synchronize` hands over
+        if isinstance(getattr(fn, "__self__", None), StreamContext):  # of `synchronize`
             return super().submit(lambda: [future.result() for future in self.queued])
         return super().submit(fn, *args, **kwargs)
 

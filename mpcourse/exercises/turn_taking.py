@@ -9,9 +9,7 @@ from collections import defaultdict, deque
 
 from torch import Tensor
 
-from mpcourse.devices.lanes import Lane
-from mpcourse.devices.results import collect
-from mpcourse.devices.workers import Worker
+from mpcourse.devices.workers import Worker, collect
 
 POLL_S = 0.0002  # a thread that waits for its turn can be stopped between two looks
 
@@ -53,7 +51,7 @@ class Exchange:
         Raises what the first rank raised that raised something of its own, or `Stuck`.
         """
         while len(_workers) < self.count:
-            _workers.append(Worker(f"rank {len(_workers)} of the check", Lane()))
+            _workers.append(Worker(f"rank {len(_workers)} of the check"))
         outcomes = collect(
             [_workers[r].submit(self._one, program, t, r) for r, t in enumerate(tensors)]
         )
