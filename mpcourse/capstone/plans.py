@@ -3,7 +3,7 @@
 Page `capstone`.
 
 Times are in millions of multiply-adds: one device does one of them after the other. They are
-counted, so a plan has the same predicted step on every machine; seconds are `plan_trials`' affair.
+counted, so a plan has the same predicted step on every machine; `trials` measures seconds.
 """
 
 import copy
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from mpcourse.memory import saved_for_backward
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pruning import (
     channel_links,
@@ -53,24 +54,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known of a plan before it runs.
+    """What is known of a plan before it runs."""
 
-    Attributes:
-        timeline: The simulated step, in millions of multiply-adds.
-        held_bytes: Per device, the activations that it holds at most.
-    """
-
-    timeline: Timeline
-    held_bytes: list[int]
+    timeline: Timeline  # the simulated step, in millions of multiply-adds
+    held_bytes: list[int]  # per device, the activations that it holds at most
 
 
 def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
     """Refuse a plan that cannot run.
-
-    Args:
-        plan: What to look at.
-        net: Blocks, each with a convolution called `conv` where its channels may be pruned.
-        batch_size: Samples of a mini-batch.
 
     Raises:
         TypeError: It is no `Plan`, or `keep` is no dictionary.
@@ -110,7 +101,7 @@ def pruned(net: nn.Sequential, keep: Mapping[str, float]) -> nn.Sequential:
     """A copy of the net, on the host, whose blocks have lost the channels with the smallest norms.
 
     Args:
-        net: Blocks with a convolution called `conv`; it stays as it is.
+        net: Blocks with a convolution called `conv` where channels may be pruned.
         keep: As in a `Plan`; of every block at least one channel stays.
     """
     slim = copy.deepcopy(net).cpu()
@@ -125,12 +116,7 @@ def pruned(net: nn.Sequential, keep: Mapping[str, float]) -> nn.Sequential:
 
 @torch.no_grad()
 def block_work(net: nn.Sequential, image: Tensor) -> list[float]:
-    """Millions of multiply-adds that each block's forward takes for one sample.
-
-    Args:
-        net: Blocks on the host.
-        image: One sample, of shape (1, ...), on the host.
-    """
+    """Millions of multiply-adds that each block's forward takes for one sample, (1, ...)."""
     work = []
     for block in net:
         work.append(multiply_adds(block, image)[0] / 1e6)
@@ -158,48 +144,21 @@ def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) 
 def simulate_plan(
     plan: Plan, work: Sequence[float], batch_size: int, price: float = BLOCK_PRICE
 ) -> Timeline:
-    """The step of a plan, from the work of the blocks that its pruning leaves.
-
-    Args:
-        plan: Its cut, schedule and number of micro-batches count.
-        work: One number per block.
-        batch_size: Samples of a mini-batch.
-        price: As for `counted_costs`.
-    """
+    """The step of a plan, from the work of the blocks that its pruning leaves."""
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
     costs = [cut_costs(counted_costs(work, size, price), plan.cut) for size in sizes]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
 
 def saved_bytes(stage: nn.Module, inputs: Tensor) -> int:
-    """Bytes that autograd keeps from the forward of a stage for its backward, weights apart.
-
-    Args:
-        stage: Modules on the host; its gradients stay as they are.
-        inputs: What goes in; it counts too, as the first layer needs it again.
-    """
-    weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor  # held here, so no address is used twice
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-        output = stage(inputs.detach().clone().requires_grad_())
-        held = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
-    del output
-    return held
+    """Bytes that autograd keeps of a forward on the host, its inputs counted, its weights not."""
+    with torch.enable_grad(), saved_for_backward(list(stage.parameters())) as saved:
+        stage(inputs.detach().clone().requires_grad_())
+    return saved.total
 
 
 def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
-    """What each of two stages keeps for the backward of one sample, as `saved_bytes` counts it.
-
-    Args:
-        net: Blocks on the host.
-        cut: How many blocks the first stage has; both have at least one.
-        image: One sample, of shape (1, ...), on the host.
-    """
+    """What each of two stages keeps for the backward of one sample, as `saved_bytes` counts it."""
     if not 1 <= cut < len(net):
         raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
     front, back = net[:cut], net[cut:]
@@ -209,17 +168,7 @@ def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
 
 
 def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
-    """Count and simulate a plan; nothing is trained or timed.
-
-    Args:
-        plan: What to look at.
-        net: The net before the plan's pruning.
-        image: One sample, of shape (1, ...).
-        batch_size: Samples of a mini-batch.
-
-    Raises:
-        TypeError, ValueError: As `validate_plan`.
-    """
+    """Count and simulate a plan for a net before its pruning; nothing is trained or timed."""
     validate_plan(plan, net, batch_size)
     slim, image = pruned(net, plan.keep), image.cpu()
     timeline = simulate_plan(plan, block_work(slim, image), batch_size)

@@ -26,56 +26,31 @@ RATE = 2e-3  # of Adam
 
 @dataclass(frozen=True)
 class Task:
-    """What plans are made for.
+    """What plans are made for."""
 
-    Attributes:
-        net: The trained net, on the host; plans prune copies of it.
-        data: The images; a mini-batch is one of its loader's.
-        devices: Two.
-        most_bytes: Of activations that a device may hold.
-        least_accuracy: Of the pruned net after its epoch, 0 to 1.
-        fixed: Blocks that stay whole.
-        batch_size: Samples of a mini-batch.
-    """
-
-    net: nn.Sequential
-    data: Data
-    devices: Sequence[Device]
-    most_bytes: int
-    least_accuracy: float
-    fixed: tuple[str, ...] = ()
+    net: nn.Sequential  # trained, on the host; plans prune copies of it
+    data: Data  # a mini-batch is one of its loader's
+    devices: Sequence[Device]  # two
+    most_bytes: int  # of activations that a device may hold
+    least_accuracy: float  # of the pruned net after its epoch, 0 to 1
+    fixed: tuple[str, ...] = ()  # blocks that stay whole
     batch_size: int = 128
 
     def forecast(self, plan: Plan) -> Forecast:
-        """What is known of a plan before it runs.
-
-        Raises:
-            TypeError, ValueError: As `validate_plan`.
-        """
+        """What is known of a plan before it runs; one that cannot run is refused."""
         return forecast(plan, self.net, self.data.all_train[0][:1], self.batch_size)
 
 
 @dataclass(frozen=True)
 class PlanRun:
-    """What a plan's run has shown.
+    """What a plan's run has shown."""
 
-    Attributes:
-        accuracy: On the test images, after the pruned net's epoch.
-        same_answer: Whether the cut net had the uncut one's loss and gradients, to rounding.
-    """
-
-    accuracy: float
-    same_answer: bool
+    accuracy: float  # on the test images, after the pruned net's epoch
+    same_answer: bool  # whether the cut net had the uncut one's loss and gradients, to rounding
 
 
 def pipeline_of(plan: Plan, net: nn.Sequential, devices: Sequence[Device]) -> Pipeline:
-    """The pipeline of a plan, over a pruned copy of the net.
-
-    Args:
-        plan: What to build; validate it first.
-        net: The net before the plan's pruning; it stays as it is.
-        devices: Two.
-    """
+    """The pipeline of a valid plan, over a pruned copy of the net, on two devices."""
     slim = pruned(net, plan.keep)
     stages = [slim[: plan.cut], slim[plan.cut :]]
     return Pipeline(stages, devices, plan.schedule, num_microbatches=plan.num_microbatches)
@@ -120,21 +95,16 @@ def train_pipeline(
             slower.step()
 
 
-def same_answer(pipeline: Pipeline, data: Data, num_samples: int = 13) -> bool:
+def same_answer(pipeline: Pipeline, data: Data) -> bool:
     """Whether a pipeline has the loss and the gradients of its net in one piece, to rounding.
 
-    Both are copies in double precision; micro-batches are of 4 samples, and a last one of fewer.
-
-    Args:
-        pipeline: It stays as it is.
-        data: The images.
-        num_samples: How many of them.
+    Both are copies in double precision; 13 samples make micro-batches of 4, and one of 1.
     """
     whole = uncut(pipeline).double()
     parts, front = copy.deepcopy(whole), len(pipeline.stages[0])
     stages = [parts[:front], parts[front:]]
     cut = Pipeline(stages, pipeline.devices, pipeline.schedule, microbatch_size=4)
-    images, labels = (tensor[:num_samples] for tensor in data.all_train)
+    images, labels = (tensor[:13] for tensor in data.all_train)
     losses = [cut.step(images.double(), labels, LOSS).cpu()]
     losses.append(LOSS(whole(images.cpu().double()), labels.cpu()))
     losses[1].backward()
@@ -148,11 +118,6 @@ def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
 
     Takes some seconds: the time of one epoch is the bound.
 
-    Args:
-        plan: What to run.
-        task: What it is for.
-        rate: As for `train_pipeline`.
-
     Raises:
         TypeError, ValueError: As `validate_plan`, before anything runs.
     """
@@ -165,13 +130,7 @@ def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
 
 
 def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:
-    """Measure the steps of several plans, in turns: compare them as ratios.
-
-    Args:
-        plans: Name -> plan.
-        task: What they are for.
-        repeats: How often each step is timed, after two to warm up.
-    """
+    """Measure the steps of several plans, in turns, by name: compare them as ratios."""
     images, labels = (tensor[: task.batch_size] for tensor in task.data.all_train)
     steps = {}
     for name, plan in plans.items():

@@ -3,7 +3,7 @@
 Page `does_it_fit`.
 """
 
-from mpcourse.memory.account import (
+from mpcourse.memory.accounting import (
     Account,
     StepBytes,
     account,
@@ -14,9 +14,4 @@ from mpcourse.memory.account import (
 )
 from mpcourse.memory.counting import ByteCounter, saved_for_backward
 from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
-from mpcourse.memory.recompute import (
-    best_segments,
-    recomputed,
-    recomputed_bytes,
-    recomputed_in_segments,
-)
+from mpcourse.memory.recompute import best_segments, recomputed, recomputed_bytes

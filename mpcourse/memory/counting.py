@@ -70,16 +70,11 @@ class ByteCounter(TorchDispatchMode):
 
 
 class SavedBytes:
-    """What autograd saves for the backward, as a context saw it.
-
-    Attributes:
-        total: Bytes, shared storages once, without those that the caller leaves out.
-        tensors: How many tensors were saved, with those left out.
-    """
+    """What autograd saves for the backward, as a context saw it."""
 
     def __init__(self) -> None:
-        self.total = 0
-        self.tensors = 0
+        self.total = 0  # bytes, shared storages once, without those that the caller leaves out
+        self.tensors = 0  # how many were saved, with those left out
 
 
 @contextmanager

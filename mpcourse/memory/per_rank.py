@@ -17,19 +17,12 @@ BLOCK_INPUT = 2  # of these, what a block that is recomputed keeps
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The sizes of a decoder that decide about its bytes.
-
-    Attributes:
-        parameters: How many numbers are trained.
-        layers: Blocks.
-        width: Numbers that stand for one token between two blocks.
-        context: Tokens of a sample.
-    """
+    """The sizes of a decoder that decide about its bytes."""
 
     parameters: float
     layers: int
-    width: int
-    context: int
+    width: int  # numbers that stand for one token between two blocks
+    context: int  # tokens of a sample
 
 
 MODELS = {

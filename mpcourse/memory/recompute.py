@@ -8,7 +8,6 @@ Source: Chen et al., 2016, arXiv:1604.06174; `torch.utils.checkpoint` does it fo
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -88,41 +87,15 @@ def buffers_kept(part: nn.Module) -> Iterator[None]:
         yield
     finally:
         for buffer, value in before:
-            buffer.data.copy_(
-                value
-            )  # by data: autograd would take it for a change of what it saved
+            buffer.data.copy_(value)  # `.data`: no version bump, so saved tensors stay valid
 
 
 def _bounds(layers: int, count: int) -> list[int]:
+    """Where segments of as many layers, up to one, begin and end."""
     if not 1 <= count <= layers:
         raise ValueError(f"count has to be from 1 to {layers} (the layers); got {count}")
     shorter, longer = divmod(layers, count)
     return [index * shorter + min(index, longer) for index in range(count + 1)]
-
-
-def segments_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
-    """Cut a model into segments; their numbers of layers differ by at most one, longer first.
-
-    Raises:
-        ValueError: `count` is not from 1 to the number of layers.
-    """
-    return [model[start:end] for start, end in pairwise(_bounds(len(model), count))]
-
-
-def recomputed_in_segments(model: nn.Sequential, count: int, inputs: Tensor) -> Tensor:
-    """Run a model as `count` segments, each of which is recomputed.
-
-    Args:
-        model: Layers from tensor to tensor; it is used as it is, not copied.
-        count: How many segments, from 1 to the number of layers.
-        inputs: Of any shape.
-
-    Raises:
-        ValueError: `count` is out of range.
-    """
-    for segment in segments_of(model, count):
-        inputs = recomputed(segment, inputs)
-    return inputs
 
 
 def recomputed_bytes(layers: Sequence[int], inputs: Sequence[int], count: int) -> int:
@@ -136,9 +109,6 @@ def recomputed_bytes(layers: Sequence[int], inputs: Sequence[int], count: int) -
         layers: Bytes that each layer saves in an ordinary forward besides its own input.
         inputs: Bytes of the input of each layer.
         count: How many segments, longer ones first.
-
-    Raises:
-        ValueError: `layers` and `inputs` differ in number, or `count` is out of range.
     """
     if len(layers) != len(inputs):
         raise ValueError(
@@ -153,10 +123,6 @@ def best_segments(layers: Sequence[int], inputs: Sequence[int]) -> int:
     """The number of segments with the smallest predicted peak: about the root of the layers.
 
     With n equal layers whose inputs are as large as what they save, k segments hold k + n / k.
-
-    Args:
-        layers: As for `recomputed_bytes`.
-        inputs: As for `recomputed_bytes`.
     """
     counts = range(1, len(layers) + 1)
     return min(counts, key=lambda count: recomputed_bytes(layers, inputs, count))

@@ -3,24 +3,15 @@
 Pages `a_transformer` and `cut_inside_a_layer`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
-lets it write; `tied` keeps two copies of one embedding equal. `conjugates`, `parallel_layers` and
-`parallel_vocabulary` cut a layer over ranks, `cut_inside` a whole decoder; `mesh_step`
-puts stages and shares of the batch around it; `messages` predicts and counts what is sent;
-`layouts` turns bytes and link speeds into the time of a step, `published` holds it against papers.
+lets it write; `tied` keeps two copies of one embedding equal. `parallel_layers` and
+`parallel_vocabulary` cut a layer over ranks (`tensor_parallel_functions` has Megatron's f and g),
+`tensor_parallel` a whole decoder; `mesh` puts stages and shares of the batch around it; `messages`
+predicts and counts what is sent; `performance_model` turns bytes and link speeds into the time of a
+step, `published` holds it against papers.
 """
 
-from mpcourse.transformer.conjugates import enter, leave
-from mpcourse.transformer.cut_inside import cut_inside, sum_whole_gradients
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
 from mpcourse.transformer.generation import Cache, cached_logits, generate
-from mpcourse.transformer.layouts import (
-    Cluster,
-    DecoderSizes,
-    Layout,
-    held_bytes,
-    layouts,
-    step_seconds,
-)
 from mpcourse.transformer.learning import (
     next_token_loss,
     text_loss,
@@ -28,7 +19,7 @@ from mpcourse.transformer.learning import (
     unsplit_step,
     windows,
 )
-from mpcourse.transformer.mesh_step import mesh_stage, mesh_step
+from mpcourse.transformer.mesh import mesh_stage, mesh_step
 from mpcourse.transformer.messages import Counted, Message, block_messages, step_messages
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,
@@ -40,6 +31,16 @@ from mpcourse.transformer.parallel_vocabulary import (
     VocabParallelEmbedding,
     vocab_parallel_cross_entropy,
 )
+from mpcourse.transformer.performance_model import (
+    Cluster,
+    DecoderSizes,
+    Layout,
+    held_bytes,
+    layouts,
+    step_seconds,
+)
 from mpcourse.transformer.published import PUBLISHED, Published
+from mpcourse.transformer.tensor_parallel import cut_inside, sum_whole_gradients
+from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, reduce_from_ranks
 from mpcourse.transformer.text import Text, counted_losses, load_prose
 from mpcourse.transformer.tied import sum_tied_gradients, with_two_copies

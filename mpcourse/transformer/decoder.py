@@ -19,16 +19,15 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(context, width)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Embed tokens of which the first stands at position `start`.
+        """Embed tokens of which the first stands at position `start`."""
+        return self.tokens(tokens) + self.positions(self.places(tokens, start))
 
-        Raises:
-            ValueError: There are more tokens than the context has positions.
-        """
+    def places(self, tokens: Tensor, start: int) -> Tensor:
+        """The positions of the tokens; more than the context has are refused."""
         end, context = start + tokens.shape[1], self.positions.num_embeddings
         if end > context:
             raise ValueError(f"{end} tokens in a row; the context holds at most {context}")
-        places = torch.arange(start, end, device=tokens.device)
-        return self.tokens(tokens) + self.positions(places)
+        return torch.arange(start, end, device=tokens.device)
 
 
 class Attention(nn.Module):

@@ -11,11 +11,7 @@ from mpcourse.transformer.decoder import Decoder, attention_weights
 
 
 class Cache:
-    """Keys and values of the tokens so far.
-
-    Attributes:
-        pairs: For each block its keys and values, (N, heads, T, head_width) each.
-    """
+    """Keys and values of the tokens so far: a pair (N, heads, T, head_width) for each block."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Tensor, Tensor]] = []
@@ -41,11 +37,7 @@ class Cache:
 
 
 def cached_logits(model: Decoder, tokens: Tensor, cache: Cache) -> Tensor:
-    """Logits (N, T, vocabulary) of T new tokens (N, T) that stand behind those in the cache.
-
-    Raises:
-        ValueError: There are more tokens than the context has positions.
-    """
+    """Logits (N, T, vocabulary) of T new tokens (N, T) that stand behind those in the cache."""
     x = model.embedding(tokens, start=cache.length)
     for index, block in enumerate(model.blocks):
         query, key, value = block.attention.project(block.norm_1(x))

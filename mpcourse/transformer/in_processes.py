@@ -20,10 +20,10 @@ from torch.distributed.tensor.parallel import (
 )
 
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.transformer.cut_inside import cut_inside, sum_whole_gradients
 from mpcourse.transformer.decoder import Decoder
 from mpcourse.transformer.messages import Counted, step_messages
 from mpcourse.transformer.parallel_vocabulary import vocab_parallel_cross_entropy
+from mpcourse.transformer.tensor_parallel import cut_inside, sum_whole_gradients
 
 SIZES = {"vocabulary": 64, "width": 32, "heads": 4, "layers": 2, "context": 16}
 BATCH = 4

@@ -10,12 +10,7 @@ WARM_UP = 20  # steps in which the rate grows
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all places of -log(probability of the next token), in nats.
-
-    Args:
-        logits: (N, T, vocabulary).
-        targets: (N, T), int64.
-    """
+    """Mean of -log(probability of the next token), in nats, from logits (N, T, vocabulary)."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -23,13 +18,7 @@ next_token_loss.reduction = "mean"  # for `Pipeline`: over samples, since all ha
 
 
 def windows(tokens: Tensor, context: int, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Cut inputs and targets (N, context) out of a text: the target is the next token.
-
-    Args:
-        tokens: The text, more than `context` tokens.
-        context: Tokens in a row.
-        starts: N positions, 0 to len(tokens) - context - 1.
-    """
+    """Inputs and targets (N, context) from N positions of a text: the target is the next token."""
     places = starts[:, None] + torch.arange(context)
     return tokens[places], tokens[places + 1]
 

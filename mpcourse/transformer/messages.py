@@ -22,15 +22,10 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Message:
-    """One collective.
+    """One collective."""
 
-    Attributes:
-        kind: "all-reduce", "all-gather", "reduce-scatter" or "broadcast".
-        bytes: Of the whole tensor: what is summed, joined, summed and cut, or handed to all.
-    """
-
-    kind: str
-    bytes: int
+    kind: str  # "all-reduce", "all-gather", "reduce-scatter" or "broadcast"
+    bytes: int  # of the whole tensor: what is summed, joined, summed and cut, or handed to all
 
     def sent(self, ranks: int) -> float:
         """The bytes that each rank sends in a ring of `ranks`."""
@@ -38,11 +33,7 @@ class Message:
 
 
 class Counted(TorchDispatchMode):
-    """Inside `with Counted() as counted:`, note the messages that this thread sends, in order.
-
-    Attributes:
-        messages: One entry per collective, the backward's too.
-    """
+    """Inside `with Counted() as counted:`, note this thread's collectives as `counted.messages`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,14 +59,7 @@ class Counted(TorchDispatchMode):
 
 
 def block_messages(tokens: int, width: int, itemsize: int, *, sequence: bool) -> list[Message]:
-    """The messages of one block, forward and backward, from its sizes alone.
-
-    Args:
-        tokens: Of the whole batch, N x T.
-        width: Numbers per token between the blocks.
-        itemsize: Bytes per number.
-        sequence: Whether the tokens between the cut layers are cut, too.
-    """
+    """The messages of a block for N x T tokens, forward and backward; `sequence` cuts them too."""
     ways = ["all-gather", "reduce-scatter"] if sequence else ["all-reduce"]
     # attention and MLP, each with one way in and one way out, forward and backward
     return 4 * [Message(way, tokens * width * itemsize) for way in ways]

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from mpcourse.multiprocess.rank import Rank
-from mpcourse.transformer.cut_inside import cut_inside
 from mpcourse.transformer.decoder import Decoder
-from mpcourse.transformer.mesh_step import mesh_stage, mesh_step
+from mpcourse.transformer.mesh import mesh_stage, mesh_step
+from mpcourse.transformer.tensor_parallel import cut_inside
 
 AXES = ("pipeline", "data", "tensor")
 

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from mpcourse.transformer.conjugates import enter, leave, rank_of, size_of
+from mpcourse.transformer.tensor_parallel_functions import (
+    copy_to_ranks,
+    rank_of,
+    reduce_from_ranks,
+    size_of,
+)
 
 
 def own_part(size: int, what: str, group: ProcessGroup | None = None) -> slice:
-    """Which of `size` things in a row this rank holds: an equal share each, in order.
-
-    Raises:
-        ValueError: The ranks do not divide them; `what` says what they are.
-    """
+    """Which of `size` things in a row this rank holds: an equal share each, or a ValueError."""
     ranks, rank = size_of(group), rank_of(group)
     if size % ranks:
         raise ValueError(f"{ranks} ranks do not divide {size} {what}: each takes the same number")
@@ -32,7 +33,7 @@ class ColumnParallelLinear(nn.Linear):
         bias: Whether it has one; it is cut like the outputs.
         group: The ranks; None is all of them.
         sequence: Whether the input's tokens come cut over the ranks, (..., T / n, in).
-        enters: Whether the input is brought in here. Layers that share an input enter once.
+        enters: Whether the input is copied to the ranks here. Layers that share one do it once.
 
     All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
 
@@ -73,7 +74,7 @@ class ColumnParallelLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Compute this rank's outputs; the gradient of the input is summed over the ranks."""
         if self.enters:
-            x = enter(x, self.group, sequence=self.sequence)
+            x = copy_to_ranks(x, self.group, sequence=self.sequence)
         return super().forward(x)
 
 
@@ -124,18 +125,16 @@ class RowParallelLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add up what the ranks compute from their inputs, then add the bias."""
-        y = leave(nn.functional.linear(x, self.weight), self.group, sequence=self.sequence)
+        y = reduce_from_ranks(
+            nn.functional.linear(x, self.weight), self.group, sequence=self.sequence
+        )
         return y if self.bias is None else y + self.bias
 
 
 class ParallelDropout(nn.Dropout):
-    """Dropout whose draws fit the cut: the same on all ranks for a whole tensor, else its own.
+    """Dropout that draws the same on all ranks, or with `sequence` something else on each.
 
-    Args:
-        p: The share that is dropped.
-        group: The ranks; None is all of them.
-        sequence: Whether each rank holds tokens of its own: then its draws are its own, too.
-        seed: Of the draws, the same number on all ranks; another one for each layer.
+    The seed is the same number on all ranks, and another one for each layer.
     """
 
     def __init__(

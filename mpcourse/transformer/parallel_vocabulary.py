@@ -7,23 +7,16 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from mpcourse.transformer.conjugates import leave, size_of
 from mpcourse.transformer.parallel_layers import own_part
+from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks, size_of
 
 
 class VocabParallelEmbedding(nn.Embedding):
     """An embedding of which each of n ranks holds V / n rows: tokens (..., T) -> (..., T, width).
 
-    Args:
-        num_embeddings: V, of the whole table, a multiple of n.
-        embedding_dim: The width.
-        group: The ranks; None is all of them.
-        sequence: Whether each rank gets its tokens only, (..., T / n, width).
-
-    All ranks have to draw the same random numbers here (one seed): then the parts make one table.
-
-    Raises:
-        ValueError: n does not divide V.
+    `num_embeddings` is V, a multiple of n; with `sequence` each rank gets its tokens only,
+    (..., T / n, width). All ranks have to draw the same random numbers here (one seed): then the
+    parts make one table.
     """
 
     def __init__(
@@ -55,15 +48,11 @@ class VocabParallelEmbedding(nn.Embedding):
         return cut
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Look up the tokens that are here, take zero for the others, and sum over the ranks.
-
-        Raises:
-            IndexError: A token is not in the vocabulary.
-        """
+        """Look up the tokens that are here, take zero for the others, and sum over the ranks."""
         _check_tokens(tokens, self.vocabulary)
         here, row = _own(tokens, self.first, self.num_embeddings)
         found = super().forward(row) * here.unsqueeze(-1)
-        return leave(found, self.group, sequence=self.sequence)
+        return reduce_from_ranks(found, self.group, sequence=self.sequence)
 
 
 def vocab_parallel_cross_entropy(
@@ -97,7 +86,7 @@ def vocab_parallel_cross_entropy(
     part = own_part(vocabulary, "tokens of the vocabulary", group)
     here, column = _own(targets, part.start, own)
     right = shifted.gather(-1, column.unsqueeze(-1)).squeeze(-1).where(here, 0.0)
-    total, right = leave(torch.stack([shifted.exp().sum(dim=-1), right]), group)
+    total, right = reduce_from_ranks(torch.stack([shifted.exp().sum(dim=-1), right]), group)
     return (total.log() - right).mean()
 
 

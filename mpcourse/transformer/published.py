@@ -8,7 +8,7 @@ names no micro-batches and no interleaving: 1 is taken for both.
 
 from dataclasses import dataclass
 
-from mpcourse.transformer.layouts import Cluster, DecoderSizes, Layout, step_seconds
+from mpcourse.transformer.performance_model import Cluster, DecoderSizes, Layout, step_seconds
 
 LARGE = "Narayanan et al. 2021"
 RECOMPUTED = "Korthikanti et al. 2022"
@@ -17,34 +17,27 @@ TURING = "Smith et al. 2022"
 
 @dataclass(frozen=True)
 class Published:
-    """One row of a paper.
+    """One row of a paper."""
 
-    Attributes:
-        paper: Authors and year.
-        billions: Of parameters, as the paper rounds them.
-        model: Its sizes.
-        layout: Who shares what.
-        batch: Samples of a step.
-        seconds: Of a step, as measured there.
-        microbatch: Samples that go through a stage at a time.
-        recompute: As `step_seconds` takes it; "scores" comes with cut tokens.
-    """
-
-    paper: str
-    billions: float
+    paper: str  # authors and year
+    billions: float  # of parameters, as the paper rounds them
     model: DecoderSizes
     layout: Layout
-    batch: int
-    seconds: float
-    microbatch: int = 1
-    recompute: str = "blocks"
+    batch: int  # samples of a step
+    seconds: float  # of a step, as measured there
+    microbatch: int = 1  # samples that go through a stage at a time
+    recompute: str = "blocks"  # as `step_seconds` takes it; "scores" comes with cut tokens
 
     def predicted(self, cluster: Cluster) -> float:
         """Seconds of the step by arithmetic."""
-        options = {"microbatch": self.microbatch, "recompute": self.recompute}
-        sequence = self.recompute == "scores"
         parts = step_seconds(
-            self.model, self.batch, self.layout, cluster, sequence=sequence, **options
+            self.model,
+            self.batch,
+            self.layout,
+            cluster,
+            microbatch=self.microbatch,
+            recompute=self.recompute,
+            sequence=self.recompute == "scores",
         )
         return sum(parts.values())
 

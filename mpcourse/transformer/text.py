@@ -18,24 +18,14 @@ SHORTER_WEIGHS = 5.0  # as much as so many counted characters
 
 @dataclass(frozen=True)
 class Text:
-    """A text as tokens.
+    """A text as tokens."""
 
-    Attributes:
-        characters: All different characters; a token is a position in this string.
-        train: Tokens of the first nine tenths, int64, (number of characters,).
-        test: The rest.
-    """
-
-    characters: str
-    train: Tensor
-    test: Tensor
+    characters: str  # all different ones; a token is a position in this string
+    train: Tensor  # tokens of the first nine tenths, int64, (number of characters,)
+    test: Tensor  # the rest
 
     def encode(self, words: str) -> Tensor:
-        """Characters to tokens, int64, (len(words),).
-
-        Raises:
-            ValueError: A character does not occur in the text.
-        """
+        """Characters to tokens, int64, (len(words),); refuses what is not in the text."""
         unknown = sorted(set(words) - set(self.characters))
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not among the {len(self.characters)} characters")
@@ -46,29 +36,26 @@ class Text:
         return "".join(self.characters[token] for token in tokens.flatten().tolist())
 
 
-def load_prose(path: Path = PROSE) -> Text:
+def load_prose() -> Text:
     """The course's own prose; data/README.md says how it was made, and its terms."""
-    words = path.read_text(encoding="ascii")
+    words = PROSE.read_text(encoding="ascii")
     text = Text("".join(sorted(set(words))), torch.empty(0), torch.empty(0))
     tokens = text.encode(words)
     cut = len(tokens) - int(TEST_SHARE * len(tokens))
     return Text(text.characters, tokens[:cut], tokens[cut:])
 
 
-def counted_losses(text: Text, longest: int = 3) -> dict[str, float]:
+def counted_losses(text: Text) -> dict[str, float]:
     """The test loss of a model that only counts: uniform, unigram, bigram, trigram.
 
     Each probability is a mean of what was counted and of the next shorter model's, which weighs as
     much as so many characters: without it, what never occurred would have a probability of 0.
-
-    Args:
-        text: Counted in its first part, judged on its second.
-        longest: The most characters looked at, the next one included; 0 to 3.
+    Counted in the first part of the text, judged on its second.
     """
     vocabulary = len(text.characters)
     probabilities = torch.full((1,), 1 / vocabulary).double().expand(len(text.test))
     losses = {"uniform": math.log(vocabulary)}
-    for length, name in zip(range(1, longest + 1), ("unigram", "bigram", "trigram"), strict=False):
+    for length, name in enumerate(("unigram", "bigram", "trigram"), start=1):
         pairs = torch.bincount(_codes(text.train, length, vocabulary), minlength=vocabulary**length)
         pasts = pairs.view(-1, vocabulary).sum(1)
         asked = _codes(text.test, length, vocabulary)

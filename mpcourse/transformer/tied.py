@@ -14,11 +14,7 @@ from mpcourse.transformer.decoder import Decoder
 
 
 def with_two_copies(model: Decoder) -> nn.Sequential:
-    """A copy of the model in a row, whose output weights are a tensor of their own.
-
-    Args:
-        model: Tied or not; it stays as it is.
-    """
+    """A copy of the model in a row, whose output weights are a tensor of their own."""
     row = copy.deepcopy(model).as_sequential()
     row[-1].output.weight = nn.Parameter(row[-1].output.weight.detach().clone())
     return row
@@ -27,10 +23,6 @@ def with_two_copies(model: Decoder) -> nn.Sequential:
 @torch.no_grad()
 def sum_tied_gradients(first: nn.Parameter, last: nn.Parameter) -> None:
     """Give both copies the sum of their gradients; call it between backward and optimizer step.
-
-    Args:
-        first: The embedding's weight, with a gradient.
-        last: The output weight, with a gradient; on the same device or another.
 
     Raises:
         ValueError: A copy has no gradient, or their shapes differ.

@@ -4,7 +4,7 @@ import ipywidgets
 
 from mpcourse.figures import LayoutTime, layouts_picture
 from mpcourse.figures.svg import Picture
-from mpcourse.transformer.layouts import AXES, Cluster, held_bytes, layouts, step_seconds
+from mpcourse.transformer.performance_model import AXES, Cluster, held_bytes, layouts, step_seconds
 from mpcourse.transformer.published import LARGE, PUBLISHED
 from mpcourse.widgets.explorer import Explorer
 

@@ -17,7 +17,7 @@ from mpcourse.capstone.plans import (
     simulate_plan,
     validate_plan,
 )
-from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.simulation import Costs
 from mpcourse.training.nets import deep_conv_net
 
 IMAGE = torch.zeros(1, 1, 28, 28)
@@ -34,19 +34,15 @@ def net():
     ("plan", "error", "words"),
     [
         (Plan(0), ValueError, "cut is a whole number from 1 to 8 .*; got 0"),
-        (Plan(9), ValueError, "cut is a whole number from 1 to 8"),
         (Plan(True), ValueError, "cut is a whole number"),
         (Plan(4, "zb-h1"), ValueError, "schedule is one of naive, gpipe, 1f1b; got 'zb-h1'"),
         (
-            Plan(4, num_microbatches=0),
+            Plan(4, num_microbatches=33),
             ValueError,
             "num_microbatches is a whole number from 1 to 32",
         ),
-        (Plan(4, num_microbatches=33), ValueError, "at least one sample"),
         (Plan(4, keep={"block9": 0.5}), ValueError, "block1, .*, block8; got 'block9'"),
-        (Plan(4, keep={"head": 0.5}), ValueError, "keep names blocks"),
         (Plan(4, keep={"block1": 0.0}), ValueError, "above 0 and at most 1; got 0.0"),
-        (Plan(4, keep={"block1": 1.5}), ValueError, r"keep\['block1'\] is above 0"),
         (Plan(4, keep={"block1": "half"}), ValueError, "got 'half'"),
         (Plan(4, keep=[0.5]), TypeError, "keep maps names"),
         (4, TypeError, "a plan is a Plan"),
@@ -57,11 +53,7 @@ def test_a_plan_that_cannot_run_is_refused_with_the_allowed_range(net, plan, err
         validate_plan(plan, net, 32)
     with pytest.raises(error, match=words):
         forecast(plan, net, IMAGE, 32)
-
-
-def test_plans_that_can_run_are_let_through(net):
-    for plan in (Plan(1), Plan(8, "naive", 32), Plan(4, "gpipe", 1, {"block8": 1, "block1": 0.01})):
-        validate_plan(plan, net, 32)
+    validate_plan(Plan(8, "naive", 32, {"block8": 1, "block1": 0.01}), net, 32)
 
 
 def test_pruning_removes_the_channels_with_the_smallest_norms_and_leaves_the_net_alone(net):
@@ -128,30 +120,22 @@ def test_bytes_grow_with_the_samples_and_shrink_with_the_channels(net):
     assert saved_bytes(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE) < 0.6 * one
 
 
-def test_every_stage_keeps_bytes_for_its_own_samples(net):
-    with torch.no_grad():
-        between = net[:3](IMAGE)
-    assert bytes_per_sample(net, 3, IMAGE) == [
-        saved_bytes(net[:3], IMAGE),
-        saved_bytes(net[3:], between),
-    ]
+def test_there_are_bytes_of_two_stages_only(net):
     for cut in (0, len(net)):
         with pytest.raises(ValueError, match=f"can be cut after 1 to {len(net) - 1}; got {cut}"):
             bytes_per_sample(net, cut, IMAGE)
 
 
 def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
-    front, back = saved_bytes(net[:5], IMAGE), None
+    front = saved_bytes(net[:5], IMAGE)
     with torch.no_grad():
         back = saved_bytes(net[5:], net[:5](IMAGE))
+    assert bytes_per_sample(net, 5, IMAGE) == [front, back]
     for count in (4, 8):
-        assert forecast(Plan(5, "gpipe", count), net, IMAGE, 64).held_bytes == [
-            64 * front,
-            64 * back,
-        ]
         size = 64 // count
-        found = forecast(Plan(5, "1f1b", count), net, IMAGE, 64)
-        assert found.held_bytes == [2 * size * front, size * back]
+        for schedule, held in {"gpipe": (64, 64), "1f1b": (2 * size, size)}.items():
+            found = forecast(Plan(5, schedule, count), net, IMAGE, 64).held_bytes
+            assert found == [held[0] * front, held[1] * back]
     assert forecast(Plan(5, "naive", 8), net, IMAGE, 64).held_bytes == [8 * front, 8 * back]
     # 64 samples in 6: the largest has 11, and no more than all are ever held
     assert forecast(Plan(5, "gpipe", 6), net, IMAGE, 64).held_bytes == [64 * front, 64 * back]
@@ -167,12 +151,3 @@ def test_pruning_one_stage_moves_the_pace_to_the_other(net):
     assert 1.1 < start.makespan / after.makespan < 1.4  # the pipeline
     assert after.busy(1) == pytest.approx(start.busy(1))
     assert after.makespan / moved.makespan > 1.15  # the new cut
-
-
-def test_a_simulated_plan_is_what_the_simulator_says_of_its_costs():
-    from mpcourse.schedules.standard import one_f_one_b_schedule
-
-    price = BLOCK_PRICE
-    costs = Costs([8 + price, 16 + price], [8 + price, 32 + price])
-    wanted = simulate(one_f_one_b_schedule(2, 4), costs)
-    assert simulate_plan(Plan(1, num_microbatches=4), [1.0, 2.0], 32).events == wanted.events

@@ -1,6 +1,5 @@
 """What is asked of CUDA's allocator and generators, by stand-ins; on GPUs the other tests do it."""
 
-import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -8,12 +7,9 @@ import torch
 from pretend_cuda import pretend_cuda
 from torch import nn
 
-from mpcourse.memory import count_step, recompute, rehearse_step
+from mpcourse.memory import accounting, count_step, recompute, rehearse_step
 from mpcourse.pipeline import replay
 
-account = importlib.import_module(
-    "mpcourse.memory.account"
-)  # its folder has a function of that name
 GPU = torch.device("cuda", 1)
 
 
@@ -59,7 +55,7 @@ class Doubled(nn.Module):
 def test_the_allocator_s_peak_is_that_of_the_phase_that_reached_it(monkeypatch):
     allocator = Allocator(monkeypatch)
     allocator.give(1000, -900)  # before: no peak of the step
-    counter = account._AllocatorCounter(GPU)
+    counter = accounting._AllocatorCounter(GPU)
     with counter:
         counter.phase = "forward"
         allocator.give(50)
@@ -81,7 +77,7 @@ def test_a_step_on_a_gpu_is_counted_by_its_allocator(monkeypatch):
 
         __enter__ = __exit__ = lambda *_: None
 
-    monkeypatch.setattr(account, "_AllocatorCounter", Counter)
+    monkeypatch.setattr(accounting, "_AllocatorCounter", Counter)
     count_step(
         Doubled,
         lambda: (SimpleNamespace(is_cuda=True, device=GPU), 0),
@@ -93,7 +89,7 @@ def test_a_step_on_a_gpu_is_counted_by_its_allocator(monkeypatch):
 
 def test_a_rehearsal_asks_no_allocator_for_tensors_without_contents(monkeypatch):
     """The model stays on the CPU: autograd asks a driver before it goes back on a GPU."""
-    monkeypatch.setattr(account, "_AllocatorCounter", None)
+    monkeypatch.setattr(accounting, "_AllocatorCounter", None)
     step = rehearse_step(
         Doubled,
         lambda: (torch.empty(1000, device="cuda"), 0),

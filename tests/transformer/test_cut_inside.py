@@ -19,7 +19,7 @@ from mpcourse.transformer import (
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
 )
-from mpcourse.transformer.cut_inside import whole_parameters
+from mpcourse.transformer.tensor_parallel import whole_parameters
 
 V, WIDTH, HEADS, LAYERS, T, N = 24, 16, 4, 2, 8, 3
 SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
@@ -142,16 +142,14 @@ def test_dropout_leaves_the_ranks_one_network(sequence: bool):
     assert len({tuple(mask.tolist()) for mask in one[2]}) == 4  # two blocks, a mask for each place
 
 
-def test_heads_that_do_not_divide_are_refused():
-    model = random_decoder()
-    with pytest.raises(ValueError, match="3 ranks do not divide 4 heads"):
-        ranks_in_threads(lambda group: cut_inside(model, group), 3, timeout_s=5)
-
-
-def test_a_vocabulary_that_does_not_divide_is_refused():
-    model = Decoder(25, WIDTH, HEADS, 0, T)
-    with pytest.raises(ValueError, match="2 ranks do not divide 25 tokens of the vocabulary"):
-        ranks_in_threads(lambda group: cut_inside(model, group), 2, timeout_s=5)
+@pytest.mark.parametrize(
+    ("vocabulary", "ranks", "message"),
+    [(24, 3, "3 ranks do not divide 4 heads"), (25, 2, "2 ranks do not divide 25 tokens of the")],
+)
+def test_ranks_that_do_not_divide_are_refused(vocabulary: int, ranks: int, message: str):
+    model = Decoder(vocabulary, WIDTH, HEADS, 1, T)
+    with pytest.raises(ValueError, match=message):
+        ranks_in_threads(lambda group: cut_inside(model, group), ranks, timeout_s=5)
 
 
 def test_too_many_tokens_are_refused():

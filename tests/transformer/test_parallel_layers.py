@@ -11,9 +11,9 @@ from mpcourse.transformer import (
     Message,
     ParallelDropout,
     RowParallelLinear,
-    enter,
-    leave,
+    copy_to_ranks,
     own_part,
+    reduce_from_ranks,
 )
 
 N, T, WIDTH, INNER = 2, 8, 6, 12
@@ -94,7 +94,7 @@ class _Place:
 
 @SEQUENCE
 def test_the_ways_in_and_out_are_each_others_backward(sequence: bool):
-    """<enter(x), y>, summed over ranks, equals <x, leave(y)>: that is what conjugate means."""
+    """<f(x), y>, summed over ranks, equals <x, g(y)>."""
 
     def program(group):
         draw = torch.Generator().manual_seed(group.rank() if sequence else 0)
@@ -102,23 +102,24 @@ def test_the_ways_in_and_out_are_each_others_backward(sequence: bool):
         x = torch.randn(N, own, WIDTH, generator=draw).double().requires_grad_()
         draw = torch.Generator().manual_seed(10 + group.rank())
         y = torch.randn(N, T, WIDTH, generator=draw).double()
-        entered = enter(x, group, sequence=sequence)
+        entered = copy_to_ranks(x, group, sequence=sequence)
         (back,) = torch.autograd.grad(entered, x, y)
-        assert torch.equal(back, leave(y, group, sequence=sequence))
+        assert torch.equal(back, reduce_from_ranks(y, group, sequence=sequence))
         z = torch.randn(N, own, WIDTH, generator=draw).double()
         y.requires_grad_()
-        (back,) = torch.autograd.grad(leave(y, group, sequence=sequence), y, z)
-        assert torch.equal(back, enter(z, group, sequence=sequence))
-        return (entered * y).sum().item(), (x * leave(y, group, sequence=sequence)).sum().item()
+        (back,) = torch.autograd.grad(reduce_from_ranks(y, group, sequence=sequence), y, z)
+        assert torch.equal(back, copy_to_ranks(z, group, sequence=sequence))
+        summed = reduce_from_ranks(y, group, sequence=sequence)
+        return (entered * y).sum().item(), (x * summed).sum().item()
 
     left, right = zip(*ranks_in_threads(program, 2), strict=True)
     assert sum(left) == pytest.approx(sum(right) if sequence else right[0], rel=1e-12)
 
 
-def test_leave_does_not_write_into_what_it_is_given():
+def test_the_sum_does_not_write_into_what_it_is_given():
     def program(group):
         x = torch.ones(1, 2, 3)
-        return leave(x, group).sum().item(), x.sum().item()
+        return reduce_from_ranks(x, group).sum().item(), x.sum().item()
 
     assert ranks_in_threads(program, 2) == [(12, 6), (12, 6)]
 
@@ -133,7 +134,7 @@ def test_ranks_that_do_not_divide_a_layer_are_refused(layer: type):
 
 def test_tokens_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="2 ranks do not divide 5 tokens"):
-        leave(torch.ones(1, 5, 3), _Place(0, 2), sequence=True)
+        reduce_from_ranks(torch.ones(1, 5, 3), _Place(0, 2), sequence=True)
 
 
 def test_dropout_is_the_same_where_the_tensor_is_and_else_each_rank_s_own():

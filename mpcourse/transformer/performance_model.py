@@ -24,21 +24,13 @@ UPDATE = 30  # bytes moved for each parameter by Adam: five numbers in float32 r
 
 @dataclass(frozen=True)
 class DecoderSizes:
-    """The sizes of a decoder.
+    """The sizes of a decoder."""
 
-    Attributes:
-        width: Numbers between the blocks for each token.
-        layers: Blocks.
-        heads: Of the attention.
-        vocabulary: Tokens to choose from.
-        context: Tokens of a sample.
-    """
-
-    width: int
+    width: int  # numbers between the blocks for each token
     layers: int
     heads: int
     vocabulary: int = 51200
-    context: int = 2048
+    context: int = 2048  # tokens of a sample
 
     @property
     def parameters(self) -> int:
@@ -50,43 +42,28 @@ class DecoderSizes:
 class Cluster:
     """Equal hosts; the defaults are those of DGX A100 hosts with 80 GB.
 
-    Attributes:
-        flops: Of one rank, per second, at its peak.
-        reached: The share of the peak that matrix products reach. It is set once, by the first row
-            of the first published table, in which nothing is cut; all other rows are predicted.
-        moved: Bytes per second between a rank and its memory.
-        inside: Bytes per second each way between ranks of a host.
-        between: Bytes per second each way of a rank's own link out of its host.
-        host: Ranks of a host.
-        memory: Bytes of a rank.
+    `reached`, the share of the peak that matrix products reach, is set once, by the first row of
+    the first published table, in which nothing is cut; all other rows are predicted.
     """
 
-    flops: float = 312e12
+    flops: float = 312e12  # of one rank, per second, at its peak
     reached: float = 0.7
-    moved: float = 2.0e12
-    inside: float = 300e9
-    between: float = 25e9
-    host: int = 8
-    memory: float = 80e9
+    moved: float = 2.0e12  # bytes per second between a rank and its memory
+    inside: float = 300e9  # bytes per second each way between ranks of a host
+    between: float = 25e9  # bytes per second each way of a rank's own link out of its host
+    host: int = 8  # ranks of a host
+    memory: float = 80e9  # bytes of a rank
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How many ranks share what.
+    """How many ranks share what."""
 
-    Attributes:
-        tensor: Ranks that share each layer.
-        data: Shares of the batch.
-        pipeline: Stages.
-        chunks: Stages in a row that each rank has (interleaved schedule).
-        order: The axes, the one whose ranks are neighbours in number first.
-    """
-
-    tensor: int = 1
-    data: int = 1
-    pipeline: int = 1
-    chunks: int = 1
-    order: tuple[str, ...] = AXES
+    tensor: int = 1  # ranks that share each layer
+    data: int = 1  # shares of the batch
+    pipeline: int = 1  # stages
+    chunks: int = 1  # stages in a row that each rank has (interleaved schedule)
+    order: tuple[str, ...] = AXES  # first the axis whose ranks are neighbours in number
 
     @property
     def ranks(self) -> int:
@@ -167,21 +144,17 @@ def step_seconds(
     return {**in_turn, "waiting": others * (products + memory + sums + hand_overs)}
 
 
-def held_bytes(model: DecoderSizes, batch: int, layout: Layout, *, microbatch: int = 1) -> float:
+def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     """Predict what the fullest rank holds: states, and inputs of the blocks that run again."""
     states = (WEIGHT + GRADIENT + OPTIMIZER) * model.parameters / layout.tensor / layout.pipeline
-    in_flight = min(layout.pipeline, batch // layout.data // microbatch)  # 1F1B, first stage
-    hidden = microbatch * model.context * model.width
+    in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
+    hidden = model.context * model.width
     inputs = in_flight * model.layers / layout.pipeline * BLOCK_INPUT * hidden
     return states + inputs + BLOCK * hidden / layout.tensor  # and the one block at work
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: int) -> None:
-    """Refuse what does not come out.
-
-    Raises:
-        ValueError: Heads, layers or samples cannot be shared out equally.
-    """
+    """Refuse heads, layers or samples that cannot be shared out equally."""
     for what, number, shares in (
         ("heads", model.heads, layout.tensor),
         ("layers", model.layers, layout.pipeline * layout.chunks),

@@ -12,7 +12,7 @@ from mpcourse.transformer import (
     layouts,
     step_seconds,
 )
-from mpcourse.transformer.layouts import AXES
+from mpcourse.transformer.performance_model import AXES
 from mpcourse.transformer.published import LARGE, RECOMPUTED, TURING
 
 MODEL = DecoderSizes(width=8192, layers=48, heads=64)
@@ -31,14 +31,11 @@ def test_every_row_of_two_papers_is_met_within_15_percent(paper: str, rows: int)
     assert max(abs(miss) for miss in off(paper)) < 0.15
 
 
-def test_one_number_was_set_by_the_first_row_in_which_nothing_is_cut():
-    assert PUBLISHED[0].layout.tensor == PUBLISHED[0].layout.pipeline == 1
-    assert abs(off(LARGE)[0]) < 0.01
-
-
 def test_a_third_paper_was_slower_than_predicted_by_what_the_page_says():
     assert len(off(TURING)) == 3
     assert all(-0.28 < miss < -0.24 for miss in off(TURING))
+    assert PUBLISHED[0].layout.tensor == PUBLISHED[0].layout.pipeline == 1
+    assert abs(off(LARGE)[0]) < 0.01  # the row, without a cut, that set the one free number
 
 
 def test_rows_are_those_of_the_papers():
@@ -135,7 +132,6 @@ def test_all_layouts_that_come_out_are_there_once():
     [
         (Layout(tensor=5), "64 heads cannot be cut into 5 equal shares"),
         (Layout(pipeline=5), "48 layers cannot be cut into 5 equal shares"),
-        (Layout(pipeline=16, chunks=4), "48 layers cannot be cut into 64 equal shares"),
         (Layout(data=7), "8 samples cannot be cut into 7 equal shares"),
         (Layout(tensor=0), "64 heads cannot be cut into 0 equal shares"),
     ],
@@ -143,8 +139,5 @@ def test_all_layouts_that_come_out_are_there_once():
 def test_a_layout_that_does_not_come_out_is_refused(layout: Layout, words: str):
     with pytest.raises(ValueError, match=words):
         step_seconds(MODEL, 8, layout, CLUSTER)
-
-
-def test_another_word_for_what_is_recomputed_is_refused():
     with pytest.raises(ValueError, match='"blocks" or "scores"; got \'all\''):
         step_seconds(MODEL, 8, Layout(), CLUSTER, recompute="all")

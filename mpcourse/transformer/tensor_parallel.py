@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from mpcourse.transformer.conjugates import enter, size_of
 from mpcourse.transformer.decoder import Attention, Decoder, Embedding
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,
@@ -19,6 +18,7 @@ from mpcourse.transformer.parallel_layers import (
     own_part,
 )
 from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding
+from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, size_of
 
 
 def cut_inside(
@@ -42,7 +42,8 @@ def cut_inside(
     """
     own_part(model.head.output.out_features, "tokens of the vocabulary", group)
     for block in model.blocks:
-        own_part(heads_of(block.attention), "heads", group)
+        heads = block.attention.query.out_features // block.attention.head_width
+        own_part(heads, "heads", group)
     cut = copy.deepcopy(model)
     cut.embedding = _CutEmbedding(model.embedding, group, sequence)
     column = functools.partial(ColumnParallelLinear.of, group=group, sequence=sequence)
@@ -60,11 +61,6 @@ def cut_inside(
     return cut
 
 
-def heads_of(attention: Attention) -> int:
-    """How many heads an attention computes."""
-    return attention.query.out_features // attention.head_width
-
-
 class _CutAttention(Attention):
     """Attention with the heads of this rank; one way in for query, key and value."""
 
@@ -77,7 +73,7 @@ class _CutAttention(Attention):
         self.output = RowParallelLinear.of(whole.output, group, sequence=sequence)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(enter(x, self.group, sequence=self.sequence))
+        return super().forward(copy_to_ranks(x, self.group, sequence=self.sequence))
 
 
 class _CutEmbedding(Embedding):
@@ -89,14 +85,9 @@ class _CutEmbedding(Embedding):
         self.tokens = VocabParallelEmbedding.of(whole.tokens, group, sequence=sequence)
         self.positions = copy.deepcopy(whole.positions)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        end, context = start + tokens.shape[1], self.positions.num_embeddings
-        if end > context:
-            raise ValueError(f"{end} tokens in a row; the context holds at most {context}")
-        places = torch.arange(start, end, device=tokens.device)
-        if self.sequence:
-            places = places[own_part(len(places), "tokens", self.group)]
-        return self.tokens(tokens) + self.positions(places)
+    def places(self, tokens: Tensor, start: int) -> Tensor:
+        places = super().places(tokens, start)
+        return places[own_part(len(places), "tokens", self.group)] if self.sequence else places
 
 
 def whole_parameters(model: nn.Module) -> list[nn.Parameter]:

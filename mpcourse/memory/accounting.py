@@ -21,23 +21,14 @@ STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers kept for each parameter
 
 @dataclass(frozen=True)
 class Account:
-    """Bytes by purpose.
-
-    Attributes:
-        parameters: The weights that the forward reads.
-        buffers: What else the model holds, such as a batch norm's statistics.
-        gradients: One number for each parameter that is trained.
-        optimizer_state: What the optimizer keeps between steps, a float32 master copy included.
-        batch: Inputs and targets.
-        activations: What autograd saves for the backward and nobody else holds.
-    """
+    """Bytes by purpose."""
 
     parameters: int
-    buffers: int
-    gradients: int
-    optimizer_state: int
-    batch: int
-    activations: int
+    buffers: int  # what else the model holds, such as a batch norm's statistics
+    gradients: int  # one number for each parameter that is trained
+    optimizer_state: int  # what the optimizer keeps between steps
+    batch: int  # inputs and targets
+    activations: int  # what autograd saves for the backward and nobody else holds
 
     @property
     def resident(self) -> int:
@@ -52,25 +43,15 @@ class Account:
 
 @dataclass(frozen=True)
 class StepBytes:
-    """Bytes held at four moments of a step, and the most that was held.
+    """Bytes held at four moments of a step, and the most at any time."""
 
-    Attributes:
-        before: Before the forward: the model, the optimizer's state and the batch.
-        after_forward: With the loss in hand.
-        after_backward: With all gradients.
-        after_step: After the optimizer's step.
-        peak: The most at any time.
-        peak_phase: "forward", "backward" or "step".
-        peak_operation: The operation that reached the peak; "" where nobody can say (CUDA).
-    """
-
-    before: int
+    before: int  # the model, the optimizer's state and the batch
     after_forward: int
     after_backward: int
     after_step: int
     peak: int
-    peak_phase: str
-    peak_operation: str
+    peak_phase: str  # "forward", "backward" or "step"
+    peak_operation: str  # that reached the peak; "" where nobody can say (CUDA)
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
@@ -79,29 +60,16 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def optimizer_bytes(
-    parameters: Iterable[Tensor], optimizer: OptimizerKind, *, masters: bool = False
-) -> int:
+def optimizer_bytes(parameters: Iterable[Tensor], optimizer: OptimizerKind) -> int:
     """Bytes that an optimizer keeps for these parameters, before it has made a step.
 
-    Args:
-        parameters: Those that are trained.
-        optimizer: "sgd" keeps nothing, "momentum" a number for each parameter, "adam" two (and
-            counts its steps: four bytes for each tensor).
-        masters: Whether it keeps a float32 copy of the parameters and its numbers in float32, as
-            is done with weights in bfloat16.
-
-    Raises:
-        ValueError: Another optimizer.
+    "sgd" keeps nothing, "momentum" a number for each parameter, "adam" two (and counts its steps:
+    four bytes for each tensor).
     """
     if optimizer not in STATES:
         raise ValueError(f"optimizer has to be one of {', '.join(STATES)}; got {optimizer!r}")
-    total = 0
-    for parameter in parameters:
-        size = 4 if masters else parameter.element_size()
-        total += (STATES[optimizer] + masters) * size * parameter.numel()
-        total += 4 * (optimizer == "adam")
-    return total
+    steps = 4 if optimizer == "adam" else 0
+    return sum(STATES[optimizer] * parameter.nbytes + steps for parameter in parameters)
 
 
 def account(
@@ -109,8 +77,6 @@ def account(
     make_batch: Callable[[], Batch],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     optimizer: OptimizerKind,
-    *,
-    masters: bool = False,
 ) -> Account:
     """Say how many bytes a training step needs, by purpose; nothing is computed or allocated.
 
@@ -119,7 +85,6 @@ def account(
         make_batch: Makes inputs and targets, likewise.
         loss_fn: Takes outputs and targets.
         optimizer: "sgd", "momentum" or "adam".
-        masters: Whether the optimizer works on a float32 copy of the parameters.
 
     Raises:
         ValueError: Another optimizer.
@@ -128,7 +93,7 @@ def account(
         model = make_model()
         inputs, targets = make_batch()
         trained = [p for p in model.parameters() if p.requires_grad]
-        state = optimizer_bytes(trained, optimizer, masters=masters)
+        state = optimizer_bytes(trained, optimizer)
         held = [*model.parameters(), *model.buffers(), inputs, targets]
         with saved_for_backward(held) as saved:
             loss = loss_fn(model(inputs), targets)
@@ -149,9 +114,7 @@ def rehearse_step(
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
 ) -> StepBytes:
-    """Predict the bytes of a step: run it on tensors without contents, which take no memory.
-
-    It takes what `count_step` takes.
+    """Do what `count_step` does, on tensors without contents, which take no memory.
 
     Source: `torch._subclasses.fake_tensor.FakeTensorMode`.
     """

@@ -3,13 +3,13 @@
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from mpcourse.transformer.cut_inside import cut_inside
 from mpcourse.transformer.decoder import Decoder
 from mpcourse.transformer.parallel_vocabulary import vocab_parallel_cross_entropy
+from mpcourse.transformer.tensor_parallel import cut_inside
 
 
 def mesh_stage(
-    model: Decoder, pipeline: ProcessGroup, tensor: ProcessGroup, *, seed: int = 0
+    model: Decoder, pipeline: ProcessGroup, tensor: ProcessGroup
 ) -> tuple[nn.Sequential, slice]:
     """What one rank holds: its slices of the blocks of its stage, and which of the row they are.
 
@@ -17,13 +17,12 @@ def mesh_stage(
         model: The same on all ranks; the stages take equally many of its layers, up to one.
         pipeline: One rank per stage.
         tensor: The ranks of one stage that share its layers.
-        seed: Of the dropout: another one for each share of the batch.
 
     Raises:
         ValueError: The ends are tied and on two stages, there are more stages than layers
             (embedding, blocks, head), or the ranks of `tensor` do not divide the heads.
     """
-    row = cut_inside(model, tensor, seed=seed).as_sequential()
+    row = cut_inside(model, tensor).as_sequential()
     stage, stages = pipeline.rank(), pipeline.size()
     if stages > 1 and model.head.output.weight is model.embedding.tokens.weight:
         raise ValueError(f"tied ends cannot be on two of {stages} stages: make two copies, and sum")

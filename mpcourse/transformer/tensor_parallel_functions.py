@@ -1,7 +1,7 @@
-"""The ways into and out of a layer that is cut over ranks, each with its conjugate as backward.
+"""Megatron's f and g: into and out of a layer cut over ranks, each the other's backward.
 
-Where a whole tensor goes into a cut layer, its gradient is a sum over the ranks; where the ranks'
-parts of a sum come out of it, the gradient of each is that of the sum. Sources: f and g of Shoeybi
+Where a whole tensor goes into a cut layer (f), its gradient is a sum over the ranks; where the
+ranks' parts of a sum come out of it (g), the gradient of each is that of the sum. Sources: Shoeybi
 et al. 2019, arXiv:1909.08053; the pair for cut tokens, Korthikanti et al. 2022, arXiv:2205.05198.
 """
 
@@ -15,34 +15,28 @@ from torch.distributed import ProcessGroup
 TOKENS = -2  # the dimension of (..., T, width) that is cut between the cut layers
 
 
-def enter(x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False) -> Tensor:
-    """Bring the input of a cut layer to all ranks, (..., T, width) on each.
+def copy_to_ranks(
+    x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False
+) -> Tensor:
+    """f: the input (..., T, width) of a cut layer, on all ranks; an all-reduce backward.
 
-    Args:
-        x: The same on all ranks; or, with `sequence`, this rank's T / n tokens.
-        group: The ranks; None is all of them.
-        sequence: Whether the tokens come cut: then an all-gather, and a reduce-scatter backward;
-            else nothing, and an all-reduce backward.
+    With `sequence` each rank brings T / n tokens: an all-gather, and a reduce-scatter backward.
     """
-    return (_GatherTokens if sequence else _Copy).apply(x, group)
+    return (_AllGather if sequence else _Identity).apply(x, group)
 
 
-def leave(x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False) -> Tensor:
-    """Add up what the ranks' parts of a cut layer give, (..., T, width).
+def reduce_from_ranks(
+    x: Tensor, group: ProcessGroup | None = None, *, sequence: bool = False
+) -> Tensor:
+    """g: the sum of what the ranks' parts of a cut layer give, by an all-reduce.
 
-    Args:
-        x: This rank's part of the sum.
-        group: The ranks; None is all of them.
-        sequence: Whether each rank gets the sum of its T / n tokens only: then a reduce-scatter,
-            and an all-gather backward; else an all-reduce, and nothing backward.
-
-    Raises:
-        ValueError: The ranks do not divide the tokens.
+    With `sequence` each rank gets the sum of its T / n tokens: a reduce-scatter, and an all-gather
+    backward. Tokens that the ranks do not divide are refused.
     """
-    return (_ScatterSum if sequence else _Sum).apply(x, group)
+    return (_ReduceScatter if sequence else _AllReduce).apply(x, group)
 
 
-class _Copy(Function):
+class _Identity(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
@@ -53,7 +47,7 @@ class _Copy(Function):
         return _all_reduce(gradient, ctx.group), None
 
 
-class _Sum(Function):
+class _AllReduce(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
         return _all_reduce(x, group)
@@ -63,7 +57,7 @@ class _Sum(Function):
         return gradient, None
 
 
-class _GatherTokens(Function):
+class _AllGather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
@@ -74,7 +68,7 @@ class _GatherTokens(Function):
         return _reduce_scatter(gradient, ctx.group), None
 
 
-class _ScatterSum(Function):
+class _ReduceScatter(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
