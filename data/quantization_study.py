@@ -39,17 +39,7 @@ DRY = Budget(epochs=1, tuning=1, few_bits=(2,))
 
 
 def quantize_one_seed(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Train a net, prune a copy of it, quantize both in all ways.
-
-    Args:
-        data: The images.
-        seed: Of the first weights and of the order of the images.
-        budget: How long and how far.
-
-    Returns:
-        A row per net and way, with the accuracy on the test images and the bytes of the saved
-        state.
-    """
+    """Train a net, prune a copy of it, quantize both in all ways."""
     torch.manual_seed(seed)
     dense = lenet_300_100().to(data.place)
     train(dense, data, budget.epochs, RATE)

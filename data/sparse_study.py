@@ -29,17 +29,7 @@ DRY = Budget(epochs=1, tuning=1, sparsities=(0.9,))
 
 
 def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Train a net, then train it on at the same rate while it is pruned in each way, or not at all.
-
-    Args:
-        data: The images.
-        seed: Of the weights and of the order of the images.
-        budget: `tuning` epochs follow `epochs`.
-
-    Returns:
-        A row for each way and sparsity, with the accuracy of the dense net before (`dense`) and
-        after as many epochs as the pruned ones had (`dense_longer`).
-    """
+    """Train a net, then train it on at the same rate, pruned in each way or not at all."""
     torch.manual_seed(seed)
     dense = lenet_300_100().to(data.place)
     train(dense, data, budget.epochs, RATE)

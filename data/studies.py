@@ -20,15 +20,7 @@ def run_studies(
     about: str,
     arguments: Sequence[str] | None,
 ) -> int:
-    """The command line of a study: run all seeds, print each row, write the recordings.
-
-    Args:
-        studies: Name of the recording -> makes the rows of one seed.
-        budgets: What the study is called with: the whole one, and the one of `--dry`.
-        command: What is typed to make the recordings again.
-        about: What `--help` says.
-        arguments: Of the command line.
-    """
+    """The command line of a study: run all seeds, print each row, write the recordings."""
     options = _options(studies, command, about, arguments)
     dry = options.dry
     [device] = get_devices(1)

@@ -17,11 +17,7 @@ from mpcourse.devices.recordings import DATA_FOLDER
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the environment if need be, run the steps in it, show them, record them.
-
-    Returns:
-        The exit status.
-    """
+    """Make the environment if need be, run the steps in it, show them, record them."""
     parser = argparse.ArgumentParser(prog=xla.COMMAND, description=__doc__)
     parser.add_argument("--dry", action="store_true", help="run and show; writes nothing")
     dry = parser.parse_args(arguments).dry

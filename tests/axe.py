@@ -12,14 +12,7 @@ GRAVE = ("serious", "critical")
 def faults(
     tab: Tab, *within: str, only: tuple[str, ...] = (), without: tuple[str, ...] = ()
 ) -> list[str]:
-    """What is serious or critical, a line for each kind of fault; skips where axe is missing.
-
-    Args:
-        tab: The open page.
-        within: Selectors of what is looked at; the whole page when there is none.
-        only: Rules; all when there is none.
-        without: Rules that are left out.
-    """
+    """What is serious or critical, a line for each kind of fault; skips where axe is missing."""
     package = importlib.util.find_spec("axe_playwright_python")
     if package is None:
         pytest.skip("axe-playwright-python is not installed; tests/requirements.txt has it")

@@ -46,11 +46,7 @@ def with_address_here(bare: Path) -> dict[str, str]:
 
 
 def make_fork(folder: Path) -> Fork:
-    """Do what someone does who forks the course: clone, write the address, commit, push.
-
-    Args:
-        folder: An empty folder for all of it.
-    """
+    """Do what someone does who forks the course: clone, write the address, commit, push."""
     course, clone, bare = folder / "course", folder / "clone", folder / "someone/their-fork.git"
     ignore = shutil.ignore_patterns("__pycache__", "full", ".ipynb_checkpoints", "mpcourse-clone")
     for name in KEPT:

@@ -81,18 +81,7 @@ KAGGLE = Place(
 
 
 def make_environment(place: Place, folder: Path) -> Path:
-    """Make an environment whose own packages come before those of the running one.
-
-    Args:
-        place: Which packages.
-        folder: Where it will be.
-
-    Returns:
-        Its Python.
-
-    Raises:
-        subprocess.CalledProcessError: pip could not fetch the packages.
-    """
+    """Make an environment whose own packages come before those of the running one."""
     venv.create(folder, with_pip=False)
     python = folder / "bin/python"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -162,16 +151,6 @@ def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[
 
     After the bootstrap cell the course's data is made read-only; two cells of the test's own are
     added, there and at the end.
-
-    Args:
-        page: The page; it is copied.
-        place: Where.
-        python: Of the place's environment.
-        folder: An empty one for all files.
-        git: Variables that lead git to the repository of which the page speaks.
-
-    Returns:
-        What it left behind; the kernel has ended.
     """
     working = folder / place.folder
     working.mkdir(parents=True)

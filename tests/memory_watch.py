@@ -19,11 +19,7 @@ def _held(text: str) -> tuple[int, int]:
 
 
 def after_import(python: Path) -> int:
-    """How many bytes, no file's, a process holds that has imported torch: a CPU build takes half.
-
-    Args:
-        python: Of the environment.
-    """
+    """Bytes, no file's, of a process that has imported torch: a CPU build takes half as many."""
     command = [python, "-c", IMPORT_AND_SAY]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     return _held(run.stdout)[1]

@@ -45,12 +45,7 @@ def shared_memory() -> set[str]:
 
 @contextlib.contextmanager
 def nothing_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Inside: a mark on all processes. After: none is alive, and no file or memory is left.
-
-    Args:
-        folder: Takes the temporary files.
-        monkeypatch: Of the test.
-    """
+    """Inside: a mark on all processes. After: none is alive, and no file or memory is left."""
     mark = uuid.uuid4().hex
     folder.mkdir()
     monkeypatch.setenv(MARK, mark)

@@ -97,12 +97,7 @@ def trained_by_torch(outcome: Outcome) -> Trained:
 
 
 def each_trained_by_torch(outcome: Outcome, program: str | None = None) -> dict[str, Trained]:
-    """The same for a run of the program "pipelines", by schedule.
-
-    Args:
-        outcome: Of that program, or of "several".
-        program: How it was named to "several".
-    """
+    """The same for a run of the program "pipelines", by schedule."""
     results = [rank[program] if program else rank for rank in outcome.results]
     return {name: _put_together([rank[name] for rank in results]) for name in results[0]}
 

@@ -38,11 +38,7 @@ class Case:
     python: str = ""
 
     def requirements(self) -> list[str]:
-        """What pip is to install beside the course's own requirement files.
-
-        Raises:
-            ValueError: A version is not of the form `2.9` or `2.9.1`.
-        """
+        """What pip is to install beside the course's own requirement files."""
         wanted = []
         if self.torch != NEWEST:
             # torchvision's minor number is torch's plus 15 from torch 2.0 on
@@ -87,14 +83,7 @@ def make_cases(
 
 
 def find_python(version: str) -> str | None:
-    """Find a Python on this machine.
-
-    Args:
-        version: As in "3.12", or the path of one; empty means the running one.
-
-    Returns:
-        Its path; None when there is none, or one that does not start.
-    """
+    """Find a Python on this machine."""
     path = shutil.which(f"python{version}") or shutil.which(version) if version else sys.executable
     if path is None:
         return None
@@ -103,19 +92,7 @@ def find_python(version: str) -> str | None:
 
 
 def make_environment(python: str, case: Case, folder: Path) -> Path:
-    """Make an environment with the course, its tests and the versions asked for.
-
-    Args:
-        python: What makes it.
-        case: What is asked for.
-        folder: Where.
-
-    Returns:
-        Its Python.
-
-    Raises:
-        subprocess.CalledProcessError: venv or pip failed; its lines are in the terminal.
-    """
+    """Make an environment with the course, its tests and the versions asked for."""
     subprocess.run([python, "-m", "venv", folder], check=True)
     own = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     files = ("-r", "requirements.txt", "-r", "tests/requirements.txt")
@@ -125,20 +102,7 @@ def make_environment(python: str, case: Case, folder: Path) -> Path:
 
 
 def run_tests(python: Path, arguments: Sequence[str], *, label: str, report: Path) -> Result:
-    """Run pytest in an environment.
-
-    Args:
-        python: Of the environment.
-        arguments: Of pytest.
-        label: What the results call these tests.
-        report: Where pytest may write its own, as JUnit does.
-
-    Returns:
-        The versions in the environment and how it went.
-
-    Raises:
-        FileNotFoundError: pytest did not get as far as a report.
-    """
+    """Run pytest in an environment."""
     start = time.perf_counter()
     pytest = [python, "-m", "pytest", "-q", "--no-header", f"--junitxml={report}", *arguments]
     subprocess.run(pytest, cwd=ROOT)
@@ -150,14 +114,7 @@ def run_tests(python: Path, arguments: Sequence[str], *, label: str, report: Pat
 
 
 def read_report(text: str) -> tuple[int, int, int]:
-    """Count in a JUnit report.
-
-    Args:
-        text: The report.
-
-    Returns:
-        How many tests passed, failed (errors included) and were skipped.
-    """
+    """Count in a JUnit report."""
     suites = list(ElementTree.fromstring(text).iter("testsuite"))
     total, failures, errors, skipped = (
         sum(int(suite.get(name, 0)) for suite in suites)
@@ -200,16 +157,7 @@ def write_results(results: Iterable[Result], path: Path) -> None:
 
 
 def run_case(case: Case, arguments: Sequence[str], *, label: str) -> bool:
-    """Make an environment, run the tests in it, keep the result, delete it.
-
-    Args:
-        case: What the environment has.
-        arguments: Of pytest.
-        label: What the results call these tests.
-
-    Returns:
-        True when all passed, and when there is no such Python here, which is said.
-    """
+    """Make an environment, run the tests in it, keep the result, delete it."""
     python = find_python(case.python)
     if python is None:
         print(f"no Python {case.python} on this machine", flush=True)
