@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import Exercise, same
+from mpcourse.exercises.exercise import Exercise, same, short
 from mpcourse.quantization import (
     choose_qparams,
     fake_quantize,
@@ -161,7 +161,7 @@ check_rows = Exercise(
         (torch.tensor([[50, 0.3, -0.2], [0.4, -0.33, 0.01], [1, 0.77, 0.45], [-0.6, 0.1, 0.25]]),),
         (torch.tensor([[0.0, 0.0], [0.5, -0.2]]),),
     ],
-    given=lambda weight: f"a weight {weight.tolist()}: (integers, scales)",
+    given=lambda weight: f"a weight {short(weight.tolist())}: (integers, scales)",
     same=same_with_types,
     hint="scales = weight.abs().amax(1) / 127; integers = round(weight / scales[:, None]). "
     "A row of zeros has no largest weight: give it scale 1, and 0 / 1 is 0.",
