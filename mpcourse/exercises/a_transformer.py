@@ -1,0 +1,380 @@
+"""Exercises of page `a_transformer`: what a token sees, a silent head, a cache, tied copies."""
+
+import copy
+import inspect
+import math
+
+import torch
+from torch import nn
+
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
+from mpcourse.transformer import Attention, Cache, Decoder, generate, next_token_loss
+
+# 1 and 2. What a token sees
+
+NEXT_TOO = "Each token sees the next one too: the first diagonal to hide is 1."
+NO_LEAK = "No token sees what comes after it: this is right, and does not leak."
+
+
+def my_causal_weights(scores):
+    """Hide what comes after before the softmax, so that what is left sums to 1.
+
+    exp(-inf) is 0, so a hidden token takes no part. Zeros put in after the softmax would leave rows
+    that sum to less than 1, and a hidden score of 0 would still weigh exp(0) = 1.
+    """
+    ahead = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
+
+
+def my_leaky_weights(scores):
+    """One diagonal further: each token sees the very token that it is asked to predict.
+
+    The training loss becomes wonderful and the written text worthless, because the next token is
+    not there yet when the model writes. A loss far below what others reach is a reason to search.
+    """
+    ahead = torch.ones_like(scores, dtype=torch.bool).triu(2)
+    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
+
+
+def table_of_scores(size):
+    chance = torch.Generator().manual_seed(size)
+    return (torch.randn(size, size, generator=chance, dtype=torch.double),)
+
+
+def same_weights(result, expected):
+    """As `same`, where nan is nan: a row without anything to see. Lists of rows will do."""
+    return same(torch.as_tensor(result).nan_to_num(9.0), expected.nan_to_num(9.0))
+
+
+def hiding(diagonal, dim=-1, fill=-math.inf):
+    """Hide from this diagonal on."""
+
+    def attempt(scores):
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu(diagonal)
+        return scores.masked_fill(hidden, fill).softmax(dim)
+
+    return attempt
+
+
+def wrong_weights(first_hidden):
+    """What people give where this diagonal is the first to hide."""
+    return {
+        "Nothing is hidden: the first token sees the last one.": lambda s: s.softmax(-1),
+        "Each token sees two places ahead: one diagonal too far.": hiding(3),
+        "A token does not see itself: the first row has nothing left.": hiding(0),
+        "The columns sum to 1, not the rows: take the softmax along -1.": [
+            hiding(first_hidden, dim=0),
+            lambda scores: hiding(first_hidden)(scores.T).T,
+        ],
+        "Hidden after the softmax: a row no longer sums to 1.": (
+            lambda scores: scores.softmax(-1).tril(first_hidden - 1)
+        ),
+        "The wrong half is hidden: a token sees what comes, not what was.": (
+            lambda scores: hiding(1)(scores.flip(0, 1)).flip(0, 1)
+        ),
+        "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": (
+            hiding(first_hidden, fill=0.0)
+        ),
+        "Put -inf where": lambda scores: scores,
+    }
+
+
+def row_by_row(more):
+    """Exponents and sums by hand; each row sees so many places ahead."""
+
+    def attempt(scores):
+        weights = torch.zeros_like(scores)
+        for row in range(len(scores)):
+            seen = slice(0, row + 1 + more)
+            powers = scores[row, seen].exp()
+            weights[row, seen] = powers / powers.sum()
+        return weights
+
+    return attempt
+
+
+check_causal = Exercise(
+    my_causal_weights,
+    read_again='"What may a token see?"',
+    cases=[table_of_scores(3), table_of_scores(4), table_of_scores(1)],
+    given=lambda scores: f"scores of {len(scores)} tokens",
+    same=same_weights,
+    hint="Put -inf where a token must not look, before the softmax along the last dimension.",
+    wrong={**wrong_weights(1), NEXT_TOO: hiding(2)},
+    also_right=[row_by_row(0), lambda scores: row_by_row(0)(scores).tolist()],
+)
+
+check_leak = Exercise(
+    my_leaky_weights,
+    read_again='"What may a token see?"',
+    cases=[table_of_scores(4), table_of_scores(5)],
+    given=check_causal.given,
+    same=same_weights,
+    hint=check_causal.hint,
+    wrong={**wrong_weights(2), NO_LEAK: hiding(1)},
+    also_right=[row_by_row(1), lambda scores: row_by_row(1)(scores).numpy()],
+)
+
+# 3. A silent head
+
+PUT_BACK = "The model was changed: put the weights back."
+
+
+def my_silent_loss(model, inputs, targets, block, head):
+    """The head's values enter `output` by its own columns; zeros there leave nothing of it.
+
+    Without its query it would look everywhere alike and go on talking. The weights are put back, so
+    that the next head is judged on the whole model.
+    """
+    attention = model.blocks[block].attention
+    part = slice(head * attention.head_width, (head + 1) * attention.head_width)
+    with torch.no_grad():
+        kept = attention.output.weight[:, part].clone()
+        attention.output.weight[:, part] = 0
+        loss = next_token_loss(model(inputs), targets).item()
+        attention.output.weight[:, part] = kept
+    return loss
+
+
+def with_a_decoder(attempt, block, head):
+    """The loss that an attempt finds for a decoder of two blocks with three heads."""
+    torch.default_generator.manual_seed(7)
+    model = Decoder(5, 12, 3, layers=2, context=6).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    inputs, targets = torch.randint(5, (2, 4, 6))
+    before = copy.deepcopy(model.state_dict())
+    loss = attempt(model, inputs, targets, block, head)
+    if not all(torch.equal(before[name], now) for name, now in model.state_dict().items()):
+        raise NotYet(PUT_BACK)
+    return loss
+
+
+def silencing(change, result=lambda loss, whole: loss, restore=True):
+    """Change the attention of a block by `change(model, block, part)`, and put it back."""
+
+    @torch.no_grad()
+    def attempt(model, inputs, targets, block, head):
+        before = copy.deepcopy(model.state_dict())
+        whole = next_token_loss(model(inputs), targets).item()
+        change(model, block, slice(4 * head, 4 * head + 4))
+        loss = next_token_loss(model(inputs), targets).item()
+        if restore:
+            model.load_state_dict(before)
+        return result(loss, whole)
+
+    return attempt
+
+
+def zero_columns(model, block, part):
+    model.blocks[block].attention.output.weight[:, part] = 0
+
+
+def zero_rows(model, block, part):
+    model.blocks[block].attention.output.weight[part] = 0
+
+
+def zero_queries(model, block, part):
+    model.blocks[block].attention.query.weight[part] = 0
+    model.blocks[block].attention.query.bias[part] = 0
+
+
+def moved(part, by):
+    return slice(part.start + by, part.stop + by)
+
+
+class WithoutHead(nn.Module):
+    """Attention in which the values of a head are zero."""
+
+    def __init__(self, attention: Attention, head: int) -> None:
+        super().__init__()
+        self.attention, self.head = attention, head
+
+    def forward(self, x):
+        """The attention's output without the head."""
+        query, key, value = self.attention.project(x)
+        scores = query @ key.transpose(-2, -1) / self.attention.head_width**0.5
+        mixed = my_causal_weights(scores) @ value
+        mixed[:, self.head] = 0
+        return self.attention.join(mixed)
+
+
+def by_its_values(model, inputs, targets, block, head):
+    quiet = copy.deepcopy(model)
+    quiet.blocks[block].attention = WithoutHead(quiet.blocks[block].attention, head)
+    return next_token_loss(quiet(inputs), targets)
+
+
+check_silent_head = Exercise(
+    my_silent_loss,
+    read_again='"Which head does the work?"',
+    cases=[(0, 0), (1, 2)],
+    given="block {} and head {} of 3",
+    play=with_a_decoder,
+    hint="Set the head's columns of `attention.output.weight` to 0, and put them back after.",
+    correct="The loss is that without the head, and the model is as it was.",
+    wrong={
+        "That is the loss with all heads.": silencing(lambda *given: None),
+        "That is the difference; asked is the loss itself.": silencing(
+            zero_columns, lambda loss, whole: loss - whole
+        ),
+        "Rows of `output` are what comes out, mixed from all heads; a head's values go in, by "
+        "columns.": silencing(zero_rows),
+        "Without a query a head looks everywhere alike, and still says what it finds. Silence what "
+        "it says.": silencing(zero_queries),
+        "That is the other block.": silencing(
+            lambda model, block, part: zero_columns(model, 1 - block, part)
+        ),
+        "That is another head: head h has the columns from h * head_width on.": [
+            silencing(lambda m, b, part, by=by: zero_columns(m, b, moved(part, by)))
+            for by in (-8, -4, 4, 8)
+        ],
+        "The whole attention of the block is silent, not one head.": silencing(
+            lambda model, block, part: zero_columns(model, block, slice(None))
+        ),
+        "Set the head's columns of `attention.output.weight` to 0": silencing(
+            lambda model, block, part: zero_columns(model, block, moved(part, 1))
+        ),
+        PUT_BACK: silencing(zero_columns, restore=False),
+    },
+    also_right=[by_its_values],
+)
+
+# 4. The bytes of a cache
+
+
+def my_cache_bytes(layers, width, heads, texts, tokens):
+    """A key and a value of `width` numbers, in each block, for each token of each text.
+
+    The heads share the width, so their number does not matter. Queries are not kept: only the new
+    token asks.
+    """
+    return 2 * layers * width * texts * tokens * 4
+
+
+def by_a_real_cache(layers, width, heads, texts, tokens):
+    if width > 100:
+        return 8 * layers * texts * width * tokens
+    cache, model = Cache(), Decoder(3, width, heads, layers, tokens)
+    generate(model, torch.zeros(texts, tokens, dtype=torch.long), 1, cache=cache)
+    return cache.num_bytes
+
+
+check_cache_bytes = Exercise(
+    my_cache_bytes,
+    read_again='"What does a cache cost?"',
+    cases=[(3, 10, 5, 7, 11), (4, 64, 4, 1, 48), (32, 4096, 32, 8, 2048), (1, 12, 3, 5, 1)],
+    given="{} blocks, width {}, {} heads, {} texts of {} tokens",
+    hint="Each block keeps a key and a value of `width` numbers for every token of every text.",
+    wrong={
+        "Half of it: keys and values are both kept.": lambda n, w, h, b, t: 4 * n * w * b * t,
+        "That counts numbers; a float32 has 4 bytes.": lambda n, w, h, b, t: 2 * n * w * b * t,
+        "That is one block's: each block has keys and values of its own.": (
+            lambda n, w, h, b, t: 8 * w * b * t
+        ),
+        "The heads share the width: each has width / heads columns.": (
+            lambda n, w, h, b, t: 8 * n * w * h * b * t
+        ),
+        "That is one head's: together the heads have the whole width.": (
+            lambda n, w, h, b, t: 8 * n * w * b * t // h
+        ),
+        "That is one text's: each has a past of its own.": lambda n, w, h, b, t: 8 * n * w * t,
+        "The cache grows with the tokens, not with their square: no weights.": (
+            lambda n, w, h, b, t: 8 * n * w * b * t**2
+        ),
+        "Queries are not kept: only the new token asks.": lambda n, w, h, b, t: 12 * n * w * b * t,
+        "a key and a value of `width` numbers": lambda *sizes: 1,
+    },
+    also_right=[by_a_real_cache],
+)
+
+# 5. Tied copies
+
+GRADIENTS_ONLY = "The copies themselves were changed: change `.grad` alone."
+TWICE = "The second sum took in the first one's result: add up once."
+
+
+@torch.no_grad()
+def my_mend(first, last):
+    """One tensor that is used twice gets the sum of both uses' gradients; so do its copies.
+
+    The sum is made once, before either gradient changes. With the mean the copies would stay
+    equal too, but their gradient is half of the tied tensor's.
+    """
+    total = first.grad + last.grad.to(first.device)
+    first.grad.copy_(total)
+    last.grad.copy_(total)
+
+
+def with_two_copies(attempt, of_first, of_last):
+    """The gradients of two copies after the attempt; it may keep the stub's last line."""
+    first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.ones_like(of_last))
+    first.grad, last.grad = of_first.clone(), of_last.clone()
+    result = inspect.unwrap(attempt)(first, last)
+    if result is ... and same([first.grad, last.grad], [of_first, of_last]):
+        raise NotAttempted
+    if not same([first, last], [torch.ones_like(of_first)] * 2):
+        raise NotYet(GRADIENTS_ONLY)
+    return [first.grad, last.grad]
+
+
+def setting(gradients):
+    """Give both copies the gradients that a function of the two makes."""
+
+    def attempt(first, last):
+        first.grad, last.grad = gradients(first.grad, last.grad)
+
+    return attempt
+
+
+def into_the_weights(first, last):
+    first.data = last.data = first.grad + last.grad
+
+
+def one_tensor_for_both(first, last):
+    first.grad += last.grad
+    last.grad = first.grad
+    return ...
+
+
+check_tied = Exercise(
+    my_mend,
+    read_again='"One tensor, two devices?"',
+    cases=[
+        (torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]])),
+        (torch.tensor([[0.1, 1], [2, -3], [4, 5]]), torch.tensor([[1, -2], [0.3, 4], [-5, 6.0]])),
+    ],
+    given=lambda a, b: f"gradients {short(a)} and {short(b)}",
+    play=with_two_copies,
+    hint="Both have a `.grad` of the same shape: add both once, and give both copies the sum.",
+    correct="Both copies have the sum, and so take the same step.",
+    wrong={
+        "Both gradients are as they were. `x = x + y` in a function changes no tensor.": (
+            lambda first, last: None
+        ),
+        "That is the mean. Used twice, a tensor gets the sum.": setting(
+            lambda a, b: [(a + b) / 2] * 2
+        ),
+        "The last copy still has the gradient of its own use alone.": setting(
+            lambda a, b: (a + b, b)
+        ),
+        "The first copy still has the gradient of its own use alone.": setting(
+            lambda a, b: (a, a + b)
+        ),
+        TWICE: [
+            setting(lambda a, b: (a + b, a + b + b)),
+            setting(lambda a, b: (a + b + a, a + b)),
+        ],
+        "Changed places: each copy now has the gradient of the other use alone.": setting(
+            lambda a, b: (b, a)
+        ),
+        "The gradient of the last use is lost.": setting(lambda a, b: (a, a)),
+        "The gradient of the first use is lost.": setting(lambda a, b: (b, b)),
+        "give both copies the sum": [
+            setting(lambda a, b: (a - b, a - b)),
+            setting(lambda a, b: (None, None)),
+        ],
+        GRADIENTS_ONLY: into_the_weights,
+    },
+    also_right=[one_tensor_for_both, setting(lambda a, b: (a + b, b + a))],
+)
