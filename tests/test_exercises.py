@@ -1,12 +1,19 @@
 """Every exercise: what is said of the stub, the solution, each wrong answer, and of accidents."""
 
+import builtins
 import copy
 import re
+import symtable
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
+from nbformat import NotebookNode
 
+from mpcourse.commands.grading.exercises import bound_names, exercises_of
+from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.solutions import write_solutions
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, Verdict, call
 
@@ -95,3 +102,62 @@ def test_the_solution_is_explained_in_two_to_five_sentences(each: Exercise):
     assert 2 <= len(re.findall(r"[.?](?=\s|$)", words)) <= 5, words
     compile(code, "the solution", "exec")
     assert words not in code
+
+
+# What stands on the pages
+
+
+@pytest.fixture(params=PAGES)
+def page(request) -> tuple[str, NotebookNode]:
+    [path] = find_pages([request.param])
+    return request.param, read(path)
+
+
+def wanted_globals(code: str) -> set[str]:
+    """Names that code reads and does not bind itself."""
+
+    def walk(table: symtable.SymbolTable) -> Iterator[str]:
+        read = (s for s in table.get_symbols() if s.is_global() and s.is_referenced())
+        yield from (symbol.get_name() for symbol in read)
+        for child in table.get_children():
+            yield from walk(child)
+
+    return set(walk(symtable.symtable(code, "solution", "exec"))) - bound_names(code)
+
+
+def test_each_exercise_is_on_its_page_and_its_solution_runs_there(page):
+    name, notebook = page
+    asked = exercises_of(notebook)
+    assert {each.check for each in asked} == set(PAGES[name])
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    for each in asked:
+        _, solution = PAGES[name][each.check].solution_text()
+        assert set(each.asked) <= bound_names(solution), each.check
+        above = map(bound_names, code[: code.index(each.source)])
+        there = set(dir(builtins)).union(*above)
+        assert wanted_globals(solution) <= there, each.check
+
+
+def test_the_headings_to_read_again_stand_on_the_page(page):
+    name, notebook = page
+    texts = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    there = {re.sub(r"^\d+\. ", "", each) for each in re.findall(r"^#+ (.+)$", texts, re.MULTILINE)}
+    for each in PAGES[name].values():
+        named = re.findall(r'"([^"]+)"', each.read_again)
+        assert named, each.read_again
+        assert set(named) <= there
+
+
+def test_the_untouched_page_shows_that_nothing_was_attempted(page):
+    _, notebook = page
+    checks = [cell for cell in notebook.cells if "check" in cell.metadata.get("tags", [])]
+    assert checks
+    for cell in checks:
+        assert cell.outputs[0].data["text/plain"].startswith("… not attempted"), cell.source
+
+
+def test_the_folded_solutions_are_those_of_the_exercises(page):
+    name, notebook = page
+    written = copy.deepcopy(notebook)
+    write_solutions(written, name)
+    assert [cell.source for cell in written.cells] == [cell.source for cell in notebook.cells]

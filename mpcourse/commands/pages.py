@@ -26,6 +26,7 @@ from mpcourse.commands.page_format import (
 from mpcourse.commands.page_sizes import table
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
+from mpcourse.commands.solutions import write_solutions
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -40,6 +41,7 @@ def execute(path: Path, show: Callable[[str], None]) -> list[str]:
     notebook = read(path)
     write_address(notebook, read_repository(), page_name=path.name)
     write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
+    write_solutions(notebook, page_key(path.name))
     notebook = normalise(notebook)
     start = time.perf_counter()
 

@@ -22,11 +22,10 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
     for text, exercise in unsolved(notebook, page):
         words, code = exercise.solution_text()
         solution = DETAILS.format("A solution", f"{words}\n\n```python\n{code}\n```")
-        text.source = WRITTEN.sub("", text.source)
-        hint, end, rest = text.source.partition("</details>")
-        before = hint + end if end else ""
-        after = rest if end else hint
-        text.source = "\n".join(filter(None, [before.rstrip(), solution, after.rstrip()]))
+        hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
+        above, below = (hint + end, rest) if end else ("", hint)
+        parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
+        text.source = "\n\n".join(filter(None, parts))
 
 
 def unsolved(notebook: NotebookNode, page: str) -> Iterator[tuple[NotebookNode, Exercise]]:
