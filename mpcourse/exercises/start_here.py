@@ -35,7 +35,7 @@ check_speedup = Exercise(
     given="{:g} s before and {:g} s after",
     hint="A number: one time by the other.",
     wrong={
-        "Upside down: a speed-up above 1 means faster than before.": lambda b, a: a / b,
+        "That is upside down: a speed-up above 1 means faster than before.": lambda b, a: a / b,
         "That is the time saved; a speed-up is a ratio and has no unit.": lambda b, a: b - a,
         "That is the time saved in percent.": lambda b, a: (b - a) / b * 100,
         "That is the share of the time saved, not how many times.": lambda b, a: (b - a) / b,
