@@ -89,7 +89,7 @@ def memory_picture(
     now = rows.end if until is None else min(until, rows.end)
     boxes, spoken = rows.boxes(until=now)
     shapes = [svg.text(rows.left, 24, f"{label}; {caption}"), *boxes]
-    held = timeline.held_activations
+    held = timeline.activations_in_flight
     highest = max(number for steps in held for _, number in steps) or 1
     for index, name in enumerate(device_names):
         steps = [step for step in held[index] if step[0] <= now]

@@ -29,7 +29,7 @@ from mpcourse.pipeline.microbatch import (
 from mpcourse.pipeline.stage import Stage
 from mpcourse.schedules.actions import Action, Schedule
 from mpcourse.schedules.named import num_devices_for
-from mpcourse.schedules.recompute import recompute_flags
+from mpcourse.schedules.simulation import recompute_flags
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.schedules.validate import validate_schedule
 

@@ -21,7 +21,6 @@ class Builder:
         num_stages: Stages, one per device, 1 or more.
         num_microbatches: Micro-batches, 1 or more.
         max_activations: The most stage-micro-batches that a device may hold at once; None: any.
-        costs: What the actions take, for `timeline`; F 1, B 2, I 1, W 1 when not given.
 
     Raises:
         TypeError, ValueError: A number is not a whole number from 1.
@@ -32,7 +31,6 @@ class Builder:
         num_stages: int,
         num_microbatches: int,
         max_activations: int | None = None,
-        costs: Costs = UNITS,
     ) -> None:
         check_count("num_stages", num_stages)
         check_count("num_microbatches", num_microbatches)
@@ -41,7 +39,6 @@ class Builder:
         self.num_stages = num_stages
         self.num_microbatches = num_microbatches
         self.max_activations = max_activations
-        self.costs = costs
         self.moves: list[Action] = []
 
     def add(self, moves: str) -> "Builder":
@@ -91,8 +88,8 @@ class Builder:
 
     @property
     def timeline(self) -> Timeline:
-        """What has been built, simulated with the costs."""
-        return simulate(self.schedule, self.costs)
+        """What has been built, simulated: F takes 1, B 2, I and W 1 each."""
+        return simulate(self.schedule, UNITS)
 
     @property
     def is_complete(self) -> bool:
@@ -129,11 +126,7 @@ def _named(need: Action, action: Action) -> str:
 
 
 def read_action(word: str) -> Action:
-    """An action from its text, `0F1`.
-
-    Raises:
-        ScheduleError: It is no stage, kind and micro-batch.
-    """
+    """An action from its text, `0F1`."""
     for kind in "FBIW":
         stage, found, microbatch = word.partition(kind)
         if found and stage.isdecimal() and microbatch.isdecimal():

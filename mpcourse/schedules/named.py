@@ -73,11 +73,7 @@ def make_schedule(name: str, num_stages: int, num_devices: int, num_microbatches
 
 
 def num_devices_for(schedule: str | Schedule, num_stages: int) -> int:
-    """How many devices a schedule uses: one per stage, or per two in "zb-v" and "interleaved".
-
-    Raises:
-        ValueError: The name is unknown, or the number of stages is odd where two share a device.
-    """
+    """How many devices a schedule uses: one per stage, or per two in "zb-v" and "interleaved"."""
     if not isinstance(schedule, str):
         return len(schedule)
     _check_name(schedule)

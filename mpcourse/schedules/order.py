@@ -3,19 +3,21 @@
 Page `schedules`. Standard library only.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator
-from itertools import chain
-from operator import itemgetter
+from collections import deque
+from collections.abc import Iterator, Sequence
 
-from mpcourse.schedules.actions import Action, Schedule, ScheduleError, makes
+from mpcourse.schedules.actions import Action, Schedule, ScheduleError, makes, needs
+
+
+def count_stages(schedule: Schedule) -> int:
+    """How many stages there are, if none is left out."""
+    return 1 + max((action[0] for row in schedule for action in row), default=-1)
 
 
 def execution_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
     """Yield (device_index, action) in an order in which everything needed comes first.
 
-    Each device goes through its list and waits where something is not there yet. Takes time in
-    proportion to the number of actions.
+    Each device goes through its list and waits where something is not there yet.
 
     Args:
         schedule: One that `check_actions` lets through; it need not be complete.
@@ -24,81 +26,48 @@ def execution_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
         ScheduleError: Nobody can go on, although there are actions left. Raised at the end, after
             all that can be run.
     """
-    num_stages, _, width = counts(schedule)
-    # What is finished, a cell for each stage and micro-batch: large schedules have many of them.
-    done = {kind: [bytearray(width) for _ in range(num_stages)] for kind in "FB"}
-    done["I"] = done["B"]  # whichever makes the gradient of the input
-    done["W"] = [bytearray(width) for _ in range(num_stages)]
-
-    rows = [iter(row) for row in schedule]
-    heads: list[Action | None] = [next(row, None) for row in rows]  # what each device does next
-    waiting: defaultdict[tuple, list[int]] = defaultdict(list)  # what for -> which devices
-    runnable = deque(range(len(schedule)))
-    last = num_stages - 1
-    while runnable:
-        device = runnable.popleft()
-        row, action = rows[device], heads[device]
-        while action is not None:
-            stage, kind, microbatch = action
-            need = None
-            if kind == "F":
-                if stage > 0 and not done["F"][stage - 1][microbatch]:
-                    need = stage - 1, "F", microbatch
-            elif kind == "W":
-                if not done["B"][stage][microbatch]:
-                    need = stage, "B", microbatch
-            elif not done["F"][stage][microbatch]:
-                need = stage, "F", microbatch
-            elif stage < last and not done["B"][stage + 1][microbatch]:
-                need = stage + 1, "B", microbatch
-            if need is not None:
-                waiting[need].append(device)
-                break
-            yield device, action
-            done[kind][stage][microbatch] = True
-            result = makes(action)
-            if result in waiting:
-                runnable.extend(waiting.pop(result))
-            action = next(row, None)
-        heads[device] = action
-    if waiting:
-        stuck = {
-            device: (heads[device], Action(*need))
-            for need, devices in waiting.items()
-            for device in devices
-        }
-        raise ScheduleError(_why_stuck(schedule, stuck))
+    num_stages = count_stages(schedule)
+    rows = [deque(row) for row in schedule]
+    done: set[Action] = set()
+    while any(rows):
+        stuck = True
+        for device, row in enumerate(rows):
+            while row and done.issuperset(needs(row[0], num_stages)):
+                action = row.popleft()
+                done.add(makes(action))
+                stuck = False
+                yield device, action
+        if stuck:
+            raise ScheduleError(_why_stuck(rows, done, num_stages))
 
 
-def counts(schedule: Schedule) -> tuple[int, set[str], int]:
-    """How many stages there are, which kinds of action, and how many micro-batches."""
-    stages, kinds, microbatches = (
-        set(map(itemgetter(field), chain.from_iterable(schedule))) for field in range(3)
-    )
-    return 1 + max(stages, default=-1), kinds, 1 + max(microbatches, default=-1)
-
-
-def _why_stuck(schedule: Schedule, heads: dict[int, tuple[Action, Action]]) -> str:
-    """The reason why no device goes on; `heads`: device -> (its next action, what that needs)."""
-    makers = {makes(a): (d, a) for d, actions in enumerate(schedule) for a in actions}
-    for device, (action, need) in sorted(heads.items()):
-        maker, needed = makers.get(need, (None, need))
+def _why_stuck(rows: Sequence[Sequence[Action]], done: set[Action], num_stages: int) -> str:
+    """The reason why no device goes on, from what each has left to do."""
+    makers = {makes(action): (d, action) for d, row in enumerate(rows) for action in row}
+    waits = {}  # device -> its next action, who makes what that needs, and the needed action
+    for device, row in enumerate(rows):
+        if not row:
+            continue
+        action = row[0]
+        need = next(need for need in needs(action, num_stages) if need not in done)
+        maker, first = makers.get(need, (None, need))
         if maker is None:
-            return f"device {device}: {action} needs {needed}, which no device does"
+            return f"device {device}: {action} needs {first}, which no device does"
         if maker == device:
-            return f"device {device}: {action} comes before {needed}; {_rule(action, needed)}"
+            return f"device {device}: {action} comes before {first}; {_rule(action, first)}"
+        waits[device] = action, maker, first
     # every device waits for another one that waits as well: going from one to the next must end in
     # a circle
-    chain = [min(heads)]
+    chain = [min(waits)]
     while chain[-1] not in chain[:-1]:
-        chain.append(makers[heads[chain[-1]][1]][0])
-    circle = chain[chain.index(chain[-1]) : -1]
-    waits = []
-    for device in sorted(circle):
-        action, need = heads[device]
-        maker, needed = makers[need]
-        waits.append(f"device {device} waits with {action} for {needed} of device {maker}")
-    return f"deadlock: {', '.join(waits)}"
+        chain.append(waits[chain[-1]][1])
+    circle = sorted(chain[chain.index(chain[-1]) : -1])
+    words = [
+        f"device {device} waits with {action} for {first} of device {maker}"
+        for device in circle
+        for action, maker, first in [waits[device]]
+    ]
+    return f"deadlock: {', '.join(words)}"
 
 
 def _rule(action: Action, needed: Action) -> str:

@@ -12,9 +12,8 @@ from math import isfinite
 from numbers import Real
 from statistics import median
 
-from mpcourse.schedules.actions import Schedule, makes, needs
-from mpcourse.schedules.order import counts, execution_order
-from mpcourse.schedules.recompute import recompute_flags
+from mpcourse.schedules.actions import Action, Schedule, makes, needs
+from mpcourse.schedules.order import count_stages, execution_order
 from mpcourse.schedules.timeline import Event, Timeline, in_order
 from mpcourse.schedules.validate import check_actions
 
@@ -24,7 +23,6 @@ COST_OF_KIND = {
     "I": "input_backward",
     "W": "weight_backward",
 }
-NEIGHBOUR = {"F": -1, "B": 1, "I": 1, "W": 0}  # whose output or gradient an action takes in
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,7 @@ class Costs:
                     _check_time(field.name, time)
 
     def per_stage(self, name: str, num_stages: int) -> list[float]:
-        """The cost `name` ("forward", "transfer", …) as a list with one number per stage.
-
-        Raises:
-            ValueError: It was not given, or as a list of another length.
-        """
+        """The cost `name` ("forward", "transfer", …) as a list with one number per stage."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(
@@ -85,11 +79,7 @@ class Costs:
         return times
 
     def times_of(self, kind: str, num_stages: int) -> list[float]:
-        """What an action of this kind takes in each stage, a forward that runs again included.
-
-        Raises:
-            ValueError: The cost was not given, or as a list of another length.
-        """
+        """What an action of this kind takes in each stage, a forward that runs again included."""
         times = self.per_stage(COST_OF_KIND[kind], num_stages)
         if kind not in "BI":
             return times
@@ -98,17 +88,41 @@ class Costs:
         return [time + more * flag for time, more, flag in zip(times, again, flags, strict=True)]
 
 
+def recompute_flags(recompute: bool | Sequence[bool], num_stages: int) -> list[bool]:
+    """Which stages recompute, a flag per stage; `recompute` is one flag for all, or a list.
+
+    A stage that recomputes keeps a micro-batch's input from the start of F to the end of B (or W),
+    and its activations only from the start of B (or I), where its forward runs once more.
+    """
+    is_list = isinstance(recompute, Sequence)
+    flags = list(recompute) if is_list else [recompute] * num_stages
+    if not all(isinstance(flag, bool) for flag in [*flags, *([] if is_list else [recompute])]):
+        raise TypeError(
+            f"recompute is True or False, or a list with one of them per stage; got {recompute!r}"
+        )
+    if len(flags) != num_stages:
+        raise ValueError(f"recompute has {len(flags)} flags, there are {num_stages} stages")
+    return flags
+
+
+def _as_list(value: float | Sequence[float], count: int) -> list[float]:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return list(value) if is_list else [value] * count
+
+
+def _check_time(name: str, time: float) -> None:
+    if isinstance(time, bool) or not isinstance(time, Real):
+        raise TypeError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
+    if not (isfinite(time) and time >= 0):
+        raise ValueError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
+
+
 def costs_from(timeline: Timeline) -> Costs:
-    """The costs of the actions in a measured timeline: per stage and kind, the middle duration.
+    """The costs of the actions in a measured timeline: per stage and kind, the median duration.
 
-    Transfers cannot be seen in a timeline; they are left at 0. Where a stage recomputes, its
-    forward is taken off its B or I again.
-
-    Args:
-        timeline: With at least one event of each kind for each stage, as of any schedule's run.
-
-    Raises:
-        ValueError: A stage has no event of a kind that another stage has.
+    Each stage needs an event of each kind that another stage has. Transfers cannot be seen in a
+    timeline; they are left at 0. Where a stage recomputes, its forward is subtracted from its B or
+    I again.
     """
     durations: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for event in timeline.events:
@@ -128,37 +142,10 @@ def costs_from(timeline: Timeline) -> Costs:
     return Costs(**costs, recompute=flags or False)
 
 
-def _as_list(value: float | Sequence[float], count: int) -> list[float]:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return list(value) if is_list else [value] * count
-
-
-def _check_time(name: str, time: float) -> None:
-    if isinstance(time, bool) or not isinstance(time, Real):
-        raise TypeError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
-    if not (isfinite(time) and time >= 0):
-        raise ValueError(f"{name} is a number of 0 or more, or a list of them; got {time!r}")
-
-
-def _flags_of(costs: Sequence[Costs], num_stages: int) -> tuple[bool, ...]:
-    """Which stages recompute, all micro-batches alike; empty: none."""
-    found = {tuple(recompute_flags(each.recompute, num_stages)) for each in costs}
-    if len(found) > 1:
-        raise ValueError("costs differ in recompute; a stage recomputes all micro-batches or none")
-    return next((flags for flags in found if any(flags)), ())
-
-
 def count_transfers(schedule: Schedule) -> int:
-    """How many outputs and gradients go from one device to another.
-
-    Args:
-        schedule: One list of actions per device.
-
-    Raises:
-        ScheduleError: An action is not legal.
-    """
+    """How many outputs and gradients go from one device to another."""
     devices = {makes(action): device for action, device in check_actions(schedule).items()}
-    num_stages = 1 + max((action.stage_index for action in devices), default=-1)
+    num_stages = count_stages(schedule)
     return sum(
         devices.get(need, device) != device
         for action, device in devices.items()
@@ -186,9 +173,10 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
         ScheduleError: An action is not legal, or the devices would wait for ever.
         TypeError, ValueError: The costs do not fit the schedule; before anything is simulated.
     """
-    check_actions(schedule)
-    home = {stage: device for device, row in enumerate(schedule) for stage, _, _ in row}
-    num_stages, kinds, num_microbatches = counts(schedule)
+    home = {action.stage_index: device for action, device in check_actions(schedule).items()}
+    num_stages = count_stages(schedule)
+    kinds = {action.kind for row in schedule for action in row}
+    num_microbatches = 1 + max((a.microbatch_index for row in schedule for a in row), default=-1)
 
     def table(costs: Costs) -> dict[str, list[float]]:
         times = {kind: costs.times_of(kind, num_stages) for kind in kinds}
@@ -202,20 +190,26 @@ def simulate(schedule: Schedule, costs: Costs | Sequence[Costs]) -> Timeline:
         )
     recompute = _flags_of([costs] if same else costs, num_stages)
 
-    ended = {kind: [[0.0] * num_microbatches for _ in range(num_stages)] for kind in "FBW"}
-    ended["I"] = ended["B"]  # whichever makes the gradient of the input
+    made: dict[Action, float] = {}  # when there was what others need
     free = [0.0] * len(schedule)  # when each device has finished what it does
     events = []
     for device, action in execution_order(schedule):
         stage, kind, microbatch = action
-        start, cost = free[device], tables[microbatch]
-        source = stage + NEIGHBOUR[kind]  # the device itself did all else that is needed
-        if source != stage and 0 <= source < num_stages:
-            arrival = ended[kind][source][microbatch]
-            if home[source] != device:
-                arrival += cost["transfer"][min(source, stage)]
-            if arrival > start:
-                start = arrival
-        finish = free[device] = ended[kind][stage][microbatch] = start + cost[kind][stage]
-        events.append(Event(device, action, start, finish))
+        cost = tables[microbatch]
+        start = free[device]
+        for need in needs(action, num_stages):
+            arrival = made[need]
+            if home[need[0]] != device:
+                arrival += cost["transfer"][min(need[0], stage)]
+            start = max(start, arrival)
+        free[device] = made[makes(action)] = start + cost[kind][stage]
+        events.append(Event(device, action, start, free[device]))
     return Timeline(in_order(events), len(schedule), recompute)
+
+
+def _flags_of(costs: Sequence[Costs], num_stages: int) -> tuple[bool, ...]:
+    """Which stages recompute, all micro-batches alike; empty: none."""
+    found = {tuple(recompute_flags(each.recompute, num_stages)) for each in costs}
+    if len(found) > 1:
+        raise ValueError("costs differ in recompute; a stage recomputes all micro-batches or none")
+    return next((flags for flags in found if any(flags)), ())

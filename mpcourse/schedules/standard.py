@@ -1,7 +1,8 @@
 """Schedules: who does what, in which order, as plain data (pages `pipeline` and `schedules`).
 
 Standard library only. Each function returns one list of actions per device. The orders are those
-of torch/distributed/pipelining/schedules.py; the zero-bubble ones are in `zero_bubble`.
+of torch/distributed/pipelining/schedules.py; the zero-bubble ones are in `zero_bubble`. A number of
+stages, devices or micro-batches that is not a whole number from 1 is refused by name.
 """
 
 from mpcourse.schedules.actions import Schedule, check_count, number_actions
@@ -13,9 +14,6 @@ def naive_schedule(num_stages: int, num_microbatches: int) -> Schedule:
     Args:
         num_stages: Stages, one per device, 1 or more.
         num_microbatches: Micro-batches, 1 or more.
-
-    Raises:
-        TypeError, ValueError: An argument is not a whole number from 1.
     """
     check_count("num_stages", num_stages)
     check_count("num_microbatches", num_microbatches)
@@ -33,9 +31,6 @@ def gpipe_schedule(num_stages: int, num_microbatches: int) -> Schedule:
     Args:
         num_stages: Stages, one per device, 1 or more.
         num_microbatches: Micro-batches, 1 or more.
-
-    Raises:
-        TypeError, ValueError: An argument is not a whole number from 1.
 
     Source: Huang et al. 2019, arXiv:1811.06965; the order of torch's ScheduleGPipe.
     """
@@ -58,9 +53,6 @@ def one_f_one_b_schedule(num_stages: int, num_microbatches: int) -> Schedule:
     Args:
         num_stages: Stages, one per device, 1 or more.
         num_microbatches: Micro-batches, 1 or more; also fewer than stages (torch refuses that).
-
-    Raises:
-        TypeError, ValueError: An argument is not a whole number from 1.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473; the order of torch's Schedule1F1B.
     """
@@ -97,7 +89,7 @@ def interleaved_schedule(
         stages_per_device: Stages on each device, 1 or more.
 
     Raises:
-        TypeError, ValueError: An argument is not a whole number from 1, or the rounds would differ.
+        ValueError: The rounds would differ.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473; the order of torch's ScheduleInterleaved1F1B.
     """

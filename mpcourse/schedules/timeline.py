@@ -3,11 +3,9 @@
 Page `start_here`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -97,21 +95,21 @@ class Timeline:
         return max(0.0, 1 - busy / available)  # rounding must not make it -1e-16
 
     @property
-    def held_activations(self) -> list[list[tuple[float, int]]]:
+    def activations_in_flight(self) -> list[list[tuple[float, int]]]:
         """Per device, how many stage-micro-batches it holds: (from when on, how many), in order.
 
         Each is held from the start of its forward (an action of kind F) to the end of its backward
         (B, or W when it is split). One without a backward is held to the end. A stage that
         recomputes holds its own from the start of its backward (B or I).
         """
-        return self._held({False: "F", True: "BI"})
+        return self._in_flight({False: "F", True: "BI"})
 
     @property
-    def held_inputs(self) -> list[list[tuple[float, int]]]:
+    def inputs_in_flight(self) -> list[list[tuple[float, int]]]:
         """The same for the inputs that stages hold which recompute, from F to B or W."""
-        return self._held({False: "", True: "F"})
+        return self._in_flight({False: "", True: "F"})
 
-    def _held(self, starts: Mapping[bool, str]) -> list[list[tuple[float, int]]]:
+    def _in_flight(self, starts: Mapping[bool, str]) -> list[list[tuple[float, int]]]:
         """What is held from the start of the kinds named for stages without and with recompute."""
         changes = []  # (when, device, one more or one less)
         for event in sorted(self.events, key=lambda e: e.start):
@@ -121,35 +119,18 @@ class Timeline:
                 changes.append((event.start, event.device_index, 1))
             if begins and kind in ("B", "W"):
                 changes.append((event.end, event.device_index, -1))
-        held = [[(0.0, 0)] for _ in range(self.num_devices)]
+        counts = [[(0.0, 0)] for _ in range(self.num_devices)]
         # the sort is stable: a backward that ends when a forward starts was there before it
         for when, device, change in sorted(changes, key=lambda c: c[0]):
-            held[device].append((when, held[device][-1][1] + change))
-        return held
+            counts[device].append((when, counts[device][-1][1] + change))
+        return counts
 
     @property
     def peak_activations(self) -> list[int]:
         """Per device, the most stage-micro-batches whose activations it held at once."""
-        return [max(number for _, number in steps) for steps in self.held_activations]
+        return [max(number for _, number in steps) for steps in self.activations_in_flight]
 
     @property
     def peak_inputs(self) -> list[int]:
         """Per device, the most inputs of stages that recompute which it held at once."""
-        return [max(number for _, number in steps) for steps in self.held_inputs]
-
-    def to_chrome_trace(self, path: str | Path) -> None:
-        """Write a file that https://ui.perfetto.dev and chrome://tracing open: a track a device.
-
-        Args:
-            path: Where to; an existing file is replaced. Times are written as microseconds, so a
-                timeline in seconds shows true times, and a unit of a simulated one shows as 1 s.
-        """
-        trace = []
-        for index in range(self.num_devices):
-            track = {"ph": "M", "pid": 0, "tid": index}
-            trace.append({**track, "name": "thread_name", "args": {"name": f"device {index}"}})
-            trace.append({**track, "name": "thread_sort_index", "args": {"sort_index": index}})
-        for e in self.events:
-            span = {"ph": "X", "pid": 0, "tid": e.device_index, "name": str(e.action)}
-            trace.append({**span, "ts": e.start * 1e6, "dur": e.duration * 1e6})
-        Path(path).write_text(json.dumps({"traceEvents": trace}), encoding="utf-8")
+        return [max(number for _, number in steps) for steps in self.inputs_in_flight]

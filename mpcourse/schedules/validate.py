@@ -10,6 +10,9 @@ from math import inf
 from mpcourse.schedules.actions import KINDS, Action, Schedule, ScheduleError, check_count
 from mpcourse.schedules.order import execution_order
 
+# Which actions say that the backward is in one piece, or in two, when this one says the other.
+RIVALS = {"F": "", "B": "IW", "I": "B", "W": "B"}
+
 
 def validate_schedule(
     schedule: Schedule,
@@ -57,45 +60,23 @@ def check_actions(
 
     Returns:
         The device_index of every action.
-
-    Raises:
-        ScheduleError: Not a list of lists of actions; an unknown kind; an index outside the range;
-            an action that stands twice; a stage on two devices; a backward both whole and split.
     """
     if not isinstance(schedule, Sequence) or not schedule:
         raise ScheduleError(f"a schedule is a list with one list per device; got {schedule!r}")
     devices: dict[Action, int] = {}
-    homes: dict[int, int] = {}
-    stages, microbatches = num_stages or inf, num_microbatches or inf
-    whole: dict[tuple[int, int], bool] = {}  # of (stage, micro-batch): is its backward in one piece
+    homes: dict[int, int] = {}  # the device of each stage
     for device, actions in enumerate(schedule):
         if isinstance(actions, str | Action) or not isinstance(actions, Sequence):
             raise ScheduleError(f"device {device}: expected a list of actions, got {actions!r}")
         for action in actions:
-            legal = False
-            if type(action) is Action:
-                stage, kind, microbatch = action
-                legal = (
-                    type(stage) is type(microbatch) is int
-                    and type(kind) is str
-                    and kind in KINDS
-                    and 0 <= stage < stages
-                    and 0 <= microbatch < microbatches
-                    and homes.setdefault(stage, device) == device
-                    and action not in devices
-                    and (
-                        kind == "F"
-                        or whole.setdefault((stage, microbatch), kind == "B") == (kind == "B")
-                    )
-                )
-            if not legal:  # say why, which takes longer than to see it
-                fault = (
-                    _fault_in_itself(action, num_stages, num_microbatches)
-                    or _fault_of_place(action, device, homes)
-                    or _fault_of_repeat(action, devices)
-                )
+            fault = (
+                _fault_in_itself(action, num_stages, num_microbatches)
+                or _fault_of_place(action, device, homes)
+                or _fault_of_repeat(action, devices)
+            )
+            if fault:
                 raise ScheduleError(f"device {device}: {fault}")
-            devices[action] = device
+            homes[action[0]] = devices[action] = device
     return devices
 
 
@@ -111,15 +92,14 @@ def _fault_in_itself(
         ("stage_index", stage, num_stages),
         ("microbatch_index", microbatch, num_microbatches),
     ):
-        is_int = isinstance(index, int) and not isinstance(index, bool)
-        if not is_int or index < 0 or (limit is not None and index >= limit):
+        if type(index) is not int or not 0 <= index < (limit or inf):
             allowed = "0 or more" if limit is None else f"0 to {limit - 1}"
             return f"{action} has {name} {index!r}, which is not in {allowed}"
     return None
 
 
 def _fault_of_place(action: Action, device: int, homes: dict[int, int]) -> str | None:
-    home = homes.get(action.stage_index, device)
+    home = homes.get(action[0], device)
     if home == device:
         return None
     return f"{action} stands here, but stage {action.stage_index} is on device {home}"
@@ -128,8 +108,8 @@ def _fault_of_place(action: Action, device: int, homes: dict[int, int]) -> str |
 def _fault_of_repeat(action: Action, devices: dict[Action, int]) -> str | None:
     if action in devices:
         return f"{action} stands twice"
-    for other in {"B": "IW", "I": "B", "W": "B"}.get(action.kind, ""):
-        rival = action._replace(kind=other)
+    for other in RIVALS[action[1]]:
+        rival = Action(action[0], other, action[2])
         if rival in devices:
             return f"{action} and {rival}: a backward is either whole (B) or split (I, then W)"
     return None
@@ -152,21 +132,13 @@ def _check_complete(devices: dict[Action, int], num_stages: int, num_microbatche
 
 
 def check_memory(schedule: Schedule, max_activations: int) -> None:
-    """Refuse a schedule in which a device holds too much; it need not be complete.
-
-    Args:
-        schedule: One that `check_actions` lets through.
-        max_activations: The most stage-micro-batches that a device may hold at once.
-
-    Raises:
-        ScheduleError: An action makes a device hold more.
-    """
+    """Refuse a schedule, complete or not, in which a device would hold too much."""
     for device, actions in enumerate(schedule):
-        held = 0
+        in_flight = 0
         for action in actions:
-            held += {"F": 1, "I": 0, "B": -1, "W": -1}[action.kind]
-            if held > max_activations:
+            in_flight += {"F": 1, "I": 0, "B": -1, "W": -1}[action.kind]
+            if in_flight > max_activations:
                 raise ScheduleError(
-                    f"device {device}: {action} makes it hold {held} activations; "
+                    f"device {device}: {action} makes it hold {in_flight} activations; "
                     f"max_activations is {max_activations}"
                 )

@@ -28,14 +28,6 @@ def zero_bubble_schedule(num_devices: int, num_microbatches: int, variant: str) 
     hold no more, but devices wait. In "v", device r has the stages r and 2p - 1 - r, so the first
     stage and the last one are both on device 0.
 
-    Args:
-        num_devices: Devices p, 1 or more.
-        num_microbatches: Micro-batches m, 1 or more.
-        variant: "h1", "h2" or "v".
-
-    Raises:
-        TypeError, ValueError: A count is not a whole number from 1; the variant is unknown.
-
     Source: arXiv:2401.10241; the order of "v" is that of torch's ScheduleZBVZeroBubble.
     """
     check_count("num_devices", num_devices)

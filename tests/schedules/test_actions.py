@@ -8,12 +8,6 @@ def test_an_action_prints_as_stage_kind_microbatch() -> None:
     assert Action(stage_index=12, kind="W", microbatch_index=30).__str__() == "12W30"
 
 
-def test_an_action_can_be_a_key_and_does_not_change() -> None:
-    assert {Action(1, "B", 2): "x"}[Action(1, "B", 2)] == "x"
-    with pytest.raises(AttributeError):
-        Action(1, "B", 2).kind = "F"  # type: ignore[misc]
-
-
 def test_numbering_counts_each_kind_of_each_stage_by_itself() -> None:
     actions = number_actions([(0, "FF"), (3, "FI"), (0, "I"), (3, "F"), (0, "I")])
     assert " ".join(map(str, actions)) == "0F0 0F1 3F0 3I0 0I0 3F1 0I1"

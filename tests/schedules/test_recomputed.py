@@ -19,18 +19,18 @@ def spans(timeline: Timeline) -> str:
 def test_one_stage_of_two_recomputes() -> None:
     timeline = simulate(gpipe_schedule(2, 2), Costs(1, 2, recompute=[True, False]))
     assert spans(timeline) == "0F0@0-1 0F1@1-2 1F0@1-2 1F1@2-3 1B0@3-5 0B0@5-8 1B1@5-7 0B1@8-11"
-    assert timeline.held_activations == [
+    assert timeline.activations_in_flight == [
         [(0, 0), (5, 1), (8, 0), (8, 1), (11, 0)],
         [(0, 0), (1, 1), (2, 2), (5, 1), (7, 0)],
     ]
-    assert timeline.held_inputs == [[(0, 0), (0, 1), (1, 2), (8, 1), (11, 0)], [(0, 0)]]
+    assert timeline.inputs_in_flight == [[(0, 0), (0, 1), (1, 2), (8, 1), (11, 0)], [(0, 0)]]
     assert (timeline.peak_activations, timeline.peak_inputs) == ([1, 2], [2, 0])
 
 
 def test_a_split_backward_recomputes_once_with_its_first_half() -> None:
     timeline = simulate(parse("0F0 0F1 0I0 0I1 0W0 0W1"), Costs(1, 99, 0, 2, 4, recompute=True))
     assert spans(timeline) == "0F0@0-1 0F1@1-2 0I0@2-5 0I1@5-8 0W0@8-12 0W1@12-16"
-    assert timeline.held_activations == [[(0, 0), (2, 1), (5, 2), (12, 1), (16, 0)]]
+    assert timeline.activations_in_flight == [[(0, 0), (2, 1), (5, 2), (12, 1), (16, 0)]]
     assert timeline.peak_inputs == [2]
 
 
@@ -57,7 +57,7 @@ def test_it_is_the_timeline_of_longer_backwards(case: tuple, data: st.DataObject
     found = zip(timeline.peak_activations, timeline.peak_inputs, strict=True)
     for (held, inputs), most in zip(found, plain.peak_activations, strict=True):
         assert max(held, inputs) <= most <= held + inputs
-    for steps in (*timeline.held_activations, *timeline.held_inputs):
+    for steps in (*timeline.activations_in_flight, *timeline.inputs_in_flight):
         assert steps[-1][1] == 0
     assert costs_from(timeline).recompute == (flags if any(flags) else False)
 

@@ -1,5 +1,6 @@
 import inspect
 from collections.abc import Callable
+from functools import partial
 from textwrap import dedent
 from unittest import mock
 
@@ -215,6 +216,7 @@ def test_1f1b_does_what_torchs_1f1b_does(stages: int) -> None:
         (gpipe_schedule, ("num_stages", "num_microbatches")),
         (one_f_one_b_schedule, ("num_stages", "num_microbatches")),
         (interleaved_schedule, ("num_devices", "num_microbatches", "stages_per_device")),
+        (partial(zero_bubble_schedule, variant="h1"), ("num_devices", "num_microbatches")),
     ],
 )
 @pytest.mark.parametrize("bad", [0, -1, True, 2.0, "2", None])
@@ -233,9 +235,3 @@ def test_interleaved_says_which_counts_it_takes() -> None:
         interleaved_schedule(4, 9, 2)
     interleaved_schedule(4, 8, 2)
     interleaved_schedule(4, 10, 2)
-
-
-def test_the_schedules_share_nothing() -> None:
-    first, second = gpipe_schedule(2, 2), gpipe_schedule(2, 2)
-    first[0].clear()
-    assert len(second[0]) == len(second[1]) == 4

@@ -17,10 +17,6 @@ def test_a_legal_schedule_returns_nothing() -> None:
     assert validate_schedule([tuple(row) for row in gpipe_schedule(2, 2)], 2, 2) is None
 
 
-def test_schedule_error_is_a_value_error() -> None:
-    assert issubclass(ScheduleError, ValueError)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -219,11 +215,6 @@ def test_wrong_sizes_are_refused_before_the_schedule_is_looked_at(
     arguments = tuple(value or True for value in arguments)
     with pytest.raises(TypeError, match=f"{name} is a whole number from 1; got True"):
         validate_schedule(None, *arguments)  # type: ignore[arg-type]
-
-
-def test_the_execution_order_is_every_action_after_what_it_needs() -> None:
-    order = [str(action) for _, action in execution_order(one_f_one_b_schedule(2, 2))]
-    assert order == ["0F0", "0F1", "1F0", "1B0", "1F1", "1B1", "0B0", "0B1"]
 
 
 def test_a_part_of_a_schedule_has_devices_and_an_order_too() -> None:
