@@ -15,7 +15,7 @@ from mpcourse.data_parallel.replicate import replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter
 from mpcourse.devices.devices import Device, DeviceLike, as_devices, synchronize
 from mpcourse.devices.timing import clock_for
-from mpcourse.schedules.actions import Action
+from mpcourse.schedules.actions import Action, check_count
 from mpcourse.schedules.timeline import Event, Timeline
 
 
@@ -37,8 +37,7 @@ def forward_timeline(
         Device 0 of the timeline is the calling thread (scatter, replicate, gather); device i + 1
         is `devices[i]`. In seconds.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats is 1 or more; got {repeats}")
+    check_count("repeats", repeats)
     places = as_devices(devices)
     _forward_once(module, batch, places)  # warm up
     runs = [_forward_once(module, batch, places) for _ in range(repeats)]
@@ -90,8 +89,7 @@ def split_step_timeline(
         Devices 0 and 1 of the timeline are the model's, with a forward for each piece; device 2 is
         the caller, a worker of one thread, with its one call of `backward()`. In seconds.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats is 1 or more; got {repeats}")
+    check_count("repeats", repeats)
     caller = as_devices(["cpu:2"])[0]  # the notebook's own thread would borrow other cores
     runs = [caller.run(_split_step, model, images, labels, loss_fn) for _ in range(1 + repeats)]
     return sorted(runs[1:], key=lambda run: run.makespan)[(repeats - 1) // 2]  # one to warm up

@@ -64,9 +64,8 @@ def write_recording(
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    path, draft = folder / name, folder / f"{name}.part"
-    draft.write_text(text.getvalue(), encoding="utf-8")
-    draft.replace(path)
+    path = folder / name
+    path.write_text(text.getvalue(), encoding="utf-8")
     return path
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from mpcourse.schedules.actions import check_count
+
 
 class BucketedGradients:
     """Averages the gradients of a module over all ranks, bucket by bucket.
@@ -152,8 +154,7 @@ def _check_alike(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _fill(parameters: Any, bucket_bytes: int) -> list[list[Tensor]]:
-    if bucket_bytes < 1:
-        raise ValueError(f"bucket_bytes is 1 or more; got {bucket_bytes}")
+    check_count("bucket_bytes", bucket_bytes)
     buckets: list[list[Tensor]] = [[]]
     for parameter in parameters:
         if not parameter.requires_grad:

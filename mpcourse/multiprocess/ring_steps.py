@@ -3,6 +3,8 @@
 Page `collectives`.
 """
 
+from mpcourse.schedules.actions import check_count
+
 Held = list[list[tuple[int, ...]]]  # per rank and chunk: the ranks whose numbers are in the sum
 
 
@@ -17,7 +19,7 @@ def ring_states(count: int) -> list[Held]:
         s = 1, 2, … rank r passes chunk r - s + 1 (modulo `count`) on to rank r + 1, which adds it
         in the first round (steps 1 to count - 1) and in the second keeps it in place of its own.
     """
-    _check(count)
+    check_count("count", count)
     states: list[Held] = [[[(rank,)] * count for rank in range(count)]]
     for step in range(1, 2 * (count - 1) + 1):
         before = states[-1]
@@ -43,14 +45,9 @@ def most_sent(way: str, count: int) -> float:
         way: "star" (all to rank 0, which sends the sum back) or "ring".
         count: Ranks, 1 or more.
     """
-    _check(count)
+    check_count("count", count)
     if way == "star":
         return float(count - 1)
     if way == "ring":
         return 2 * (count - 1) / count
     raise ValueError(f'way is "star" or "ring"; got {way!r}')
-
-
-def _check(count: int) -> None:
-    if count < 1:
-        raise ValueError(f"there are 1 or more ranks; got {count}")

@@ -9,6 +9,7 @@ from torch import nn
 from mpcourse.pruning.criteria import magnitude
 from mpcourse.pruning.masked import apply_masks, masks_of, update_masks
 from mpcourse.pruning.masks import global_masks, refuse_bad_share
+from mpcourse.schedules.actions import check_count
 
 
 def cubic_sparsity(
@@ -67,8 +68,7 @@ class GradualPruner:
     def __init__(
         self, model: nn.Module, sparsity: Callable[[int], float], *, every: int = 1
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of steps from 1; got {every}")
+        check_count("every", every)
         weights = magnitude(model)
         apply_masks(model, {n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()})
         self.model, self.sparsity, self.every = model, sparsity, every

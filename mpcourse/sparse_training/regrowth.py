@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mpcourse.pruning.criteria import gradient
 from mpcourse.pruning.layers import prunable_layers
+from mpcourse.schedules.actions import check_count
 from mpcourse.sparse_training.zeros import KeepMasks
 
 FIRST_SHARE = 0.3  # of each layer's weights, dropped and grown at first: the paper's alpha
@@ -97,10 +98,8 @@ class Regrowth(KeepMasks):
     def __init__(
         self, model: nn.Module, masks: Mapping[str, Tensor], *, every: int, end: int
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of steps from 1; got {every}")
-        if end < 1:
-            raise ValueError(f"end is a step from 1; got {end}")
+        check_count("every", every)
+        check_count("end", end)
         super().__init__(model, masks)
         self.every, self.end, self.step = every, end, 0
 

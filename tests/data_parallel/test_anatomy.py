@@ -43,7 +43,7 @@ def test_replicas_run_at_the_same_time():
 
 @pytest.mark.parametrize("repeats", [0, -1])
 def test_no_repeat_is_refused(repeats):
-    with pytest.raises(ValueError, match=f"repeats is 1 or more; got {repeats}"):
+    with pytest.raises(ValueError, match=f"repeats is a whole number from 1; got {repeats}"):
         forward_timeline(nn.Linear(1, 1), torch.ones(2, 1), get_devices(2), repeats=repeats)
 
 
@@ -93,5 +93,5 @@ def test_a_split_model_is_left_as_it_was_even_if_it_fails():
 
 
 def test_no_repeat_of_a_split_step_is_refused():
-    with pytest.raises(ValueError, match="repeats is 1 or more; got 0"):
+    with pytest.raises(ValueError, match="repeats is a whole number from 1; got 0"):
         split_step_timeline(Halves(), torch.ones(2, 4), torch.ones(2, 4), nn.MSELoss(), repeats=0)

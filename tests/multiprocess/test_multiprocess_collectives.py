@@ -137,7 +137,7 @@ def test_buckets_of_our_own_train_as_ddp_does(capsys):
 
 
 def test_wrong_sizes_and_forms_are_refused(alone):
-    with pytest.raises(ValueError, match="bucket_bytes is 1 or more; got 0"):
+    with pytest.raises(ValueError, match="bucket_bytes is a whole number from 1; got 0"):
         BucketedGradients(small_net(), bucket_bytes=0)
     with pytest.raises(ValueError, match="contiguous"):
         all_reduce_ring(torch.ones(2, 3).t())

@@ -54,9 +54,9 @@ def test_what_the_busiest_rank_sends():
 
 
 def test_bad_counts_and_ways_are_refused():
-    with pytest.raises(ValueError, match="1 or more ranks; got 0"):
+    with pytest.raises(ValueError, match="count is a whole number from 1; got 0"):
         ring_states(0)
-    with pytest.raises(ValueError, match="1 or more ranks; got 0"):
+    with pytest.raises(ValueError, match="count is a whole number from 1; got 0"):
         most_sent("ring", 0)
     with pytest.raises(ValueError, match='"star" or "ring"; got \'tree\''):
         most_sent("tree", 2)

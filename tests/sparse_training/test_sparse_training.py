@@ -141,7 +141,7 @@ def test_gradual_pruning_reaches_each_sparsity_of_the_schedule():
 
 def test_gradual_pruning_that_makes_no_sense_changes_nothing():
     model = small_net()
-    with pytest.raises(ValueError, match="every is a number of steps from 1; got 0"):
+    with pytest.raises(ValueError, match="every is a whole number from 1; got 0"):
         GradualPruner(model, lambda step: 0.5, every=0)
     assert not prune.is_pruned(model)
     apply_masks(model, layer_masks(magnitude(model), 0.5))
@@ -466,8 +466,8 @@ def test_a_weight_that_is_dropped_and_grows_again_starts_at_zero():
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"every": 0, "end": 5}, "every is a number of steps from 1; got 0"),
-        ({"every": 1, "end": 0}, "end is a step from 1; got 0"),
+        ({"every": 0, "end": 5}, "every is a whole number from 1; got 0"),
+        ({"every": 1, "end": 0}, "end is a whole number from 1; got 0"),
     ],
 )
 def test_bad_regrowth_changes_nothing(arguments, problem):
