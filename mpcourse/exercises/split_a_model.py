@@ -1,0 +1,686 @@
+"""Exercises of page `split_a_model`: a step over two devices, balanced stages, places, parts."""
+
+import copy
+import re
+from itertools import accumulate, chain, combinations, pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.splitting.placement import try_placement
+from mpcourse.splitting.pretended import gpu_name
+from mpcourse.splitting.splits import balanced_bounds, split_sequential
+
+# 1. A training step over two places
+
+NO_LOSS = "expected the loss, a tensor of 0 dimensions; got "
+THE_LOSS = "It is cross_entropy of the outputs and the labels."
+CUT_OFF = "The hidden rows are cut off from it: detach() and .data do that."
+WHO = "Who calls backward?"
+INPUTS = "The inputs have to be on {}, beside the first part."
+FIRST_PART = "The first part has to be on {} too: a module is moved by .to as well."
+HIDDEN = "The hidden rows have to be brought to {}."
+SECOND_PART = "The second part has to be on {} too: a module is moved by .to as well."
+LABELS = "The labels are on {}; the outputs come out on {}."
+NOT_KEPT = "They were copied there, but x.to(place) leaves x where it is: keep what it returns."
+USE_BOTH = "All layers are on {}: use both."
+NOT_NEEDED = "This copy is not needed: {}."
+TO_OUTPUTS = "Bring the labels to the outputs, not the outputs to the labels."
+COPIED_TWICE = "One copy is made twice."
+
+
+def my_training_step(front, back, inputs, labels, first, second):
+    """Each thing goes to where it is needed next.
+
+    The outputs come out on the second place, so the labels go there as well. The backward needs no
+    `.to`: that of `hidden.to(second)` brings the gradient back. Moving the outputs to the first
+    place would work too, but costs two more copies.
+    """
+    hidden = front.to(first)(inputs.to(first))
+    outputs = back.to(second)(hidden.to(second))
+    loss = cross_entropy(outputs, labels.to(second))
+    loss.backward()
+    return loss
+
+
+def step_on(attempt, first, second):
+    """A step for real on the CPU, or one over two pretended GPUs, whose copies are counted."""
+    torch.default_generator.manual_seed(4004)
+    front, back = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)
+    given = front, back, torch.randn(7, 6), torch.randint(0, 3, (7,)), first, second
+    if first != "cpu":
+        return copies_made(attempt, *given)
+    loss = attempt(*given)
+    if not isinstance(loss, Tensor) or loss.dim():
+        raise NotYet(f"{NO_LOSS}{short(loss)}")
+    gradients = [[p.grad for p in part.parameters()] for part in (front, back)]
+    for name, held in zip(("front", "back"), gradients, strict=True):
+        if None in held:
+            why = WHO if None in gradients[1] else CUT_OFF
+            raise NotYet(f"There is a loss, but {name} has no gradient.", why)
+    return {"loss": loss, "gradient of front": gradients[0], "gradient of back": gradients[1]}
+
+
+def copies_made(attempt, front, back, inputs, labels, first, second):
+    saw = {}  # part -> where its rows and its weights were
+
+    for name, part in (("front", front), ("back", back)):
+
+        def look(part, args, name=name):
+            saw[name] = [gpu_name(t.device) for t in (args[0], next(part.parameters()))]
+
+        part.register_forward_pre_hook(look)
+    placement = try_placement(attempt, front, back, inputs, labels, first, second)
+    found = [(t.source, t.target, t.shape) for t in placement.transfers]
+    if placement.error:
+        copied = {shape: target for _, target, shape in found}
+        raise NotYet(
+            f"at: {placement.line}",
+            placement.error,
+            *unmoved(saw, copied, placement.error, first, second),
+        )
+    wanted = [("cpu", first, (7, 6)), ("cpu", second, (7,))]
+    wanted += [(first, second, (7, 5)), (second, first, (7, 5))]
+    if sorted(found) == sorted(wanted):
+        return
+    if len(placement.parameter_bytes) < 2:
+        raise NotYet(USE_BOTH.format(*placement.parameter_bytes))
+    more = [t for t, way in zip(placement.transfers, found, strict=True) if way not in wanted]
+    words = NOT_NEEDED.format(" ".join(str(more[0]).split())) if more else COPIED_TWICE
+    to_outputs = TO_OUTPUTS if more and more[0].shape == (7, 3) else ""
+    raise NotYet(f"expected 4 copies, got {len(found)}", words, to_outputs)
+
+
+def unmoved(saw, copied, error, first, second):
+    """What was in the wrong place when something was computed with it."""
+    rows, weights = saw.get("front", (first, first))
+    if rows != first:
+        return INPUTS.format(first), NOT_KEPT * (copied.get((7, 6)) == first)
+    if weights != first:
+        return [FIRST_PART.format(first)]
+    rows, weights = saw.get("back", (second, second))
+    if rows != second:
+        return HIDDEN.format(second), NOT_KEPT * (copied.get((7, 5)) == second)
+    if weights != second:
+        return [SECOND_PART.format(second)]
+    where = {*re.findall(r"cpu|cuda:\d", error)} - {second}
+    where = " or ".join(sorted(where)).replace("cpu", "the host")
+    return LABELS.format(where, second), NOT_KEPT * (copied.get((7,)) == second)
+
+
+def where_numbers_differ(outcome, expected):
+    loss, right = (float(each["loss"]) for each in (outcome, expected))
+    if not same(loss, right):
+        return [f"expected a loss of {right:.6f}, got {loss:.6f}"]
+    name = next(name for name in expected if not same(outcome[name], expected[name]))
+    return [f"The loss is right, but the {name} is not."]
+
+
+def step(front=0, hidden=1, back=1, labels=1, loss=None, rows=0, kept=True, **kinds):
+    """A step that puts each thing on places[number]; 2 is the host."""
+
+    def attempt(first_part, second_part, inputs, classes, *places):
+        def to(value, place):
+            return value.to((*places, "cpu")[place])
+
+        x = to(inputs, rows)
+        middle = to(first_part, front)(x if kept else inputs)
+        if "cut" in kinds:
+            middle = middle.detach()
+        outputs = to(second_part, back)(to(middle, hidden))
+        outputs = outputs if loss is None else to(outputs, loss)
+        result = cross_entropy(
+            outputs, to(classes, labels), reduction=kinds.get("reduction", "mean")
+        )
+        if "backward" not in kinds:
+            result.backward()
+        return result
+
+    return attempt
+
+
+def with_places(places, times=1):
+    """The solution on places of its own choice, once or twice."""
+
+    def attempt(*given):
+        return [my_training_step(*given[:4], *places(*given[4:])) for _ in range(times)][-1]
+
+    return attempt
+
+
+def not_kept(what):
+    """A step that copies the hidden rows or the labels, and goes on with what was there."""
+
+    def attempt(front, back, inputs, labels, first, second):
+        hidden = front.to(first)(inputs.to(first))
+        moved = hidden.to(second), labels.to(second)
+        hidden, labels = (hidden, moved[1]) if what == "hidden" else (moved[0], labels)
+        loss = cross_entropy(back.to(second)(hidden), labels)
+        loss.backward()
+        return loss
+
+    return attempt
+
+
+def labels_over_the_first(front, back, inputs, labels, *places):
+    return my_training_step(front, back, inputs, labels.to(places[0]), *places)
+
+
+def in_two_backwards(front, back, inputs, labels, first, second):
+    hidden = front.to(first)(inputs.to(first))
+    leaf = hidden.detach().to(second).requires_grad_()
+    loss = cross_entropy(back.to(second)(leaf), labels.to(second))
+    loss.backward()
+    hidden.backward(leaf.grad.to(first))
+    return loss
+
+
+check_training_step = Exercise(
+    my_training_step,
+    read_again='"Two pretended GPUs"',
+    cases=[("cpu", "cpu"), ("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")],
+    given="first {!r} and second {!r}",
+    play=step_on,
+    compared=where_numbers_differ,
+    hint=lambda outcome, expected: "" if same(outcome["loss"], expected["loss"]) else THE_LOSS,
+    correct="Loss and gradients are right, and four copies are made.",
+    wrong={
+        INPUTS.format("cuda:0"): step(rows=2),
+        f"{INPUTS.format('cuda:0')}\n{NOT_KEPT}": step(kept=False),
+        FIRST_PART.format("cuda:0"): step(front=2),
+        HIDDEN.format("cuda:1"): step(hidden=0),
+        f"{HIDDEN.format('cuda:1')}\n{NOT_KEPT}": not_kept("hidden"),
+        SECOND_PART.format("cuda:1"): step(back=2),
+        LABELS.format("the host", "cuda:1"): step(labels=2),
+        LABELS.format("cuda:0", "cuda:1"): step(labels=0),
+        f"{LABELS.format('the host', 'cuda:1')}\n{NOT_KEPT}": not_kept("labels"),
+        TO_OUTPUTS: step(loss=0, labels=0),
+        USE_BOTH.format("cuda:0"): step(back=0, hidden=0, labels=0),
+        NOT_NEEDED.format("forward cpu -> cuda:0 (7,) 56 bytes"): labels_over_the_first,
+        "This copy is not needed": lambda *given: my_training_step(*given).cpu(),
+        NO_LOSS: [lambda *given: my_training_step(*given).item(), lambda *given: None],
+        CUT_OFF: step(cut=True),
+        WHO: step(backward=False),
+        THE_LOSS: step(reduction="sum"),
+        "The loss is right, but the gradient of front is not.": with_places(lambda *p: p, times=2),
+        "Given first 'cuda:1' and second 'cuda:0'": (
+            with_places(lambda a, b: (a, "cpu" if b == "cpu" else "cuda:1"))
+        ),
+        "a pretended tensor has no numbers": lambda *given: (
+            loss if (loss := my_training_step(*given)).item() > 0 else 0
+        ),
+        **(
+            {}
+            if torch.cuda.is_available()
+            else {"Use the places that come in": with_places(lambda *_: ("cuda:0", "cuda:1"))}
+        ),
+    },
+    errors={
+        "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second."
+    },
+    also_right=[step(), in_two_backwards],
+)
+
+# 2. Stages of one model, balanced by parameters
+
+NO_WEIGHT = "A layer may have no weight, as a ReLU: go through layer.parameters()."
+NO_STAGES = "expected a list of nn.Sequential, got "
+EMPTY = "A stage is empty: its device would have nothing to do."
+NOT_ITS_OWN = "A layer in it is not the model's own: cut the model, do not copy it."
+IN_ORDER = "each once, in the order of the model."
+
+
+def my_split(model, num_stages):
+    """Try every end of the first stage; what is left is the same question with one stage fewer.
+
+    Each stage gets at least one layer, and enough are left for the stages to come, so none is empty
+    and no layer is lost. Filling one stage after the other cannot work: whether a layer still
+    belongs in this stage depends on the layers to come. For hundreds of layers,
+    `balanced_bounds` finds the same faster.
+    """
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in model]
+
+    def best(start, stages):  # the largest stage, and where the stages end, from `start` on
+        if stages == 1:
+            return sum(sizes[start:]), [len(sizes)]
+        found = []
+        for end in range(start + 1, len(sizes) - stages + 2):
+            largest, ends = best(end, stages - 1)
+            found.append((max(sum(sizes[start:end]), largest), [end, *ends]))
+        return min(found)
+
+    _, ends = best(0, num_stages)
+    return [model[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def made_of(sizes):
+    """Layers of so many weights (0: a ReLU), or of so many inputs and outputs, with biases."""
+
+    def layer(size):
+        if isinstance(size, tuple):
+            return nn.Linear(*size)
+        return nn.Linear(1, size, bias=False) if size else nn.ReLU()
+
+    return nn.Sequential(*map(layer, sizes))
+
+
+def parameters_of(layers):
+    return [sum(p.numel() for p in layer.parameters()) for layer in layers]
+
+
+def cut_into_stages(attempt, sizes, num_stages):
+    """Where the stages begin and end, what they hold, and what the largest can be at best."""
+    model = made_of(sizes)
+    stages = attempt(model, num_stages)
+    is_list = isinstance(stages, list | tuple | nn.ModuleList | nn.Sequential)
+    if not is_list or not all(isinstance(stage, nn.Sequential) for stage in stages):
+        raise NotYet(f"{NO_STAGES}{short(stages)}")
+    number = {id(layer): index for index, layer in enumerate(model)}
+    found = [number.get(id(layer)) for stage in stages for layer in stage]
+    lost, words = sorted({*range(len(model))} - {*found}), ""
+    if len(stages) != num_stages:
+        words = f"That makes {len(stages)} stages."
+    elif not all(map(len, stages)):
+        words = EMPTY
+    elif None in found:
+        words = NOT_ITS_OWN
+    elif lost:
+        words = f"Layer {lost[-1]}{', the last,' * (lost[-1] == len(model) - 1)} is in no stage."
+    elif found != sorted({*found}):
+        words = f"The layers are {found}: {IN_ORDER}"
+    if words:
+        raise NotYet(f"got stages of {[len(stage) for stage in stages]} layers", words)
+    costs = parameters_of(model)
+    best = max(sum(costs[a:b]) for a, b in pairwise(balanced_bounds(costs, num_stages)))
+    return [*accumulate(map(len, stages))], parameters_of(stages), best
+
+
+def as_good(outcome, expected):
+    """The same choice, or both as good as can be."""
+    (choice, held, best), (other, theirs, _) = outcome, expected
+    return choice == other or max(held) == max(theirs) == best
+
+
+def stages_of(model, bounds):
+    return [model[a:b] for a, b in pairwise(bounds)]
+
+
+def least(cost):
+    """The cut for which cost(stages) is least."""
+
+    def attempt(model, num_stages):
+        cuts = combinations(range(1, len(model)), num_stages - 1)
+        return min((stages_of(model, [0, *cut, len(model)]) for cut in cuts), key=cost)
+
+    return attempt
+
+
+def filled_up(beyond):
+    """Each stage filled up to the average before the next is opened, or a layer `beyond` it."""
+
+    def attempt(model, num_stages):
+        costs, bounds = parameters_of(model), [0]
+        for index in range(1, len(costs)):
+            held = sum(costs[bounds[-1] : index]) + (0 if beyond else costs[index])
+            full = held >= sum(costs) / num_stages if beyond else held > sum(costs) / num_stages
+            if full or len(costs) - index == num_stages - len(bounds):
+                bounds += [index] * (len(bounds) < num_stages)
+        return stages_of(model, [*bounds, len(costs)])
+
+    return attempt
+
+
+def without_the_last(model, num_stages):
+    return my_split(model[:-1], min(num_stages, len(model) - 1))
+
+
+check_split = Exercise(
+    my_split,
+    read_again='"Half of the layers, half of the parameters?"',
+    cases=[
+        ([1, 1, 1, 1], 2),
+        ([5, 1, 1, 1], 2),
+        ([2, 2, 2, 6, 1], 2),
+        ([4, 3, 3], 2),
+        ([9, 1, 1], 3),
+        ([3, 0, (1, 2), 0, 5], 2),
+        ([0, (1, 6), 0, (5, 1), (7, 1)], 2),
+        ([1, 8, 3, 2, 1, 1], 3),
+        ([1, 1, 1, 10, 1, 1], 3),
+        ([2, 3, 4, 5, 6], 1),
+        ([3, 7, 2, 6, 5, 1, 4], 4),
+    ],
+    given=lambda sizes, stages: (
+        f"layers of {parameters_of(made_of(sizes))} parameters and {stages} stages"
+    ),
+    play=cut_into_stages,
+    same=as_good,
+    compared=lambda outcome, expected: [
+        f"got stages of {outcome[1]} parameters; the largest can have {expected[2]} parameters"
+    ],
+    hint="Compare all cuts by their largest stage.",
+    correct="All {count} cases agree.",
+    wrong={
+        "That shares out the layers evenly, not their parameters.": lambda m, n: stages_of(
+            m, [round(len(m) * i / n) for i in range(n + 1)]
+        ),
+        "Filling each stage up before opening the next is greedy: compare all cuts.": [
+            filled_up(beyond=True),
+            filled_up(beyond=False),
+        ],
+        "That balances the weights alone: biases are parameters too.": least(
+            lambda stages: max(
+                sum(p.numel() for p in s.parameters() if p.dim() > 1) for s in stages
+            )
+        ),
+        "Those stages are as alike as can be; asked is that the largest be small.": least(
+            lambda stages: max(parameters_of(stages)) - min(parameters_of(stages))
+        ),
+        "Compare all cuts": lambda m, n: stages_of(m, [*range(n), len(m)]),
+        "Layer 3, the last, is in no stage": without_the_last,
+        EMPTY: lambda m, n: [*my_split(m, n - 1), nn.Sequential()],
+        "That makes 1 stages": lambda m, n: [m],
+        NOT_ITS_OWN: lambda m, n: my_split(copy.deepcopy(m), n),
+        IN_ORDER: lambda m, n: my_split(m, n)[::-1],
+        NO_STAGES: [lambda m, n: [list(stage) for stage in my_split(m, n)], lambda m, n: None],
+        NO_WEIGHT: lambda m, n: [layer.weight.numel() for layer in m] and my_split(m, n),
+    },
+    errors={"attribute 'weight'": NO_WEIGHT},
+    also_right=[split_sequential, lambda model, n: nn.ModuleList(my_split(model, n))],
+)
+
+# 3. Places under a limit
+
+ONE_GPU = "One GPU has all the layers: use both."
+FROM_GPU_0 = "The first layer goes to GPU 0."
+ONE_CUT = "tensors cross between the GPUs: one cut is enough."
+TOO_MANY_BYTES = "bytes are too many."
+
+
+def my_places(net, inputs, limit):
+    """Run the net layer by layer: each output that is small enough is a possible cut.
+
+    Of these, take the one whose fuller GPU holds the fewest bytes of parameters. The last output
+    is no cut: behind it there is no layer for the other GPU.
+    """
+    held = [sum(p.nbytes for p in layer.parameters()) for layer in net]
+    fuller = {}
+    for cut in range(1, len(net)):
+        inputs = net[cut - 1](inputs)
+        if inputs.nbytes <= limit:
+            fuller[cut] = max(sum(held[:cut]), sum(held[cut:]))
+    cut = min(fuller, key=fuller.get)
+    return [0] * cut + [1] * (len(net) - cut)
+
+
+def placed(attempt, widths, rows, limit):
+    """The cut, what each GPU then holds, and what the fuller one can hold at best."""
+    net = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(widths)))
+    places = attempt(net, torch.zeros(rows, widths[0]), limit)
+    places = places.tolist() if hasattr(places, "tolist") else places  # a tensor, an array
+    if not isinstance(places, list | tuple) or len(places) != len(net):
+        raise NotYet(f"expected {len(net)} places, one per layer; got {short(places)}")
+    places = [place.item() if hasattr(place, "item") else place for place in places]
+    if any(place not in (0, 1) for place in places):
+        raise NotYet(f"a place is 0 or 1; got {short(places)}")
+    got = f"got {short([int(place) for place in places])}"
+    cuts = [index for index, (a, b) in enumerate(pairwise(places), 1) if a != b]
+    if len(cuts) != 1 or places[0] == 1:
+        crossing = f"{len(cuts)} {ONE_CUT}" if cuts and places[0] == 0 else FROM_GPU_0
+        raise NotYet(got, crossing if cuts else ONE_GPU)
+    (cut,) = cuts
+    nbytes = 4 * rows * widths[cut]
+    if nbytes > limit:
+        shape = rows, widths[cut]
+        raise NotYet(got, f"A tensor of shape {shape} crosses: {nbytes} {TOO_MANY_BYTES}")
+    held = [4 * a * b for a, b in pairwise(widths)]
+    fuller = {c: max(sum(held[:c]), sum(held[c:])) for c in range(1, len(net))}
+    best = min(most for c, most in fuller.items() if 4 * rows * widths[c] <= limit)
+    return cut, [fuller[cut]], best
+
+
+def choosing(choose):
+    """The cut that choose(cuts allowed, number of layers, bytes behind each cut) takes."""
+
+    def attempt(net, inputs, limit):
+        sent = {}
+        for cut, layer in enumerate(net[:-1], start=1):
+            inputs = layer(inputs)
+            sent[cut] = inputs.nbytes
+        cut = choose([c for c, nbytes in sent.items() if nbytes <= limit], len(net), sent)
+        return [0] * cut + [1] * (len(net) - cut)
+
+    return attempt
+
+
+def balanced_whatever_crosses(net, inputs, limit):
+    first = len(split_sequential(net, 2)[0])
+    return [0] * first + [1] * (len(net) - first)
+
+
+check_places = Exercise(
+    my_places,
+    read_again='"Where does a cut cost least?"',
+    cases=[
+        ([8, 8, 8, 8], 4, 128),
+        ([4, 64, 2, 32, 4], 10, 80),
+        ([4, 2, 40, 3, 50, 8], 10, 120),
+        ([50, 2, 40, 60, 30], 5, 800),
+        ([6, 30, 6, 20, 6, 30, 4], 10, 240),
+        ([10, 8, 20, 59, 43, 6, 60], 5, 860),
+    ],
+    given=lambda widths, rows, limit: (
+        f"the net {'-'.join(map(str, widths))}, {rows} rows of float32 and a limit of {limit} bytes"
+    ),
+    play=placed,
+    same=as_good,
+    compared=lambda outcome, expected: [
+        f"got a cut behind {outcome[0]} layer(s)",
+        f"The fuller GPU has {outcome[1][0]} bytes of parameters; "
+        f"{expected[2]} are possible within the limit.",
+    ],
+    hint="Which cuts are allowed? A tensor of exactly {2} bytes may cross.",
+    correct="All {count} cases agree.",
+    wrong={
+        TOO_MANY_BYTES: [
+            balanced_whatever_crosses,
+            lambda net, inputs, limit: my_places(net, inputs, 2 * limit),
+        ],
+        "Another cut is allowed and better balanced: compare all of them.": (
+            choosing(lambda allowed, layers, sent: allowed[0])
+        ),
+        "That is the smallest tensor; any within the limit may cross.": (
+            choosing(lambda allowed, layers, sent: min(sent, key=sent.get))
+        ),
+        "That is nearest to the middle by layers; their bytes of parameters count.": (
+            choosing(lambda allowed, layers, sent: min(allowed, key=lambda c: abs(2 * c - layers)))
+        ),
+        "A tensor of exactly 128 bytes may cross.": (
+            lambda net, inputs, limit: my_places(net, inputs, limit - 1)
+        ),
+        ONE_GPU: lambda net, inputs, limit: [0] * len(net),
+        ONE_CUT: lambda net, inputs, limit: [index % 2 for index in range(len(net))],
+        FROM_GPU_0: lambda *given: [1 - place for place in my_places(*given)],
+        "one per layer": lambda *given: my_places(*given)[1:],
+        "a place is 0 or 1": lambda *given: [place + 1 for place in my_places(*given)],
+    },
+    also_right=[
+        lambda *given: tuple(place == 1 for place in my_places(*given)),
+        lambda *given: np.array(my_places(*given)),
+        lambda *given: list(torch.tensor(my_places(*given))),
+    ],
+)
+
+# 4. Two parts of one model
+
+TWO_MODULES = "expected two modules, got "
+COPIES = "These are copies: training the parts would leave the model as it was."
+NEW_MODEL = "None of their parameters is the model's: use its own layers, make no new model."
+NOTHING_LEFT = "One part has no parameters: there is nothing left to share out."
+IN_BOTH = "A parameter is in both parts: two devices cannot both update it."
+IN_NONE = "parameters are in no part of yours."
+OTHER_CUT = "The first part holds fc1, the second fc2 and fc3."
+BEFORE_FC1 = "In the model, what happens to an image before fc1?"
+NO_WAY_BACK = "No gradient can flow back from the outputs."
+
+
+class Net(nn.Module):
+    """Built like the model of the page, smaller."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(12, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, images):
+        """All that the parts have to do."""
+        return self.fc3(self.fc2(self.fc1(images.flatten(1)).relu()).relu())
+
+
+def my_parts(model):
+    """Write down all that `forward` does, in order, with the layers of this one model.
+
+    Flattening and the two ReLUs have no parameters and are no attributes of the model, so they are
+    lost when only its layers are collected. Nothing follows fc3. The parts share the model's
+    parameters, so training them trains the model.
+    """
+    first = nn.Sequential(nn.Flatten(), model.fc1, nn.ReLU())
+    return [first, nn.Sequential(model.fc2, nn.ReLU(), model.fc3)]
+
+
+def outputs_of_parts(attempt, seed):
+    torch.default_generator.manual_seed(seed)
+    model, images = Net().double(), torch.randn(50, 1, 3, 4).double()
+    parts = attempt(model)
+    is_list = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
+    if not is_list or [isinstance(part, nn.Module) for part in parts] != [True, True]:
+        raise NotYet(f"{TWO_MODULES}{short(parts)}")
+    if words := wrong_parameters(model, parts):
+        raise NotYet(words)
+    outputs = parts[1](parts[0](images))
+    if not isinstance(outputs, Tensor):
+        raise NotYet(f"expected a tensor out of the second module, got {short(outputs)}")
+    if same(outputs, model(images)) and (words := untrained(model, outputs)):
+        raise NotYet("the outputs are right", words)
+    return outputs
+
+
+def wrong_parameters(model, parts):
+    held, own = [list(part.parameters()) for part in parts], list(model.parameters())
+    found, ours = [id(p) for p in chain(*held)], {id(p) for p in own}
+    if all(held) and not {*found} & ours:
+        equal = len(found) == len(own) and all(map(torch.equal, chain(*held), own))
+        return COPIES if equal else NEW_MODEL
+    if not all(held):
+        return NOTHING_LEFT
+    if len({*found}) < len(found):
+        return IN_BOTH
+    if {*found} != ours:
+        return f"{len(ours - {*found})} of the model's {len(own)} {IN_NONE}"
+    return (
+        ""
+        if {*found[:2]} == {*map(id, model.fc1.parameters())} and len(held[0]) == 2
+        else OTHER_CUT
+    )
+
+
+def untrained(model, outputs):
+    """Whether training the parts would leave a parameter of the model as it is."""
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        return f"{frozen[0]} is frozen: its requires_grad is False now."
+    if not outputs.requires_grad:
+        return NO_WAY_BACK
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+    lost = [name for name, gradient in zip(names, found, strict=True) if gradient is None]
+    return f"{lost[0]} gets no gradient: something is cut off by detach()." if lost else ""
+
+
+def parts_with(*second, first=()):
+    """The layers of both parts by name, `relu` and others among them."""
+
+    def attempt(model):
+        found = {name: getattr(model, name) for name in ("fc1", "fc2", "fc3")}
+        made = {"relu": nn.ReLU, "gelu": nn.GELU, "softmax": lambda: nn.Softmax(1)}
+        layers = lambda names: [found[n] if n in found else made[n]() for n in names]
+        return [
+            nn.Sequential(nn.Flatten(), model.fc1, *layers(first)),
+            nn.Sequential(*layers(second)),
+        ]
+
+    return attempt
+
+
+class Called(nn.Sequential):
+    """Layers, called by `how(layers, hidden)`."""
+
+    def __init__(self, how, layers):
+        super().__init__(*layers)
+        self.how = how
+
+    def forward(self, hidden):
+        """Call them."""
+        return self.how(super().forward, hidden)
+
+
+def called(how):
+    def attempt(model):
+        first, second = my_parts(model)
+        return [first, Called(how, second)]
+
+    return attempt
+
+
+def frozen(model):
+    model.fc1.requires_grad_(False)
+    return my_parts(model)
+
+
+check_parts = Exercise(
+    my_parts,
+    read_again='"Snippets you will meet"',
+    cases=[(4004,), (4005,)],
+    given=lambda seed: "a model 12-8-6-3 and images of 3 x 4",
+    play=outputs_of_parts,
+    compared=lambda outcome, expected: ["the outputs differ from the model's"],
+    hint="Write down, in order, all that forward does, then cut that list in two.",
+    correct="All {count} cases agree.",
+    wrong={
+        "Both ReLUs are lost: they were in forward, not among the layers.": parts_with(
+            "fc2", "fc3"
+        ),
+        "A ReLU is lost: the one between fc2 and fc3.": parts_with("relu", "fc2", "fc3"),
+        "A ReLU is lost: the one between fc1 and fc2.": parts_with("fc2", "relu", "fc3"),
+        "There is no ReLU after the last layer: outputs may be negative.": (
+            parts_with("relu", "fc2", "relu", "fc3", "relu")
+        ),
+        "forward ends with fc3: cross_entropy takes its outputs as they are, without softmax.": (
+            parts_with("relu", "fc2", "relu", "fc3", "softmax")
+        ),
+        "The model's forward bends with ReLU, not with another activation.": (
+            parts_with("gelu", "fc2", "gelu", "fc3")
+        ),
+        "Write down, in order": parts_with("fc2", "relu", "relu", "fc3", "relu"),
+        BEFORE_FC1: lambda m: [m.fc1, nn.Sequential(m.fc2, m.fc3)],
+        NEW_MODEL: lambda m: my_parts(Net().double()),
+        COPIES: lambda m: my_parts(copy.deepcopy(m)),
+        NOTHING_LEFT: lambda m: [m, nn.Identity()],
+        IN_BOTH: lambda m: [m, m.fc3],
+        f"2 of the model's 6 {IN_NONE}": lambda m: [m.fc1, m.fc3],
+        OTHER_CUT: parts_with("fc3", first=["relu", "fc2", "relu"]),
+        TWO_MODULES: [lambda m: [m.fc1, m.fc2, m.fc3], lambda m: None],
+        "fc1.weight gets no gradient": called(lambda layers, hidden: layers(hidden.detach())),
+        "fc1.weight is frozen": frozen,
+        NO_WAY_BACK: called(lambda layers, hidden: torch.no_grad()(layers)(hidden)),
+    },
+    errors={"shapes cannot be multiplied": BEFORE_FC1},
+    also_right=[
+        lambda m: (
+            nn.Sequential(nn.Flatten(), m.fc1),
+            parts_with("relu", "fc2", "relu", "fc3")(m)[1],
+        )
+    ],
+)
