@@ -70,9 +70,9 @@ def solved(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def short() -> NotebookNode:
-    """Solved, without what stands between the exercises; the texts stay."""
-    notebook = solved(whole())
+def short(notebook: NotebookNode | None = None) -> NotebookNode:
+    """A solved copy without what stands between the exercises; the texts stay."""
+    notebook = solved(whole()) if notebook is None else notebook
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     kept = [id(c) for c in code[:2] + [c for c in code if "tags" in c.metadata]]
     notebook.cells = [c for c in notebook.cells if c.cell_type != "code" or id(c) in kept]
@@ -123,8 +123,8 @@ def old() -> NotebookNode:
 
 
 HANDED_IN: dict[str, Callable[[], NotebookNode]] = {
-    f"perfect/{NAME}": lambda: solved(whole()),
-    f"empty/{NAME}": whole,
+    f"Zoë 李 =1+1/my_notebooks/{NAME}": short,
+    f"empty/{NAME}": lambda: short(whole()),
     f"wrong/{NAME}": wrong,
     f"hanging_{NAME}": lambda: with_cell_after("def my_scatter(", "while True:\n    pass"),
     f"crashing/{NAME}": lambda: with_cell_after("check_scatter(", LEAVES),
@@ -132,7 +132,6 @@ HANDED_IN: dict[str, Callable[[], NotebookNode]] = {
     f"stubborn/{NAME}": stubborn,
     f"tampering/{NAME}": tampering,
     "old/02_scatter_and_gather.ipynb": old,
-    f"Zoë 李 =1+1/my_notebooks/{NAME}": short,
 }
 
 
@@ -182,9 +181,9 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
         return Graded(folder, out, printed.getvalue())
 
 
-def test_a_perfect_copy_is_correct_throughout(graded: Graded):
-    assert graded.states("perfect") == ["correct"] * 4
-    assert graded.notes("perfect") == []
+def test_a_perfect_copy_is_correct_throughout_whatever_the_name(graded: Graded):
+    assert graded.states("Zoë 李 =1+1") == ["correct"] * 4
+    assert graded.notes("Zoë 李 =1+1") == []
 
 
 def test_an_untouched_copy_is_not_attempted(graded: Graded):
@@ -244,10 +243,6 @@ def test_an_older_edition_is_graded_where_its_exercises_still_exist(graded: Grad
     assert "calls check_median: the page has no such exercise today" in notes
 
 
-def test_a_name_in_any_script_is_kept(graded: Graded):
-    assert graded.states("Zoë 李 =1+1") == ["correct"] * 4
-
-
 def test_a_file_that_is_no_page_is_listed(graded: Graded):
     [record] = [r for r in graded.records.values() if r["file"] == "notes.ipynb"]
     assert record["judged"] == {}
@@ -257,11 +252,10 @@ def test_a_file_that_is_no_page_is_listed(graded: Graded):
 def test_the_table_has_a_row_for_each_exercise_and_note(graded: Graded):
     text = (graded.out / "results.csv").read_bytes().decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    perfect = [row for row in rows if row["learner"] == "perfect"]
-    assert [(row["exercise"], row["state"]) for row in perfect] == [
-        (name, "correct") for name in EXERCISES
-    ]
-    assert {row["page"] for row in perfect} == {"01_scatter_and_gather"}
+    wrong = [row for row in rows if row["learner"] == "wrong" and row["exercise"]]
+    assert [row["exercise"] for row in wrong] == EXERCISES
+    assert [row["state"] for row in wrong] == graded.states("wrong")
+    assert {row["page"] for row in wrong} == {"01_scatter_and_gather"}
     assert [r["message"] for r in rows if r["state"] == "note"].count(grade.NO_PAGE) == 1
 
 
