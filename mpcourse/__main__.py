@@ -90,11 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status.
-
-    Args:
-        argv: The arguments; those of the command line when `None`.
-    """
+    """Run one command, that of the command line when `argv` is None; return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     cut = words.index("--") if "--" in words else len(words)
     parser = build_parser()
@@ -194,11 +190,8 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.commands.pages`, which runs the pages and saves them."""
-    environment = find_environment(here=options.here)
-    environment.ensure(COURSE)
-    code = "import sys; from mpcourse.commands.pages import main; sys.exit(main(sys.argv[1:]))"
-    return environment.run("-c", code, *rest)
+    """Run the pages and save them."""
+    return run_module("mpcourse.commands.pages", options, rest)
 
 
 def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -208,20 +201,20 @@ def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.commands.site`, which writes the stored pages as HTML."""
-    environment = find_environment(here=options.here)
-    environment.ensure(COURSE)
-    code = "import sys; from mpcourse.commands.site.site import main; sys.exit(main(sys.argv[1:]))"
-    return environment.run("-c", code, str(options.folder.resolve()))
+    """Write the stored pages as HTML."""
+    return run_module("mpcourse.commands.site.site", options, [str(options.folder.resolve())])
 
 
 def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Hand over to `mpcourse.commands.grading`; folders are seen from where this is typed."""
+    """Grade learners' copies; folders are seen from where this is typed."""
+    return run_module("mpcourse.commands.grading.gradebook", options, [os.getcwd(), *rest])
+
+
+def run_module(module: str, options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run what needs the environment in it."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    run = "sys.exit(main(sys.argv[2:], here=sys.argv[1]))"
-    code = f"import sys; from mpcourse.commands.grading.gradebook import main; {run}"
-    return environment.run("-c", code, os.getcwd(), *rest)
+    return environment.run("-m", module, *words)
 
 
 COMMANDS = {

@@ -11,10 +11,6 @@ from mpcourse.commands.setup import ROOT
 
 ADDRESS = "https://github.com/someone/their-fork"
 KEPT = ("mpcourse", "data", "notebooks", "binder")
-WRITE_ADDRESS = """
-import sys
-from mpcourse.commands.pages import main
-sys.exit(main(['--address']))"""
 
 
 def git(*words: object, cwd: Path, environment: dict[str, str] | None = None) -> None:
@@ -60,7 +56,7 @@ def make_fork(folder: Path) -> Fork:
     here = {**os.environ, **with_address_here(bare)}
     git("clone", "--quiet", ADDRESS, clone, cwd=folder, environment=here)
     run = subprocess.run(
-        [sys.executable, "-c", WRITE_ADDRESS],
+        [sys.executable, "-m", "mpcourse.commands.pages", "--address"],
         cwd=clone,
         env={**here, "PYTHONPATH": str(clone)},
         capture_output=True,

@@ -134,7 +134,7 @@ def _show_progress(line: str) -> None:
         print(line, flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run `python -m mpcourse pages [--check | --address [URL]] [PAGE ...]`; return its status.
 
     0: all well, 1: a page failed or has defects, 2: there is no such page.
@@ -161,3 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return check(paths) if arguments.check else max(map(_execute_and_report, paths), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

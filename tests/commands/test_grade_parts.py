@@ -305,9 +305,8 @@ def test_an_interrupt_leaves_no_process(
     (tmp_path / "class").mkdir()
     notebook = new_notebook(cells=[new_code_cell("open('../../runs', 'w')\nwhile True:\n    pass")])
     nbformat.write(notebook, tmp_path / "class/anna_01_scatter_and_gather.ipynb")
-    run = "import sys; sys.exit(main(sys.argv[1:]))"
-    code = f"from mpcourse.commands.grading.gradebook import main; {run}"
-    command = [sys.executable, "-c", code, str(tmp_path / "class")]
+    module = "mpcourse.commands.grading.gradebook"
+    command = [sys.executable, "-m", module, str(tmp_path), "class"]
     with nothing_left(tmp_path / "tmp", monkeypatch):
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         end = time.monotonic() + 120

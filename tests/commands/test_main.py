@@ -163,30 +163,27 @@ def test_test_hands_paths_and_options_to_pytest(environment):
     assert environment.ran == [["-m", "pytest", "--nbval", *command_line.TWO_AT_A_TIME, *rest]]
 
 
-def test_pages_gets_its_own_arguments(environment):
-    environment.status = 1
-    assert command_line.main(["pages", "00", "--check"]) == 1
-    assert environment.ran[0][2:] == ["00", "--check"]
-    assert "mpcourse.commands.pages import main" in environment.ran[0][1]
-
-
-def test_site_gets_its_folder_whatever_folder_it_is_started_in(environment, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    environment.status = 1
-    assert command_line.main(["site", "to/read"]) == 1
-    assert environment.ensured == [COURSE]
-    assert environment.ran[0][2:] == [str(tmp_path.resolve() / "to/read")]
-    assert "mpcourse.commands.site.site import main" in environment.ran[0][1]
-
-
-def test_grade_gets_its_own_arguments_and_the_folder_it_is_typed_in(
-    environment, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("words", "module", "passed_on"),
+    [
+        (["pages", "00", "--check"], "pages", ["00", "--check"]),
+        (["site", "to/read"], "site.site", ["{here}/to/read"]),
+        (
+            ["grade", "class", "--jobs", "2"],
+            "grading.gradebook",
+            ["{here}", "class", "--jobs", "2"],
+        ),
+    ],
+)
+def test_what_needs_the_environment_runs_in_it_and_sees_folders_from_here(
+    environment, tmp_path, monkeypatch, words, module, passed_on
 ):
     monkeypatch.chdir(tmp_path)
     environment.status = 2
-    assert command_line.main(["grade", "class", "--jobs", "2"]) == 2
-    assert environment.ran[0][2:] == [str(tmp_path), "class", "--jobs", "2"]
-    assert "mpcourse.commands.grading.gradebook import main" in environment.ran[0][1]
+    assert command_line.main(words) == 2
+    assert environment.ensured == [COURSE]
+    passed_on = [word.format(here=tmp_path.resolve()) for word in passed_on]
+    assert environment.ran == [["-m", f"mpcourse.commands.{module}", *passed_on]]
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -265,11 +262,7 @@ def test_a_python_that_is_too_old_hears_what_to_do(version):
     assert "needs Python 3.11 or newer" in said
     assert f"is {version[0]}.{version[1]}." in said
     assert "python3.12 -m mpcourse lab" in said
-
-
-@pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 5), (4, 0, 0)])
-def test_a_python_that_is_new_enough_hears_nothing(version):
-    assert command_line.python_problem(version) == ""
+    assert command_line.python_problem((3, 11, 0)) == command_line.python_problem((4, 0)) == ""
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])

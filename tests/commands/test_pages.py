@@ -259,12 +259,7 @@ def run_in(course: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def run_pages(course: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return run_in(
-        course,
-        "-c",
-        "import sys; from mpcourse.commands.pages import main; sys.exit(main(sys.argv[1:]))",
-        *arguments,
-    )
+    return run_in(course, "-m", "mpcourse.commands.pages", *arguments)
 
 
 @pytest.fixture(scope="module")

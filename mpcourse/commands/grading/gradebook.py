@@ -213,3 +213,7 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
         signal.signal(signal.SIGTERM, previous)
     _print(in_words(book.records))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:], here=sys.argv[1]))

@@ -143,3 +143,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print(f"{len(files)} pages are written; open {files[0]}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
