@@ -14,7 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from mpcourse.memory.counting import ByteCounter, saved_for_backward
 
-Batch = tuple[Tensor, Tensor]
+MakeModel = Callable[[], nn.Module]
+MakeBatch = Callable[[], tuple[Tensor, Tensor]]
+LossFn = Callable[[Tensor, Tensor], Tensor]
+MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 OptimizerKind = Literal["sgd", "momentum", "adam"]
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers kept for each parameter
 
@@ -73,10 +76,7 @@ def optimizer_bytes(parameters: Iterable[Tensor], optimizer: OptimizerKind) -> i
 
 
 def account(
-    make_model: Callable[[], nn.Module],
-    make_batch: Callable[[], Batch],
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-    optimizer: OptimizerKind,
+    make_model: MakeModel, make_batch: MakeBatch, loss_fn: LossFn, optimizer: OptimizerKind
 ) -> Account:
     """Say how many bytes a training step needs, by purpose; nothing is computed or allocated.
 
@@ -109,10 +109,7 @@ def account(
 
 
 def rehearse_step(
-    make_model: Callable[[], nn.Module],
-    make_batch: Callable[[], Batch],
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-    make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+    make_model: MakeModel, make_batch: MakeBatch, loss_fn: LossFn, make_optimizer: MakeOptimizer
 ) -> StepBytes:
     """Do what `count_step` does, on tensors without contents, which take no memory.
 
@@ -123,10 +120,7 @@ def rehearse_step(
 
 
 def count_step(
-    make_model: Callable[[], nn.Module],
-    make_batch: Callable[[], Batch],
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-    make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+    make_model: MakeModel, make_batch: MakeBatch, loss_fn: LossFn, make_optimizer: MakeOptimizer
 ) -> StepBytes:
     """Count the bytes of the second training step: in the first the optimizer has no state yet.
 

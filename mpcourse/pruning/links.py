@@ -76,7 +76,11 @@ def _follow(name: str, model: nn.Module) -> Link:
                     raise _CannotGo(f"the weight of {each} is also {other}")
             return Link(name, tuple(norms), after, _block(leaves[name], module, flattened))
         if isinstance(module, NORMS):
-            _refuse_odd_norm(after, module, channels_of(leaves[name]))
+            features, channels = module.num_features, channels_of(leaves[name])
+            if module.weight is None:
+                raise _CannotGo(f"{after} has no weight and bias that could be set to zero")
+            if features % channels:
+                raise _CannotGo(f"{after} has {features} features for {channels} channels")
             norms.append(after)
         elif isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
             flattened = True
@@ -87,7 +91,8 @@ def _follow(name: str, model: nn.Module) -> Link:
 
 def _block(layer: nn.Module, reader: nn.Module, flattened: bool) -> int:
     """How many inputs of the reader belong to one channel of the layer."""
-    channels, inputs = channels_of(layer), inputs_of(reader)
+    channels = channels_of(layer)
+    inputs = reader.in_features if isinstance(reader, nn.Linear) else reader.in_channels
     if getattr(layer, "groups", 1) != 1 or getattr(reader, "groups", 1) != 1:
         raise _CannotGo("a grouped convolution ties channels together")
     across = isinstance(layer, CONVOLUTIONS) and isinstance(reader, nn.Linear) and flattened
@@ -97,18 +102,6 @@ def _block(layer: nn.Module, reader: nn.Module, flattened: bool) -> int:
     raise _CannotGo(f"its {channels} channels become {inputs} inputs in a way not known here")
 
 
-def _refuse_odd_norm(name: str, norm: nn.Module, channels: int) -> None:
-    if norm.weight is None:
-        raise _CannotGo(f"{name} has no weight and bias that could be set to zero")
-    if norm.num_features % channels:
-        raise _CannotGo(f"{name} has {norm.num_features} features for {channels} channels")
-
-
 def channels_of(layer: nn.Module) -> int:
     """How many channels, or features, a layer writes."""
     return layer.weight.shape[0]
-
-
-def inputs_of(layer: nn.Module) -> int:
-    """How many channels, or features, a layer reads."""
-    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels

@@ -4,6 +4,8 @@
 Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -24,7 +26,44 @@ def own_part(size: int, what: str, group: ProcessGroup | None = None) -> slice:
     return slice(rank * size // ranks, (rank + 1) * size // ranks)
 
 
-class ColumnParallelLinear(nn.Linear):
+class _ParallelLinear(nn.Linear):
+    """A linear layer of which each rank holds its share of the outputs or of the inputs."""
+
+    cut_dim: int  # of the weight, (out, in)
+    cut_what: str
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        group: ProcessGroup | None = None,
+        *,
+        sequence: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features, bias)
+        self.group, self.sequence = group, sequence
+        self._take(self)
+
+    def _take(self, whole: nn.Linear) -> None:
+        part = own_part(whole.weight.shape[self.cut_dim], self.cut_what, self.group)
+        rows, columns = (part, slice(None)) if self.cut_dim == 0 else (slice(None), part)
+        self.weight = nn.Parameter(whole.weight.detach()[rows, columns].clone())
+        self.out_features, self.in_features = self.weight.shape
+        if whole.bias is not None:
+            self.bias = nn.Parameter(whole.bias.detach()[rows].clone())
+
+    @classmethod
+    def of(
+        cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
+    ) -> "_ParallelLinear":
+        """This rank's part of a layer that is the same on all ranks; it stays as it is."""
+        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
+        cut._take(whole)
+        return cut
+
+
+class ColumnParallelLinear(_ParallelLinear):
     """Some of the outputs of a linear layer: (..., in) -> (..., out / n) on each of n ranks.
 
     Args:
@@ -36,40 +75,13 @@ class ColumnParallelLinear(nn.Linear):
         enters: Whether the input is copied to the ranks here. Layers that share one do it once.
 
     All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
-
-    Raises:
-        ValueError: n does not divide `out_features`.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        group: ProcessGroup | None = None,
-        *,
-        sequence: bool = False,
-        enters: bool = True,
-    ) -> None:
-        whole = nn.Linear(in_features, out_features, bias)
-        part = own_part(out_features, "outputs", group)
-        super().__init__(in_features, part.stop - part.start, bias)
-        self.group, self.sequence, self.enters = group, sequence, enters
-        self._take(whole, part)
+    cut_dim, cut_what = 0, "outputs"
 
-    def _take(self, whole: nn.Linear, part: slice) -> None:
-        self.weight = nn.Parameter(whole.weight.detach()[part].clone())
-        if whole.bias is not None:
-            self.bias = nn.Parameter(whole.bias.detach()[part].clone())
-
-    @classmethod
-    def of(
-        cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
-    ) -> "ColumnParallelLinear":
-        """This rank's part of a layer that is the same on all ranks; it stays as it is."""
-        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
-        cut._take(whole, own_part(whole.out_features, "outputs", group))
-        return cut
+    def __init__(self, *args: Any, enters: bool = True, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.enters = enters
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute this rank's outputs; the gradient of the input is summed over the ranks."""
@@ -78,56 +90,20 @@ class ColumnParallelLinear(nn.Linear):
         return super().forward(x)
 
 
-class RowParallelLinear(nn.Linear):
+class RowParallelLinear(_ParallelLinear):
     """A linear layer that takes some of its inputs: (..., in / n) on each rank -> (..., out).
 
-    Args:
-        in_features: Of the whole layer, a multiple of n.
-        out_features: Of the whole layer; each rank gets the whole output.
-        bias: Whether it has one; it is whole on each rank and added once, after the sum.
-        group: The ranks; None is all of them.
-        sequence: Whether each rank gets the outputs of its tokens only, (..., T / n, out).
-
-    All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
-
-    Raises:
-        ValueError: n does not divide `in_features`.
+    Its arguments are those of `ColumnParallelLinear`, but n divides `in_features`, and each rank
+    gets the whole output, or with `sequence` that of its tokens, (..., T / n, out). The bias is
+    whole on each rank and added once, after the sum.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        group: ProcessGroup | None = None,
-        *,
-        sequence: bool = False,
-    ) -> None:
-        whole = nn.Linear(in_features, out_features, bias)
-        part = own_part(in_features, "inputs", group)
-        super().__init__(part.stop - part.start, out_features, bias)
-        self.group, self.sequence = group, sequence
-        self._take(whole, part)
-
-    def _take(self, whole: nn.Linear, part: slice) -> None:
-        self.weight = nn.Parameter(whole.weight.detach()[:, part].clone())
-        if whole.bias is not None:
-            self.bias = nn.Parameter(whole.bias.detach().clone())
-
-    @classmethod
-    def of(
-        cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
-    ) -> "RowParallelLinear":
-        """This rank's part of a layer that is the same on all ranks; it stays as it is."""
-        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
-        cut._take(whole, own_part(whole.in_features, "inputs", group))
-        return cut
+    cut_dim, cut_what = 1, "inputs"
 
     def forward(self, x: Tensor) -> Tensor:
         """Add up what the ranks compute from their inputs, then add the bias."""
-        y = reduce_from_ranks(
-            nn.functional.linear(x, self.weight), self.group, sequence=self.sequence
-        )
+        y = nn.functional.linear(x, self.weight)
+        y = reduce_from_ranks(y, self.group, sequence=self.sequence)
         return y if self.bias is None else y + self.bias
 
 

@@ -27,15 +27,13 @@ class VocabParallelEmbedding(nn.Embedding):
         *,
         sequence: bool = False,
     ) -> None:
-        whole = nn.Embedding(num_embeddings, embedding_dim)
-        part = own_part(num_embeddings, "tokens of the vocabulary", group)
-        super().__init__(part.stop - part.start, embedding_dim)
+        super().__init__(num_embeddings, embedding_dim)
         self.group, self.sequence, self.vocabulary = group, sequence, num_embeddings
-        self._take(whole)
+        self._take(self)
 
     def _take(self, whole: nn.Embedding) -> None:
         part = own_part(self.vocabulary, "tokens of the vocabulary", self.group)
-        self.first = part.start
+        self.first, self.num_embeddings = part.start, part.stop - part.start
         self.weight = nn.Parameter(whole.weight.detach()[part].clone())
 
     @classmethod

