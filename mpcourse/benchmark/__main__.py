@@ -8,10 +8,11 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from mpcourse.benchmark.overheads import Row, engine_cost, hand_over, overlap
+from mpcourse.benchmark.overheads import engine_cost, hand_over, overlap
 from mpcourse.benchmark.resnet50 import compare
 from mpcourse.benchmark.sharding import sharding
 from mpcourse.benchmark.tensor_parallel import cut_block
+from mpcourse.benchmark.two_ranks import Row
 from mpcourse.devices.devices import describe_devices, get_devices
 from mpcourse.devices.timing import describe_machine
 

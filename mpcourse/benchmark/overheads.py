@@ -1,20 +1,20 @@
 """What handing work over and running a schedule cost, beside no work at all."""
 
+import sys
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
 from mpcourse.benchmark.prototype import Prototype
+from mpcourse.benchmark.torch_pipeline import TORCH, Work, on_one_thread, take_part, torch_step
+from mpcourse.benchmark.two_ranks import Row, rows_of, run_program
 from mpcourse.devices.devices import Device, as_devices
 from mpcourse.devices.jobs import matrix_jobs
 from mpcourse.devices.timing import measure, measure_overlap, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import make_schedule
 
-Row = tuple[str, str, str]  # what, figure, what it is held against
-TORCH = "torch.distributed.pipelining"
 PROTOTYPE = "a prototype of sixty lines"
 
 
@@ -36,25 +36,33 @@ def tiny_work(count: int) -> Work:
     return Work(stages, torch.randn(count, 8), torch.randn(count, 8), nn.MSELoss())
 
 
-def engine_cost(count: int = 16, steps: int = 20) -> list[Row]:
+def engine_cost() -> list[Row]:
     """What an action costs over tiny stages: with our engine and with torch's in two processes.
 
     On CPU cores, whatever there is: the others, too, run there.
     """
-    devices = as_devices(["cpu"] * 2)
+    return rows_of(__name__, 16)
+
+
+def measure_engines(_: torch.device, count: int, steps: int = 20, repeats: int = 9) -> list[Row]:
+    """In a rank: the engines in turns, on rank 0."""
     work = tiny_work(count)
+    theirs = on_one_thread(torch_step(tiny_work(count), "1f1b", count), steps)
+    if distributed.get_rank() != 0:
+        take_part([theirs], 1 + repeats)
+        return []
+    devices = as_devices(["cpu"] * 2)
     ours = Pipeline(work.stages, devices, num_microbatches=count)
     schedule = make_schedule("1f1b", 2, 2, count)
     prototype = Prototype(tiny_work(count).stages, devices, schedule)
+    fns = {
+        "no engine, a loop": lambda: devices[0].run(_loop, work, steps),
+        PROTOTYPE: lambda: [prototype.step(*work[1:]) for _ in range(steps)],
+        "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
+        f"{TORCH} over gloo": theirs,
+    }
+    times = measure_together(fns, devices, warmup=1, repeats=repeats)
     per_action = 1e6 / (steps * 4 * count)  # two stages, forward and backward
-    with ProcessPipeline(tiny_work, (count,), 2, schedule="1f1b", num_microbatches=count) as theirs:
-        fns = {
-            "no engine, a loop": lambda: devices[0].run(_loop, work, steps),
-            PROTOTYPE: lambda: [prototype.step(*work[1:]) for _ in range(steps)],
-            "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
-            f"{TORCH} over gloo": lambda: theirs.step(steps),
-        }
-        times = measure_together(fns, devices, warmup=1, repeats=9)
     least = times[PROTOTYPE].median_s
     return [
         (
@@ -72,3 +80,7 @@ def _loop(work: Work, steps: int) -> None:
     for _ in range(steps):
         for rows, targets in zip(work.inputs.split(1), work.targets.split(1), strict=True):
             work.loss_fn(model(rows), targets).backward()
+
+
+if __name__ == "__main__":
+    run_program(measure_engines, sys.argv[1:])

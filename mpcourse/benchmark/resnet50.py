@@ -4,16 +4,17 @@ Held against one worker that goes through the same micro-batches, and against wh
 says of the stages' own times if transfers took none.
 """
 
-import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from mpcourse.benchmark.overheads import TORCH, Row
-from mpcourse.benchmark.process_pipeline import ProcessPipeline, Work
+from mpcourse.benchmark.torch_pipeline import TORCH, Work, on_one_thread, take_part, torch_step
+from mpcourse.benchmark.two_ranks import Row, rows_of, run_program
 from mpcourse.devices.devices import Device, as_devices
 from mpcourse.devices.timing import Timing, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
@@ -24,6 +25,7 @@ from mpcourse.splitting.resnet import ModelParallelResNet50, PipelineParallelRes
 
 SCHEDULES = ("naive", "gpipe", "1f1b")
 BASE = "one worker, same micro-batches"
+WARMUP, REPEATS = 1, 5
 
 
 class _Relayout(torch.autograd.Function):
@@ -70,13 +72,37 @@ def resnet50_work(batch: int, image: int, gloo: bool = False) -> Work:
 def compare(devices: Sequence[Device], batch: int, image: int, size: int) -> list[Row]:
     """Run all ways in turns, at one size of micro-batch.
 
+    On CPU cores torch's engine takes its turns, in two processes; on GPUs a page of the course
+    starts it with nccl.
+
     Args:
         devices: Two of them.
         batch: Images in the mini-batch.
         image: Their height and width.
         size: Images in a micro-batch; it divides `batch`.
     """
-    place, count = devices[0].device, batch // size
+    if devices[0].device.type == "cpu":
+        return rows_of(__name__, batch, image, size)
+    return _compare(devices, batch, image, size, {})
+
+
+def compare_with_torch(_: torch.device, batch: int, image: int, size: int) -> list[Row]:
+    """In a rank: all ways on rank 0, and torch's on both."""
+    work, count = resnet50_work(batch, image, gloo=True), batch // size
+    theirs = {
+        f"{TORCH}, {name}": on_one_thread(torch_step(work, name, count)) for name in SCHEDULES[1:]
+    }
+    if distributed.get_rank() != 0:
+        take_part(theirs.values(), WARMUP + REPEATS)
+        return []
+    torch.set_num_threads(os.cpu_count() or 1)  # of the model that is not split; torchrun gave one
+    return _compare(as_devices(["cpu"] * 2), batch, image, size, theirs)
+
+
+def _compare(
+    devices: Sequence[Device], batch: int, image: int, size: int, theirs: Mapping[str, Callable]
+) -> list[Row]:
+    place = devices[0].device
     work = resnet50_work(batch, image)
     work = work._replace(inputs=work.inputs.to(place), targets=work.targets.to(place))
     pipelines = {
@@ -84,13 +110,10 @@ def compare(devices: Sequence[Device], batch: int, image: int, size: int) -> lis
     }
     whole = nn.Sequential(*work.stages) if devices[0].device == devices[1].device else None
     ways = {name: _step_of(pipeline, work) for name, pipeline in pipelines.items()}
-    ways |= _one_worker(devices, work, size) | _by_autograd(devices, work, size, whole)
-    with contextlib.ExitStack() as ends:
-        if place.type == "cpu":  # gloo and two processes; on GPUs the pages use nccl by torchrun
-            ways |= _torch_s(ends, devices, (batch, image, True), count)
-        times = measure_together(ways, devices, warmup=1, repeats=5)
+    ways |= _one_worker(devices, work, size) | _by_autograd(devices, work, size, whole) | theirs
+    times = measure_together(ways, devices, warmup=WARMUP, repeats=REPEATS)
     costs = stage_costs(pipelines["naive"], work)
-    return _rows(f"{batch} x {image}, by {size}", times, costs, count)
+    return _rows(f"{batch} x {image}, by {size}", times, costs, batch // size)
 
 
 def _step_of(pipeline: Pipeline, work: Work) -> Callable[[], Tensor]:
@@ -125,21 +148,6 @@ def _plain_step(model: nn.Module, work: Work) -> None:
     work.loss_fn(output, work.targets.to(output.device)).backward()
 
 
-def _torch_s(
-    ends: contextlib.ExitStack, devices: Sequence[Device], arguments: tuple, count: int
-) -> dict[str, Callable]:
-    """Two gloo processes per schedule with torch's engine, idle except in their turn."""
-    ours = [device.run(torch.get_num_threads) for device in devices]
-    ways = {}
-    for name in SCHEDULES[1:]:
-        theirs = ProcessPipeline(resnet50_work, arguments, 2, schedule=name, num_microbatches=count)
-        ends.enter_context(theirs)
-        if theirs.threads != ours:
-            raise RuntimeError(f"unequal threads: {ours} here, {theirs.threads} in the processes")
-        ways[f"{TORCH}, {name}"] = theirs.step
-    return ways
-
-
 def stage_costs(naive: Pipeline, work: Work, repeats: int = 3) -> Costs:
     """The stages' own times: in the naive schedule each runs while the other device idles."""
     events = []
@@ -162,3 +170,7 @@ def _rows(title: str, times: Mapping[str, Timing], costs: Costs, count: int) -> 
             figure += f", {ceiling / timing.median_s:.0%} of what its stages allow"
         rows.append((f"ResNet50, {title}: {way}", figure, "" if way != BASE else "the measure"))
     return rows
+
+
+if __name__ == "__main__":
+    run_program(compare_with_torch, sys.argv[1:])

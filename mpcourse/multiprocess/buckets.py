@@ -6,7 +6,7 @@ Source: Li et al. 2020, arXiv:2006.15704; torch/csrc/distributed/c10d/reducer.cp
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,40 +15,51 @@ from torch import Tensor, distributed, nn
 from mpcourse.schedules.actions import check_count
 
 
-class BucketedGradients:
-    """Averages the gradients of a module over all ranks, bucket by bucket.
+class BucketedDataParallel(nn.Module):
+    """A module on every rank whose gradients are averaged in buckets, beside the backward.
 
     The backward reaches the last layers first. As soon as all gradients of a bucket are there, its
-    all-reduce begins, and the backward goes on beside it.
+    all-reduce begins, and the backward goes on beside it. This is what
+    `torch.nn.parallel.DistributedDataParallel` does, with two differences: `wait` ends the
+    step by hand, and buffers are sent once, at the start, not before every forward.
 
     Args:
-        module: Of the same shape on all ranks.
+        module: Of the same shape on all ranks, on this rank's device. Rank 0's weights and buffers
+            are copied to all others.
         bucket_bytes: When a bucket is full; DDP takes 25 MiB, and less for the first one.
-        on_sent: Called with each bucket's request, right after it has been sent.
 
     Attributes:
+        module: The module itself.
         buckets: The parameters of each bucket, in the order in which they are sent.
-        missing: For each bucket of the last backward, how many gradients had not been computed yet
-            when it was sent.
+
+    Raises:
+        RuntimeError: There is no process group.
+        ValueError: The module of a rank has other weights or buffers than rank 0's.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        bucket_bytes: int = 25 * 2**20,
-        on_sent: Callable[[Any], None] = lambda request: None,
-    ) -> None:
-        self._on_sent = on_sent
-        self.buckets = _fill(reversed(list(module.parameters())), bucket_bytes)
-        self.missing: list[int] = []
-        self._names = {parameter: name for name, parameter in module.named_parameters()}
+    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
+        super().__init__()
+        if not distributed.is_initialized():
+            raise RuntimeError("call torch.distributed.init_process_group first")
+        parameters = dict(module.named_parameters())
+        tensors = {**parameters, **dict(module.named_buffers())}
+        _check_alike(tensors)
+        self.module = module
+        trained = {p: name for name, p in parameters.items() if p.requires_grad}
+        self.buckets = _fill(list(reversed(trained)), bucket_bytes)
+        self._names = trained
         self._arrived: set[Tensor] = set()
-        self._sent: list[tuple[Tensor, Any]] = []
-        self._hooks = [
+        self._sent: list[tuple[Tensor, distributed.Work]] = []
+        for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
-            for bucket in self.buckets
-            for parameter in bucket
-        ]
+        for tensor in tensors.values():
+            sent = tensor.detach().contiguous()
+            distributed.broadcast(sent, 0)
+            tensor.detach().copy_(sent)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self.module(*args, **kwargs)
 
     def _on_gradient(self, parameter: Tensor) -> None:
         if parameter in self._arrived:
@@ -60,22 +71,20 @@ class BucketedGradients:
             if not self._arrived.issuperset(bucket):
                 return
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket])
-            self.missing.append(len(self._names) - len(self._arrived))
             self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
-            self._on_sent(self._sent[-1][1])
 
     def wait(self) -> None:
-        """After the backward: wait for all buckets, and put the averages into `.grad`.
+        """After each backward: wait for the averages, and put them into `.grad`.
 
         Raises:
-            RuntimeError: A parameter got no gradient, so that its bucket was never sent.
+            RuntimeError: A parameter got no gradient, so that its bucket was never sent; the
+                message names it.
         """
         sent, arrived = list(self._sent), set(self._arrived)
         self._sent.clear()  # also when the next line raises: the next step begins anew
         self._arrived.clear()
         if len(sent) < len(self.buckets):
-            trained = {parameter for bucket in self.buckets for parameter in bucket}
-            lacking = [name for p, name in self._names.items() if p in trained - arrived]
+            lacking = [name for p, name in self._names.items() if p not in arrived]
             raise RuntimeError(f"no gradient for {', '.join(lacking)}: their buckets are not sent")
         for bucket, (flat, request) in zip(self.buckets, sent, strict=True):
             request.wait()
@@ -83,64 +92,6 @@ class BucketedGradients:
             pieces = flat.split([parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad.copy_(piece.view_as(parameter.grad))
-
-    def begin(self) -> None:
-        """Before a backward: forget the one before."""
-        self.missing = []
-        self._sent.clear()
-        self._arrived.clear()
-
-    def remove(self) -> None:
-        """Take the hooks off the module."""
-        for hook in self._hooks:
-            hook.remove()
-
-
-class BucketedDataParallel(nn.Module):
-    """A module on every rank whose gradients are averaged in buckets, beside the backward.
-
-    What `torch.nn.parallel.DistributedDataParallel` does, with two differences: `wait` ends the
-    step by hand, and buffers are sent once, at the start, not before every forward.
-
-    Args:
-        module: Of the same shape on all ranks, on this rank's device. Rank 0's weights and buffers
-            are copied to all others.
-        bucket_bytes: When a bucket is full.
-
-    Attributes:
-        module: The module itself.
-
-    Raises:
-        RuntimeError: There is no process group.
-        ValueError: The module of a rank has other weights or buffers than rank 0's.
-
-    Source: Li et al. 2020, arXiv:2006.15704.
-    """
-
-    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
-        super().__init__()
-        if not distributed.is_initialized():
-            raise RuntimeError("call torch.distributed.init_process_group first")
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        _check_alike(tensors)
-        self.module = module
-        self._gradients = BucketedGradients(module, bucket_bytes)
-        for tensor in tensors.values():
-            sent = tensor.detach().contiguous()
-            distributed.broadcast(sent, 0)
-            tensor.detach().copy_(sent)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
-        return self.module(*args, **kwargs)
-
-    def wait(self) -> None:
-        """After each backward: wait for the averages, and put them into `.grad`.
-
-        Raises:
-            RuntimeError: A parameter got no gradient; the message names it.
-        """
-        self._gradients.wait()
 
 
 def _check_alike(tensors: Mapping[str, Tensor]) -> None:
@@ -153,13 +104,14 @@ def _check_alike(tensors: Mapping[str, Tensor]) -> None:
                 raise ValueError(f"rank 0 has {ours}, where rank {rank} has {other}")
 
 
-def _fill(parameters: Any, bucket_bytes: int) -> list[list[Tensor]]:
+def _fill(parameters: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
     check_count("bucket_bytes", bucket_bytes)
-    buckets: list[list[Tensor]] = [[]]
+    buckets: list[list[Tensor]] = []
+    room = 0
     for parameter in parameters:
-        if not parameter.requires_grad:
-            continue
-        if buckets[-1] and sum(p.nbytes for p in buckets[-1]) + parameter.nbytes > bucket_bytes:
+        if not buckets or parameter.nbytes > room:
             buckets.append([])
+            room = bucket_bytes
         buckets[-1].append(parameter)
-    return [bucket for bucket in buckets if bucket]
+        room -= parameter.nbytes
+    return buckets

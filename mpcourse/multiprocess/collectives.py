@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, distributed
 
 
-def broadcast_by_hand(tensor: Tensor, source: int = 0) -> int:
-    """Give every rank the tensor of `source`: one message to each other rank."""
+def broadcast_by_hand(tensor: Tensor) -> int:
+    """Give every rank the tensor of rank 0: one message to each other rank."""
     _check(tensor)
-    if distributed.get_rank() != source:
-        distributed.recv(tensor, source)
+    if distributed.get_rank() != 0:
+        distributed.recv(tensor, 0)
         return 0
-    others = [rank for rank in range(distributed.get_world_size()) if rank != source]
+    others = range(1, distributed.get_world_size())
     for rank in others:
         distributed.send(tensor, rank)
     return len(others) * tensor.nbytes

@@ -43,7 +43,7 @@ def ranks_in_threads(
     count, store = math.prod(axes), HashStore()
     results = [Future() for _ in range(count)]
     failures: list[tuple[float, int, BaseException]] = []
-    kept = []  # a group that goes closes its connections, while others may still come
+    alive = []  # a group that is deleted closes its connections; other ranks may still connect
 
     def run(rank: int) -> None:
         try:
@@ -51,7 +51,7 @@ def ranks_in_threads(
                 _gloo(PrefixStore(name, store), place, size, timeout_s)
                 for name, place, size in _places(rank, axes)
             ]
-            kept.append(groups)
+            alive.append(groups)
             results[rank].set_result(program(*groups))
         except BaseException as error:
             failures.append((time.monotonic(), rank, error))

@@ -16,11 +16,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpcourse.multiprocess.launch import IS_WINDOWS, REPOSITORY
-from mpcourse.multiprocess.torchrun import ENVIRONMENT
-
-LEAVING = Path(__file__).parent / "leaving"  # Python reads its module as it starts
+IS_WINDOWS = sys.platform == "win32"
+REPOSITORY = Path(__file__).resolve().parents[2]
+STARTUP = Path(__file__).parent / "startup"  # Python reads its module as it starts
 MAGIC = "program"
+# torchrun needs this to restart gloo reliably: it shares its store with the ranks otherwise, where
+# those of the second attempt find the addresses of the first (pytorch/pytorch issue 135712).
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TORCHRUN = ["-m", "torch.distributed.run"]
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 RAISED = re.compile(r"^(?:\[rank\d+\]: *)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*: .*|[A-Z]\w*Error)$")
@@ -138,13 +140,13 @@ def _command(line: str) -> list[str]:
 
 
 def _environment(logs: Path, command: list[str]) -> dict[str, str]:
-    paths = [str(LEAVING), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    paths = [str(STARTUP), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     restarts = any(re.match("--max[-_]restarts", word) for word in command)
     return {
         **os.environ,
         # only restarts need a store of the ranks' own: its port is chosen long before it is taken,
         # while torch is imported, and another process may take it first
-        **(ENVIRONMENT if restarts else {}),
+        **(OWN_STORE if restarts else {}),
         # torchrun reads its own options from here too: a file for each rank, and no name service
         "PET_REDIRECTS": "3",
         "PET_LOG_DIR": str(logs),
