@@ -1,6 +1,7 @@
 """What the tests of several processes share: who is still alive, and what lies about."""
 
 import contextlib
+import io
 import os
 import time
 import uuid
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from mpcourse.multiprocess.scripts import Scripts
 
 MARK = "MPCOURSE_TEST"  # environment: every process that a test starts inherits it
 SHARED_MEMORY = Path("/dev/shm")
@@ -61,3 +64,18 @@ def nothing_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
     while not shared_memory() <= before:  # other tests may run at the same time
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def printed_by(program: str, ranks: int, words: str = "") -> list[str]:
+    """What a program prints under torchrun: the lines of rank 0, then those of rank 1, and so on.
+
+    Args:
+        program: Its source.
+        ranks: How many processes.
+        words: Of its command line.
+    """
+    scripts = Scripts()
+    scripts.write("program.py", program)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        scripts.run(f"torchrun --standalone --nproc-per-node {ranks} program.py {words}")
+    return printed.getvalue().splitlines()

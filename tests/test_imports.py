@@ -168,7 +168,7 @@ PROMISED = {
         remove_channels report report_table snip sparsity_of to_sparse update_masks weight_of
         zero_channels""",
     "transformer": "Decoder",
-    "multiprocess": "launch BucketedDataParallel ShardedOptimizer FullySharded",
+    "multiprocess": "BucketedDataParallel ShardedOptimizer FullySharded ranks_in_threads",
 }
 
 

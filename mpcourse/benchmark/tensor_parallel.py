@@ -19,8 +19,8 @@ from mpcourse.benchmark.two_ranks import (
     run_program,
     slowest,
 )
-from mpcourse.transformer.cut_inside import cut_inside
 from mpcourse.transformer.decoder import Decoder
+from mpcourse.transformer.tensor_parallel import cut_inside
 
 TORCH = "torch's parallelize_module"
 PLAN = {

@@ -10,7 +10,6 @@ from torch import nn
 from mpcourse.benchmark.__main__ import main
 from mpcourse.benchmark.prototype import Prototype
 from mpcourse.benchmark.resnet50 import Layout, resnet50_work
-from mpcourse.benchmark.tensor_parallel import paired
 from mpcourse.devices.devices import get_devices
 from mpcourse.devices.timing import measure_together
 from mpcourse.pipeline.pipeline import Pipeline
@@ -110,10 +109,3 @@ def test_an_action_of_the_engine_costs_less_than_two_of_the_prototype():
         if ratios[-1] < 1.6:
             return
     pytest.fail(f"engine / prototype: {ratios}")
-
-
-def test_ratios_are_taken_turn_by_turn_over_the_slowest_rank():
-    first = {"seconds": {"ours": [1.0, 9.0, 3.0], "torch's": [2.0, 3.0, 3.0]}}
-    second = {"seconds": {"ours": [1.0, 1.0, 6.0], "torch's": [4.0, 1.0, 2.0]}}
-    # turns: ours 1, 9, 6; torch's 4, 3, 3
-    assert paired([first, second], "torch's") == {"ours": 2.0, "torch's": 1.0}

@@ -1,17 +1,12 @@
-"""All-reduce by hand, in buckets and by DDP: the right sums, bytes and gradients."""
+"""All-reduce by hand and in buckets: the right sums, bytes and gradients."""
 
 import pytest
 import torch
+from processes import printed_by
 from torch import distributed, nn
 
-from mpcourse.multiprocess import BucketedDataParallel, launch
-from mpcourse.multiprocess.buckets import BucketedGradients
+from mpcourse.multiprocess import BucketedDataParallel
 from mpcourse.multiprocess.collectives import all_reduce_ring
-from mpcourse.multiprocess.ddp import digest
-from mpcourse.multiprocess.scripts import Scripts
-from mpcourse.training.nets import conv_net
-
-SIZES = [0, 2, 7, 3000]  # fewer numbers than ranks, a rest, as many for each
 
 
 @pytest.fixture
@@ -30,29 +25,37 @@ def small_net():
 def test_the_last_layers_are_sent_first_and_a_bucket_holds_what_fits(alone):
     net = small_net()  # 12 + 4 and 8 + 2 numbers of 4 bytes
     names = {parameter: name for name, parameter in net.named_parameters()}
-    bucketed = BucketedGradients(net, bucket_bytes=40)
-    found = [[names[parameter] for parameter in bucket] for bucket in bucketed.buckets]
+    wrapped = BucketedDataParallel(net, bucket_bytes=40)
+    found = [[names[parameter] for parameter in bucket] for bucket in wrapped.buckets]
     assert found == [["2.bias", "2.weight"], ["0.bias"], ["0.weight"]]
 
 
-def test_each_bucket_is_sent_while_gradients_are_still_to_come(alone):
-    net = small_net()
-    bucketed = BucketedGradients(net, bucket_bytes=40)
-    net(torch.randn(5, 3)).sum().backward()
+def test_each_bucket_is_sent_while_gradients_are_still_to_come(alone, monkeypatch):
+    net, happened, send = small_net(), [], distributed.all_reduce
+    wrapped = BucketedDataParallel(net, bucket_bytes=40)
+    for name, parameter in net.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: happened.append(name))
+
+    def all_reduce(flat, **options):
+        happened.append(flat.numel())
+        return send(flat, **options)
+
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    wrapped(torch.randn(5, 3)).sum().backward()
+    assert [sent for sent in happened if isinstance(sent, int)] == [10, 4, 12]
+    assert happened.index(10) < happened.index("0.weight")
+    assert happened.index(10) < happened.index("0.bias")
     wanted = [parameter.grad.clone() for parameter in net.parameters()]
-    bucketed.wait()
-    assert bucketed.missing[0] == 2
-    assert bucketed.missing[-1] == 0
+    wrapped.wait()
     torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
-    bucketed.remove()
 
 
 def test_a_parameter_without_a_gradient_is_named(alone):
     net = small_net()
-    bucketed = BucketedGradients(net, bucket_bytes=1)
+    wrapped = BucketedDataParallel(net, bucket_bytes=1)
     net[2](torch.randn(5, 4)).sum().backward()
     with pytest.raises(RuntimeError, match=r"no gradient for 0\.weight, 0\.bias"):
-        bucketed.wait()
+        wrapped.wait()
 
 
 def test_a_frozen_parameter_is_neither_sent_nor_missed(alone):
@@ -125,11 +128,8 @@ distributed.barrier()
 
 
 @pytest.mark.slow
-def test_buckets_of_our_own_train_as_ddp_does(capsys):
-    scripts = Scripts()
-    scripts.write("same.py", SAME_AS_DDP)
-    scripts.run("torchrun --standalone --nproc-per-node 2 same.py")
-    lines = capsys.readouterr().out.splitlines()
+def test_buckets_of_our_own_train_as_ddp_does():
+    lines = printed_by(SAME_AS_DDP, 2)
     assert lines[0] == lines[2] == "equal 7"
     assert lines[1] == lines[3]
     assert "rank 0 has ('weight', ((1, 2)" in lines[1]
@@ -138,65 +138,34 @@ def test_buckets_of_our_own_train_as_ddp_does(capsys):
 
 def test_wrong_sizes_and_forms_are_refused(alone):
     with pytest.raises(ValueError, match="bucket_bytes is a whole number from 1; got 0"):
-        BucketedGradients(small_net(), bucket_bytes=0)
+        BucketedDataParallel(small_net(), bucket_bytes=0)
     with pytest.raises(ValueError, match="contiguous"):
         all_reduce_ring(torch.ones(2, 3).t())
 
 
-def test_a_digest_tells_weights_apart():
-    net = small_net()
-    before = digest(net)
-    assert digest(net) == before
-    with torch.no_grad():
-        net[0].bias[0] += 1e-6
-    assert digest(net) != before
-
-
-@pytest.fixture(scope="module")
-def sums():
-    return launch("all-reduce", processes=3, numbers=SIZES, repeats=1, on_line=None).results
-
-
-@pytest.mark.slow
-def test_every_way_gives_every_rank_the_sum(sums):
-    rows = [row for result in sums for row in result["rows"]]
-    assert len(rows) == 3 * 3 * len(SIZES)
-    assert max(row["error"] for row in rows) < 1e-5
-
-
-@pytest.mark.slow
-def test_a_ring_spreads_the_bytes_that_a_star_puts_on_one_rank(sums):
-    large = [[row for row in result["rows"] if row["bytes"] == 12000] for result in sums]
-    sent = [{row["way"]: (row["sent"] or 0) / 12000 for row in rows} for rows in large]
-    assert [row["star"] for row in sent] == [2, 1, 1]
-    assert [row["ring"] for row in sent] == pytest.approx([4 / 3] * 3)
+SUMS = """
+import torch
+from torch import distributed
+from mpcourse.multiprocess.collectives import all_reduce_ring, all_reduce_star, broadcast_by_hand
+distributed.init_process_group("gloo")
+rank, sent = distributed.get_rank(), []
+own = torch.full((3,), rank + 1.0)
+broadcast_by_hand(own)
+assert own.tolist() == [1, 1, 1]
+for numbers in (0, 2, 7, 3000):  # fewer than ranks, a rest, as many for each
+    for all_reduce in (all_reduce_star, all_reduce_ring):
+        mine = torch.linspace(0, 1, numbers)
+        total = mine * (rank + 1)
+        sent.append(all_reduce(total))
+        torch.testing.assert_close(total, mine * 6)
+print(*sent[-2:])
+distributed.barrier()
+distributed.destroy_process_group()
+"""
 
 
 @pytest.mark.slow
-def test_the_gradients_of_all_ways_are_those_of_one_process():
-    results = launch("gradients", repeats=2, on_line=None).results
-    before, after = zip(*(result["digests"] for result in results), strict=True)
-    assert (len(set(before)), len(set(after))) == (2, 1)  # it is the broadcast that makes them one
-    for result in results:
-        assert set(result["differences"]) == {"star", "ring", "torch", "buckets", "ddp"}
-        assert max(result["differences"].values()) < 1e-6 < result["largest"]
-        assert result["missing"] == sorted(result["missing"], reverse=True)
-        assert result["missing"][0] > 0
-        assert result["missing"][-1] == 0
-
-
-@pytest.mark.slow
-def test_ranks_train_on_other_samples_and_end_with_the_same_weights():
-    options = {"samples": 128, "batch_size": 16, "epochs": 1, "test_samples": 50}
-    first, second = launch("ddp", on_line=None, **options).results
-    assert sorted(first["seen"] + second["seen"]) == list(range(128))
-    assert first["losses"] != second["losses"]
-    assert first["digest"] == second["digest"] == digest_of(first["state"])
-    assert 0 <= first["accuracy"] <= 1
-    assert min(first["seconds"], second["seconds"]) > 0
-
-
-def digest_of(state):
-    net = conv_net()
-    net.load_state_dict(state)
-    return digest(net)
+def test_every_way_gives_the_sum_and_a_ring_spreads_the_bytes_of_a_star():
+    star, ring = zip(*(map(int, line.split()) for line in printed_by(SUMS, 3)), strict=True)
+    assert star == (24_000, 12_000, 12_000)  # of a tensor of 12,000 bytes
+    assert ring == (16_000,) * 3
