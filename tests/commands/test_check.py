@@ -3,6 +3,7 @@
 import re
 import sys
 import types
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -14,13 +15,6 @@ from mpcourse.training import mnist
 
 def words(findings: list[Finding]) -> list[str]:
     return [finding.word for finding in findings]
-
-
-def test_a_line_has_a_word_and_a_failure_says_what_to_do():
-    assert str(Finding("Disk", "ok", "9.0 GiB free")) == "ok    Disk: 9.0 GiB free"
-    assert str(Finding("Disk", "FAIL", "full", "delete")) == (
-        "FAIL  Disk: full\n      what to do: delete"
-    )
 
 
 @pytest.mark.parametrize(
@@ -51,10 +45,20 @@ def test_a_check_that_raises_fails_and_the_others_go_on(monkeypatch, capsys):
     assert "ok    Disk: free" in said
 
 
-def test_this_installation_is_sound_as_far_as_no_clock_is_involved():
-    checks = [command.check_python, command.check_devices, command.check_operators]
-    for check in checks:
-        assert words(check()) == ["ok"], check()
+@pytest.mark.parametrize(
+    ("check", "detail"),
+    [
+        (command.check_python, ""),
+        (command.check_devices, ""),
+        (command.check_operators, "nms computes"),
+        (command.check_kernel, "it starts, and 1 + 1 = 2"),
+        (command.check_data, "4,000 and 1,000 images"),
+    ],
+)
+def test_this_installation_is_sound_as_far_as_no_clock_is_involved(check: Callable, detail: str):
+    [finding] = check()
+    assert finding.word == "ok"
+    assert detail in finding.detail
 
 
 def test_every_range_of_requirements_txt_is_looked_at():
@@ -134,20 +138,6 @@ def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch
     assert f"torch {torch} and torchvision 0.28.0 do not belong together" in finding.remedy
 
 
-def test_operators_that_compute_nonsense_fail(monkeypatch):
-    import torch
-    import torchvision.ops
-
-    monkeypatch.setattr(torchvision.ops, "nms", lambda boxes, scores, limit: torch.tensor([0]))
-    [finding] = command.check_operators()
-    assert (finding.word, finding.detail) == ("FAIL", "nms keeps [0], not [1]")
-
-
-def test_a_real_kernel_computes():
-    [finding] = command.check_kernel()
-    assert finding == Finding("Jupyter kernel", "ok", "it starts, and 1 + 1 = 2")
-
-
 def test_a_kernel_that_never_answers_fails_in_time(monkeypatch):
     monkeypatch.setattr(command, "KERNEL_CODE", "import time; time.sleep(20)")
     monkeypatch.setattr(command, "LIMIT_S", 3.0)  # too short for a start on a slow machine, too
@@ -156,15 +146,18 @@ def test_a_kernel_that_never_answers_fails_in_time(monkeypatch):
     assert re.search("Timeout|didn't respond", finding.detail)
 
 
-def test_a_kernel_of_another_environment_fails():
-    finding = command.judge_kernel(2, "/somewhere/else")
+@pytest.mark.parametrize(
+    ("total", "prefix", "detail", "remedy"),
+    [
+        (3, sys.prefix, "it computes 1 + 1 = 3", "mpcourse lab"),
+        (2, "/elsewhere", "runs in /elsewhere, not in", "-m ipykernel install --sys-prefix"),
+    ],
+)
+def test_a_kernel_that_is_not_the_course_s_fails(total, prefix, detail, remedy):
+    finding = command.judge_kernel(total, prefix)
     assert finding.word == "FAIL"
-    assert "/somewhere/else" in finding.detail
-    assert finding.remedy == f"{sys.executable} -m ipykernel install --sys-prefix"
-
-
-def test_a_kernel_that_cannot_add_fails():
-    assert command.judge_kernel(3, sys.prefix).detail == "it computes 1 + 1 = 3"
+    assert detail in finding.detail
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -175,13 +168,6 @@ def test_room_is_judged_by_what_a_page_needs(free, word):
     finding = command.judge_room("Memory", free, least=GIB, enough=2 * GIB)
     assert finding.word == word
     assert bool(finding.remedy) == (word != "ok")
-
-
-def test_memory_and_disk_are_those_of_this_machine():
-    memory, disk = command.check_room()
-    assert (memory.item, disk.item) == ("Memory", "Disk")
-    assert memory.detail.endswith("GiB free")
-    assert disk.detail.endswith("GiB free")
 
 
 @pytest.mark.parametrize(
@@ -199,25 +185,6 @@ def test_overlap_is_judged_but_never_a_failure(ratio, kind, cores, word, said):
     finding = command.judge_overlap(ratio, kind=kind, cores=cores)
     assert finding.word == word
     assert said in str(finding)
-
-
-def test_overlap_is_measured_on_two_devices(monkeypatch):
-    from mpcourse.devices import devices, timing
-
-    asked = []
-
-    def measure(jobs: list, places: list) -> float:
-        asked.append((len(jobs), places))
-        return 1.25
-
-    monkeypatch.setattr(timing, "measure_overlap", measure)
-    [finding] = command.check_overlap()
-    assert asked == [(2, devices.get_devices(2))]
-    assert "1.25 x" in finding.detail
-
-
-def test_the_sample_is_there():
-    assert command.check_data() == [Finding("MNIST sample", "ok", "4,000 and 1,000 images")]
 
 
 def test_a_missing_sample_fails_and_names_the_file(monkeypatch, tmp_path):

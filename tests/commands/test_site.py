@@ -16,7 +16,7 @@ from mpcourse.commands.pages import find_pages, read, save
 from mpcourse.commands.site import site
 from mpcourse.commands.site.explorers import frames_of, page_frames, split_explorer_of
 from mpcourse.commands.site.formulas import to_mathml
-from mpcourse.commands.site.page import SitePage, words_html
+from mpcourse.commands.site.page import SitePage
 from mpcourse.commands.site.site import SiteError, build_site
 from mpcourse.figures.svg import svg_in
 from mpcourse.widgets import idle_explorer, schedule_explorer, schedule_view
@@ -157,6 +157,9 @@ def test_a_small_page_becomes_html(small_page: Path, tmp_path: Path):
     assert '<a href="01_one.html#A-formula">' in text
     assert "<msub><mi>x</mi><mn>1</mn></msub>" in text
     assert text.count("<details>") == 1
+    (tmp_path / "site/09_gone.html").write_text("a page that was")
+    build_site(tmp_path / "site", [small_page])
+    assert not (tmp_path / "site/09_gone.html").exists()
 
 
 def test_links_to_launch_stand_where_there_is_an_address(small_page, tmp_path, monkeypatch):
@@ -182,14 +185,6 @@ def test_a_folder_that_holds_something_else_is_left_alone(small_page: Path, tmp_
     with pytest.raises(SiteError, match=r"to-ada\.txt is a file"):
         build_site(letters / "to-ada.txt", [small_page])
     assert [file.name for file in letters.iterdir()] == ["to-ada.txt"]
-
-
-def test_a_site_is_replaced_whole(small_page: Path, tmp_path: Path):
-    folder = tmp_path / "site"
-    build_site(folder, [small_page])
-    (folder / "09_gone.html").write_text("a page that was")
-    build_site(folder, [small_page])
-    assert not (folder / "09_gone.html").exists()
 
 
 # Explorers without a kernel.
@@ -242,10 +237,6 @@ def test_the_split_explorer_says_what_the_page_printed():
     assert len(frames.pictures) == len(explorer.predicted)
     words = re.search(r"simulated; split size \d+, .*? ms", explorer.view.value)[0]
     assert words[:30] in "".join(SitePage("07_pipeline", notebook, frames).body())
-
-
-def test_a_page_without_outputs_has_no_split_explorer():
-    notebook = read(PAGES["pipeline"])
     for cell in notebook.cells:
         cell.pop("outputs", None)
     with pytest.raises(ValueError, match="page pipeline has no outputs"):
@@ -281,7 +272,3 @@ def test_a_formula_becomes_mathml(tex: str, mathml: str):
 def test_a_formula_that_cannot_be_read_is_named(tex: str):
     with pytest.raises(ValueError, match=re.escape(f"the formula {tex!r}: cannot read")):
         to_mathml(tex)
-
-
-def test_a_formula_on_its_own_line_is_a_block():
-    assert '<math display="block">' in words_html("Thus\n\n$$y = x$$\n")
