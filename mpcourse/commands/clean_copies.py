@@ -17,17 +17,11 @@ EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what wa
 
 
 class Copies(NamedTuple):
-    """What became of the copies; file names, in the order of the pages.
+    """What became of the copies; file names, in the order of the pages."""
 
-    Attributes:
-        made: There was none yet.
-        renewed: The page has changed and the copy was as it had been made.
-        offered: The page has changed and so had the copy, which stays; this lies beside it.
-    """
-
-    made: list[str]
-    renewed: list[str]
-    offered: list[str]
+    made: list[str]  # there was none yet
+    renewed: list[str]  # the page has changed and the copy was as it had been made
+    offered: list[str]  # both have changed: the copy stays, this lies beside it
 
 
 def clean_copy(page: str) -> str:

@@ -63,19 +63,12 @@ class SetupError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """A folder with a Python and packages of its own.
+    """A folder with a Python and packages of its own."""
 
-    Attributes:
-        root: The clone, with pyproject.toml and the requirement files.
-        folder: Where the environment is.
-        python: Its Python.
-        is_ours: It may be made, and made anew; otherwise packages are added at most.
-    """
-
-    root: Path
+    root: Path  # the clone, with pyproject.toml and the requirement files
     folder: Path
     python: Path
-    is_ours: bool
+    is_ours: bool  # it may be made, and made anew; otherwise packages are added at most
 
     def ensure(self, files: Sequence[str]) -> None:
         """Make this environment if it cannot be used; install if a requirement file changed.

@@ -20,21 +20,13 @@ CHECK = re.compile(r"\bcheck_\w+")
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a page.
+    """One exercise of a page."""
 
-    Attributes:
-        name: What its check is called, without `check_`.
-        check: What the check is called.
-        source: The page's check cell, the call that judges.
-        asked: Names that the learner is to give a value, in the order of the call.
-        given: Other names that the call takes; the page sets them.
-    """
-
-    name: str
+    name: str  # what its check is called, without `check_`
     check: str
-    source: str
-    asked: tuple[str, ...]
-    given: tuple[str, ...]
+    source: str  # the page's check cell, the call that judges
+    asked: tuple[str, ...]  # names that the learner is to give a value, in the order of the call
+    given: tuple[str, ...]  # other names that the call takes; the page sets them
 
 
 def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:

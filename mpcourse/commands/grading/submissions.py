@@ -17,19 +17,12 @@ PASSED_OVER = {"__pycache__", "node_modules"}  # and all that starts with a dot
 
 @dataclass(frozen=True)
 class Submission:
-    """One notebook that was handed in.
-
-    Attributes:
-        learner: Whose it is.
-        path: The file.
-        file: Its place in the folder, for people: no control characters, slashes between folders.
-        page: The course's page of which it is a copy; None when it is of none.
-    """
+    """One notebook that was handed in."""
 
     learner: str
     path: Path
-    file: str
-    page: Path | None
+    file: str  # its place in the folder, as people read it
+    page: Path | None  # the course's page of which it is a copy, if any
 
 
 def find_submissions(folder: Path, pages: Sequence[Path]) -> list[Submission]:

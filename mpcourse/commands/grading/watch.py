@@ -40,28 +40,16 @@ class Limits(NamedTuple):
 
 @dataclass
 class Record:
-    """What became of one notebook.
-
-    Attributes:
-        learner: Whose it is.
-        file: Its place in the folder.
-        page: The name of the page's file; empty when it is of no page of the course.
-        judged: Exercise -> its state and message; all of the page's exercises, in order.
-        notes: What an instructor should know besides.
-        stopped: Why not all was judged; empty when all was.
-        seconds: How long it took.
-        key: Digest of copy and course: with the same one, nothing would come out otherwise.
-        limits: What it was given.
-    """
+    """What became of one notebook."""
 
     learner: str
-    file: str
-    page: str
-    judged: dict[str, tuple[str, str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    stopped: str = ""
+    file: str  # its place in the folder
+    page: str  # the page's file; empty when it is of no page of the course
+    judged: dict[str, tuple[str, str]] = field(default_factory=dict)  # exercise -> state, words
+    notes: list[str] = field(default_factory=list)  # what an instructor should know besides
+    stopped: str = ""  # why not all was judged
     seconds: float = 0.0
-    key: str = ""
+    key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
     limits: tuple[float, float] = (0.0, 0.0)
 
     def holds_for(self, key: str, limits: Limits) -> bool:

@@ -55,18 +55,11 @@ SHOWN: dict[str, dict[str, Sequence[Any] | None]] = {
 
 @dataclass(frozen=True)
 class Frames:
-    """What an explorer shows, position by position.
-
-    Attributes:
-        about: What it shows, in words.
-        controls: For each, its name, the words at its positions, the position to begin with, and
-            whether it is a slider.
-        pictures: SVG for every combination of positions; the last control changes first.
-    """
+    """What an explorer shows, position by position."""
 
     about: str
-    controls: list[dict[str, Any]]
-    pictures: list[str]
+    controls: list[dict[str, Any]]  # label, words at the positions, start, whether it is a slider
+    pictures: list[str]  # SVG of every combination; the last control changes first
 
     @property
     def first(self) -> str:

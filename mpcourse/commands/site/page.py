@@ -43,36 +43,14 @@ class Renderer(IPythonRenderer):
         return ANCHOR.sub("", super().heading(text, level, **attrs))
 
 
-@dataclass(frozen=True)
-class Section:
-    """What stands under one heading, for the search.
-
-    Attributes:
-        heading: Its words.
-        anchor: Its id on the page.
-        text: All words and code below it.
-    """
-
-    heading: str
-    anchor: str
-    text: str
-
-
 @dataclass
 class SitePage:
-    """A page of the site.
+    """A page of the site."""
 
-    Attributes:
-        name: File name of the notebook, without its ending.
-        notebook: The stored page.
-        frames: Of its explorer.
-        images: File name -> contents, filled by `body`.
-    """
-
-    name: str
+    name: str  # the notebook's file without its ending
     notebook: NotebookNode
-    frames: Frames | None = None
-    images: dict[str, bytes] = field(default_factory=dict)
+    frames: Frames | None = None  # of its explorer
+    images: dict[str, bytes] = field(default_factory=dict)  # by file name, filled by `body`
 
     @property
     def key(self) -> str:
@@ -144,8 +122,8 @@ class SitePage:
             "</figure>"
         )
 
-    def sections(self) -> list[Section]:
-        """The page cut at its headings."""
+    def sections(self) -> list[tuple[str, str, str]]:
+        """The page cut at its headings, for the search: heading, its id, all words below it."""
         parts: list[tuple[str, list[str]]] = [(self.title, [])]
         for cell in self.notebook.cells:
             if cell.cell_type == "code" and "bootstrap" not in cell.metadata.get("tags", []):
@@ -157,7 +135,7 @@ class SitePage:
                         parts.append((heading, []))
                     parts[-1][1].append(_plain(chunk))
         return [
-            Section(heading.replace("`", ""), anchor_of(heading), " ".join(" ".join(text).split()))
+            (heading.replace("`", ""), anchor_of(heading), " ".join(" ".join(text).split()))
             for heading, text in parts
         ]
 

@@ -126,7 +126,7 @@ def _fill(title: str, body: str, scripts: Sequence[str], *, neighbours: str = ""
 def _sections(pages: Sequence[SitePage]) -> str:
     """What the search looks through, as a script: a page opened from a folder may not fetch."""
     rows = [
-        [page.name, page.title.replace("`", ""), section.heading, section.anchor, section.text]
+        [page.name, page.title.replace("`", ""), *section]
         for page in pages
         for section in page.sections()
     ]
