@@ -6,7 +6,5 @@ goes.
 """
 
 from mpcourse.data_parallel.anatomy import forward_timeline, split_step_timeline
-from mpcourse.data_parallel.data_parallel import DataParallel
-from mpcourse.data_parallel.parallel_apply import parallel_apply
-from mpcourse.data_parallel.replicate import replicate
+from mpcourse.data_parallel.replicas import DataParallel, parallel_apply, replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter

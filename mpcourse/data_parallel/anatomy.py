@@ -1,8 +1,9 @@
-"""Where the time goes: a DataParallel forward, the step of a split model (page `pipeline`).
+"""Where the time goes: a `DataParallel` forward (page `parallel_apply`), the step of a split model.
 
-Page `parallel_apply`.
+Page `pipeline`.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,38 +11,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from mpcourse.data_parallel.parallel_apply import parallel_apply
-from mpcourse.data_parallel.replicate import replicate
+from mpcourse.data_parallel.replicas import parallel_apply, replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter
 from mpcourse.devices.devices import Device, DeviceLike, as_devices, synchronize
-from mpcourse.devices.timing import clock_for
-from mpcourse.schedules.actions import Action, check_count
+from mpcourse.devices.timing import HostClock, clock_for
+from mpcourse.schedules.actions import Action
 from mpcourse.schedules.timeline import Event, Timeline
+
+REPEATS = 5
 
 
 def forward_timeline(
-    module: nn.Module, batch: torch.Tensor, devices: Sequence[DeviceLike], *, repeats: int = 5
+    module: nn.Module, batch: torch.Tensor, devices: Sequence[DeviceLike]
 ) -> Timeline:
     """Measure one data-parallel forward pass: what the caller does, and what each device does.
 
     The verbs are those of `DataParallel`, with all devices idle between them, so that each has its
-    own time.
+    own time. Of five passes, the one of median length is returned.
 
     Args:
         module: On the first device.
         batch: Shape (N, ...), on any device.
         devices: One replica each.
-        repeats: How many passes, 1 or more; the one of median length is returned.
 
     Returns:
         Device 0 of the timeline is the calling thread (scatter, replicate, gather); device i + 1
         is `devices[i]`. In seconds.
     """
-    check_count("repeats", repeats)
     places = as_devices(devices)
     _forward_once(module, batch, places)  # warm up
-    runs = [_forward_once(module, batch, places) for _ in range(repeats)]
-    return sorted(runs, key=lambda run: run.makespan)[(repeats - 1) // 2]
+    runs = [_forward_once(module, batch, places) for _ in range(REPEATS)]
+    return sorted(runs, key=lambda run: run.makespan)[REPEATS // 2]
 
 
 def _forward_once(module: nn.Module, batch: torch.Tensor, devices: list[Device]) -> Timeline:
@@ -73,26 +73,22 @@ def split_step_timeline(
     images: torch.Tensor,
     labels: torch.Tensor,
     loss_fn: Callable[[Any, Any], torch.Tensor],
-    *,
-    repeats: int = 3,
 ) -> Timeline:
     """Measure one training step of a split model that leaves its backward to autograd.
 
     Args:
-        model: With `devices` and the methods `front` and `back`, as `PipelineParallelResNet50`.
+        model: With `devices` and `stages()`, its two halves, as `PipelineParallelResNet50`.
         images: Shape (N, ...).
         labels: Shape (N, ...), on any device.
         loss_fn: The loss.
-        repeats: How many steps, 1 or more; the one of median length is returned.
 
     Returns:
         Devices 0 and 1 of the timeline are the model's, with a forward for each piece; device 2 is
         the caller, a worker of one thread, with its one call of `backward()`. In seconds.
     """
-    check_count("repeats", repeats)
     caller = as_devices(["cpu:2"])[0]  # the notebook's own thread would borrow other cores
-    runs = [caller.run(_split_step, model, images, labels, loss_fn) for _ in range(1 + repeats)]
-    return sorted(runs[1:], key=lambda run: run.makespan)[(repeats - 1) // 2]  # one to warm up
+    runs = [caller.run(_split_step, model, images, labels, loss_fn) for _ in range(2)]
+    return runs[1]  # the first one warms up
 
 
 def _split_step(
@@ -102,25 +98,15 @@ def _split_step(
     loss_fn: Callable[[Any, Any], torch.Tensor],
 ) -> Timeline:
     clocks = [clock_for(device.device) for device in model.devices]
-    done = [0, 0]
-
-    def timed(index: int, half: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
-        def run(value: torch.Tensor) -> torch.Tensor:
-            clocks[index].start(Action(index, "F", done[index]))
-            output = half(value)
-            clocks[index].end()
-            done[index] += 1
-            return output
-
-        return run
-
     for clock in clocks:
         clock.zero()
-    model.front, model.back = timed(0, model.front), timed(1, model.back)
+    stages = zip(model.stages(), clocks, strict=True)
+    hooks = [hook for index, (s, clock) in enumerate(stages) for hook in _note(index, s, clock)]
     try:
         output = model(images)
     finally:
-        del model.front, model.back  # the methods come to light again
+        for hook in hooks:
+            hook.remove()
     loss = loss_fn(output, labels.to(output.device))
     synchronize(model.devices)
     start = time.perf_counter()
@@ -129,3 +115,12 @@ def _split_step(
     backward = Event(2, "backward()", start, time.perf_counter())
     events = [event for index, clock in enumerate(clocks) for event in clock.events(index)]
     return Timeline.from_clock([*events, backward], 3)
+
+
+def _note(index: int, stage: nn.Sequential, clock: HostClock) -> list:
+    """Hooks on the first and the last layer of a stage that note its forwards."""
+    pieces = itertools.count()
+    first = stage[0].register_forward_pre_hook(
+        lambda *_: clock.start(Action(index, "F", next(pieces)))
+    )
+    return [first, stage[-1].register_forward_hook(lambda *_: clock.end())]

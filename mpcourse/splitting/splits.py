@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from mpcourse.data_parallel.parallel_apply import parallel_apply
+from mpcourse.data_parallel.replicas import parallel_apply
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
 from mpcourse.splitting.block_times import measure_blocks
 

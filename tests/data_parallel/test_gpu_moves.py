@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pretend_cuda import pretend_cuda
+from torch import nn
 
 from mpcourse.data_parallel import anatomy, scatter_gather
-from mpcourse.data_parallel.replicate import _Copy
+from mpcourse.data_parallel.replicas import _Copy
 from mpcourse.devices import jobs
 from mpcourse.devices.devices import as_devices
 from mpcourse.splitting import block_times
@@ -77,20 +78,26 @@ def test_the_clocks_of_the_verbs_are_read_when_the_devices_are_idle(cuda, monkey
 def test_the_clock_of_a_backward_is_read_when_the_devices_are_idle(cuda):
     devices = as_devices(["cuda:0", "cuda:1"])
 
+    class Half(nn.Module):
+        """One second on its GPU."""
+
+        def __init__(self, index):
+            super().__init__()
+            self.index = index
+
+        def forward(self, value):
+            return cuda.kernel("half", gpu=self.index, seconds=1.0)
+
+    halves = [nn.Sequential(Half(0)), nn.Sequential(Half(1))]
+
     class Model:
-        """Two halves of one second, whose backward takes five on the first GPU."""
+        """Its backward takes five seconds on the first GPU."""
 
         def __init__(self):
-            self.devices = devices
-
-        def front(self, images):
-            return cuda.kernel("front", gpu=0, seconds=1.0)
-
-        def back(self, features):
-            return cuda.kernel("back", gpu=1, seconds=1.0)
+            self.devices, self.stages = devices, lambda: halves
 
         def __call__(self, images):
-            return devices[1].run(self.back, devices[0].run(self.front, images))
+            return devices[1].run(halves[1], devices[0].run(halves[0], images))
 
     loss = SimpleNamespace(backward=lambda: cuda.kernel("backward", gpu=0, seconds=5.0))
     labels = SimpleNamespace(to=lambda place: None)

@@ -5,13 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from verbs import DOUBLE, GPUS, BlockingCopies, indices
 
-from mpcourse.data_parallel.replicate import check_on_device, replicate
-from mpcourse.devices.devices import get_devices
+from mpcourse.data_parallel.replicas import replicate
 
 CORES = ["cpu", "cpu", "cpu"]
-DOUBLE = {"dtype": torch.float64}
 
 
 class Tied(nn.Module):
@@ -107,25 +105,17 @@ def gradients(module):
     return {name: dense(parameter.grad) for name, parameter in module.named_parameters()}
 
 
-# Oracle: the module itself
-
-
 @all_modules
-def test_each_replica_computes_what_the_original_computes(make):
-    module, x = make(), torch.randn(5, 3, **DOUBLE)
-    expected = copy.deepcopy(module)(x)
-    for replica in replicate(module, CORES):
-        torch.testing.assert_close(replica(x), expected, rtol=0, atol=1e-12)
-
-
-@all_modules
-def test_gradients_of_all_replicas_add_up_in_the_original(make):
+def test_replicas_compute_what_the_original_computes_and_their_gradients_add_up_in_it(make):
     module = make()
     plain = copy.deepcopy(module)
     for factor, replica in zip([1, 10, 100], replicate(module, CORES), strict=True):
         x = torch.randn(5, 3, **DOUBLE)
-        (factor * replica(x).square().sum()).backward()
-        (factor * plain(x).square().sum()).backward()
+        output, expected = replica(x), plain(x)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+        (factor * output.square().sum()).backward()
+        (factor * expected.square().sum()).backward()
+        assert list(replica.parameters()) == []
     torch.testing.assert_close(gradients(module), gradients(plain), rtol=0, atol=1e-9)
     assert any(gradient is not None for gradient in gradients(plain).values())
 
@@ -156,17 +146,6 @@ def test_gradient_of_a_gradient_goes_through_the_replicas_too():
         torch.testing.assert_close(one, found[0], rtol=0, atol=1e-12)
 
 
-# Literal tables
-
-
-def test_gradients_of_three_replicas_of_one_weight():
-    module = nn.Linear(1, 1)
-    for factor, replica in zip([1, 10, 100], replicate(module, CORES), strict=True):
-        (factor * replica(torch.tensor([[2.0]]))).sum().backward()
-    assert module.weight.grad.tolist() == [[222]]
-    assert module.bias.grad.tolist() == [111]
-
-
 def test_changing_the_original_in_place_changes_the_first_replica_only():
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
@@ -185,17 +164,6 @@ def test_writing_into_a_buffer_of_the_first_replica_is_kept_and_of_the_others_lo
     assert module.num_batches_tracked.item() == 1
 
 
-# Invariants
-
-
-def test_there_is_one_replica_for_each_device_and_none_is_the_original():
-    module = nn.Linear(2, 2)
-    for count in range(1, 5):
-        replicas = replicate(module, get_devices(count))
-        assert len({id(one) for one in [module, *replicas]}) == count + 1
-        assert all(type(replica) is nn.Linear for replica in replicas)
-
-
 def test_what_the_original_shares_each_replica_shares():
     replicas = replicate(Tied(), CORES)
     for replica in replicas:
@@ -206,31 +174,12 @@ def test_what_the_original_shares_each_replica_shares():
     assert len({id(replica.norm) for replica in replicas}) == 3
 
 
-def test_first_replica_has_the_originals_buffers_and_the_others_have_copies():
-    module = Attributes()
-    first, *others = replicate(module, CORES)
-    for name in ("table", "temporary"):
-        original = getattr(module, name)
-        assert getattr(first, name) is original
-        for other in others:
-            copied = getattr(other, name)
-            torch.testing.assert_close(copied, original, rtol=0, atol=0)
-            assert copied.data_ptr() != original.data_ptr()
-    assert list(dict(first.named_buffers())) == list(dict(module.named_buffers()))
-
-
 def test_first_replica_has_the_originals_memory_and_the_others_have_their_own():
     module = nn.Linear(2, 2)
     first, *others = replicate(module, CORES)
     addresses = [replica.weight.data_ptr() for replica in others]
     assert first.weight.data_ptr() == module.weight.data_ptr()
     assert len({module.weight.data_ptr(), *addresses}) == 3
-
-
-@all_modules
-def test_parameters_of_a_replica_are_empty(make):
-    for replica in replicate(make(), CORES):
-        assert list(replica.parameters()) == []
 
 
 def test_weights_of_a_replica_are_no_leaves_and_frozen_ones_stay_frozen():
@@ -331,18 +280,6 @@ def test_replica_of_a_replica_sends_its_gradient_to_the_original():
     assert module.weight.grad.tolist() == [[9]]
 
 
-def test_under_no_grad_the_outputs_of_replicas_ask_for_no_gradient():
-    module, x = nn.Linear(2, 2), torch.randn(3, 2)
-    with torch.no_grad():
-        replicas = replicate(module, CORES)
-        outputs = [replica(x) for replica in replicas]
-    for output in outputs:
-        assert not output.requires_grad
-        torch.testing.assert_close(output, module(x).detach(), rtol=0, atol=1e-6)
-    assert not any(replica.weight.requires_grad for replica in replicas[1:])
-    assert module.weight.requires_grad
-
-
 def test_under_inference_mode_the_replicas_compute_and_the_original_still_trains():
     module, x = Tied().eval(), torch.randn(2, 3, **DOUBLE)
     expected = module(x).detach()
@@ -359,63 +296,22 @@ def test_memory_format_of_a_weight_is_kept():
         assert replica.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-class BlockingCopies(TorchFunctionMode):
-    """Notes for each `tensor.to(device)` whether it may return before the data has arrived."""
-
-    def __init__(self):
-        super().__init__()
-        self.non_blocking = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.to:
-            self.non_blocking.append((kwargs or {}).get("non_blocking", False))
-        return function(*args, **(kwargs or {}))
-
-
 def test_copies_to_the_cpu_block():
     with BlockingCopies() as copies:
         replicate(nn.BatchNorm1d(2), CORES)  # 2 parameters and 3 buffers, for 2 of the 3 devices
     assert copies.non_blocking == [False] * 10
 
 
-# Failures
-
-
-def on_meta(name):
-    """A module with one tensor, `name`, on the device that has no memory."""
+@pytest.mark.parametrize(("layer", "name"), [(0, "weight"), (1, "bias"), (1, "running_var")])
+def test_tensor_on_another_device_is_refused_by_name(layer, name):
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    layer, _, last = name.partition(".")
-    tensors = module[int(layer)]._parameters
-    if last not in tensors:
-        tensors = module[int(layer)]._buffers
-    tensors[last] = tensors[last].to("meta")
-    return module
-
-
-@pytest.mark.parametrize("name", ["0.weight", "1.bias", "1.running_var"])
-def test_tensor_on_another_device_is_refused_by_name(name):
-    message = (
-        f"the module must be on cpu, the first device, but {name} is on meta; "
-        'move it with module.to("cpu")'
-    )
-    for call in (replicate, lambda module, _: check_on_device(module, torch.device("cpu"))):
-        with pytest.raises(ValueError) as error:  # noqa: PT011 (the whole message is compared)
-            call(on_meta(name), CORES)
-        assert str(error.value) == message
-
-
-def test_no_devices_are_refused():
-    with pytest.raises(ValueError, match="devices is empty; name at least one"):
-        replicate(nn.Linear(2, 2), [])
+    holder = module[layer]._parameters if name != "running_var" else module[layer]._buffers
+    holder[name] = holder[name].to("meta")
+    with pytest.raises(ValueError, match=f"first device, but {layer}.{name} is on meta; move it"):
+        replicate(module, CORES)
 
 
 # With GPUs: torch's own function gives the same. The twins of these tests are those above.
-
-GPUS = [
-    pytest.param(["cuda:0"], marks=pytest.mark.gpu, id="one GPU"),
-    pytest.param(["cuda:0", "cuda:1"], marks=pytest.mark.two_gpus, id="two GPUs"),
-]
-
 
 # A plain tensor attribute stays where it is: a module that computes with one runs there only.
 ON_GPUS = {name: make for name, make in MODULES.items() if make is not Attributes}
@@ -439,7 +335,7 @@ def test_replicas_are_those_of_torch_on_gpus(devices, make):
     module = make().to("cuda:0")
     twin = copy.deepcopy(module)
     ours = on_gpus(replicate, module, devices, devices)
-    theirs = on_gpus(nn.parallel.replicate, twin, [torch.device(d).index for d in devices], devices)
+    theirs = on_gpus(nn.parallel.replicate, twin, indices(devices), devices)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 

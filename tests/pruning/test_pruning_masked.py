@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from mpcourse.data_parallel.data_parallel import DataParallel
+from mpcourse.data_parallel.replicas import DataParallel
 from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pruning import (
