@@ -264,21 +264,22 @@ class Exercise:
         raise NotYet(line, *[*why, hint][:1])
 
     def _meant(self, attempt: Any, number: int, outcome: Any) -> str | None:
-        """The words for the wrong answer that does what the attempt does.
+        """The words for the wrong answer that has done what the attempt does, up to case `number`.
 
-        Several may do the same on the case that failed: then it is the one that agrees with the
-        attempt on the most other cases, the first of them if several do.
+        If there are several, it is the one that agrees with the attempt on the most later cases,
+        the first of them if several do.
         """
-        case = self.cases[number]
+        so_far = [(case, self._expected(case)) for case in self.cases[:number]]
+        so_far.append((self.cases[number], outcome))
         fitting = [
             (words, answer)
             for words, answer in self.wrong_answers()
-            if self._agree(answer, case, outcome)
+            if all(self._agree(answer, *each) for each in reversed(so_far))
         ]
         if len(fitting) < 2:
             return fitting[0][0] if fitting else None
-        others = [(each, self._quietly(attempt, each)) for each in self.cases[number + 1 :]]
-        return max(fitting, key=lambda pair: sum(self._agree(pair[1], *each) for each in others))[0]
+        later = [(each, self._quietly(attempt, each)) for each in self.cases[number + 1 :]]
+        return max(fitting, key=lambda pair: sum(self._agree(pair[1], *each) for each in later))[0]
 
     def _agree(self, answer: Any, case: tuple, outcome: Any) -> bool:
         theirs = self._quietly(answer, case)

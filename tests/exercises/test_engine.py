@@ -1,0 +1,465 @@
+"""The engine of the exercises: a verdict for every attempt, whatever it does, and no hanging."""
+
+import _thread
+import re
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpcourse.devices import workers
+from mpcourse.exercises import exercise
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, Verdict, same, short
+
+REREAD = 'Read again: "Two and two".'
+NAN, INF = float("nan"), float("inf")
+Point = namedtuple("Point", "x y")
+
+check_sum = Exercise(
+    lambda numbers: sum(numbers),
+    read_again='"Two and two"',
+    cases=[([2, 3],), ([],), ([1.5, 2],)],
+    given="{}",
+    hint="Add them up.",
+    wrong={
+        "That is the product.": lambda numbers: float(np.prod(numbers)),
+        "Empty lists have a sum too.": lambda numbers: sum(numbers) or None,
+        "Without the first of {0}.": lambda numbers: sum(numbers[1:]),
+        "Only the last.": lambda numbers: numbers[-1] if numbers else 0,
+    },
+    errors={"IndexError": "A list may be empty."},
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "GRACE_S", 0.2)
+
+
+# The verdict
+
+
+def test_the_html_of_a_verdict_has_sign_and_state_in_words_and_escapes_the_rest():
+    shown = Verdict("not yet", ("got <b>&", 'Read "x"'))._repr_html_()
+    root = ElementTree.fromstring(shown)
+    assert root.find("b").text == "✗ not yet"
+    assert [line.text for line in root.findall("div")] == ["got <b>&", 'Read "x"']
+
+
+def test_the_three_states_differ_in_sign_and_colour():
+    verdicts = [Verdict(state, ()) for state in ("not attempted", "not yet", "correct")]
+    assert len({repr(each)[0] for each in verdicts}) == 3
+    colours = re.findall("#[0-9a-f]{6}", "".join(v._repr_html_() for v in verdicts), re.I)
+    assert len(set(colours)) == 3
+
+
+# What an attempt may do
+
+
+def test_stub_and_right_answer():
+    stub = "… not attempted\nReplace the ... in the cell above, then run both cells."
+    assert repr(check_sum(lambda numbers: ...)) == repr(check_sum(...)) == stub
+    right = "✓ correct\nAll 3 cases agree, also those that the page does not show."
+    assert repr(check_sum(sum)) == right
+
+
+@pytest.mark.parametrize(
+    ("attempt", "lines"),
+    [
+        (lambda n: n[0] * n[1], ("[2, 3]", "expected 5", "got 6", "That is the product.")),
+        (lambda n: n[0], ("[2, 3]", "expected 5", "got 2", "Add them up.")),
+        (lambda n: None, ("[2, 3]", "expected 5", "got None", "None is what a", "Add them up.")),
+        (lambda n: "5", ("[2, 3]", "expected 5", "got '5'", "Add them up.")),
+        (lambda n: True, ("[2, 3]", "expected 5", "got True", "Add them up.")),
+        (lambda n: sum(n) or None, ("[]", "expected 0", "got None", "Empty lists have")),
+        (lambda n: int(sum(n)), ("[1.5, 2]", "expected 3.5", "got 3", "Add them up.")),
+        (lambda n: n[0] + n[1], ("[]", "it raised IndexError", "A list may be empty.")),
+    ],
+)
+def test_a_wrong_result_is_shown_beside_the_right_one(attempt: Callable, lines: tuple[str, ...]):
+    found = check_sum(attempt)
+    assert found.state == "not yet"
+    assert found.lines[-1] == REREAD
+    for line, wanted in zip(found.lines[:-1], (f"Given {lines[0]}:", *lines[1:]), strict=True):
+        assert line.startswith(wanted)
+
+
+def test_of_several_wrong_answers_that_fit_the_one_that_agrees_longer_is_meant():
+    assert "Without the first of [2, 3]." in check_sum(lambda n: sum(n[1:])).lines
+    other = Exercise(lambda n: n, "x", [(1,), (2,)], wrong={"a": lambda n: 3, "b": lambda n: n + 2})
+    assert "a" in other(lambda n: 3).lines
+    assert "b" in other(lambda n: n + 2).lines
+
+
+def test_a_world_may_say_what_is_wrong_itself():
+    def play(attempt: Callable, number: int) -> int:
+        if attempt(number) is None:
+            raise NotYet("no number", "", "in this world")
+        if attempt(number) == 0:
+            raise NotAttempted
+        return attempt(number)
+
+    world = Exercise(lambda n: n, "there", [(1,)], given="{}", play=play)
+    assert world(lambda n: None).lines == (
+        "Given 1:",
+        "no number",
+        "in this world",
+        "Read again: there.",
+    )
+    assert world(lambda n: 0).state == "not attempted"
+    assert world(lambda n: n).state == "correct"
+
+
+@pytest.mark.parametrize("thing", [5, None, "sum", [5], torch.tensor(5)])
+def test_what_cannot_be_called_is_named(thing: Any):
+    assert check_sum(thing).lines == (
+        f"This check takes a function; it got {short(thing)}.",
+        REREAD,
+    )
+
+
+def test_a_comparison_that_raises_is_no_agreement():
+    odd = Exercise(lambda: 1, "x", same=lambda a, b: a.item() == b)
+    assert odd(lambda: 1).state == "not yet"
+
+
+def test_draws_of_an_attempt_leave_the_readers_generator_alone():
+    state = torch.get_rng_state()
+    check_sum(lambda numbers: torch.rand(1).item())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Adder:
+    """Something that can be called but is no function."""
+
+    def __call__(self, numbers: list) -> float:
+        return sum(numbers)
+
+
+@pytest.mark.parametrize("attempt", [Adder(), partial(sum, start=0), sum, Adder().__call__])
+def test_whatever_can_be_called_counts_as_a_function(attempt: Callable):
+    assert check_sum(attempt).state == "correct"
+
+
+def deep(numbers: list) -> int:
+    return deep(numbers)
+
+
+def stops(error: BaseException) -> Callable:
+    def attempt(numbers: list) -> None:
+        raise error
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("attempt", "problem"),
+    [
+        (
+            stops(ValueError("no <good>")),
+            r"it raised ValueError: no <good> \(line \d+ of attempt\)",
+        ),
+        (stops(AssertionError()), r"it raised AssertionError \(line \d+ of attempt\)"),
+        (stops(TimeoutError("mine")), r"it raised TimeoutError: mine \(line \d+ of attempt\)"),
+        (stops(SystemExit(1)), r"it raised SystemExit: 1 \(line \d+ of attempt\)"),
+        (stops(KeyboardInterrupt()), r"it raised KeyboardInterrupt \(line \d+ of attempt\)"),
+        (stops(StopIteration()), r"it raised StopIteration \(line \d+ of attempt\)"),
+        (lambda n: n["x"], r"it raised TypeError: list indices .* \(line \d+ of <lambda>\)"),
+        (deep, r"it raised RecursionError: maximum recursion depth .* of deep\)"),
+        (
+            lambda: 5,
+            r"it raised TypeError: .*<lambda>\(\) takes 0 positional arguments but 1 was given",
+        ),
+        (lambda a, b: 5, r"it raised TypeError: .*<lambda>\(\) missing 1 required .* 'b'"),
+        (len, None),
+    ],
+)
+def test_an_error_of_the_attempt_is_told_with_its_line(attempt: Callable, problem: str | None):
+    found = check_sum(attempt)
+    assert found.state == "not yet"
+    if problem:
+        assert re.fullmatch(problem, found.lines[1])
+        assert found.lines[2:] == ("Add them up.", REREAD)
+    assert check_sum(sum).state == "correct"
+
+
+@pytest.mark.parametrize(
+    "name", ["/tmp/ipykernel_123/4567.py", "<ipython-input-3-abc>", "/tmp/ipython-input-2-12.py"]
+)
+def test_the_line_is_the_cells_not_that_of_what_the_cell_calls(name: str):
+    namespace = {"torch": torch}
+    source = "def f(numbers):\n    layer = torch.nn.Linear(2, 1)\n    return layer(numbers)"
+    exec(compile(source, name, "exec"), namespace)
+    assert check_sum(namespace["f"]).lines[1].endswith("(line 3 of f)")
+
+
+def test_an_error_that_comes_late_is_told_with_its_case():
+    found = check_sum(lambda n: n[0] + n[1])
+    assert found.lines[0] == "Given []:"
+    assert "IndexError" in found.lines[1]
+
+
+# Attempts that do not return
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exercise, "TIME_LIMIT_S", 0.25)
+
+
+@pytest.fixture
+def end() -> Iterator[threading.Event]:
+    """Set when the test is over, so that no attempt runs on behind the others."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def forever(numbers: list) -> None:
+    while True:
+        pass
+
+
+def test_an_attempt_that_never_returns_is_stopped(hurried: None):
+    found = check_sum(forever)
+    assert found.lines[:2] == (
+        "Given [2, 3]:",
+        "it had not returned after 0.25 seconds and was stopped.",
+    )
+    assert check_sum(sum).state == "correct"
+
+
+def test_an_attempt_that_sleeps_is_left_behind(hurried: None, end: threading.Event):
+    found = check_sum(lambda numbers: end.wait(30))
+    assert "it had not returned after 0.25 seconds" in found.lines[1]
+    assert not end.is_set()
+    assert check_sum(sum).state == "correct"
+
+
+def test_an_attempt_that_catches_everything_is_left_behind(hurried: None, end: threading.Event):
+    def stubborn(numbers: list) -> None:
+        while not end.is_set():
+            try:
+                while not end.is_set():
+                    time.sleep(0.001)
+            except BaseException:
+                pass
+
+    assert "it had not returned after 0.25 seconds" in check_sum(stubborn).lines[1]
+    assert check_sum(sum).state == "correct"
+
+
+def test_an_attempt_that_hangs_in_a_later_case_only_is_stopped(hurried: None):
+    assert check_sum(lambda n: sum(n) or forever(n)).lines[0] == "Given []:"
+
+
+def test_many_attempts_that_hang_leave_the_check_usable(hurried: None, monkeypatch):
+    monkeypatch.setattr(exercise, "TIME_LIMIT_S", 0.05)
+    for _ in range(5):
+        assert check_sum(forever).state == "not yet"
+        assert check_sum(sum).state == "correct"
+
+
+def test_an_interrupt_ends_the_check_and_the_attempt(end: threading.Event):
+    started, ended = threading.Event(), threading.Event()
+
+    def attempt(numbers: list) -> None:
+        started.set()
+        try:
+            forever(numbers)
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        started.wait(10)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        check_sum(attempt)
+    assert ended.wait(10)
+    assert check_sum(sum).state == "correct"
+
+
+# What counts as the same
+
+
+T = torch.tensor
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "equal"),
+    [
+        # numbers
+        (5, 5, True),
+        (5.0, 5, True),
+        (5, 5.0, True),
+        (6, 5, False),
+        (0.1 + 0.2, 0.3, True),
+        (0.3001, 0.3, False),
+        (1.0000005, 1.0, True),
+        (1.000002, 1.0, False),
+        (1e-9, 0.0, True),
+        (1e-5, 0.0, False),
+        (-1.0, 1.0, False),
+        (25557032, 25557032, True),
+        (25557031, 25557032, False),
+        (25557031.5, 25557032, True),
+        (INF, INF, True),
+        (-INF, INF, False),
+        (INF, 1.0, False),
+        (1.0, INF, False),
+        (NAN, 1.0, False),
+        (NAN, NAN, False),
+        (1j, 1.0, False),
+        ("5", 5, False),
+        (None, 0, False),
+        ([5], 5, False),
+        (T(5), 5, True),
+        (T([[5.0]]), 5, True),
+        (T([5, 5]), 5, False),
+        (np.float32(0.1), 0.1, True),
+        (np.int64(5), 5, True),
+        (np.float64(0.5), 0.5, True),
+        # bools, strings, None
+        (True, True, True),
+        (1, True, False),
+        (True, 1, False),
+        (False, 0.0, False),
+        (T(True), True, True),
+        (T(1), True, False),
+        (T(True), 1, False),
+        (1, False, False),
+        (None, False, False),
+        ("a", "a", True),
+        ("A", "a", False),
+        (b"a", "a", False),
+        (None, None, True),
+        (0, None, False),
+        # tensors
+        (T([1.0, 2.0]), T([1.0, 2.0]), True),
+        (T([1.0, 2.1]), T([1.0, 2.0]), False),
+        (T([1.0 + 5e-7]), T([1.0]), True),
+        (T([1.00001]), T([1.0]), False),
+        (T([1e-10]), T([0.0]), True),
+        (T([1e-8]), T([0.0]), False),
+        (T([1, 2]), T([1.0, 2.0]), True),
+        (T([1.0, 2.0]), T([1, 2]), True),
+        (T([1, 2], dtype=torch.int8), T([1, 2]), True),
+        (T([1.0], dtype=torch.float64), T([1.0]), True),
+        (T([25557031]), T([25557032]), False),
+        (T([25557032]), T([25557032]), True),
+        (T([True]), T([True]), True),
+        (T([True]), T([False]), False),
+        (T([1.0], requires_grad=True), T([1.0]), True),
+        (T([1.0]), T([1.0], requires_grad=True), True),
+        (T([NAN]), T([1.0]), False),
+        (T([NAN]), T([NAN]), False),
+        (T([INF]), T([INF]), True),
+        (T([1.0]), T(1.0), False),
+        (T([[1.0, 2.0]]), T([1.0, 2.0]), False),
+        (torch.ones(0), torch.ones(0), True),
+        (torch.ones(0), torch.ones(0, 2), False),
+        ([1.0, 2.0], T([1.0, 2.0]), False),
+        (1.0, T(1.0), False),
+        (np.ones(2), torch.ones(2), True),
+        (None, T(1.0), False),
+        # nests
+        ([1, 2], [1, 2], True),
+        ((1, 2), [1, 2], True),
+        ([1, 2], (1, 2), True),
+        ([2, 1], [1, 2], False),
+        ([1, 2, 3], [1, 2], False),
+        ([1], [1, 2], False),
+        ([], [], True),
+        (T([1, 2]), [1, 2], False),
+        (np.array([1, 2]), [1, 2], False),
+        ([T(1), T(2)], [1, 2], True),
+        (range(2), [0, 1], False),
+        ((n for n in (1, 2)), [1, 2], False),
+        ("ab", ["a", "b"], False),
+        (Point(1, 2), (1, 2), True),
+        ((1, 2), Point(1, 2), True),
+        ([[1], [2, 3]], [[1], [2, 3]], True),
+        ([[1], [2, 4]], [[1], [2, 3]], False),
+        ([T([1.0])], [T([1.0])], True),
+        ([T([1.0])], [T([2.0])], False),
+        ({"a": 1}, {"a": 1}, True),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({}, {"a": 1}, False),
+        ([("a", 1)], {"a": 1}, False),
+        (OrderedDict(a=1), {"a": 1}, True),
+        ({"a": [T([1.0]), None]}, {"a": (T([1.0]), None)}, True),
+        # anything else
+        ({1, 2}, {2, 1}, True),
+        (torch.float32, torch.float32, True),
+        (torch.float64, torch.float32, False),
+        (torch.device("cpu"), torch.device("cpu"), True),
+        ("cpu", torch.device("cpu"), False),
+    ],
+)
+def test_same(result: Any, expected: Any, equal: bool):
+    assert same(result, expected) is equal
+
+
+@pytest.mark.gpu
+def test_a_tensor_counts_wherever_it_is():
+    assert same(T([1.0, 2.0], device="cuda"), T([1.0, 2.0]))
+    assert not same(T([1.0, 3.0], device="cuda"), T([1.0, 2.0]))
+    assert same(T(2.0, device="cuda"), 2.0)
+
+
+# How values are shown
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (5, "5"),
+        (0.1, "0.1"),
+        (2 / 3, "0.6666667"),
+        (123456.7, "123456.7"),
+        (NAN, "nan"),
+        (True, "True"),
+        (None, "None"),
+        ("a", "'a'"),
+        (..., "Ellipsis"),
+        (T(0.1), "tensor 0.1"),
+        (T([0.1, 2.0]), "tensor [0.1, 2]"),
+        (T([-0.0, -0.5]), "tensor [0, -0.5]"),
+        (T([[1, 2], [3, 4]]), "tensor [[1, 2], [3, 4]]"),
+        (T([0.5], requires_grad=True), "tensor [0.5]"),
+        (torch.ones(12), f"tensor [{', '.join('1' * 12)}]"),
+        (torch.ones(13), "a tensor of shape (13,)"),
+        (torch.ones(5, 4), "a tensor of shape (5, 4)"),
+        ([1, (2.5, "x")], "[1, (2.5, 'x')]"),
+        ({"a": T([1.0]), "b": {}}, "{'a': tensor [1], 'b': {}}"),
+        (list(range(13)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … (13 in all)]"),
+        (tuple(range(12)), "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)"),
+        ({n: n for n in range(99)}, None),
+        ("x" * 100, "'" + "x" * 76 + "…"),
+    ],
+)
+def test_short(value: Any, words: str | None):
+    shown = short(value)
+    assert len(shown) < 120
+    assert words is None or shown == words
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1.0, 1.000002), (123456.7, 123457.1), (1e-3, 1.002e-3), (10, 10.00002)]
+)
+def test_numbers_that_are_not_the_same_do_not_look_the_same(one: float, other: float):
+    assert not same(one, other)
+    assert short(one) != short(other)
+    assert short(T(one, dtype=torch.float64)) != short(T(other, dtype=torch.float64))
