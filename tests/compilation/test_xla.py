@@ -76,10 +76,6 @@ def test_the_recorded_graph_is_one_training_step():
     assert (DATA_FOLDER / xla.GRAPH).stat().st_size < 50_000
 
 
-def test_without_the_environment_the_recording_is_shown(tmp_path: Path):
-    assert xla_run(tmp_path) == read_xla_run()
-
-
 def test_a_missing_recording_is_named(tmp_path: Path):
     with pytest.raises(
         FileNotFoundError, match=r"xla_step.hlo.txt: `python data/xla_study.py` makes"
@@ -122,6 +118,9 @@ def ready(monkeypatch, tmp_path: Path) -> Ready:
 
 
 def test_the_command_installs_runs_shows_and_records(ready: Ready, tmp_path: Path, capsys):
+    assert command.main(["--dry"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    ready.asked.clear()
     assert command.main([]) == 0
     assert ready.asked == ["requirements-xla.txt"]
     assert (ROOT / ready.asked[0]).is_file()
@@ -132,12 +131,10 @@ def test_the_command_installs_runs_shows_and_records(ready: Ready, tmp_path: Pat
     assert "delete the folder" in said
 
 
-def test_a_dry_run_writes_nothing(ready: Ready, tmp_path: Path):
-    assert command.main(["--dry"]) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_of_this_machine_is_labelled(ready: Ready, tmp_path: Path):
+def test_a_run_of_this_machine_is_labelled_and_without_one_the_recording_is_shown(
+    ready: Ready, tmp_path: Path
+):
+    assert xla_run(tmp_path) == read_xla_run()
     python = tmp_path / xla.FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     python.parent.mkdir(parents=True)
     python.touch()

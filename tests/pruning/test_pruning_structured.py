@@ -73,15 +73,6 @@ def test_the_layers_are_really_smaller_and_say_so():
     assert (*told, slim.fc1.in_features, slim.fc1.out_features) == (16, 32, 32, 288, 50)
 
 
-def test_a_pixel_of_a_channel_stays_with_its_channel_behind_flatten():
-    model = conv_net()
-    mask = torch.zeros(64, dtype=torch.bool)
-    mask[[0, 63]] = True
-    slim = remove_channels(model, {"conv2": mask})
-    weight = model.fc1.weight
-    assert torch.equal(slim.fc1.weight, torch.cat([weight[:, :9], weight[:, -9:]], dim=1))
-
-
 def test_the_given_model_never_changes_and_the_slim_one_trains():
     model = conv_net(batch_norm=True)
     model.conv1.weight.requires_grad_(False)

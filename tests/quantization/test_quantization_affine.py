@@ -54,19 +54,6 @@ def test_quantize_and_dequantize_known_values():
     assert dequantize(integers, scale, zero_point).tolist()[:5] == [-69.0, -0.5, 0.0, 0.0, 0.5]
 
 
-@pytest.mark.parametrize(("bits", "symmetric"), [(8, False), (8, True), (4, False), (2, True)])
-def test_torch_s_fake_quantize_gives_the_same(bits: int, symmetric: bool):
-    values = torch.randn(1000) + 1
-    low, high = range_of(values)
-    scale, zero_point = choose_qparams(low * 0.7, high * 0.7, bits=bits, symmetric=symmetric)
-    options = {"bits": bits, "symmetric": symmetric}
-    ours = dequantize(quantize(values, scale, zero_point, **options), scale, zero_point)
-    theirs = torch.fake_quantize_per_tensor_affine(
-        values, scale.item(), zero_point.item(), *integer_range(bits, symmetric=symmetric)
-    )
-    torch.testing.assert_close(ours, theirs)
-
-
 def test_torch_s_observer_chooses_the_same_scale_and_zero_point():
     from torch.ao.quantization.observer import MinMaxObserver
 

@@ -43,7 +43,7 @@ def test_rounding_passes_the_gradient_on_unchanged():
     assert values.grad.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("bits", "symmetric"), [(8, False), (4, True), (2, False)])
+@pytest.mark.parametrize(("bits", "symmetric"), [(8, False), (8, True), (4, False), (2, True)])
 def test_values_are_those_of_quantize_and_gradients_those_of_torch(bits: int, symmetric: bool):
     values = torch.randn(400).mul(2).requires_grad_()  # some are clipped
     options = {"bits": bits, "symmetric": symmetric}
@@ -55,6 +55,7 @@ def test_values_are_those_of_quantize_and_gradients_those_of_torch(bits: int, sy
     theirs = torch.fake_quantize_per_tensor_affine(
         values, scale.item(), zero_point.item(), *integer_range(**options)
     )
+    torch.testing.assert_close(ours, theirs)
     [their_gradient] = torch.autograd.grad(theirs.square().sum(), values)
     torch.testing.assert_close(our_gradient, their_gradient)
 
