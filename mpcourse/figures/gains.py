@@ -20,18 +20,7 @@ def gains_picture(
     *,
     caption: str,
 ) -> svg.Picture:
-    """Draw one simulated step, and below it lines of speed-ups with rings at its share.
-
-    Args:
-        gains: Name of a line -> share of channels that stays -> speed-up; all have the same shares.
-        chosen: The share of the step.
-        timeline: The simulated step, in millions of multiply-adds.
-        device_names: One name per device.
-        caption: What stands above the step.
-
-    Raises:
-        ValueError: The share is none of the lines', or there are more or fewer names than devices.
-    """
+    """Draw a simulated step, and below it speed-ups (by name and share kept), its share ringed."""
     shares = sorted(next(iter(gains.values())))
     if chosen not in shares:
         raise ValueError(f"shares are {', '.join(f'{s:g}' for s in shares)}; got {chosen!r}")

@@ -1,4 +1,4 @@
-"""Show a reference implementation on a page: its code, without the docstring."""
+"""Show a reference implementation on a page: its code, without docstrings."""
 
 import ast
 import inspect
@@ -10,11 +10,7 @@ DOCUMENTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def source_of(thing: Callable[..., Any]) -> str:
-    """The source of a function or class without its docstrings.
-
-    Args:
-        thing: A function, method or class written in Python.
-    """
+    """The source of a function or class without its docstrings."""
     code = textwrap.dedent(inspect.getsource(thing))
     lines = code.splitlines()
     for node in ast.walk(ast.parse(code)):
@@ -29,13 +25,6 @@ def source_of(thing: Callable[..., Any]) -> str:
     return "\n".join(line for line in lines if line is not None)
 
 
-def show_source(thing: Callable[..., Any], *more: Callable[..., Any] | str) -> None:
-    """Print the source of functions or classes, without their docstrings.
-
-    Args:
-        thing: A function, method or class.
-        more: Further ones; a text is the name of one in the module of `thing`.
-    """
-    module = inspect.getmodule(thing)
-    others = [getattr(module, other) if isinstance(other, str) else other for other in more]
-    print("\n\n".join(source_of(each) for each in [thing, *others]))
+def show_source(*things: Callable[..., Any]) -> None:
+    """Print the source of functions, methods or classes, without their docstrings."""
+    print("\n\n".join(source_of(thing) for thing in things))

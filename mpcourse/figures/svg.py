@@ -7,6 +7,7 @@ carries letters, so that no meaning hangs on colour.
 import re
 import string
 from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
 from urllib.parse import quote, unquote
 
@@ -17,25 +18,16 @@ PLAIN = "".join(set(string.punctuation) - set('"#%&<>')) + " "  # in the address
 IMAGE = re.compile(r'<img alt="[^"]*" style="max-width:100%" src="data:image/svg\+xml,([^"]*)">')
 
 
+@dataclass(repr=False)
 class Picture:
-    """An SVG picture that a notebook shows as the value of a cell.
+    """An SVG picture that a notebook shows as the value of a cell; title and description say it."""
 
-    Attributes:
-        svg: The SVG text.
-        title: What the picture shows, for people who cannot see it.
-        description: All that it says, in words.
-    """
-
-    def __init__(self, svg: str, title: str, description: str) -> None:
-        self.svg = svg
-        self.title = title
-        self.description = description
+    svg: str
+    title: str
+    description: str
 
     def _repr_html_(self) -> str:
-        """An image with words for it: JupyterLab shows an SVG itself without any.
-
-        And it shows none at all that is stored in a page from elsewhere, but such an image it does.
-        """
+        """An image with alt text: JupyterLab neither reads SVG out nor shows that of strangers."""
         words = escape(f"{self.title}. {self.description}")
         source = f"data:image/svg+xml,{quote(self.svg, safe=PLAIN)}"
         return f'<img alt="{words}" style="max-width:100%" src="{source}">'
@@ -47,14 +39,7 @@ class Picture:
 def picture(
     shapes: Iterable[str], size: tuple[float, float], *, title: str, description: str
 ) -> Picture:
-    """Put shapes on a white sheet.
-
-    Args:
-        shapes: SVG elements.
-        size: Width and height in pixels.
-        title: One line, read out by screen readers.
-        description: All that the picture says, in words.
-    """
+    """Put shapes on a white sheet of so many pixels; screen readers read title and description."""
     width, height = size
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
