@@ -15,6 +15,7 @@ from mpcourse.schedules.standard import (
     naive_schedule,
     one_f_one_b_schedule,
 )
+from mpcourse.schedules.timeline import Timeline
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 ONE_EACH = Costs(1, 1, input_backward=1, weight_backward=1)
@@ -46,6 +47,11 @@ def drawing(schedule: Schedule) -> list[str]:
                 cells[round(event.start)] = str(event.action)[first:].ljust(width)
         lines.append(f"{device}   {' '.join(cells)}".rstrip())
     return lines
+
+
+def spans(timeline: Timeline) -> str:
+    """When each action runs, as in `0F0@0-1 0B0@1-3`."""
+    return " ".join(f"{e.action}@{e.start:g}-{e.end:g}" for e in timeline.events)
 
 
 def is_legal(schedule: Schedule, num_stages: int, num_microbatches: int) -> bool:

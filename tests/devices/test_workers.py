@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from threads import in_time
 from torch.utils.data import DataLoader, TensorDataset
 
 from mpcourse.devices import workers as workers_module
@@ -449,20 +450,6 @@ def restless(monkeypatch):
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(interval)
-
-
-def in_time(fn):
-    """Call `fn` in a thread of its own, so that a lock that nobody gives back fails the test."""
-    outcome = Future()
-
-    def call():
-        try:
-            outcome.set_result(fn())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return outcome.result(LIMIT_S)
 
 
 JOBS = {

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+from threads import in_time
 from torch import nn
 
 from mpcourse.data_parallel import DataParallel
@@ -28,25 +29,6 @@ LOSS = nn.MSELoss()
 
 def linears(count: int = 2) -> list[nn.Module]:
     return [nn.Linear(4, 4) for _ in range(count)]
-
-
-def in_time(fn, *arguments):
-    """Run `fn` in a thread of its own, and fail when it has not ended in time."""
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(fn(*arguments))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(LIMIT_S)
-    assert not thread.is_alive(), "it hangs"
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
 
 
 # Neighbours

@@ -2,15 +2,13 @@
 
 import copy
 import re
-import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 from schedule_cases import damage, is_legal, random_schedules
+from threads import in_time
 from torch import nn
 
 from mpcourse.devices.devices import get_devices
@@ -18,33 +16,11 @@ from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Schedule, ScheduleError
 from mpcourse.schedules.validate import validate_schedule
 
-TIME_LIMIT_S = 20
 WIDTH = 3
 LOSS = nn.MSELoss()
 NAMES_A_CULPRIT = re.compile(r"device \d|\b\d+[FBIW]\d+")
 # a failure is not made smaller: where a run hangs, each further trial would take the whole limit
 FUZZ = settings(deadline=None, max_examples=100, derandomize=True, phases=[Phase.generate])
-
-
-def in_time(work: Callable[[], Any]) -> Any:
-    """What `work` returns, or raises; a failure if it does neither in time."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append((work(), None))
-        except Exception as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(TIME_LIMIT_S)
-    if not found:
-        pytest.fail(f"it hangs: nothing after {TIME_LIMIT_S} s")
-    value, error = found[0]
-    if error is not None:
-        raise error
-    return value
 
 
 def check_run(
@@ -108,11 +84,3 @@ def why_refused(schedule: Schedule, num_stages: int, num_microbatches: int) -> s
     except ScheduleError as error:
         return str(error)
     return None
-
-
-def test_what_never_returns_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("test_fuzz.TIME_LIMIT_S", 0.2)
-    over = threading.Event()
-    with pytest.raises(pytest.fail.Exception, match="it hangs: nothing after"):
-        in_time(over.wait)
-    over.set()

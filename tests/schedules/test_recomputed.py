@@ -5,15 +5,11 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_cases import ONE_EACH, legal_schedules, parse
+from schedule_cases import ONE_EACH, legal_schedules, parse, spans
 
 from mpcourse.schedules.simulation import Costs, costs_from, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 from mpcourse.schedules.timeline import Timeline
-
-
-def spans(timeline: Timeline) -> str:
-    return " ".join(f"{e.action}@{e.start:g}-{e.end:g}" for e in timeline.events)
 
 
 def test_one_stage_of_two_recomputes() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_cases import ONE_EACH, legal_schedules, parse
+from schedule_cases import ONE_EACH, legal_schedules, parse, spans
 
 from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.simulation import Costs, costs_from, count_transfers, simulate
@@ -20,10 +20,6 @@ from mpcourse.schedules.standard import (
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
-
-
-def spans(timeline: Timeline) -> str:
-    return " ".join(f"{e.action}@{e.start:g}-{e.end:g}" for e in timeline.events)
 
 
 def test_two_stages_by_hand() -> None:
