@@ -10,10 +10,9 @@ import pytest
 import torch
 from forks import Fork, make_fork
 from hosted import COLAB, GB, KAGGLE, MEMORY_LIMIT, Place, installed, make_environment, run_page
-from nbformat.v4 import new_code_cell, new_notebook
 
 from mpcourse.commands.page_format import page_key
-from mpcourse.commands.pages import find_pages, read, save
+from mpcourse.commands.pages import find_pages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 
@@ -78,36 +77,3 @@ def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
     for output in run.outputs():
         data = output.get("data", {})
         assert VIEW in data or not A_WIDGET.match(data.get("text/plain", "")), data
-
-
-FAULTS = """
-import os, sys, warnings
-from pathlib import Path
-print(len(os.sched_getaffinity(0)), "google.colab" in sys.modules)
-(course / "mpcourse/left_over.py").touch()
-warnings.warn("so it is")
-held = bytearray(300 * 2**20)
-time.sleep(2)
-(course / "data/new").touch()"""
-
-
-@pytest.mark.slow
-def test_a_place_has_two_cores_and_read_only_data_and_a_run_notices_what_a_page_does(
-    fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
-):
-    first = read(find_pages([QUICK], folder=fork.clone / "notebooks")[0]).cells[:2]
-    source = f"import time{FAULTS}"
-    page = tmp_path / "00_faults.ipynb"
-    save(new_notebook(cells=[*first, new_code_cell(source, id="faults")]), page)
-    run = run_page(page, COLAB, python_of(COLAB), folder=tmp_path / "x", git=fork.environment)
-    cores, has_colab = run.notebook.cells[-2].outputs[0].text.split()
-    assert int(cores) <= 2
-    assert has_colab == "True"
-    warned, refused = run.errors()
-    assert "stderr" in warned
-    assert "UserWarning: so it is" in warned
-    assert "PermissionError" in refused
-    assert run.changed == "?? mpcourse/left_over.py\n"
-    assert 0.28 < run.growth / GB < 0.4
-    assert run.peak > run.growth
-    assert not run.widgets
