@@ -7,7 +7,7 @@ import ipywidgets
 from mpcourse.figures import memory_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.schedules.actions import Schedule
-from mpcourse.schedules.builder import Builder
+from mpcourse.schedules.builder import UNITS, Builder
 from mpcourse.schedules.simulation import simulate
 from mpcourse.schedules.standard import one_f_one_b_schedule
 
@@ -87,5 +87,5 @@ def board_picture(builder: Builder) -> Picture:
         label="simulated",
         unit="units",
         caption=f"{len(builder.moves)} actions, {state}; time so far {timeline.makespan:g}{cap}",
-        horizon=simulate(usual, builder.costs).makespan,
+        horizon=simulate(usual, UNITS).makespan,
     )
