@@ -1,13 +1,18 @@
-"""Cut a mini-batch into micro-batches, and put the outputs together again (page `pipeline`).
+"""Cut a mini-batch into micro-batches; put outputs and losses together again (page `pipeline`).
 
+A mean over samples is the mean of the micro-batches' means only when each counts by its number of
+samples. A mean over something else (class weights, ignored targets) needs shares from the caller.
 Source: torch/distributed/pipelining/microbatch.py, which cuts by a count only.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy, nll_loss
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mpcourse.schedules.actions import check_count
@@ -44,15 +49,7 @@ def microbatch_sizes(
 
 
 def num_samples_of(minibatch: Any) -> int:
-    """The size in dimension 0 that all tensors in `minibatch` share.
-
-    Args:
-        minibatch: A tensor, or a tuple, list or dict that holds tensors.
-
-    Raises:
-        ValueError: There is no tensor, one has no dimension, or their sizes differ.
-        TypeError: It holds a dataclass, which would reach every micro-batch whole.
-    """
+    """The size in dimension 0 that all tensors of a mini-batch share."""
     leaves = tree_leaves(minibatch)
     whole = next((leaf for leaf in leaves if dataclasses.is_dataclass(leaf)), None)
     if whole is not None:
@@ -70,15 +67,9 @@ def num_samples_of(minibatch: Any) -> int:
 
 
 def split_minibatch(minibatch: Any, sizes: Sequence[int]) -> list[Any]:
-    """Cut every tensor in `minibatch` along dimension 0.
+    """Cut every tensor in `minibatch` along dimension 0 into views of these sizes.
 
-    Args:
-        minibatch: A tensor of shape (N, ...), or a nest of them; what is no tensor goes into every
-            micro-batch.
-        sizes: Samples of each micro-batch; their sum is N.
-
-    Returns:
-        One value like `minibatch` per size. Tensors are views: nothing is copied.
+    What is no tensor goes into every micro-batch.
     """
     if isinstance(minibatch, torch.Tensor):
         return list(minibatch.split(list(sizes)))
@@ -94,12 +85,6 @@ def merge_microbatches(outputs: Sequence[Any]) -> Any:
     """Join the outputs of all micro-batches along dimension 0, field by field.
 
     Tensors of 0 dimensions (a loss each) become a vector.
-
-    Args:
-        outputs: One value per micro-batch, all of the same structure, in order.
-
-    Raises:
-        ValueError: `outputs` is empty, the structures differ, or a field that is no tensor does.
     """
     if len(outputs) == 0:
         raise ValueError("outputs is empty; there is nothing to merge")
@@ -125,3 +110,101 @@ def bring_to(value: Any, place: torch.device) -> Any:
     if isinstance(value, torch.Tensor):
         return value if value.device == place else value.to(place)
     return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+REDUCTIONS = ("mean", "sum")
+
+
+def microbatch_shares(
+    loss_fn: Callable[..., Any],
+    targets: Any,
+    sizes: Sequence[int],
+    *,
+    reduction: str | None = None,
+    shares: Sequence[float] | None = None,
+) -> list[float]:
+    """By how much the loss of each micro-batch counts.
+
+    Args:
+        loss_fn: The loss; its `reduction` is read from it, or from its signature.
+        targets: Of the whole mini-batch; read only to see whether targets are ignored.
+        sizes: Samples of each micro-batch.
+        reduction: "mean" or "sum", for a loss that does not say.
+        shares: The answer itself, one number per micro-batch, where the mean is not one over
+            samples.
+
+    Raises:
+        ValueError: The reduction is unknown or "none"; or the loss is a mean over something other
+            than samples and `shares` is not given; or there are more or fewer shares than
+            micro-batches.
+    """
+    if shares is not None:
+        if len(shares) != len(sizes):
+            raise ValueError(f"{len(sizes)} micro-batches need a share each; got {len(shares)}")
+        return [float(share) for share in shares]
+    if reduction_of(loss_fn, targets, reduction) == "sum":
+        return [1.0] * len(sizes)
+    return [size / sum(sizes) for size in sizes]
+
+
+def reduction_of(loss_fn: Callable[..., Any], targets: Any, reduction: str | None = None) -> str:
+    """How the losses of parts of a batch add up: "mean" (over samples) or "sum".
+
+    Read from the loss; `reduction` is for one that does not say. A mean over something other than
+    samples is refused; the targets are read only to see whether any is ignored.
+    """
+    reduction = reduction or _said_by(loss_fn)
+    if reduction not in REDUCTIONS:
+        raise ValueError(
+            f'the loss must say how it is reduced; got {reduction!r}; pass reduction="mean" or '
+            'reduction="sum"'
+        )
+    reason = _other_mean(loss_fn, targets) if reduction == "mean" else None
+    if reason:
+        raise ValueError(
+            f"{reason}, so its mean is not one over samples; take a plain mean or a sum, or pass "
+            "microbatch_shares to a step: each micro-batch's part of what the mean divides by"
+        )
+    return reduction
+
+
+def _said_by(loss_fn: Callable[..., Any]) -> str | None:
+    """What the loss says: a module by its attribute, a function of torch's by its default."""
+    said = getattr(_inner(loss_fn), "reduction", None)
+    if said is not None:
+        return said
+    try:
+        parameter = inspect.signature(loss_fn).parameters.get("reduction")
+    except (TypeError, ValueError):
+        return None
+    return parameter.default if parameter is not None else None
+
+
+def _inner(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The loss inside `functools.partial`, which flattens partials of partials itself."""
+    return loss_fn.func if isinstance(loss_fn, functools.partial) else loss_fn
+
+
+CLASS_LOSSES = (cross_entropy, nll_loss)
+CLASS_LOSS_MODULES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+
+
+def _other_mean(loss_fn: Callable[..., Any], targets: Any) -> str | None:
+    """Why the mean of this loss is not one over samples, if so."""
+    inner = _inner(loss_fn)
+    if inner in CLASS_LOSSES:
+        arguments = inspect.signature(loss_fn).parameters
+        weight, ignored = (arguments[name].default for name in ("weight", "ignore_index"))
+    elif isinstance(inner, CLASS_LOSS_MODULES):
+        weight, ignored = inner.weight, inner.ignore_index
+    else:
+        weight, ignored = None, getattr(inner, "ignore_index", None)
+    if weight is not None:
+        return "the loss has class weights"
+    if ignored is None:
+        return None
+    for target in tree_leaves(targets):
+        is_classes = isinstance(target, torch.Tensor) and not target.is_floating_point()
+        if is_classes and bool((target == ignored).any()):
+            return f"the targets hold ignore_index={ignored}"
+    return None

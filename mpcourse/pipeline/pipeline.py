@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
+from mpcourse.devices.devices import Device, DeviceLike, as_devices, get_devices
 from mpcourse.devices.timing import HostClock
 from mpcourse.devices.workers import add_note
-from mpcourse.pipeline import losses as loss_shares
 from mpcourse.pipeline.batch_norm import minibatch_statistics
 from mpcourse.pipeline.engine import LinkedAction, link_actions, run_schedule
-from mpcourse.pipeline.fit import check_stages, find_homes, schedule_for
 from mpcourse.pipeline.microbatch import (
     bring_to,
     merge_microbatches,
@@ -26,12 +24,13 @@ from mpcourse.pipeline.microbatch import (
     num_samples_of,
     split_minibatch,
 )
+from mpcourse.pipeline.microbatch import microbatch_shares as shares_of
 from mpcourse.pipeline.stage import Stage
 from mpcourse.schedules.actions import Action, Schedule
-from mpcourse.schedules.named import num_devices_for
+from mpcourse.schedules.named import make_schedule, num_devices_for
 from mpcourse.schedules.simulation import recompute_flags
 from mpcourse.schedules.timeline import Timeline
-from mpcourse.schedules.validate import validate_schedule
+from mpcourse.schedules.validate import check_actions, validate_schedule
 
 
 class Pipeline(nn.Module):
@@ -69,7 +68,7 @@ class Pipeline(nn.Module):
     ) -> None:
         super().__init__()
         stages = list(stages)
-        check_stages(stages)
+        _check_stages(stages)
         if any(isinstance(module, Pipeline) for stage in stages for module in stage.modules()):
             raise TypeError(
                 "a stage holds a Pipeline, whose forward makes no gradients: give its stages to "
@@ -84,9 +83,9 @@ class Pipeline(nn.Module):
         self.schedule = schedule
         self._rows: dict[tuple[int, str], list[list[LinkedAction]]] = {}
         self._num_stages = len(stages)
-        count = len(self.devices)  # any number of devices takes as many micro-batches
-        any_schedule = schedule_for(schedule, len(stages), count, count)
-        home = find_homes(any_schedule, self.devices, len(stages))
+        # any number of devices takes as many micro-batches
+        any_schedule = self._schedule_for(len(self.devices))
+        home = _find_homes(any_schedule, self.devices, len(stages))
         for stage, device in zip(stages, home, strict=True):
             stage.to(device.device)
         self.stages = nn.ModuleList(stages)
@@ -94,31 +93,27 @@ class Pipeline(nn.Module):
         self._places = [device.device for device in home]
 
     def _rows_for(self, num_microbatches: int, kinds: str = "FBIW") -> list[list[LinkedAction]]:
-        """What each device does for that many micro-batches; the schedule is legal then.
-
-        Args:
-            num_microbatches: How many there are.
-            kinds: The kinds of action to do.
-        """
+        """What each device does of these kinds of action; the schedule has been validated."""
         key = num_microbatches, kinds
         if key not in self._rows:
-            schedule = self._schedule_for(num_microbatches)
+            try:
+                schedule = self._schedule_for(num_microbatches)
+            except ValueError as error:
+                add_note(
+                    error,
+                    f"this mini-batch makes {num_microbatches} micro-batches; if it is the last of "
+                    "an epoch and shorter than the others, drop it (drop_last=True) or pad it",
+                )
+                raise
             validate_schedule(schedule, self._num_stages, num_microbatches)
             wanted = [[action for action in row if action.kind in kinds] for row in schedule]
             self._rows[key] = link_actions(wanted, self._num_stages)
         return self._rows[key]
 
     def _schedule_for(self, num_microbatches: int) -> Schedule:
-        count = len(self.devices)
-        try:
-            return schedule_for(self.schedule, self._num_stages, count, num_microbatches)
-        except ValueError as error:
-            add_note(
-                error,
-                f"this mini-batch makes {num_microbatches} micro-batches; if it is the last of an "
-                "epoch and shorter than the others, drop it (drop_last=True) or pad it",
-            )
-            raise
+        if not isinstance(self.schedule, str):
+            return self.schedule
+        return make_schedule(self.schedule, self._num_stages, len(self.devices), num_microbatches)
 
     def step(
         self,
@@ -152,9 +147,7 @@ class Pipeline(nn.Module):
         """
         sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
         rows = self._rows_for(len(sizes))
-        shares = loss_shares.microbatch_shares(
-            loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares
-        )
+        shares = shares_of(loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares)
         flags = self._recompute
         stages = [
             Stage(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
@@ -188,7 +181,7 @@ class Pipeline(nn.Module):
             self._run(rows, run, gradients=True)
         finally:
             for stage in stages:
-                stage.clear()
+                stage.in_flight.clear()
         return torch.stack([losses[index] for index in range(len(sizes))]).sum().detach()
 
     def forward(self, inputs: Any) -> Any:
@@ -249,3 +242,34 @@ def _share_of_loss(
     if share == 0:  # nothing of it counts, also where its own mean is NaN
         return lambda output: torch.zeros((), device=place)
     return lambda output: loss_fn(output, target) * share
+
+
+def _check_stages(stages: list[nn.Module]) -> None:
+    """Refuse what is no list of modules with parameters and buffers of their own."""
+    if not stages:
+        raise ValueError("stages is empty; a pipeline needs at least one")
+    owner: dict[Tensor, int] = {}
+    for index, stage in enumerate(stages):
+        if not isinstance(stage, nn.Module):
+            raise TypeError(f"stage {index} is a {type(stage).__name__}, not an nn.Module")
+        for name, tensor in [*stage.named_parameters(), *stage.named_buffers()]:
+            if owner.setdefault(tensor, index) != index:
+                raise ValueError(
+                    f"stages {owner[tensor]} and {index} share the tensor {name}; two devices "
+                    "cannot both update it: put its users into one stage"
+                )
+
+
+def _find_homes(schedule: Schedule, devices: list[Device], num_stages: int) -> list[Device]:
+    """The device of each stage."""
+    check_actions(schedule)
+    twice = next((device for device in devices if devices.count(device) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is named twice; each row of the schedule needs its own device")
+    if len(schedule) != len(devices):
+        raise ValueError(f"the schedule is for {len(schedule)} devices; got {len(devices)}")
+    rows = zip(devices, schedule, strict=True)
+    home = {action.stage_index: device for device, row in rows for action in row}
+    if set(home) != set(range(num_stages)):
+        raise ValueError(f"the schedule has the stages {sorted(home)}; got {num_stages} modules")
+    return [home[index] for index in range(num_stages)]

@@ -1,9 +1,11 @@
-"""Predict a pipeline's step for every split size, then measure it (page `pipeline`).
+"""Predict a pipeline's step, then measure it: every split size, every schedule.
 
-The rule stands before anything is swept. Each stage is timed alone, forward and backward, at three
-sizes of micro-batch: the smallest, the middle and the largest of the sweep. Through the three times
-of each stage and direction goes a line, `fixed + per_sample * size`, and the simulator turns lines
-into step times, for sizes that nobody timed too.
+Pages `pipeline` and `schedules`.
+
+For a split size, the prediction stands before anything is swept. Each stage is timed alone, forward
+and backward, at three sizes of micro-batch: the smallest, the middle and the largest of the sweep.
+Through the three times of each stage and direction goes a line, `fixed + per_sample * size`, and
+the simulator turns lines into step times, for sizes that nobody timed too.
 
 Why a line: joining the three times by straight pieces predicts no better here, and a line says how
 much a micro-batch costs whatever its size. What it cannot know are kernels that change with the
@@ -11,14 +13,27 @@ size (on one thread torch takes another one for 1x1 convolutions below 16 sample
 for a single sample: begin a sweep at two), caches, and that two stages at work share one memory.
 """
 
+import copy
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from mpcourse.devices.devices import Device, DeviceLike, as_devices
+from mpcourse.devices.timing import Timing, measure, measure_together
 from mpcourse.pipeline.microbatch import microbatch_sizes
-from mpcourse.schedules.named import make_schedule
-from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.timeline import Timeline
+from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.schedules.named import NAMED, make_schedule
+from mpcourse.schedules.simulation import Costs, costs_from, simulate
+from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.splitting.resnet import thin_resnet50
+from mpcourse.splitting.splits import split_sequential
+
+Loss = Callable[[Any, Any], Tensor]
+REPEATS = 3  # how often a step is timed, after one to warm up
 
 
 @dataclass(frozen=True)
@@ -84,11 +99,7 @@ class Agreement:
 
 
 def timed_sizes(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """The three sizes at which the stages are timed: smallest, middle, largest.
-
-    Args:
-        sizes: The sizes of the sweep, 3 or more different ones.
-    """
+    """The three sizes at which the stages are timed: smallest, middle, largest of the sweep's."""
     ordered = sorted(set(sizes))
     if len(ordered) < 3 or ordered[0] < 1:
         raise ValueError(f"three or more different sizes from 1 are needed; got {list(sizes)}")
@@ -98,12 +109,7 @@ def timed_sizes(sizes: Sequence[int]) -> tuple[int, int, int]:
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> Line:
     """The line with the least squares of *relative* errors, so that short times count as much.
 
-    Args:
-        sizes: Sizes of micro-batches, 2 or more different ones.
-        seconds: One time per size, above 0.
-
-    Returns:
-        A line whose two numbers are 0 or more.
+    Its two numbers are 0 or more. There are two or more different sizes, and a time for each.
     """
     if len(sizes) != len(seconds) or len(set(sizes)) < 2 or min(seconds) <= 0:
         raise ValueError(
@@ -150,11 +156,9 @@ def predict_step(
 
 
 def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Agreement:
-    """Hold predicted step times against measured ones.
+    """Compare predicted with measured step times, both split size -> seconds.
 
-    Args:
-        predicted: Split size -> seconds; sizes that were not measured are left out.
-        measured: Split size -> seconds, one or more.
+    Sizes that were not measured are left out.
     """
     missing = sorted(set(measured) - set(predicted))
     if missing or not measured:
@@ -163,3 +167,197 @@ def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Ag
     guess, best = (min(errors, key=times.__getitem__) for times in (predicted, measured))
     order = list(errors)
     return Agreement(errors, guess, best, abs(order.index(guess) - order.index(best)))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measured step times by split size.
+
+    Attributes:
+        pipeline: Split size -> time of the pipeline's step.
+        alone: Split size -> time of one device with the same micro-batches.
+    """
+
+    pipeline: Mapping[int, Timing]
+    alone: Mapping[int, Timing]
+
+    def seconds(self, which: str) -> dict[int, float]:
+        """The medians of "pipeline" or "alone", by split size."""
+        return {size: timing.median_s for size, timing in getattr(self, which).items()}
+
+
+@dataclass(frozen=True)
+class SplitWork:
+    """What is swept: a model in two stages, one mini-batch, and the split sizes.
+
+    Attributes:
+        stages: ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial.
+        images: The mini-batch, on the first device.
+        labels: Its classes, there too.
+        sizes: Split sizes; each divides the mini-batch.
+    """
+
+    stages: list[nn.Sequential]
+    images: Tensor
+    labels: Tensor
+    sizes: list[int]
+
+
+def split_work(devices: Sequence[DeviceLike]) -> SplitWork:
+    """Work on which a pipeline pays, sized for the kind of device: a step takes under a second.
+
+    The sizes begin at 2 on a CPU: for a single sample torch chooses other kernels throughout, and
+    no line goes through both. On GPUs it is ResNet50 and 120 images, as in PyTorch's tutorial.
+    """
+    place = as_devices(devices)[0].device
+    on_cpu = place.type == "cpu"
+    width, image, unit = (32, 96, 2) if on_cpu else (64, 128, 10)
+    blocks = thin_resnet50(width, num_classes=10).to(memory_format=torch.channels_last)
+    cut = [name.startswith("layer3") for name, _ in blocks.named_children()].index(True)
+    images = torch.randn(12 * unit, 3, image, image, device=place)
+    labels = torch.randint(10, (len(images),), device=place)
+    sizes = [size * unit for size in (1, 2, 3, 4, 6, 12)]
+    images = images.to(memory_format=torch.channels_last)
+    return SplitWork([blocks[:cut], blocks[cut:]], images, labels, sizes)
+
+
+def measure_stages(
+    work: SplitWork,
+    devices: Sequence[DeviceLike],
+    loss_fn: Loss,
+) -> StageLines:
+    """Time each stage alone, one micro-batch at a time, at `timed_sizes`, and fit the lines.
+
+    In the naive schedule a stage works while the other device idles, so its times are its own. The
+    stages' gradients are added to. There is one device per stage, and the loss is a part of the
+    last.
+    """
+    sizes = timed_sizes(work.sizes)
+    events: dict[int, list[Event]] = {size: [] for size in sizes}
+    naive = {n: Pipeline(work.stages, devices, "naive", microbatch_size=n) for n in sizes}
+    for run in range(1 + REPEATS):
+        for size, pipeline in naive.items():
+            pipeline.step(work.images[:size], work.labels[:size], loss_fn)
+            events[size] += pipeline.timeline.events if run else ()
+    costs = [costs_from(Timeline(tuple(events[size]), len(work.stages))) for size in sizes]
+
+    def lines(direction: str) -> tuple[Line, ...]:
+        columns = zip(*(getattr(cost, direction) for cost in costs), strict=True)
+        return tuple(fit_line(sizes, times) for times in columns)
+
+    return StageLines(lines("forward"), lines("backward"))
+
+
+def measure_step(
+    work: SplitWork,
+    devices: Sequence[DeviceLike],
+    loss_fn: Loss,
+    split_size: int,
+) -> Timing:
+    """Measure the pipeline's step at one split size; the stages' gradients are added to."""
+    pipeline = Pipeline(work.stages, devices, microbatch_size=split_size)
+    step = _stepper(pipeline, work, loss_fn)
+    return measure(step, devices, warmup=1, repeats=REPEATS)
+
+
+def measure_sweep(
+    work: SplitWork,
+    devices: Sequence[DeviceLike],
+    loss_fn: Loss,
+) -> Sweep:
+    """Measure the step at every split size, pipelined and on one device, all in turns.
+
+    Both run in workers. Two micro-batches of each size warm up. The stages' gradients are added to.
+    """
+    one = [nn.Sequential(*work.stages)]
+    runs = {}
+    for size in work.sizes:
+        runs["pipeline", size] = Pipeline(work.stages, devices, microbatch_size=size)
+        runs["alone", size] = Pipeline(one, devices[:1], "naive", microbatch_size=size)
+    for (_, size), pipeline in runs.items():
+        pipeline.step(work.images[: 2 * size], work.labels[: 2 * size], loss_fn)
+    steps = {key: _stepper(pipeline, work, loss_fn) for key, pipeline in runs.items()}
+    times = measure_together(steps, devices, warmup=0, repeats=REPEATS)
+    columns = ({n: times[which, n] for n in work.sizes} for which in ("pipeline", "alone"))
+    return Sweep(*columns)
+
+
+def measure_unsplit(work: SplitWork, loss_fn: Loss) -> Timing:
+    """Measure the step of the model in one piece, called as usual: on a CPU, with all cores."""
+    whole = nn.Sequential(*work.stages)
+
+    def step() -> None:
+        loss_fn(whole(work.images), work.labels).backward()
+
+    return measure(step, warmup=1, repeats=REPEATS)
+
+
+def _stepper(pipeline: Pipeline, work: SplitWork, loss_fn: Loss) -> Callable[[], Tensor]:
+    return lambda: pipeline.step(work.images, work.labels, loss_fn)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One schedule, predicted and run.
+
+    Attributes:
+        predicted: Simulated, with costs from micro-batches that ran alone.
+        measured: Of the middle one of the steps, in seconds.
+        loss: Of the mini-batch.
+        gradients: One per parameter, on the host.
+        activation_size: What a stage counts, in shares of a device's part of the model.
+    """
+
+    predicted: Timeline
+    measured: Timeline
+    loss: Tensor
+    gradients: list[Tensor]
+    activation_size: float
+
+
+def try_schedule(
+    name: str,
+    model: nn.Sequential,
+    devices: Sequence[Device],
+    batch: tuple[Tensor, Tensor],
+    loss_fn: Loss,
+    *,
+    num_microbatches: int,
+    repeats: int = 5,
+) -> Trial:
+    """Cut a copy of a model for a schedule, predict its timeline, and measure it.
+
+    Args:
+        name: One of `mpcourse.schedules.NAMED`.
+        model: Layers, cut into stages of as many layers each; it stays as it is.
+        devices: Where to.
+        batch: Inputs and targets.
+        loss_fn: As for `Pipeline.step`.
+        num_microbatches: Into how many the batch is cut; at most its number of samples.
+        repeats: Steps after the first, which warms up.
+    """
+    per_device = NAMED[name].stages_per_device
+    num_stages = per_device * len(devices)
+    stages = split_sequential(copy.deepcopy(model), num_stages, by="count")
+    pipeline = Pipeline(stages, devices, name, num_microbatches=num_microbatches)
+    first = [tensor.tensor_split(num_microbatches)[0] for tensor in batch]
+    alone = Pipeline(stages, devices, name, num_microbatches=1)  # so nothing overlaps
+    costs = costs_from(_middle(alone, first, loss_fn, repeats))
+    schedule = make_schedule(name, num_stages, len(devices), num_microbatches)
+    measured = _middle(pipeline, batch, loss_fn, repeats)
+    pipeline.zero_grad()
+    loss = pipeline.step(*batch, loss_fn).cpu()
+    gradients = [parameter.grad.cpu() for parameter in pipeline.parameters()]
+    return Trial(simulate(schedule, costs), measured, loss, gradients, 1 / per_device)
+
+
+def _middle(
+    pipeline: Pipeline, batch: Sequence[Tensor], loss_fn: Callable, repeats: int
+) -> Timeline:
+    """The timeline of the middle one of the steps, by makespan."""
+    pipeline.step(*batch, loss_fn)
+    runs = []
+    for _ in range(repeats):
+        pipeline.step(*batch, loss_fn)
+        runs.append(pipeline.timeline)
+    return sorted(runs, key=lambda run: run.makespan)[repeats // 2]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mpcourse.devices.workers import add_note
-from mpcourse.pipeline.replay import NotesDraws, Replay
+from mpcourse.pipeline.checkpointing import CheckpointedForward, WatchDraws
 from mpcourse.pipeline.split_backward import SplitBackward
 
 Loss = Callable[[Any], Tensor]
@@ -31,26 +31,26 @@ BEGINS_IN_PLACE = (
 
 
 @dataclass(slots=True)
-class Kept:
+class InFlight:
     """What a stage keeps of a micro-batch until its backward is done.
 
     Attributes:
         inputs: The leaves of the input; gradients arrive at the tensors that require them.
-        outputs: The leaves of the output, with their graph; none if there is a `replay`.
-        replay: Of a stage that recomputes: makes the outputs once more.
-        split: Between I and W: the backward under way; None when W has all the work.
+        outputs: The leaves of the output, with their graph; none if there is a `checkpoint`.
+        checkpoint: Of a stage that recomputes: makes the outputs once more.
+        split: Between I and W: the backward in two halves; None when W has all the work.
         roots: Between I and W, without `split`: where W begins.
     """
 
     inputs: list[Any]
     outputs: list[Any]
-    replay: Replay | None = None
+    checkpoint: CheckpointedForward | None = None
     split: SplitBackward | None = None
     roots: "Roots" = ([], [])
 
 
 class Stage:
-    """A module, and the micro-batches that are under way in it.
+    """A module, and the micro-batches that are in flight in it.
 
     Args:
         module: The stage's layers.
@@ -72,43 +72,31 @@ class Stage:
         self.is_first = is_first
         self.recompute = recompute
         self.beside_others = beside_others
-        self.kept: dict[int, Kept] = {}
-
-    def clear(self) -> None:
-        """Forget all micro-batches, as after a step that failed."""
-        self.kept.clear()
+        self.in_flight: dict[int, InFlight] = {}
 
     def forward(self, index: int, value: Any, loss: Loss | None = None) -> Any:
         """F: run the module on micro-batch `index`, keep what its backward needs.
 
-        Args:
-            index: Of the micro-batch.
-            value: Its input, a tensor or a nest of tensors, on this device.
-            loss: For the last stage: what becomes of the output.
-
-        Returns:
-            The output (or the loss), cut off from the graph.
+        `loss`, for the last stage, makes the loss of the output. What is returned is detached.
         """
         inputs, structure = _flatten(value)
         if not self.is_first and not all(_is_leaf(leaf) for leaf in inputs):
             inputs = [leaf if _is_leaf(leaf) else _cut_off(leaf) for leaf in inputs]
-            value = inputs[0] if structure is None else tree_unflatten(inputs, structure)
+            value = _unflatten(inputs, structure)
 
         def run() -> Any:
             output = self._call(value)
             return output if loss is None else loss(output)
 
-        replay = Replay(self.module, inputs, run) if self.recompute else None
-        if replay is not None:
-            output = replay.first()
+        if self.recompute:
+            checkpoint = CheckpointedForward(self.module, inputs, run)
+            outputs, structure = _flatten(checkpoint.first())
+            self.in_flight[index] = InFlight(inputs, [], checkpoint)
         else:
-            with NotesDraws([]) if self.beside_others else nullcontext():
-                output = run()
-        outputs, structure = _flatten(output)
-        self.kept[index] = Kept(inputs, outputs if replay is None else [], replay)
-        if structure is None:
-            return _cut_off(output)
-        return tree_unflatten([_cut_off(leaf) for leaf in outputs], structure)
+            with WatchDraws(lambda _: None) if self.beside_others else nullcontext():
+                outputs, structure = _flatten(run())
+            self.in_flight[index] = InFlight(inputs, outputs)
+        return _unflatten([_cut_off(leaf) for leaf in outputs], structure)
 
     def _call(self, value: Any) -> Any:
         try:
@@ -126,16 +114,15 @@ class Stage:
     def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.
 
-        Args:
-            index: Of the micro-batch.
-            gradients: Of each leaf of the output; None for the last stage: its output is the loss.
+        `gradients` has one of each leaf of the output; None for the last stage: its output is the
+        loss.
         """
-        kept = self.kept.pop(index)
-        roots, gradients = _roots(_outputs(kept), gradients)
+        state = self.in_flight.pop(index)
+        roots, gradients = _roots(_outputs(state), gradients)
         if roots:
-            with _watched(kept):
+            with _around_backward(state):
                 torch.autograd.backward(roots, gradients)
-        return self._input_gradients(kept)
+        return self._input_gradients(state)
 
     def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
         """I: return the input's gradient and leave the weights' for `backward_weight`.
@@ -143,39 +130,39 @@ class Stage:
         A stage that makes no input gradient leaves all the work to W: the first one, and one whose
         input requires none.
         """
-        kept = self.kept[index]
-        roots, gradients = _roots(_outputs(kept), gradients)
-        kept.outputs = []
-        wanted = [] if self.is_first else [leaf for leaf in kept.inputs if _wants(leaf)]
+        state = self.in_flight[index]
+        roots, gradients = _roots(_outputs(state), gradients)
+        state.outputs = []
+        wanted = [] if self.is_first else [leaf for leaf in state.inputs if _wants(leaf)]
         if roots and wanted:
-            kept.split = SplitBackward(roots, gradients, wanted)
-            with _watched(kept):
-                kept.split.run_inputs()
+            state.split = SplitBackward(roots, gradients, wanted)
+            with _around_backward(state):
+                state.split.run_inputs()
         else:
-            kept.roots = (roots, gradients)
-        return self._input_gradients(kept)
+            state.roots = (roots, gradients)
+        return self._input_gradients(state)
 
     def backward_weight(self, index: int, _: None = None) -> None:
         """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
-        kept = self.kept.pop(index)
-        with _watched(kept):
-            if kept.split is not None:
-                kept.split.run_weights()
-            elif kept.roots[0]:
-                torch.autograd.backward(*kept.roots)
+        state = self.in_flight.pop(index)
+        with _around_backward(state):
+            if state.split is not None:
+                state.split.run_weights()
+            elif state.roots[0]:
+                torch.autograd.backward(*state.roots)
 
-    def _input_gradients(self, kept: Kept) -> Gradients:
+    def _input_gradients(self, state: InFlight) -> Gradients:
         if self.is_first:
             return []
-        return [leaf.grad if isinstance(leaf, Tensor) else None for leaf in kept.inputs]
+        return [leaf.grad if isinstance(leaf, Tensor) else None for leaf in state.inputs]
 
 
-def _outputs(kept: Kept) -> list[Any]:
-    return kept.outputs if kept.replay is None else _flatten(kept.replay.again())[0]
+def _outputs(state: InFlight) -> list[Any]:
+    return state.outputs if state.checkpoint is None else _flatten(state.checkpoint.again())[0]
 
 
-def _watched(kept: Kept) -> AbstractContextManager:
-    return nullcontext() if kept.replay is None else kept.replay.watched()
+def _around_backward(state: InFlight) -> AbstractContextManager:
+    return nullcontext() if state.checkpoint is None else state.checkpoint.around_backward()
 
 
 def _wants(leaf: Any) -> bool:
@@ -187,6 +174,10 @@ def _flatten(value: Any) -> tuple[list[Any], TreeSpec | None]:
     return ([value], None) if isinstance(value, Tensor) else tree_flatten(value)
 
 
+def _unflatten(leaves: list[Any], structure: TreeSpec | None) -> Any:
+    return leaves[0] if structure is None else tree_unflatten(leaves, structure)
+
+
 def _cut_off(value: Any) -> Any:
     """The same numbers without their graph; a gradient is wanted of them if it was before."""
     if not isinstance(value, Tensor):
@@ -196,7 +187,7 @@ def _cut_off(value: Any) -> Any:
 
 
 def _is_leaf(value: Any) -> bool:
-    """What was cut off is a leaf, unless a copy between devices has come between."""
+    """True for a detached tensor; a copy to another device is not a leaf."""
     return not isinstance(value, Tensor) or value.is_leaf
 
 

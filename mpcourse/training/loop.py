@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from mpcourse.pipeline.losses import reduction_of
-from mpcourse.pipeline.microbatch import num_samples_of
+from mpcourse.pipeline.microbatch import num_samples_of, reduction_of
 from mpcourse.pipeline.pipeline import Pipeline
 
 Loss = Callable[[Any, Any], Tensor]

@@ -1,6 +1,5 @@
 """The benchmark runs in its short form and prints a figure for each of its parts."""
 
-import copy
 import re
 
 import pytest
@@ -8,11 +7,11 @@ import torch
 from torch import nn
 
 from mpcourse.benchmark.__main__ import main
-from mpcourse.benchmark.prototype import Prototype
 from mpcourse.benchmark.resnet50 import Layout, resnet50_work
-from mpcourse.devices.devices import get_devices
+from mpcourse.devices.devices import as_devices, get_devices
 from mpcourse.devices.timing import measure_together
 from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.pipeline.smallest import SmallestPipeline
 from mpcourse.schedules.named import make_schedule
 
 pytestmark = pytest.mark.slow
@@ -29,8 +28,8 @@ def test_the_short_form_prints_every_part(capsys):
         r"two workers, equal jobs +\d+\.\d+ x",
         r"hand-over and wait +\d+ us",
         r"16 micro-batches: no engine, a loop +\d+ us an action",
-        r"16 micro-batches: a prototype of sixty lines +\d+ us an action +1.00 x a prototype",
-        r"16 micro-batches: our engine +\d+ us an action +\d\.\d\d x a prototype of sixty lines",
+        r"16 micro-batches: the smallest pipeline +\d+ us an action +1.00 x the smallest",
+        r"16 micro-batches: our engine +\d+ us an action +\d\.\d\d x the smallest pipeline",
         r"16 micro-batches: torch\.distributed\.pipelining over gloo +\d+ us an action",
         r"two equal stages +1\.33 x",
         r"one worker, whole batch +\d+\.\d+ x",
@@ -79,33 +78,20 @@ def test_a_layout_goes_one_way_with_the_values_and_back_with_their_gradient():
     assert gradients[0].is_contiguous()
 
 
-def test_the_prototype_does_what_the_engine_does():
-    torch.manual_seed(0)
-    stages = [nn.Linear(4, 4), nn.Linear(4, 4)]
-    rows, targets, loss_fn = torch.randn(6, 4), torch.randn(6, 4), nn.MSELoss()
-    devices, schedule = get_devices(2), make_schedule("1f1b", 2, 2, 6)
-    prototype = Prototype(copy.deepcopy(stages), devices, schedule)
-    ours = Pipeline(stages, devices, schedule, num_microbatches=6)
-    loss = prototype.step(rows, targets, loss_fn)
-    torch.testing.assert_close(loss, ours.step(rows, targets, loss_fn))
-    theirs = [w.grad for stage in prototype.stages for w in stage.parameters()]
-    torch.testing.assert_close([w.grad for w in ours.parameters()], theirs)
-
-
-def test_an_action_of_the_engine_costs_less_than_two_of_the_prototype():
-    """It was twice the prototype once; on a quiet machine 1.2 to 1.3. Five tries."""
-    devices, count = get_devices(2), 16
+def test_an_action_of_the_engine_costs_less_than_two_of_the_smallest_pipeline():
+    """It was twice that once; on a quiet machine 1.2 to 1.3. Five tries."""
+    devices, count = as_devices(["cpu"] * 2), 16
     schedule, batch = make_schedule("1f1b", 2, 2, count), (torch.randn(count, 8),) * 2
-    prototype = Prototype([nn.Linear(8, 8) for _ in range(2)], devices, schedule)
+    smallest = SmallestPipeline([nn.Linear(8, 8) for _ in range(2)], devices, schedule)
     ours = Pipeline([nn.Linear(8, 8) for _ in range(2)], devices, num_microbatches=count)
     fns = {
-        "prototype": lambda: [prototype.step(*batch, nn.MSELoss()) for _ in range(10)],
+        "smallest": lambda: [smallest.step(*batch, nn.MSELoss()) for _ in range(10)],
         "engine": lambda: [ours.step(*batch, nn.MSELoss()) for _ in range(10)],
     }
     ratios = []
     for _ in range(5):
         times = measure_together(fns, devices, repeats=5)
-        ratios.append(times["engine"].median_s / times["prototype"].median_s)
+        ratios.append(times["engine"].median_s / times["smallest"].median_s)
         if ratios[-1] < 1.6:
             return
-    pytest.fail(f"engine / prototype: {ratios}")
+    pytest.fail(f"engine / smallest: {ratios}")

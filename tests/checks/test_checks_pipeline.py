@@ -10,8 +10,7 @@ from solutions import pipeline as solutions
 
 from mpcourse.checks import check_ceiling, check_cut_graph, check_pieces, check_split_size
 from mpcourse.checks import pipeline as checks_module
-from mpcourse.pipeline.losses import microbatch_shares
-from mpcourse.pipeline.microbatch import microbatch_sizes
+from mpcourse.pipeline.microbatch import microbatch_shares, microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule

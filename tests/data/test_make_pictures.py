@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from mpcourse.commands.setup import ROOT
-from mpcourse.pipeline.sweeps import Work
+from mpcourse.pipeline.prediction import SplitWork
 
 
 def test_the_timeline_has_a_step_of_each_way_above_the_other(tmp_path: Path, monkeypatch, capsys):
     stages = [nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 3))]
-    work = Work(stages, torch.randn(8, 4), torch.randint(3, (8,)), [2, 4, 8])
+    work = SplitWork(stages, torch.randn(8, 4), torch.randint(3, (8,)), [2, 4, 8])
     monkeypatch.setattr(make_pictures, "split_work", lambda devices: work)
     make_pictures.make_timeline(tmp_path / "timeline.svg")
     svg = (tmp_path / "timeline.svg").read_text(encoding="utf-8")

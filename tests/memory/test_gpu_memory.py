@@ -8,7 +8,7 @@ from pretend_cuda import pretend_cuda
 from torch import nn
 
 from mpcourse.memory import accounting, count_step, recompute, rehearse_step
-from mpcourse.pipeline import replay
+from mpcourse.pipeline import checkpointing
 
 GPU = torch.device("cuda", 1)
 
@@ -129,9 +129,9 @@ def test_a_recomputed_part_draws_from_the_gpu_s_generator_as_before(generator, m
 def test_a_stage_that_runs_again_draws_from_every_gpu_s_generator_as_before(monkeypatch):
     theirs = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (theirs,))
-    generators, states = replay._where_they_stand((torch.ones(1),), {})
+    generators, states = checkpointing._generator_states((torch.ones(1),), {})
     assert generators == [torch.default_generator, theirs]
     first = torch.rand(2, generator=theirs)
-    with replay._set_back((), {}, states):
+    with checkpointing.generators_at(states, (), {}):
         assert torch.equal(torch.rand(2, generator=theirs), first)
     assert not torch.equal(torch.rand(2, generator=theirs), first)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mpcourse.pipeline.losses import microbatch_shares
+from mpcourse.pipeline.microbatch import microbatch_shares
 
 SIZES = [3, 3, 1]
 TARGETS = torch.tensor([0, 1, 2, 0, 1, 2, 0])

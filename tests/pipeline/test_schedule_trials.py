@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpcourse.devices.devices import get_devices
-from mpcourse.pipeline.trials import try_schedule
+from mpcourse.pipeline.prediction import try_schedule
 from mpcourse.schedules.named import SCHEDULES
 
 LOSS = nn.MSELoss()

@@ -310,15 +310,15 @@ def test_a_stage_keeps_a_micro_batch_until_its_backward_and_no_longer():
     value = torch.randn(2, 4, dtype=torch.double, requires_grad=True)
     for index in range(3):
         stage.forward(index, value)
-    assert sorted(stage.kept) == [0, 1, 2]
+    assert sorted(stage.in_flight) == [0, 1, 2]
     stage.backward(1, [torch.ones(2, 4).double()])
-    assert sorted(stage.kept) == [0, 2]
+    assert sorted(stage.in_flight) == [0, 2]
     stage.backward_input(0, [torch.ones(2, 4).double()])
-    assert sorted(stage.kept) == [0, 2]
+    assert sorted(stage.in_flight) == [0, 2]
     stage.backward_weight(0)
-    assert sorted(stage.kept) == [2]
-    stage.clear()
-    assert stage.kept == {}
+    assert sorted(stage.in_flight) == [2]
+    stage.in_flight.clear()
+    assert stage.in_flight == {}
 
 
 def test_the_output_is_cut_off_and_says_whether_it_wants_a_gradient():

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import get_devices
-from mpcourse.pipeline.prediction import compare, predict_step
-from mpcourse.pipeline.sweeps import (
-    Work,
+from mpcourse.pipeline.prediction import (
+    SplitWork,
+    compare,
     measure_stages,
     measure_step,
     measure_sweep,
     measure_unsplit,
+    predict_step,
     split_work,
 )
 from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
@@ -44,13 +45,13 @@ class Napping(nn.Module):
         return Nap.apply(rows * self.scale, *self.times)
 
 
-def napping_work() -> Work:
+def napping_work() -> SplitWork:
     stages = [nn.Sequential(Napping(0.004, 0.002)), nn.Sequential(Napping(0.008, 0.003))]
-    return Work(stages, torch.ones(12, 1), torch.zeros(12, 1), [1, 2, 3, 4, 6, 12])
+    return SplitWork(stages, torch.ones(12, 1), torch.zeros(12, 1), [1, 2, 3, 4, 6, 12])
 
 
 def test_lines_come_near_what_the_stages_really_take():
-    lines = measure_stages(napping_work(), get_devices(2), nn.MSELoss(), repeats=2)
+    lines = measure_stages(napping_work(), get_devices(2), nn.MSELoss())
     assert len(lines.forward) == len(lines.backward) == 2
     for row, factor in ((lines.forward, 1), (lines.backward, 2)):
         assert row[0].per_sample_s == pytest.approx(factor * 0.002, rel=0.5)
@@ -60,9 +61,9 @@ def test_lines_come_near_what_the_stages_really_take():
 
 def test_a_prediction_from_three_sizes_meets_the_sweep_over_six():
     work, devices, loss_fn = napping_work(), get_devices(2), nn.MSELoss()
-    lines = measure_stages(work, devices, loss_fn, repeats=2)
+    lines = measure_stages(work, devices, loss_fn)
     predicted = {size: predict_step(lines, 12, size).makespan for size in work.sizes}
-    sweep = measure_sweep(work, devices, loss_fn, repeats=1)
+    sweep = measure_sweep(work, devices, loss_fn)
     assert list(sweep.pipeline) == list(sweep.alone) == work.sizes
     found = compare(predicted, sweep.seconds("pipeline"))
     assert found.median_error < 0.25
@@ -73,18 +74,18 @@ def test_a_prediction_from_three_sizes_meets_the_sweep_over_six():
 
 
 def test_one_size_is_measured_alone():
-    timing = measure_step(napping_work(), get_devices(2), nn.MSELoss(), 6, repeats=1)
-    assert timing.repeats == 1
+    timing = measure_step(napping_work(), get_devices(2), nn.MSELoss(), 6)
+    assert timing.repeats == 3
     assert timing.median_s >= 3 * (0.008 + 0.003 * 6)
 
 
 def test_the_model_in_one_piece_does_the_same_work():
     work = napping_work()
-    timing = measure_unsplit(work, nn.MSELoss(), repeats=1)
-    assert timing.repeats == 1
+    timing = measure_unsplit(work, nn.MSELoss())
+    assert timing.repeats == 3
     assert timing.median_s >= 3 * (0.012 + 0.005 * 12)
-    gradient = work.stages[0][0].scale.grad  # twice: once to warm up
-    assert gradient.item() == pytest.approx(4.0)
+    gradient = work.stages[0][0].scale.grad  # four times: once to warm up
+    assert gradient.item() == pytest.approx(8.0)
 
 
 def test_the_work_is_a_thin_resnet_cut_behind_layer2():

@@ -1,9 +1,9 @@
-"""A forward that keeps nothing but its input, and runs again when its backward comes.
+"""Activation checkpointing of a stage: keep its input alone, run its forward again at its backward.
 
 Pages `does_it_fit` and `pipeline`.
 
 Workers may share one random generator (CPU cores do), and other stages draw between two draws of
-this one. So the generator's state is noted at each draw, not once per forward as
+this one. So the generator's state is recorded at each draw, not once per forward as
 `torch.utils.checkpoint` does, and one lock stands around all draws of a pipeline's forwards.
 Source: torchgpipe/checkpoint.py.
 """
@@ -34,16 +34,13 @@ DRAWS_BACKWARD = (
 _one_draw = threading.Lock()
 
 
-class Replay:
+class CheckpointedForward:
     """One forward of a stage: run for its output first, later once more for its graph.
 
     The second run draws the random numbers of the first, from generators of the module's own too,
     and counts no batch. Whatever else a forward does (hooks, a counter in Python) it does twice.
-
-    Args:
-        module: The stage's layers.
-        inputs: The leaves of the input, that `forward` uses.
-        forward: Runs the module, and the loss if there is one.
+    `inputs` are the leaves of the input that `forward` uses; `forward` runs the module, and the
+    loss if there is one.
     """
 
     def __init__(self, module: nn.Module, inputs: list[Any], forward: Callable[[], Any]) -> None:
@@ -53,13 +50,9 @@ class Replay:
         self._draws: list[States | None] = []
 
     def first(self) -> Any:
-        """Run; the output's graph says what wants a gradient, but holds no tensor.
-
-        Raises:
-            RuntimeError: The input was changed.
-        """
+        """Run; the output's graph says what requires a gradient, but holds no tensor."""
         before = _versions(self._inputs)
-        with saved_tensors_hooks(_save_nothing, _save_nothing), NotesDraws(self._draws):
+        with saved_tensors_hooks(_save_nothing, _save_nothing), WatchDraws(self._draws.append):
             output = self._forward()
         if _versions(self._inputs) != before:
             raise RuntimeError(CHANGES_ITS_INPUT)
@@ -71,29 +64,28 @@ class Replay:
             with (
                 counted_already(self._module),
                 buffers_kept(self._module),
-                DrawsAgain(self._draws),
+                RepeatDraws(self._draws),
             ):
                 return self._forward()
         except Exception as error:
             add_note(error, "raised when the stage's forward ran again for its backward")
             raise
 
-    def watched(self) -> AbstractContextManager:
+    def around_backward(self) -> AbstractContextManager:
         """For the backward: a part that is recomputed in it must not draw random numbers."""
         drew = any(states is not None for states in self._draws)
-        return RefusesDraws() if drew else nullcontext()
+        return WatchDraws(_refuse) if drew else nullcontext()
 
 
-class NotesDraws(TorchDispatchMode):
-    """Notes before each draw of random numbers where its generators stand.
+class WatchDraws(TorchDispatchMode):
+    """Calls `seen` after each operation that may draw random numbers.
 
-    Args:
-        draws: Gets an entry per operation that may draw: None if it did not.
+    It is given the states that the operation's generators had before, or None if none moved.
     """
 
-    def __init__(self, draws: list[States | None]) -> None:
+    def __init__(self, seen: Callable[[States | None], object]) -> None:
         super().__init__()
-        self._draws = draws
+        self._seen = seen
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -101,18 +93,16 @@ class NotesDraws(TorchDispatchMode):
         if not _may_draw(func):
             return func(*args, **(kwargs or {}))
         with _one_draw:
-            generators, before = _where_they_stand(args, kwargs or {})
+            generators, before = _generator_states(args, kwargs or {})
             result = func(*args, **(kwargs or {}))
-            self._draws.append(before if _moved(generators, before) else None)
+            pairs = zip(generators, before, strict=True)
+            moved = any(not torch.equal(each.get_state(), state) for each, state in pairs)
+            self._seen(before if moved else None)
         return result
 
 
-class DrawsAgain(TorchDispatchMode):
-    """Draws what was drawn; afterwards the generators stand where they stood.
-
-    Args:
-        draws: As noted.
-    """
+class RepeatDraws(TorchDispatchMode):
+    """Draws what was recorded; afterwards the generators are in the state in which they were."""
 
     def __init__(self, draws: Sequence[States | None]) -> None:
         super().__init__()
@@ -124,45 +114,25 @@ class DrawsAgain(TorchDispatchMode):
         states = next(self._left, None) if _may_draw(func) else None
         if states is None:
             return func(*args, **(kwargs or {}))
-        with _one_draw, _set_back(args, kwargs or {}, states):
+        with _one_draw, generators_at(states, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
-
-
-class RefusesDraws(TorchDispatchMode):
-    """Raises where a random number is drawn."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        if not _may_draw(func):
-            return func(*args, **(kwargs or {}))
-        with _one_draw:
-            generators, before = _where_they_stand(args, kwargs or {})
-            result = func(*args, **(kwargs or {}))
-            if _moved(generators, before):
-                raise RuntimeError(DRAWS_BACKWARD)
-        return result
 
 
 def _may_draw(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _where_they_stand(args: tuple, kwargs: dict) -> tuple[list[torch.Generator], States]:
+def _generator_states(args: tuple, kwargs: dict) -> tuple[list[torch.Generator], States]:
     """The generator that an operation is given, or all that it may draw from; and their states."""
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
     generators = given or [torch.default_generator, *torch.cuda.default_generators]
     return generators, [generator.get_state() for generator in generators]
 
 
-def _moved(generators: list[torch.Generator], before: States) -> bool:
-    pairs = zip(generators, before, strict=True)
-    return any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
-
-
 @contextmanager
-def _set_back(args: tuple, kwargs: dict, states: States) -> Iterator[None]:
-    generators, before = _where_they_stand(args, kwargs)
+def generators_at(states: States, args: tuple, kwargs: dict) -> Iterator[None]:
+    """Set an operation's generators to recorded states; put them back afterwards."""
+    generators, before = _generator_states(args, kwargs)
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
     try:
@@ -170,6 +140,11 @@ def _set_back(args: tuple, kwargs: dict, states: States) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
+
+
+def _refuse(states: States | None) -> None:
+    if states is not None:
+        raise RuntimeError(DRAWS_BACKWARD)
 
 
 def _save_nothing(_: Any) -> None:
