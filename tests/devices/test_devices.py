@@ -129,11 +129,6 @@ def test_equal_devices_have_the_same_hash_and_the_same_worker():
     assert first.run(threading.get_ident) == second.run(threading.get_ident)
 
 
-def test_different_devices_have_different_workers_and_none_is_the_caller():
-    threads = [device.run(threading.get_ident) for device in get_devices(3)]
-    assert len({threading.get_ident(), *threads}) == 4
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
 )
@@ -269,12 +264,6 @@ def test_synchronize_waits_for_work_that_itself_waits_for_another_device():
     assert job.done()
 
 
-def test_synchronize_before_any_device_was_used_returns(monkeypatch):
-    monkeypatch.setattr(devices_module, "_workers", {})
-    synchronize()
-    assert devices_module._workers == {}
-
-
 def test_a_worker_can_synchronize_its_own_device_and_another():
     first, second = get_devices(2)
     job = second.submit(time.sleep, 0.1)
@@ -341,11 +330,6 @@ def test_cores_are_described_with_what_they_can_do(monkeypatch, count, cores, li
 def test_a_core_named_twice_is_described_as_one_worker(monkeypatch):
     monkeypatch.setattr(devices_module, "available_cores", lambda: 2)
     assert describe_devices([core(0), core(0)]).startswith("1 CPU worker of one thread")
-
-
-@pytest.mark.usefixtures("no_gpus")
-def test_two_devices_are_described_when_none_are_named():
-    assert describe_devices() == describe_devices(get_devices(2))
 
 
 @pytest.mark.parametrize(

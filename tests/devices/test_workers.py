@@ -1,81 +1,31 @@
-"""One thread per device: in order, at the same time as the others, and always usable again."""
+"""One thread per device: in order, beside the others; a value or an error comes out."""
 
-import itertools
-import json
-import os
-import random
-import subprocess
-import sys
+import gc
+import operator
 import threading
 import time
-from concurrent.futures import Future
-from pathlib import Path
+import traceback
+import weakref
+from concurrent.futures import CancelledError, Future
 
 import pytest
 import torch
-from threads import in_time
-from torch.utils.data import DataLoader, TensorDataset
+from working import LIMIT_S, python, run, wait_for
 
-from mpcourse.devices import workers as workers_module
-from mpcourse.devices.devices import available_cores, get_devices
 from mpcourse.devices.streams import CpuCore, StreamContext
-from mpcourse.devices.workers import Cancelled, Worker, cancel, collect
-
-LIMIT_S = 30
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-numbers = itertools.count()
-
-
-@pytest.fixture
-def make_workers():
-    """A function that makes workers of their own: what a test breaks stays with it."""
-    made = []
-
-    def make(count, lane=CpuCore):
-        made.extend(Worker(f"device {i} (test {next(numbers)})", lane()) for i in range(count))
-        return made[-count:]
-
-    yield make
-    for worker in made:
-        if worker.thread is not None:
-            worker.thread.close()
-
-
-@pytest.fixture
-def workers(make_workers):
-    return make_workers(2)
-
-
-def run(worker, fn, *args):
-    return worker.submit(fn, *args).result(LIMIT_S)
-
-
-def python(script):
-    """What a new process prints, as JSON; it must end by itself and without a complaint."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=4 * LIMIT_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout) if done.stdout else None
-
+from mpcourse.devices.workers import collect
 
 # one thread each
 
 
-def test_a_worker_computes_with_one_thread_and_its_caller_with_as_many_as_before(workers):
+def test_a_worker_computes_with_one_thread_and_its_caller_with_as_many_as_before(make_workers):
+    workers = make_workers(2, CpuCore)
     before = torch.get_num_threads()
     assert [run(worker, torch.get_num_threads) for worker in workers] == [1, 1]
     assert torch.get_num_threads() == before
 
 
-def test_a_worker_uses_the_processor_time_of_one_thread(workers):
+def test_a_worker_uses_the_processor_time_of_one_thread(make_workers):
     def processor_times():
         a = torch.rand(700, 700)
         a @ a
@@ -84,7 +34,7 @@ def test_a_worker_uses_the_processor_time_of_one_thread(workers):
             a @ a
         return time.process_time() - start[0], time.thread_time() - start[1]
 
-    process_s, thread_s = run(workers[0], processor_times)
+    process_s, thread_s = run(*make_workers(1, CpuCore), processor_times)
     assert process_s < 1.4 * thread_s
 
 
@@ -117,16 +67,12 @@ print(json.dumps(counts))
     }
 
 
-def test_a_worker_keeps_its_thread(workers):
-    assert len({run(workers[0], threading.get_ident) for _ in range(3)}) == 1
-
-
 def test_what_cannot_be_called_is_refused(workers):
     with pytest.raises(TypeError, match="a worker runs functions; got int"):
         workers[0].submit(3)
 
 
-def test_a_lane_that_cannot_be_entered_says_so_and_can_be_tried_again(make_workers):
+def test_a_thread_that_cannot_be_set_up_says_so_and_can_be_tried_again(make_workers):
     class Shut(StreamContext):
         shut = True
 
@@ -151,38 +97,6 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def test_a_lane_surrounds_the_work_in_the_worker(make_workers):
-    happened = []
-
-    class Noting(StreamContext):
-        def around_job(self, arguments):
-            happened.append(("around_job", arguments, threading.current_thread()))
-            return self
-
-        def __enter__(self):
-            happened.append(("before", threading.current_thread()))
-
-        def __exit__(self, *_):
-            happened.append(("after", threading.current_thread()))
-
-        def wait_stream(self):
-            happened.append(("wait_stream", threading.current_thread()))
-
-        def record_stream(self, value):
-            happened.append(("record_stream", value, threading.current_thread()))
-
-    [worker] = make_workers(1, Noting)
-    assert run(worker, max, 3, 4) == 4
-    me, it = threading.current_thread(), worker.thread
-    assert happened == [
-        ("around_job", ((3, 4), {}), me),
-        ("before", it),
-        ("after", it),
-        ("wait_stream", me),
-        ("record_stream", 4, me),
-    ]
-
-
 # order
 
 
@@ -205,23 +119,6 @@ def test_work_that_waits_for_another_worker_does_not_lose_its_place(workers):
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_two_stages_that_pass_results_on_overlap(workers):
-    first, second = workers
-    meet = [threading.Barrier(2) for _ in range(3)]
-
-    def stage_0(i):
-        if i > 0:
-            meet[i - 1].wait(LIMIT_S)  # stage 1 is at work on the one before
-
-    def stage_1(i, previous):
-        previous.result()
-        if i < 3:
-            meet[i].wait(LIMIT_S)
-
-    outputs = [first.submit(stage_0, i) for i in range(4)]
-    collect([second.submit(stage_1, i, output) for i, output in enumerate(outputs)])
-
-
 def test_work_handed_over_during_a_wait_runs_after_the_work_that_waits(workers):
     first, second = workers
     order, waiting, go = [], threading.Event(), threading.Event()
@@ -234,24 +131,30 @@ def test_work_handed_over_during_a_wait_runs_after_the_work_that_waits(workers):
     assert order == [1, 2]
 
 
-def wait_for(waiting, go):
-    waiting.set()
-    go.wait(LIMIT_S)
-
-
-# at the same time
-
-
 def test_two_workers_work_at_the_same_time(workers):
     together = threading.Barrier(2)  # passes only when both are at work
     jobs = [worker.submit(together.wait, LIMIT_S) for worker in workers]
     assert sorted(collect(jobs)) == [0, 1]
 
 
-def test_more_devices_than_cores_are_at_work_at_the_same_time():
-    devices = get_devices(available_cores() + 2)
-    together = threading.Barrier(len(devices))
-    collect([device.submit(together.wait, LIMIT_S) for device in devices])
+def test_work_that_many_threads_hand_over_all_runs(workers):
+    done = []
+
+    def hand_over(n):
+        for i in range(100):
+            workers[(n + i) % 2].submit(done.append, (n, i))
+
+    threads = [threading.Thread(target=hand_over, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for worker in workers:
+        run(worker, int)
+    assert sorted(done) == [(n, i) for n in range(4) for i in range(100)]
+    for n in range(4):
+        mine = [i for m, i in done if m == n]
+        assert [i for i in mine if i % 2] == list(range(1, 100, 2))
 
 
 # workers that wait for workers
@@ -265,14 +168,8 @@ def test_work_that_a_worker_hands_to_itself_runs_at_once(workers):
     assert run(workers[0], outer) == (True, True)
 
 
-@pytest.fixture
-def no_looking_up(monkeypatch):
-    """Let a wait sleep until it is woken."""
-    monkeypatch.setattr(workers_module, "POLL_S", 10 * LIMIT_S)
-
-
 @pytest.mark.usefixtures("no_looking_up")
-@pytest.mark.parametrize("depth", [1, 2, 3, 4, 25])
+@pytest.mark.parametrize("depth", [1, 2, 25])
 def test_workers_that_call_each_other_in_turn_finish(workers, depth):
     def call(left):
         if left == 0:
@@ -339,296 +236,156 @@ def test_a_worker_can_wait_for_its_own_queue_after_it_waited_for_another(workers
     assert job.result(LIMIT_S) == [0, 1, 2]
 
 
-# stopping: what Python raises in a thread from outside must hit the job and nothing else
+# values and errors
 
 
-class Slow(StreamContext):
-    """Waits in the worker, before or after the work, until it was stopped."""
-
-    def __init__(self, when):
-        self.when, self.there, self.stopped = when, threading.Event(), threading.Event()
-
-    def around_job(self, arguments):
-        return self
-
-    def __enter__(self):
-        self.wait("before")
-
-    def __exit__(self, *_):
-        self.wait("after")
-
-    def wait(self, when):
-        if when == self.when:
-            self.there.set()
-            self.stopped.wait(LIMIT_S)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_stop_keeps_work_from_beginning_and_leaves_alone_what_has_ended(make_workers, when):
-    ran = []
-    [worker] = make_workers(1, lambda: Slow(when))
-    result = worker.submit(ran.append, 1)
-    worker.context.there.wait(LIMIT_S)
-    worker.cancel(result)
-    worker.context.stopped.set()
-    assert type(result.exception(LIMIT_S)) is {"before": Cancelled, "after": type(None)}[when]
-    assert ran == {"before": [], "after": [1]}[when]
-    assert run(worker, lambda: "usable") == "usable"
-
-
-@pytest.fixture
-def undisturbed():
-    """Let no other thread run while this one goes on by itself."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5)
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("undisturbed")
-def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(workers, monkeypatch):
-    monkeypatch.setattr(workers_module, "GRACE_S", 0.1)
-    first, second = workers
-    waiting, go = threading.Event(), threading.Event()
-    outer = first.submit(lambda: second.submit(wait_for, waiting, go).result())
-    waiting.wait(LIMIT_S)
-    time.sleep(0.05)  # `first` looks at its queue by now
-    with_it = first.submit(lambda: "not lost")
-    first.cancel(outer)
-    assert with_it.result(LIMIT_S) == "not lost"
-    assert isinstance(outer.exception(LIMIT_S), Cancelled)
-    go.set()
-
-
-@pytest.mark.usefixtures("no_looking_up")
-def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
-    first, second = workers
-    order, above, go = [], threading.Event(), threading.Event()
-
-    def inner():
-        return first.submit(lambda: above.set() or go.wait(LIMIT_S)).result()
-
-    outer = first.submit(lambda: second.submit(inner).result() and order.append("went on"))
-    above.wait(LIMIT_S)
-    outer.worker.cancel(outer)
-    time.sleep(0.05)
-    assert not outer.done()
-    go.set()
-    assert isinstance(outer.exception(LIMIT_S), Cancelled)
-    assert order == []
-
-
-def test_work_that_was_stopped_cannot_hand_over_or_wait_on(workers):
-    first, second = workers
-    begun, again = threading.Event(), []
-
-    def stubborn():
-        try:
-            begun.set()
-            spin(LIMIT_S)
-        except Cancelled:
-            again.append(second.submit(int).result())
-
-    result = first.submit(stubborn)
-    begun.wait(LIMIT_S)
-    cancel([result])
-    assert isinstance(result.exception(LIMIT_S), Cancelled)
-    assert again == []
-
-
-def spin(seconds):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        pass
-
-
-@pytest.fixture
-def restless(monkeypatch):
-    """Let threads take turns as often as they can, and never give one up."""
-    monkeypatch.setattr(workers_module, "GRACE_S", LIMIT_S)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-JOBS = {
-    "nothing": lambda mine, other: None,
-    "a loop": lambda mine, other: spin(random.uniform(0, 1e-4)),
-    "a wait": lambda mine, other: other.submit(int).result(),
-    "waits": lambda mine, other: collect([other.submit(int) for _ in range(3)]),
-    "a wait for itself": lambda mine, other: [mine.submit(int) for _ in range(3)],
-    "a call back": lambda mine, other: other.submit(lambda: mine.submit(int).result()).result(),
-}
-
-
-@pytest.mark.usefixtures("restless")
-@pytest.mark.parametrize("kind", JOBS)
-def test_200_stops_at_any_time_leave_no_result_undone_and_the_same_thread(workers, kind):
-    first, second = workers
-    threads = [run(worker, threading.get_ident) for worker in workers]
-
-    def stop_200_times():
-        for i in range(200):
-            stopped = first.submit(JOBS[kind], first, second)
-            kept = [worker.submit(int, "7") for worker in workers]
-            while i % 2 and not (stopped.running() or stopped.done()):
-                pass
-            spin(random.uniform(0, 2e-4))
-            cancel([stopped])
-            assert stopped.cancelled() or isinstance(stopped.exception(0), Cancelled | None)
-            assert collect(kept) == [7, 7]
-
-    in_time(stop_200_times)
-    assert [run(worker, threading.get_ident) for worker in workers] == threads
-
-
-@pytest.mark.usefixtures("restless")
-def test_work_that_many_threads_hand_over_all_runs(workers):
-    done = []
-
-    def hand_over(n):
-        for i in range(100):
-            workers[(n + i) % 2].submit(done.append, (n, i))
-
-    threads = [threading.Thread(target=hand_over, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for worker in workers:
-        run(worker, int)
-    assert sorted(done) == [(n, i) for n in range(4) for i in range(100)]
-    for n in range(4):
-        mine = [i for m, i in done if m == n]
-        assert [i for i in mine if i % 2] == list(range(1, 100, 2))
-
-
-def test_work_that_ends_after_it_was_given_up_changes_nothing(workers, monkeypatch):
-    monkeypatch.setattr(workers_module, "GRACE_S", 0.1)
-    begun, late = threading.Event(), threading.Event()
-
-    def stuck():
-        begun.set()
-        try:
-            time.sleep(0.5)  # in C: it comes out with Cancelled when it was given up long ago
-        except Cancelled:
-            late.set()
-        return "too late"
-
-    result = workers[0].submit(stuck)
-    waiting = [workers[0].submit(lambda i=i: i) for i in range(3)]
-    begun.wait(LIMIT_S)
-    thread = workers[0].thread
-    cancel([result])
-    assert collect(waiting, timeout=LIMIT_S) == [0, 1, 2]
-    assert not late.is_set()
-    outcome = result.exception(0)
-    thread.join(LIMIT_S)
-    assert late.is_set()
-    assert result.exception(0) is outcome
-
-
-# other processes, and the end of this one
-
-
-def exit_status_of_child(work):
-    """Fork, let the child do `work`, and return 0 when it was done and true."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if work() else 1)
-        finally:
-            os._exit(2)
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return "hangs"
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-
-
-@needs_fork
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_can_use_the_devices_and_so_can_its_parent_afterwards(workers):
-    def work():
-        values = [worker.submit(lambda: torch.ones(3) @ torch.ones(3)) for worker in workers]
-        return collect(values, timeout=LIMIT_S) == [3, 3]
-
-    assert work()
-    assert exit_status_of_child(work) == 0
-    assert work()
-
-
-@needs_fork
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_forked_child_of_a_worker_is_no_worker(workers):
+def test_submit_returns_at_once_and_result_waits(workers):
     go = threading.Event()
-
-    def work():
-        return run(workers[0], threading.get_ident) != threading.get_ident() and not ran
-
-    ran = []
-    job = workers[0].submit(lambda: go.wait(LIMIT_S) and exit_status_of_child(work))
-    behind = workers[0].submit(ran.append, "in the parent only")
+    result = workers[0].submit(lambda: go.wait(LIMIT_S) and "value")
+    assert not result.done()
     go.set()
-    assert job.result(LIMIT_S) == 0
-    behind.result(LIMIT_S)
-    assert ran == ["in the parent only"]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_data_loader_with_processes_of_its_own_works_beside_workers(workers):
-    run(workers[0], int)
-    numbers = TensorDataset(torch.arange(20.0))
-    loader = DataLoader(numbers, batch_size=5, num_workers=2)
-    sums = [run(workers[i % 2], torch.sum, batch) for i, (batch,) in enumerate(loader)]
-    assert sums == [10, 35, 60, 85]
-
-
-def test_work_that_never_ends_does_not_keep_the_interpreter_from_leaving():
-    script = """
-import threading, time, torch
-from mpcourse.devices.devices import get_devices
-
-begun = threading.Barrier(4)
-
-def loop():
-    begun.wait()
-    while True:
-        pass
-
-def compute():
-    x = torch.rand(300, 300)
-    begun.wait()
-    while True:
-        x @ x
-
-devices = get_devices(3)
-for device, fn in zip(devices, (loop, compute, compute)):
-    device.submit(fn)
-    device.submit(print, "queued behind it: never runs")
-begun.wait()
-"""
-    assert python(script) is None
-
-
-def test_work_that_runs_when_the_interpreter_leaves_may_end():
-    script = """
-import time
-from mpcourse.devices.workers import Worker
-
-Worker("device 0").submit(lambda: time.sleep(0.2) or print('"ended"', flush=True))
-"""
-    assert python(script) == "ended"
+    assert result.result() == "value"
 
 
 def test_a_plain_future_can_wait_for_a_worker_too(workers):
     result = workers[0].submit(int, "3")
     assert Future.result(result, timeout=LIMIT_S) == 3
+
+
+def test_a_timeout_names_the_device_and_the_work_goes_on(workers):
+    go = threading.Event()
+    result = workers[0].submit(lambda: go.wait(LIMIT_S) and "value")
+    with pytest.raises(TimeoutError, match=r"device 0 \(test \d+\) is still at work after 0.01 s"):
+        result.result(timeout=0.01)
+    go.set()
+    assert result.result(timeout=LIMIT_S) == "value"
+
+
+def test_a_timeout_error_of_the_work_is_passed_on_as_its_own(workers):
+    own = TimeoutError("the work's own")
+
+    def fail():
+        raise own
+
+    for ask in (lambda r: r.result(timeout=LIMIT_S), lambda r: collect([r], timeout=LIMIT_S)):
+        with pytest.raises(TimeoutError) as caught:
+            ask(workers[0].submit(fail))
+        assert caught.value is own
+    assert own.__notes__ == [f"raised in the worker of {workers[0].name}"]
+
+
+class Picky(Exception):
+    def __init__(self, *, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("lost"), Picky(code=7), ValueError(), SystemExit(3), KeyboardInterrupt("own")],
+)
+def test_an_exception_keeps_its_type_and_traceback_and_names_the_device(workers, error):
+    def failing_function():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        workers[0].submit(failing_function).result()
+    assert caught.value is error
+    shown = "".join(traceback.format_exception(error))
+    assert "failing_function" in shown
+    assert f"raised in the worker of {workers[0].name}" in shown
+    assert workers[0].submit(lambda: "usable").result() == "usable"
+
+
+def test_a_failure_that_crosses_workers_names_each_of_them_once(workers):
+    first, second = workers
+
+    def through_both_twice():
+        return second.submit(lambda: first.submit(operator.truediv, 1, 0).result()).result()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        first.submit(through_both_twice).result()
+    assert caught.value.__notes__ == [
+        f"raised in the worker of {first.name}",
+        f"raised in the worker of {second.name}",
+    ]
+
+
+def test_a_keyboard_interrupt_of_the_work_itself_stops_nobody_else(workers):
+    go = threading.Event()
+
+    def fail():
+        raise KeyboardInterrupt
+
+    other = workers[1].submit(go.wait, LIMIT_S)
+    with pytest.raises(KeyboardInterrupt):
+        workers[0].submit(fail).result()
+    assert not other.done()
+    go.set()
+    assert other.result() is True
+
+
+class Input:
+    """Something that can be watched while it is forgotten."""
+
+
+def fail(*_, **__):
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize("fn", [lambda *_, **__: "value", fail], ids=["ends", "fails"])
+def test_the_inputs_of_work_are_freed_when_it_has_ended(workers, fn):
+    one, other = Input(), Input()
+    watched = [weakref.ref(one), weakref.ref(other)]
+    result = workers[0].submit(fn, one, other=other)
+    del one, other
+    failure = type(result.exception(LIMIT_S))
+    if failure is KeyError:
+        del result  # the error's traceback has them
+    workers[0].submit(int).result()  # the worker has put the job down
+    gc.collect()
+    assert [reference() for reference in watched] == [None, None]
+
+
+# collect
+
+
+def test_values_are_in_the_order_of_the_results_not_of_their_ends(workers):
+    go = threading.Event()
+    late = workers[0].submit(lambda: go.wait(LIMIT_S) and "late")
+    early = workers[1].submit(lambda: go.set() or "early")
+    assert collect([late, early]) == ["late", "early"]
+
+
+def test_results_may_come_from_a_generator_and_be_none_at_all(workers):
+    assert collect(worker.submit(int, "3") for worker in workers) == [3, 3]
+    assert collect([]) == []
+
+
+def test_the_first_failure_by_order_is_raised_when_all_work_has_ended(workers):
+    first, second = workers
+
+    def fail(error, wait_s):
+        time.sleep(wait_s)
+        raise error
+
+    jobs = [
+        second.submit(int),
+        first.submit(fail, KeyError("first by order"), 0.1),
+        second.submit(fail, ValueError("first by time"), 0),
+        second.submit(time.sleep, 0.3),
+    ]
+    with pytest.raises(KeyError, match="first by order"):
+        collect(jobs)
+    assert all(job.done() for job in jobs)
+
+
+def test_cancelled_work_is_raised_when_all_work_has_ended(workers):
+    first, second = workers
+    go = threading.Event()
+    first.submit(go.wait, LIMIT_S)
+    jobs = [first.submit(int), second.submit(lambda: time.sleep(0.2))]
+    threading.Timer(0.1, lambda: (jobs[0].cancel(), go.set())).start()
+    with pytest.raises(CancelledError):
+        collect(jobs)
+    assert all(job.done() for job in jobs)

@@ -1,0 +1,449 @@
+"""Work that is cancelled or interrupted ends; no result stays undone, and workers stay usable."""
+
+import _thread
+import contextlib
+import os
+import random
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from threads import in_time
+from torch.utils.data import DataLoader, TensorDataset
+from working import LIMIT_S, python, run, wait_for
+
+from mpcourse.devices import workers as workers_of_devices
+from mpcourse.devices.streams import StreamContext
+from mpcourse.devices.workers import Cancelled, cancel, collect
+
+
+@pytest.fixture
+def short_grace(monkeypatch):
+    """Give a job that cannot be stopped up soon: for tests that are not about how long it takes."""
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", 0.3)
+
+
+def spin(begun=None):
+    """A Python loop, which can be stopped between any two lines."""
+    if begun is not None:
+        begun.set()
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        pass
+
+
+def sleep(begun):
+    """C code, which cannot be stopped."""
+    begun.set()
+    time.sleep(LIMIT_S)
+
+
+def interrupt_after(begun):
+    """Press Ctrl-C once the event `begun` is set."""
+
+    def interrupt():
+        begun.wait(LIMIT_S)
+        time.sleep(0.2)  # until the main thread waits
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+@contextlib.contextmanager
+def interrupted(begun):
+    """Interrupt the block once the event `begun` is set, and expect KeyboardInterrupt out of it."""
+    interrupt_after(begun)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    assert time.monotonic() - start < LIMIT_S / 2, "the work was waited for, not stopped"
+
+
+# a cancelled job: what Python raises in a thread must hit the job and nothing else
+
+
+class Slow(StreamContext):
+    """Waits in the worker, before or after the work, until it was stopped."""
+
+    def __init__(self, when):
+        self.when, self.there, self.stopped = when, threading.Event(), threading.Event()
+
+    def around_job(self, arguments):
+        return self
+
+    def __enter__(self):
+        self.wait("before")
+
+    def __exit__(self, *_):
+        self.wait("after")
+
+    def wait(self, when):
+        if when == self.when:
+            self.there.set()
+            self.stopped.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_stop_keeps_work_from_beginning_and_leaves_alone_what_has_ended(make_workers, when):
+    ran = []
+    [worker] = make_workers(1, lambda: Slow(when))
+    result = worker.submit(ran.append, 1)
+    worker.context.there.wait(LIMIT_S)
+    worker.cancel(result)
+    worker.context.stopped.set()
+    assert type(result.exception(LIMIT_S)) is {"before": Cancelled, "after": type(None)}[when]
+    assert ran == {"before": [], "after": [1]}[when]
+    assert run(worker, lambda: "usable") == "usable"
+
+
+@pytest.fixture
+def undisturbed():
+    """Let no other thread run while this one goes on by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(workers, monkeypatch):
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", 0.1)
+    first, second = workers
+    waiting, go = threading.Event(), threading.Event()
+    outer = first.submit(lambda: second.submit(wait_for, waiting, go).result())
+    waiting.wait(LIMIT_S)
+    time.sleep(0.05)  # `first` looks at its queue by now
+    with_it = first.submit(lambda: "not lost")
+    first.cancel(outer)
+    assert with_it.result(LIMIT_S) == "not lost"
+    assert isinstance(outer.exception(LIMIT_S), Cancelled)
+    go.set()
+
+
+@pytest.mark.usefixtures("no_looking_up")
+def test_a_stop_reaches_work_below_other_work_when_that_has_ended(workers):
+    first, second = workers
+    order, above, go = [], threading.Event(), threading.Event()
+
+    def inner():
+        return first.submit(lambda: above.set() or go.wait(LIMIT_S)).result()
+
+    outer = first.submit(lambda: second.submit(inner).result() and order.append("went on"))
+    above.wait(LIMIT_S)
+    outer.worker.cancel(outer)
+    time.sleep(0.05)
+    assert not outer.done()
+    go.set()
+    assert isinstance(outer.exception(LIMIT_S), Cancelled)
+    assert order == []
+
+
+def test_work_that_was_stopped_cannot_hand_over_or_wait_on(workers):
+    first, second = workers
+    begun, again = threading.Event(), []
+
+    def stubborn():
+        try:
+            begun.set()
+            spin()
+        except Cancelled:
+            again.append(second.submit(int).result())
+
+    result = first.submit(stubborn)
+    begun.wait(LIMIT_S)
+    cancel([result])
+    assert isinstance(result.exception(LIMIT_S), Cancelled)
+    assert again == []
+
+
+def spin_for(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.fixture
+def restless(monkeypatch):
+    """Let threads take turns as often as they can, and never give one up."""
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", LIMIT_S)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+JOBS = {
+    "nothing": lambda mine, other: None,
+    "a loop": lambda mine, other: spin_for(random.uniform(0, 1e-4)),
+    "a wait": lambda mine, other: other.submit(int).result(),
+    "waits": lambda mine, other: collect([other.submit(int) for _ in range(3)]),
+    "a wait for itself": lambda mine, other: [mine.submit(int) for _ in range(3)],
+    "a call back": lambda mine, other: other.submit(lambda: mine.submit(int).result()).result(),
+}
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("kind", JOBS)
+def test_200_stops_at_any_time_leave_no_result_undone_and_the_same_thread(workers, kind):
+    first, second = workers
+    threads = [run(worker, threading.get_ident) for worker in workers]
+
+    def stop_200_times():
+        for i in range(200):
+            stopped = first.submit(JOBS[kind], first, second)
+            kept = [worker.submit(int, "7") for worker in workers]
+            while i % 2 and not (stopped.running() or stopped.done()):
+                pass
+            spin_for(random.uniform(0, 2e-4))
+            cancel([stopped])
+            assert stopped.cancelled() or isinstance(stopped.exception(0), Cancelled | None)
+            assert collect(kept) == [7, 7]
+
+    in_time(stop_200_times)
+    assert [run(worker, threading.get_ident) for worker in workers] == threads
+
+
+def test_work_that_ends_after_it_was_given_up_changes_nothing(workers, monkeypatch):
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", 0.1)
+    begun, late = threading.Event(), threading.Event()
+
+    def stuck():
+        begun.set()
+        try:
+            time.sleep(0.5)  # in C: it comes out with Cancelled when it was given up long ago
+        except Cancelled:
+            late.set()
+        return "too late"
+
+    result = workers[0].submit(stuck)
+    waiting = [workers[0].submit(lambda i=i: i) for i in range(3)]
+    begun.wait(LIMIT_S)
+    thread = workers[0].thread
+    cancel([result])
+    assert collect(waiting, timeout=LIMIT_S) == [0, 1, 2]
+    assert not late.is_set()
+    outcome = result.exception(0)
+    thread.join(LIMIT_S)
+    assert late.is_set()
+    assert result.exception(0) is outcome
+
+
+def test_a_thread_that_was_given_up_ends_with_its_work(workers, short_grace):
+    thread = workers[0].submit(threading.current_thread).result()
+    begun = threading.Event()
+    result = workers[0].submit(lambda: begun.set() or time.sleep(1))
+    begun.wait(LIMIT_S)
+    cancel([result])
+    assert isinstance(result.exception(), Cancelled)
+    assert workers[0].submit(threading.current_thread).result() is not thread
+    thread.join(LIMIT_S / 2)
+    assert not thread.is_alive()
+
+
+def test_stopping_work_that_has_ended_changes_nothing(workers):
+    result = workers[0].submit(lambda: "value")
+    assert result.result() == "value"
+    cancel([result])
+    assert result.result() == "value"
+    assert workers[0].submit(lambda: "usable").result() == "usable"
+
+
+def test_work_that_was_stopped_says_so_to_whoever_else_asks(workers):
+    begun = threading.Event()
+    result = workers[0].submit(spin, begun)
+    begun.wait(LIMIT_S)
+    cancel([result])
+    for ask in (result.result, lambda: workers[1].submit(result.result).result()):
+        with pytest.raises(Cancelled):
+            ask()
+    assert workers[1].submit(lambda: "usable").result() == "usable"
+
+
+def test_a_timeout_stops_all_work(workers):
+    ran = []
+    jobs = [worker.submit(spin) for worker in workers] + [workers[0].submit(ran.append, "queued")]
+    with pytest.raises(TimeoutError, match=r"device 0 .* is still at work after 0.1 s"):
+        collect(jobs, timeout=0.1)
+    assert all(job.done() for job in jobs)
+    assert [worker.submit(lambda: "usable").result() for worker in workers] == ["usable"] * 2
+    assert ran == []
+
+
+# interrupts
+
+
+@pytest.mark.parametrize("kind", ["loop", "C code"])
+def test_an_interrupt_of_collect_stops_all_that_runs_and_all_that_is_queued(
+    workers, short_grace, kind
+):
+    ran = []
+    begun = threading.Event()
+    jobs = [worker.submit({"loop": spin, "C code": sleep}[kind], begun) for worker in workers]
+    jobs += [worker.submit(ran.append, "queued") for worker in workers for _ in range(5)]
+    with interrupted(begun):
+        collect(jobs)
+    assert all(job.done() for job in jobs)
+    assert all(job.cancelled() for job in jobs[2:])
+    assert [worker.submit(lambda: "usable").result(LIMIT_S / 2) for worker in workers] == [
+        "usable"
+    ] * 2
+    assert ran == []
+
+
+@pytest.mark.parametrize("kind", ["loop", "C code"])
+def test_an_interrupt_reaches_the_work_that_a_worker_waits_for(workers, short_grace, kind):
+    first, second = workers
+    begun = threading.Event()
+    inner = []
+
+    def wait_for_the_other():
+        inner.append(second.submit({"loop": spin, "C code": sleep}[kind], begun))
+        inner[0].result()
+
+    result = first.submit(wait_for_the_other)
+    with interrupted(begun):
+        result.result()
+    assert isinstance(result.exception(), Cancelled)
+    assert isinstance(inner[0].exception(LIMIT_S / 2), Cancelled)
+    assert [worker.submit(lambda: "usable").result(LIMIT_S / 2) for worker in workers] == [
+        "usable"
+    ] * 2
+
+
+def test_work_that_somebody_else_queued_before_an_interrupt_runs_in_order(workers, short_grace):
+    ran = []
+    begun = threading.Event()
+    result = workers[0].submit(sleep, begun)
+    others = [workers[0].submit(ran.append, i) for i in range(5)]
+    with interrupted(begun):
+        result.result()
+    collect(others, timeout=LIMIT_S / 2)
+    assert ran == [0, 1, 2, 3, 4]
+
+
+def test_a_second_interrupt_does_not_leave_the_worker_with_work_that_cannot_be_stopped(
+    workers, monkeypatch
+):
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", LIMIT_S)
+    begun = threading.Event()
+    result = workers[0].submit(sleep, begun)
+    stopping = threading.Event()
+    monkeypatch.setattr(workers[0], "cancel", lambda _: stopping.set())
+    interrupt_after(stopping)
+    with interrupted(begun):
+        result.result()
+    monkeypatch.undo()
+    assert workers[0].submit(lambda: "usable").result(LIMIT_S / 2) == "usable"
+
+
+def test_ten_interrupts_of_loops_leave_no_thread_behind(workers):
+    threads = set()
+    for _ in range(10):
+        begun = threading.Event()
+        jobs = [worker.submit(spin, begun) for worker in workers]
+        with interrupted(begun):
+            collect(jobs)
+        threads |= {worker.submit(threading.current_thread).result() for worker in workers}
+    assert len(threads) == 2
+
+
+# other processes, and the end of this one
+
+
+def exit_status_of_child(work):
+    """Fork, let the child do `work`, and return 0 when it was done and true."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return "hangs"
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_can_use_the_devices_and_so_can_its_parent_afterwards(workers):
+    def work():
+        values = [worker.submit(lambda: torch.ones(3) @ torch.ones(3)) for worker in workers]
+        return collect(values, timeout=LIMIT_S) == [3, 3]
+
+    assert work()
+    assert exit_status_of_child(work) == 0
+    assert work()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_forked_child_of_a_worker_is_no_worker(workers):
+    go = threading.Event()
+
+    def work():
+        return run(workers[0], threading.get_ident) != threading.get_ident() and not ran
+
+    ran = []
+    job = workers[0].submit(lambda: go.wait(LIMIT_S) and exit_status_of_child(work))
+    behind = workers[0].submit(ran.append, "in the parent only")
+    go.set()
+    assert job.result(LIMIT_S) == 0
+    behind.result(LIMIT_S)
+    assert ran == ["in the parent only"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_data_loader_with_processes_of_its_own_works_beside_workers(workers):
+    run(workers[0], int)
+    numbers = TensorDataset(torch.arange(20.0))
+    loader = DataLoader(numbers, batch_size=5, num_workers=2)
+    sums = [run(workers[i % 2], torch.sum, batch) for i, (batch,) in enumerate(loader)]
+    assert sums == [10, 35, 60, 85]
+
+
+def test_work_that_never_ends_does_not_keep_the_interpreter_from_leaving():
+    script = """
+import threading, time, torch
+from mpcourse.devices.devices import get_devices
+
+begun = threading.Barrier(4)
+
+def loop():
+    begun.wait()
+    while True:
+        pass
+
+def compute():
+    x = torch.rand(300, 300)
+    begun.wait()
+    while True:
+        x @ x
+
+devices = get_devices(3)
+for device, fn in zip(devices, (loop, compute, compute)):
+    device.submit(fn)
+    device.submit(print, "queued behind it: never runs")
+begun.wait()
+"""
+    assert python(script) is None
+
+
+def test_work_that_runs_when_the_interpreter_leaves_may_end():
+    script = """
+import time
+from mpcourse.devices.workers import Worker
+
+Worker("device 0").submit(lambda: time.sleep(0.2) or print('"ended"', flush=True))
+"""
+    assert python(script) == "ended"
