@@ -23,7 +23,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `quantization`    | int8 by hand, trained for, by a library                             |
 | `sparse_training` | pruning bit by bit, L1, lottery tickets, regrowth                   |
 | `pruning`         | criteria, masks, removed channels, sizes and latencies              |
-| `multiprocess`    | what torchrun starts: collectives, DDP, torch's pipelining, a mesh  |
+| `multiprocess`    | `%%program`, and what programs import: collectives, DDP, sharding   |
 | `training`        | train, evaluate, the MNIST sample, the small nets                   |
 | `pipeline`        | micro-batches, losses, stages, the engine; prediction and sweeps    |
 | `splitting`       | models cut into stages; cuts and placements                         |

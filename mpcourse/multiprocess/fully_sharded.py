@@ -1,4 +1,4 @@
-"""A module whose parameters are shared out over the ranks, whole only where they are used (ZeRO 3).
+"""A module whose parameters are sharded over the ranks, whole only where they are used (ZeRO 3).
 
 Page `does_it_fit`.
 
@@ -59,17 +59,17 @@ class FullySharded(nn.Module):
         place_of(group)
         named = dict(module.named_parameters())
         if not named:
-            raise ValueError(f"{type(module).__name__} has no parameters to share out")
+            raise ValueError(f"{type(module).__name__} has no parameters to shard")
         described = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named.items()]
         check_same(described, next(iter(named.values())).device, group)
         self.module, self.compute_dtype, self._group = module, compute_dtype, group
         self._averages = PartAverages(group)
         self._shapes: dict[Tensor, torch.Size] = {}
         self._in_use: list[dict[Tensor, Tensor]] = []  # gathered, by the modules that now run
-        self._share_out()
+        self._shard_parameters()
 
     @torch.no_grad()
-    def _share_out(self) -> None:
+    def _shard_parameters(self) -> None:
         parts: dict[Tensor, nn.Parameter] = {}  # a tied parameter has one part
         for buffer in self.module.buffers():
             buffer.copy_(self._of_rank_0(buffer))
@@ -160,7 +160,7 @@ class FullySharded(nn.Module):
         return value.to(self.compute_dtype) if is_real else value
 
     def wait(self) -> None:
-        """After the backward: until all gradients have come; then they stand in `.grad`."""
+        """After the backward: wait until all gradients have arrived in `.grad`."""
         self._averages.settle()
 
     def full_parameters(self) -> dict[str, Tensor]:
@@ -174,7 +174,7 @@ class FullySharded(nn.Module):
 
 
 class _Gather(torch.autograd.Function):
-    """From a part to the whole; back, from a gradient of the whole to the average's part."""
+    """Forward, an all-gather of the parts; backward, a reduce-scatter of the whole's gradient."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, sharded: FullySharded) -> Tensor:
@@ -184,7 +184,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         ctx.sharded.reduce(ctx.part, gradient)
-        return None, None  # the part's gradient is still on its way
+        return None, None  # the part's gradient is still in flight
 
 
 def _read_through(owner: nn.Module, whole: Callable[[Tensor], Tensor]) -> None:

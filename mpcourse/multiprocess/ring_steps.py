@@ -1,14 +1,14 @@
-"""What an all-reduce sends, step by step and in all: counted, without a process.
+"""What an all-reduce sends, step by step and in total: counted, without a process.
 
 Page `collectives`.
 """
 
 from mpcourse.schedules.actions import check_count
 
-Held = list[list[tuple[int, ...]]]  # per rank and chunk: the ranks whose numbers are in the sum
+Chunks = list[list[tuple[int, ...]]]  # per rank and chunk: the ranks whose numbers are in the sum
 
 
-def ring_states(count: int) -> list[Held]:
+def ring_states(count: int) -> list[Chunks]:
     """What each rank holds of each chunk during a ring all-reduce of `count` ranks.
 
     Args:
@@ -20,7 +20,7 @@ def ring_states(count: int) -> list[Held]:
         in the first round (steps 1 to count - 1) and in the second keeps it in place of its own.
     """
     check_count("count", count)
-    states: list[Held] = [[[(rank,)] * count for rank in range(count)]]
+    states: list[Chunks] = [[[(rank,)] * count for rank in range(count)]]
     for step in range(1, 2 * (count - 1) + 1):
         before = states[-1]
         after = [list(row) for row in before]

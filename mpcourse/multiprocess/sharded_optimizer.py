@@ -1,9 +1,9 @@
-"""An optimizer whose state is shared out over the ranks (ZeRO, stages 1 and 2).
+"""An optimizer whose state is sharded over the ranks (ZeRO, stages 1 and 2).
 
 Page `does_it_fit`.
 
 Source: Rajbhandari et al., 2020, arXiv:1910.02054; `torch.distributed.optim` has
-`ZeroRedundancyOptimizer`, which shares out whole parameters.
+`ZeroRedundancyOptimizer`, which shards by whole parameters.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from mpcourse.multiprocess.shards import (
     place_of,
 )
 
-ALONE_BYTES = 2**18
-# What they do to a number depends on others of its parameter.
+ALONE_BYTES = 2**18  # from here a parameter is broadcast by itself
+# Optimizers whose update of one number depends on others of its parameter.
 BY_PARAMETER = tuple(
     getattr(torch.optim, name)
     for name in ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -35,7 +35,7 @@ BY_PARAMETER = tuple(
 
 
 class ShardedOptimizer(Optimizer):
-    """Each rank keeps the state of its part of every parameter, steps it, and hands it round.
+    """Each rank keeps the state of its part of every parameter, steps it, and broadcasts it.
 
     Gradients have to be averaged before `step`, as DistributedDataParallel does; or this does it,
     by parts, after `shard_gradients()`. Every rank makes the same calls. The state is that of
@@ -148,13 +148,13 @@ class ShardedOptimizer(Optimizer):
         if self._averages is None:
             for part in self._parts.values():
                 part.grad = None  # a view of the whole one, which the caller may drop
-        self._hand_round()
+        self._broadcast_parts()
         return loss
 
-    def _hand_round(self) -> None:
-        """Each rank sends its parts: a large one as it lies, the small ones of a kind together.
+    def _broadcast_parts(self) -> None:
+        """Each rank sends its parts: large ones one by one, small ones of a dtype together.
 
-        By broadcasts: gloo takes several times as long for an all-gather.
+        By broadcasts, because gloo takes several times as long for an all-gather.
         """
         requests, together = [], defaultdict(list)
         for parameter in self._parts:
@@ -165,11 +165,11 @@ class ShardedOptimizer(Optimizer):
                 part = part_of(flat(parameter), rank, self._ranks)
                 requests.append(self._broadcast(part, rank))
         for parameters in together.values():
-            self._hand_round_together(parameters)
+            self._broadcast_together(parameters)
         for request in requests:
             request.wait()
 
-    def _hand_round_together(self, parameters: list[Tensor]) -> None:
+    def _broadcast_together(self, parameters: list[Tensor]) -> None:
         lengths = [part_length(parameter.numel(), self._ranks) for parameter in parameters]
         rows = parameters[0].new_empty(self._ranks, sum(lengths))
         for parameter, piece in zip(parameters, rows[self._rank].split(lengths), strict=True):
@@ -230,12 +230,12 @@ class ShardedOptimizer(Optimizer):
 
 
 def _is_cut(name: str, value: Any) -> bool:
-    """Whether a state has a number for each of its parameter's; a count of steps has not."""
+    """Whether a state has the shape of its parameter; the count of steps has not."""
     return isinstance(value, Tensor) and name != "step"
 
 
 def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
-    """The numbers of a value in the order in which the parameter's lie in memory."""
+    """The value, flat, in the memory order of the parameter."""
     if value.stride() != parameter.stride():
         value = torch.empty_like(parameter).copy_(value)
     return flat(value)

@@ -1,7 +1,7 @@
-"""A tensor cut into equal parts, one for each rank: whole again by all-gather, summed by parts.
+"""A tensor cut into parts, one for each rank: all-gather joins them, reduce-scatter sums them.
 
-The numbers of a tensor, in a row, are cut into as many parts as there are ranks. All parts but the
-last ones have the same length; those are shorter, or empty. Messages are padded to equal lengths.
+The flattened tensor is cut into as many parts as there are ranks. All have the same length, but for
+the last ones, which are shorter or empty; messages are padded to the full length.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +13,7 @@ from torch.nn.functional import pad
 
 
 def place_of(group: ProcessGroup | None) -> tuple[int, int]:
-    """This process's rank in a group (the default one for None), and how many ranks it has.
-
-    Raises:
-        RuntimeError: There is no process group yet.
-    """
+    """This process's rank in a group (the default one for None), and how many ranks it has."""
     if group is not None:
         return group.rank(), group.size()
     if not distributed.is_initialized():
@@ -26,28 +22,18 @@ def place_of(group: ProcessGroup | None) -> tuple[int, int]:
 
 
 def part_length(numbers: int, ranks: int) -> int:
-    """Of a full part: the numbers shared out, rounded up."""
+    """How long a full part is: numbers / ranks, rounded up."""
     return -(-numbers // ranks)
 
 
 def part_of(flat: Tensor, rank: int, ranks: int) -> Tensor:
-    """The part of one rank, a view; shorter or empty at the end.
-
-    Args:
-        flat: Of one dimension.
-        rank: Whose.
-        ranks: How many there are.
-    """
+    """One rank's part of a one-dimensional tensor, a view."""
     length = part_length(flat.numel(), ranks)
     return flat[rank * length : (rank + 1) * length]
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor in the order in which they lie in memory, a view.
-
-    Raises:
-        ValueError: They do not lie side by side.
-    """
+    """The tensor as one dimension, in the order of memory, a view; gaps are refused."""
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     if tensor.numel() and reach + 1 != tensor.numel():
         raise ValueError(
@@ -58,16 +44,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def gather_parts(part: Tensor, numbers: int, group: ProcessGroup | None) -> Tensor:
-    """Join the parts of all ranks; every rank calls it and gets the same.
-
-    Args:
-        part: This rank's, of one dimension.
-        numbers: Of the whole tensor.
-        group: Of the ranks.
-
-    Returns:
-        Shape (numbers,).
-    """
+    """Join the parts of all ranks into shape (numbers,); every rank calls it."""
     _, ranks = place_of(group)
     length = part_length(numbers, ranks)
     whole = part.new_empty(length * ranks)
@@ -81,9 +58,9 @@ def _padded(numbers: Tensor, length: int) -> Tensor:
 
 
 class PartAverages:
-    """Reduce-scatters on their way: gradients go in whole, parts of their average come out.
+    """Reduce-scatters in flight: whole gradients go in, this rank's parts of the averages come out.
 
-    One is on its way while the next gradient is computed; so at most two whole gradients are held.
+    One is in flight while the next gradient is computed, so at most two whole gradients are alive.
     """
 
     def __init__(self, group: ProcessGroup | None) -> None:
@@ -92,15 +69,13 @@ class PartAverages:
         self._sent: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        """How many have been sent and not been waited for."""
+        """How many are in flight."""
         return len(self._sent)
 
     def send(self, gradient: Tensor, arrived: Callable[[Tensor], None]) -> None:
-        """Begin to average a gradient over the ranks, which all do so in the same order.
+        """Begin to average a flat gradient; `arrived` gets this rank's part, in `settle` at last.
 
-        Args:
-            gradient: This rank's, of one dimension.
-            arrived: Called with this rank's part of the average, at the latest in `settle`.
+        All ranks send in the same order.
         """
         self.settle(keep=1)
         numbers = gradient.numel()
@@ -116,22 +91,13 @@ class PartAverages:
         self._sent.append(finish)
 
     def settle(self, keep: int = 0) -> None:
-        """Wait until at most `keep` of them are on their way."""
+        """Wait until at most `keep` are in flight."""
         while len(self._sent) > keep:
             self._sent.pop(0)()
 
 
 def check_same(described: Sequence[str], device: torch.device, group: ProcessGroup | None) -> None:
-    """See that all ranks give the same list; every rank calls it.
-
-    Args:
-        described: One line for each parameter, in order.
-        device: Of messages between these ranks.
-        group: Of the ranks.
-
-    Raises:
-        ValueError: Two ranks differ; the first difference is named, on every rank alike.
-    """
+    """Refuse, on every rank, lists of a line for each parameter that differ; name the first."""
     mine = torch.tensor(list("\n".join(described).encode()), dtype=torch.uint8, device=device)
     _, ranks = place_of(group)
     lengths = torch.empty(ranks, dtype=torch.int64, device=device)
