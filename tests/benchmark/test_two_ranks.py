@@ -1,12 +1,18 @@
 """Both engines give one loss and one gradient; times are those of the slowest rank."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
+from pretend_cuda import pretend_cuda
 from processes import printed_by
 from torch import distributed
 
-from mpcourse.benchmark import two_ranks
-from mpcourse.benchmark.two_ranks import paired, run_program, slowest
+from mpcourse.benchmark.sharding import train_step
+from mpcourse.benchmark.two_ranks import clock, in_turns, paired, run_program, slowest
+
+GPU = torch.device("cuda", 1)
 
 BOTH = """
 import torch
@@ -66,9 +72,35 @@ def test_ranks_are_on_gpus_only_where_each_has_its_own(gpus, ranks, wanted, monk
     assert happened == [*first, (wanted, (3, 4))]
 
 
-def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    monkeypatch.setattr(two_ranks.time, "perf_counter", lambda: float(len(waited)))
-    assert two_ranks.clock(torch.device("cuda", 1)) == 1.0
-    assert two_ranks.clock(torch.device("cpu")) == 1.0
+@pytest.fixture
+def cuda(monkeypatch):
+    """Two GPUs; the host's clock shows the time of what it has waited for, and no other."""
+    cuda = pretend_cuda(monkeypatch, gpus=2)
+    monkeypatch.setattr(time, "perf_counter", lambda: cuda.host.free_at)
+    monkeypatch.setattr(distributed, "barrier", lambda: None)
+    return cuda
+
+
+def test_the_clock_is_read_when_the_own_device_is_done(cuda):
+    cuda.kernel("other", gpu=0, seconds=9.0)
+    cuda.kernel("own", gpu=1, seconds=2.0)
+    assert clock(GPU) == 2.0
+    steps = {"ours": lambda: cuda.kernel("ours", gpu=1, seconds=2.0)}
+    assert in_turns(steps, 2, GPU) == {"ours": [2.0, 2.0]}
+
+
+def test_the_optimizer_s_part_of_a_step_begins_when_the_gradients_are_there(cuda):
+    class Loss:
+        """Takes two seconds to go back."""
+
+        square = mean = lambda self: self
+
+        def backward(self):
+            cuda.kernel("backward", gpu=1, seconds=2.0)
+
+    cuda.kernel("before", gpu=1, seconds=5.0)
+    optimizer = SimpleNamespace(
+        zero_grad=lambda: None, step=lambda: cuda.kernel("step", gpu=1, seconds=1.0)
+    )
+    model = (lambda rows: Loss(), optimizer, lambda: None)
+    assert train_step(model, None, GPU) == (3.0, 1.0)
