@@ -159,7 +159,7 @@ PROMISED = {
     "data_parallel": "scatter gather replicate parallel_apply DataParallel",
     "schedules": """Action ScheduleError naive_schedule gpipe_schedule one_f_one_b_schedule
         interleaved_schedule zero_bubble_schedule make_schedule validate_schedule Costs simulate""",
-    "pipeline": "Pipeline",
+    "pipeline": "Pipeline ReproducibleDropout",
     "splitting": "ToyModel ModelParallelResNet50 PipelineParallelResNet50 split_sequential",
     "training": "load_mnist train_epoch evaluate",
     "pruning": """Movement Report SparseLinear apply_masks channel_links channel_norms
@@ -167,7 +167,10 @@ PROMISED = {
         masks_of multiply_adds n_m_masks prunable_layers random_scores
         remove_channels report report_table snip sparsity_of to_sparse update_masks weight_of
         zero_channels""",
-    "transformer": "Decoder",
+    "memory": "account rehearse_step count_step recomputed",
+    "quantization": "prepare_qat to_int8",
+    "transformer": """Decoder cut_inside ColumnParallelLinear RowParallelLinear ParallelDropout
+        VocabParallelEmbedding vocab_parallel_cross_entropy""",
     "multiprocess": "BucketedDataParallel ShardedOptimizer FullySharded ranks_in_threads",
 }
 
