@@ -2,7 +2,6 @@
 
 import xml.etree.ElementTree as ElementTree
 
-import ipywidgets
 import pytest
 
 from mpcourse.figures import SplitCurve, split_picture
@@ -49,13 +48,20 @@ def test_a_move_simulates_nothing(monkeypatch):
     assert made.view.value == figure(8, MEASURED)
 
 
-def test_the_button_measures_the_chosen_size_and_adds_it():
+def test_the_button_measures_the_chosen_size_and_is_off_meanwhile():
     asked = []
-    made = explorer(measure=lambda size: asked.append(size) or 0.5)
+
+    def measure(size: int) -> float:
+        asked.append((size, made.button.disabled, made.button.description))
+        return 0.5
+
+    given = dict(MEASURED)
+    made = split_explorer(LINES, 8, SIZES, 2, NAMES, measured=given, alone=ALONE, measure=measure)
     made.controls["size"].value = 4
     made.button.click()
-    assert asked == [4]
-    assert made.measured == {1: 0.9, 4: 0.5}
+    assert asked == [(4, True, "measuring …")]
+    assert (made.button.disabled, made.button.description) == (False, "measure it here")
+    assert (made.measured, given) == ({1: 0.9, 4: 0.5}, MEASURED)
     assert made.view.value == figure(4, {1: 0.9, 4: 0.5})
     predicted = STEPS[4].makespan
     assert made.status.value == (
@@ -64,27 +70,6 @@ def test_the_button_measures_the_chosen_size_and_adds_it():
     )
     made.controls["size"].value = 2
     assert made.view.value == figure(2, {1: 0.9, 4: 0.5})
-
-
-def test_the_measured_steps_of_the_caller_stay_as_they_are():
-    measured = {1: 0.9}
-    made = split_explorer(LINES, 8, SIZES, 2, NAMES, measured=measured, measure=lambda size: 0.5)
-    made.button.click()
-    assert measured == {1: 0.9}
-
-
-def test_the_button_is_off_while_it_measures():
-    seen = []
-
-    def measure(size: int) -> float:
-        seen.append((made.button.disabled, made.button.description))
-        return 0.5
-
-    made = explorer(measure=measure)
-    assert (made.button.disabled, made.button.description) == (False, "measure it here")
-    made.button.click()
-    assert seen == [(True, "measuring …")]
-    assert (made.button.disabled, made.button.description) == (False, "measure it here")
 
 
 def test_an_error_is_shown_and_the_button_works_again():
@@ -117,21 +102,15 @@ def test_an_interrupt_goes_on_and_leaves_the_button_working():
     assert made.measured == MEASURED
 
 
-def test_without_a_measure_there_is_no_button():
+def test_without_a_measure_there_is_no_button_and_the_text_form_never_changes():
     made = explorer()
     assert made.children == (made.controls["size"], made.view)
-    made = explorer(measure=lambda size: 0.5)
-    assert made.children == (made.controls["size"], made.button, made.status, made.view)
-    assert type(made.button) is ipywidgets.Button
-    assert type(made.view) is ipywidgets.HTML
-
-
-def test_the_text_form_says_what_it_shows_and_nothing_that_changes():
-    one, other = explorer(), explorer(measure=lambda size: 0.5)
+    other = explorer(measure=lambda size: 0.5)
+    assert other.children == (other.controls["size"], other.button, other.status, other.view)
     other.controls["size"].value = 8
-    assert repr(one) == repr(other)
-    assert repr(one).startswith("<explorer: a step by split size, and its place on the curve")
-    assert len(repr(one)) <= 110
+    assert repr(made) == repr(other)
+    assert repr(made).startswith("<explorer: a step by split size, and its place on the curve")
+    assert len(repr(made)) <= 110
 
 
 def test_a_measured_size_that_cannot_be_chosen_is_named_in_the_view():
