@@ -128,17 +128,17 @@ def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) 
     """What each block costs for a micro-batch, in millions of multiply-adds.
 
     The backward does the forward's work twice: for the gradient of the input, and for that of the
-    weights. Nobody needs the gradient of the images, so the first block's does it once. Each way
-    costs the price besides, however small the micro-batch.
+    weights. The gradient of the images is not needed, so the first block's does it once.
+    Each way costs the price besides, however small the micro-batch.
 
     Args:
         work: One number per block, as `block_work` counts them.
         size: Samples of the micro-batch.
         price: Of a block, each way, in millions of multiply-adds.
     """
-    there = [each * size for each in work]
-    back = [there[0], *(2 * each for each in there[1:])]
-    return Costs(*([price + time for time in row] for row in (there, back)))
+    forward = [each * size for each in work]
+    backward = [forward[0], *(2 * each for each in forward[1:])]
+    return Costs(*([price + time for time in row] for row in (forward, backward)))
 
 
 def simulate_plan(

@@ -22,7 +22,7 @@ ENTRY = re.compile(  # the first folder bears the name of the archive
 SIZE = re.compile(
     r"(Symbol|Integer)\('?-?\w+'?(, (positive|integer|nonnegative)=True)*\)|\b\w+\b(?!\()"
 )
-SUM = re.compile(r"(Add|Mul|Max)\(\w+(, \w+)*\)")  # of what are sizes themselves
+SUM = re.compile(r"(Add|Mul|Max)\(\w+(, \w+)*\)")  # whose arguments are sizes
 
 
 def refuse_code(file: bytes) -> None:
@@ -47,7 +47,7 @@ def refuse_code(file: bytes) -> None:
         bad_size = key == "expr_str" and not _is_size(value)
         if bad_size or (key == "guards_code" and value):
             raise ValueError(f"the file holds code as {key}: {str(value)[:80]!r}; it is not loaded")
-    if len({name.lower() for name in names}) < len(names):  # torch would take the other one
+    if len({name.lower() for name in names}) < len(names):  # torch could read the other one
         raise ValueError("the file holds two entries of one name; it is not loaded")
     for name, content in entries.items():
         if not ENTRY.fullmatch(name):
@@ -57,7 +57,7 @@ def refuse_code(file: bytes) -> None:
 
 
 def _is_size(text: str) -> bool:
-    """Whether it is a number or a symbol, or a sum, a product or the largest of such."""
+    """Whether the text is a number or a symbol, or a sum, product or maximum of such sizes."""
     text = SIZE.sub("size", text)
     while (shorter := SUM.sub("size", text)) != text:
         text = shorter
@@ -65,7 +65,7 @@ def _is_size(text: str) -> bool:
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any, dict]]:
-    """Every key with its value and the dictionary that they are from."""
+    """Every key, its value, and the dictionary that has them, at any depth."""
     if isinstance(value, dict):
         yield from ((key, inner, value) for key, inner in value.items())
     if isinstance(value, dict | list):

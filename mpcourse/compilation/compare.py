@@ -39,7 +39,7 @@ def compare_forms(
 ) -> dict[str, FormReport]:
     """Bring a model into several forms, on one device, and compare them.
 
-    The latencies are measured in turns. torch's memory of what it has compiled is emptied first.
+    The latencies are measured in turns. torch's cache of compiled code is reset first.
 
     Args:
         model: Any module that takes one tensor; copied, without masks, in evaluation mode.

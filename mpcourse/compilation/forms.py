@@ -29,14 +29,14 @@ class Form(NamedTuple):
 
 
 def as_eager(model: nn.Module, sample: Tensor) -> Form:
-    """The model itself: Python calls one kernel after the other. Saved is its state."""
+    """The model itself: Python calls one kernel after the other. The file is its state."""
     return Form(model, saved(model.state_dict()))
 
 
 def by_torchscript(model: nn.Module, sample: Tensor) -> Form:
-    """LEGACY: record the calls on one sample, and play them back without Python.
+    """LEGACY: trace the calls on one sample, and run the trace without Python.
 
-    An `if` in the model is recorded as the sample took it.
+    Of an `if` in the model only the branch that the sample took is traced.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -49,7 +49,7 @@ def by_torchscript(model: nn.Module, sample: Tensor) -> Form:
 
 def by_export(model: nn.Module, sample: Tensor) -> Form:
     """One graph of the model, without its Python code, for batches of any size."""
-    rows = sample[:2].clone()  # the file holds the sample too: all of its storage
+    rows = sample[:2].clone()  # the file holds the sample's whole storage too
     program = export_program(model, rows)
     file = io.BytesIO()
     torch.export.save(program, file)
@@ -73,11 +73,11 @@ def export_refusal(model: nn.Module, sample: Tensor) -> str | None:
     The usual reason is an `if` that depends on values: which way will the next sample go?
     """
     known = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # pages of details: they concern the inside of torch
+    logging.disable(logging.CRITICAL)  # torch logs pages about its internals
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             export_program(model, sample)
-    except Exception as error:  # whatever it stumbles over: each torch has its own types
+    except Exception as error:  # the type depends on the version of torch
         return f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
         logging.disable(known)
@@ -85,7 +85,7 @@ def export_refusal(model: nn.Module, sample: Tensor) -> str | None:
 
 
 def by_compile(model: nn.Module, sample: Tensor) -> Form:
-    """Kernels written and compiled for this model, when it is first called. Saved is its state.
+    """Kernels written and compiled for this model, when it is first called. The file is its state.
 
     The state comes from the model: that of the compiled module has `_orig_mod.` before each name.
 

@@ -1,4 +1,4 @@
-"""How often does torch.compile compile when the shape of the input changes?"""
+"""How often torch.compile compiles when the shape of the input changes."""
 
 from collections.abc import Callable, Iterable
 
@@ -30,9 +30,9 @@ def count_compiles(
 ) -> list[int]:
     """Call a compiled model with one sample after the other and count.
 
-    torch's memory of what it has compiled is emptied before and afterwards. After
+    torch's cache of compiled code is reset before and afterwards. After
     `torch._dynamo.config.recompile_limit` graphs of one piece of code, torch compiles no more:
-    samples that none of them fits run eagerly. Its warning of that is held back.
+    samples that none of them fits run eagerly. Its warning of that is silenced.
 
     Args:
         model: Any module that takes one tensor; copied, without masks, in evaluation mode.

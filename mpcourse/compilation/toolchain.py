@@ -33,7 +33,7 @@ def cpp_compiler() -> str | None:
         return None
     if sys.platform == "win32":  # cl knows no --version
         return command
-    try:  # a Mac without its command line tools has a clang++ that only says so
+    try:  # without Apple's command line tools, clang++ is a stub that fails
         subprocess.run([*words, "--version"], capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
@@ -60,18 +60,18 @@ def compiler_problem(place: str = "cpu") -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Hold back what the compiler's parts say on stderr when they start; errors still come."""
+    """Silence what the compiler logs and warns of when it starts, errors excepted."""
     # "No CUDA runtime is found", beside a torch built for CUDA
     with only_errors("torch.utils.cpp_extension"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="dynamo_pgo")  # its cache is off, as asked
-        # a part of the compiler itself uses it in some versions of torch
+        warnings.filterwarnings("ignore", message="dynamo_pgo")  # the cache is off on purpose
+        # some versions of torch use it in the compiler itself
         warnings.filterwarnings("ignore", message=".torch.jit.script_method. is deprecated")
         yield
 
 
 @contextlib.contextmanager
 def only_errors(name: str) -> Iterator[None]:
-    """Hold back what the logger of this name says, but for its errors."""
+    """Raise the level of the logger of this name to ERROR."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -14,7 +14,7 @@ COMMAND = "python data/xla_study.py"
 TABLE, GRAPH = "xla_step.csv", "xla_step.hlo.txt"
 REQUIREMENTS = "requirements-xla.txt"
 FOLDER = ".venv-xla"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = DATA_FOLDER.parent
 TIME_LIMIT_S = 600
 
 
@@ -28,7 +28,7 @@ class XlaRun(NamedTuple):
 
 
 def xla_run(root: Path = ROOT) -> XlaRun:
-    """The run of this machine where `python data/xla_study.py` was typed, else the recorded one.
+    """A run on this machine where `python data/xla_study.py` has set up XLA, else the recorded one.
 
     Raises:
         RuntimeError: The environment is there, and the run fails.

@@ -1,4 +1,4 @@
-"""Training steps on XLA: what is traced, what is compiled, and when. Runs where torch_xla is.
+"""Training steps on XLA: what is traced, what is compiled, and when. It needs torch_xla.
 
 On an XLA device nothing is computed when a line runs: operations gather in a graph, until
 `torch_xla.sync()` hands it over. A graph that was seen before is not compiled again.
@@ -31,7 +31,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Forward, backward, and the change of the weights; the loss."""
+        """Forward, backward and optimizer step; returns the loss."""
         self.optimizer.zero_grad()
         loss = LOSS(self.model(images.to(self.place)), labels.to(self.place))
         loss.backward()
@@ -57,7 +57,7 @@ def run_steps() -> tuple[list[dict[str, Any]], str]:
     from torch_xla.debug import metrics
 
     here, there = Training(torch.device("cpu")), Training(torch_xla.device())
-    torch_xla.sync()  # the weights are there
+    torch_xla.sync()  # the weights are on the device
     metrics.clear_all()
     rows, hlo = [], ""
     for number, size in enumerate(BATCHES):
@@ -68,7 +68,7 @@ def run_steps() -> tuple[list[dict[str, Any]], str]:
             results = [loss, *there.model.parameters()]
             hlo = torch_xla._XLAC._get_xla_tensors_hlo(results)
         torch_xla.sync()
-        value = loss.item()  # waits for the answer
+        value = loss.item()  # waits for the device
         seconds = time.perf_counter() - start
         row = {"step": number, "batch": size, "loss": value}
         row["eager_loss"] = here.step(*batch).item()

@@ -40,7 +40,7 @@ class Account:
 
     @property
     def total(self) -> int:
-        """Everything at once: more than is held, where activations go as gradients come."""
+        """The sum; the peak is lower where activations are freed while gradients are made."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -54,7 +54,7 @@ class StepBytes:
     after_step: int
     peak: int
     peak_phase: str  # "forward", "backward" or "step"
-    peak_operation: str  # that reached the peak; "" where nobody can say (CUDA)
+    peak_operation: str  # that reached the peak; "" where it is unknown (CUDA)
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
@@ -78,7 +78,7 @@ def optimizer_bytes(parameters: Iterable[Tensor], optimizer: OptimizerKind) -> i
 def account(
     make_model: MakeModel, make_batch: MakeBatch, loss_fn: LossFn, optimizer: OptimizerKind
 ) -> Account:
-    """Say how many bytes a training step needs, by purpose; nothing is computed or allocated.
+    """How many bytes a training step needs, by purpose; nothing is computed or allocated.
 
     Args:
         make_model: Makes the model; it is called where tensors have no contents.
@@ -160,7 +160,7 @@ def count_step(
 
 
 class _AllocatorCounter:
-    """What CUDA's allocator has given out, with the face of a `ByteCounter`."""
+    """What CUDA's allocator has allocated, with the interface of `ByteCounter`."""
 
     peak_operation = ""
 

@@ -37,7 +37,7 @@ MODELS = {
 def bytes_per_rank(
     model: LanguageModel, *, batch: int, ranks: int = 1, stage: int = 0, recompute: bool = False
 ) -> dict[str, float]:
-    """Say what one rank holds: at the end of the forward, with room for all gradients.
+    """What one rank holds at the end of the forward, with room for all gradients.
 
     Args:
         model: Its sizes.

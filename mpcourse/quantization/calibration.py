@@ -1,4 +1,4 @@
-"""Observers: in what range do the inputs of each layer lie? Found by running some batches."""
+"""Observers: the range of each layer's inputs, found by running some batches."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Quantization-aware training: the forward rounds as int8 will, the gradient pretends it did not.
+"""Quantization-aware training: the forward rounds as int8 will, the backward ignores it.
 
 A rounded number is a staircase, with gradient 0 nearly everywhere. The straight-through estimator
 takes the gradient of the line through the stairs instead: 1 inside the range, 0 where values are
@@ -19,7 +19,7 @@ NEW_RANGE = 0.1  # share of a new range in the moving average
 
 
 def round_straight_through(values: Tensor) -> Tensor:
-    """Round; in the backward, pass the gradient on as if nothing had happened."""
+    """Round; the backward is the identity."""
     return values + (values.round() - values).detach()
 
 

@@ -1,6 +1,6 @@
 """LEGACY: quantization with `torch.ao`, which posts still show. torchao has taken its place.
 
-It is here to be compared with, not to be used: torch announces its removal.
+For comparison only: torch announces its removal.
 """
 
 import warnings

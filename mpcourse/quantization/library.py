@@ -18,7 +18,7 @@ from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization.calibration import linear_layers
 
 INSTALL = 'python -m pip install "torchao>=0.14,<0.17"'
-TALKATIVE = ("torch.utils._pytree", "torchao")  # loggers that write to stderr during the import
+NOISY_LOGGERS = ("torch.utils._pytree", "torchao")  # they write to stderr during the import
 
 
 class TorchaoMissing(ImportError):
@@ -71,8 +71,8 @@ def _misfit(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what torchao logs and warns of: it concerns kernels that are not used here."""
-    loggers = [logging.getLogger(name) for name in TALKATIVE]
+    """Silence logs and warnings of torchao: they concern kernels that are not used here."""
+    loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Pruning bit by bit while training goes on, instead of all at once."""
+"""Gradual pruning: a little more every few steps while training goes on."""
 
 from collections.abc import Callable
 from typing import Any

@@ -22,7 +22,7 @@ FIRST_SHARE = 0.3  # of each layer's weights, dropped and grown at first: the pa
 
 
 def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> Tensor:
-    """Drop the `count` smallest weights that there are, grow `count` where `growth` is largest.
+    """Drop the `count` smallest existing weights, grow `count` where `growth` is largest.
 
     What is dropped may grow again, if nothing else has a larger score: as a new weight, from zero.
 
@@ -57,7 +57,7 @@ def _grown(mask: Tensor, growth: Tensor, count: int) -> Tensor:
     """The mask with `count` weights more."""
     _refuse_nan("growth", growth)
     more = mask.clone().flatten()
-    wanted = growth.flatten().masked_fill(more, -torch.inf)  # what is there cannot grow
+    wanted = growth.flatten().masked_fill(more, -torch.inf)  # existing weights cannot grow
     more[wanted.argsort(descending=True, stable=True)[:count]] = True
     return more.view(mask.shape)
 
@@ -116,6 +116,8 @@ class Regrowth(KeepMasks):
         counts = {name: int(share * int(mask.sum())) for name, mask in self.masks.items()}
         for name, layer in prunable_layers(self.model, self.masks).items():
             self.masks[name] = _dropped(self.masks[name], layer.weight, counts[name])
-        super().__call__(optimizer)  # zero before anything grows: what comes back is new as well
+        super().__call__(
+            optimizer
+        )  # zero before growing, so that a regrown weight starts at zero too
         for name, mask in self.masks.items():
             self.masks[name] = _grown(mask, wanted[name], counts[name])

@@ -51,7 +51,7 @@ def rewind(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def redraw(model: nn.Module) -> None:
-    """Draw all weights of a model anew, in place; its masks stay.
+    """Initialise all weights of a model anew, in place; its masks stay.
 
     Calling `reset_parameters` of a masked layer would not do: it fills `weight`, which the next
     forward overwrites.

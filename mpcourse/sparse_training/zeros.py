@@ -1,9 +1,9 @@
-"""Zeros of a model without masks: how they come back, and how they are kept.
+"""Zeros of a model without masks: why they come back, and how to keep them.
 
 Momentum remembers earlier gradients, and weight decay adds to them: a weight that was set to zero
 by hand moves again with the next step, even when its gradient is zero. Masks of
-`torch.nn.utils.prune` are safe from it (what moves is `weight_orig`); where the gradient of pruned
-weights is needed, as for regrowth, there are no masks, and zeros have to be kept by force.
+`torch.nn.utils.prune` are safe from it (the optimizer changes `weight_orig`). Regrowth needs the
+gradients of pruned weights, so it has no such masks, and zeros are restored after each step.
 """
 
 from collections.abc import Mapping

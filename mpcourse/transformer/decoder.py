@@ -82,7 +82,7 @@ class MLP(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Widen, bend, narrow."""
+        """Widen, apply GELU, narrow."""
         return self.down(nn.functional.gelu(self.up(x)))
 
 

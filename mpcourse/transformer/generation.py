@@ -1,4 +1,4 @@
-"""Let the decoder write, with and without a cache of keys and values (page `a_transformer`).
+"""Generate text, with and without a cache of keys and values (page `a_transformer`).
 
 Without a cache every new token costs a forward of the whole text. Keys and values of earlier tokens
 do not change, because no token looks ahead: with a cache only the new token is computed.
@@ -84,7 +84,7 @@ def generate(
             f"{tokens.shape[1]} tokens and {count} more: with a cache, positions cannot move, and "
             f"the context holds {context}"
         )
-    chance = torch.Generator(tokens.device).manual_seed(seed)
+    generator = torch.Generator(tokens.device).manual_seed(seed)
     was_training = model.training
     model.eval()
     new = tokens
@@ -93,13 +93,13 @@ def generate(
             logits = model(tokens[:, -context:])
         else:
             logits = cached_logits(model, new, cache)
-        new = _choose(logits[:, -1], temperature, chance)
+        new = _choose(logits[:, -1], temperature, generator)
         tokens = torch.cat([tokens, new], dim=1)
     model.train(was_training)
     return tokens
 
 
-def _choose(logits: Tensor, temperature: float, chance: torch.Generator) -> Tensor:
+def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=chance)
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)

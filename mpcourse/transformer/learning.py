@@ -1,4 +1,4 @@
-"""Train the decoder on windows of a text, and judge it (page `a_transformer`)."""
+"""Train the decoder on windows of a text, and evaluate it (page `a_transformer`)."""
 
 import math
 from collections.abc import Callable
@@ -50,13 +50,13 @@ def train_decoder(
     Returns:
         The loss of each step.
     """
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.1, betas=(0.9, 0.98))
     losses = []
     for index in range(steps):
         fall = 0.5 + 0.5 * math.cos(math.pi * index / steps)
         optimizer.param_groups[0]["lr"] = rate * min(1.0, (index + 1) / WARM_UP) * fall
-        starts = torch.randint(len(tokens) - context, (batch_size,), generator=chance)
+        starts = torch.randint(len(tokens) - context, (batch_size,), generator=generator)
         optimizer.zero_grad()
         losses.append(step(*windows(tokens, context, starts)).item())
         optimizer.step()
@@ -76,7 +76,7 @@ def unsplit_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.no_grad()
 def text_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
-    """The loss over a text, in windows side by side; what is left at its end is left out."""
+    """The loss over a text, in windows side by side; an incomplete last one is left out."""
     starts = torch.arange(0, len(tokens) - context, context)
     was_training = model.training
     model.eval()

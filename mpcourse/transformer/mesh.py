@@ -43,8 +43,8 @@ def mesh_step(
     """Forward and backward of one batch; gradients are those of the mean over the whole batch.
 
     All micro-batches go forward, then all go backward (GPipe); the gradients are averaged over
-    `data` at the end. Only one rank of each tensor group would have to send; here each sends to
-    its own partner in the next stage, so that nothing has to be told on.
+    `data` at the end. One rank of each tensor group could send for all; here each sends to its own
+    partner in the next stage, so that nothing has to be broadcast there.
 
     Args:
         stage: From `mesh_stage`.
@@ -57,7 +57,7 @@ def mesh_step(
         The mean loss of the whole batch, 0-d, the same on all ranks.
 
     Raises:
-        ValueError: Micro-batches of equal size do not come out.
+        ValueError: The batch does not divide into micro-batches of equal size.
     """
     pipeline, data, tensor = groups
     pieces = data.size() * num_microbatches
@@ -106,7 +106,7 @@ def _width(stage: nn.Sequential) -> int:
 
 
 def _send(pipeline: ProcessGroup, along: int, number: int, tensor: Tensor) -> tuple:
-    """Begin to send to a neighbour; the tensor is kept until it has left."""
+    """Start a send to a neighbour; the tensor is returned too, to stay alive until it is sent."""
     tensor = tensor.contiguous()
     return pipeline.send([tensor], pipeline.rank() + along, number), tensor
 

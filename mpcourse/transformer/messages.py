@@ -1,4 +1,4 @@
-"""What a cut layer sends: predicted from its sizes, and counted as it runs.
+"""What a cut layer sends: predicted from its sizes, counted as it runs.
 
 Page `cut_inside_a_layer`.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Shares of the whole tensor that each of n ranks sends, over n - 1 and times n, in a ring.
-# A broadcast has one sender: its share is the middle one, where each rank has its turn.
+# A broadcast has one sender: its share is the mean over all ranks as senders.
 ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1}
 _OPERATIONS = {
     "allreduce_": ("all-reduce", lambda arguments: arguments[0]),
@@ -25,7 +25,7 @@ class Message:
     """One collective."""
 
     kind: str  # "all-reduce", "all-gather", "reduce-scatter" or "broadcast"
-    bytes: int  # of the whole tensor: what is summed, joined, summed and cut, or handed to all
+    bytes: int  # of the whole tensor: the sum, the gathered one, the one that is scattered or broadcast
 
     def sent(self, ranks: int) -> float:
         """The bytes that each rank sends in a ring of `ranks`."""

@@ -1,10 +1,10 @@
-"""The time of one training step under a layout, from bytes and link speeds (no clock).
+"""A model of the time of a training step under a layout, from bytes and link speeds (no clock).
 
 Page `cut_inside_a_layer`. A layout is tensor x pipeline x data; which of them has its ranks as
 neighbours inside a host decides about the link that its messages take.
 
-What is left out: latencies, several rings at once over the links of one host, messages that hide
-behind other work. Sources: Narayanan et al., 2021, arXiv:2104.04473, for work and messages;
+What is left out: latencies, several rings at once over the links of one host, messages that overlap
+with other work. Sources: Narayanan et al., 2021, arXiv:2104.04473, for work and messages;
 Korthikanti et al., 2022, arXiv:2205.05198, for the bytes that the layers between the matrix
 products move.
 """
@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """All together."""
+        """How many ranks there are."""
         return self.tensor * self.data * self.pipeline
 
     def speed(self, axis: str, cluster: Cluster) -> float:
@@ -103,7 +103,7 @@ def step_seconds(
         Seconds of: products, memory, layer sums, hand-overs, gradient sums, waiting.
 
     Raises:
-        ValueError: The layout does not come out, or `recompute` is another word.
+        ValueError: The layout does not divide model and batch, or `recompute` is another word.
     """
     check_layout(model, batch, layout, microbatch)
     if recompute not in ("blocks", "scores"):
@@ -150,7 +150,7 @@ def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
     hidden = model.context * model.width
     inputs = in_flight * model.layers / layout.pipeline * BLOCK_INPUT * hidden
-    return states + inputs + BLOCK * hidden / layout.tensor  # and the one block at work
+    return states + inputs + BLOCK * hidden / layout.tensor  # and the block that is computed
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: int) -> None:
@@ -167,7 +167,7 @@ def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: in
 def layouts(
     model: DecoderSizes, batch: int, ranks: int, order: tuple[str, ...] = AXES
 ) -> Iterator[Layout]:
-    """All layouts of so many ranks that come out, with micro-batches of one sample."""
+    """All layouts of so many ranks that divide the model, with micro-batches of one sample."""
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
     for tensor in sizes:
         for pipeline in sizes:

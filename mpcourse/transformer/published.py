@@ -1,4 +1,4 @@
-"""Steps that papers have measured, for holding `step_seconds` against (page `cut_inside_a_layer`).
+"""Step times from papers, to compare `step_seconds` with (page `cut_inside_a_layer`).
 
 Quoted from arXiv:2104.04473, table 1 (Narayanan et al., 2021), as transcribed in MLCarbon's data;
 arXiv:2205.05198, table 5 (Korthikanti et al., 2022), as transcribed in Calculon's validation; and
@@ -102,4 +102,4 @@ def _turing() -> list[Published]:
 
 
 PUBLISHED: tuple[Published, ...] = (*_table_1(), *_table_5(), *_turing())
-"""18 rows of two papers that the simulator meets, and 3 of a third that it does not."""
+"""18 rows of two papers that the model predicts within 15%, and 3 of a third that it misses."""

@@ -62,7 +62,7 @@ def cut_inside(
 
 
 class _CutAttention(Attention):
-    """Attention with the heads of this rank; one way in for query, key and value."""
+    """Attention with the heads of this rank; query, key and value share one f."""
 
     def __init__(self, whole: Attention, group: ProcessGroup | None, sequence: bool) -> None:
         nn.Module.__init__(self)
@@ -103,7 +103,7 @@ def whole_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def sum_whole_gradients(model: nn.Module, group: ProcessGroup | None = None) -> None:
-    """With cut tokens, add up over the ranks what each learned about the whole parameters.
+    """With cut tokens, sum over the ranks the gradients of the parameters that all hold whole.
 
     Each rank has seen its own tokens only. One message for all; call it between backward and
     optimizer step. Without cut tokens these gradients are whole already: do not call it.

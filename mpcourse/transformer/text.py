@@ -1,4 +1,4 @@
-"""The text that the small transformer learns, and what counting letters alone achieves.
+"""The text that the small transformer learns, and the losses of n-gram counts on it.
 
 Page `a_transformer`. A token is one character; a loss is the mean of -log(probability of the next
 character), in nats.
@@ -6,14 +6,15 @@ character), in nats.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-PROSE = Path(__file__).resolve().parents[2] / "data" / "prose.txt"
+from mpcourse.devices.recordings import DATA_FOLDER
+
+PROSE = DATA_FOLDER / "prose.txt"
 TEST_SHARE = 0.1
-SHORTER_WEIGHS = 5.0  # as much as so many counted characters
+PRIOR_WEIGHT = 5.0  # of the shorter model, in counted characters
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def load_prose() -> Text:
 
 
 def counted_losses(text: Text) -> dict[str, float]:
-    """The test loss of a model that only counts: uniform, unigram, bigram, trigram.
+    """The test losses of counted models: uniform, unigram, bigram, trigram.
 
     Each probability is a mean of what was counted and of the next shorter model's, which weighs as
     much as so many characters: without it, what never occurred would have a probability of 0.
@@ -59,9 +60,9 @@ def counted_losses(text: Text) -> dict[str, float]:
         pairs = torch.bincount(_codes(text.train, length, vocabulary), minlength=vocabulary**length)
         pasts = pairs.view(-1, vocabulary).sum(1)
         asked = _codes(text.test, length, vocabulary)
-        skip = length - 1  # the first characters have no such past: the shorter model's stand
-        counted = pairs[asked] + SHORTER_WEIGHS * probabilities[skip:]
-        mixed = counted / (pasts[asked // vocabulary] + SHORTER_WEIGHS)
+        skip = length - 1  # the first characters have no such past: they keep the shorter model's
+        counted = pairs[asked] + PRIOR_WEIGHT * probabilities[skip:]
+        mixed = counted / (pasts[asked // vocabulary] + PRIOR_WEIGHT)
         probabilities = torch.cat([probabilities[:skip], mixed])
         losses[name] = -probabilities.log().mean().item()
     return losses
