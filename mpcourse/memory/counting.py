@@ -88,9 +88,8 @@ def saved_for_backward(*left_out: Any) -> Iterator[SavedBytes]:
     Source: `torch.autograd.graph.saved_tensors_hooks`.
     """
     leaves = [leaf for leaf in tree_leaves(left_out) if isinstance(leaf, Tensor)]
-    storages = {
-        leaf.untyped_storage()._cdata: leaf for leaf in leaves
-    }  # kept alive, so that no address is reused
+    # the leaves are kept alive, so that no address is reused
+    storages = {leaf.untyped_storage()._cdata: leaf for leaf in leaves}
     saved = SavedBytes()
 
     def pack(tensor: Tensor) -> Tensor:

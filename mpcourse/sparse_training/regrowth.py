@@ -116,8 +116,6 @@ class Regrowth(KeepMasks):
         counts = {name: int(share * int(mask.sum())) for name, mask in self.masks.items()}
         for name, layer in prunable_layers(self.model, self.masks).items():
             self.masks[name] = _dropped(self.masks[name], layer.weight, counts[name])
-        super().__call__(
-            optimizer
-        )  # zero before growing, so that a regrown weight starts at zero too
+        super().__call__(optimizer)  # before growing: a regrown weight starts at zero too
         for name, mask in self.masks.items():
             self.masks[name] = _grown(mask, wanted[name], counts[name])

@@ -25,7 +25,7 @@ class Message:
     """One collective."""
 
     kind: str  # "all-reduce", "all-gather", "reduce-scatter" or "broadcast"
-    bytes: int  # of the whole tensor: the sum, the gathered one, the one that is scattered or broadcast
+    bytes: int  # of the whole tensor: summed, gathered, or before it is scattered or broadcast
 
     def sent(self, ranks: int) -> float:
         """The bytes that each rank sends in a ring of `ranks`."""
