@@ -272,6 +272,7 @@ check_ring = Exercise(
     cases=[(3, 3), (2, 4), (4, 4), (3, 7), (4, 2), (1, 3)],
     given="{} rank(s), {} numbers each",
     play=around,
+    same=None,
     correct="The mean on every rank in {count} cases, to the right only, and never more than a "
     "ring has to send.",
     wrong={

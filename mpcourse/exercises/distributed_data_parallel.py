@@ -472,6 +472,7 @@ check_shard = Exercise(
         + ", ".join(map(str, epochs))
     ),
     play=dealt,
+    same=None,
     correct="Nothing lost, nothing doubled, in {count} cases; every epoch has its own order.",
     wrong={
         ALL_OF_THEM: lambda n, r, c, e: order_of(n, e),

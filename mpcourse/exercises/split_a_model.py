@@ -61,7 +61,11 @@ def step_on(attempt, first, second):
         if None in held:
             why = WHO if None in gradients[1] else CUT_OFF
             raise NotYet(f"There is a loss, but {name} has no gradient.", why)
-    return {"loss": loss, "gradient of front": gradients[0], "gradient of back": gradients[1]}
+    return {
+        "loss": loss.detach(),
+        "gradient of front": gradients[0],
+        "gradient of back": gradients[1],
+    }
 
 
 def copies_made(attempt, front, back, inputs, labels, first, second):

@@ -60,11 +60,14 @@ def test_the_solution_and_its_other_forms_are_correct(each: Exercise):
 def test_a_wrong_answer_gets_the_words_meant_for_it(
     each: Exercise, words: str, answer: object, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(exercise, "TIME_LIMIT_S", 3.0)  # some of them never return
-    verdict = said(judged(each, answer))
     # a place in braces holds whatever the case has there
     fixed = [piece.format() for piece in re.split(r"(?<!{){\w+(?::\w+)?}(?!})", words)]
-    assert re.search(".*".join(map(re.escape, fixed)), verdict, re.DOTALL), verdict
+    for limit in (3.0, 20.0):  # some of them never return; a busy machine is slow
+        monkeypatch.setattr(exercise, "TIME_LIMIT_S", limit)
+        verdict = said(judged(each, answer))
+        if re.search(".*".join(map(re.escape, fixed)), verdict, re.DOTALL):
+            return
+    pytest.fail(verdict)
 
 
 @pytest.mark.parametrize("each", FUNCTIONS)
