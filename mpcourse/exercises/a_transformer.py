@@ -36,9 +36,9 @@ def my_leaky_weights(scores):
     return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
 
 
-def table_of_scores(size):
+def table_of_scores(size, plus=0.0):
     chance = torch.Generator().manual_seed(size)
-    return (torch.randn(size, size, generator=chance, dtype=torch.double),)
+    return (torch.randn(size, size, generator=chance, dtype=torch.double) + plus,)
 
 
 def same_weights(result, expected):
@@ -96,18 +96,25 @@ def row_by_row(more):
 check_causal = Exercise(
     my_causal_weights,
     read_again='"What may a token see?"',
-    cases=[table_of_scores(3), table_of_scores(4), table_of_scores(1)],
+    cases=[table_of_scores(3), table_of_scores(4, plus=-200.0), table_of_scores(1)],
     given=lambda scores: f"scores of {len(scores)} tokens",
     same=same_weights,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
-    wrong={**wrong_weights(1), NEXT_TOO: hiding(2)},
+    wrong={
+        "Scores may be lower than that: only -inf hides whatever they are.": [
+            hiding(1, fill=-100.0),
+            hiding(1, fill=-150.0),
+        ],
+        **wrong_weights(1),
+        NEXT_TOO: hiding(2),
+    },
     also_right=[row_by_row(0), lambda scores: row_by_row(0)(scores).tolist()],
 )
 
 check_leak = Exercise(
     my_leaky_weights,
     read_again='"What may a token see?"',
-    cases=[table_of_scores(4), table_of_scores(5)],
+    cases=[table_of_scores(3), table_of_scores(4), table_of_scores(5)],
     given=check_causal.given,
     same=same_weights,
     hint=check_causal.hint,

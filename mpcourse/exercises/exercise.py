@@ -231,10 +231,10 @@ class Exercise:
 
     def _why(self, attempt: Any, number: int, outcome: Any) -> list[str]:
         case, lines = self.cases[number], []
-        words = self._meant(attempt, number, outcome)
-        if words is None:
-            hint = self.hint
-            words = hint(outcome, self._expected(case)) if callable(hint) else hint
+        words, hint = self._meant(attempt, number, outcome), self.hint
+        hint = hint(outcome, self._expected(case)) if callable(hint) else hint
+        if words is None or words in hint:  # a piece of the hint stands for all of it
+            words = hint
             if outcome is None:
                 lines = ["None is what a function without return gives back."]
         return [*lines, words.format(*case, expected=short(self._expected(case)))]
@@ -276,7 +276,8 @@ class Exercise:
         fitting = [
             (words, answer)
             for words, answer in self.wrong_answers()
-            if all(self._agree(answer, *each) for each in reversed(so_far))
+            if words not in self.errors.values()  # what is said of an error has no outcome
+            and all(self._agree(answer, *each) for each in reversed(so_far))
         ]
         if len(fitting) < 2:
             return fitting[0][0] if fitting else None

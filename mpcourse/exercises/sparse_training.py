@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, raised, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, short
 from mpcourse.sparse_training import cubic_sparsity, soft_threshold
 
 # 1. The cubic schedule
@@ -128,11 +128,7 @@ def three_steps(attempt, name):
         masked = {k: v * mask if v.dim() else v.clone() for k, v in remembered.items()}
         beside = [weight.grad, other.detach(), *memory(optimizer, other).values()]
         before = [value.clone() for value in beside]
-        try:
-            result = attempt(optimizer, weight, mask)
-        except (RuntimeError, KeyError) as error:
-            why = NO_ENTRY if isinstance(error, KeyError) else STATE
-            raise NotYet(raised(error), NO_GRAD if "leaf" in str(error) else why) from None
+        result = attempt(optimizer, weight, mask)
         look_at_weight(weight.detach(), wanted, mask)
         look_at_memory(memory(optimizer, weight), remembered, masked)
         beside = [weight.grad, other.detach(), *memory(optimizer, other).values()]
@@ -250,6 +246,7 @@ check_keep = Exercise(
             my_keep(optimizer, weight, mask) or weight.detach()
         ),
     },
+    errors={"leaf": NO_GRAD, "KeyError": NO_ENTRY},
     also_right=[keep_by_index],
 )
 

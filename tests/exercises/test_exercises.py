@@ -2,11 +2,13 @@
 
 import builtins
 import copy
+import random
 import re
 import symtable
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from nbformat import NotebookNode
@@ -50,10 +52,17 @@ def test_the_stub_is_not_attempted(each: Exercise):
 
 @pytest.mark.parametrize("each", EXERCISES)
 def test_the_solution_and_its_other_forms_are_correct(each: Exercise):
+    before = states_of_generators()
     solution = each.solution() if each.values else each.solution
     for right in [solution, *each.also_right]:
         verdict = judged(each, right)
         assert verdict.state == "correct", (right, verdict)
+    assert states_of_generators() == before
+
+
+def states_of_generators() -> list[str]:
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state().tolist()  # noqa: NPY002
+    return [str(state) for state in states]
 
 
 @pytest.mark.parametrize(("each", "words", "answer"), ANSWERS)

@@ -1,0 +1,441 @@
+"""Exercises of page `does_it_fit`: saved bytes, the largest batch, a slip, extra bytes, ranks."""
+
+import copy
+import random
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from mpcourse.exercises.exercise import Exercise, NotYet, raised, short
+from mpcourse.memory import ByteCounter, saved_for_backward
+
+# 1. The largest batch
+
+
+def my_largest_batch(resident, gradients, per_sample, limit):
+    """Gradients come while activations go, so the larger of the two has to fit beside the rest.
+
+    The gradients are the same for every batch. Where they alone do not fit, no batch does.
+    """
+    room = limit - resident
+    return max(0, room // per_sample) if gradients <= room else 0
+
+
+def by_trying(resident, gradients, per_sample, limit):
+    fits = [n for n in range(100) if resident + max(gradients, n * per_sample) <= limit]
+    return max(fits, default=0)
+
+
+check_largest_batch = Exercise(
+    my_largest_batch,
+    read_again='"What does a training step hold?"',
+    cases=[(10, 2, 3, 20), (10, 4, 1, 20), (10, 8, 1, 17), (30, 0, 2, 20), (6, 11, 4, 17)],
+    given="resident, gradients, per_sample, limit = {}, {}, {}, {}",
+    hint="Beside `resident`, the larger of gradients and activations has to fit.",
+    wrong={
+        "Gradients that take all the room have it: they fit.": (
+            lambda resident, gradients, each, limit: (
+                (limit - resident) // each if gradients < limit - resident else 0
+            )
+        ),
+        "Gradients come while activations go: the larger of the two has to fit, not both.": (
+            lambda resident, gradients, each, limit: (limit - resident - gradients) // each
+        ),
+        "What is held between two steps takes its room too.": (
+            lambda resident, gradients, each, limit: limit // each
+        ),
+        "This rounds up: the last sample does not fit.": (
+            lambda resident, gradients, each, limit: -(-(limit - resident) // each)
+        ),
+        "Not even an empty step fits here: no batch does.": (
+            lambda resident, gradients, each, limit: (limit - resident) // each
+        ),
+        "Samples come whole: divide by //.": lambda resident, gradients, each, limit: (
+            (limit - resident) / each
+        ),
+        "the larger of gradients and activations": lambda *given: 100,
+    },
+    also_right=[by_trying],
+)
+
+# 2. Extra bytes
+
+
+def my_extra_bytes(step, held):
+    """A counter that is told what was there sees what the step makes, and when it goes.
+
+    Its peak, less what was live before, is what the step needs. The page's `CountBytes` does as
+    well.
+    """
+    from mpcourse.memory import ByteCounter
+
+    with ByteCounter(held) as counter:
+        before = counter.live
+        step()
+    return counter.peak - before
+
+
+def counted(told=True, left=False, before=True):
+    """Not told of what was there; read at the end; or without taking off what was there."""
+
+    def attempt(step, held):
+        with ByteCounter(*[held] * told) as counter:
+            start = counter.live * before
+            step()
+        return (counter.live if left else counter.peak) - start
+
+    return attempt
+
+
+class EverMade(TorchDispatchMode):
+    """Adds up all storages that operations make, whatever is freed meanwhile."""
+
+    total = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """Run an operation, and count the results that are no views of its arguments."""
+        given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        result = operation(*args, **(kwargs or {}))
+        made = [leaf for leaf in tree_leaves(result) if leaf.data_ptr() not in given]
+        self.total += sum(leaf.nbytes for leaf in made)
+        return result
+
+
+def ever_made(step, held):
+    with EverMade() as counter:
+        step()
+    return counter.total
+
+
+def one_and_a_view():
+    torch.ones(100)[:50].view(5, 10)
+
+
+def in_turn():
+    for _ in range(10):
+        held = torch.ones(100)  # the last one goes when the next one is there
+    del held
+
+
+def an_early_peak():
+    torch.ones(1000)
+    torch.ones(10)
+
+
+OLD = torch.ones(50)
+
+check_extra_bytes = Exercise(
+    my_extra_bytes,
+    read_again='"How do you count bytes?"',
+    cases=[
+        ("one tensor of 100 numbers", lambda: torch.ones(100), []),
+        ("a tensor of 100 numbers and a view of it", one_and_a_view, []),
+        ("ten tensors of 100 numbers, one after the other", in_turn, []),
+        ("a tensor of 1000 numbers, freed, then one of 10", an_early_peak, []),
+        ("50 old numbers, changed in place", partial(Tensor.add_, OLD, 1), [OLD]),
+        ("a view of 50 old numbers", partial(Tensor.view, OLD, 5, 10), [OLD, OLD[:10]]),
+    ],
+    given="{0}",
+    play=lambda attempt, words, step, held: attempt(step, held),
+    hint="Count what is made within the step, and remember the most.",
+    wrong={
+        "That is what is left at the end: the peak came earlier.": counted(left=True),
+        "That is all that was ever made: what is freed makes room.": ever_made,
+        "What was there before counts here, too.": [counted(told=False), counted(before=False)],
+        "Two of the tensors held share a storage, which is there once.": (
+            lambda step, held: counted(before=False)(step, held) - sum(t.nbytes for t in held)
+        ),
+        "remember the most": lambda step, held: 123,
+    },
+)
+
+# 3. What autograd saves
+
+
+def my_saved_bytes(model, inputs):
+    """The hooks see every tensor that is saved; a dictionary keeps each storage once.
+
+    Storages are told apart by where they begin. Parameters and inputs are saved too, so their
+    storages are known from the start and left out of the sum.
+    """
+    held = {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(inputs)
+    del outputs
+    return sum(size for start, size in saved.items() if start not in held)
+
+
+class Twice(nn.Module):
+    """A result that is saved by the operation that makes it, and twice by the product."""
+
+    def forward(self, inputs):
+        """Sums of squares."""
+        hidden = inputs.requires_grad_().exp()
+        return (hidden * hidden).sum(0)
+
+
+class Slice(nn.Module):
+    """A slice is saved, and with it all of the storage that it lies in."""
+
+    def forward(self, inputs):
+        """The squares of two columns."""
+        return (inputs.requires_grad_() + 1)[:, :2].square()
+
+
+def every_time(model, inputs):
+    held = {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
+    sizes = []
+
+    def pack(tensor):
+        sizes.append(tensor.nbytes * (tensor.untyped_storage().data_ptr() not in held))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(inputs)
+    return sum(sizes)
+
+
+def without_storages(model, inputs):
+    held, sizes = {t.data_ptr() for t in [*model.parameters(), inputs]}, {}
+
+    def pack(tensor):
+        sizes[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(inputs)
+    del outputs
+    return sum(size for start, size in sizes.items() if start not in held)
+
+
+def saved_beside(left_out):
+    """As the package counts, beside `left_out(model, inputs)`."""
+
+    def attempt(model, inputs):
+        with saved_for_backward(*left_out(model, inputs)) as saved:
+            model(inputs)
+        return saved.total
+
+    return attempt
+
+
+def all_live(model, inputs):
+    with ByteCounter(list(model.parameters()), inputs) as counter:
+        before = counter.live
+        results = model(inputs)  # held while the bytes are read
+        return counter.live - before if results is not None else 0
+
+
+LAYERS = [nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh()]
+
+check_saved_bytes = Exercise(
+    my_saved_bytes,
+    read_again='"What does autograd keep?"',
+    cases=[
+        ("Linear 4-8 and Tanh, 10 rows", nn.Sequential(*LAYERS[:2]), torch.zeros(10, 4)),
+        ("two layers 4-8-16, 10 rows", nn.Sequential(*LAYERS), torch.zeros(10, 4)),
+        ("a result that is saved three times", Twice(), torch.zeros(5, 6)),
+        ("two columns of a table of ten, saved", Slice(), torch.zeros(5, 10)),
+    ],
+    given="{0}",
+    play=lambda attempt, words, model, inputs: attempt(model, inputs),
+    hint="Add up the bytes of each storage that is saved, once.",
+    wrong={
+        "What the net returns counts here too: does the backward need it?": all_live,
+        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": without_storages,
+        "This counts a storage as often as it is saved: two layers can save the same.": every_time,
+        "These are numbers, not bytes: a float32 has four bytes.": (
+            lambda model, inputs: my_saved_bytes(model, inputs) // 4
+        ),
+        "The inputs count here too: they are held anyway.": saved_beside(
+            lambda model, inputs: [list(model.parameters())]
+        ),
+        "The parameters count here too: they are held anyway.": saved_beside(
+            lambda model, inputs: [inputs]
+        ),
+        "Add up the bytes of each storage": lambda model, inputs: 0,
+    },
+    also_right=[saved_beside(lambda model, inputs: [list(model.parameters()), inputs])],
+)
+
+# 4. A part that must not be recomputed
+
+IN_ITSELF = "What does a module change in itself while it runs forward?"
+A_DROPOUT = "torch draws a dropout's numbers again as they were: it knows of this slip."
+A_MODULE = "expected a module, got {}"
+WITHOUT = "Without checkpoint, on inputs of shape (8, 4):"
+NOTICED = "This one is noticed; find one that is silent:"
+
+
+def my_slip():
+    """A batch norm changes its running statistics whenever it runs forward in training.
+
+    With checkpoint it runs twice for one batch, so the statistics move twice. The gradients are
+    right, and only the evaluation, much later, is a little off.
+    """
+    return nn.BatchNorm1d(4)
+
+
+def one_step(part, forward):
+    """Gradients and buffers after a step; every step draws the same, whoever draws."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.default_generator.manual_seed(7)
+    try:
+        rows = torch.randn(8, 4, requires_grad=True)
+        forward(part, rows).square().sum().backward()
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+    gradients = [rows.grad, *(p.grad for p in part.parameters())]
+    found = [tensor for tensor in [*gradients, *part.buffers()] if tensor is not None]
+    return [tensor.detach().clone() for tensor in found]
+
+
+def with_checkpoint_and_without(attempt):
+    """Nothing, where the attempt's module slips; else what it does instead is said."""
+    part = attempt()
+    if not isinstance(part, nn.Module):
+        raise NotYet(A_MODULE.format(short(part)))
+    twin = copy.deepcopy(part)
+    try:
+        plain = one_step(part, nn.Module.__call__)
+    except Exception as error:
+        raise NotYet(WITHOUT, raised(error)) from None
+    try:
+        again = one_step(twin, partial(checkpoint, use_reentrant=False))
+    except Exception as error:
+        raise NotYet(NOTICED, raised(error)) from None
+    if all(torch.equal(a, b) for a, b in zip(plain, again, strict=True)):
+        dropout = any(isinstance(module, nn.Dropout) for module in part.modules())
+        line = "Gradients and buffers are the same with checkpoint as without."
+        raise NotYet(line, A_DROPOUT if dropout else IN_ITSELF)
+
+
+class Counting(nn.Module):
+    """Grows with every forward, so its second one gives another gradient."""
+
+    calls = 0
+
+    def forward(self, rows):
+        """The sine of larger and larger rows."""
+        self.calls += 1
+        return (rows * self.calls).sin()
+
+
+class Drawing(nn.Module):
+    """Draws a factor (which the graph keeps) or a mask (which is saved) with Python's generator."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, rows):
+        """The rows, multiplied by what is drawn."""
+        drawn = random.random()
+        return rows * torch.full_like(rows, drawn) if self.mask else rows * drawn
+
+
+class Once(nn.Linear):
+    """Refuses a second forward."""
+
+    ran = False
+
+    def forward(self, rows):
+        """The outputs, once."""
+        if self.ran:
+            raise RuntimeError("a second forward")
+        self.ran = True
+        return super().forward(rows)
+
+
+check_slip = Exercise(
+    my_slip,
+    read_again='"Which slips does a second forward make?"',
+    play=with_checkpoint_and_without,
+    correct="With checkpoint, its gradients or its buffers differ, and nothing is said.",
+    wrong={
+        IN_ITSELF: [lambda: nn.Linear(4, 4), lambda: Drawing(mask=False)],
+        A_DROPOUT: lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+        A_MODULE.format("<class 'torch.nn"): lambda: nn.BatchNorm1d,
+        WITHOUT: lambda: nn.Linear(5, 4),
+        NOTICED: lambda: Once(4, 4),
+    },
+    also_right=[Counting, lambda: Drawing(mask=True)],
+)
+
+# 5. Bytes of a rank
+
+ORDER = "State is shared out from stage 1 on, gradients from stage 2 on, weights in stage 3."
+
+
+def my_bytes_of_a_rank(sizes, ranks, stage):
+    """Four tensors for each parameter: weights, gradients and two averages.
+
+    Each stage makes parts of one kind more, the most bytes first. Parts are rounded up, each
+    parameter by itself.
+    """
+    whole, part = sum(sizes), sum(-(-size // ranks) for size in sizes)
+    weights = whole if stage < 3 else part
+    gradients = whole if stage < 2 else part
+    state = 2 * (whole if stage < 1 else part)
+    return 4 * (weights + gradients + state)
+
+
+def of_a_rank(tensors=(1, 1, 2), first=(3, 2, 1), more=1):
+    """So many tensors of weights, gradients and state, cut from the `first` stage on."""
+
+    def attempt(sizes, ranks, stage):
+        whole, part = sum(sizes), sum((size + more * (ranks - 1)) // ranks for size in sizes)
+        held = zip(tensors, first, strict=True)
+        return 4 * sum(count * (part if stage >= start else whole) for count, start in held)
+
+    return attempt
+
+
+check_bytes_of_a_rank = Exercise(
+    my_bytes_of_a_rank,
+    read_again='"What can several ranks share?"',
+    cases=[
+        ([12, 8], 1, 0),
+        ([12, 8], 4, 0),
+        ([12, 8], 4, 1),
+        ([12, 8], 4, 2),
+        ([12, 8], 4, 3),
+        ([7, 5], 2, 1),
+        ([10, 5, 1, 1], 4, 3),
+    ],
+    given="sizes, ranks, stage = {}, {}, {}",
+    wrong={
+        "These are numbers, not bytes: a float32 has four bytes.": (
+            lambda *given: my_bytes_of_a_rank(*given) // 4
+        ),
+        "For each number there are a weight, a gradient and Adam's two averages.": [
+            of_a_rank((1, 1, 1)),
+            of_a_rank((1, 0, 2)),
+        ],
+        ORDER: [of_a_rank(first=(2, 1, 0)), of_a_rank(first=(4, 3, 2)), of_a_rank(first=(3, 1, 1))],
+        "In stage {2} not all is shared out. " + ORDER: [
+            of_a_rank(first=(0, 0, 0)),
+            of_a_rank(first=(1, 1, 1)),
+        ],
+        "Each parameter is cut by itself.": (
+            lambda sizes, *rest: my_bytes_of_a_rank([sum(sizes)], *rest)
+        ),
+        "Rank 0's part is rounded up.": of_a_rank(more=0),
+    },
+    also_right=[lambda *given: float(of_a_rank()(*given))],
+)
