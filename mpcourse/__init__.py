@@ -3,9 +3,9 @@
 What the course is about, its reference implementations, stands in seven folders: `schedules`,
 `devices`, `data_parallel`, `splitting`, `pipeline`, `training` and `pruning`. The chapters that go
 further build on them: `memory`, `multiprocess`, `sparse_training`, `quantization`, `compilation`,
-`transformer` and `capstone`. The rest serves: `figures`, `widgets` and `checks` the pages,
-`benchmark` whoever measures, `commands` are `python -m mpcourse lab`, `test`, `check`,
-`pages`, `handout`, `site` and `grade`.
+`transformer` and `capstone`. The rest serves: `exercises`, `figures` and `widgets` the pages,
+`benchmark` whoever measures; `commands` are `python -m mpcourse lab`, `test`, `check`, `pages`,
+`handout`, `site` and `grade`.
 
 The map, from the roof down; a folder imports only from those below it:
 
