@@ -4,7 +4,6 @@ Page `pipeline`.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from torch import nn
 
 from mpcourse.data_parallel.replicas import parallel_apply, replicate
 from mpcourse.data_parallel.scatter_gather import gather, scatter
-from mpcourse.devices.devices import Device, DeviceLike, as_devices, synchronize
-from mpcourse.devices.timing import HostClock, clock_for
+from mpcourse.devices.devices import Device, DeviceLike, as_devices
+from mpcourse.devices.timing import HostClock, clock_for, clocked
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.timeline import Event, Timeline
 
@@ -49,11 +48,8 @@ def _forward_once(module: nn.Module, batch: torch.Tensor, devices: list[Device])
 
     def timed(index: int, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         waited_for = devices if index == 0 else [devices[index - 1]]
-        synchronize(waited_for)
-        start = time.perf_counter()
-        value = fn(*args)
-        synchronize(waited_for)
-        events.append(Event(index, name, start, time.perf_counter()))
+        value, start, end = clocked(lambda: fn(*args), waited_for)
+        events.append(Event(index, name, start, end))
         return value
 
     def on_device(index: int, replica: nn.Module) -> Callable[[torch.Tensor], Any]:
@@ -108,11 +104,8 @@ def _split_step(
         for hook in hooks:
             hook.remove()
     loss = loss_fn(output, labels.to(output.device))
-    synchronize(model.devices)
-    start = time.perf_counter()
-    loss.backward()
-    synchronize(model.devices)
-    backward = Event(2, "backward()", start, time.perf_counter())
+    _, start, end = clocked(loss.backward, model.devices)
+    backward = Event(2, "backward()", start, end)
     events = [event for index, clock in enumerate(clocks) for event in clock.events(index)]
     return Timeline.from_clock([*events, backward], 3)
 

@@ -1,11 +1,11 @@
 """Work of a known length, to see devices at it (pages `start_here` and `parallel_apply`)."""
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 
-from mpcourse.devices.devices import Device, DeviceLike, as_devices, synchronize
+from mpcourse.devices.devices import Device, DeviceLike, as_devices
+from mpcourse.devices.timing import clocked
 
 SIZE = 512  # large enough that a multiplication outweighs its call, small enough to share a GPU
 
@@ -42,11 +42,8 @@ def _count(device: Device, matrix: torch.Tensor, seconds: float) -> int:
     _multiply(matrix, 2)
     trials = []
     for _ in range(5):
-        synchronize([device])
-        start = time.perf_counter()
-        _multiply(matrix, 4)
-        synchronize([device])
-        trials.append((time.perf_counter() - start) / 4)
+        _, start, end = clocked(lambda: _multiply(matrix, 4), [device])
+        trials.append((end - start) / 4)
     return max(1, round(seconds / min(trials)))
 
 

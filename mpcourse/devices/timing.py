@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mpcourse.devices.devices import Device, DeviceLike, as_devices, describe_devices, synchronize
+from mpcourse.devices.devices import DeviceLike, as_devices, describe_devices, synchronize
 from mpcourse.devices.workers import collect
 from mpcourse.schedules.timeline import Event, Timeline
 
@@ -96,14 +96,8 @@ def measure_together(
     Compare the results as ratios: two figures from two separate runs differ for reasons that have
     nothing to do with the code.
 
-    Args:
-        fns: Name -> what to time.
-        devices: As for `measure`.
-        warmup: As for `measure`, for each function.
-        repeats: As for `measure`, for each function.
-
-    Returns:
-        Name -> `Timing`, in the order of `fns`.
+    The arguments are those of `measure`, but `fns` is name -> what to time, and so is what is
+    returned: name -> `Timing`, in the order of `fns`.
     """
     if warmup < 0 or repeats < 1:
         raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
@@ -113,7 +107,8 @@ def measure_together(
     times: dict[str, list[float]] = {name: [] for name in fns}
     for _ in range(repeats):
         for name, fn in fns.items():
-            times[name].append(_time_once(fn, devices))
+            _, start, end = clocked(fn, devices)
+            times[name].append(end - start)
     where = "all devices used so far" if devices is None else describe_devices(devices)
     return {
         name: Timing(tuple(values), warmup, where, describe_machine())
@@ -121,12 +116,15 @@ def measure_together(
     }
 
 
-def _time_once(fn: Callable[[], Any], devices: Sequence[DeviceLike] | None) -> float:
+def clocked(
+    fn: Callable[[], Any], devices: Sequence[DeviceLike] | None
+) -> tuple[Any, float, float]:
+    """Call `fn()` with the devices idle before both readings of the clock: value, start, end."""
     synchronize(devices)
     start = time.perf_counter()
-    fn()
+    value = fn()
     synchronize(devices)
-    return time.perf_counter() - start
+    return value, start, time.perf_counter()
 
 
 def measure_over(
@@ -139,15 +137,8 @@ def measure_over(
 ) -> dict[str, list[Timing]]:
     """Time several functions of a batch, in turns, for each of several batches.
 
-    Args:
-        batches: Size -> the batch that each function is called with.
-        fns: Name -> function of one argument.
-        devices: As for `measure`.
-        warmup: As for `measure`.
-        repeats: As for `measure`.
-
-    Returns:
-        Name -> one `Timing` per batch, in the order of `batches`.
+    `batches` is size -> what each function is called with, `fns` name -> function of one argument;
+    the rest is as for `measure`. Returned is name -> one `Timing` per batch, in their order.
     """
     columns: dict[str, list[Timing]] = {name: [] for name in fns}
     for batch in batches.values():
@@ -211,19 +202,11 @@ def measure_timeline(*rounds: Sequence[Job]) -> Timeline:
     events = []
     for jobs, row in zip(rounds, places, strict=True):
         results = [
-            place.submit(_clocked, place, fn) for place, (_, _, fn) in zip(row, jobs, strict=True)
+            place.submit(clocked, fn, [place]) for place, (_, _, fn) in zip(row, jobs, strict=True)
         ]
-        for place, (_, label, _), times in zip(row, jobs, collect(results), strict=True):
-            events.append(Event(order.index(place), label, *times))
+        for place, (_, label, _), found in zip(row, jobs, collect(results), strict=True):
+            events.append(Event(order.index(place), label, *found[1:]))
     return Timeline.from_clock(events, len(order))
-
-
-def _clocked(device: Device, fn: Callable[[], Any]) -> tuple[float, float]:
-    synchronize([device])
-    start = time.perf_counter()
-    fn()
-    synchronize([device])
-    return start, time.perf_counter()
 
 
 def describe_machine() -> str:
@@ -241,19 +224,15 @@ class HostClock:
     def zero(self) -> None:
         """Nothing to set: the host's clock is the same for all devices."""
 
-    now = staticmethod(time.perf_counter)  # what a note takes as its beginning
-
-    def note(self, action: Any, began: Any) -> None:
-        """Note that `action` has ended, which began at `began`, what `now` returned then."""
-        self._times.append((action, began, self.now()))
+    _now = staticmethod(time.perf_counter)
 
     def start(self, action: Any) -> None:
         """Note that `action` begins."""
-        self._action, self._start = action, self.now()
+        self._action, self._start = action, self._now()
 
     def end(self) -> None:
         """Note that it has ended."""
-        self.note(self._action, self._start)
+        self._times.append((self._action, self._start, self._now()))
 
     def events(self, device_index: int) -> list[Event]:
         """All that was noted, in seconds of the host's clock."""
@@ -271,9 +250,9 @@ class CudaClock(HostClock):
         """Wait for the device, and note what the host's clock shows at its first event."""
         torch.cuda.synchronize(self._device)
         self._zero_s = time.perf_counter()
-        self._zero = self.now()
+        self._zero = self._now()
 
-    def now(self) -> torch.cuda.Event:
+    def _now(self) -> torch.cuda.Event:
         """Put an event on the stream that this thread uses there, behind what is queued on it."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -55,13 +55,7 @@ class Result(Future):
 
         A worker that waits for another one runs what workers hand it meanwhile, so two workers that
         wait for each other both go on; work from elsewhere keeps its turn. An interrupt (Ctrl-C,
-        the stop button) cancels the work.
-
-        Args:
-            timeout: Seconds to wait; `None` waits until the work ends.
-
-        Raises:
-            TimeoutError: The work has not ended after `timeout` seconds. It goes on.
+        the stop button) cancels the work; after `timeout` seconds, a TimeoutError, it goes on.
         """
         try:
             return _values([self], timeout, (KeyboardInterrupt, Cancelled))[0]
@@ -82,12 +76,12 @@ class Result(Future):
 
     def settle(self, error: BaseException) -> None:
         """Keep `error` as the outcome, unless there is one."""
-        with suppress(Exception):  # InvalidStateError: it has its outcome
+        with suppress(InvalidStateError):
             self.set_exception(error)
 
     def wait_stream(self) -> None:
         """Make the caller's stream wait for this job's, also after a failure."""
-        with suppress(RuntimeError):  # a GPU that refuses all has said so in the work
+        with suppress(RuntimeError):  # a GPU that refuses everything has failed the job already
             self.worker.context.wait_stream()
 
 
@@ -157,12 +151,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 class Worker:
-    """Owns one device and runs the jobs it is handed, first in, first out, one at a time.
-
-    Args:
-        name: The device's name, for errors and for the thread.
-        context: What surrounds its jobs; by itself nothing.
-    """
+    """Owns one device and runs the jobs it is handed, first in, first out, one at a time."""
 
     def __init__(self, name: str, context: StreamContext | None = None) -> None:
         self.name = name
@@ -196,7 +185,7 @@ class Worker:
             return result
 
     def wake(self) -> None:
-        """Make the worker look whether what it waits for in `wait_until` has come."""
+        """Make a job of this worker look whether what it waits for in `wait_until` is true."""
         thread = self.thread
         if thread is not None:
             thread.wake()
@@ -326,7 +315,7 @@ class _Thread(threading.Thread):
             self.expose(None)  # what has been raised by then comes out before this ends
 
     def expose(self, result: Result | None) -> None:
-        """Say in which job `Cancelled` may be raised from now on, at any line; None: in none."""
+        """Say in which job, if in any, `Cancelled` may be raised from now on, at any line."""
         with self._lock:
             self.exposed = result
 

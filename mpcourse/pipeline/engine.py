@@ -122,9 +122,9 @@ class _Step:
             try:
                 value, event = (None, None) if source is None else self.values.pop(source)
                 value = copy_after(event, value, place)
-                began = clock.now()
+                clock.start(action)
                 value = self.run(action, value)
-                clock.note(action, began)
+                clock.end()
             except BaseException as error:
                 where = f"raised in device {me}, {action}: {_in_words(action, self.devices[me])}"
                 add_note(error, where)

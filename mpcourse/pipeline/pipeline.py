@@ -163,12 +163,7 @@ class Pipeline(nn.Module):
             stage_index, kind, index = action
             stage = stages[stage_index]
             if kind != "F":
-                backward = {
-                    "B": stage.backward,
-                    "I": stage.backward_input,
-                    "W": stage.backward_weight,
-                }
-                return backward[kind](index, value)
+                return stage.run_backward(kind, index, value)
             if stage_index == 0:
                 value = bring_to(pieces[index], first)
             if stage_index < len(stages) - 1:

@@ -9,7 +9,7 @@ from torch import nn
 
 from mpcourse.data_parallel import anatomy, scatter_gather
 from mpcourse.data_parallel.replicas import _Copy
-from mpcourse.devices import jobs
+from mpcourse.devices import jobs, timing
 from mpcourse.devices.devices import as_devices
 from mpcourse.splitting import block_times
 
@@ -18,7 +18,7 @@ from mpcourse.splitting import block_times
 def cuda(monkeypatch):
     """Two GPUs; the host's clock shows the time of what it has waited for, and no other."""
     cuda = pretend_cuda(monkeypatch, gpus=2)
-    for module in (anatomy, jobs):
+    for module in (timing,):
         clock = SimpleNamespace(perf_counter=lambda: cuda.host.free_at)
         monkeypatch.setattr(module, "time", clock)
     return cuda

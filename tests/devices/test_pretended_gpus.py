@@ -227,9 +227,9 @@ def test_a_time_begins_with_idle_devices_and_ends_with_idle_ones(cuda, monkeypat
         place.submit(cuda.kernel, "work", gpu=0, seconds=seconds).exception(10)
 
     cuda.kernel("before", gpu=0, seconds=5.0)
-    assert timing._time_once(lambda: queue(3.0), devices) == 3.0
+    assert timing.clocked(lambda: queue(3.0), devices)[1:] == (5.0, 8.0)
     cuda.kernel("between", gpu=0, seconds=1.0)
-    assert timing._clocked(place, lambda: queue(2.0)) == (9.0, 11.0)
+    assert timing.clocked(lambda: queue(2.0), [place])[1:] == (9.0, 11.0)
 
 
 def test_a_share_waits_for_its_own_stream_alone(cuda):
