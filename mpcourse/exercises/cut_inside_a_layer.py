@@ -1,0 +1,492 @@
+"""Exercises of page `cut_inside_a_layer`: parts of an MLP, drift, bytes, a cut loss, its slip."""
+
+import math
+
+import torch
+from torch import Tensor, distributed, nn
+
+from mpcourse.exercises.exercise import Exercise, NotYet, short
+from mpcourse.multiprocess import ranks_in_threads
+
+WAIT_S = 5.0  # for ranks that do not send the same messages
+
+# 1. Which part is mine?
+
+
+def my_parts(up_weight, up_bias, down_weight, rank, ranks):
+    """A rank owns some inner numbers: what makes them, and what takes them.
+
+    `nn.Linear` stores W as (out, in), so a column of W is a row of `weight`. Up gives its rows and
+    their biases, down the columns that belong to the same inner numbers. The bias of down is
+    nobody's part: it is added once, after the sum.
+    """
+    inner = len(up_bias)
+    own = slice(rank * inner // ranks, (rank + 1) * inner // ranks)
+    return up_weight[own], up_bias[own], down_weight[:, own]
+
+
+def rows(tensor, rank, ranks):
+    return tensor.tensor_split(ranks)[rank]
+
+
+def columns(tensor, rank, ranks):
+    return tensor.tensor_split(ranks, dim=1)[rank]
+
+
+def whole(tensor, rank, ranks):
+    return tensor
+
+
+def parts_with(of_up, of_bias, of_down):
+    """A part of each, by `rows`, `columns`, `whole` or another function of tensor and ranks."""
+    return lambda up, bias, down, *rank: (
+        of_up(up, *rank),
+        of_bias(bias, *rank),
+        of_down(down, *rank),
+    )
+
+
+def mlp(rank, ranks, width=4, inner=6):
+    """A case: weights whose numbers are all different."""
+    up = torch.arange(float(inner * width)).reshape(inner, width)
+    return up, 100 + torch.arange(float(inner)), up.T.clone() + 200, rank, ranks
+
+
+check_mlp_parts = Exercise(
+    my_parts,
+    read_again='"May the sum come after the bend?"',
+    cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
+    given=lambda up, bias, down, rank, ranks: (
+        f"width {up.shape[1]}, {len(bias)} inner numbers, rank {rank} of {ranks}"
+    ),
+    hint="Return three tensors: what a rank's inner numbers need of up, of its bias, of down.",
+    wrong={
+        "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
+            parts_with(columns, rows, rows),
+            parts_with(columns, whole, rows),
+            parts_with(columns, rows, columns),
+        ],
+        "Down is cut by rows of W: these are columns of its stored `weight`.": [
+            parts_with(rows, rows, rows),
+            lambda up, bias, down, *rank: (*my_parts(up, bias, down, *rank)[:2], down[:3]),
+        ],
+        "Each output of `up` has its own number of the bias.": parts_with(rows, whole, columns),
+        "A bias is cut like the outputs, not divided.": [
+            parts_with(rows, lambda bias, rank, ranks: bias / ranks, columns),
+            parts_with(rows, lambda bias, rank, ranks: rows(bias, rank, ranks) / ranks, columns),
+        ],
+        "The sum would be right, but neighbours belong together here: one day they are a head.": (
+            lambda up, bias, down, r, n: (up[r::n], bias[r::n], down[:, r::n])
+        ),
+        "Down is cut, too: it takes the numbers that are here.": parts_with(rows, rows, whole),
+        "That is rank 0's part, on each rank.": lambda *mlp: my_parts(*mlp[:3], 0, mlp[4]),
+        "Return three tensors": lambda up, *rest: up,
+    },
+    also_right=[
+        lambda up, bias, down, r, n: [
+            each.chunk(n, dim)[r].clone() for each, dim in ((up, 0), (bias, 0), (down, 1))
+        ]
+    ],
+)
+
+# 2. A meter for drift
+
+CANCEL = "Differences can cancel in a sum or a mean: compare number by number, with an extreme."
+EVERY = "Every rank has to give the same answer, also one that agrees with rank 0 or the mean."
+SIGN = "The size is the same, the sign is not."
+DRIFT = "A small drift is a drift: ask for equality."
+EQUAL = "They are equal, whatever a mean rounds to."
+A_COPY = "The tensor has changed: an all-reduce replaces it, so give it a copy."
+TRUE_OR_FALSE = "expected True or False on each rank, got {}"
+SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
+
+
+def my_same(tensor, group):
+    """All hold the same if the lowest and the highest of each number are the same.
+
+    Both come to all ranks, so all give one answer. A mean would hide differences that cancel, and
+    the rank that holds the mean itself would see none. The copies matter: an all-reduce replaces
+    what it is given.
+    """
+    low, high = tensor.clone(), tensor.clone()
+    distributed.all_reduce(low, distributed.ReduceOp.MIN, group)
+    distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
+    return torch.equal(low, high)
+
+
+def on_ranks(attempt, words, values, hint):
+    """The answer of each rank, a thread with a tensor of its own."""
+    tensors = [torch.tensor(value) for value in values]
+
+    def program(group):
+        return attempt(tensors[group.rank()], group)
+
+    answers = ranks_in_threads(program, len(values), timeout_s=WAIT_S)
+    if any(not torch.equal(t, torch.tensor(v)) for t, v in zip(tensors, values, strict=True)):
+        raise NotYet(A_COPY)
+    for each in answers:
+        one = isinstance(each, Tensor) and each.dtype == torch.bool and each.numel() == 1
+        if not isinstance(each, bool) and not one:
+            raise NotYet(TRUE_OR_FALSE.format(short(answers)))
+    return [bool(answer) for answer in answers]
+
+
+def extremes_of(change, equal=torch.equal):
+    """The solution, on the tensors that `change` makes."""
+
+    def attempt(tensor, group):
+        low, high = change(tensor), change(tensor)
+        distributed.all_reduce(low, distributed.ReduceOp.MIN, group)
+        distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
+        return equal(low, high)
+
+    return attempt
+
+
+def by_mean(tensor, group):
+    total = tensor.clone()
+    distributed.all_reduce(total, group=group)
+    return torch.equal(total / group.size(), tensor)
+
+
+def with_rank_0(tensor, group):
+    total = tensor.clone() if group.rank() == 0 else torch.zeros_like(tensor)
+    distributed.all_reduce(total, group=group)
+    return torch.equal(total, tensor)
+
+
+def agreed(attempt):
+    """True if the attempt says so on every rank."""
+
+    def same_everywhere(tensor, group):
+        answer = torch.tensor(int(attempt(tensor, group)))
+        distributed.all_reduce(answer, distributed.ReduceOp.MIN, group)
+        return bool(answer)
+
+    return same_everywhere
+
+
+def in_place(tensor, group):
+    high = tensor.clone()
+    distributed.all_reduce(tensor, distributed.ReduceOp.MIN, group)
+    distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
+    return torch.equal(tensor, high)
+
+
+def by_gathering(tensor, group):
+    whole = tensor.new_empty(group.size() * len(tensor))
+    distributed.all_gather_into_tensor(whole, tensor, group=group)
+    rows = whole.reshape(group.size(), -1)
+    return (rows == rows[0]).all()
+
+
+check_same = Exercise(
+    my_same,
+    read_again='"Ranks that are threads"',
+    cases=[
+        ("equal tensors on 2 ranks", [[1.0, 2.0]] * 2, "They are equal."),
+        ("[1, 2] and [2, 1]", [[1.0, 2.0], [2.0, 1.0]], CANCEL),
+        ("[0], [1] and [2]", [[0.0], [1.0], [2.0]], EVERY),
+        ("[0], [0] and [3]", [[0.0], [0.0], [3.0]], EVERY),
+        ("[-1] and [1]", [[-1.0], [1.0]], SIGN),
+        ("[1] and [1.000001]", [[1.0], [1.000001]], DRIFT),
+        ("equal tensors on 3 ranks", [[0.9, 1.7]] * 3, EQUAL),
+    ],
+    given="{0}",
+    play=on_ranks,
+    compared=lambda answers, expected: [
+        f"expected {expected[0]} on every rank, got {short(answers)}"
+    ],
+    hint="{2}",
+    correct="All ranks notice, whoever differs.",
+    wrong={
+        CANCEL: extremes_of(torch.sum),
+        EVERY: [with_rank_0, by_mean],
+        SIGN: extremes_of(torch.abs),
+        DRIFT: extremes_of(torch.clone, torch.allclose),
+        EQUAL: agreed(by_mean),
+        A_COPY: in_place,
+        "That says True whatever the ranks hold.": lambda tensor, group: True,
+        TRUE_OR_FALSE.format("[tensor"): lambda tensor, group: tensor,
+        SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
+    },
+    errors={"": SAME_MESSAGES},
+    also_right=[by_gathering],
+)
+
+# 3. The bytes of a block
+
+
+def my_block_bytes(tokens, width, itemsize, ranks):
+    """Attention and MLP each sum once forward and once backward: four all-reduces.
+
+    Each is of a tensor of the width between the layers, and a ring sends 2 (n - 1) / n of it. With
+    one rank that is nothing.
+    """
+    return 4 * 2 * (ranks - 1) / ranks * tokens * width * itemsize
+
+
+def times(factor):
+    """So many times what a rank sends to make one sum by a ring, without its factor 2."""
+    return lambda t, w, i, n: factor * (n - 1) / n * t * w * i
+
+
+check_block_bytes = Exercise(
+    my_block_bytes,
+    read_again='"What does a block send?"',
+    cases=[(10, 6, 8, 6), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)],
+    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
+    hint="All-reduces of a block, times what a ring sends of each, times the tensor's bytes.",
+    wrong={
+        "Half of it: count attention and MLP, each forward and backward; and a ring sends twice "
+        "(n - 1) / n.": times(4),
+        "Count attention and MLP, and the backward of each.": times(2),
+        "Query, key and value share one way in: one sum, not three.": times(12),
+        "What is sent has the width between the layers, not that inside.": [times(20), times(32)],
+        "These are the tensors summed: a ring sends 2 (n - 1) / n of each.": (
+            lambda t, w, i, n: 4 * t * w * i * (n > 1)
+        ),
+        "In a ring each rank sends 2 (n - 1) / n, not 2.": (
+            lambda t, w, i, n: 8 * t * w * i * (n > 1)
+        ),
+        "One rank has nobody to send to.": [
+            lambda t, w, i, n: my_block_bytes(t, w, i, n) or 8 * t * w * i,
+            lambda t, w, i, n: my_block_bytes(t, w, i, n) or 4 * t * w * i,
+        ],
+        "A ring passes on parts: 2 (n - 1) / n of each sum, not n - 1.": (
+            lambda t, w, i, n: 4 * (n - 1) * t * w * i
+        ),
+        "Count bytes: each number has `itemsize` of them.": (
+            lambda t, w, i, n: my_block_bytes(t, w, 1, n)
+        ),
+        "That is the sum over all ranks; the question is what one rank sends.": (
+            lambda t, w, i, n: my_block_bytes(t, w, i, n) * n
+        ),
+        "times what a ring sends of each": lambda *sizes: 1,
+    },
+    also_right=[lambda t, w, i, n: sum(2 * t * w * i / n * (n - 1) for _ in range(4))],
+)
+
+# 4. A loss without whole logits
+
+TOKENS, PER_RANK = 5, 4
+WHICH_PLACE = "Only one rank has a token's right score: which place do the others read?"
+EQUALLY_OFTEN = "All ranks have to call all_max and all_sum equally often, in one order."
+ONE_NUMBER = "Return one number: the mean over the tokens."
+TOO_LARGE = "An exponential is too large to be written down: subtract a maximum before."
+THREE = "Three are enough: a maximum, a sum of exponentials, the right score."
+NOT_MASKED = "A rank without the right token adds 0 to the right score, not another token's."
+
+
+def my_cut_loss(logits, targets, first, all_max, all_sum):
+    """One maximum for all ranks, then two sums: of the exponentials, and of the right score.
+
+    Only one rank has the right token; the others add zero. With its own maximum on each rank the
+    exponentials would be in different units, and their sum would mean nothing.
+    """
+    shifted = logits - all_max(logits.amax(dim=1)).unsqueeze(1)
+    row = targets - first
+    here = (row >= 0) & (row < logits.shape[1])
+    right = shifted.gather(1, row.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
+    return (all_sum(shifted.exp().sum(dim=1)).log() - all_sum(right)).mean()
+
+
+def with_a_part(attempt, words, scale, ranks):
+    """The loss on each rank, a thread with its part, and how many numbers it sent per token."""
+    draw = torch.Generator().manual_seed(ranks)
+    logits = scale * torch.randn(TOKENS, ranks * PER_RANK, generator=draw).double()
+    logits[:, 1] += 3 * scale  # of rank 0, so that the maxima of the ranks differ
+    logits[0] -= 10 * scale  # and those of the tokens
+    targets = torch.randperm(ranks * PER_RANK, generator=draw)[:TOKENS]
+    sent = []
+
+    def program(group):
+        def reduced(operation):
+            def reduce(tensor):
+                total = tensor.detach().clone().contiguous()
+                distributed.all_reduce(total, operation, group)
+                sent.append(total.numel() * (group.rank() == 0))
+                return total
+
+            return reduce
+
+        first = group.rank() * PER_RANK
+        part = logits[:, first : first + PER_RANK].clone()
+        operations = (distributed.ReduceOp.MAX, distributed.ReduceOp.SUM)
+        return attempt(part, targets.clone(), first, *map(reduced, operations))
+
+    losses = ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+    for rank, loss in enumerate(losses):
+        number = loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, float | int)
+        if not number:
+            raise NotYet(f"got {short(loss)} on rank {rank}", ONE_NUMBER)
+    return [float(loss) for loss in losses], sum(sent) / TOKENS
+
+
+def same_losses(outcome, expected):
+    (losses, sent), (right, allowed) = outcome, expected
+    close = all(
+        math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9) for pair in zip(losses, right, strict=True)
+    )
+    return close and (sent <= 4 or sent == allowed)
+
+
+def losses_in_words(outcome, expected):
+    (losses, sent), (right, _) = outcome, expected
+    if same_losses((losses, 0), expected):
+        return [f"The loss is right, but {sent:g} numbers were sent for each token."]
+    return [f"expected {short(right[0])} on every rank, got {short(losses)}"]
+
+
+def why_this_loss(outcome, expected):
+    if same_losses((outcome[0], 0), expected):
+        return THREE
+    if not all(map(math.isfinite, outcome[0])):
+        return TOO_LARGE
+    return "The loss of a token is log(sum of exp(score - max)) - (right score - max)."
+
+
+def loss_with(taken=lambda own, top: (top, top), place=None, log=True, local=False, mean=True):
+    """A loss that takes off other maxima, or reads other places, or sums up less, or more."""
+
+    def attempt(logits, targets, first, all_max, all_sum):
+        own = logits.amax(dim=1)
+        of_sum, of_score = taken(own, all_max(own))
+        row = targets - first
+        here = (row >= 0) & (row < PER_RANK)
+        at = (place(row) if place else row.where(here, 0)).unsqueeze(1)
+        right = logits.gather(1, at).squeeze(1) - of_score
+        sums = (logits - of_sum.unsqueeze(1)).exp().sum(dim=1)
+        right, total = all_sum(right if place else right.where(here, 0.0)), all_sum(sums)
+        losses = (sums if local else total).log() * log - right
+        return losses.mean() if mean else losses.sum()
+
+    return attempt
+
+
+def whole_logits(logits, targets, first, all_max, all_sum):
+    ranks = int(all_sum(torch.ones(1)))
+    whole = logits.new_zeros(len(logits), ranks * PER_RANK)
+    whole[:, first : first + PER_RANK] = logits
+    return nn.functional.cross_entropy(all_sum(whole), targets)
+
+
+def in_one_sum(logits, targets, first, all_max, all_sum):
+    highest = all_max(logits.max(dim=-1).values)
+    sums = []
+    for row, top, target in zip(logits, highest, targets - first, strict=True):
+        right = row[target] if 0 <= target < len(row) else 0.0
+        sums.append(torch.stack([(row - top).exp().sum(), torch.as_tensor(right).double()]))
+    total, right = all_sum(torch.stack(sums)).T
+    return float((total.log() + highest - right).mean())
+
+
+check_cut_loss = Exercise(
+    my_cut_loss,
+    read_again='"What is a loss made of?"',
+    cases=[("small", 1.0, 2), ("large", 300.0, 2), ("small", 1.0, 3)],
+    given="{0} logits of 5 tokens on {2} ranks",
+    play=with_a_part,
+    same=same_losses,
+    compared=losses_in_words,
+    hint=why_this_loss,
+    correct="The loss is that of the whole logits, and few numbers per token are sent.",
+    wrong={
+        "Each rank subtracts its own maximum: take that of all ranks.": loss_with(
+            lambda own, top: (own, own)
+        ),
+        "Sums of exponentials add up only with one maximum for all.": loss_with(
+            lambda own, top: (own, top)
+        ),
+        "The maximum was subtracted in the sum, but not from the right score.": loss_with(
+            lambda own, top: (top, 0 * top)
+        ),
+        "The maximum comes off both or neither of the two.": loss_with(
+            lambda own, top: (0 * top, top)
+        ),
+        "One maximum for all tokens: the exponentials of a token with low scores are all 0. Each "
+        "token has its own.": loss_with(lambda own, top: [top.max().expand_as(top)] * 2),
+        TOO_LARGE: loss_with(lambda own, top: (0 * top, 0 * top)),
+        "The sum of the exponentials is missing.": loss_with(log=False),
+        NOT_MASKED: [
+            loss_with(place=lambda row: row.clamp(0, PER_RANK - 1)),
+            loss_with(place=lambda row: row % PER_RANK),
+            loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
+        ],
+        "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
+        "This is the sum over the tokens: take the mean.": loss_with(mean=False),
+        THREE: whole_logits,
+        WHICH_PLACE: loss_with(place=lambda row: row),
+        EQUALLY_OFTEN: lambda *given: my_cut_loss(*given) if given[2] == 0 else 0.0,
+        ONE_NUMBER: lambda logits, *rest: logits,
+        "The loss of a token is": lambda *given: my_cut_loss(*given) + 1,
+    },
+    errors={"out of": WHICH_PLACE, "": EQUALLY_OFTEN},
+    also_right=[in_one_sum],
+)
+
+# 5. A slip that hides
+
+TWO_LISTS = "expected two lists of four numbers, got {}"
+FOUR = "The {} list has to have four finite numbers; got {}"
+NOTICED = "It is noticed in the first list: the loss is off by {:.3g}."
+HIDDEN = "The second list does not show it: the losses are equal up to 0.001."
+
+
+def my_scores():
+    """The slip needs two different maxima: equal ones hide it.
+
+    In the first list both ranks subtract 2, which is the maximum of all. In the second rank 1
+    subtracts 9 where rank 0 subtracts 2. So a test with random scores finds the slip, and one with
+    zeros never does.
+    """
+    return [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 9.0, 1.0]
+
+
+def slipping(attempt):
+    """How far off the loss is with the second list; with the first it must not be."""
+    found = attempt()
+    try:
+        lists = [torch.as_tensor(scores).double().flatten() for scores in found]
+        hidden, shown = lists
+    except (TypeError, ValueError, RuntimeError):
+        raise NotYet(TWO_LISTS.format(short(found))) from None
+    for name, scores in (("first", hidden), ("second", shown)):
+        if scores.shape != (4,) or not scores.isfinite().all():
+            raise NotYet(FOUR.format(name, short(scores)))
+    if (off := slip(hidden)) > 1e-9:
+        line = NOTICED.format(off)
+        raise NotYet(line, "When do both ranks subtract the same number anyway?")
+    if (off := slip(shown)) < 1e-3:
+        raise NotYet(HIDDEN, "What each rank subtracts has to differ.")
+    return f"{off:.3g}"
+
+
+def slip(scores):
+    """How far the loss is off, at most over targets, if each rank subtracts its own maximum."""
+    parts = scores.reshape(2, 2)
+    shifted = parts - parts.amax(dim=1, keepdim=True)
+    loss = shifted.exp().sum().log() - shifted.flatten()
+    return (loss - (scores.logsumexp(0) - scores)).abs().max().item()
+
+
+check_scores = Exercise(
+    my_scores,
+    read_again='"What is a loss made of?"',
+    play=slipping,
+    same=lambda outcome, expected: True,  # many lists do it
+    correct="Unnoticed in the first; in the second the loss is off by {outcome}.",
+    wrong={
+        "It is noticed in the first list": [
+            lambda: ([0, 0, 0, 1], [0, 1, 2, 3]),
+            lambda: ([[0, 1], [2, 3]], [[0, 1], [1, 0]]),
+        ],
+        HIDDEN: lambda: ([0, 1, 1, 0], [1, 0, 0, 1]),
+        "list has to have four finite numbers": [
+            lambda: ([0, 1, 1, 0], [0, 1, 2]),
+            lambda: ([0, 1, 1, 0], [0, 1, 2, float("inf")]),
+        ],
+        "expected two lists of four numbers": [lambda: 7, lambda: ("a", "b")],
+    },
+    also_right=[lambda: (torch.zeros(4), torch.arange(4.0))],
+)
