@@ -1,4 +1,4 @@
-"""Curves and images in matplotlib axes; whoever calls shows them, so pyplot is not needed here."""
+"""Curves and images, drawn into the matplotlib axes that are given and returned; no pyplot."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,6 @@ def plot_times(
         sizes: Batch sizes, in samples.
         times_s: Name -> (median, spread) in seconds for each size.
         ax: The matplotlib axes to draw into.
-
-    Returns:
-        `ax`.
     """
     for index, (name, values) in enumerate(times_s.items()):
         medians = [1e3 * median for median, _ in values]
@@ -54,9 +51,6 @@ def plot_cuts(
         shares: Name of a curve -> share of the whole before each cut, from 0 to 1.
         crossing: Bytes per sample that each cut sends forward.
         axes: Two matplotlib axes, the upper and the lower one.
-
-    Returns:
-        `axes`.
 
     Raises:
         ValueError: A curve has more or fewer points than there are cuts.
@@ -95,9 +89,6 @@ def plot_sent(
         measured: Way -> (number of ranks, measured here, in units of the tensor).
         ax: The matplotlib axes to draw into.
 
-    Returns:
-        `ax`.
-
     Raises:
         ValueError: A line has more or fewer points than `ranks`, or a measured way no line.
     """
@@ -134,9 +125,6 @@ def plot_gaps(
         over: What the places are, in words.
         of: What the differences are of, in words.
 
-    Returns:
-        `ax`.
-
     Raises:
         ValueError: A line has more or fewer values than there are places.
     """
@@ -166,9 +154,6 @@ def plot_over_steps(
         lines: Name -> (step, value) of each point, in order.
         ax: The matplotlib axes to draw into.
         of: What the values are, in words.
-
-    Returns:
-        `ax`.
 
     Raises:
         ValueError: A line without a point.
@@ -200,9 +185,6 @@ def plot_over_sparsity(
         ax: The matplotlib axes to draw into.
         of: What the values are, in words, with their unit.
         about: Of a recording: "machine" and "date"; measured here when `None`.
-
-    Returns:
-        `ax`.
 
     Raises:
         ValueError: A sparsity of 1 or outside the range.
@@ -239,9 +221,6 @@ def plot_savings(times: Mapping[str, tuple[float, float]], ax: "Axes") -> "Axes"
         times: Name -> measured seconds of the start-up and of each call; the first is compared
             with.
         ax: The matplotlib axes to draw into.
-
-    Returns:
-        `ax`.
 
     Raises:
         ValueError: Fewer than two names.

@@ -8,7 +8,7 @@ BOX, GAP, ROW = (84, 30), 62, 58
 GREY = "#dddddd"
 
 
-def mesh_picture(data: int, pipeline: int, rank: int | None = None) -> svg.Picture:
+def mesh_picture(data: int, pipeline: int, rank: int) -> svg.Picture:
     """Draw a row per pipeline and a column per stage; mark what one rank sends to whom.
 
     Ranks are numbered along the rows, as `init_device_mesh` does. Activations and their gradients
@@ -17,24 +17,23 @@ def mesh_picture(data: int, pipeline: int, rank: int | None = None) -> svg.Pictu
     Args:
         data: How many pipelines there are beside each other, 1 or more.
         pipeline: How many stages each has, one rank per stage, 1 or more.
-        rank: Whose partners are marked; those of all when None.
+        rank: Whose partners are marked; none where there is no such rank.
 
     Raises:
         ValueError: `data` or `pipeline` is less than 1.
     """
     check_count("data", data)
     check_count("pipeline", pipeline)
-    total = data * pipeline
-    left, top = 120, 62
-    exists = rank is None or 0 <= rank < total
-    caption = f"{data} x {pipeline} = {count(total, 'rank')}" + (
-        "" if exists else f"; there is no rank {rank}"
-    )
+    total, left, top = data * pipeline, 120, 62
+    exists = 0 <= rank < total
+    near = {rank, *(other for group in _partners(data, pipeline, rank) for other in group)}
+    caption = f"{data} x {pipeline} = {count(total, 'rank')}"
+    caption += "" if exists else f"; there is no rank {rank}"
     shapes = [svg.text(14, 24, caption)]
     for stage in range(pipeline):
         x = left + stage * (BOX[0] + GAP) + BOX[0] / 2
         shapes.append(svg.text(x, top - 12, f"stage {stage}", size=12, anchor="middle"))
-    spoken = [caption]
+    said = []
     for number in range(total):
         row, stage = divmod(number, pipeline)
         x, y = left + stage * (BOX[0] + GAP), top + row * ROW
@@ -42,25 +41,22 @@ def mesh_picture(data: int, pipeline: int, rank: int | None = None) -> svg.Pictu
             name = f"pipeline {row}"
             shapes.append(svg.text(left - 12, y + 15, name, size=12, anchor="end", middle=True))
         if stage + 1 < pipeline:
-            shapes += _along(x + BOX[0], y + 15, rank in (None, number, number + 1))
+            shapes += _along(x + BOX[0], y + 15, rank in (number, number + 1))
         if row + 1 < data:
-            marked = rank is None or (exists and rank % pipeline == stage)
-            shapes += _across(x + BOX[0] / 2, y + BOX[1], marked)
-        words = f"rank {number}: {_partners(data, pipeline, number)}"
-        marked = rank is None or number in _talks_to(data, pipeline, rank)
-        colour = device_colour(stage) if marked else GREY
+            shapes.append(_across(x + BOX[0] / 2, y, exists and rank % pipeline == stage))
+        said.append(f"rank {number}: {_partners_in_words(data, pipeline, number)}")
+        colour = device_colour(stage) if exists and number in near else GREY
         label = f"rank {number}" + (" *" if number == rank else "")
-        shapes.append(svg.box(x, y, *BOX, colour=colour, label=label, hint=words))
-        if rank in (None, number):
-            spoken.append(words)
+        shapes.append(svg.box(x, y, *BOX, colour=colour, label=label, hint=said[-1]))
     bottom = top + data * ROW
+    own = [said[rank]] if exists else []
     line = "—  activations, their gradients; - - -  averages the gradients of the weights"
-    lines = [line] if rank is None or not exists else [line, spoken[1]]
+    lines = [line, *own]
     shapes += [svg.text(14, bottom + 16 * i, words, size=12) for i, words in enumerate(lines)]
     width = max(left + pipeline * (BOX[0] + GAP), 8 * max(map(len, [caption, *lines])))
-    title = f"A mesh of {data} x {pipeline} ranks"
     size = (width, bottom + 16 * len(lines) + 8)
-    return svg.picture(shapes, size, title=title, description="; ".join(spoken))
+    title = f"A mesh of {data} x {pipeline} ranks"
+    return svg.picture(shapes, size, title=title, description="; ".join([caption, *own]))
 
 
 def _along(x: float, y: float, marked: bool) -> list[str]:
@@ -70,32 +66,24 @@ def _along(x: float, y: float, marked: bool) -> list[str]:
     return [svg.polyline(line, colour=colour, width=1.5) for line in [ends, *tips]]
 
 
-def _across(x: float, y: float, marked: bool) -> list[str]:
+def _across(x: float, y: float, marked: bool) -> str:
     """Between two ranks of a column."""
-    colour = "#D55E00" if marked else GREY
-    return [svg.polyline([(x, y + 2), (x, y + ROW - BOX[1] - 2)], colour=colour, dashes="4 3")]
+    ends = [(x, y + BOX[1] + 2), (x, y + ROW - 2)]
+    return svg.polyline(ends, colour="#D55E00" if marked else GREY, dashes="4 3")
 
 
-def _talks_to(data: int, pipeline: int, rank: int) -> set[int]:
-    """A rank and all with whom it exchanges anything."""
-    if not 0 <= rank < data * pipeline:
-        return set()
-    stage = rank % pipeline
-    along = {rank - 1} if stage > 0 else set()
-    along |= {rank + 1} if stage + 1 < pipeline else set()
-    return {rank, *along, *range(stage, data * pipeline, pipeline)}
+def _partners(data: int, pipeline: int, rank: int) -> tuple[list[int], list[int]]:
+    """The neighbours of a rank in its row, and the others of its column."""
+    along = [other for other in (rank - 1, rank + 1) if other // pipeline == rank // pipeline]
+    column = range(rank % pipeline, data * pipeline, pipeline)
+    return along, [other for other in column if other != rank]
 
 
-def _partners(data: int, pipeline: int, rank: int) -> str:
-    row, stage = divmod(rank, pipeline)
-    words = [f"stage {stage} of pipeline {row}"]
-    along = [other for other in (rank - 1, rank + 1) if other // pipeline == row]
-    if along:
-        words.append(f"activations to and from {' and '.join(map(str, along))}")
-    same = [other for other in range(stage, data * pipeline, pipeline) if other != rank]
-    if same:
-        words.append(f"averages with {', '.join(map(str, same))}")
-    return ", ".join(words)
+def _partners_in_words(data: int, pipeline: int, rank: int) -> str:
+    along, column = _partners(data, pipeline, rank)
+    words = f"stage {rank % pipeline} of pipeline {rank // pipeline}"
+    words += f", activations to and from {' and '.join(map(str, along))}" if along else ""
+    return words + (f", averages with {', '.join(map(str, column))}" if column else "")
 
 
 def places_picture(pipeline: int, data: int, tensor: int) -> svg.Picture:

@@ -60,7 +60,7 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((split_picture, (curve, 4, *pipeline(2)), {}) for curve in CURVES),
     (gains_picture, (GAINS, 0.5, *pipeline(2)), {"caption": "half kept"}),
     *((scatter_picture, chunks, {"dim": dim}) for chunks in CHUNKS for dim in (0, 1)),
-    *((mesh_picture, mesh, {}) for mesh in [(1, 1), (4, 4, 15), (8, 1, 3), (1, 8)]),
+    *((mesh_picture, mesh, {}) for mesh in [(1, 1, 0), (4, 4, 15), (8, 1, 3), (1, 8, 2)]),
     *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
     *((mlp_cut_picture, (ranks,), {}) for ranks in (1, 2, 4)),
     (ring_picture, ([[[(0,), (1,)], [(0,), (0, 1)]], ALL_HELD], 1), {}),

@@ -120,19 +120,14 @@ def dashed(mesh: Sheet) -> list[str]:
 GREY = "#dddddd"
 
 
-def test_a_row_per_pipeline_and_ranks_numbered_along_it():
-    mesh = Sheet(mesh_picture(2, 4))
-    assert list(fills(mesh)) == [f"rank {rank}" for rank in range(8)]
-    assert len(set(fills(mesh).values())) == 4  # a colour per stage
-    assert len(dashed(mesh)) == 4
-    assert GREY not in [*fills(mesh).values(), *dashed(mesh)]
-    assert {"2 x 4 = 8 ranks", "pipeline 1", "stage 3"} <= set(mesh.words)
-
-
-def test_the_partners_of_one_rank_stand_out():
+def test_ranks_are_numbered_along_the_rows_and_the_partners_of_one_stand_out():
     mesh = Sheet(mesh_picture(2, 4, 5))
-    marked = [name for name, colour in fills(mesh).items() if colour != GREY]
-    assert marked == ["rank 1", "rank 4", "rank 5 *", "rank 6"]
+    assert list(fills(mesh)) == [f"rank {rank}" + " *" * (rank == 5) for rank in range(8)]
+    assert {"2 x 4 = 8 ranks", "pipeline 1", "stage 3"} <= set(mesh.words)
+    marked = {name: colour for name, colour in fills(mesh).items() if colour != GREY}
+    assert list(marked) == ["rank 1", "rank 4", "rank 5 *", "rank 6"]
+    assert marked["rank 1"] == marked["rank 5 *"]  # a colour per stage
+    assert len(set(marked.values())) == 3
     assert [colour != GREY for colour in dashed(mesh)] == [False, True, False, False]
     nobody = Sheet(mesh_picture(2, 2, 9))
     assert "2 x 2 = 4 ranks; there is no rank 9" in nobody.words
@@ -171,7 +166,7 @@ def test_each_rank_of_a_mesh_stands_once_at_its_place():
     ("draw", "sizes", "name"),
     [
         (mlp_cut_picture, [0], "ranks"),
-        (mesh_picture, [2, 0], "pipeline"),
+        (mesh_picture, [2, 0, 0], "pipeline"),
         (places_picture, [2, 2, 0], "tensor"),
     ],
 )
