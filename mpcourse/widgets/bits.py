@@ -10,7 +10,7 @@ from mpcourse.figures import BitsStudy, Rounded, bits_picture
 from mpcourse.figures.smaller_nets import SCALES
 from mpcourse.quantization import dequantize, integer_range, linear_layers, to_int8
 from mpcourse.quantization.affine import BITS
-from mpcourse.widgets.explorer import Explorer
+from mpcourse.widgets.explorer import Explorer, slider_over
 
 BINS = 40
 
@@ -77,7 +77,7 @@ def bits_explorer(study: BitsStudy) -> Explorer:
     """
     every = sorted({each for each, _ in study.rounded})
     controls = {
-        "bits": ipywidgets.SelectionSlider(options=every, value=8, description="bits of a weight"),
+        "bits": slider_over("bits of a weight", every, 8),
         "scales": ipywidgets.Dropdown(options=list(SCALES), description="scales"),
     }
     return Explorer(

@@ -1,6 +1,6 @@
 """Controls above a picture that follows them, and the explorers that need nothing more."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -75,6 +75,11 @@ def slider(name: str, value: int, low: int, high: int, *, step: int = 1) -> ipyw
     return ipywidgets.IntSlider(value=value, min=low, max=high, step=step, description=name)
 
 
+def slider_over(name: str, options: Sequence[Any], value: Any) -> ipywidgets.SelectionSlider:
+    """A slider over given values, or over pairs of words and value."""
+    return ipywidgets.SelectionSlider(options=options, value=value, description=name)
+
+
 def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
     """Step through pictures that are already there, one per value.
 
@@ -82,7 +87,7 @@ def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
         pictures: Value -> picture, in the order of the slider.
         name: What the values are, for example "batch size".
     """
-    control = ipywidgets.SelectionSlider(options=list(pictures), description=name)
+    control = slider_over(name, list(pictures), next(iter(pictures)))
     return Explorer(lambda value: pictures[value], {"value": control}, about=f"by {name}")
 
 
@@ -131,8 +136,8 @@ def scatter_explorer(rows: int = 7, devices: int = 3) -> Explorer:
 def mesh_explorer() -> Explorer:
     """Choose a mesh and a rank; see with whom it exchanges what."""
     controls = {
-        name: ipywidgets.SelectionSlider(options=(1, 2, 4, 8), value=value, description=name)
-        for name, value in (("data", 2), ("pipeline", 4))
+        "data": slider_over("data", (1, 2, 4, 8), 2),
+        "pipeline": slider_over("pipeline", (1, 2, 4, 8), 4),
+        "rank": slider("rank", 5, 0, 15),
     }
-    controls["rank"] = slider("rank", 5, 0, 15)
     return Explorer(mesh_picture, controls, about="who talks to whom on a mesh of ranks")

@@ -6,7 +6,7 @@ from mpcourse.figures import LayoutTime, layouts_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.transformer.performance_model import AXES, Cluster, held_bytes, layouts, step_seconds
 from mpcourse.transformer.published import LARGE, PUBLISHED
-from mpcourse.widgets.explorer import Explorer
+from mpcourse.widgets.explorer import Explorer, slider_over
 
 MODELS = {
     f"{row.billions:g} billion": row.model
@@ -26,16 +26,10 @@ def layout_explorer() -> Explorer:
         "model": ipywidgets.Dropdown(
             options=list(MODELS), value="39.1 billion", description="parameters"
         ),
-        "ranks": ipywidgets.SelectionSlider(options=RANKS, value=64, description="ranks"),
-        "batch": ipywidgets.SelectionSlider(
-            options=[64, 128, 256, 512, 1024, 2048], value=512, description="samples of a step"
-        ),
-        "inside": ipywidgets.SelectionSlider(
-            options=links, value=300, description="links inside a host"
-        ),
-        "between": ipywidgets.SelectionSlider(
-            options=links, value=25, description="links between hosts"
-        ),
+        "ranks": slider_over("ranks", RANKS, 64),
+        "batch": slider_over("samples of a step", [64, 128, 256, 512, 1024, 2048], 512),
+        "inside": slider_over("links inside a host", links, 300),
+        "between": slider_over("links between hosts", links, 25),
         "neighbours": ipywidgets.Dropdown(
             options=list(zip(names, AXES, strict=True)), value="tensor", description="inside a host"
         ),

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-import ipywidgets
-
 from mpcourse.capstone.plans import Plan, counted_costs, simulate_plan
 from mpcourse.figures import gains_picture
 from mpcourse.figures.svg import Picture
-from mpcourse.widgets.explorer import Explorer, slider
+from mpcourse.widgets.explorer import Explorer, slider, slider_over
 
 Work = Mapping[float, Sequence[float]]
 BATCH = 128  # samples of a mini-batch
@@ -22,7 +20,7 @@ def pruning_explorer(work: Work, start: int) -> Explorer:
     """
     options = [(f"{100 * share:g}%", share) for share in sorted(work, reverse=True)]
     controls = {
-        "keep": ipywidgets.SelectionSlider(options=options, value=0.5, description="channels kept"),
+        "keep": slider_over("channels kept", options, 0.5),
         "cut": slider("cut after block", start, 1, len(work[1.0]) - 1),
         "microbatches": slider("micro-batches", 8, 1, 16),
     }

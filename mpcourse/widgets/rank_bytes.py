@@ -5,7 +5,7 @@ import ipywidgets
 from mpcourse.figures import byte_bars
 from mpcourse.figures.svg import Picture
 from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
-from mpcourse.widgets.explorer import Explorer, slider
+from mpcourse.widgets.explorer import Explorer, slider, slider_over
 
 OWN = "sizes from the sliders"
 
@@ -15,10 +15,8 @@ def fit_explorer() -> Explorer:
     parameters = [100e6, 300e6, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 180e9]
     controls = {
         "name": ipywidgets.Dropdown(options=[OWN, *MODELS], value=OWN, description="model"),
-        "parameters": ipywidgets.SelectionSlider(
-            options=[(f"{number / 1e9:g} billion", number) for number in parameters],
-            value=7e9,
-            description="parameters",
+        "parameters": slider_over(
+            "parameters", [(f"{number / 1e9:g} billion", number) for number in parameters], 7e9
         ),
         "layers": slider("layers", 32, 1, 128),
         "width": slider("width", 4096, 256, 16384, step=256),

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import ipywidgets
 import torch
 from torch import Tensor, nn
 
 from mpcourse.figures import SparsityStudy, sparsity_picture
 from mpcourse.pruning import global_masks, prunable_layers, weight_of
-from mpcourse.widgets.explorer import Explorer
+from mpcourse.widgets.explorer import Explorer, slider_over
 
 BINS = 60
 
@@ -64,9 +63,7 @@ def sparsity_explorer(study: SparsityStudy, sparsity: float) -> Explorer:
         sparsity: The one to begin with.
     """
     options = [(f"{each:.0%}", each) for each in study.accuracies]
-    control = ipywidgets.SelectionSlider(
-        options=options, value=sparsity, description="weights that are zero"
-    )
+    control = slider_over("weights that are zero", options, sparsity)
     return Explorer(
         lambda sparsity: sparsity_picture(study, sparsity),
         {"sparsity": control},

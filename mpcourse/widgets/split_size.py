@@ -8,7 +8,7 @@ import ipywidgets
 from mpcourse.figures import SplitCurve, split_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.pipeline.prediction import StageLines, predict_step
-from mpcourse.widgets.explorer import Explorer, in_html
+from mpcourse.widgets.explorer import Explorer, in_html, slider_over
 
 MEASURE = "measure it here"
 
@@ -54,9 +54,7 @@ class SplitExplorer(Explorer):
             curve = SplitCurve(self.predicted, self.measured, alone, whole_s)
             return split_picture(curve, size, steps[size], device_names)
 
-        control = ipywidgets.SelectionSlider(
-            options=list(sizes), value=chosen, description="split size", continuous_update=True
-        )
+        control = slider_over("split size", list(sizes), chosen)
         about = "a step by split size, and its place on the curve"
         super().__init__(draw, {"size": control}, about=about)
         self.button = ipywidgets.Button(description=MEASURE)
