@@ -192,14 +192,6 @@ def test_weights_of_a_replica_are_no_leaves_and_frozen_ones_stay_frozen():
         assert replica.table.dtype == torch.int64
 
 
-def test_places_left_empty_stay_empty():
-    for replica in replicate(Attributes(), CORES):
-        assert replica.no_parameter is None
-        assert replica.no_buffer is None
-        assert replica.no_module is None
-    assert all(replica.bias is None for replica in replicate(nn.Linear(2, 2, bias=False), CORES))
-
-
 def test_plain_tensor_attributes_are_the_originals():
     module = Attributes()
     assert all(replica.plain is module.plain for replica in replicate(module, CORES))

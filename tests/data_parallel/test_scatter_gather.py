@@ -13,7 +13,6 @@ from torch import nn
 from verbs import GPUS, BlockingCopies, assert_same, indices
 
 from mpcourse.data_parallel.scatter_gather import gather, scatter, scatter_kwargs
-from mpcourse.devices.devices import get_devices
 
 Plain = namedtuple("Plain", ["rows", "label"])
 
@@ -157,29 +156,12 @@ def test_each_device_may_change_its_own_lists_and_dicts(beside):
     assert second[0] == settings == [{"scale": 2.0, "steps": [1]}]
 
 
-def test_devices_may_be_named_in_every_way():
-    batch = torch.arange(4)
-    for devices in (["cpu", "cpu"], [torch.device("cpu")] * 2, ["cpu:1", "cpu:0"]):
-        assert_same(scatter(batch, devices), [batch[:2], batch[2:]])
-    for chunk, device in zip(scatter(batch, get_devices(2)), get_devices(2), strict=True):
-        assert chunk.device == device.device
-
-
 def test_chunks_on_the_cpu_are_views():
     batch = torch.zeros(5, 2)
     chunks = scatter({"rows": batch}, cores(2))
     batch[4] = 7
     assert chunks[1]["rows"].tolist() == [[0, 0], [7, 7]]
     assert chunks[0]["rows"].data_ptr() == batch.data_ptr()
-
-
-def test_inputs_are_left_as_they_are():
-    batch = torch.arange(5)
-    inputs = {"rows": batch, "more": [batch]}
-    scatter(inputs, cores(2))
-    assert inputs["rows"] is batch
-    assert inputs["more"][0] is batch
-    assert list(inputs) == ["rows", "more"]
 
 
 def test_copies_to_the_cpu_block():
@@ -333,12 +315,6 @@ def test_scalars_become_a_vector(dim):
     assert gather([torch.tensor(5)], "cpu", dim).tolist() == [5]
 
 
-def test_scalars_in_a_nest_become_vectors():
-    outputs = [{"loss": torch.tensor(float(i)), "rows": torch.full((2, 1), i)} for i in range(2)]
-    expected = {"loss": torch.tensor([0.0, 1.0]), "rows": torch.tensor([[0], [0], [1], [1]])}
-    assert_same(gather(outputs, "cpu"), expected)
-
-
 @pytest.mark.parametrize(
     ("dim", "expected"), [(0, [[1], [1], [2], [2]]), (1, [[1, 2], [1, 2]]), (-1, [[1, 2], [1, 2]])]
 )
@@ -446,13 +422,6 @@ def test_gather_gives_what_torch_gives_on_gpus(devices, dim):
     for target in ("cuda:0", "cpu"):
         theirs = nn.parallel.gather(outputs, target, dim)
         assert_same(gather(outputs, target, dim), theirs)
-
-
-@pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0")
-@pytest.mark.parametrize("devices", ALL_GPUS)
-def test_gather_makes_the_vector_of_scalars_that_torch_makes_on_gpus(devices):
-    outputs = [torch.tensor(float(i), device=device) for i, device in enumerate(devices)]
-    assert_same(gather(outputs, "cuda:0"), nn.parallel.gather(outputs, "cuda:0"))
 
 
 @pytest.mark.parametrize("devices", ALL_GPUS)

@@ -230,18 +230,6 @@ def test_work_that_ends_after_it_was_given_up_changes_nothing(workers, monkeypat
     assert result.exception(0) is outcome
 
 
-def test_a_thread_that_was_given_up_ends_with_its_work(workers, short_grace):
-    thread = workers[0].submit(threading.current_thread).result()
-    begun = threading.Event()
-    result = workers[0].submit(lambda: begun.set() or time.sleep(1))
-    begun.wait(LIMIT_S)
-    cancel([result])
-    assert isinstance(result.exception(), Cancelled)
-    assert workers[0].submit(threading.current_thread).result() is not thread
-    thread.join(LIMIT_S / 2)
-    assert not thread.is_alive()
-
-
 def test_stopping_work_that_has_ended_changes_nothing(workers):
     result = workers[0].submit(lambda: "value")
     assert result.result() == "value"

@@ -106,19 +106,6 @@ def test_work_runs_first_in_first_out(workers):
     assert order == list(range(200))
 
 
-def test_work_that_waits_for_another_worker_does_not_lose_its_place(workers):
-    first, second = workers
-    order = []
-
-    def second_half(i, first_half):
-        first_half.result()
-        order.append(i)
-
-    halves = [first.submit(time.sleep, 0.02) for _ in range(5)]
-    collect([second.submit(second_half, i, half) for i, half in enumerate(halves)])
-    assert order == [0, 1, 2, 3, 4]
-
-
 def test_work_handed_over_during_a_wait_runs_after_the_work_that_waits(workers):
     first, second = workers
     order, waiting, go = [], threading.Event(), threading.Event()
@@ -180,18 +167,6 @@ def test_workers_that_call_each_other_in_turn_finish(workers, depth):
     assert run(workers[0], call, depth) == [left % 2 for left in range(depth, 0, -1)]
 
 
-def test_two_workers_that_wait_for_each_other_both_go_on(workers):
-    together = threading.Barrier(2)
-
-    def ask(other):
-        together.wait(LIMIT_S)
-        return other.submit(threading.get_ident).result()
-
-    threads = [run(worker, threading.get_ident) for worker in workers]
-    jobs = [workers[0].submit(ask, workers[1]), workers[1].submit(ask, workers[0])]
-    assert collect(jobs, timeout=LIMIT_S) == threads[::-1]
-
-
 def test_three_workers_that_wait_in_a_circle_go_on(make_workers):
     workers = make_workers(3)
     together = threading.Barrier(3)
@@ -237,14 +212,6 @@ def test_a_worker_can_wait_for_its_own_queue_after_it_waited_for_another(workers
 
 
 # values and errors
-
-
-def test_submit_returns_at_once_and_result_waits(workers):
-    go = threading.Event()
-    result = workers[0].submit(lambda: go.wait(LIMIT_S) and "value")
-    assert not result.done()
-    go.set()
-    assert result.result() == "value"
 
 
 def test_a_plain_future_can_wait_for_a_worker_too(workers):

@@ -18,7 +18,6 @@ from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
-from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.standard import gpipe_schedule
 from mpcourse.splitting import ToyModel
 
@@ -29,32 +28,6 @@ LOSS = nn.MSELoss()
 
 def linears(count: int = 2) -> list[nn.Module]:
     return [nn.Linear(4, 4) for _ in range(count)]
-
-
-# Neighbours
-
-
-def test_each_action_knows_where_its_value_comes_from_and_goes():
-    tasks = link_actions(make_schedule("gpipe", 2, 2, 1), 2)
-    forward, back = Action(0, "F", 0), Action(1, "B", 0)
-    assert [tuple(task) for task in tasks[0]] == [
-        (forward, None, forward, 1),
-        (Action(0, "B", 0), back, Action(0, "B", 0), None),
-    ]
-    assert [tuple(task) for task in tasks[1]] == [
-        (Action(1, "F", 0), forward, Action(1, "F", 0), None),
-        (back, None, back, 0),
-    ]
-
-
-def test_the_first_half_of_a_backward_is_what_the_stage_before_waits_for():
-    tasks = link_actions(make_schedule("zb-h1", 2, 2, 1), 2)
-    by_name = {str(task.action): task for row in tasks for task in row}
-    assert str(by_name["1I0"].made) == "1B0"
-    assert by_name["1I0"].taker == 0
-    assert str(by_name["0I0"].source) == "1B0"
-    assert by_name["1W0"].taker is None
-    assert by_name["1W0"].source is None
 
 
 # What could hang
