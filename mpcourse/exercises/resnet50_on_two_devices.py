@@ -118,7 +118,7 @@ def copies_made(attempt, images, first, second):
         if "same device" not in error:
             raise
     if error:
-        raise NotYet(*saw[-1:] or [error], LEFT_BEHIND)
+        raise NotYet(*saw[:1] or [error], LEFT_BEHIND)
     held = list(placement.parameter_bytes)
     if held != sorted([first, second]):
         raise NotYet(f"The parameters are on {', '.join(held)}; {A_HALF}")
