@@ -64,7 +64,7 @@ def load_format(model: nn.Module, content: bytes) -> None:
     refuse_masked(model, "a file is loaded")
     if content[:2] == b"\x1f\x8b":  # how every gzip file begins
         content = gzip.decompress(content)
-    with warnings.catch_warnings():  # torch remarks on sparse tensors in files
+    with warnings.catch_warnings():  # torch warns about sparse tensors in files
         warnings.simplefilter("ignore", UserWarning)
         found = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     own = model.state_dict()

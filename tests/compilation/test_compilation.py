@@ -26,7 +26,6 @@ from mpcourse.compilation import (
     export_refusal,
     forms_table,
     load_exported,
-    start,
     toolchain,
     usable_forms,
 )
@@ -133,9 +132,6 @@ def test_a_refusal_is_one_sentence_and_nothing_is_logged(capfd, recwarn):
     assert capfd.readouterr().err == ""
     assert [str(each.message) for each in recwarn] == []
     assert logging.getLogger().manager.disable == 0  # others may log again
-
-
-def test_one_row_is_no_sample_of_any_batch():
     with pytest.raises(ValueError, match="sample of 2 rows or more; got 1"):
         export_program(lenet_300_100(), IMAGES[:1])
 
@@ -181,13 +177,6 @@ def test_masks_are_applied_and_the_given_model_stays_as_it_is():
     assert list(masks_of(model)) == ["fc1", "fc2", "fc3"]
     with pytest.raises(ValueError, match=r"forms are eager, .*compile; got \['jit'\]"):
         compare_forms(model, IMAGES, names=["jit"])
-
-
-def test_start_takes_the_time_of_building_and_of_the_first_answer():
-    form, answer, seconds = start(as_eager, lenet_300_100().eval(), IMAGES)
-    assert torch.equal(form.call(IMAGES), answer)
-    assert not answer.requires_grad
-    assert seconds > 0
 
 
 SIZES = (64, 64, 32, 16, 1, 17, 2)

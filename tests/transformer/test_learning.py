@@ -71,12 +71,6 @@ def test_windows_and_their_next_tokens():
     assert targets.tolist() == [[1, 2, 3], [7, 8, 9]]
 
 
-def test_the_loss_is_the_mean_over_all_places():
-    logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(3)]]])
-    loss = next_token_loss(logits, torch.tensor([[0, 1]]))
-    assert loss.item() == pytest.approx((math.log(2) - math.log(0.75)) / 2)
-
-
 def trained(seed: int) -> tuple[Decoder, list[float]]:
     torch.manual_seed(0)  # the same start: `seed` chooses the windows alone
     model = Decoder(4, 16, 2, layers=1, context=8)
@@ -174,22 +168,6 @@ def test_a_pipeline_takes_the_steps_of_the_tied_model(schedule: str, stages: int
     assert cut == pytest.approx(whole, abs=1e-12)
     assert torch.equal(first, last)
     assert (first.cpu() - model.embedding.tokens.weight).abs().max() < 1e-9
-
-
-def test_two_copies_without_the_sum_drift_apart():
-    row = with_two_copies(small(tied=True))
-    first, last = row[0].tokens.weight, row[-1].output.weight
-    assert torch.equal(first, last)
-    tokens = torch.randint(11, (100,))
-    train_decoder(
-        unsplit_step(row), list(row.parameters()), tokens, steps=3, context=8, batch_size=4
-    )
-    assert (first - last).abs().max() > 1e-4  # the sum leaves them equal to the last bit
-
-
-def test_tied_stages_are_refused_by_the_pipeline():
-    with pytest.raises(ValueError, match=r"stages 0 and 1 share the .*output\.weight"):
-        Pipeline(split_sequential(small(tied=True).as_sequential(), 2), num_microbatches=2)
 
 
 def test_gradients_that_are_not_there_are_refused():

@@ -130,9 +130,6 @@ def test_ranks_that_do_not_divide_a_layer_are_refused(layer: type):
     what = "outputs" if layer is ColumnParallelLinear else "inputs"
     with pytest.raises(ValueError, match=f"3 ranks do not divide 8 {what}"):
         layer(*sizes, group=_Place(0, 3))
-
-
-def test_tokens_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="2 ranks do not divide 5 tokens"):
         reduce_from_ranks(torch.ones(1, 5, 3), _Place(0, 2), sequence=True)
 

@@ -16,26 +16,6 @@ def seeded():
     torch.manual_seed(0)
 
 
-@RANKS
-def test_the_embedding_is_the_uncut_one(ranks: int):
-    whole = nn.Embedding(V, WIDTH).double()
-    tokens = torch.randint(V, (N, T))
-    weights = torch.randn(N, T, WIDTH).double()
-    wanted = whole(tokens)
-    wanted.backward(weights)
-
-    def program(group):
-        part = VocabParallelEmbedding.of(whole, group)
-        found = part(tokens)
-        found.backward(weights)
-        assert part.weight.shape == (V // ranks, WIDTH)
-        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-        rows = own_part(V, "tokens", group)
-        torch.testing.assert_close(part.weight.grad, whole.weight.grad[rows], rtol=0, atol=1e-12)
-
-    ranks_in_threads(program, ranks)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @RANKS
 def test_the_loss_is_torchs_also_where_exponentials_overflow(ranks: int, scale: float):
