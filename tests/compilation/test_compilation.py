@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from pruned import pruned_net
 from torch import nn
 
 from mpcourse.compilation import (
@@ -30,18 +31,12 @@ from mpcourse.compilation import (
     usable_forms,
 )
 from mpcourse.devices.devices import get_devices
-from mpcourse.pruning import apply_masks, global_masks, magnitude, masks_of
+from mpcourse.pruning import masks_of
 from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization import calibrate, to_int8
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 IMAGES = torch.randn(8, 1, 28, 28)
-
-
-def pruned_net() -> nn.Module:
-    model = lenet_300_100().eval()
-    apply_masks(model, global_masks(magnitude(model), 0.9))
-    return model
 
 
 def static(model: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from pruned import pruned, pruned_net
 from torch import nn
 from torch.nn.utils import prune
 
@@ -29,12 +30,6 @@ IMAGES = torch.randn(5, 1, 28, 28)
 
 def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def pruned(sparsity: float = 0.8, model: nn.Module | None = None) -> nn.Module:
-    model = lenet_300_100() if model is None else model
-    apply_masks(model, global_masks(magnitude(model), sparsity))
-    return model
 
 
 def test_a_masked_model_computes_as_if_its_weights_were_zero():
@@ -65,7 +60,7 @@ def test_parameters_stay_the_same_objects_so_an_optimizer_goes_on():
     model = lenet_300_100()
     weight = model.fc1.weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-    apply_masks(model, global_masks(magnitude(model), 0.9))
+    pruned(model)
     assert model.fc1.weight_orig is weight
     for _ in range(3):
         optimizer.zero_grad()
@@ -83,7 +78,7 @@ def test_torch_s_masked_model_cannot_be_copied_after_a_forward_and_ours_can():
     theirs(IMAGES)
     with pytest.raises(RuntimeError, match="support the deepcopy protocol"):
         copy.deepcopy(theirs)
-    ours = pruned()
+    ours = pruned_net()
     before = copy.deepcopy(ours)
     output = ours(IMAGES)
     after = copy.deepcopy(ours)
@@ -100,7 +95,7 @@ def test_torch_s_masked_model_cannot_be_copied_after_a_forward_and_ours_can():
 
 def test_a_permanent_model_is_an_ordinary_one_with_zeros():
     plain = lenet_300_100()
-    model = pruned(model=copy.deepcopy(plain))
+    model = pruned(copy.deepcopy(plain))
     output = model(IMAGES)
     make_permanent(model)
     assert torch.equal(model(IMAGES), output)
@@ -109,7 +104,7 @@ def test_a_permanent_model_is_an_ordinary_one_with_zeros():
     assert [n for n, _ in model.named_parameters()] == [n for n, _ in plain.named_parameters()]
     plain.load_state_dict(model.state_dict())
     assert torch.equal(copy.deepcopy(plain)(IMAGES), output)
-    apply_masks(model, global_masks(magnitude(model), 0.9))  # and it can be pruned again
+    pruned(model)  # and it can be pruned again
     assert torch.isfinite(model(IMAGES)).all()
 
 
@@ -140,7 +135,7 @@ def test_a_sweep_masks_copies_in_order_and_leaves_the_model():
 
 
 def test_a_masked_model_runs_replicated_and_in_a_pipeline():
-    model = pruned().double()
+    model = pruned_net().double()
     images, targets = IMAGES.double(), torch.tensor([0, 1, 2, 3, 4])
     devices = get_devices(2)
     parameters = list(model.parameters())
@@ -167,7 +162,7 @@ BAD_MASKS = [
 
 @pytest.mark.parametrize(("masks", "problem"), BAD_MASKS)
 def test_a_bad_mask_changes_nothing(masks, problem):
-    plain, masked = lenet_300_100(), pruned()
+    plain, masked = lenet_300_100(), pruned_net()
     for model, function in [(plain, apply_masks), (masked, update_masks)]:
         before = state_of(model)
         with pytest.raises(ValueError, match=problem):
@@ -181,12 +176,12 @@ def test_a_model_already_pruned_is_refused():
     apply_masks(model, {"fc2": torch.ones(100, 300)})
     before = state_of(model)
     with pytest.raises(ValueError, match="fc2 is pruned already: use update_masks"):
-        pruned(0.5, model)
+        pruned(model)
     torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
     prune.remove(model.fc2, "weight")
     prune.l1_unstructured(model.fc2, "bias", amount=0.5)  # by torch, and another tensor
     with pytest.raises(ValueError, match="fc2 is pruned already"):
-        pruned(0.5, model)
+        pruned(model)
 
 
 def test_a_weight_that_two_layers_share_is_refused():

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from pruned import pruned
 from torch import nn
 from torch.nn.utils import prune
 from torchvision.models import resnet50
@@ -15,7 +16,6 @@ from mpcourse.pruning import (
     bytes_in_formats,
     channel_links,
     channel_norms,
-    global_masks,
     latencies,
     layer_masks,
     load_format,
@@ -34,8 +34,7 @@ IMAGE = torch.randn(1, 1, 28, 28)
 
 
 def with_zeros(sparsity: float, model: nn.Module | None = None) -> nn.Module:
-    model = lenet_300_100() if model is None else model
-    apply_masks(model, global_masks(magnitude(model), sparsity))
+    model = pruned(lenet_300_100() if model is None else model, sparsity)
     make_permanent(model)
     return model
 
@@ -104,7 +103,7 @@ def test_a_report_counts_parameters_weights_and_non_zeros():
 
 def test_zeros_make_no_dense_file_smaller_and_masks_make_it_larger():
     dense, zeros, masked = lenet_300_100(), with_zeros(0.9), lenet_300_100()
-    apply_masks(masked, global_masks(magnitude(masked), 0.9))
+    pruned(masked)
     sizes = [bytes_in_formats(model) for model in (dense, zeros, masked)]
     assert abs(sizes[0]["dense"] - sizes[1]["dense"]) < 100
     assert sizes[2]["as it is"] > 1.9 * sizes[0]["as it is"]
@@ -149,7 +148,7 @@ def test_a_file_that_does_not_fit_is_refused_and_changes_nothing():
         load_format(nn.Sequential(nn.Linear(5, 4)), in_format(smaller, "bit mask"))
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     content = in_format(model, "dense")
-    apply_masks(model, global_masks(magnitude(model), 0.5))
+    pruned(model, 0.5)
     with pytest.raises(ValueError, match="make_permanent"):
         load_format(model, content)
     with pytest.raises(ValueError, match="formats are dense, gzip, COO, CSR, bit mask; got 'zip'"):
@@ -185,8 +184,7 @@ def test_a_sparse_model_computes_what_the_dense_one_does():
         torch.testing.assert_close(sparse(IMAGE), model(IMAGE), rtol=1e-4, atol=1e-5)
         assert isinstance(sparse.fc1, SparseLinear)
         assert isinstance(model.fc1, nn.Linear)
-    masked = lenet_300_100()
-    apply_masks(masked, global_masks(magnitude(masked), 0.9))
+    masked = pruned(lenet_300_100())
     torch.testing.assert_close(to_sparse(masked)(IMAGE), masked(IMAGE))
     assert isinstance(to_sparse(nn.Linear(2, 2)), SparseLinear)
     with pytest.raises(ValueError, match="Sequential has no Linear layer to make sparse"):

@@ -5,16 +5,14 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from pruned import pruned
 from torch import nn
 
 from mpcourse.pruning import (
     Link,
-    apply_masks,
     channel_links,
     channel_norms,
-    global_masks,
     layer_masks,
-    magnitude,
     remove_channels,
     zero_channels,
 )
@@ -161,7 +159,6 @@ def test_bad_masks_of_channels_are_refused(change, masks, problem):
 def test_other_models_than_a_sequential_without_masks_are_refused():
     with pytest.raises(ValueError, match=r"removed from a Sequential.*; got ToyModel"):
         remove_channels(ToyModel(), {"net1": torch.arange(4) > 0})
-    model = conv_net()
-    apply_masks(model, global_masks(magnitude(model), 0.5))
+    model = pruned(conv_net(), 0.5)
     with pytest.raises(ValueError, match=r"conv1 has a mask: call make_permanent\(model\) before"):
         remove_channels(model, {"conv1": torch.arange(32) > 3})

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 import torch
+from pruned import pruned_net
 from torch import nn
 
 from mpcourse.compilation import by_export, by_torchscript, load_exported
-from mpcourse.pruning import apply_masks, count_nonzeros, global_masks, magnitude, masks_of
+from mpcourse.pruning import count_nonzeros, masks_of
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     QuantizedLinear,
@@ -31,12 +32,6 @@ def random_int8(*shape: int) -> torch.Tensor:
 
 def reloaded(model: nn.Module) -> dict[str, torch.Tensor]:
     return torch.load(io.BytesIO(saved(model.state_dict())), weights_only=True)
-
-
-def pruned_net() -> nn.Module:
-    model = lenet_300_100()
-    apply_masks(model, global_masks(magnitude(model), 0.9))
-    return model
 
 
 SHAPES = [(1, 784, 300), (17, 100, 10), (64, 3, 5), (0, 8, 8), (5, 1, 1), (2, 4096, 3)]

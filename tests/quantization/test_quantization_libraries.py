@@ -6,10 +6,10 @@ import types
 
 import pytest
 import torch
+from pruned import pruned_net
 from torch import nn
 
 from mpcourse.compilation import by_export, load_exported
-from mpcourse.pruning import apply_masks, global_masks, magnitude
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     TorchaoMissing,
@@ -31,12 +31,6 @@ def torchao_problem() -> str:
 
 
 needs_torchao = pytest.mark.skipif(bool(torchao_problem()), reason=torchao_problem())
-
-
-def pruned_net() -> nn.Module:
-    model = lenet_300_100().eval()
-    apply_masks(model, global_masks(magnitude(model), 0.9))
-    return model
 
 
 @needs_torchao

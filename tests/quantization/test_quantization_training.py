@@ -5,9 +5,10 @@ import io
 
 import pytest
 import torch
+from pruned import pruned
 from torch import nn
 
-from mpcourse.pruning import apply_masks, global_masks, magnitude, masks_of
+from mpcourse.pruning import masks_of
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     choose_qparams,
@@ -97,8 +98,7 @@ def test_ranges_move_in_training_only():
 
 
 def test_the_zeros_of_a_pruned_net_stay():
-    model = lenet_300_100()
-    apply_masks(model, global_masks(magnitude(model), 0.9))
+    model = pruned(lenet_300_100())
     ready = trained(prepare_qat(model, bits=4))
     quantized = to_int8(ready)
     for name, mask in masks_of(model).items():
