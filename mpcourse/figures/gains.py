@@ -27,7 +27,7 @@ def gains_picture(
     headline = f"simulated; {caption}"
     place = {"left": LEFT, "top": 34, "height": 32, "width": WIDTH - LEFT - RIGHT - 40}
     rows = Rows(timeline, device_names, unit="million multiply-adds", **place)
-    shapes = [svg.text(16, 22, headline), *rows.all(axis_unit="M")]
+    shapes = [svg.text(16, 22, headline), *rows.shapes(axis_unit="M")]
     more, foot = _curves(gains, chosen, rows.bottom + 44)
     spoken = [headline]
     for name, line in gains.items():

@@ -87,7 +87,7 @@ def split_picture(
         f"simulated; split size {chosen}, {pieces} micro-batch{'es' * (pieces > 1)}: "
         f"{timeline.makespan * 1e3:.0f} ms, {timeline.bubble_fraction:.0%} idle"
     )
-    shapes = [svg.text(LEFT, 22, headline), *rows.all()]
+    shapes = [svg.text(LEFT, 22, headline), *rows.shapes()]
     more, said, bottom = _curve(curve, rows.bottom + 34, chosen)
     title = f"A step with split size {chosen}, and step time over split size"
     words = "; ".join([headline, *said])

@@ -41,7 +41,7 @@ def timeline_picture(
     """
     check_label(label)
     rows = Rows(timeline, device_names, top=40, height=34, width=560, unit=unit)
-    caption = caption or idle_share(timeline)
+    caption = caption or _idle_share(timeline)
     shapes = [svg.text(rows.left, 24, f"{label}; {caption}")]
     for index in range(timeline.num_devices):
         middle = rows.y(index) + 13
@@ -85,7 +85,7 @@ def memory_picture(
     """
     check_label(label)
     rows = Rows(timeline, device_names, top=40, height=58, width=680, unit=unit, horizon=horizon)
-    caption = caption or idle_share(timeline)
+    caption = caption or _idle_share(timeline)
     now = rows.end if until is None else min(until, rows.end)
     boxes, spoken = rows.boxes(until=now)
     shapes = [svg.text(rows.left, 24, f"{label}; {caption}"), *boxes]
@@ -110,7 +110,7 @@ def memory_picture(
     return svg.picture([*shapes, *rows.axis()], size, title=title, description=description)
 
 
-def idle_share(timeline: Timeline) -> str:
+def _idle_share(timeline: Timeline) -> str:
     """The idle share of the devices in words."""
     return f"{timeline.bubble_fraction:.0%} of the devices' time is idle"
 
@@ -170,7 +170,7 @@ class Rows:
             spoken.append(f"{name} runs {action} from {times}")
         return shapes, spoken
 
-    def all(self, axis_unit: str = "") -> list[str]:
+    def shapes(self, axis_unit: str = "") -> list[str]:
         """All names, boxes and the axis."""
         names = [self.name(index) for index in range(self.timeline.num_devices)]
         return [*names, *self.boxes()[0], *self.axis(axis_unit)]
