@@ -96,12 +96,8 @@ class DeferredBatchNorm(_BatchNorm):
 def defer_batch_norms(model: nn.Module) -> nn.Module:
     """Replace every batch norm in `model` by a deferred one with the same tensors.
 
-    Args:
-        model: Changed in place. What looks like a batch norm but is a class of its own
-            (SyncBatchNorm, lazy ones) stays as it is.
-
-    Returns:
-        The model; a batch norm itself comes back as its replacement.
+    The model is changed in place and returned; a batch norm itself comes back as its replacement.
+    What looks like one but is a class of its own (SyncBatchNorm, lazy ones) stays as it is.
     """
     deferred = {norm: _deferred(norm) for norm in model.modules() if _is_plain(norm)}
     for module in list(model.modules()):
@@ -128,9 +124,6 @@ def minibatch_statistics(model: nn.Module) -> Iterator[None]:
     """While this lasts, all that the deferred batch norms in `model` see is one mini-batch.
 
     `Pipeline.step` does this by itself. An error within leaves the running statistics as they were.
-
-    Args:
-        model: May hold any number of deferred batch norms, also none.
     """
     layers = [module for module in model.modules() if isinstance(module, DeferredBatchNorm)]
     for layer in layers:
@@ -146,10 +139,7 @@ def minibatch_statistics(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted_already(model: nn.Module) -> Iterator[None]:
-    """While this lasts, what the deferred batch norms in `model` see does not count once more.
-
-    They are ordinary ones meanwhile: keep their buffers, if a forward is run only to repeat it.
-    """
+    """While this lasts, the deferred batch norms in `model` are ordinary: a forward is repeated."""
     layers = [m for m in model.modules() if isinstance(m, DeferredBatchNorm) and m._gathers]
     for layer in layers:
         layer._gathers = False
@@ -163,15 +153,8 @@ def counted_already(model: nn.Module) -> Iterator[None]:
 def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:
     """How far apart the running statistics of two models are, batch norm by batch norm.
 
-    Args:
-        model: Any, on any devices, with its batch norms ordinary or deferred.
-        other: The same layers in the same order, perhaps cut otherwise.
-
-    Returns:
-        For each batch norm the largest difference of a running mean or a running variance.
-
-    Raises:
-        ValueError: One model has more batch norms than the other.
+    The models have the same batch norms in the same order, ordinary or deferred, on any devices.
+    For each one, the largest difference of a running mean or a running variance is returned.
     """
     gaps = []
     for one, two in zip(_norms(model), _norms(other), strict=True):

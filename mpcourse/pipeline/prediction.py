@@ -38,14 +38,9 @@ REPEATS = 3  # how often a step is timed, after one to warm up
 
 @dataclass(frozen=True)
 class Line:
-    """What one action takes, by the size of its micro-batch.
+    """What one action takes, by the size of its micro-batch, in seconds."""
 
-    Attributes:
-        fixed_s: Seconds that it takes whatever the size.
-        per_sample_s: Seconds for each sample.
-    """
-
-    fixed_s: float
+    fixed_s: float  # whatever the size
     per_sample_s: float
 
     def at(self, size: int) -> float:
@@ -55,12 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class StageLines:
-    """What the stages of a pipeline take, a line for each stage and direction.
-
-    Attributes:
-        forward: One line per stage.
-        backward: One line per stage.
-    """
+    """What the stages of a pipeline take, a line for each stage and direction."""
 
     forward: tuple[Line, ...]
     backward: tuple[Line, ...]
@@ -78,19 +68,12 @@ class StageLines:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far predictions are off.
+    """How far predictions are off."""
 
-    Attributes:
-        errors: Size -> (predicted - measured) / measured.
-        best_predicted: The size of the shortest predicted step.
-        best_measured: The size of the shortest measured step.
-        steps_apart: How many measured sizes lie between the two, 0 for the same one.
-    """
-
-    errors: Mapping[int, float]
-    best_predicted: int
+    errors: Mapping[int, float]  # size -> (predicted - measured) / measured
+    best_predicted: int  # the size of the shortest predicted step
     best_measured: int
-    steps_apart: int
+    steps_apart: int  # how many measured sizes from one to the other, 0 for the same one
 
     @property
     def median_error(self) -> float:
@@ -171,12 +154,7 @@ def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Ag
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measured step times by split size.
-
-    Attributes:
-        pipeline: Split size -> time of the pipeline's step.
-        alone: Split size -> time of one device with the same micro-batches.
-    """
+    """Measured step times by split size: pipelined, and on one device."""
 
     pipeline: Mapping[int, Timing]
     alone: Mapping[int, Timing]
@@ -188,26 +166,20 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SplitWork:
-    """What is swept: a model in two stages, one mini-batch, and the split sizes.
-
-    Attributes:
-        stages: ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial.
-        images: The mini-batch, on the first device.
-        labels: Its classes, there too.
-        sizes: Split sizes; each divides the mini-batch.
-    """
+    """What is swept: a model in two stages, one mini-batch, and the split sizes."""
 
     stages: list[nn.Sequential]
-    images: Tensor
+    images: Tensor  # on the first device, and the labels too
     labels: Tensor
-    sizes: list[int]
+    sizes: list[int]  # each divides the mini-batch
 
 
 def split_work(devices: Sequence[DeviceLike]) -> SplitWork:
     """Work on which a pipeline pays, sized for the kind of device: a step takes under a second.
 
-    The sizes begin at 2 on a CPU: for a single sample torch chooses other kernels throughout, and
-    no line goes through both. On GPUs it is ResNet50 and 120 images, as in PyTorch's tutorial.
+    It is ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial. The sizes
+    begin at 2 on a CPU: for a single sample torch chooses other kernels throughout, and
+    no line goes through both. On GPUs there are 120 images, as in the tutorial.
     """
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
@@ -298,21 +270,13 @@ def _stepper(pipeline: Pipeline, work: SplitWork, loss_fn: Loss) -> Callable[[],
 
 @dataclass(frozen=True)
 class Trial:
-    """One schedule, predicted and run.
+    """One schedule, predicted and run."""
 
-    Attributes:
-        predicted: Simulated, with costs from micro-batches that ran alone.
-        measured: Of the middle one of the steps, in seconds.
-        loss: Of the mini-batch.
-        gradients: One per parameter, on the host.
-        activation_size: What a stage counts, in shares of a device's part of the model.
-    """
-
-    predicted: Timeline
-    measured: Timeline
+    predicted: Timeline  # with costs from micro-batches that ran alone
+    measured: Timeline  # of the middle one of the steps
     loss: Tensor
-    gradients: list[Tensor]
-    activation_size: float
+    gradients: list[Tensor]  # on the host
+    activation_size: float  # of a stage, in shares of a device's part of the model
 
 
 def try_schedule(

@@ -23,12 +23,9 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 
 class SplitBackward:
-    """The two parts of one backward.
+    """The two parts of one backward, from `roots` to the leaves `inputs`, whose gradients go first.
 
-    Args:
-        roots: Outputs that require gradients, of any shape and device.
-        gradients: One for each root, of its shape; None for a loss, whose gradient is 1.
-        inputs: Leaves of the graph, one or more; their gradients are what others wait for.
+    `gradients` has one for each root; None for a loss, whose gradient is 1.
     """
 
     def __init__(

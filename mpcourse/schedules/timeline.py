@@ -10,17 +10,10 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """One piece of work on one device.
-
-    Attributes:
-        device_index: Which device did it, from 0.
-        action: What it was; its `str` is the label in pictures.
-        start: When it began, in the unit of the timeline, from 0.
-        end: When it ended, not before `start`.
-    """
+    """One piece of work on one device, from `start` to `end` in the unit of the timeline."""
 
     device_index: int
-    action: object
+    action: object  # its `str` is the label in pictures
     start: float
     end: float
 

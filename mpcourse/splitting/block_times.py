@@ -18,6 +18,7 @@ from mpcourse.schedules.simulation import Costs, costs_from
 from mpcourse.schedules.timeline import Timeline
 
 Loss = Callable[[Any, Any], Tensor]
+REPEATS = 5  # steps that count
 
 
 def measure_blocks(
@@ -26,9 +27,6 @@ def measure_blocks(
     targets: Any,
     loss_fn: Loss,
     device: DeviceLike,
-    *,
-    warmup: int = 1,
-    repeats: int = 5,
 ) -> Costs:
     """Measure forward and backward of every block, in whole training steps on one device.
 
@@ -42,40 +40,30 @@ def measure_blocks(
         targets: For `loss_fn`.
         loss_fn: `loss_fn(output, targets)` gives a loss of 0 dimensions.
         device: Where all blocks run.
-        warmup: Steps that do not count, 0 or more.
-        repeats: Steps that count, 1 or more; medians are returned.
 
     Returns:
-        Costs with one forward and one backward per block, in seconds.
-
-    Raises:
-        ValueError: There are no blocks, or too few steps.
+        Costs with one forward and one backward per block: the medians, in seconds.
     """
     if not len(blocks):
         raise ValueError("blocks is empty; there is nothing to measure")
-    if warmup < 0 or repeats < 1:
-        raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
     [home] = as_devices([device])
     copies = [copy.deepcopy(block).to(home.device) for block in blocks]
     batch = tree_map(lambda leaf: _placed(leaf, home.device), (inputs, targets))
-    events = home.run(_measure, copies, batch, loss_fn, warmup, repeats)
+    events = home.run(_measure, copies, batch, loss_fn)
     return costs_from(Timeline(tuple(events), 1))
 
 
-def _measure(
-    blocks: list[nn.Module], batch: tuple[Any, Any], loss_fn: Loss, warmup: int, repeats: int
-) -> list:
+def _measure(blocks: list[nn.Module], batch: tuple[Any, Any], loss_fn: Loss) -> list:
     """In the worker: the events of the steps that count."""
     place = torch.get_default_device()
     for leaf in tree_leaves(batch):
         place = leaf.device if isinstance(leaf, Tensor) else place
     gpus = [place] if place.type == "cuda" else []
     with torch.random.fork_rng(gpus), torch.enable_grad():
-        for _ in range(warmup):
-            _step(blocks, batch, loss_fn, clock_for(place))
+        _step(blocks, batch, loss_fn, clock_for(place))  # warms up
         clock = clock_for(place)
         clock.zero()
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             _step(blocks, batch, loss_fn, clock)
         return clock.events(0)
 

@@ -15,15 +15,7 @@ from mpcourse.schedules.simulation import Costs
 
 
 def cut_costs(costs: Costs, cut: int) -> Costs:
-    """What two stages cost, from what each block costs.
-
-    Args:
-        costs: With one forward and one backward per block.
-        cut: How many blocks the first stage has; both stages have at least one.
-
-    Raises:
-        ValueError: A stage would be empty.
-    """
+    """What two stages cost, from what each block costs; the first stage has `cut` blocks."""
     count = len(costs.forward)
     if not 1 <= cut < count:
         raise ValueError(f"{count} blocks can be cut after 1 to {count - 1} of them; got {cut}")
@@ -32,14 +24,7 @@ def cut_costs(costs: Costs, cut: int) -> Costs:
 
 
 def shares_before(costs: Sequence[float]) -> list[float]:
-    """Which share of the whole lies before each cut.
-
-    Args:
-        costs: One per block, 0 or more; their sum is above 0.
-
-    Returns:
-        One number from 0 to 1 per cut, rising; one fewer than there are blocks.
-    """
+    """Which share of the whole lies before each cut: a number from 0 to 1 per cut, rising."""
     total = sum(costs)
     if not total > 0:
         raise ValueError(f"the costs add up to {total}; shares need a sum above 0")

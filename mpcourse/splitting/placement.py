@@ -4,6 +4,7 @@ Page `split_a_model`.
 """
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,8 @@ COPY, COPY_INTO = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
 class Transfer:
     """One tensor that was copied from one device to another.
 
-    Attributes:
-        source: Where it was: "cpu" for the host, or the name of a GPU.
-        target: Where the copy went.
-        shape: Shape of the tensor.
-        nbytes: Its size in bytes.
-        backward: Whether a backward pass copied it: a gradient on its way back.
+    A place is "cpu" for the host, or the name of a GPU. `backward` says whether a backward pass
+    copied it: a gradient on its way back.
     """
 
     source: str
@@ -67,8 +64,8 @@ class Placement:
     def __str__(self) -> str:
         if self.error:
             return f"at: {self.line}\nRuntimeError: {self.error}"
-        held = [f"{nbytes:,} bytes on {name}" for name, nbytes in self.parameter_bytes.items()]
-        return "\n".join([*map(str, self.transfers), f"parameters: {', '.join(held) or 'none'}"])
+        sizes = [f"{nbytes:,} bytes on {name}" for name, nbytes in self.parameter_bytes.items()]
+        return "\n".join([*map(str, self.transfers), f"parameters: {', '.join(sizes) or 'none'}"])
 
 
 def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 2) -> Placement:
@@ -101,13 +98,8 @@ def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 
 def run_layers(layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor) -> Tensor:
     """Run layers one after the other, each moved to its place, with what it is given.
 
-    Args:
-        layers: The layers, or larger parts; moved, not copied.
-        places: For each its torch.device or the name of one, pretended or real.
-        inputs: What the first layer takes, anywhere.
-
-    Returns:
-        What the last layer gives, on the last place.
+    `places` has a torch.device or the name of one for each layer, pretended or real. The layers are
+    moved, not copied.
     """
     for layer, place in zip(layers, places, strict=True):
         inputs = layer.to(place)(inputs.to(place))
@@ -117,17 +109,7 @@ def run_layers(layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tenso
 def step_layers(
     layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor, labels: Tensor
 ) -> Tensor:
-    """Forward and backward of a classifier whose layers lie on several places.
-
-    Args:
-        layers: As for `run_layers`.
-        places: As for `run_layers`; the labels are brought to the last.
-        inputs: As for `run_layers`, of shape (N, ...).
-        labels: The right classes, of shape (N,).
-
-    Returns:
-        The loss, on the last place, after its backward.
-    """
+    """Forward and backward of a classifier whose layers are on several places; returns its loss."""
     outputs = run_layers(layers, places, inputs)
     loss = cross_entropy(outputs, labels.to(places[-1]))
     loss.backward()
@@ -179,11 +161,10 @@ class _Recorder(TorchDispatchMode):
             self.transfers.append(Transfer(*names, shape, nbytes, backward))
 
     def parameter_bytes(self) -> dict[str, int]:
-        held: dict[str, int] = {}
+        sizes: Counter[str] = Counter()
         for parameter in self.used.values():
-            name = gpu_name(parameter.device)
-            held[name] = held.get(name, 0) + parameter.numel() * parameter.element_size()
-        return dict(sorted(held.items()))
+            sizes[gpu_name(parameter.device)] += parameter.numel() * parameter.element_size()
+        return dict(sorted(sizes.items()))
 
 
 def _line_of(program: Callable, problem: BaseException) -> str | None:

@@ -45,11 +45,7 @@ class DevicesMet(RuntimeError):
 
 
 class Pretence:
-    """What `pretended_gpus` hands out.
-
-    Attributes:
-        moving: True while a module is being moved by `.to` or `.cuda`.
-    """
+    """What `pretended_gpus` gives its block; `moving` is True while a module is being moved."""
 
     def __init__(self, fake: Any) -> None:
         self.moving = False
@@ -57,13 +53,9 @@ class Pretence:
         self._twins: dict[int, Any] = {}  # of all calls, so that shared parameters stay shared
 
     def twin(self, thing: Any) -> Any:
-        """A copy without numbers; the original stays as it is.
+        """A copy without numbers of tensors and modules on the CPU, or nests of them.
 
-        Args:
-            thing: Tensors and modules on the CPU, or nests of them. Anything else is its own twin.
-
-        Raises:
-            ValueError: A tensor lies elsewhere.
+        The originals stay as they are; anything else is its own twin.
         """
         return tree_map(self._twin, thing)
 
@@ -85,14 +77,7 @@ def pretended_gpus(num_gpus: int = 2) -> Iterator[Pretence]:
 
     Modules are built inside, or come in as `pretence.twin(module)`. Asked for its device, a tensor
     on the pretended GPU 1 says `cpu:1`, which may be handed on.
-
-    Args:
-        num_gpus: How many GPUs to pretend, 1 or more.
-
-    Raises:
-        DevicesMet: Tensors on two devices met in one operation.
-        RuntimeError: A GPU beyond those, or the numbers in a tensor, were asked for; or this torch
-            has no fake tensors.
+    Tensors on two devices in one operation raise `DevicesMet`.
     """
     if FakeTensorMode is None:
         words = "has no torch._subclasses.fake_tensor, which pretended GPUs stand on"

@@ -25,9 +25,7 @@ BACK = ("layer3", "layer4", "avgpool")
 class ModelParallelResNet50(ResNet):
     """ResNet50 with its first half on one device and its second half on another.
 
-    Args:
-        devices: Two devices; `get_devices(2)` when `None`.
-        num_classes: Size of the output.
+    `devices` are two, `get_devices(2)` when `None`.
     """
 
     def __init__(
@@ -84,10 +82,7 @@ class PipelineParallelResNet50(ModelParallelResNet50):
     The backward is left to autograd: with two GPUs each has a thread of its own there, but for CPU
     tensors one thread does it all. `Pipeline` is what overlaps the backward everywhere.
 
-    Args:
-        split_size: Samples in each piece, 1 or more; the last may have fewer.
-        devices: Two devices; `get_devices(2)` when `None`.
-        num_classes: Size of the output.
+    A piece has `split_size` samples; the last may have fewer.
     """
 
     def __init__(
@@ -115,13 +110,9 @@ class PipelineParallelResNet50(ModelParallelResNet50):
 def resnet_blocks(model: ResNet) -> nn.Sequential:
     """A ResNet as a Sequential that can be cut between any two of its blocks.
 
-    Inside a block there is no cut: two tensors are under way there, and ReLUs work in place.
-
-    Args:
-        model: Its modules, not copies of them, make up the blocks.
-
-    Returns:
-        The stem (to the first pooling), one block per residual block, the head.
+    They are the stem (to the first pooling), one block per residual block, and the head, made of
+    the model's own modules. Inside a block there is no cut: two tensors are in flight there, and
+    ReLUs work in place.
     """
     parts = {"stem": nn.Sequential(model.conv1, model.bn1, model.relu, model.maxpool)}
     for name in ("layer1", "layer2", "layer3", "layer4"):
@@ -137,10 +128,6 @@ def thin_resnet50(width: int = 32, num_classes: int = 1000) -> nn.Sequential:
     Half as wide is a quarter of the weights and of the work. What a micro-batch costs besides its
     samples goes with the weights, so larger images of a thin net show a pipeline's gain on a CPU
     in a second or two.
-
-    Args:
-        width: Channels behind the first convolution, 1 or more; ResNet50 has 64.
-        num_classes: Size of the output.
     """
     check_count("width", width)
     stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]

@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from mpcourse.data_parallel.replicas import parallel_apply
 from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
-from mpcourse.splitting.block_times import measure_blocks
 
 
 class ToyModel(nn.Module):
@@ -52,60 +50,28 @@ def two_devices(devices: Sequence[DeviceLike] | None) -> list[Any]:
 
 
 def split_sequential(
-    model: nn.Sequential,
-    num_stages: int,
-    *,
-    by: str = "parameters",
-    sample: torch.Tensor | None = None,
+    model: nn.Sequential, num_stages: int, *, by: str = "parameters"
 ) -> list[nn.Sequential]:
     """Cut a Sequential into stages so that the largest stage is as small as possible.
 
     Args:
         model: Its layers, not copies of them, make up the stages, under their old names.
         num_stages: 1 to the number of layers.
-        by: What is balanced: "count" (of layers), "parameters", or "time" (measured here, forward
-            and backward).
-        sample: For "time": inputs of the model, of the size of a micro-batch.
-
-    Raises:
-        ValueError: There are fewer layers than stages, `by` is another word, `sample` is missing.
+        by: What is balanced: "count" (of layers) or "parameters".
     """
     if not 1 <= num_stages <= len(model):
         raise ValueError(f"{len(model)} layers make 1 to {len(model)} stages; got {num_stages}")
-    bounds = balanced_bounds(layer_costs(model, by=by, sample=sample), num_stages)
+    bounds = balanced_bounds(layer_costs(model, by=by), num_stages)
     return [model[start:end] for start, end in pairwise(bounds)]
 
 
-def layer_costs(
-    model: nn.Sequential, *, by: str = "parameters", sample: torch.Tensor | None = None
-) -> list[float]:
-    """What each layer costs: 1, its number of parameters, or its measured time in seconds.
-
-    Args:
-        model: The layers.
-        by: "count", "parameters" or "time".
-        sample: For "time": inputs of the model.
-    """
+def layer_costs(model: nn.Sequential, *, by: str = "parameters") -> list[float]:
+    """What each layer costs: 1 ("count"), or its number of parameters."""
     if by == "count":
         return [1.0] * len(model)
     if by == "parameters":
         return [float(sum(p.numel() for p in layer.parameters())) for layer in model]
-    if by != "time":
-        raise ValueError(f'by is "count", "parameters" or "time"; got {by!r}')
-    if sample is None:
-        raise ValueError('by="time" runs the layers: pass sample, inputs of a micro-batch\'s size')
-    return _layer_times(model, sample)
-
-
-def _layer_times(model: nn.Sequential, sample: Any) -> list[float]:
-    """Forward and backward of each layer, measured on the best device that there is."""
-
-    def total(output: Any, _: Any) -> torch.Tensor:
-        sums = (leaf.sum() for leaf in tree_leaves(output) if leaf.requires_grad)
-        return sum(sums, torch.zeros(()))
-
-    costs = measure_blocks(list(model), sample, None, total, get_devices(1)[0])
-    return [sum(both) for both in zip(costs.forward, costs.backward, strict=True)]
+    raise ValueError(f'by is "count" or "parameters"; got {by!r}')
 
 
 def balanced_bounds(costs: Sequence[float], num_stages: int) -> list[int]:

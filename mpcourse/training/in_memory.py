@@ -16,9 +16,7 @@ LOSS = nn.CrossEntropyLoss()
 class Data:
     """The images as tensors in memory: a study goes through them some thousand times.
 
-    Args:
-        place: Where they, and the models, are.
-        batch_size: Images in a mini-batch of `shuffled`.
+    `place` is where they, and the models, are; `shuffled` has mini-batches of `batch_size`.
     """
 
     def __init__(self, place: torch.device, batch_size: int = 64) -> None:
@@ -41,13 +39,8 @@ def train(
 ) -> None:
     """Train with momentum and weight decay, and with a falling rate.
 
-    Args:
-        model: Masked or not.
-        data: The images.
-        epochs: How often all training images are shown.
-        rate: The first learning rate; it falls to 0 along a cosine.
-        hooks: Called after each step of the optimizer, with the optimizer; before it, one that says
-            so by an attribute `before_step`.
+    The learning rate falls from `rate` to 0 along a cosine. The hooks are called after each step of
+    the optimizer, with the optimizer; before it, one that says so by an attribute `before_step`.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4)
     for hook in hooks:

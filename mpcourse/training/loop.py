@@ -20,28 +20,17 @@ Batches = Iterable[tuple[Any, Any]]
 
 
 class Epoch(NamedTuple):
-    """What an epoch of training has seen.
+    """What an epoch of training has seen."""
 
-    Attributes:
-        losses: The loss of each step, before the step.
-        num_samples: How many samples there were.
-    """
-
-    losses: list[float]
+    losses: list[float]  # of each step, before the step
     num_samples: int
 
 
 class Evaluation(NamedTuple):
-    """How a model does on a whole data set.
+    """How a model does on a whole data set."""
 
-    Attributes:
-        loss: The loss over all samples, reduced as the loss function says.
-        accuracy: The share of samples whose largest output is the right class.
-        num_samples: How many samples there were.
-    """
-
-    loss: float
-    accuracy: float
+    loss: float  # over all samples, reduced as the loss function says
+    accuracy: float  # the share of samples whose largest output is the right class
     num_samples: int
 
 
@@ -55,9 +44,6 @@ def train_epoch(
         loader: Yields (inputs, targets), on any device.
         optimizer: Of the model's parameters.
         loss_fn: `loss_fn(output, target)` gives a loss of 0 dimensions.
-
-    Raises:
-        ValueError: The loader has no batches.
     """
     model.train()
     losses, num_samples = [], 0
@@ -91,10 +77,6 @@ def evaluate(model: nn.Module, loader: Batches, loss_fn: Loss) -> Evaluation:
             left in the mode in which it was.
         loader: Yields (inputs, targets), on any device; targets are class numbers of shape (N,).
         loss_fn: A mean over samples or a sum; which one is read from it.
-
-    Raises:
-        ValueError: The loader has no batches, or the loss is a mean over something other than
-            samples (class weights, ignored targets).
     """
     total, right, num_samples = 0.0, 0, 0
     with evaluation_mode(model):

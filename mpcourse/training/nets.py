@@ -22,12 +22,7 @@ def lenet_300_100() -> nn.Sequential:
 
 
 def linear_net(first: int, second: int) -> nn.Sequential:
-    """Three Linear layers with ReLUs between them, 784-first-second-10, by name.
-
-    Args:
-        first: Outputs of the first layer.
-        second: Outputs of the second.
-    """
+    """Three Linear layers with ReLUs between them, 784-first-second-10, by name."""
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
@@ -49,9 +44,6 @@ def conv_net(batch_norm: bool = False) -> nn.Sequential:
     """Two 3x3 convolutions and two Linear layers, for images of shape (N, 1, 28, 28).
 
     The pooling leaves 3x3 pixels of 64 channels, so the first Linear layer has 576 inputs.
-
-    Args:
-        batch_norm: Whether a batch norm follows each convolution.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(1, 32, 3))
     if batch_norm:

@@ -23,11 +23,6 @@ def test_the_mask_is_brought_to_where_the_values_are():
     assert ReproducibleDropout(0.5, seed=1)(values).device.type == "meta"
 
 
-def test_a_second_call_drops_other_places():
-    layer = ReproducibleDropout(0.5, seed=1)
-    assert not torch.equal(layer(torch.ones(8, 16)), layer(torch.ones(8, 16)))
-
-
 @pytest.mark.parametrize("sizes", [[9], [3, 3, 3], [4, 4, 1], [1] * 9])
 def test_micro_batches_in_order_draw_what_the_whole_batch_draws(sizes):
     values = torch.randn(9, 7)
@@ -48,13 +43,6 @@ def test_evaluation_and_p_0_change_nothing_and_draw_nothing():
     assert layer.eval()(values) is values
     assert torch.equal(layer.generator.get_state(), state)
     assert ReproducibleDropout(0.0, seed=1)(values) is values
-
-
-def test_it_draws_from_nobody_else():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    ReproducibleDropout(0.5, seed=1)(torch.ones(4))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_saving_loading_and_copying_go_on_where_it_was():

@@ -64,12 +64,6 @@ def test_split_and_merge_give_the_mini_batch_back(samples, number, by_count):
     assert merged["y"][1] == "n"
 
 
-def test_pieces_are_views():
-    batch = torch.zeros(4, 2)
-    split_minibatch(batch, [2, 2])[1][0] = 1
-    assert batch[2].tolist() == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("batch", "words"),
     [

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcourse.pipeline.prediction import (
-    Agreement,
     Line,
     StageLines,
     compare,
@@ -20,11 +19,6 @@ from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule
 
 EQUAL = StageLines((Line(1.0, 2.0),) * 2, (Line(2.0, 4.0),) * 2)
-
-
-def test_a_line_is_a_fixed_time_and_a_time_per_sample():
-    line = Line(0.5, 0.25)
-    assert [line.at(size) for size in (1, 2, 10)] == [0.75, 1.0, 3.0]
 
 
 @given(st.floats(0, 10), st.floats(0.001, 10), st.sets(st.integers(1, 100), min_size=2))
@@ -109,21 +103,10 @@ def test_a_smaller_last_microbatch_costs_less_by_hand():
     )
 
 
-def test_a_split_size_beyond_the_batch_is_the_whole_batch():
-    assert predict_step(EQUAL, 5, 9) == predict_step(EQUAL, 5, 5)
-    assert predict_step(EQUAL, 5, 5).makespan == 2 * (3 + 6 * 5)
-
-
 def test_three_stages_of_different_speed_are_simulated_as_they_are():
     lines = StageLines((Line(1, 1), Line(0, 3), Line(2, 1)), (Line(1, 2), Line(0, 6), Line(2, 2)))
     costs = Costs([3, 6, 4], [5, 12, 6])
     assert predict_step(lines, 8, 2, "gpipe") == simulate(gpipe_schedule(3, 4), costs)
-
-
-@pytest.mark.parametrize(("samples", "size"), [(0, 1), (4, 0), (4, -1)])
-def test_no_sample_and_no_size_are_refused(samples: int, size: int):
-    with pytest.raises(ValueError, match=r"at least one sample|a whole number from 1"):
-        predict_step(EQUAL, samples, size)
 
 
 def test_predictions_are_held_against_measurements():
@@ -133,13 +116,6 @@ def test_predictions_are_held_against_measurements():
     assert list(found.errors) == [1, 2, 4, 8]
     assert found.median_error == pytest.approx(0.175)
     assert (found.best_predicted, found.best_measured, found.steps_apart) == (2, 1, 1)
-
-
-def test_a_perfect_prediction_has_no_error():
-    times = {5: 1.0, 1: 2.0, 20: 3.0}
-    found = compare(times, times)
-    assert found == Agreement({1: 0.0, 5: 0.0, 20: 0.0}, 5, 5, 0)
-    assert found.median_error == 0
 
 
 @pytest.mark.parametrize(

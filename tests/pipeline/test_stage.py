@@ -281,16 +281,6 @@ def test_no_matrix_product_is_computed_twice():
     assert (inputs.count, weights.count) == (3, 3)
 
 
-def test_a_weight_that_joins_twice_is_done_with_the_input():
-    module = Calls(lambda s, x: s.b(s.a(torch.tanh(s.a(x)))), a=linear(), b=linear())
-    leaf = torch.randn(2, 4, dtype=torch.double, requires_grad=True)
-    split = SplitBackward([module(leaf)], [torch.ones(2, 4).double()], [leaf])
-    split.run_inputs()
-    assert [p.grad is not None for p in module.parameters()] == [True, True, False, False]
-    split.run_weights()
-    assert all(p.grad is not None for p in module.parameters())
-
-
 def test_a_long_graph_needs_no_deep_recursion():
     leaf = torch.ones(1, requires_grad=True)
     weight, value = torch.ones(1, requires_grad=True), leaf
@@ -321,14 +311,6 @@ def test_a_stage_keeps_a_micro_batch_until_its_backward_and_no_longer():
     assert stage.in_flight == {}
 
 
-def test_the_output_is_cut_off_and_says_whether_it_wants_a_gradient():
-    stage = Stage(Calls(lambda s, x: (s.a(x), x.detach(), "text"), a=linear()), is_first=True)
-    hidden, same, text = stage.forward(0, torch.ones(2, 4).double())
-    assert (hidden.grad_fn, hidden.requires_grad) == (None, True)
-    assert (same.grad_fn, same.requires_grad) == (None, False)
-    assert text == "text"
-
-
 def test_the_first_stage_returns_no_gradient_and_leaves_all_to_w():
     stage = Stage(linear(), is_first=True)
     inputs = torch.ones(2, 4, dtype=torch.double, requires_grad=True)
@@ -337,16 +319,6 @@ def test_the_first_stage_returns_no_gradient_and_leaves_all_to_w():
     assert stage.module.weight.grad is None
     stage.backward_weight(0)
     assert stage.module.weight.grad is not None
-
-
-def test_an_output_without_gradient_has_no_backward():
-    stage = Stage(Calls(lambda s, x: x.detach()), is_first=False)
-    value = torch.ones(2, 4, dtype=torch.double, requires_grad=True)
-    for index in range(2):
-        stage.forward(index, value)
-    assert stage.backward(0, [None]) == [None]
-    assert stage.backward_input(1, [None]) == [None]
-    stage.backward_weight(1)
 
 
 def test_an_output_that_nobody_uses_is_left_out_of_the_backward():

@@ -112,15 +112,3 @@ def test_a_thin_resnet_of_full_width_is_a_resnet50():
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
-
-
-def test_half_as_wide_is_about_a_quarter_of_the_weights():
-    full, half = (sum(p.numel() for p in thin_resnet50(w, 10).parameters()) for w in (64, 32))
-    assert 3.8 < full / half < 4.2
-
-
-@pytest.mark.parametrize("width", [0, -1, 1.5, True])
-def test_a_width_of_nothing_is_refused(width):
-    error = ValueError if type(width) is int else TypeError
-    with pytest.raises(error, match=f"width is a whole number from 1; got {width!r}"):
-        thin_resnet50(width)

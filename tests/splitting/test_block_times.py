@@ -8,7 +8,6 @@ from torch import nn
 
 from mpcourse.devices import get_devices
 from mpcourse.schedules import Costs
-from mpcourse.splitting import layer_costs, split_sequential
 from mpcourse.splitting.block_times import measure_blocks
 
 
@@ -38,27 +37,12 @@ def nap(milliseconds: int) -> None:
     time.sleep(milliseconds / 1e3)
 
 
-def measured(blocks: list[nn.Module], **options: int) -> Costs:
+def measured(blocks: list[nn.Module]) -> Costs:
     rows = torch.ones(2, 3)
-    return measure_blocks(blocks, rows, rows, nn.MSELoss(), get_devices(1)[0], **options)
+    return measure_blocks(blocks, rows, rows, nn.MSELoss(), get_devices(1)[0])
 
 
-def test_each_block_gets_its_own_forward_and_backward_time():
-    costs = measured([Wait(30, 5), Wait(5, 60), Wait(5, 5)], warmup=0, repeats=3)
-    assert max(costs.forward) == costs.forward[0] >= 0.03
-    assert max(costs.backward) == costs.backward[1] >= 0.06
-    assert costs.forward[1] >= 0.005
-    assert costs.backward[2] >= 0.005
-
-
-def test_warm_up_and_repeats_are_whole_steps():
-    block = Wait(0, 0)
-    costs = measured([block, nn.Identity()], warmup=2, repeats=3)
-    assert block.calls == 5
-    assert (len(costs.forward), len(costs.backward)) == (2, 2)
-
-
-def test_steps_before_the_clock_counts_do_not_count():
+def test_a_first_slow_step_warms_up_and_five_steps_count():
     class SlowAtFirst(Wait):
         num_calls = 0
 
@@ -67,16 +51,17 @@ def test_steps_before_the_clock_counts_do_not_count():
             self.num_calls += 1
             return super().forward(rows)
 
-    assert measured([SlowAtFirst(0, 0)], warmup=0, repeats=1).forward[0] >= 0.3
-    assert measured([SlowAtFirst(0, 0)], warmup=1, repeats=1).forward[0] < 0.3
+    block = SlowAtFirst(0, 0)
+    assert measured([block]).forward[0] < 0.3
+    assert block.calls == 1 + 5
 
 
-@pytest.mark.parametrize(("warmup", "repeats"), [(-1, 1), (0, 0)])
-def test_measuring_takes_at_least_one_repeat(warmup: int, repeats: int):
-    block = Wait(0, 0)
-    with pytest.raises(ValueError, match=f"repeats 1 or more; got {warmup} and {repeats}"):
-        measured([block], warmup=warmup, repeats=repeats)
-    assert block.calls == 0
+def test_each_block_gets_its_own_forward_and_backward_time():
+    costs = measured([Wait(30, 5), Wait(5, 60), Wait(5, 5)])
+    assert max(costs.forward) == costs.forward[0] >= 0.03
+    assert max(costs.backward) == costs.backward[1] >= 0.06
+    assert costs.forward[1] >= 0.005
+    assert costs.backward[2] >= 0.005
 
 
 # What measuring leaves behind: nothing
@@ -103,8 +88,7 @@ def awkward() -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize("measuring", ["layer_costs", "split_sequential", "measure_blocks"])
-def test_measuring_leaves_no_trace(measuring: str):
+def test_measuring_leaves_no_trace():
     model, rows = awkward(), torch.randn(8, 4)
     model(rows.clone()).sum().backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
@@ -112,13 +96,8 @@ def test_measuring_leaves_no_trace(measuring: str):
     state = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
     before = rows.clone()
-    if measuring == "layer_costs":
-        assert len(layer_costs(model, by="time", sample=rows)) == 7
-    elif measuring == "split_sequential":
-        assert sum(map(len, split_sequential(model, 2, by="time", sample=rows))) == 7
-    else:
-        costs = measure_blocks(model, rows, rows, nn.MSELoss(), get_devices(1)[0], repeats=1)
-        assert len(costs.forward) == 7
+    costs = measure_blocks(model, rows, rows, nn.MSELoss(), get_devices(1)[0])
+    assert len(costs.forward) == 7
     assert torch.equal(rows, before)
     assert torch.equal(torch.get_rng_state(), draws)
     for parameter, same, gradient in zip(model.parameters(), kept, gradients, strict=True):
@@ -131,15 +110,14 @@ def test_measuring_leaves_no_trace(measuring: str):
 def test_layers_without_gradients_take_no_backward():
     model = nn.Sequential(nn.Flatten(), nn.ReLU())
     costs = measure_blocks(
-        model, torch.randn(2, 3), None, lambda out, _: out.sum(), get_devices(1)[0], repeats=3
+        model, torch.randn(2, 3), None, lambda out, _: out.sum(), get_devices(1)[0]
     )
     assert max(costs.backward) < 1e-3
-    assert len(layer_costs(model, by="time", sample=torch.randn(2, 3))) == 2
 
 
 def test_it_measures_whatever_the_caller_has_switched_off():
     with torch.no_grad():
-        costs = measured([Wait(0, 20)], warmup=0, repeats=1)
+        costs = measured([Wait(0, 20)])
     assert costs.backward[0] >= 0.02
 
 

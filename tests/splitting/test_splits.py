@@ -72,19 +72,9 @@ def test_costs_by_count_and_parameters():
     assert layer_costs(model, by="parameters") == [0, 100480, 0, 8256, 0, 650]
 
 
-def test_measured_costs_find_the_slow_layer_and_leave_no_gradients():
-    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512), nn.Linear(512, 8))
-    costs = layer_costs(model, by="time", sample=torch.randn(512, 512))
-    assert costs[2] < costs[0]
-    assert costs[2] < costs[1]
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_bad_words_and_a_missing_sample_are_named():
+def test_a_bad_word_is_named():
     with pytest.raises(ValueError, match="got 'size'"):
         split_sequential(mnist_net(), 2, by="size")
-    with pytest.raises(ValueError, match="pass sample"):
-        split_sequential(mnist_net(), 2, by="time")
 
 
 def test_the_toy_model_equals_its_layers():
@@ -94,14 +84,6 @@ def test_the_toy_model_equals_its_layers():
     torch.testing.assert_close(model(rows), expected)
     model(rows).sum().backward()
     assert model.net1.weight.grad is not None
-
-
-def test_measuring_layers_leaves_no_trace():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    layer_costs(model, by="time", sample=torch.randn(8, 4))
-    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-    assert [parameter.grad for parameter in model.parameters()] == [None] * 4
 
 
 @pytest.mark.parametrize("make", [ToyModel, ModelParallelResNet50])

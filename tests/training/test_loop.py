@@ -84,12 +84,6 @@ def test_evaluation_runs_without_gradients_in_evaluation_mode_and_leaves_every_m
     assert len(seen) == 3
 
 
-def test_batch_norm_of_an_evaluation_before_any_training_stays_as_it_was():
-    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
-    evaluate(Pipeline([net[:1], net[1:]], num_microbatches=2), [make_data(4).tensors], MEAN)
-    assert net[0].num_batches_tracked == 0
-
-
 def test_inputs_and_targets_may_lie_anywhere():
     place = get_devices(2)[1].device
     net = make_net().to(place)

@@ -5,7 +5,6 @@ import hashlib
 import importlib.util
 import shutil
 import subprocess
-import sys
 import urllib.request
 import zipfile
 from http.client import IncompleteRead
@@ -14,8 +13,6 @@ from urllib.error import URLError
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
 from torchvision.datasets import MNIST
 
 from mpcourse.training import mnist
@@ -133,15 +130,6 @@ def test_standard_transform_gives_mean_0_and_standard_deviation_1():
         assert abs(images.std().item() - 1) < 0.001 / 0.3081
 
 
-def test_data_loader_goes_over_all_batches():
-    train, test = load_mnist()
-    for dataset, last in ((train, 4_000 % 64), (test, 1_000 % 64)):
-        batches = list(DataLoader(dataset, batch_size=64, num_workers=0))
-        assert [len(digits) for _, digits in batches] == [64] * (len(dataset) // 64) + [last]
-        assert all(images.shape == (len(digits), 1, 28, 28) for images, digits in batches)
-        assert torch.equal(torch.cat([digits for _, digits in batches]), dataset.targets)
-
-
 def test_loading_writes_nothing(data_copy):
     def contents():
         return {path: path.stat().st_mtime_ns for path in data_copy.rglob("*")}
@@ -149,12 +137,6 @@ def test_loading_writes_nothing(data_copy):
     before = contents()
     load_mnist()
     assert contents() == before
-
-
-def test_importing_is_silent():
-    command = [sys.executable, "-c", "import mpcourse.training.mnist"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 # The sample: oracles
@@ -169,47 +151,12 @@ def test_plain_torchvision_reads_the_same_tensors():
         torch.testing.assert_close(ours[7][0], by_hand[None])
 
 
-@pytest.mark.parametrize(
-    ("digit", "digest_of_pixels"),
-    [  # rows 0, 1234, 2500, 3777 and 4999 of mnist_5k.csv.gz
-        (0, "2d1c3087ac5f2bed7c4d54a1b33bf75d09f479ee63c0df2e0a4378f6e7e9ae66"),
-        (2, "b99a5396c7710fb4a1378e3870a59522bf05c77105818a26e2e9712315918d78"),
-        (5, "23ceaef5eb61f0e70d64ac18fdf0f60df3d5971cf30bbadac7b6ebf07f782d2c"),
-        (7, "de8956c7055d5df745cd84b37e92001d81d6e035df80ea02e3e9a6a0f8da88e2"),
-        (9, "bae9fe7310dbf1ac752e729b660675956d673943c0daeac59041bc5490051d07"),
-    ],
-)
-def test_pixels_of_a_source_row_are_in_the_sample(digit, digest_of_pixels):
-    found = [
-        label for label, pixels in samples_of(*load_mnist()) if sha256(pixels) == digest_of_pixels
-    ]
-    assert found == [digit]
-
-
 def test_all_5000_source_rows_are_in_the_sample():
     rows = sorted(bytes([label]) + pixels for label, pixels in samples_of(*load_mnist()))
     # The same expression over the rows of mnist_5k.csv.gz:
     assert (
         sha256(b"".join(rows)) == "3b730bf69c9caa32399dbf18397b492658ce79f25bc4b96baba9a2705aa030cc"
     )
-
-
-def test_a_small_net_learns_from_it():
-    train, test = load_mnist()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layers = [nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)]
-        net = nn.Sequential(nn.Flatten(), *layers)
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-        for _ in range(2):
-            for images, digits in DataLoader(train, batch_size=64, shuffle=True):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(net(images), digits).backward()
-                optimizer.step()
-    images, digits = next(iter(DataLoader(test, batch_size=1_000)))
-    with torch.no_grad():
-        accuracy = (net(images).argmax(dim=1) == digits).float().mean().item()
-    assert accuracy > 0.8
 
 
 # The sample: arguments and failures
@@ -234,12 +181,6 @@ def test_wrong_argument_is_refused(arguments, message):
     assert str(error.value) == message
 
 
-def test_second_load_does_not_hash_again(data_copy, monkeypatch):
-    load_mnist()
-    monkeypatch.setattr(hashlib, "sha256", None)
-    load_mnist()
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_corrupt_byte_is_found_even_after_a_good_load(data_copy, name):
     load_mnist()
@@ -254,13 +195,6 @@ def test_corrupt_byte_is_found_even_after_a_good_load(data_copy, name):
     assert message.startswith(f"{path} is damaged: expected SHA-256 {expected}, {found}")
     assert "`git checkout -- data/MNIST data/checksums`" in message
     assert "`python data/make_mnist_sample.py`" in message
-
-
-def test_truncated_file_is_found(data_copy):
-    path = data_copy / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:100_000])
-    with pytest.raises(RuntimeError, match=r"t10k-images-idx3-ubyte is damaged.*\(100,000 bytes\)"):
-        load_mnist()
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -333,14 +267,6 @@ def test_failing_download_says_what_to_do(data_copy, monkeypatch, fault):
     assert len(load_mnist()[0]) == 4_000
 
 
-def test_full_without_a_network_fails_in_torchvisions_own_download(data_copy):
-    with pytest.raises(
-        RuntimeError, match=r"(?s)this needs the network.*no network in the tests"
-    ) as error:
-        load_mnist(full=True)
-    assert isinstance(error.value.__cause__, RuntimeError)
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_incomplete_full_file_does_not_pass(full_folder, name):
     with (full_folder / name).open("r+b") as file:
@@ -354,12 +280,6 @@ def test_incomplete_full_file_does_not_pass(full_folder, name):
 def test_sample_does_not_pass_for_the_full_set(data_copy):
     shutil.copytree(data_copy / "MNIST", data_copy / "full" / "MNIST")
     with pytest.raises(RuntimeError, match="expected 47,040,016 bytes, found 3,136,016"):
-        load_mnist(full=True)
-
-
-def test_one_missing_full_file_is_downloaded_not_ignored(full_folder):
-    (full_folder / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(RuntimeError, match="this needs the network"):
         load_mnist(full=True)
 
 
