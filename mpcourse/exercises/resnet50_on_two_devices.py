@@ -135,6 +135,7 @@ def copies_made(attempt, images, first, second):
 def network_with(
     images=lambda n, x: x.to(n.first),
     stem=lambda n, x: n.maxpool(n.relu(n.bn1(n.conv1(x)))),
+    front=lambda n, x: n.layer2(n.layer1(x)),
     cut=lambda n, x: x.to(n.second),
     back=lambda n, x: n.layer4(n.layer3(x)),
     head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)),
@@ -149,37 +150,9 @@ def network_with(
             more(self)
 
         def forward(self, x):
-            x = cut(self, self.layer2(self.layer1(stem(self, images(self, x)))))
-            return head(self, back(self, x))
+            return head(self, back(self, cut(self, front(self, stem(self, images(self, x))))))
 
     return Variant
-
-
-class CutEarly(network_with()):
-    """Behind layer1."""
-
-    def forward(self, images):
-        """As the solution, but for the cut."""
-        self.layer2.to(self.second)
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images.to(self.first)))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x).to(self.second))))
-        return self.fc(torch.flatten(self.avgpool(x), 1))
-
-
-class Renamed(nn.Module):
-    """All layers under other names."""
-
-    def __init__(self, *given):
-        super().__init__()
-        self.model = MySplitResNet50(*given)
-
-
-def with_another_bn1(network):
-    network.bn1 = nn.BatchNorm2d(64)  # on the host
-
-
-def registered_twice(network):
-    network.seq1 = nn.Sequential(network.conv1, network.bn1)
 
 
 check_split_resnet50 = Exercise(
@@ -204,18 +177,24 @@ check_split_resnet50 = Exercise(
             network_with(cut=lambda n, x: (x.to(n.second), x)[1]),
         ],
         "conv1 is on cuda:0, what it is given on cpu.": network_with(images=lambda n, x: x),
-        "bn1 is on cpu, what it is given on cuda:0.": network_with(more=with_another_bn1),
+        "bn1 is on cpu, what it is given on cuda:0.": network_with(
+            more=lambda n: n.add_module("bn1", nn.BatchNorm2d(64))
+        ),
         NOTHING_ELSE: [
             network_with(cut=lambda n, x: x.cpu().to(n.second)),
             network_with(head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)).to(n.first)),
         ],
-        TWICE: network_with(more=registered_twice),
-        BEHIND_LAYER2: CutEarly,
+        TWICE: network_with(more=lambda n: n.add_module("twin", n.conv1)),
+        BEHIND_LAYER2: network_with(
+            front=lambda n, x: n.layer1(x),
+            back=lambda n, x: n.layer4(n.layer3(n.layer2(x))),
+            more=lambda n: n.layer2.to(n.second),
+        ),
         f"The parameters are on cuda:0; {A_HALF}": network_with(places=lambda a, b: (a, a)),
         "first 'cuda:1' and second 'cuda:0'": (
             network_with(places=lambda a, b: (a, b) if a == "cpu" else ("cuda:0", "cuda:1"))
         ),
-        DO_NOT_FIT: Renamed,
+        DO_NOT_FIT: lambda *given: nn.ModuleDict({"model": MySplitResNet50(*given)}),
         "expected a tensor, got None": network_with(head=lambda n, x: None),
         "expected a module, got None": lambda *given: None,
         "as it was built": lambda *given: 1 / 0,
