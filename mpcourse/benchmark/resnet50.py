@@ -42,7 +42,7 @@ class _Relayout(torch.autograd.Function):
         return gradient.contiguous(memory_format=came), None
 
 
-class Layout(nn.Module):
+class MemoryFormat(nn.Module):
     """Sees to the memory layout of what passes: the same numbers, a copy only where it differs."""
 
     def __init__(self, memory_format: torch.memory_format) -> None:
@@ -63,7 +63,7 @@ def resnet50_work(batch: int, image: int, gloo: bool = False) -> Work:
     torch.manual_seed(0)
     model = ModelParallelResNet50(["cpu", "cpu"], num_classes=10)
     front, back = model.to(memory_format=torch.channels_last).stages()
-    into, out = Layout(torch.channels_last), [Layout(torch.contiguous_format)] * gloo
+    into, out = MemoryFormat(torch.channels_last), [MemoryFormat(torch.contiguous_format)] * gloo
     stages = [nn.Sequential(into, *front, *out), nn.Sequential(into, *back)]
     images, labels = torch.randn(batch, 3, image, image), torch.randint(0, 10, (batch,))
     return Work(stages, images, labels, nn.CrossEntropyLoss())

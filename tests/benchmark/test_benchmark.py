@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mpcourse.benchmark.__main__ import main
-from mpcourse.benchmark.resnet50 import Layout, resnet50_work
+from mpcourse.benchmark.resnet50 import MemoryFormat, resnet50_work
 from mpcourse.devices.devices import as_devices, get_devices
 from mpcourse.devices.timing import measure_together
 from mpcourse.pipeline.pipeline import Pipeline
@@ -70,11 +70,11 @@ def test_both_engines_compute_on_the_same_numbers_in_the_same_layout():
 def test_a_layout_goes_one_way_with_the_values_and_back_with_their_gradient():
     plain = torch.randn(2, 3, 4, 5, requires_grad=True)
     gradients = []
-    output = Layout(torch.channels_last)(plain * 1)
+    output = MemoryFormat(torch.channels_last)(plain * 1)
     assert output.is_contiguous(memory_format=torch.channels_last)
     inner = plain * 1
     inner.register_hook(gradients.append)
-    (Layout(torch.channels_last)(inner) * torch.randn(2, 3, 4, 5)).sum().backward()
+    (MemoryFormat(torch.channels_last)(inner) * torch.randn(2, 3, 4, 5)).sum().backward()
     assert gradients[0].is_contiguous()
 
 
