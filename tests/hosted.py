@@ -110,25 +110,15 @@ def installed(python: Path) -> str:
 
 @dataclass
 class Run:
-    """What a page left behind in a place.
-
-    Attributes:
-        notebook: The page with its outputs.
-        which: Versions and files of torch, ipywidgets and the course in the kernel.
-        widgets: Ids of the models that ipywidgets made.
-        peak: The most memory that the kernel and its processes held, in bytes.
-        growth: By how much they grew after their imports, in bytes; files left out.
-        seconds: From the first cell to the last.
-        changed: What the page wrote into its clone of the course, as git says it.
-    """
+    """What a page left behind in a place."""
 
     notebook: NotebookNode
-    which: str = ""
-    widgets: set[str] = field(default_factory=set)
-    peak: int = 0
-    growth: int = 0
+    which: str = ""  # versions and files of torch, ipywidgets and the course in the kernel
+    widgets: set[str] = field(default_factory=set)  # ids of the models that ipywidgets made
+    peak: int = 0  # bytes, the most that the kernel and its processes held
+    growth: int = 0  # bytes after their imports, files left out
     seconds: float = 0.0
-    changed: str = ""
+    changed: str = ""  # what the page wrote into its clone of the course, as git says it
 
     def outputs(self) -> list[NotebookNode]:
         return [output for cell in self.notebook.cells for output in cell.get("outputs", [])]

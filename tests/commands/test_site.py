@@ -17,7 +17,7 @@ from mpcourse.commands.site import site
 from mpcourse.commands.site.explorers import frames_of, page_frames, split_explorer_of
 from mpcourse.commands.site.formulas import to_mathml
 from mpcourse.commands.site.page import SitePage
-from mpcourse.commands.site.site import SiteError, build_site
+from mpcourse.commands.site.site import build_site
 from mpcourse.figures.svg import svg_in
 from mpcourse.widgets import idle_explorer, schedule_explorer, schedule_view
 
@@ -180,9 +180,9 @@ def test_a_folder_that_holds_something_else_is_left_alone(small_page: Path, tmp_
     letters = tmp_path / "letters"
     letters.mkdir()
     (letters / "to-ada.txt").write_text("dear Ada")
-    with pytest.raises(SiteError, match="letters holds something else than a site"):
+    with pytest.raises(ValueError, match="letters holds something else than a site"):
         build_site(letters, [small_page])
-    with pytest.raises(SiteError, match=r"to-ada\.txt is a file"):
+    with pytest.raises(ValueError, match=r"to-ada\.txt is a file"):
         build_site(letters / "to-ada.txt", [small_page])
     assert [file.name for file in letters.iterdir()] == ["to-ada.txt"]
 

@@ -30,16 +30,12 @@ costs, and <em>quoted</em> is a figure of others, with its source. Exercises and
 the pages in JupyterLab: a clone of the course, and <code>python3 -m mpcourse lab</code>."""
 
 
-class SiteError(ValueError):
-    """The site cannot be written where it was asked for; nothing has changed."""
-
-
 def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
     """Write the site."""
     if folder.exists() and not folder.is_dir():
-        raise SiteError(f"{folder} is a file; name a folder for the site")
+        raise ValueError(f"{folder} is a file; name a folder for the site")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
-        raise SiteError(f"{folder} holds something else than a site; name another folder")
+        raise ValueError(f"{folder} holds something else than a site; name another folder")
     paths = find_pages([]) if paths is None else paths
     pages = []
     for path in paths:
@@ -138,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     folder = Path(argv[0])
     try:
         files = build_site(folder)
-    except (SiteError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1
     print(f"{len(files)} pages are written; open {files[0]}")
