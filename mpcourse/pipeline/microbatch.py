@@ -28,10 +28,6 @@ def microbatch_sizes(
         num_microbatches: A count: sizes differ by at most one, larger ones first. More than there
             are samples gives one sample each.
         microbatch_size: A size: the last micro-batch may be smaller.
-
-    Raises:
-        ValueError: There are no samples, both or neither of the two are given, or one is below 1.
-        TypeError: One is no whole number.
     """
     given = {"num_microbatches": num_microbatches, "microbatch_size": microbatch_size}
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -123,14 +123,8 @@ def predict_step(
 ) -> Timeline:
     """Simulate a step; nothing is run. A last micro-batch that is smaller costs less.
 
-    Args:
-        lines: What the stages take.
-        num_samples: Samples of the mini-batch, 1 or more.
-        split_size: Samples of a micro-batch, 1 or more.
-        schedule: A name that `make_schedule` knows, for one stage per device.
-
-    Returns:
-        The timeline in seconds; its makespan is the predicted step time.
+    The timeline is in seconds; its makespan is the predicted step time. There is one stage per
+    device.
     """
     sizes = microbatch_sizes(num_samples, microbatch_size=split_size)
     stages = len(lines.forward)

@@ -32,21 +32,13 @@ BEGINS_IN_PLACE = (
 
 @dataclass(slots=True)
 class InFlight:
-    """What a stage keeps of a micro-batch until its backward is done.
+    """What a stage keeps of a micro-batch until its backward is done."""
 
-    Attributes:
-        inputs: The leaves of the input; gradients arrive at the tensors that require them.
-        outputs: The leaves of the output, with their graph; none if there is a `checkpoint`.
-        checkpoint: Of a stage that recomputes: makes the outputs once more.
-        split: Between I and W: the backward in two halves; None when W has all the work.
-        roots: Between I and W, without `split`: where W begins.
-    """
-
-    inputs: list[Any]
-    outputs: list[Any]
-    checkpoint: CheckpointedForward | None = None
-    split: SplitBackward | None = None
-    roots: "Roots" = ([], [])
+    inputs: list[Any]  # the leaves; gradients arrive at the tensors that require them
+    outputs: list[Any]  # the leaves, with their graph; none if there is a `checkpoint`
+    checkpoint: CheckpointedForward | None = None  # makes the outputs once more
+    split: SplitBackward | None = None  # between I and W; None when W has all the work
+    roots: Roots = ([], [])  # between I and W, without `split`: where W begins
 
 
 class Stage:

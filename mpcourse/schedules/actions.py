@@ -41,10 +41,8 @@ class ScheduleError(ValueError):
 def number_actions(order: Iterable[tuple[int, str]]) -> list[Action]:
     """Give the actions of one device their micro-batches: first in, first out.
 
-    Args:
-        order: (stage_index, kinds), one or several letters each. The n-th time that a stage does
-            the same kind, it does it for micro-batch n, so [(0, "FF"), (0, "BB")] becomes
-            0F0 0F1 0B0 0B1.
+    `order` has pairs of a stage_index and one or several kinds. The n-th time that a stage does the
+    same kind, it is for micro-batch n: [(0, "FF"), (0, "BB")] becomes 0F0 0F1 0B0 0B1.
     """
     done: Counter[tuple[int, str]] = Counter()
     actions = []
@@ -59,11 +57,7 @@ def needs(action: Action, num_stages: int) -> list[Action]:
     """What must be finished before `action` can start, besides its device being free.
 
     Where the gradient of a stage's input is needed, "B" stands for whichever makes it, B or I:
-    compare with what `makes` returns.
-
-    Args:
-        action: Any action.
-        num_stages: The last of these stages gets its gradient from the loss, not from a stage.
+    compare with what `makes` returns. The last stage gets its gradient from the loss.
     """
     stage, kind, microbatch = action
     if kind == "F":

@@ -21,16 +21,10 @@ class Builder:
         num_stages: Stages, one per device, 1 or more.
         num_microbatches: Micro-batches, 1 or more.
         max_activations: The most stage-micro-batches that a device may hold at once; None: any.
-
-    Raises:
-        TypeError, ValueError: A number is not a whole number from 1.
     """
 
     def __init__(
-        self,
-        num_stages: int,
-        num_microbatches: int,
-        max_activations: int | None = None,
+        self, num_stages: int, num_microbatches: int, max_activations: int | None = None
     ) -> None:
         check_count("num_stages", num_stages)
         check_count("num_microbatches", num_microbatches)
@@ -42,16 +36,9 @@ class Builder:
         self.moves: list[Action] = []
 
     def add(self, moves: str) -> "Builder":
-        """Append moves, each to the device of its stage: all of them, or none.
+        """Append moves such as "0F0 1F0 0F1", each to the device of its stage: all, or none.
 
-        Args:
-            moves: One or several, for example "0F0 1F0 0F1".
-
-        Returns:
-            The builder itself.
-
-        Raises:
-            ScheduleError: The first move that is illegal, and why. Nothing has changed then.
+        Returns the builder itself. The first illegal move raises a ScheduleError that says why.
         """
         before = len(self.moves)
         try:

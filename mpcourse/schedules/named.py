@@ -18,17 +18,11 @@ from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 
 class Named(NamedTuple):
-    """How a schedule of some name is made.
+    """How a schedule of some name is made."""
 
-    Attributes:
-        make: From the numbers of devices and micro-batches; "interleaved" also takes the stages of
-            each device.
-        stages_per_device: How many stages each device has; in "interleaved" as many as fit, here
-            the number that pages show.
-    """
-
+    # from the numbers of devices and micro-batches; "interleaved" also takes the stages of a device
     make: Callable[..., Schedule]
-    stages_per_device: int = 1
+    stages_per_device: int = 1  # in "interleaved" any number; here the one that pages show
 
 
 NAMED = {
@@ -44,17 +38,9 @@ SCHEDULES = tuple(NAMED)
 
 
 def make_schedule(name: str, num_stages: int, num_devices: int, num_microbatches: int) -> Schedule:
-    """The schedule of that name.
+    """The schedule of that name, one of `SCHEDULES`.
 
-    Args:
-        name: One of `SCHEDULES`.
-        num_stages: As many as devices; a multiple of that for "interleaved", twice for "zb-v".
-        num_devices: Devices, 1 or more.
-        num_microbatches: Micro-batches, 1 or more.
-
-    Raises:
-        ValueError: The name is unknown, or the stages do not fit the devices.
-        TypeError: A number is no whole number.
+    There are as many stages as devices; a multiple of that for "interleaved", twice for "zb-v".
     """
     _check_name(name)
     check_count("num_stages", num_stages)

@@ -17,14 +17,9 @@ def count_stages(schedule: Schedule) -> int:
 def execution_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
     """Yield (device_index, action) in an order in which everything needed comes first.
 
-    Each device goes through its list and waits where something is not there yet.
-
-    Args:
-        schedule: One that `check_actions` lets through; it need not be complete.
-
-    Raises:
-        ScheduleError: Nobody can go on, although there are actions left. Raised at the end, after
-            all that can be run.
+    Each device goes through its list and waits where something is not there yet. If nobody can go
+    on although there are actions left, a ScheduleError says why, after all that can be run. The
+    schedule is one that `check_actions` lets through; it need not be complete.
     """
     num_stages = count_stages(schedule)
     rows = [deque(row) for row in schedule]

@@ -9,12 +9,7 @@ from mpcourse.schedules.actions import Schedule, check_count, number_actions
 
 
 def naive_schedule(num_stages: int, num_microbatches: int) -> Schedule:
-    """One micro-batch at a time, forward and backward: one device works, all others wait.
-
-    Args:
-        num_stages: Stages, one per device, 1 or more.
-        num_microbatches: Micro-batches, 1 or more.
-    """
+    """One micro-batch at a time, forward and backward: one device works, all others wait."""
     check_count("num_stages", num_stages)
     check_count("num_microbatches", num_microbatches)
     # 2 stages, 2 micro-batches (a row is a device, a column a unit of time):
@@ -27,10 +22,6 @@ def gpipe_schedule(num_stages: int, num_microbatches: int) -> Schedule:
     """All forwards, then all backwards, both in the order of the micro-batches.
 
     Every device holds the activations of all micro-batches when the backwards begin.
-
-    Args:
-        num_stages: Stages, one per device, 1 or more.
-        num_microbatches: Micro-batches, 1 or more.
 
     Source: Huang et al. 2019, arXiv:1811.06965; the order of torch's ScheduleGPipe.
     """
@@ -49,10 +40,7 @@ def one_f_one_b_schedule(num_stages: int, num_microbatches: int) -> Schedule:
 
     As long as GPipe when all stages take the same time, but device r holds the activations of at
     most num_stages - r micro-batches, however many there are.
-
-    Args:
-        num_stages: Stages, one per device, 1 or more.
-        num_microbatches: Micro-batches, 1 or more; also fewer than stages (torch refuses that).
+    There may be fewer micro-batches than stages (torch refuses that).
 
     Source: Narayanan et al. 2021, arXiv:2104.04473; the order of torch's Schedule1F1B.
     """

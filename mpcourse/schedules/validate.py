@@ -34,7 +34,6 @@ def validate_schedule(
 
     Raises:
         ScheduleError: The first thing that is wrong.
-        TypeError, ValueError: A number is not a whole number from 1.
     """
     check_count("num_stages", num_stages)
     check_count("num_microbatches", num_microbatches)
@@ -53,13 +52,8 @@ def check_actions(
 ) -> dict[Action, int]:
     """Check each action by itself and against those before it; the order is not looked at.
 
-    Args:
-        schedule: One list of actions per device; it need not be complete.
-        num_stages: How many stages there are; None: any number.
-        num_microbatches: How many micro-batches there are; None: any number.
-
-    Returns:
-        The device_index of every action.
+    The schedule need not be complete; None stands for any number of stages or micro-batches. What
+    is returned is the device_index of every action.
     """
     if not isinstance(schedule, Sequence) or not schedule:
         raise ScheduleError(f"a schedule is a list with one list per device; got {schedule!r}")

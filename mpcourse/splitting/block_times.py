@@ -34,15 +34,8 @@ def measure_blocks(
     memory as it is in a real step, and weights, gradients, running statistics and torch's random
     numbers stay as they are.
 
-    Args:
-        blocks: One after the other, they are the model; the loss counts as part of the last.
-        inputs: Shape (N, ...), or a nest of tensors.
-        targets: For `loss_fn`.
-        loss_fn: `loss_fn(output, targets)` gives a loss of 0 dimensions.
-        device: Where all blocks run.
-
-    Returns:
-        Costs with one forward and one backward per block: the medians, in seconds.
+    One after the other, the blocks are the model; the loss counts as part of the last. What is
+    returned has one forward and one backward per block: the medians, in seconds.
     """
     if not len(blocks):
         raise ValueError("blocks is empty; there is nothing to measure")

@@ -38,12 +38,7 @@ def crossing_bytes(blocks: Sequence[nn.Module], sample: Tensor) -> list[int]:
     The blocks are run once. On the meta device that takes no time and no memory, and only there
     batch norm in training mode keeps no trace of it.
 
-    Args:
-        blocks: Each takes and returns one tensor.
-        sample: Inputs of shape (N, ...); N of 1 counts the bytes per sample.
-
-    Returns:
-        One number per cut.
+    A sample with N of 1 gives the bytes per sample. What is returned is a number per cut.
     """
     sizes = []
     for block in blocks:

@@ -20,9 +20,6 @@ from mpcourse.devices.devices import DeviceLike, as_devices, get_devices
 class ToyModel(nn.Module):
     """Two linear layers, one on each of two devices: the smallest model that is split.
 
-    Args:
-        devices: Two devices; `get_devices(2)` when `None`.
-
     Source: PyTorch's tutorial on single-machine model parallelism.
     """
 
@@ -80,13 +77,8 @@ def balanced_bounds(costs: Sequence[float], num_stages: int) -> list[int]:
     Every way to cut is considered (dynamic programming over the last cut); filling up stages from
     the front until they are "full" is not optimal.
 
-    Args:
-        costs: One per layer, 0 or more.
-        num_stages: 1 to len(costs); no stage is empty.
-
-    Returns:
-        num_stages + 1 positions, from 0 to len(costs): stage s has the layers bounds[s] to
-        bounds[s + 1] - 1.
+    What is returned are num_stages + 1 bounds, from 0 to len(costs): stage s has the layers
+    bounds[s] to bounds[s + 1] - 1, and none is empty.
     """
     if not 1 <= num_stages <= len(costs):
         raise ValueError(f"{len(costs)} layers make 1 to {len(costs)} stages; got {num_stages}")

@@ -51,7 +51,6 @@ def load_mnist(full: bool = False, transform: Callable | None = None) -> tuple[M
     Raises:
         FileNotFoundError: A file of the sample is missing.
         RuntimeError: A file is damaged, or the download failed.
-        TypeError: `full` is not a bool, or `transform` cannot be called.
     """
     if not isinstance(full, bool):
         raise TypeError(f"full must be True or False, got {full!r}")
