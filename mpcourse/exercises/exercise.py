@@ -43,7 +43,14 @@ class NotAttempted(Exception):
 
 
 class NotYet(Exception):
-    """Something is wrong still; the arguments are the lines that say what (empty ones go)."""
+    """Something is wrong still; the arguments are the lines that say what (empty ones go).
+
+    `read_again` is another heading than the exercise's, if it explains this better.
+    """
+
+    def __init__(self, *lines: str, read_again: str = "") -> None:
+        super().__init__(*lines)
+        self.read_again = read_again
 
 
 @dataclass(frozen=True)
@@ -198,10 +205,11 @@ class Exercise:
             line = "Replace the ... in the cell above, then run both cells."
             return Verdict("not attempted", (line,))
         except NotYet as problem:
-            lines = [*filter(None, problem.args), f"Read again: {self.read_again}."]
+            where = problem.read_again or self.read_again
+            lines = [*filter(None, problem.args), f"Read again: {where}."]
             return Verdict("not yet", tuple(lines))
-        line = self.correct.format(count=len(self.cases), outcome=outcome)
-        return Verdict("correct", (line,))
+        said = self.correct.format(count=len(self.cases), outcome=outcome)
+        return Verdict("correct", tuple(said.splitlines()))
 
     def _taken(self, attempt: tuple) -> Any:
         """The attempt in the form that is played; the stub and what is no function end here."""

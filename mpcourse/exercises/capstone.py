@@ -1,0 +1,431 @@
+"""Exercises of page `capstone`: a pipeline's speed-up, a new cut, a plan under limits."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import mean
+from types import SimpleNamespace
+
+import torch
+
+from mpcourse.capstone import (
+    Plan,
+    Task,
+    block_work,
+    measure_plans,
+    prunable_blocks,
+    pruned,
+    run_plan,
+    simulate_plan,
+)
+from mpcourse.devices import get_devices
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, leaving_alone, short
+from mpcourse.schedules import Costs, gpipe_schedule, simulate
+from mpcourse.splitting.splits import balanced_bounds
+from mpcourse.training import deep_conv_net
+
+# 1. By how much a pipeline gets faster
+
+
+def my_pipeline_speedup(before, after, num_microbatches):
+    """The step before over the step after; a backward is twice a forward, so the threes cancel.
+
+    The last forward of the last stage ends after every stage once and the slowest m - 1 times
+    more; the backwards are the same again. The speed-up of the pruned stage counts only as long as
+    that stage sets the pace.
+    """
+
+    def step(times):
+        return sum(times) + (num_microbatches - 1) * max(times)
+
+    return step(before) / step(after)
+
+
+def step(times, m):
+    return sum(times) + (m - 1) * max(times)
+
+
+def ratios(before, after):
+    return [old / new for old, new in zip(before, after, strict=True)]
+
+
+def by_simulation(before, after, m):
+    def makespan(times):
+        costs = Costs(list(times), [2 * time for time in times])
+        return simulate(gpipe_schedule(len(times), m), costs).makespan
+
+    return makespan(before) / makespan(after)
+
+
+check_pipeline_speedup = Exercise(
+    my_pipeline_speedup,
+    read_again='"By how much does pruning a stage speed up the pipeline?"',
+    cases=[
+        ([6, 5], [2, 5], 8),
+        ([4, 4, 4], [4, 1, 4], 4),
+        ([6, 2], [3, 2], 1),
+        ([5, 5], [5, 5], 3),
+        ([2, 8, 3, 1], [2, 2, 3, 1], 16),
+        ([10, 1], [1, 1], 100),
+    ],
+    given="stages of {}, then {}, and {} micro-batches",
+    hint="GPipe takes sum(times) + (m - 1) * max(times), for forwards and backwards alike.",
+    wrong={
+        "That is the pruned stage's own speed-up; the others are as slow as before.": (
+            lambda before, after, m: max(ratios(before, after))
+        ),
+        "Speed-ups of stages cannot be averaged: the slowest stage sets the pace.": (
+            lambda before, after, m: mean(ratios(before, after))
+        ),
+        "Speed-ups cannot be added up: work out both steps, divide once.": (
+            lambda before, after, m: sum(ratios(before, after))
+        ),
+        "That is what one device gains: here the stages overlap.": (
+            lambda before, after, m: sum(before) / sum(after)
+        ),
+        "That is the ratio of the slowest times: right for endless micro-batches. A pipeline also "
+        "fills and drains, and there every stage takes its own time.": (
+            lambda before, after, m: max(before) / max(after)
+        ),
+        "Upside down: the time before over the time after.": (
+            lambda before, after, m: step(after, m) / step(before, m)
+        ),
+        "That is the time saved; asked is before over after.": (
+            lambda before, after, m: step(before, m) - step(after, m)
+        ),
+        "That is how much faster it becomes; asked is how many times as fast.": (
+            lambda *given: my_pipeline_speedup(*given) - 1
+        ),
+        "GPipe takes sum(times)": lambda *given: 7.0,
+    },
+    also_right=[by_simulation],
+)
+
+# 2. A new cut
+
+
+def my_new_cut(work, keep):
+    """A block's work goes with the channels that it reads times those that it writes.
+
+    What it reads is what the block before it keeps, so the block behind a pruned one gets cheaper
+    too. Then every cut is tried, and min takes the first of those that are equally good.
+    """
+    read = [1.0, *keep[:-1]]
+    left = [each * i * o for each, i, o in zip(work, read, keep, strict=True)]
+    return min(range(1, len(left)), key=lambda cut: max(sum(left[:cut]), sum(left[cut:])))
+
+
+def left_of(work, keep, read=lambda keep: [1.0, *keep]):
+    """The work that is left of each block, which reads this share of its inputs."""
+    return [w * i * o for w, i, o in zip(work, read(keep), keep, strict=False)]
+
+
+def best_cut(times):
+    return balanced_bounds(times, 2)[1]
+
+
+def past_half(work, keep):
+    left = left_of(work, keep)
+    return 1 + sum(total < sum(left) / 2 for total in accumulate(left))
+
+
+def in_place(work, keep):
+    work[:] = left_of(work, keep)
+    return best_cut(work)
+
+
+def by_sums_from_behind(work, keep):
+    """Other sums, other roundings: what is equally good must stay so."""
+    left = left_of(work, keep)
+    behind = [sum(reversed(left[cut:])) for cut in range(len(left))]
+    busier = [max(behind[0] - behind[cut], behind[cut]) for cut in range(1, len(left))]
+    return 1 + busier.index(min(busier))
+
+
+CHANGED = "Your function has changed the list that it was given: copy it first."
+
+check_new_cut = Exercise(
+    my_new_cut,
+    read_again='"Where is half now?"',
+    cases=[  # in the first, all wrong answers differ; no sum is rounded
+        ([8, 8, 8, 8, 2, 2, 2, 2, 4, 6], [0.25, 1, 0.25, 0.5, 0.5, 0.5, 0.5, 1, 1, 1]),
+        ([8, 4, 6, 2, 2, 4, 4, 8], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5, 0.25, 1.0]),
+        ([8, 8, 8, 8, 8, 8, 8, 8], [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0]),
+        ([3, 3, 3, 3, 3], [1.0] * 5),
+        ([4, 4, 4, 4, 4, 4, 4], [1.0, 1.0, 0.25, 0.25, 0.25, 1.0, 1.0]),
+        ([9, 6, 6, 5, 5, 4], [0.5, 1.0, 0.5, 0.5, 1.0, 1.0]),
+        ([2, 9], [0.5, 1.0]),
+        ([6, 6, 6, 2, 2, 8], [1.0, 0.5, 1.0, 1.0, 1.0, 0.25]),
+    ],
+    given="blocks with work {} that keep {}",
+    play=leaving_alone(CHANGED),
+    hint="work * share of inputs * share of outputs; then the cut whose busier side is least busy.",
+    wrong={
+        "Two cuts are equally good: asked is the smaller one.": (
+            lambda work, keep: len(work) - best_cut(left_of(work, keep)[::-1])
+        ),
+        "That is the old cut: the pruned blocks have less work now.": (
+            lambda work, keep: best_cut(work)
+        ),
+        "A block that reads pruned channels has fewer inputs, too.": (
+            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [1.0] * len(keep)))
+        ),
+        "A block reads what the block before it keeps, not what it keeps itself.": (
+            lambda work, keep: best_cut(left_of(work, keep, lambda keep: keep))
+        ),
+        "The first block reads the image, not what the last block keeps.": (
+            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [keep[-1], *keep]))
+        ),
+        "Half of the blocks is not half of the work.": lambda work, keep: len(work) // 2,
+        "The first cut past half may be worse than the one before: compare them.": past_half,
+        "One off: the answer is how many blocks the first device gets.": (
+            lambda work, keep: my_new_cut(work, keep) - 1
+        ),
+        "That is how many blocks the second device gets.": (
+            lambda work, keep: len(work) - my_new_cut(work, keep)
+        ),
+        "That is the work that is left; asked is the cut.": left_of,
+        "then the cut whose busier side": lambda work, keep: 100,
+        CHANGED: in_place,
+    },
+    also_right=[by_sums_from_behind, lambda work, keep: best_cut(left_of(work, keep))],
+)
+
+# 3. A plan under limits: what it takes to pass is counted, simulated or learnt; no clock decides
+
+SLACK = 1.05  # a step as long as ours, and a little more, will do
+MIB = 2**20
+NO_FUNCTION = "This check takes a Plan, not a function."
+CANNOT_RUN = "The plan cannot run:"
+WRITE_IT_DOWN = "Write your prediction down before the plan runs."
+STAY_WHOLE = "{} must stay whole: another model uses them as well."
+HOLDS_ALL = "GPipe holds the whole mini-batch, however small the pieces are."
+HOLDS = "It holds up to {} micro-batches: make them smaller, or prune more."
+ONE_WAITS = "One device always waits: choose another schedule."
+FEWER = "Every micro-batch costs something in every block: fewer of them."
+MOVE_THE_CUT = "The devices work {:,.0f} and {:,.0f} M: move the cut."
+MORE = "{:.0%} is idle: more micro-batches."
+PRUNE_MORE = "{}: prune more of them."
+KEEP_MORE = "{}: keep more."
+DISAGREE = "Cut and uncut net disagree: a device fails?"
+LIMITS = '"Where is half now?" and "What does a device hold?"'
+
+
+def my_plan_and_prediction():
+    """Blocks 1 to 4 keep 37.5%, so the cut moves to block 6, and two pieces of 16 samples fit.
+
+    At 50% only pieces of 12 fit, and ten or eleven of them pay more prices. Any prediction above 0
+    is accepted: counting says 1.5 and misses what two threads cost each other.
+    """
+    my_plan = Plan(
+        cut=6,
+        schedule="1f1b",
+        num_microbatches=8,
+        keep={f"block{number}": 0.375 for number in range(1, 5)},
+    )
+    my_prediction = 1.4
+    return my_plan, my_prediction
+
+
+def our_plan(task: Task) -> Plan:
+    """The course's own plan, for comparison."""
+    able = [name for name in prunable_blocks(task.net) if name not in task.fixed]
+    return Plan(6, "1f1b", 8, dict.fromkeys(able, 0.375))
+
+
+def plan_target(task: Task) -> tuple[float, float]:
+    """The simulated step of the course's own plan, and the longest that passes.
+
+    Args:
+        task: What the plans are for.
+
+    Returns:
+        Both in millions of multiply-adds.
+    """
+    ours = task.forecast(our_plan(task)).timeline.makespan
+    return ours, SLACK * ours
+
+
+def judge_plan(plan, task, prediction):
+    """Forecast a plan, hold it against the limits, run it; return its score, in lines."""
+    if callable(plan):
+        raise NotYet(NO_FUNCTION)
+    try:
+        found = task.forecast(plan)
+    except (TypeError, ValueError) as error:
+        raise NotYet(CANNOT_RUN, str(error)) from None
+    said = number_above_0(prediction)
+    broken = [*not_whole(plan, task), *too_much_held(plan, found, task)]
+    broken += too_slow(plan, found, task)
+    if broken:
+        raise NotYet(*broken, "It was not run.", read_again=LIMITS)
+    run = run_plan(plan, task)
+    if not run.same_answer:
+        raise NotYet(DISAGREE, read_again='"The same answer?"')
+    if run.accuracy < task.least_accuracy:
+        missing = task.least_accuracy - run.accuracy
+        line = (
+            f"After its epoch {run.accuracy:.1%} of the test digits are right; the limit is "
+            f"{task.least_accuracy:.0%}: {100 * missing:.1f} points short."
+        )
+        why = KEEP_MORE.format(kept(plan, our_plan(task)))
+        raise NotYet(line, why, read_again='"What does it cost in accuracy?"')
+    return score(plan, found, run.accuracy, said, task)
+
+
+def number_above_0(prediction):
+    """A positive number, whatever its type."""
+    try:
+        number = float(prediction)
+    except (TypeError, ValueError, RuntimeError):
+        number = 0.0
+    if not 0 < number < math.inf:
+        got = "it is still ..." if prediction is ... else f"got {short(prediction)}"
+        raise NotYet(WRITE_IT_DOWN, f"my_prediction is a number above 0, such as 1.3; {got}.")
+    return number
+
+
+def not_whole(plan, task):
+    cut = [name for name in task.fixed if plan.keep.get(name, 1.0) < 1]
+    return [STAY_WHOLE.format(", ".join(cut))] if cut else []
+
+
+def too_much_held(plan, found, task):
+    lines = [
+        f"Device {device} would hold {held / MIB:.2f} MiB of activations; the limit is "
+        f"{task.most_bytes / MIB:.2f} MiB: {held / task.most_bytes - 1:.0%} too much."
+        for device, held in enumerate(found.held_bytes)
+        if held > task.most_bytes
+    ]
+    if lines:
+        count = max(found.timeline.peak_activations)
+        lines.append(HOLDS_ALL if plan.schedule == "gpipe" else HOLDS.format(count))
+    return lines
+
+
+def too_slow(plan, found, task):
+    ours, (ours_step, longest) = our_plan(task), plan_target(task)
+    timeline = found.timeline
+    if timeline.makespan <= longest:
+        return []
+    line = (
+        f"Its simulated step takes {timeline.makespan:,.0f} M multiply-adds; ours takes "
+        f"{ours_step:,.0f}, and {longest:,.0f} will do: {timeline.makespan / longest - 1:.0%} too "
+        "long."
+    )
+    if plan.schedule == "naive":
+        return [line, ONE_WAITS]
+    if plan.num_microbatches > 2 * ours.num_microbatches:
+        return [line, FEWER]
+    if plan.cut != shortest_cut(plan, task):
+        return [line, MOVE_THE_CUT.format(timeline.busy(0), timeline.busy(1))]
+    if plan.num_microbatches < ours.num_microbatches / 2:
+        return [line, MORE.format(timeline.bubble_fraction)]
+    return [line, PRUNE_MORE.format(kept(plan, ours))]
+
+
+def shortest_cut(plan, task):
+    """Where the plan's step would be the shortest, all else as it is."""
+    image = task.data.all_train[0][:1].cpu()
+    work = block_work(pruned(task.net, plan.keep), image)  # the same for all cuts
+    cuts = [replace(plan, cut=cut) for cut in range(1, len(task.net))]
+    return min(cuts, key=lambda each: simulate_plan(each, work, task.batch_size).makespan).cut
+
+
+def kept(plan, ours):
+    """Which shares of their channels the blocks keep that may be pruned; ours names all of them."""
+    shares = sorted({plan.keep.get(name, 1.0) for name in ours.keep})
+    ends = f"{shares[0]:.0%}" if len(shares) == 1 else f"{shares[0]:.0%} to {shares[-1]:.0%}"
+    return f"{', '.join(ours.keep)} keep {ends} of their channels"
+
+
+def score(plan, found, accuracy, said, task):
+    """What is said of a plan that keeps all limits: its score, and what the clock says."""
+    plans = {"start": Plan(5), "yours": plan, "ours": our_plan(task)}
+    times = measure_plans(plans, task, repeats=9)
+    gains = {name: times["start"].median_s / timing.median_s for name, timing in times.items()}
+    takes, ours_takes = found.timeline.makespan, plan_target(task)[0]
+    held = " and ".join(f"{each / MIB:.2f}" for each in found.held_bytes)
+    # 100 where both agree, 0 where one is twice the other or more
+    closeness = 100 * max(0.0, 1 - abs(math.log2(said / gains["yours"])))
+    return (
+        f"Score of the step {100 * ours_takes / takes:.0f}, where ours has 100: it takes "
+        f"{takes:,.0f} M multiply-adds, ours {ours_takes:,.0f} M.\n"
+        f"Score of the prediction {closeness:.0f} of 100: you said {said:.2f} times as fast as the "
+        f"start, measured here {gains['yours']:.2f}.\n"
+        f"It holds {held} MiB; {accuracy:.1%} of the test digits are right; the cut net agrees "
+        f"with the uncut one. By the clock ours is {gains['ours']:.2f} times as fast as the start."
+    )
+
+
+@functools.cache
+def small_task():
+    """A task whose epoch is one mini-batch; a net that has lost too many weights forgets."""
+    images, labels = torch.linspace(0, 1, 128 * 784).view(128, 1, 28, 28), torch.arange(128) % 10
+
+    def accuracy(pipeline):
+        return 0.9 if sum(p.numel() for p in pipeline.parameters()) > 125_000 else 0.3
+
+    data = SimpleNamespace(
+        all_train=[images, labels], shuffled=[(images, labels)], accuracy=accuracy
+    )
+    fixed = tuple(f"block{number}" for number in range(5, 9))
+    return Task(deep_conv_net(), data, get_devices(2), 9 * 2**18, 0.85, fixed)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanExercise(Exercise):
+    """The plan and the prediction are asked for; the task that stands between them is given.
+
+    A plan is trained and timed, which takes as long as it takes: without a thread and a time limit.
+    Where no task is given, it is a small one.
+    """
+
+    def _taken(self, attempt):
+        if attempt[0] is ...:
+            raise NotAttempted
+        return attempt if len(attempt) > 2 else (attempt[0], small_task(), *attempt[1:])
+
+    def _judge(self, attempt):
+        return self.play(*attempt)
+
+
+def kept_by_all(share, *plan, blocks=range(1, 5)):
+    """A plan under which blocks keep a share of their channels, and a prediction."""
+    return Plan(*plan, {f"block{number}": share for number in blocks}), 1.5
+
+
+check_plan = PlanExercise(
+    my_plan_and_prediction,
+    read_again='"Exercise 3. Your own plan"',
+    play=judge_plan,
+    correct="{outcome}",
+    values=True,
+    wrong={
+        NO_FUNCTION: (lambda: None, 1.5),
+        CANNOT_RUN: [(Plan(9), 1.5), (Plan(5, keep={"head": 0.5}), 1.5), (Plan(5, "1F1B"), 1.5)],
+        "a plan is a Plan": ({"cut": 5}, 1.5),
+        WRITE_IT_DOWN: [
+            (Plan(6), prediction)
+            for prediction in (None, 0, -1.5, math.nan, math.inf, "fast", [], torch.ones(2))
+        ],
+        "it is still ...": (Plan(6), ...),
+        "block5, block6, block7, block8 must stay whole": [
+            kept_by_all(share, 5, "1f1b", 8, blocks=range(1, 9))
+            for share in (0.25, 0.375, 0.5, 0.75)
+        ],
+        HOLDS_ALL: kept_by_all(0.375, 6, "gpipe", 8),
+        HOLDS.format(2): kept_by_all(0.375, 6, "1f1b", 4),
+        ONE_WAITS: kept_by_all(0.375, 6, "naive", 8),
+        "move the cut.": kept_by_all(0.375, 5, "1f1b", 8),
+        FEWER: kept_by_all(0.375, 6, "1f1b", 40),
+        "is idle: more micro-batches.": kept_by_all(0.375, 4, "1f1b", 1),
+        "block4 keep 50% of their channels: prune more": kept_by_all(0.5, 6, "1f1b", 11),
+        "too long": (Plan(5, "1f1b", 2), 1.5),
+        "30.0% of the test digits are right; the limit is 85%: 55.0 points short": (
+            kept_by_all(0.25, 6, "1f1b", 7)
+        ),
+        "keep 25% of their channels: keep more.": kept_by_all(0.25, 6, "1f1b", 7),
+    },
+)

@@ -1,0 +1,100 @@
+"""What the check of a plan says of its run and of the clock; what the new cut is held against."""
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mpcourse.capstone import Plan, block_work, pruned
+from mpcourse.capstone.trials import PlanRun
+from mpcourse.exercises import capstone
+from mpcourse.exercises.capstone import check_new_cut, check_plan, left_of, plan_target
+from mpcourse.splitting.splits import balanced_bounds
+from mpcourse.training import deep_conv_net
+
+PLAN, _ = capstone.my_plan_and_prediction()
+NARROW = {f"block{number}": 0.375 for number in range(1, 5)}
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """A task whose runs cost nothing: nine of ten digits right, both halves as fast as ever."""
+    times = {name: SimpleNamespace(median_s=1 / n) for n, name in enumerate(NAMES, start=1)}
+    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.9, True))
+    monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
+    return capstone.small_task()
+
+
+NAMES = ("start", "yours", "ours")
+
+
+def test_a_plan_that_keeps_all_limits_is_scored(task):
+    verdict = check_plan(PLAN, task, 2.0)
+    assert verdict.state == "correct", verdict
+    assert "Score of the step 100, where ours has 100" in verdict.lines[0]
+    assert "Score of the prediction 100 of 100" in verdict.lines[1]
+    assert "you said 2.00 times as fast as the start, measured here 2.00" in verdict.lines[1]
+    assert "ours is 3.00 times" in verdict.lines[2]
+    narrower = check_plan(Plan(6, "1f1b", 7, dict.fromkeys(NARROW, 0.25)), task, 2.0)
+    assert "Score of the step 107" in narrower.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "score"), [(2.0, 100), (1.0, 0), (4.0, 0), (9.0, 0), (2.0 * 2**0.5, 50)]
+)
+def test_a_prediction_is_scored_by_how_far_it_is_off(task, prediction, score):
+    verdict = check_plan(PLAN, task, prediction)
+    assert verdict.state == "correct"
+    assert f"Score of the prediction {score} of 100" in verdict.lines[1]
+
+
+@pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2, "1.5"])
+def test_a_prediction_may_have_any_type_of_number(task, number):
+    assert check_plan(PLAN, task, number).state == "correct"
+
+
+def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
+    ours, longest = plan_target(task)
+    plan = Plan(6, "1f1b", 9, NARROW)
+    step = task.forecast(plan).timeline.makespan
+    assert ours < step <= longest
+    assert f"Score of the step {100 * ours / step:.0f}," in check_plan(plan, task, 1).lines[0]
+    monkeypatch.setattr(capstone, "SLACK", 0.999 * step / ours)
+    words = f"ours takes {ours:,.0f}, and {0.999 * step:,.0f} will do"
+    assert words in repr(check_plan(plan, task, 1))
+
+
+@pytest.mark.parametrize(
+    "answer", [Plan(5, keep=dict.fromkeys(NARROW | {"block5": 1.0}, 0.5)), Plan(6, "naive"), None]
+)
+def test_what_breaks_a_limit_or_has_no_prediction_is_not_run(task, monkeypatch, answer):
+    monkeypatch.setattr(capstone, "run_plan", None)
+    verdict = check_plan(answer or PLAN, task, 1.5 if answer else ...)
+    assert verdict.state == "not yet"
+
+
+def test_a_net_that_answers_differently_when_cut_does_not_pass(task, monkeypatch):
+    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.95, False))
+    verdict = check_plan(PLAN, task, 1.5)
+    assert verdict.lines == (capstone.DISAGREE, 'Read again: "The same answer?".')
+
+
+def test_a_slow_clock_cannot_fail_a_plan(task, monkeypatch):
+    same = dict.fromkeys(NAMES, SimpleNamespace(median_s=1.0))
+    monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: same)
+    assert check_plan(PLAN, task, 1.5).state == "correct"
+
+
+def test_no_sum_of_a_new_cut_is_rounded():
+    for case in check_new_cut.cases:
+        assert all(float(32 * each).is_integer() for each in left_of(*case))
+
+
+def test_the_new_cut_is_that_of_the_work_that_pruning_leaves():
+    net, image = deep_conv_net(), torch.zeros(1, 1, 28, 28)
+    keep = [0.5, 0.25, 1.0, 0.75, 0.5, 1.0, 0.5, 0.25, 1.0]
+    names = [f"block{number}" for number in range(1, 9)]
+    left = block_work(pruned(net, dict(zip(names, keep, strict=False))), image)
+    assert capstone.my_new_cut(block_work(net, image), keep) == balanced_bounds(left, 2)[1]
