@@ -235,23 +235,6 @@ def star(tensor, rank, count, send, recv):
     return tensor / count
 
 
-def receives_first(tensor, rank, count, send, recv):
-    arrived = recv((rank - 1) % count)
-    send(tensor, (rank + 1) % count)
-    return (tensor + arrived) / count
-
-
-def one_too_many(tensor, rank, count, send, recv):
-    result = my_all_reduce(tensor, rank, count, send, recv)
-    send(result[:1], (rank + 1) % count)
-    return result
-
-
-def equal_chunks_only(tensor, rank, count, send, recv):
-    my_all_reduce(tensor[: len(tensor) // count * count], rank, count, send, recv)
-    return tensor / count
-
-
 def other_ring(tensor, rank, count, send, recv):
     """Shifted by one, in chunks of its own, divided between the rounds."""
     size = -(-len(tensor) // count)
@@ -300,9 +283,18 @@ check_ring = Exercise(
             all_the_time(lambda _, piece: piece, torch.add, -1),
         ],
         CHUNKS_ONLY: all_the_time(lambda total, piece: piece, torch.add),
-        RECEIVES_FIRST: receives_first,
-        NOT_RECEIVED: one_too_many,
-        "3 rank(s), 7 numbers each": equal_chunks_only,
+        RECEIVES_FIRST: lambda tensor, rank, n, send, recv: (
+            recv((rank - 1) % n),
+            send(tensor, (rank + 1) % n),
+        ),
+        NOT_RECEIVED: lambda tensor, rank, n, send, recv: (
+            my_all_reduce(tensor, rank, n, send, recv),
+            send(tensor[:1], (rank + 1) % n),
+        )[0],
+        "3 rank(s), 7 numbers each": lambda tensor, rank, n, *ways: (
+            my_all_reduce(tensor[: len(tensor) // n * n], rank, n, *ways),
+            tensor / n,
+        )[1],
         WRONG_PLACES: lambda *given: my_all_reduce(*given).flip(0),
         TOO_FEW: ring(cut=Tensor.chunk),
         NO_TENSOR: lambda *given: None,
@@ -393,11 +385,6 @@ def one_pass(many, either):
     return attempt
 
 
-def only_when_all_wait(programs):
-    stuck = my_stuck(programs)
-    return stuck if len(stuck) == len(programs) else {}
-
-
 S, R = "send", "recv"
 AGAIN = "A rank that waited may go on later: repeat until nothing moves."
 
@@ -426,7 +413,7 @@ check_deadlock = Exercise(
             lambda programs: {},
         ],
         "Not all of them end: some wait for somebody who has ended, or who waits too.": (
-            only_when_all_wait
+            lambda p: stuck if len(stuck := my_stuck(p)) == len(p) else {}
         ),
         "Two operations can meet at different indices in the two programs. " + AGAIN: (
             at_equal_indices
@@ -489,12 +476,6 @@ def through_two_points(sizes, seconds):
     return quick - small / bandwidth, bandwidth
 
 
-def in_single_precision(sizes, seconds):
-    columns = torch.stack([torch.ones(len(sizes)), torch.tensor(sizes) / 1.0], dim=1)
-    latency, per_byte = torch.linalg.lstsq(columns, torch.tensor(seconds)[:, None]).solution
-    return latency.item(), 1 / per_byte.item()
-
-
 def scaled_line(latency=lambda t: t, bandwidth=lambda b: b):
     def attempt(sizes, seconds):
         a, b = through_two_points(sizes, seconds)
@@ -536,7 +517,14 @@ check_fit = Exercise(
             lambda sizes, t: (min(t), through_two_points(sizes, t)[1])
         ),
         "Single precision is too coarse for such sizes and times: take dtype=torch.float64.": (
-            in_single_precision
+            lambda sizes, t: (
+                (
+                    x := torch.linalg.lstsq(
+                        torch.tensor([[1.0, n] for n in sizes]), torch.tensor(t)[:, None]
+                    ).solution
+                )
+                and (x[0], 1 / x[1])
+            )
         ),
         "Both in seconds: that latency is in microseconds.": scaled_line(lambda t: 1e6 * t),
         "Both in seconds: that latency is in milliseconds.": scaled_line(lambda t: 1e3 * t),

@@ -208,20 +208,6 @@ def reduced(parameter, all_reduce, count):
     all_reduce(parameter.grad)
 
 
-def reduced_and_divided(parameter, all_reduce, count):
-    reduced(parameter, all_reduce, count)
-    parameter.grad /= count
-
-
-def divided_by_two(parameter, all_reduce, count):
-    all_reduce(parameter.grad)
-    parameter.grad /= 2
-
-
-def none_divided(parameter, all_reduce, count):
-    parameter.grad = all_reduce(parameter.grad) / count
-
-
 def at_once(module, all_reduce, count):
     for parameter in module.parameters():
         all_reduce(parameter.grad)
@@ -282,9 +268,11 @@ check_hooks = Exercise(
         "It was divided, but not summed over the ranks.": (
             hooks_with(lambda p, all_reduce, count: p.grad.div_(count))
         ),
-        "It was divided twice.": hooks_with(reduced_and_divided),
+        "It was divided twice.": hooks_with(
+            lambda p, all_reduce, count: (reduced(p, all_reduce, count), p.grad.div_(count))
+        ),
         "Divided by 2 whatever the ranks: count says how many there are.": (
-            hooks_with(divided_by_two)
+            hooks_with(lambda p, all_reduce, count: (all_reduce(p.grad), p.grad.div_(2)))
         ),
         "That is this rank's own gradient: what all_reduce got was a copy of it.": (
             hooks_with(lambda p, all_reduce, count: all_reduce(p.grad.clone()))
@@ -298,7 +286,9 @@ check_hooks = Exercise(
         f"all_reduce got None: {NOT_ARRIVED}": (
             hooks_with(lambda p, all_reduce, count: all_reduce(None))
         ),
-        RETURNS_NONE: hooks_with(none_divided),
+        RETURNS_NONE: hooks_with(
+            lambda p, all_reduce, count: setattr(p, "grad", all_reduce(p.grad) / count)
+        ),
         FROZEN: hooks_with(reduced, takes_part=lambda parameter: True),
         "in the backward of step 0": (hooks_with(lambda p, all_reduce, count: 1 / 0)),
     },
@@ -412,40 +402,9 @@ def order_of(samples, epoch):
     return my_shard(samples, 0, 1, epoch)
 
 
-def drops_the_rest(samples, rank, count, epoch):
-    size = samples // count
-    return order_of(samples, epoch)[rank * size : (rank + 1) * size]
-
-
-def the_rest_to_the_last(samples, rank, count, epoch):
-    size = samples // count
-    return order_of(samples, epoch)[rank * size : (rank + 1) * size if rank < count - 1 else None]
-
-
 def pads(samples, rank, count, epoch):
     size = -(-samples // count)
     return (order_of(samples, epoch) * count)[: size * count][rank::count]
-
-
-def global_torch(samples, rank, count, epoch):
-    torch.manual_seed(epoch)
-    return torch.randperm(samples)[rank::count].tolist()
-
-
-def global_random(samples, rank, count, epoch):
-    random.seed(epoch)
-    return random.sample(range(samples), samples)[rank::count]
-
-
-def global_numpy(samples, rank, count, epoch):
-    np.random.seed(epoch)  # noqa: NPY002
-    return np.random.permutation(samples)[rank::count]  # noqa: NPY002
-
-
-def contiguous(samples, rank, count, epoch):
-    order = list(range(samples))
-    random.Random(epoch).shuffle(order)
-    return torch.tensor(order[rank * samples // count : (rank + 1) * samples // count])
 
 
 times_called = Counter()
@@ -476,13 +435,15 @@ check_shard = Exercise(
     correct="Nothing lost, nothing doubled, in {count} cases; every epoch has its own order.",
     wrong={
         ALL_OF_THEM: lambda n, r, c, e: order_of(n, e),
-        REMAINDER: drops_the_rest,
+        REMAINDER: lambda n, r, c, e: order_of(n, e)[r * (n // c) : (r + 1) * (n // c)],
         PADDED: pads,
         OWN_ORDERS: [
             lambda n, r, c, e: order_of(n, e + r)[r::c],
             lambda n, r, c, e: torch.randperm(n)[r::c].tolist(),
         ],
-        UNEVEN: the_rest_to_the_last,
+        UNEVEN: lambda n, r, c, e: order_of(n, e)[
+            r * (n // c) : (r + 1) * (n // c) if r < c - 1 else None
+        ],
         FROM_ZERO: lambda n, r, c, e: [number + 1 for number in my_shard(n, r, c, e)],
         SAME_SAMPLES: [
             lambda n, r, c, e: my_shard(n, r, c, 0),
@@ -493,11 +454,17 @@ check_shard = Exercise(
             lambda n, r, c, e: np.roll(order_of(n, 0), e)[r::c],
             lambda n, r, c, e: [(number + e) % n for number in range(n)][r::c],
         ],
-        SEEDS.format("torch"): global_torch,
-        SEEDS.format("random"): global_random,
-        SEEDS.format("numpy"): global_numpy,
+        SEEDS.format("torch"): lambda n, r, c, e: (
+            torch.manual_seed(e) and torch.randperm(n)[r::c].tolist()
+        ),
+        SEEDS.format("random"): lambda n, r, c, e: (
+            random.seed(e) or random.sample(range(n), n)[r::c]
+        ),
+        SEEDS.format("numpy"): lambda n, r, c, e: (
+            np.random.seed(e) or np.random.permutation(n)[r::c]  # noqa: NPY002
+        ),
         NO_LIST: [lambda n, r, c, e: None, lambda n, r, c, e: n // c, lambda *_: [[1], [2]]],
         "in epoch 0 on rank 0": lambda n, r, c, e: my_shard(n, r, c, 5 // e),
     },
-    also_right=[contiguous],
+    also_right=[lambda n, r, c, e: order_of(n, e)[r * n // c : (r + 1) * n // c]],
 )

@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import math
+import random
 import re
 import textwrap
 import traceback
@@ -21,6 +22,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 import mpcourse
@@ -199,7 +201,7 @@ class Exercise:
     def __call__(self, *attempt: Any) -> Verdict:
         """Judge an attempt: the learner's function, or the values that were asked for."""
         try:
-            with torch.random.fork_rng(devices=[]):
+            with generators_kept():
                 outcome = self._judge(self._taken(attempt))
         except NotAttempted:
             line = "Replace the ... in the cell above, then run both cells."
@@ -348,6 +350,18 @@ def raised(error: BaseException) -> str:
     words = ": ".join(filter(None, [type(error).__name__, str(error)]))
     notes = [note for note in getattr(error, "__notes__", ()) if not note.endswith("the check")]
     return ", ".join([f"it raised {words}{place}", *notes])
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Whoever draws or seeds meanwhile: torch, Python and numpy go on as if nobody had."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 @contextmanager
