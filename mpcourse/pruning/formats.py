@@ -8,7 +8,6 @@ weight). So COO pays above 80% zeros, CSR above 50%, a bit mask above about 3%.
 import gzip
 import io
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,7 +50,7 @@ def in_format(model: nn.Module, name: str) -> bytes:
         return saved(state) if name == "dense" else gzip.compress(saved(state), 6, mtime=0)
     for layer in prunable_layers(model):
         key = f"{layer}.weight".removeprefix(".")
-        state[key] = encoded(state[key].flatten(1), name)
+        state[key] = ENCODERS[name](state[key].flatten(1))
     return saved(state)
 
 
@@ -70,26 +69,14 @@ def load_format(model: nn.Module, content: bytes) -> None:
     own = model.state_dict()
     if set(found) != set(own):
         raise ValueError(f"the file is another model's: it has {', '.join(found)}")
-    state = {name: decoded(value) for name, value in found.items()}
-    for name, value in state.items():
+    state = {}
+    for name, value in found.items():
+        value = value.to_dense() if isinstance(value, Tensor) else unpack_bits(value)
         if value.numel() != own[name].numel():
             sizes = f"{value.numel():,} values, not {own[name].numel():,}"
             raise ValueError(f"the file is another model's: {name} has {sizes}")
-    model.load_state_dict({name: value.view(own[name].shape) for name, value in state.items()})
-
-
-def encoded(matrix: Tensor, name: str) -> Any:
-    """A matrix in the format COO, CSR (int32 positions) or bit mask."""
-    if name == "COO":
-        return matrix.to_sparse()
-    return to_csr(matrix) if name == "CSR" else pack_bits(matrix)
-
-
-def decoded(value: Tensor | Mapping[str, Tensor]) -> Tensor:
-    """The dense tensor that `encoded` has made sparse; a dense one stays as it is."""
-    if not isinstance(value, Tensor):
-        return unpack_bits(value)
-    return value if value.layout == torch.strided else value.to_dense()
+        state[name] = value.view(own[name].shape)
+    model.load_state_dict(state)
 
 
 def to_csr(matrix: Tensor) -> Tensor:
@@ -118,3 +105,6 @@ def unpack_bits(packed: dict[str, Tensor]) -> Tensor:
     weight = values.new_zeros(len(kept))
     weight[kept.bool()] = values
     return weight[: torch.Size(shape).numel()].view(shape)
+
+
+ENCODERS = {"COO": Tensor.to_sparse, "CSR": to_csr, "bit mask": pack_bits}

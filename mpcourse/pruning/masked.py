@@ -70,12 +70,7 @@ def update_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} has no mask to update: call apply_masks first")
     for layer, mask in checked.values():
         layer.weight_mask.copy_(mask)
-        refresh(layer)
-
-
-def refresh(layer: nn.Module) -> None:
-    """Set `weight` of a masked layer to what the next forward will use."""
-    layer.weight = weight_of(layer)
+        layer.weight = weight_of(layer)  # as the next forward will use it
 
 
 def masks_of(model: nn.Module) -> Masks:
@@ -119,16 +114,13 @@ def over_sparsities(
     sparsities: Iterable[float],
     measure: Callable[[nn.Module], Any],
 ) -> dict[float, Any]:
-    """Mask copies of a model by one global threshold each, and measure them.
+    """Mask a copy of a model for each sparsity, by one global threshold, and measure it.
 
     Args:
         model: Not masked; it stays as it is.
         scores: Name of the layer -> scores; the lowest go first.
         sparsities: The share of the weights that goes, 0 to 1, for each copy.
-        measure: Called with each masked copy: its accuracy, its bytes, whatever is wanted.
-
-    Returns:
-        Sparsity -> what `measure` returned, in the order of the sparsities.
+        measure: Called with each masked copy; what it returns is collected by sparsity.
     """
     found = {}
     for sparsity in sparsities:
@@ -139,7 +131,7 @@ def over_sparsities(
 
 
 def refuse_masked(model: nn.Module, what: str) -> None:
-    """Raise a ValueError if a layer of the model has a mask."""
+    """Refuse a model of which a layer has a mask."""
     for name, module in model.named_modules():
         if prune.is_pruned(module) and not list(module.children()):
             raise ValueError(f"{name} has a mask: call make_permanent(model) before {what}")

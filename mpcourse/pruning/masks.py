@@ -82,6 +82,7 @@ def n_m_masks(scores: Mapping[str, Tensor], n: int = 2, m: int = 4) -> Masks:
     if not 1 <= n <= m:
         raise ValueError(f"n of every m stay, with 1 <= n <= m; got n = {n} and m = {m}")
     _check(scores)
+    masks = {}
     for name, score in scores.items():
         if score.dim() < 2 or score.shape[1] % m:
             inputs = score.shape[1] if score.dim() > 1 else 0
@@ -89,15 +90,12 @@ def n_m_masks(scores: Mapping[str, Tensor], n: int = 2, m: int = 4) -> Masks:
                 f"{name} has {inputs} inputs, which groups of {m} do not divide: "
                 "leave the layer out of the scores"
             )
-    return {name: _keep_n_of_m(score, n, m) for name, score in scores.items()}
-
-
-def _keep_n_of_m(score: Tensor, n: int, m: int) -> Tensor:
-    rows = score.movedim(1, -1)
-    groups = rows.reshape(-1, m)
-    largest = groups.argsort(dim=1, descending=True, stable=True)[:, :n]
-    mask = torch.zeros_like(groups, dtype=torch.bool).scatter(1, largest, True)
-    return mask.view(rows.shape).movedim(-1, 1)
+        rows = score.movedim(1, -1)
+        groups = rows.reshape(-1, m)
+        largest = groups.argsort(dim=1, descending=True, stable=True)[:, :n]
+        mask = torch.zeros_like(groups, dtype=torch.bool).scatter(1, largest, True)
+        masks[name] = mask.view(rows.shape).movedim(-1, 1)
+    return masks
 
 
 def sparsity_of(masks: Mapping[str, Tensor]) -> float:

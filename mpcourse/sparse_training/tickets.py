@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.layers import is_masked, prunable_layers
-from mpcourse.pruning.masked import permanent_copy, refresh
+from mpcourse.pruning.layers import is_masked, prunable_layers, weight_of
+from mpcourse.pruning.masked import permanent_copy
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -47,7 +47,7 @@ def rewind(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         now[key].copy_(state[name])  # a state_dict shares its memory with the model
     for layer in prunable_layers(model).values():
         if is_masked(layer):
-            refresh(layer)
+            layer.weight = weight_of(layer)  # as the next forward will use it
 
 
 def redraw(model: nn.Module) -> None:
