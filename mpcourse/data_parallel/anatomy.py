@@ -76,7 +76,7 @@ def split_step_timeline(
         model: With `devices` and `stages()`, its two halves, as `PipelineParallelResNet50`.
         images: Shape (N, ...).
         labels: Shape (N, ...), on any device.
-        loss_fn: The loss.
+        loss_fn: `loss_fn(output, labels)`.
 
     Returns:
         Devices 0 and 1 of the timeline are the model's, with a forward for each piece; device 2 is

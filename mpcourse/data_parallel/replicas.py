@@ -33,9 +33,6 @@ def replicate(module: nn.Module, devices: Sequence[DeviceLike]) -> list[nn.Modul
     Returns:
         One module per device. A replica's `parameters()` is empty: its weights are no leaves of the
         graph but copies of the original's, so an optimizer has nothing to update there.
-
-    Raises:
-        ValueError: A parameter or buffer is not on the first device.
     """
     places = [device.device for device in as_devices(devices)]
     check_on_device(module, places[0])
@@ -112,8 +109,6 @@ def parallel_apply(
         The outputs, in the order of `modules`, each on its own device.
 
     Raises:
-        ValueError: The lists differ in length, or are empty.
-        TypeError: A member of `kwargs_tup` is no dict.
         Exception: What the first failing module raised, with notes that name replica and device.
             The other modules have ended by then.
     """

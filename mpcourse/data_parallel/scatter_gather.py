@@ -33,9 +33,6 @@ def scatter(inputs: Any, devices: Sequence[DeviceLike], dim: int = 0) -> list[An
     Returns:
         A list with one `inputs`-shaped value per chunk. A chunk that is already in place is a view,
         not a copy.
-
-    Raises:
-        ValueError: A tensor has no dimension `dim`, no rows, or a partner with more chunks.
     """
     places = as_devices(devices)
     parts = _scatter(inputs, places, dim)
@@ -122,16 +119,11 @@ def _like(original: Any, fields: Iterable[Any]) -> Any:
 def scatter_kwargs(
     inputs: tuple, kwargs: dict[str, Any] | None, devices: Sequence[DeviceLike], dim: int = 0
 ) -> tuple[tuple[tuple, ...], tuple[dict[str, Any], ...]]:
-    """Scatter the positional and the keyword arguments of one call.
+    """Scatter the positional and the keyword arguments of one call into equally many parts.
 
-    The one with fewer parts is filled up with empty tuples or dicts, as torch does, so that each
-    call has both.
-
-    Unlike torch's: arguments without a tensor make as many parts as the others have chunks (torch
-    makes one per device, and with fewer chunks than devices the last calls lack their tensors).
-
-    Returns:
-        (inputs per device, kwargs per device), of the same length.
+    The one with fewer parts is filled up with empty tuples or dicts, as torch does. Unlike torch's:
+    arguments without a tensor make as many parts as the others have chunks (torch makes one per
+    device, and with fewer chunks than devices the last calls lack their tensors).
     """
     places = as_devices(devices)
     named = kwargs or {}
@@ -157,10 +149,6 @@ def gather(outputs: Sequence[Any], target_device: DeviceLike, dim: int = 0) -> A
         outputs: One value per replica, all of the same structure.
         target_device: Where the joined tensors go.
         dim: The dimension to concatenate along.
-
-    Raises:
-        ValueError: `outputs` is empty, or its values differ in structure or in shape.
-        TypeError: A field is neither a tensor nor `None`.
     """
     if len(outputs) == 0:
         raise ValueError("outputs is empty; gather needs the output of at least one replica")

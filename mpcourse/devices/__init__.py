@@ -10,16 +10,12 @@ from mpcourse.devices.devices import (
     DeviceLike,
     as_devices,
     available_cores,
-    capture_modes,
     describe_devices,
     get_devices,
-    modes_set,
     synchronize,
 )
 from mpcourse.devices.jobs import matrix_jobs, python_job
 from mpcourse.devices.recordings import (
-    DATA_FOLDER,
-    Recording,
     read_recording,
     values_by,
     write_recording,

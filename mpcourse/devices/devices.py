@@ -173,11 +173,7 @@ def synchronize(devices: Sequence[DeviceLike] | None = None) -> None:
 
 
 def capture_modes(devices: Sequence[Device]) -> dict[str, Any]:
-    """The caller's modes; a worker's thread knows nothing of them.
-
-    Args:
-        devices: Where they are to hold; autocast is asked for by the kind of device.
-    """
+    """The caller's gradient, inference and autocast modes, which do not hold in other threads."""
     modes: dict[str, Any] = {
         kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         for kind in {device.device.type for device in devices}

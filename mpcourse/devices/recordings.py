@@ -16,12 +16,7 @@ DATA_FOLDER = Path(__file__).resolve().parents[2] / "data"
 
 
 class Recording(NamedTuple):
-    """A table and where it comes from.
-
-    Attributes:
-        about: For example "command", "device", "machine", "date".
-        rows: Column -> value for each row; numbers are numbers, all else is text.
-    """
+    """A table (column -> value for each row) and where it comes from ("command", "date", …)."""
 
     about: dict[str, str]
     rows: list[dict[str, str | float]]
@@ -37,18 +32,8 @@ def write_recording(
 ) -> Path:
     """Write `folder/name`, with the machine, torch's version and today's date.
 
-    Args:
-        name: The file's name, with `.csv`.
-        rows: All with the same columns, at least one row.
-        command: What makes this file again, as typed in a shell.
-        device: What computed, in words (`describe_devices`).
-        folder: Where to; an existing file is replaced when the new one is complete.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        ValueError: There are no rows, or one has other columns than the first.
+    `command` makes this file again, as typed in a shell; `device` is what computed, in words. All
+    rows have the same columns.
     """
     columns = list(rows[0]) if rows else []
     if not columns or any(list(row) != columns for row in rows):
@@ -98,9 +83,6 @@ def values_by(
 
     Returns:
         Values of `columns` -> numbers of the rows that have them, in the order of the rows.
-
-    Raises:
-        KeyError: A row has no such column.
     """
     found: dict[tuple, list[float]] = {}
     for row in rows:

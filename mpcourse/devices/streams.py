@@ -164,11 +164,8 @@ def record_event(device: torch.device) -> torch.cuda.Event | None:
 def copy_after(event: torch.cuda.Event | None, value: Any, device: torch.device) -> Any:
     """Copy a nest of tensors to the device where the calling worker computes, behind an event.
 
-    Args:
-        event: Of `record_event`, where the value was made; None: it is on this device or on the
-            CPU, and there already.
-        value: A tensor or a nest of tensors; what is on the device is not copied.
-        device: Where to.
+    The event is of `record_event`, where the value was made; None: the value is there already, on
+    this device or on the CPU. What is on the device is not copied.
     """
     if device.type == "cpu":
         if event is None:
@@ -220,13 +217,8 @@ _one_partition = threading.Lock()  # two shares ask at once, and both must get t
 def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:
     """Make one stream for each share of a GPU, where possible with multiprocessors of its own.
 
-    Args:
-        gpu: CUDA index of the GPU.
-        shares: How many shares it is cut into.
-
-    Returns:
-        The streams, and whether each has its own multiprocessors (green contexts). Without them the
-        GPU's scheduler decides how far the shares overlap.
+    Returned are the streams, and whether each has its own multiprocessors (green contexts). Without
+    them the GPU's scheduler decides how far the shares overlap.
     """
     with _one_partition:
         return _partition(gpu, shares)

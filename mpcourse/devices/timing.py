@@ -191,9 +191,6 @@ def measure_timeline(*rounds: Sequence[Job]) -> Timeline:
 
     Returns:
         The measured `Timeline` in seconds. Devices are numbered in order of first appearance.
-
-    Raises:
-        ValueError: There is no round, or one without jobs.
     """
     if not rounds or not all(rounds):
         raise ValueError("jobs is empty; name at least one (device, label, function)")

@@ -53,21 +53,12 @@ def run_schedule(
     *,
     gradients: bool,
 ) -> list[HostClock]:
-    """Run every action of a valid schedule on its device, and measure when each ran.
+    """Run every action of a valid schedule on its device; return the clocks that timed them.
 
-    Args:
-        rows: The schedule with its neighbours (`link_actions`), a row per device.
-        devices: One device for each row, no two the same.
-        run: Does one action: called with it and with the output or gradient that it waited for
-            (None if for none), returns what it makes.
-        gradients: Whether the workers record a graph; autocast is the caller's.
-
-    Returns:
-        The clock of each device, which noted when its actions began and ended.
-
-    Raises:
-        Exception: What the first failing action raised, with a note that names device and action.
-            The actions that were running have ended by then.
+    `run(action, value)` does one action: `value` is the output or gradient that it waited for, if
+    for any, and what it returns is handed on. Autocast is the caller's. What the first failing
+    action raises comes out, with a note that names device and action, when the actions that were
+    running have ended.
     """
     step = _Step(devices, run)
     modes = capture_modes(devices) | {"inference": False, "grad": gradients}
