@@ -476,6 +476,12 @@ def through_two_points(sizes, seconds):
     return quick - small / bandwidth, bandwidth
 
 
+def in_single_precision(sizes, seconds):
+    columns, wanted = torch.tensor([[1.0, size] for size in sizes]), torch.tensor(seconds)
+    latency, per_byte = torch.linalg.lstsq(columns, wanted[:, None]).solution
+    return latency, 1 / per_byte
+
+
 def scaled_line(latency=lambda t: t, bandwidth=lambda b: b):
     def attempt(sizes, seconds):
         a, b = through_two_points(sizes, seconds)
@@ -517,14 +523,7 @@ check_fit = Exercise(
             lambda sizes, t: (min(t), through_two_points(sizes, t)[1])
         ),
         "Single precision is too coarse for such sizes and times: take dtype=torch.float64.": (
-            lambda sizes, t: (
-                (
-                    x := torch.linalg.lstsq(
-                        torch.tensor([[1.0, n] for n in sizes]), torch.tensor(t)[:, None]
-                    ).solution
-                )
-                and (x[0], 1 / x[1])
-            )
+            in_single_precision
         ),
         "Both in seconds: that latency is in microseconds.": scaled_line(lambda t: 1e6 * t),
         "Both in seconds: that latency is in milliseconds.": scaled_line(lambda t: 1e3 * t),
