@@ -1,22 +1,36 @@
-"""Lines through three timed sizes, and the step times that the simulator makes of them."""
+"""Predictions are made from three timed sizes; where nothing interferes, measurements meet them."""
 
+import copy
 import re
+import time
 
 import numpy
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline.prediction import (
     Line,
+    SplitWork,
     StageLines,
     compare,
     fit_line,
+    measure_stages,
+    measure_step,
+    measure_sweep,
+    measure_unsplit,
     predict_step,
+    split_work,
     timed_sizes,
+    try_schedule,
 )
+from mpcourse.schedules.named import SCHEDULES
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule
+from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
 
 EQUAL = StageLines((Line(1.0, 2.0),) * 2, (Line(2.0, 4.0),) * 2)
 
@@ -124,3 +138,140 @@ def test_predictions_are_held_against_measurements():
 def test_a_measured_size_without_prediction_is_refused(predicted, measured, missing: str):
     with pytest.raises(ValueError, match=f"needs a prediction; missing: {missing}"):
         compare(predicted, measured)
+
+
+class Nap(torch.autograd.Function):
+    """Sleeps in both directions: a stage whose times are known, on however busy a machine."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor, fixed: float, each: float) -> Tensor:
+        ctx.seconds = 2 * (fixed + each * len(rows))
+        time.sleep(fixed + each * len(rows))
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        time.sleep(ctx.seconds)
+        return gradient, None, None
+
+
+class Napping(nn.Module):
+    def __init__(self, fixed: float, each: float) -> None:
+        super().__init__()
+        self.times = fixed, each
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return Nap.apply(rows * self.scale, *self.times)
+
+
+def napping_work() -> SplitWork:
+    stages = [nn.Sequential(Napping(0.004, 0.002)), nn.Sequential(Napping(0.008, 0.003))]
+    return SplitWork(stages, torch.ones(12, 1), torch.zeros(12, 1), [1, 2, 3, 4, 6, 12])
+
+
+def test_lines_come_near_what_the_stages_really_take():
+    lines = measure_stages(napping_work(), get_devices(2), nn.MSELoss())
+    assert len(lines.forward) == len(lines.backward) == 2
+    for row, factor in ((lines.forward, 1), (lines.backward, 2)):
+        assert row[0].per_sample_s == pytest.approx(factor * 0.002, rel=0.5)
+        assert row[1].per_sample_s == pytest.approx(factor * 0.003, rel=0.5)
+        assert row[1].fixed_s > row[0].fixed_s > 0
+
+
+def test_a_prediction_from_three_sizes_meets_the_sweep_over_six():
+    work, devices, loss_fn = napping_work(), get_devices(2), nn.MSELoss()
+    lines = measure_stages(work, devices, loss_fn)
+    predicted = {size: predict_step(lines, 12, size).makespan for size in work.sizes}
+    sweep = measure_sweep(work, devices, loss_fn)
+    assert list(sweep.pipeline) == list(sweep.alone) == work.sizes
+    found = compare(predicted, sweep.seconds("pipeline"))
+    assert found.median_error < 0.25
+    assert found.steps_apart <= 1
+    alone, pipeline = sweep.seconds("alone"), sweep.seconds("pipeline")
+    assert alone[1] > alone[12]  # every micro-batch costs
+    assert pipeline[3] < alone[3]  # two devices at work
+
+
+def test_one_size_is_measured_alone():
+    timing = measure_step(napping_work(), get_devices(2), nn.MSELoss(), 6)
+    assert timing.repeats == 3
+    assert timing.median_s >= 3 * (0.008 + 0.003 * 6)
+
+
+def test_the_model_in_one_piece_does_the_same_work():
+    work = napping_work()
+    timing = measure_unsplit(work, nn.MSELoss())
+    assert timing.repeats == 3
+    assert timing.median_s >= 3 * (0.012 + 0.005 * 12)
+    gradient = work.stages[0][0].scale.grad  # four times: once to warm up
+    assert gradient.item() == pytest.approx(8.0)
+
+
+def test_the_work_is_a_thin_resnet_cut_behind_layer2():
+    work = split_work(["cpu", "cpu"])
+    assert all(len(work.images) % size == 0 for size in work.sizes)
+    assert len(work.sizes) >= 6
+    assert max(work.sizes) == len(work.images) == len(work.labels)
+    front, back = work.stages
+    assert [name for name, _ in front.named_children()][-1] == "layer2_3"
+    assert next(name for name, _ in back.named_children()) == "layer3_0"
+    with torch.no_grad():
+        features = front.eval()(work.images[:2])
+        assert features.shape == (2, 256, 12, 12)
+        assert back.eval()(features).shape == (2, 10)
+
+
+def test_a_thin_resnet_of_full_width_is_a_resnet50():
+    torchvision = pytest.importorskip("torchvision")
+    theirs = resnet_blocks(torchvision.models.resnet50(num_classes=7))
+    ours = thin_resnet50(64, num_classes=7)
+    shapes = [{k: v.shape for k, v in net.state_dict().items()} for net in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
+
+
+LOSS = nn.MSELoss()
+
+
+def make_model(layers: int = 4) -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_trial_equals_the_uncut_model_and_leaves_it_alone(name: str) -> None:
+    model, batch = make_model(), torch.randn(2, 7, 3, dtype=torch.double).unbind()
+    uncut = copy.deepcopy(model)
+    trial = try_schedule(name, model, get_devices(2), batch, LOSS, num_microbatches=3, repeats=2)
+    loss = LOSS(uncut(batch[0]), batch[1])
+    loss.backward()
+    torch.testing.assert_close(trial.loss, loss.detach(), rtol=1e-12, atol=1e-12)
+    expected = [parameter.grad for parameter in uncut.parameters()]
+    torch.testing.assert_close(trial.gradients, expected, rtol=1e-12, atol=1e-12)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(model[0].weight, uncut[0].weight)
+
+
+@pytest.mark.parametrize(("name", "size"), [("1f1b", 1), ("interleaved", 0.5), ("zb-v", 0.5)])
+def test_prediction_and_measurement_have_the_same_actions_in_the_same_order(
+    name: str, size: float
+) -> None:
+    batch = torch.randn(2, 8, 3, dtype=torch.double).unbind()
+    trial = try_schedule(name, make_model(), get_devices(2), batch, LOSS, num_microbatches=4)
+    for device in range(2):
+        orders = [
+            [event.action for event in run.events if event.device_index == device]
+            for run in (trial.predicted, trial.measured)
+        ]
+        assert orders[0] == orders[1]
+    assert trial.predicted.peak_activations == trial.measured.peak_activations
+    assert trial.activation_size == size
+
+
+def test_too_few_layers_are_refused() -> None:
+    batch = torch.randn(2, 4, 3, dtype=torch.double).unbind()
+    with pytest.raises(ValueError, match="2 layers make 1 to 2 stages; got 4"):
+        try_schedule("zb-v", make_model(2), get_devices(2), batch, LOSS, num_microbatches=2)
