@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import ADDRESS, Fork, git, make_fork
+from forks import ADDRESS, Fork, git
 
 from mpcourse.commands.address import (
     FIRST_PAGE,
@@ -86,11 +86,6 @@ def test_a_wrong_address_changes_nothing(course: Path):
     with pytest.raises(ValueError, match="the badges need"):
         readdress(pages, "https://example.org/course", root=course)
     assert [path.read_bytes() for path in files] == before
-
-
-@pytest.fixture(scope="module")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Fork:
-    return make_fork(tmp_path_factory.mktemp("fork"))
 
 
 def test_a_clone_of_a_fork_points_to_the_fork_everywhere(fork: Fork):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import Fork, make_fork
+from forks import Fork
 from hosted import COLAB, GB, KAGGLE, MEMORY_LIMIT, Place, installed, make_environment, run_page
 
 from mpcourse.commands.page_format import page_key
@@ -20,15 +20,15 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 QUICK = "schedules"
 GROWTH_LIMIT = GB  # Binder's machines have 1 to 2 GB, and torch takes its share
 A_WIDGET = re.compile(r"<.*; run the cell to |Your guess: ")  # its text, where no kernel runs
-PAGES = [
-    pytest.param(path.name, marks=[] if page_key(path.name) == QUICK else pytest.mark.hosted)
+RUNS = [  # one always, where ipywidgets and IPython are old; Kaggle's are nearly today's
+    pytest.param(
+        *(place, path.name),
+        id=f"{place.name}-{path.stem}",
+        marks=[] if (place, page_key(path.name)) == (COLAB, QUICK) else pytest.mark.hosted,
+    )
+    for place in (COLAB, KAGGLE)
     for path in find_pages([])
 ]
-
-
-@pytest.fixture(scope="module")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Fork:
-    return make_fork(tmp_path_factory.mktemp("fork"))
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,7 @@ def python_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Place], Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("place", [COLAB, KAGGLE], ids=lambda place: place.name)
+@pytest.mark.parametrize(("place", "name"), RUNS)
 def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
     place: Place, name: str, fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
 ):

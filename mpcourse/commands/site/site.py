@@ -31,7 +31,7 @@ the pages in JupyterLab: a clone of the course, and <code>python3 -m mpcourse la
 
 
 def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
-    """Write the site."""
+    """Write the site of these pages, or of all; return its HTML files, the index first."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder for the site")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
