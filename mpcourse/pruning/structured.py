@@ -69,7 +69,7 @@ def _spread(channels: Tensor, block: int) -> Tensor:
 
 
 def _keep(layer: nn.Module, positions: Tensor, dim: int) -> None:
-    """Cut a layer's tensors down to some of its outputs (dim 0) or of its inputs (dim 1)."""
+    """Cut a layer down to some of its outputs (dim 0) or of its inputs (dim 1)."""
     names = ["weight"] if dim else ["weight", "bias", "running_mean", "running_var"]
     for name in names:
         old = getattr(layer, name, None)
@@ -79,11 +79,6 @@ def _keep(layer: nn.Module, positions: Tensor, dim: int) -> None:
         if isinstance(old, nn.Parameter):
             new = nn.Parameter(new, requires_grad=old.requires_grad)
         setattr(layer, name, new)
-    _set_sizes(layer)
-
-
-def _set_sizes(layer: nn.Module) -> None:
-    """Make the layer's size attributes agree with its tensors."""
     shape = layer.weight.shape
     if isinstance(layer, NORMS):
         layer.num_features = shape[0]
