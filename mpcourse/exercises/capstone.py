@@ -97,6 +97,9 @@ check_pipeline_speedup = Exercise(
         "That is how much faster it becomes; asked is how many times as fast.": (
             lambda *given: my_pipeline_speedup(*given) - 1
         ),
+        "That is what is gained, in percent; asked is how many times as fast.": (
+            lambda *given: 100 * (my_pipeline_speedup(*given) - 1)
+        ),
         "GPipe takes sum(times)": lambda *given: 7.0,
     },
     also_right=[by_simulation],

@@ -474,7 +474,7 @@ check_scores = Exercise(
     my_scores,
     read_again='"What is a loss made of?"',
     play=slipping,
-    same=lambda outcome, expected: True,  # many lists do it
+    same=None,  # many lists do it
     correct="Unnoticed in the first; in the second the loss is off by {outcome}.",
     wrong={
         "It is noticed in the first list": [

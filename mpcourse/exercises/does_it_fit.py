@@ -194,30 +194,23 @@ class Slice(nn.Module):
         return (inputs.requires_grad_() + 1)[:, :2].square()
 
 
-def every_time(model, inputs):
-    held = {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
-    sizes = []
+def by_hooks(each_time):
+    """Sizes of the tensors that are saved, not of their storages: each time, or by their start."""
 
-    def pack(tensor):
-        sizes.append(tensor.nbytes * (tensor.untyped_storage().data_ptr() not in held))
-        return tensor
+    def attempt(model, inputs):
+        held, sizes = {t.data_ptr() for t in [*model.parameters(), inputs]}, {}
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(inputs)
-    return sum(sizes)
+        def pack(tensor):
+            key = len(sizes) if each_time else tensor.data_ptr()
+            sizes[key] = tensor.nbytes * (tensor.data_ptr() not in held)
+            return tensor
 
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            outputs = model(inputs)
+        del outputs
+        return sum(sizes.values())
 
-def without_storages(model, inputs):
-    held, sizes = {t.data_ptr() for t in [*model.parameters(), inputs]}, {}
-
-    def pack(tensor):
-        sizes[tensor.data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = model(inputs)
-    del outputs
-    return sum(size for start, size in sizes.items() if start not in held)
+    return attempt
 
 
 def saved_beside(left_out):
@@ -254,8 +247,12 @@ check_saved_bytes = Exercise(
     hint="Add up the bytes of each storage that is saved, once.",
     wrong={
         "What the net returns counts here too: does the backward need it?": all_live,
-        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": without_storages,
-        "This counts a storage as often as it is saved: two layers can save the same.": every_time,
+        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": by_hooks(
+            each_time=False
+        ),
+        "This counts a storage as often as it is saved: two layers can save the same.": (
+            by_hooks(each_time=True)
+        ),
         "These are numbers, not bytes: a float32 has four bytes.": (
             lambda model, inputs: my_saved_bytes(model, inputs) // 4
         ),
@@ -361,6 +358,7 @@ check_slip = Exercise(
     my_slip,
     read_again='"Which slips does a second forward make?"',
     play=with_checkpoint_and_without,
+    same=None,
     correct="With checkpoint, its gradients or its buffers differ, and nothing is said.",
     wrong={
         IN_ITSELF: [lambda: nn.Linear(4, 4), lambda: Drawing(mask=False)],
