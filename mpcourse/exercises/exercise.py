@@ -154,6 +154,17 @@ def leaving_alone(words: str) -> Callable[..., Any]:
     return play
 
 
+def numbers(value: Any) -> Any:
+    """Tensors and arrays as Python's own numbers, inside a list or tuple as well."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [*map(numbers, value)] if isinstance(value, list | tuple) else value
+
+
+def call_for_numbers(attempt: Callable[..., Any], *case: Any) -> Any:
+    """As `call`, where numbers may come in a tensor or an array."""
+    return numbers(attempt(*case))
+
+
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """One exercise: what is asked, how an attempt is judged, and every word said about it.

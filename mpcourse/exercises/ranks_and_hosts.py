@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from mpcourse.exercises.exercise import Exercise, short
+from mpcourse.exercises.exercise import Exercise, call_for_numbers, short
 
 # 1. The step to go on at
 
@@ -232,14 +232,6 @@ def my_overlaps(saved, start, stop):
     return pieces
 
 
-def in_plain_numbers(attempt, *case):
-    result = attempt(*case)
-    result = result.tolist() if hasattr(result, "tolist") else result
-    if isinstance(result, tuple | list):
-        return [each.tolist() if hasattr(each, "tolist") else each for each in result]
-    return result
-
-
 def each_piece(change):
     """change(file, from, to, rows of each file) on each right piece."""
     return lambda saved, *rows: [change(*piece, saved) for piece in my_overlaps(saved, *rows)]
@@ -275,7 +267,7 @@ check_overlaps = Exercise(
         ([10, 3], 11, 13),
     ],
     given="files of {} rows; rows {} to {} (not included) are wanted",
-    play=in_plain_numbers,
+    play=call_for_numbers,
     hint="The overlap of two ranges begins at the larger start and ends at the smaller end.",
     wrong={
         "Count the rows within each file, from 0: its own first row is row 0.": (

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet, resnet50
 
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, during, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    call_for_numbers,
+    during,
+    short,
+)
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.placement import try_placement
@@ -234,13 +241,6 @@ def my_used_share(timeline):
     return work / (timeline.num_devices * timeline.makespan)
 
 
-def as_number(attempt, *case):
-    """What is returned, where a number may also be an array or a tensor that holds one."""
-    result = attempt(*case)
-    is_one = getattr(result, "size", None) == 1 or getattr(result, "numel", list)() == 1
-    return result.item() if is_one else result
-
-
 def work(timeline):
     return sum(event.duration for event in timeline.events if event.action != "copy")
 
@@ -275,7 +275,7 @@ check_used_share = Exercise(
             for e in timeline.events
         )
     ),
-    play=as_number,
+    play=call_for_numbers,
     hint="(time in which devices compute) / (devices × time of the whole step)",
     wrong={
         "Copies count as work there: nothing is computed meanwhile.": (
@@ -375,7 +375,7 @@ check_cut_by_time = Exercise(
         ([1, 1, 2, 3, 5], [5, 1, 3, 1, 1]),  # forward and backward busiest on different devices
     ],
     given="forward {} and backward {}",
-    play=as_number,
+    play=call_for_numbers,
     hint="Add up each block's forward and backward; look at the busier device behind every cut.",
     wrong={
         "Add up forward and backward of each device first, then take the busier device.": (
@@ -456,7 +456,7 @@ check_cut_within = Exercise(
         ([5, 5, 1, 1, 1, 1, 1], [1, 1, 1, 1, 5, 5, 10], [8, 8, 8, 8, 8, 8], 16),
     ],
     given="forward {}, backward {}, crossing {}, limit {}",
-    play=as_number,
+    play=call_for_numbers,
     hint="crossing[k - 1] belongs to the cut after k blocks.",
     wrong={
         FORWARD_ALONE: cut_within(times=lambda f, b: f),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
 from mpcourse.splitting.placement import try_placement
 from mpcourse.splitting.pretended import gpu_name
 from mpcourse.splitting.splits import balanced_bounds, split_sequential
@@ -413,11 +413,9 @@ def my_places(net, inputs, limit):
 def placed(attempt, widths, rows, limit):
     """The cut, what each GPU then holds, and what the fuller one can hold at best."""
     net = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(widths)))
-    places = attempt(net, torch.zeros(rows, widths[0]), limit)
-    places = places.tolist() if hasattr(places, "tolist") else places  # a tensor, an array
-    if not isinstance(places, list | tuple) or len(places) != len(net):
+    places = numbers(attempt(net, torch.zeros(rows, widths[0]), limit))
+    if not isinstance(places, list) or len(places) != len(net):
         raise NotYet(f"expected {len(net)} places, one per layer; got {short(places)}")
-    places = [place.item() if hasattr(place, "item") else place for place in places]
     if any(place not in (0, 1) for place in places):
         raise NotYet(f"a place is 0 or 1; got {short(places)}")
     got = f"got {short([int(place) for place in places])}"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import Exercise, NotYet, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
 from mpcourse.schedules.actions import Action, makes, needs
 from mpcourse.schedules.named import make_schedule
 
@@ -264,13 +264,6 @@ def my_partners(rank, data, pipeline):
     return before, after, list(range(stage, data * pipeline, pipeline))
 
 
-def in_plain_lists(attempt, rank, data, pipeline):
-    result = attempt(rank, data, pipeline)
-    if isinstance(result, tuple | list):
-        return tuple(each.tolist() if hasattr(each, "tolist") else each for each in result)
-    return result
-
-
 def by_columns(rank, data, pipeline):
     stage = rank // data
     before = rank - data if stage else None
@@ -312,7 +305,7 @@ check_partners = Exercise(
         (6, 1, 8),
     ],
     given="rank {} of a mesh of {} x {} (data, pipeline)",
-    play=in_plain_lists,
+    play=call_for_numbers,
     hint="Row and stage of a rank: divmod(rank, pipeline).",
     wrong={
         "Ranks are numbered along a row: 0, 1, and so on are one pipeline.": by_columns,

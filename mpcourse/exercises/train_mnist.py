@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mpcourse.exercises.exercise import Exercise, refuse_borrowed, same, short
+from mpcourse.exercises.exercise import Exercise, call_for_numbers, refuse_borrowed, same, short
 from mpcourse.exercises.placed import place_on
 
 # 1. Evaluate over a ragged set
@@ -287,11 +287,6 @@ def my_merged(counts, means, variances):
     return mean, squares / (total - 1)
 
 
-def as_a_list(attempt, *given):
-    result = attempt(*given)
-    return result.tolist() if hasattr(result, "tolist") else result
-
-
 def statistics_of(*groups):
     groups = [torch.tensor(group, dtype=torch.float64) for group in groups]
     return [*map(len, groups)], [g.mean().item() for g in groups], [g.var().item() for g in groups]
@@ -345,7 +340,7 @@ check_merged = Exercise(
         statistics_of([0.0, 4.0], [1.0, 3.0], [2.0, 2.5, 1.5]),
     ],
     given=lambda *given: "counts {}, means {}, variances {}".format(*map(short, given)),
-    play=as_a_list,
+    play=call_for_numbers,
     hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
     wrong={
         "The spread between the micro-batches' means is lost: they differ, too.": [
