@@ -38,7 +38,7 @@ def _lines(statements: list[ast.stmt], *, inside: bool) -> Iterator[int]:
 
 
 def main() -> int:
-    """Run the tests, print what they did not reach, and return pytest's exit status."""
+    """Run the tests, print what they did not reach; return pytest's exit status."""
     ran: dict[str, set[int]] = {}
 
     def trace(frame: FrameType, event: str, argument: object):

@@ -44,7 +44,7 @@ def test_measuring_blocks_leaves_the_gpu_s_generator_alone(cuda, monkeypatch):
     forked, fork = [], torch.random.fork_rng
     monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: forked.append(gpus) or fork([]))
     batch = cuda.kernel("inputs", gpu=1), None
-    assert block_times._measure([], batch, None, 0, 1) == []
+    assert block_times._measure([], batch, None) == []
     assert forked == [[torch.device("cuda", 1)]]
 
 
