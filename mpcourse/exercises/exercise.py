@@ -32,6 +32,7 @@ State = Literal["not attempted", "not yet", "correct"]
 SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
 COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73"}
 TIME_LIMIT_S = 10.0
+NO_RETURN = "None is what a function without return gives back."
 MOST_ITEMS = 12  # of a result, shown
 # whose code calls the attempt
 CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futures)}
@@ -247,18 +248,19 @@ class Exercise:
             expected = self._expected(case)
             if not self._same(outcome, expected):
                 lines = self.compared(outcome, expected)
-                raise NotYet(self._given(case), *lines, *self._why(attempt, number, outcome))
+                why = self._why(attempt, number, outcome, lines)
+                raise NotYet(self._given(case), *lines, *why)
         return outcome
 
-    def _why(self, attempt: Any, number: int, outcome: Any) -> list[str]:
-        case, lines = self.cases[number], []
-        words, hint = self._meant(attempt, number, outcome), self.hint
+    def _why(self, attempt: Any, number: int, outcome: Any, lines: list[str]) -> list[str]:
+        case, hint = self.cases[number], self.hint
         hint = hint(outcome, self._expected(case)) if callable(hint) else hint
-        if words is None or words in hint:  # a piece of the hint stands for all of it
-            words = hint
-            if outcome is None:
-                lines = ["None is what a function without return gives back."]
-        return [*lines, words.format(*case, expected=short(self._expected(case)))]
+        why = [NO_RETURN, hint] if outcome is None else [hint]
+        words = self._meant(attempt, number, outcome)
+        # a piece of what is said anyway stands for all of it
+        if words is not None and not any(words in line for line in [*lines, *why]):
+            why = [words]
+        return [each.format(*case, expected=short(self._expected(case))) for each in why]
 
     def _given(self, case: tuple) -> str:
         words = self.given.format(*case) if isinstance(self.given, str) else self.given(*case)
