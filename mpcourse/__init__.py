@@ -14,7 +14,6 @@ The map, from the roof down; a folder imports only from those below it:
 | `__main__`        | the commands                                                        |
 | `commands`        | set-up, the checks of the machine, how a page is stored             |
 | `exercises`       | what each page asks, the solution, wrong answers; what judges       |
-| `checks`          | what judges an attempt at an exercise                               |
 | `widgets`         | sliders, boards, guess boxes around the figures                     |
 | `figures`         | data in, pictures out                                               |
 | `benchmark`       | what workers and engine cost, beside torch's                        |

@@ -210,6 +210,9 @@ class Exercise:
     correct: str = "All {count} cases agree, also those that the page does not show."
     values: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", tuple(self.cases))  # an attempt cannot clear them
+
     def __call__(self, *attempt: Any) -> Verdict:
         """Judge an attempt: the learner's function, or the values that were asked for."""
         try:

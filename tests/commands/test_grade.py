@@ -13,12 +13,12 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from processes import nothing_left
-from solutions import scatter_and_gather as solutions
 
 from mpcourse.commands.clean_copies import clean_copy
 from mpcourse.commands.grading import gradebook as grade
 from mpcourse.commands.grading.network import closed_network
 from mpcourse.commands.pages import NOTEBOOKS
+from mpcourse.exercises import scatter_and_gather as solutions
 
 NAME = "01_scatter_and_gather.ipynb"
 PAGE = NOTEBOOKS / NAME
@@ -30,9 +30,10 @@ def check_scatter(attempt):
     print("✓ correct")
 
 
-import mpcourse.checks.verdict as judging
+import mpcourse.exercises.exercise as judging
 judging.same = lambda *results: True
-judging.correct.__code__ = (lambda line: None).__code__
+judging.Exercise._judge.__code__ = (lambda self, attempt: None).__code__
+vars(check_mean)['cases'] = ()
 """
 EATS = """
 import time
@@ -225,8 +226,9 @@ def test_replaced_checks_are_reported_and_do_not_count(graded: Graded):
     assert graded.message("tampering", "scatter") == graded.message("wrong", "scatter")
     notes = "\n".join(graded.notes("tampering"))
     assert "redefines check_scatter: the course's own was used" in notes
-    assert "replaced mpcourse.checks.verdict.same of the course" in notes
-    assert "replaced mpcourse.checks.verdict.correct of the course" in notes
+    assert "replaced mpcourse.exercises.exercise.same of the course" in notes
+    assert "replaced mpcourse.exercises.exercise.Exercise._judge of the course" in notes
+    assert "replaced check of my_mean.cases of the course" in notes
     assert "the check cell check_mean(my_mean) is missing or changed" in notes
 
 

@@ -15,16 +15,16 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from processes import nothing_left
 
-import mpcourse.checks
-from mpcourse.checks import verdict
+from mpcourse import exercises as all_exercises
 from mpcourse.commands.clean_copies import clean_copy, edition_of
 from mpcourse.commands.grading import gradebook as grade
-from mpcourse.commands.grading.exercises import bound_names, differences, exercises_of
+from mpcourse.commands.grading.questions import bound_names, differences, exercises_of
 from mpcourse.commands.grading.report import SIGNS, in_words, line_of, write_csv, write_html
 from mpcourse.commands.grading.submissions import clean, find_submissions
 from mpcourse.commands.grading.watch import Limits, Record
 from mpcourse.commands.pages import NOTEBOOKS, find_pages
 from mpcourse.commands.setup import ROOT
+from mpcourse.exercises import exercise as engine
 
 PAGES = find_pages([])
 CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}
@@ -73,7 +73,7 @@ def test_each_exercise_of_a_page_has_a_check_and_an_answer(page: Path):
     exercises = exercises_of(nbformat.read(page, as_version=4))
     assert len({exercise.name for exercise in exercises}) == len(exercises) > 2
     for exercise in exercises:
-        assert callable(getattr(mpcourse.checks, exercise.check))
+        assert callable(getattr(all_exercises, exercise.check))
         assert exercise.asked
 
 
@@ -81,7 +81,7 @@ def page() -> nbformat.NotebookNode:
     return new_notebook(
         cells=[
             new_markdown_cell("# 01 Title"),
-            new_code_cell("from mpcourse.checks import check_plan"),
+            new_code_cell("from mpcourse.exercises import check_plan"),
             new_markdown_cell("What now?"),
             new_code_cell("my_plan = ...", metadata=EXERCISE),
             new_code_cell("check_plan(my_plan, task)", metadata=CHECK),
@@ -101,7 +101,7 @@ def test_an_exercise_has_what_is_asked_and_what_is_given():
     [
         (3, "my_plan = 3", None),
         (4, "check_plan(my_plan,  task)  # at last", None),
-        (1, "from mpcourse.checks import check_plan as a, check_plan", None),
+        (1, "from mpcourse.exercises import check_plan as a, check_plan", None),
         (4, "check_plan(3, task)", "the check cell check_plan(my_plan, task) is missing or"),
         (3, "def check_plan(*_): ...", "cell 4 redefines check_plan: the course's own was used"),
         (3, "from mine import check_plan", "cell 4 redefines check_plan"),
@@ -187,7 +187,7 @@ def test_the_page_to_read_holds_no_foreign_code_and_needs_nothing_else():
 
 
 def test_each_state_has_the_sign_that_the_pages_show():
-    assert {**SIGNS, **verdict.SIGNS} == SIGNS
+    assert {**SIGNS, **engine.SIGNS} == SIGNS
     assert f"{SIGNS['not yet']} not yet" in line_of(record()).split("\n")[1]
     assert line_of(record()).count("\n") == 3
 

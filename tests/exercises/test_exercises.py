@@ -13,7 +13,7 @@ import pytest
 import torch
 from nbformat import NotebookNode
 
-from mpcourse.commands.grading.exercises import bound_names, exercises_of
+from mpcourse.commands.grading.questions import bound_names, exercises_of
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.solutions import write_solutions
 from mpcourse.exercises import PAGES, exercise

@@ -19,8 +19,8 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from mpcourse.commands.grading.exercises import exercises_of
 from mpcourse.commands.grading.network import closed_network
+from mpcourse.commands.grading.questions import exercises_of
 from mpcourse.commands.grading.report import counted, in_words, line_of, write_csv, write_html
 from mpcourse.commands.grading.submissions import Submission, digest, find_submissions
 from mpcourse.commands.grading.watch import GIB, Limits, Record, grade_one

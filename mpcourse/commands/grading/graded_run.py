@@ -17,16 +17,16 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mpcourse.commands.grading.exercises import (
-    Exercise,
+from mpcourse.commands.grading.kernel import Kernel, Outcome
+from mpcourse.commands.grading.network import bring_loopback_up
+from mpcourse.commands.grading.questions import (
+    Question,
     bound_names,
     code_cells,
     differences,
     exercises_of,
     meaning,
 )
-from mpcourse.commands.grading.kernel import Kernel, Outcome
-from mpcourse.commands.grading.network import bring_loopback_up
 
 LONGEST_SHARE = 0.5  # of the page's time, for one cell: a cell that hangs leaves the rest its turn
 ANSWER = '__import__("mpcourse.commands.grading.judge", fromlist=["answer"]).answer({})'
@@ -45,7 +45,7 @@ class GradedRun:
     """
 
     def __init__(
-        self, exercises: list[Exercise], kernel: Kernel, answers: Path, limit_s: float, tell: Tell
+        self, exercises: list[Question], kernel: Kernel, answers: Path, limit_s: float, tell: Tell
     ):
         self._exercises = exercises
         self._kernel = kernel
@@ -85,7 +85,7 @@ class GradedRun:
             if exercise.check in self._due:
                 self._judge(exercise)
 
-    def _judge(self, exercise: Exercise) -> None:
+    def _judge(self, exercise: Question) -> None:
         answer = self._ask(exercise)
         self._due.discard(exercise.check)
         self._note_replaced(answer["replaced"])
@@ -100,7 +100,7 @@ class GradedRun:
         for name in names:
             self._tell(note=f"{self._where} replaced {name} of the course: put back before judging")
 
-    def _ask(self, exercise: Exercise | None = None) -> dict:
+    def _ask(self, exercise: Question | None = None) -> dict:
         """What the kernel's judge says; see `judge.answer`."""
         self._answers.unlink(missing_ok=True)
         words = [str(self._answers)]

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from IPython.core.getipython import get_ipython
 
-import mpcourse.checks
-from mpcourse.checks.verdict import Verdict
+from mpcourse import exercises
+from mpcourse.exercises import PAGES, Exercise, Verdict
 
 # What checks lean on outside the course, and would be tempting to replace.
 OUTSIDE = {torch: ("allclose", "equal", "isclose"), math: ("isclose",), copy: ("deepcopy",)}
@@ -30,7 +30,7 @@ _noted: list["Noted"] = []
 
 
 class Noted:
-    """What modules, classes and functions of the course held at one moment."""
+    """What modules, classes, functions and exercises of the course held at one moment."""
 
     def __init__(self):
         self.modules = {name: m for name, m in sys.modules.items() if _is_ours(name)}
@@ -41,6 +41,8 @@ class Noted:
         values = [value for held in self.held.values() for value in held.values()]
         classes = {v for v in values if isinstance(v, type) and _is_ours(v.__module__)}
         self.held |= {cls: {k: v for k, v in vars(cls).items() if _acts(v)} for cls in classes}
+        for own in PAGES.values():
+            self.held |= {exercise: dict(vars(exercise)) for exercise in own.values()}
         for outside, names in OUTSIDE.items():
             self.held[outside] = {name: getattr(outside, name) for name in names}
         values += [value for cls in classes for value in vars(cls).values()]
@@ -61,7 +63,10 @@ class Noted:
             for key, value in held.items():
                 now = vars(owner).get(key, ABSENT)
                 if now is not value:
-                    setattr(owner, key, value)
+                    if isinstance(owner, type):
+                        setattr(owner, key, value)
+                    else:  # also where it is frozen
+                        vars(owner)[key] = value
                     if not _same_code(now, value):
                         yield f"{_name(owner)}.{key}"
         for function, parts in self.functions.items():
@@ -84,6 +89,8 @@ def _acts(value: Any) -> bool:
 
 
 def _name(owner: Any) -> str:
+    if isinstance(owner, Exercise):
+        return f"check of {owner.solution.__name__}"
     inside = getattr(owner, "__module__", None)  # a module has none
     return f"{inside}.{owner.__qualname__}" if inside else owner.__name__
 
@@ -113,7 +120,7 @@ def answer(path: str, source: str = "", check: str = "", needs: Sequence[str] = 
 
 def _judge(source: str, check: str, names: dict[str, Any]) -> tuple[str, str]:
     """State and message: the learner's answers under the course's check."""
-    names |= {"checks": mpcourse.checks, check: getattr(mpcourse.checks, check)}
+    names |= {"exercises": exercises, check: getattr(exercises, check)}
     try:
         verdict = eval(compile(source.strip(), "<the check>", "eval"), names)
     except Exception as error:

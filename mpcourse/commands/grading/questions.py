@@ -19,7 +19,7 @@ CHECK = re.compile(r"\bcheck_\w+")
 
 
 @dataclass(frozen=True)
-class Exercise:
+class Question:
     """One exercise of a page."""
 
     name: str  # what its check is called, without `check_`
@@ -36,14 +36,14 @@ def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
             yield position, cell
 
 
-def exercises_of(page: NotebookNode) -> list[Exercise]:
+def exercises_of(page: NotebookNode) -> list[Question]:
     """The exercises of a page of the course, in order; its check cells are tagged `check`."""
     cells = [(_tags(cell), cell.source) for _, cell in code_cells(page)]
     asked = {name for tags, source in cells if "exercise" in tags for name in bound_names(source)}
     return [_exercise(source, asked) for tags, source in cells if "check" in tags]
 
 
-def _exercise(source: str, asked: set[str]) -> Exercise:
+def _exercise(source: str, asked: set[str]) -> Question:
     call = ast.parse(source).body[-1].value
     check = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
     names = dict.fromkeys(
@@ -52,7 +52,7 @@ def _exercise(source: str, asked: set[str]) -> Exercise:
         for node in ast.walk(argument)
         if isinstance(node, ast.Name)
     )
-    return Exercise(
+    return Question(
         name=check.removeprefix("check_"),
         check=check,
         source=source,
@@ -117,12 +117,12 @@ def differences(copy: NotebookNode, page: NotebookNode) -> Iterator[str]:
 
 
 def _imported(source: str) -> set[str]:
-    """Names that a cell takes from `mpcourse.checks`, under their own name."""
+    """Names that a cell takes from `mpcourse.exercises`, under their own name."""
     try:
         body = ast.walk(ast.parse(plain_python(source)))
     except (SyntaxError, ValueError):
         return set()
-    ours = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "mpcourse.checks"]
+    ours = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "mpcourse.exercises"]
     return {alias.name for node in ours for alias in node.names if not alias.asname}
 
 
