@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mpcourse.benchmark.overheads import engine_cost, hand_over, overlap
 from mpcourse.benchmark.resnet50 import compare
-from mpcourse.benchmark.sharding import sharding
+from mpcourse.benchmark.sharding import sharded_training
 from mpcourse.benchmark.tensor_parallel import cut_block
 from mpcourse.benchmark.two_ranks import Row
 from mpcourse.devices.devices import describe_devices, get_devices
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engine_cost,
         *(lambda size=size: compare(devices, batch, image, size) for size in sizes),
         *(lambda block=block: cut_block(*block, repeats) for block in blocks),
-        lambda: sharding(layers, steps),
+        lambda: sharded_training(layers, steps),
     ]
     for part in parts:
         print(flush=True)

@@ -29,7 +29,7 @@ WIDTH, ROWS, RATE = 1024, 8, 1e-3
 Model = tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]
 
 
-def sharding(layers: int, steps: int) -> list[Row]:
+def sharded_training(layers: int, steps: int) -> list[Row]:
     """Time the ways in turns; each layer has about a million parameters."""
     return rows_of(__name__, layers, steps)
 
