@@ -185,9 +185,10 @@ class Exercise:
         same: Compares an outcome with the solution's. None: `play` says everything itself.
         compared: The lines that show both.
         hint: What to say when no known wrong answer fits: a text, or a function of the outcome and
-            of the solution's.
-        wrong: The words for a wrong answer -> the function that gives it, or several. A word in
-            braces is filled in: `{0}` with the case's argument, `{expected}` with what is right.
+            of the solution's. A word in braces in the text is filled in: `{0}` with the case's
+            argument, `{expected}` with what is right.
+        wrong: The words for a wrong answer -> the function that gives it, or several. Filled in as
+            the hint is.
         errors: A pattern in the line that says what was raised, or that it was stopped -> what to
             say to it.
         also_right: The solution in other forms.
@@ -256,14 +257,20 @@ class Exercise:
         return outcome
 
     def _why(self, attempt: Any, number: int, outcome: Any, lines: list[str]) -> list[str]:
-        case, hint = self.cases[number], self.hint
-        hint = hint(outcome, self._expected(case)) if callable(hint) else hint
+        case = self.cases[number]
+        expected = self._expected(case)
+
+        def filled_in(words: str) -> str:
+            return words.format(*case, expected=short(expected))
+
+        # what a function says may show a dict, whose braces are no places to fill in
+        hint = self.hint(outcome, expected) if callable(self.hint) else filled_in(self.hint)
         why = [NO_RETURN, hint] if outcome is None else [hint]
         words = self._meant(attempt, number, outcome)
         # a piece of what is said anyway stands for all of it
-        if words is not None and not any(words in line for line in [*lines, *why]):
-            why = [words]
-        return [each.format(*case, expected=short(self._expected(case))) for each in why]
+        if words is None or any(filled_in(words) in line for line in [*lines, *why]):
+            return why
+        return [filled_in(words)]
 
     def _given(self, case: tuple) -> str:
         words = self.given.format(*case) if isinstance(self.given, str) else self.given(*case)

@@ -98,6 +98,18 @@ def test_of_several_wrong_answers_that_fit_the_one_that_agrees_longer_is_meant()
     assert "b" in other(lambda n: n + 2).lines
 
 
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ("after {0} comes {expected}", "after 1 comes 2"),
+        (lambda outcome, expected: f"{ {outcome: expected} }", "{3: 2}"),
+    ],
+)
+def test_places_are_filled_in_where_a_hint_is_a_text(hint: Any, said: str):
+    check = Exercise(lambda n: n + 1, "x", [(1,)], hint=hint)
+    assert check(lambda n: n + 2).lines == ("expected 2", "got 3", said, "Read again: x.")
+
+
 def test_a_world_may_say_what_is_wrong_itself():
     def play(attempt: Callable, number: int) -> int:
         if attempt(number) is None:
