@@ -110,6 +110,7 @@ def copy_course(folder: Path) -> None:
     for name in ("mpcourse", "data", "notebooks"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def environment(folder: Path) -> dict[str, str]:

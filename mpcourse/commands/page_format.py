@@ -32,13 +32,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+newer = False  # True: fetch the latest edition of the course
 url = os.getenv("MPCOURSE_REPOSITORY", "{repository}")
-places = [Path.cwd(), *Path.cwd().parents, Path.cwd() / "mpcourse-clone"]
-course = next((p for p in places if (p / "mpcourse/__init__.py").is_file()), places[-1])
-if not course.is_dir():  # only this notebook is here, as on Colab and Kaggle: fetch the rest
+here, clone = Path.cwd(), Path.cwd() / "mpcourse-clone"
+owners = here.stat().st_uid, getattr(os, "getuid", int)()  # on Windows, all is owned by 0
+
+
+def is_course(folder):
+    \"""All is there, and laid by no stranger: temporary folders for everybody have bit 0o1000.\"""
+    whole = all((folder / name).is_file() for name in ("mpcourse/__init__.py", "pyproject.toml"))
+    return whole and folder.stat().st_uid in owners and not folder.stat().st_mode & 0o1000
+
+
+course = next(filter(is_course, [here, *here.parents, clone]), None)
+command = ["git", "-C", course, "pull", "--ff-only"] if newer else []
+assert not (newer and "mpcourse" in sys.modules), "Restart the kernel, then run this cell again"
+if course is None:  # only this notebook is here, as on Colab and Kaggle: fetch the rest
     assert "/OWNER/" not in url, "First run: %env MPCOURSE_REPOSITORY=(address of the course)"
-    failed, why = subprocess.getstatusoutput(f'git clone --depth 1 "{{url}}" "{{course}}"')
-    assert not failed, f"Could not fetch {{url}} (on Kaggle, switch Internet on): {{why}}"
+    assert not clone.exists(), f"{{clone}} is no whole clone of yours: delete it, run this again"
+    course, command = clone, ["git", "clone", "--depth", "1", "--", url, clone]
+if command:
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert not run.returncode, f"Could not fetch {{url}} (Kaggle: Internet on?): {{run.stderr}}"
 sys.path.insert(0, str(course))"""
 
 

@@ -96,14 +96,18 @@ def local_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_package(folder: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "mpcourse", folder / "mpcourse", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def run_bootstrap(cwd: Path, repository: object, *, then: str = "") -> subprocess.CompletedProcess:
+def run_bootstrap(
+    cwd: Path, repository: object, *, before: str = "", then: str = "", newer: bool = False
+) -> subprocess.CompletedProcess:
     """Run the cell as a fresh kernel would, where neither folder nor installation offers mpcourse.
 
     -I leaves the working directory and PYTHONPATH out, -S the .pth files of editable installs.
     """
-    lines = [f"import sys; sys.path += {SITE_PACKAGES!r}", bootstrap_source(ADDRESS), then]
+    cell = bootstrap_source(ADDRESS).replace("newer = False", f"newer = {newer}")
+    lines = [f"import sys; sys.path += {SITE_PACKAGES!r}", before, cell, then]
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", "\n".join(lines)],
         cwd=cwd,
@@ -117,6 +121,7 @@ def run_bootstrap(cwd: Path, repository: object, *, then: str = "") -> subproces
 WHERE = """\
 import mpcourse, torch
 print(mpcourse.__file__, torch.__version__, sys.path[0], sep='\\n')"""
+FOUND = "print(course)"
 
 
 def test_numbers_in_title_and_links_follow_the_file_names():
@@ -153,8 +158,101 @@ def test_a_failing_clone_says_what_and_what_to_do(tmp_path: Path):
     result = run_bootstrap(tmp_path, tmp_path / "nowhere")
     assert result.returncode == 1
     message = result.stderr.split("AssertionError: ")[1]
-    assert message.startswith(f"Could not fetch {tmp_path / 'nowhere'} (on Kaggle, switch Internet")
+    assert message.startswith(f"Could not fetch {tmp_path / 'nowhere'} (Kaggle: Internet on?)")
     assert "fatal: repository" in message
+
+
+def test_no_name_of_a_folder_and_no_address_is_run_as_a_command(
+    tmp_path: Path, local_repository: Path
+):
+    cwd = tmp_path / "a $(touch ran) `touch ran`; touch ran"
+    cwd.mkdir()
+    assert run_bootstrap(cwd, local_repository).returncode == 0
+    assert run_bootstrap(tmp_path, "x; touch ran $(touch ran)").returncode == 1
+    assert run_bootstrap(tmp_path, "--upload-pack=touch ran").returncode == 1
+    assert list(tmp_path.rglob("ran")) == []
+
+
+OF_ANOTHER = """\
+import os
+def stat(path, *given, _stat=os.stat, **options):
+    found = _stat(path, *given, **options)
+    foreign = str(path) == FOREIGN
+    return os.stat_result([*found[:4], found.st_uid + 1, *found[5:]]) if foreign else found
+os.stat = stat"""
+
+
+def lay_course(folder: Path) -> None:
+    """What only looks like a course: the package would fail to import."""
+    (folder / "mpcourse").mkdir(parents=True)
+    (folder / "mpcourse/__init__.py").write_text("1 / 0")
+    (folder / "pyproject.toml").touch()
+
+
+@pytest.mark.parametrize("laid_in", ["a folder of another", "a folder for all", "no course"])
+def test_a_package_that_another_has_laid_in_a_parent_folder_is_passed_over(
+    tmp_path: Path, local_repository: Path, laid_in: str
+):
+    parent, mine = tmp_path / "parent", tmp_path / "parent/mine"
+    lay_course(parent)
+    mine.mkdir()
+    before = ""
+    if laid_in == "a folder of another":
+        before = OF_ANOTHER.replace("FOREIGN", repr(str(parent)))
+    elif laid_in == "a folder for all":
+        parent.chmod(0o1777)
+    else:
+        (parent / "pyproject.toml").unlink()
+    result = run_bootstrap(mine, local_repository, before=before, then=FOUND)
+    assert result.stdout == f"{mine / 'mpcourse-clone'}\n", result.stderr
+
+
+@pytest.mark.parametrize("why", ["half finished", "of another"])
+def test_a_clone_that_is_not_whole_or_not_ones_own_is_named_with_what_to_do(
+    tmp_path: Path, why: str
+):
+    clone, before = tmp_path / "mpcourse-clone", ""
+    lay_course(clone)
+    if why == "half finished":
+        (clone / "pyproject.toml").unlink()  # of these, git writes it last
+    else:
+        before = OF_ANOTHER.replace("FOREIGN", repr(str(clone)))
+    result = run_bootstrap(tmp_path, "/no/such/repository", before=before, then=FOUND)
+    said = f"AssertionError: {clone} is no whole clone of yours: delete it, run this again"
+    assert result.stderr.splitlines()[-1] == said
+
+
+def test_where_folders_have_no_owner_the_course_is_found_all_the_same():
+    without = "import os\nif hasattr(os, 'getuid'): del os.getuid"
+    result = run_bootstrap(ROOT / "notebooks", "/no/such/repository", before=without, then=FOUND)
+    assert result.stdout == f"{ROOT}\n", result.stderr
+
+
+def test_a_newer_edition_is_fetched_when_it_is_asked_for(tmp_path: Path, local_repository: Path):
+    origin, here = tmp_path / "origin", tmp_path / "here"
+    git("clone", "--quiet", local_repository, origin, cwd=tmp_path)
+    here.mkdir()
+    address = origin.as_uri()  # of a path, git would not make the clone of one commit that it asks
+    assert run_bootstrap(here, address).returncode == 0
+    for edition in ("second", "third"):
+        (origin / "edition").write_text(edition)
+        git("add", ".", cwd=origin)
+        git("commit", "--quiet", "-m", edition, cwd=origin)
+    file = here / "mpcourse-clone/edition"
+    assert run_bootstrap(here, address).returncode == 0
+    assert not file.exists()
+    late = run_bootstrap(here, address, before="sys.modules['mpcourse'] = sys", newer=True)
+    assert "AssertionError: Restart the kernel" in late.stderr
+    assert not file.exists()
+    assert run_bootstrap(here, address, newer=True).returncode == 0
+    assert file.read_text() == "third"
+    file.write_text("own work")
+    (origin / "edition").write_text("fourth")
+    git("commit", "--quiet", "--all", "-m", "fourth", cwd=origin)
+    refused = run_bootstrap(here, address, newer=True)
+    assert f"Could not fetch {address}" in refused.stderr
+    assert "Your local changes" in refused.stderr
+    assert file.read_text() == "own work"
 
 
 # The form of a stored page
@@ -333,7 +431,8 @@ def test_a_page_that_fails_stays_as_it_was_and_the_next_one_still_runs(
 ):
     monkeypatch.setattr(kernels, "CELL_TIMEOUT_S", 5)
     (tmp_path / "mpcourse").mkdir()
-    (tmp_path / "mpcourse/__init__.py").touch()  # what the bootstrap cell looks for
+    for name in ("mpcourse/__init__.py", "pyproject.toml"):  # what the bootstrap cell looks for
+        (tmp_path / name).touch()
     folder = tmp_path / "notebooks"
     failing = [
         save(folder / f"0{number}_sample.ipynb", new_code_cell("1"), new_code_cell(source))
