@@ -68,7 +68,8 @@ class Result(Future):
         if thread is not None:
             self.add_done_callback(lambda _: thread.wake())
             # what stands before our own work in our own queue has to run first
-            thread.serve_until(self.done, deadline, in_turn=self.worker.is_here())
+            in_turn = self.worker.is_here() and not self.from_worker
+            thread.serve_until(self.done, deadline, in_turn=in_turn)
             return
         while not self.done() and (left := _time_left(deadline)) > 0:
             with suppress(TimeoutError, CancelledError):
@@ -169,20 +170,32 @@ class Worker:
 
         Work that a worker hands to itself runs before `submit` returns: nobody else could run it.
         """
-        if not callable(fn):
-            raise TypeError(f"a worker runs functions; got {type(fn).__name__}")
+        if not self.is_here():
+            return self.enqueue(fn, *args, **kwargs)
         with shield():
-            around = self.context.around_job((args, kwargs))
-            result = Result(self, functools.partial(fn, *args, **kwargs), around)
+            result = self._result(fn, args, kwargs)
+            self.thread.serve(result)
+            return result
+
+    def enqueue(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
+        """Like `submit`, but work for the caller's own worker has its turn: when the caller waits.
+
+        Jobs that wait for one another need it: where every worker takes them in the order in which
+        they were handed over, none stands below one that waits for it.
+        """
+        with shield():
+            result = self._result(fn, args, kwargs)
             with self._lock:
                 if self.thread is None:
                     self.thread = self._start()
-                own = self.is_here()
-                if not own:
-                    self.thread.queue.put(result)
-            if own:
-                self.thread.serve(result)
+                self.thread.queue.put(result)
             return result
+
+    def _result(self, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Result:
+        if not callable(fn):
+            raise TypeError(f"a worker runs functions; got {type(fn).__name__}")
+        around = self.context.around_job((args, kwargs))
+        return Result(self, functools.partial(fn, *args, **kwargs), around)
 
     def wake(self) -> None:
         """Make a job of this worker look whether what it waits for in `wait_until` is true."""

@@ -130,19 +130,20 @@ def _in_words(action: Action, device: Device) -> str:
     return f"stage {action.stage_index}, {what}, on {device}"
 
 
-_one_hand_over = threading.Lock()  # two steps on the same devices: all rows of one, then the other
+_one_hand_over = threading.Lock()
 
 
 def _run_all(work: Callable[[int], None], devices: Sequence[Device]) -> None:
-    """Hand `work(row)` to every device, and wait. Work for the own worker, if any, begins last."""
-    own = [me for me, device in enumerate(devices) if device.worker.is_here()]
+    """Hand `work(row)` to every device, and wait.
+
+    Rows wait for one another. Two steps on the same devices, whoever calls them: each device gets
+    all rows of one, then those of the other, and a row that it runs above a waiting one is younger.
+    """
     handed: list[Result] = []
     try:
         with _one_hand_over:
             for me, device in enumerate(devices):
-                if me not in own:
-                    handed.append(device.submit(work, me))
-        handed += [devices[me].submit(work, me) for me in own]
+                handed.append(device.worker.enqueue(work, me))
     except BaseException:  # an interrupt between two hand-overs
         cancel(handed)
         raise

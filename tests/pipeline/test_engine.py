@@ -12,9 +12,10 @@ import torch
 from threads import in_time
 from torch import nn
 
-from mpcourse.data_parallel import DataParallel
+from mpcourse.data_parallel import DataParallel, parallel_apply
 from mpcourse.devices import workers
 from mpcourse.devices.devices import get_devices
+from mpcourse.devices.workers import collect
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
@@ -110,6 +111,49 @@ def test_two_pipelines_on_the_same_devices_from_two_threads():
         torch.testing.assert_close(found[number][-1], expected[number])
 
 
+class Naps(nn.Module):
+    """Takes its time, and counts its calls."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 4), 0
+        self.seconds = seconds
+
+    def forward(self, value):
+        self.calls += 1
+        time.sleep(self.seconds)
+        return self.layer(value)
+
+
+def apply_all(pipelines, devices):
+    calls = [(*BATCH, LOSS)] * len(pipelines)
+    return parallel_apply([pipeline.step for pipeline in pipelines], calls, devices=devices)
+
+
+def submit_all(pipelines, devices):
+    together = threading.Barrier(len(pipelines))
+
+    def job(pipeline):
+        together.wait(LIMIT_S)
+        return pipeline.step(*BATCH, LOSS)
+
+    return collect([d.submit(job, p) for d, p in zip(devices, pipelines, strict=True)])
+
+
+@pytest.mark.parametrize("call", [apply_all, submit_all])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_pipelines_on_the_same_devices_from_inside_their_workers(call, schedule):
+    """One device runs a row of the first above one of the second; no other may do the reverse."""
+    devices = get_devices(3)
+    pipelines = [
+        Pipeline([Naps(0.0), Naps(0.0), Naps(0.03)], order, schedule, num_microbatches=4)
+        for order in (devices, devices, devices[::-1])
+    ]
+    expected = [pipeline.step(*BATCH, LOSS) for pipeline in pipelines]
+    losses = in_time(call, pipelines, devices)
+    torch.testing.assert_close(losses, expected)
+
+
 # What goes wrong
 
 
@@ -188,17 +232,7 @@ def test_a_failed_step_keeps_no_activations():
 
 
 def test_an_interrupt_stops_all_devices_at_once():
-    class Naps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.calls = nn.Linear(4, 4), 0
-
-        def forward(self, value):
-            self.calls += 1
-            time.sleep(0.05)
-            return self.layer(value)
-
-    stages = [Naps(), Naps()]
+    stages = [Naps(0.05), Naps(0.05)]
     pipeline = Pipeline(stages, schedule="gpipe", num_microbatches=8)
     timer = threading.Timer(0.12, _thread.interrupt_main)
     timer.start()
