@@ -2,7 +2,8 @@
 
 `devices` finds GPUs, shares of a GPU, or CPU cores; `workers` run what a device is handed;
 `streams` get it there and from one device to another (on a CPU: thread counts); `timing` measures;
-`recordings` keep what was measured elsewhere; `jobs` are work of a known length.
+`recordings` keep what was measured elsewhere; `jobs` are work of a known length; `locks` do not
+outlive a fork.
 """
 
 from mpcourse.devices.devices import (

@@ -6,7 +6,6 @@ the life of the process.
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.streams import CpuCore, GpuShare, StreamContext, WholeGpu, share_streams
 from mpcourse.devices.workers import Result, Worker, collect
 from mpcourse.schedules.actions import check_count
@@ -72,7 +72,7 @@ class Device:
 DeviceLike = Device | torch.device | str
 
 _workers: dict[Device, Worker] = {}
-_workers_lock = threading.Lock()
+_workers_lock = fork_safe_lock()
 
 
 def get_devices(n: int = 2) -> list[Device]:

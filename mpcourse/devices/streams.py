@@ -10,7 +10,6 @@ in torch's manual; for copies aten/src/ATen/native/cuda/Copy.cu and torchgpipe/c
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+
+from mpcourse.devices.locks import fork_safe_lock
 
 
 class StreamContext:
@@ -44,7 +45,7 @@ class StreamContext:
         """Wait, in the worker, until the device has finished what was queued on it."""
 
 
-_one_start = threading.Lock()  # the default is the process's: one start at a time may change it
+_one_start = fork_safe_lock()  # the default is the process's: one start at a time may change it
 
 
 def _in_new_thread(fn: Callable[..., Any], *args: Any) -> Any:
@@ -211,7 +212,7 @@ def _copy_streams(source: int, target: int) -> tuple[torch.cuda.Stream, torch.cu
     return torch.cuda.Stream(source), torch.cuda.Stream(target)
 
 
-_one_partition = threading.Lock()  # two shares ask at once, and both must get the same streams
+_one_partition = fork_safe_lock()  # two shares ask at once, and both must get the same streams
 
 
 def share_streams(gpu: int, shares: int) -> tuple[list[torch.cuda.Stream], bool]:

@@ -22,6 +22,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.streams import StreamContext
 
 POLL_S = 0.2  # how often a wait looks up: Windows cannot interrupt a thread that waits for a lock
@@ -158,7 +159,7 @@ class Worker:
         self.name = name
         self.context = context or StreamContext()
         self.thread: _Thread | None = None  # started by the first job
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         _workers.add(self)
 
     def is_here(self) -> bool:
@@ -412,7 +413,6 @@ def _forget_threads() -> None:
     vars(_here).clear()  # the child of a worker's thread is no worker
     for worker in _workers:
         worker.thread = None
-        worker._lock = threading.Lock()
 
 
 atexit.register(_close_all)

@@ -8,7 +8,6 @@ this one. So the generator's state is recorded at each draw, not once per forwar
 Source: torchgpipe/checkpoint.py.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.workers import add_note
 from mpcourse.memory.recompute import buffers_kept
 from mpcourse.pipeline.batch_norm import counted_already
@@ -31,7 +31,7 @@ DRAWS_BACKWARD = (
     "random numbers are drawn in the backward of a stage that is recomputed: a part of it is "
     "recomputed too (a checkpoint) and would draw others; recompute the stage or the part, not both"
 )
-_one_draw = threading.Lock()
+_one_draw = fork_safe_lock()
 
 
 class CheckpointedForward:

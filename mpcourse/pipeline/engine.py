@@ -5,11 +5,11 @@ cancels the step: no new action starts anywhere. Source: the runtime loop of
 torch/distributed/pipelining/schedules.py, with threads for ranks.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mpcourse.devices.devices import Device, capture_modes, modes_set
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.streams import copy_after, record_event
 from mpcourse.devices.timing import HostClock, clock_for
 from mpcourse.devices.workers import Result, add_note, cancel, collect, wait_until
@@ -130,7 +130,7 @@ def _in_words(action: Action, device: Device) -> str:
     return f"stage {action.stage_index}, {what}, on {device}"
 
 
-_one_hand_over = threading.Lock()
+_one_hand_over = fork_safe_lock()
 
 
 def _run_all(work: Callable[[int], None], devices: Sequence[Device]) -> None:

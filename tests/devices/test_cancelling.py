@@ -11,12 +11,15 @@ import time
 import pytest
 import torch
 from threads import in_time
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from working import LIMIT_S, python, run, wait_for
 
 from mpcourse.devices import workers as workers_of_devices
+from mpcourse.devices.devices import get_devices
 from mpcourse.devices.streams import StreamContext
 from mpcourse.devices.workers import Cancelled, cancel, collect
+from mpcourse.pipeline import Pipeline
 
 
 @pytest.fixture
@@ -389,6 +392,41 @@ def test_the_forked_child_of_a_worker_is_no_worker(workers):
     assert job.result(LIMIT_S) == 0
     behind.result(LIMIT_S)
     assert ran == ["in the parent only"]
+
+
+def module_level_locks():
+    modules = [module for name, module in sys.modules.items() if name.startswith("mpcourse.")]
+    values = [value for module in modules for value in vars(module).values()]
+    return [value for value in values if isinstance(value, type(threading.Lock()))]
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_lock_that_another_thread_holds_at_a_fork_is_free_in_the_child():
+    devices = get_devices(2)
+    stages = [nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Linear(4, 4)]
+    pipeline = Pipeline(stages, devices, num_microbatches=2, recompute=True)
+    batch = torch.ones(4, 4), torch.ones(4, 4), nn.MSELoss()
+    pipeline.step(*batch)
+    locks = {id(lock): lock for lock in module_level_locks()}
+    locks |= {id(device.worker._lock): device.worker._lock for device in devices}
+    held, forked = threading.Event(), threading.Event()
+
+    def hold():
+        with contextlib.ExitStack() as stack:
+            for lock in locks.values():
+                stack.enter_context(lock)
+            held.set()
+            forked.wait(2 * LIMIT_S)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait(LIMIT_S)
+    try:
+        assert exit_status_of_child(lambda: torch.isfinite(pipeline.step(*batch))) == 0
+    finally:
+        forked.set()
+    assert len(locks) >= 2 + 5
+    assert torch.isfinite(pipeline.step(*batch))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
