@@ -7,7 +7,9 @@ do not change, because no token looks ahead: with a cache only the new token is 
 import torch
 from torch import Tensor
 
+from mpcourse.training.loop import evaluation_mode
 from mpcourse.transformer.decoder import Decoder, attention_weights
+from mpcourse.transformer.parallel_layers import ColumnParallelLinear
 
 
 class Cache:
@@ -42,8 +44,8 @@ def cached_logits(model: Decoder, tokens: Tensor, cache: Cache) -> Tensor:
     for index, block in enumerate(model.blocks):
         query, key, value = block.attention.project(block.norm_1(x))
         keys, values = cache.extend(index, key, value)
-        x = x + block.attention.join(attention_weights(query, keys) @ values)
-        x = x + block.mlp(block.norm_2(x))
+        x = x + block.dropout_1(block.attention.join(attention_weights(query, keys) @ values))
+        x = x + block.dropout_2(block.mlp(block.norm_2(x)))
     return model.head(x)
 
 
@@ -60,9 +62,9 @@ def generate(
     """Write on, token by token.
 
     Args:
-        model: Its dropout is off while it writes.
+        model: An uncut one. It writes in evaluation mode, and each module gets its mode back.
         tokens: (N, T), at least one token; without a cache the last ones that fit count.
-        count: How many tokens to add.
+        count: How many tokens to add, at least 0.
         temperature: 0 takes the likeliest token, 1 draws from the model's own probabilities.
         seed: Fixes the draws.
         cache: An empty one, to compute each token once; the whole text must fit the context then.
@@ -71,31 +73,34 @@ def generate(
         (N, T + count), int64.
 
     Raises:
-        ValueError: There is nothing to write on from, the temperature is negative, or a text with
-            a cache is longer than the context.
+        ValueError: There is nothing to write on from, count or temperature is negative, the cache
+            is not empty, a text with a cache is longer than the context, or the model is cut.
     """
+    if isinstance(model.head.output, ColumnParallelLinear):
+        raise ValueError("each rank of a cut decoder scores its own tokens: take the uncut one")
     context = model.embedding.positions.num_embeddings
     if tokens.shape[1] == 0:
         raise ValueError("there has to be at least one token to write on from")
-    if temperature < 0:
-        raise ValueError(f"temperature is {temperature}; it has to be at least 0")
+    for name, value in {"count": count, "temperature": temperature}.items():
+        if not value >= 0:
+            raise ValueError(f"{name} is {value}; it has to be at least 0")
+    if cache is not None and cache.length:
+        raise ValueError(f"the cache holds {cache.length} tokens already; give an empty one")
     if cache is not None and tokens.shape[1] + count - 1 > context:
         raise ValueError(
             f"{tokens.shape[1]} tokens and {count} more: with a cache, positions cannot move, and "
             f"the context holds {context}"
         )
     generator = torch.Generator(tokens.device).manual_seed(seed)
-    was_training = model.training
-    model.eval()
     new = tokens
-    for _ in range(count):
-        if cache is None:
-            logits = model(tokens[:, -context:])
-        else:
-            logits = cached_logits(model, new, cache)
-        new = _choose(logits[:, -1], temperature, generator)
-        tokens = torch.cat([tokens, new], dim=1)
-    model.train(was_training)
+    with evaluation_mode(model):
+        for _ in range(count):
+            if cache is None:
+                logits = model(tokens[:, -context:])
+            else:
+                logits = cached_logits(model, new, cache)
+            new = _choose(logits[:, -1], temperature, generator)
+            tokens = torch.cat([tokens, new], dim=1)
     return tokens
 
 

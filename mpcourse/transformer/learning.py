@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from mpcourse.training.loop import evaluation_mode
+
 WARM_UP = 20  # steps in which the rate grows
 
 
@@ -77,10 +79,9 @@ def unsplit_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 @torch.no_grad()
 def text_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
     """The loss over a text, in windows side by side; an incomplete last one is left out."""
+    if len(tokens) <= context:
+        raise ValueError(f"{len(tokens)} tokens hold no window of {context} and the next token")
     starts = torch.arange(0, len(tokens) - context, context)
-    was_training = model.training
-    model.eval()
     inputs, targets = windows(tokens, context, starts)
-    loss = next_token_loss(model(inputs), targets).item()
-    model.train(was_training)
-    return loss
+    with evaluation_mode(model):
+        return next_token_loss(model(inputs), targets).item()

@@ -1,5 +1,6 @@
 """One step of a decoder on a mesh: pipeline x data x tensor (page `cut_inside_a_layer`)."""
 
+import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
@@ -40,7 +41,7 @@ def mesh_step(
     *,
     num_microbatches: int,
 ) -> Tensor:
-    """Forward and backward of one batch; gradients are those of the mean over the whole batch.
+    """Forward and backward of one batch; adds to `.grad` that of the mean over the whole batch.
 
     All micro-batches go forward, then all go backward (GPipe); the gradients are averaged over
     `data` at the end. One rank of each tensor group could send for all; here each sends to its own
@@ -57,11 +58,18 @@ def mesh_step(
         The mean loss of the whole batch, 0-d, the same on all ranks.
 
     Raises:
-        ValueError: The batch does not divide into micro-batches of equal size.
+        ValueError: The batch does not divide into micro-batches of equal size, or the targets
+            have another shape.
+        RuntimeError: Gradients are off (`torch.no_grad`).
     """
+    if not torch.is_grad_enabled():
+        raise RuntimeError("a step needs gradients: call it outside of torch.no_grad()")
     pipeline, data, tensor = groups
     pieces = data.size() * num_microbatches
-    if num_microbatches < 1 or len(tokens) % pieces:
+    if tokens.shape != targets.shape:
+        shapes = f"{tuple(tokens.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"targets (N, T) follow tokens (N, T); got {shapes}")
+    if num_microbatches < 1 or len(tokens) == 0 or len(tokens) % pieces:
         raise ValueError(
             f"{len(tokens)} rows make no {pieces} equal micro-batches "
             f"({data.size()} shares, {num_microbatches} in each)"
@@ -82,14 +90,22 @@ def mesh_step(
             loss += outputs[number].detach()
         else:
             sent.append(_send(pipeline, +1, number, outputs[number].detach()))
+    trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
+    earlier = [parameter.grad for parameter in trained]  # of the whole batch: not to be averaged
+    for parameter in trained:
+        parameter.grad = None
     for number, output in enumerate(outputs):
-        output.backward(None if last else _receive(pipeline, +1, number, output.shape, loss))
+        gradient = None if last else _receive(pipeline, +1, number, output.shape, loss)
+        if output.requires_grad:
+            output.backward(gradient)
         if not first:
             sent.append(_send(pipeline, -1, number, inputs[number].grad))
     for work, _ in sent:
         work.wait()
-    for parameter in stage.parameters():
+    for parameter, before in zip(trained, earlier, strict=True):
         distributed.all_reduce(parameter.grad, group=data)
+        if before is not None:
+            parameter.grad = before.add_(parameter.grad)
     distributed.all_reduce(loss, group=data)
     distributed.all_reduce(loss, group=pipeline)  # the other stages have added zero
     return loss

@@ -7,7 +7,7 @@ Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
 from mpcourse.transformer.tensor_parallel_functions import (
@@ -26,11 +26,41 @@ def own_part(size: int, what: str, group: ProcessGroup | None = None) -> slice:
     return slice(rank * size // ranks, (rank + 1) * size // ranks)
 
 
+def check_plain(whole: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse to cut a module that does more than its class: the part would do without it."""
+    hooks = [whole._forward_pre_hooks, whole._forward_hooks]
+    hooks += [whole._backward_pre_hooks, whole._backward_hooks]
+    for parameter in whole.parameters(recurse=False):
+        hooks += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+    if type(whole) is not kind or any(hooks):
+        found = type(whole).__name__ + (" with hooks" if any(hooks) else "")
+        raise ValueError(f"only a plain {kind.__name__} without hooks can be cut; got {found}")
+
+
+def from_rank_0(whole: nn.Module, group: ProcessGroup | None) -> nn.Module:
+    """Send the first rank's parameters to all: what each has drawn makes no one layer."""
+    if size_of(group) > 1:
+        for parameter in whole.parameters():
+            distributed.broadcast(parameter.data, group=group, group_src=0)
+    return whole
+
+
+def taken(whole: nn.Parameter, *part: slice) -> nn.Parameter:
+    """A copy of a part of a parameter, frozen if that is."""
+    return nn.Parameter(whole.detach()[part].clone(), whole.requires_grad)
+
+
+def refuse_reset(part: nn.Module) -> None:
+    """Stands in for `reset_parameters`: what each rank draws by itself makes no one layer."""
+    raise RuntimeError(f"a {type(part).__name__} is a part: reset the whole layer, then cut it")
+
+
 class _ParallelLinear(nn.Linear):
     """A linear layer of which each rank holds its share of the outputs or of the inputs."""
 
     cut_dim: int  # of the weight, (out, in)
     cut_what: str
+    reset_parameters = refuse_reset
 
     def __init__(
         self,
@@ -38,29 +68,32 @@ class _ParallelLinear(nn.Linear):
         out_features: int,
         bias: bool = True,
         group: ProcessGroup | None = None,
-        *,
-        sequence: bool = False,
+        **options: bool,
     ) -> None:
-        super().__init__(in_features, out_features, bias)
-        self.group, self.sequence = group, sequence
-        self._take(self)
-
-    def _take(self, whole: nn.Linear) -> None:
-        part = own_part(whole.weight.shape[self.cut_dim], self.cut_what, self.group)
-        rows, columns = (part, slice(None)) if self.cut_dim == 0 else (slice(None), part)
-        self.weight = nn.Parameter(whole.weight.detach()[rows, columns].clone())
-        self.out_features, self.in_features = self.weight.shape
-        if whole.bias is not None:
-            self.bias = nn.Parameter(whole.bias.detach()[rows].clone())
+        own_part((out_features, in_features)[self.cut_dim], self.cut_what, group)
+        whole = from_rank_0(nn.Linear(in_features, out_features, bias), group)
+        self._take(whole, group, **options)
 
     @classmethod
     def of(
         cls, whole: nn.Linear, group: ProcessGroup | None = None, **options: bool
     ) -> "_ParallelLinear":
         """This rank's part of a layer that is the same on all ranks; it stays as it is."""
-        cut = cls(whole.in_features, whole.out_features, whole.bias is not None, group, **options)
-        cut._take(whole)
+        cut = cls.__new__(cls)
+        cut._take(whole, group, **options)
         return cut
+
+    def _take(
+        self, whole: nn.Linear, group: ProcessGroup | None, *, sequence: bool = False
+    ) -> None:
+        check_plain(whole, nn.Linear)
+        part = own_part(whole.weight.shape[self.cut_dim], self.cut_what, group)
+        rows, columns = (part, slice(None)) if self.cut_dim == 0 else (slice(None), part)
+        nn.Module.__init__(self)  # nn.Linear's would draw another layer
+        self.group, self.sequence, self.training = group, sequence, whole.training
+        self.weight = taken(whole.weight, rows, columns)
+        self.out_features, self.in_features = self.weight.shape
+        self.register_parameter("bias", None if whole.bias is None else taken(whole.bias, rows))
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -74,13 +107,14 @@ class ColumnParallelLinear(_ParallelLinear):
         sequence: Whether the input's tokens come cut over the ranks, (..., T / n, in).
         enters: Whether the input is copied to the ranks here. Layers that share one do it once.
 
-    All ranks have to draw the same random numbers here (one seed): then the parts make one layer.
+    The first rank draws the layer and sends it, so it has to be where the group sends from (for
+    NCCL on a GPU).
     """
 
     cut_dim, cut_what = 0, "outputs"
 
-    def __init__(self, *args: Any, enters: bool = True, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def _take(self, *args: Any, enters: bool = True, **options: Any) -> None:
+        super()._take(*args, **options)
         self.enters = enters
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,27 +138,34 @@ class RowParallelLinear(_ParallelLinear):
         """Add up what the ranks compute from their inputs, then add the bias."""
         y = nn.functional.linear(x, self.weight)
         y = reduce_from_ranks(y, self.group, sequence=self.sequence)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)  # another under autocast
 
 
 class ParallelDropout(nn.Dropout):
     """Dropout that draws the same on all ranks, or with `sequence` something else on each.
 
-    The seed is the same number on all ranks, and another one for each layer.
+    The seed is the same number on all ranks, and another one for each layer. It draws on the host,
+    so that it can be moved to another device and saved with the draws it has come to.
     """
 
     def __init__(
         self, p: float, group: ProcessGroup | None = None, *, sequence: bool = False, seed: int = 0
     ) -> None:
         super().__init__(p)
-        self.seed = seed * size_of(group) + (rank_of(group) if sequence else 0)
-        self.generator: torch.Generator | None = None
+        own = seed * size_of(group) + (rank_of(group) if sequence else 0)
+        self.generator = torch.Generator("cpu").manual_seed(own)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop, in training, and scale what stays."""
         if not self.training or self.p == 0:
             return x
-        if self.generator is None:
-            self.generator = torch.Generator(x.device).manual_seed(self.seed)
-        stays = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.p
-        return x * stays / (1 - self.p)
+        stays = torch.rand(x.shape, generator=self.generator, device="cpu") >= self.p
+        return x * stays.to(x.device) / (1 - self.p or 1)  # p = 1: all zeros
+
+    def get_extra_state(self) -> Tensor:
+        """The generator's state, for the `state_dict`."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Draw on where the saved layer was."""
+        self.generator.set_state(state)

@@ -15,9 +15,10 @@ from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,
     ParallelDropout,
     RowParallelLinear,
+    check_plain,
     own_part,
 )
-from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding
+from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding, check_table
 from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, size_of
 
 
@@ -28,37 +29,57 @@ def cut_inside(
 
     The result takes the whole tokens (N, T) on every rank and gives this rank's logits,
     (N, T, V / n); `vocab_parallel_cross_entropy` makes the loss of them. Between the blocks each
-    rank holds (N, T, width), or (N, T / n, width) with `sequence`.
+    rank holds (N, T, width), or (N, T / n, width) with `sequence`. `clip_grad_norm_` would take the
+    norm of this rank's part alone, and scale each rank by another number: do not call it.
 
     Args:
-        model: The same on all ranks; it stays as it is.
+        model: The same on all ranks; it stays as it is. What is frozen or in evaluation mode is so
+            in the part.
         group: The n ranks; None is all of them.
         sequence: Whether norms, dropout and residuals hold T / n tokens per rank. Then call
             `sum_whole_gradients` between backward and optimizer step.
         seed: Of the dropout, the same on all ranks.
 
     Raises:
-        ValueError: n does not divide the heads, or the vocabulary.
+        ValueError: n does not divide the heads, or the vocabulary; or a cut module has hooks, a
+            class or options of its own, or shares a tensor (the ends may).
     """
-    own_part(model.head.output.out_features, "tokens of the vocabulary", group)
+    _refuse_shared(model)
+    check_plain(model.embedding, Embedding)
+    check_table(model.embedding.positions)
     for block in model.blocks:
+        check_plain(block.attention, Attention)
         heads = block.attention.query.out_features // block.attention.head_width
         own_part(heads, "heads", group)
     cut = copy.deepcopy(model)
     cut.embedding = _CutEmbedding(model.embedding, group, sequence)
     column = functools.partial(ColumnParallelLinear.of, group=group, sequence=sequence)
     row = functools.partial(RowParallelLinear.of, group=group, sequence=sequence)
-    dropout = functools.partial(ParallelDropout, group=group, sequence=sequence)
+
+    def dropout(whole: nn.Dropout, seed: int) -> ParallelDropout:
+        check_plain(whole, nn.Dropout)
+        return ParallelDropout(whole.p, group, sequence=sequence, seed=seed)
+
     for number, block in enumerate(cut.blocks):
         block.attention = _CutAttention(block.attention, group, sequence)
         block.mlp.up, block.mlp.down = column(block.mlp.up), row(block.mlp.down)
         own = 2 * (seed * len(cut.blocks) + number)
-        block.dropout_1 = dropout(block.dropout_1.p, seed=own)
-        block.dropout_2 = dropout(block.dropout_2.p, seed=own + 1)
+        block.dropout_1 = dropout(block.dropout_1, own)
+        block.dropout_2 = dropout(block.dropout_2, own + 1)
     cut.head.output = column(model.head.output)
     if model.head.output.weight is model.embedding.tokens.weight:
         cut.head.output.weight = cut.embedding.tokens.weight  # both hold the same tokens' rows
+    for name, module in cut.named_modules():
+        module.training = model.get_submodule(name).training
     return cut
+
+
+def _refuse_shared(model: Decoder) -> None:
+    """Refuse tensors that are used twice, for each use is cut by itself; of tied ends we know."""
+    once = {name for name, _ in model.named_parameters()} | {"head.output.weight"}
+    twice = [n for n, _ in model.named_parameters(remove_duplicate=False) if n not in once]
+    if twice:
+        raise ValueError(f"{twice[0]} is used under another name, too; only tied ends can be cut")
 
 
 class _CutAttention(Attention):
@@ -72,8 +93,8 @@ class _CutAttention(Attention):
             setattr(self, name, part)
         self.output = RowParallelLinear.of(whole.output, group, sequence=sequence)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(copy_to_ranks(x, self.group, sequence=self.sequence))
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(copy_to_ranks(x, self.group, sequence=self.sequence))
 
 
 class _CutEmbedding(Embedding):
@@ -105,13 +126,18 @@ def whole_parameters(model: nn.Module) -> list[nn.Parameter]:
 def sum_whole_gradients(model: nn.Module, group: ProcessGroup | None = None) -> None:
     """With cut tokens, sum over the ranks the gradients of the parameters that all hold whole.
 
-    Each rank has seen its own tokens only. One message for all; call it between backward and
-    optimizer step. Without cut tokens these gradients are whole already: do not call it.
+    Each rank has seen its own tokens only. One message for all; call it once between the last
+    backward and the optimizer step.
 
     Args:
         model: From `cut_inside(…, sequence=True)`.
         group: The ranks; None is all of them.
+
+    Raises:
+        ValueError: The tokens are not cut: these gradients are whole already.
     """
+    if not any(getattr(module, "sequence", False) for module in model.modules()):
+        raise ValueError("without cut_inside(…, sequence=True) these gradients are whole already")
     gradients = [p.grad for p in whole_parameters(model) if p.grad is not None]
     if size_of(group) == 1 or not gradients:
         return

@@ -1,8 +1,9 @@
 """Megatron's f and g: into and out of a layer cut over ranks, each the other's backward.
 
 Where a whole tensor goes into a cut layer (f), its gradient is a sum over the ranks; where the
-ranks' parts of a sum come out of it (g), the gradient of each is that of the sum. Sources: Shoeybi
-et al. 2019, arXiv:1909.08053; the pair for cut tokens, Korthikanti et al. 2022, arXiv:2205.05198.
+ranks' parts of a sum come out of it (g), the gradient of each is that of the sum. Each backward
+applies the other Function, so that autograd can differentiate it again. Sources: Shoeybi et al.
+2019, arXiv:1909.08053; the pair for cut tokens, Korthikanti et al. 2022, arXiv:2205.05198.
 """
 
 from typing import Any
@@ -44,17 +45,18 @@ class _Identity(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _all_reduce(gradient, ctx.group), None
+        return _AllReduce.apply(gradient, ctx.group), None
 
 
 class _AllReduce(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
         return _all_reduce(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+        return _Identity.apply(gradient, ctx.group), None
 
 
 class _AllGather(Function):
@@ -65,7 +67,7 @@ class _AllGather(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _reduce_scatter(gradient, ctx.group), None
+        return _ReduceScatter.apply(gradient, ctx.group), None
 
 
 class _ReduceScatter(Function):
@@ -76,7 +78,7 @@ class _ReduceScatter(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _all_gather(gradient, ctx.group), None
+        return _AllGather.apply(gradient, ctx.group), None
 
 
 def rank_of(group: ProcessGroup | None) -> int:

@@ -16,7 +16,8 @@ from mpcourse.transformer.decoder import Decoder
 def with_two_copies(model: Decoder) -> nn.Sequential:
     """A copy of the model in a row, whose output weights are a tensor of their own."""
     row = copy.deepcopy(model).as_sequential()
-    row[-1].output.weight = nn.Parameter(row[-1].output.weight.detach().clone())
+    tied = row[-1].output.weight
+    row[-1].output.weight = nn.Parameter(tied.detach().clone(), tied.requires_grad)
     return row
 
 

@@ -10,12 +10,17 @@ from torch import nn
 
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import (
+    Attention,
+    Cache,
     Counted,
     Decoder,
     Message,
     block_messages,
+    cached_logits,
     cut_inside,
+    generate,
     own_part,
+    reduce_from_ranks,
     step_messages,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
@@ -157,6 +162,192 @@ def test_too_many_tokens_are_refused():
     [cut] = ranks_in_threads(lambda group: cut_inside(random_decoder(), group), 1)
     with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
         cut.embedding(torch.zeros(1, 9, dtype=torch.long))
+
+
+def test_modes_and_what_is_frozen_are_kept_and_training_goes_on_as_uncut():
+    model = random_decoder(tied=True, dropout=0.5)
+    model.embedding.requires_grad_(False)
+    model.blocks[0].attention.requires_grad_(False)
+    model.blocks[1].mlp.up.bias.requires_grad_(False)
+    model.blocks[0].dropout_1.eval()
+    model.blocks[1].eval()
+    tokens = torch.randint(V, (N, T))
+
+    def program(group):
+        cut = cut_inside(model, group)
+        assert {n: m.training for n, m in cut.named_modules()} == {
+            n: m.training for n, m in model.named_modules()
+        }
+        assert {n: p.requires_grad for n, p in cut.named_parameters()} == {
+            n: p.requires_grad for n, p in model.named_parameters()
+        }
+        return cut_inside(model.eval(), group)(tokens)
+
+    logits = torch.cat(ranks_in_threads(program, 2), dim=-1)
+    torch.testing.assert_close(logits, model(tokens), rtol=0, atol=1e-10)
+
+
+OPTIMIZERS = {
+    "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True),
+    "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.1, amsgrad=True),
+    "Adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.1),
+}
+
+
+@SEQUENCE
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_with_groups_and_a_scheduler_are_those_of_the_uncut_decoder(
+    optimizer: str, sequence: bool
+):
+    """In the second of four steps a block is thawed, in the third the state is saved and loaded."""
+    model = random_decoder(tied=True)
+    model.blocks[0].requires_grad_(False)
+    start = copy.deepcopy(model)
+    batches = torch.randint(V, (4, 2, N, T))
+
+    def train(model: Decoder, lose, group=None) -> Decoder:
+        def made():
+            ends = [*model.embedding.parameters(), *model.head.norm.parameters()]
+            groups = [{"params": ends}, {"params": model.blocks.parameters(), "lr": 0.01}]
+            stepped = OPTIMIZERS[optimizer](groups)
+            return stepped, torch.optim.lr_scheduler.StepLR(stepped, 1, 0.5)
+
+        stepped, scheduler = made()
+        for number, (tokens, targets) in enumerate(batches):
+            if number == 1:
+                model.blocks[0].requires_grad_(True)
+            if number == 2:
+                saved = stepped.state_dict(), scheduler.state_dict(), model.state_dict()
+                stepped, scheduler = made()
+                for made_anew, state in zip((stepped, scheduler, model), saved, strict=True):
+                    made_anew.load_state_dict(state)
+            stepped.zero_grad()
+            lose(model(tokens), targets).backward()
+            if group is not None and sequence:
+                sum_whole_gradients(model, group)
+            stepped.step()
+            scheduler.step()
+        return model
+
+    train(model, lambda x, y: nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()))
+
+    def program(group):
+        cut = cut_inside(start, group, sequence=sequence)
+        train(cut, lambda x, y: vocab_parallel_cross_entropy(x, y, group), group)
+        wanted = cut_inside(model, group).named_parameters()
+        for found, (name, right) in zip(cut.parameters(), wanted, strict=True):
+            torch.testing.assert_close(found, right, rtol=0, atol=1e-7, msg=name)
+
+    ranks_in_threads(program, 2)
+
+
+def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
+    model = random_decoder()
+    tokens, targets = torch.randint(V, (2, N, T))
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+    sum(g.square().sum() for g in gradients).backward()
+    right = gradients_as_weights(model)
+
+    def program(group):
+        cut = cut_inside(model, group)
+        whole = {id(parameter) for parameter in whole_parameters(cut)}
+        loss = vocab_parallel_cross_entropy(cut(tokens), targets, group)
+        gradients = torch.autograd.grad(loss, [*cut.parameters()], create_graph=True)
+        sizes = [g.square().sum() for g in gradients]
+        pairs = [*zip(sizes, cut.parameters(), strict=True)]
+        parts = reduce_from_ranks(sum(s for s, p in pairs if id(p) not in whole), group)
+        (parts + sum(s for s, p in pairs if id(p) in whole)).backward()
+        for found, wanted in zip(
+            cut.parameters(), cut_inside(right, group).parameters(), strict=True
+        ):
+            torch.testing.assert_close(found.grad, wanted.detach(), rtol=0, atol=1e-10)
+
+    ranks_in_threads(program, 2)
+
+
+def test_a_cache_of_a_cut_decoder_holds_its_heads():
+    model, tokens = random_decoder(), torch.randint(V, (N, T))
+
+    def program(group):
+        cut, cache = cut_inside(model, group), Cache()
+        parts = [cached_logits(cut, part, cache) for part in tokens.split([5, 3], dim=1)]
+        logits = torch.cat(parts, 1)
+        (logits.sum() / group.size()).backward()
+        assert cache.num_bytes == 2 * LAYERS * N * T * WIDTH * 8 / group.size()
+        return logits, cut.blocks[0].norm_1.weight.grad
+
+    (first, one), (second, other) = ranks_in_threads(program, 2)
+    torch.testing.assert_close(torch.cat([first, second], -1), model(tokens), rtol=0, atol=1e-10)
+    assert torch.equal(one, other)
+    with pytest.raises(ValueError, match="each rank of a cut decoder scores its own tokens"):
+        ranks_in_threads(lambda group: generate(cut_inside(model, group), tokens, 1), 2)
+
+
+class Louder(Attention):
+    pass
+
+
+def changed(change) -> Decoder:
+    model = random_decoder()
+    change(model)
+    return model
+
+
+def in_place_of(path: str, module: nn.Module):
+    return lambda model: model.set_submodule(path, module)
+
+
+REFUSED = {
+    "an attention of its own": (
+        lambda m: setattr(m.blocks[1].attention, "__class__", Louder),
+        "plain Attention without hooks can be cut; got Louder",
+    ),
+    "a hook on attention": (
+        lambda m: m.blocks[0].attention.register_forward_hook(lambda *_: None),
+        "plain Attention without hooks can be cut; got Attention with hooks",
+    ),
+    "a hook on the embedding": (
+        lambda m: m.embedding.register_forward_pre_hook(lambda *_: None),
+        "plain Embedding without hooks can be cut; got Embedding with hooks",
+    ),
+    "no dropout": (
+        in_place_of("blocks.1.dropout_2", nn.Identity()),
+        "plain Dropout without hooks can be cut; got Identity",
+    ),
+    "a quantized head": (
+        in_place_of("head.output", nn.Identity()),
+        "plain Linear without hooks can be cut; got Identity",
+    ),
+    "two blocks in one": (
+        lambda m: m.blocks.__setitem__(1, m.blocks[0]),
+        r"blocks.1.norm_1.weight is used under another name, too; only tied ends can be cut",
+    ),
+    "positions with a norm": (
+        lambda m: setattr(m.embedding.positions, "max_norm", 1.0),
+        "an embedding with max_norm=1.0 cannot be cut",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_decoder_that_would_lose_something_is_refused(case: str):
+    change, problem = REFUSED[case]
+    model = changed(change)
+    with pytest.raises(ValueError, match=problem):
+        ranks_in_threads(lambda group: cut_inside(model, group), 2)
+
+
+def test_what_is_cut_is_not_cut_again_nor_summed_where_it_is_whole():
+    def program(group):
+        cut = cut_inside(random_decoder(), group)
+        with pytest.raises(ValueError, match="these gradients are whole"):
+            sum_whole_gradients(cut, group)
+        with pytest.raises(ValueError, match="can be cut; got _CutEmbedding"):
+            cut_inside(cut, group)
+        return True
+
+    assert all(ranks_in_threads(program, 2))
 
 
 WITHOUT_A_GROUP = """

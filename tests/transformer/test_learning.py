@@ -1,5 +1,6 @@
 """The text, what counting achieves, training, and a text that is written on."""
 
+import contextlib
 import math
 
 import pytest
@@ -30,6 +31,12 @@ from mpcourse.transformer import (
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+def used_cache() -> Cache:
+    cache = Cache()
+    cached_logits(small(), torch.zeros(1, 3, dtype=torch.long), cache)
+    return cache
 
 
 def small(**more) -> Decoder:
@@ -99,6 +106,24 @@ def test_dropout_is_off_while_a_text_is_judged_and_written():
     assert model.training
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_every_module_has_its_mode_back_also_after_an_error(right: bool):
+    model = small(dropout=0.5)
+    model.blocks[1].eval()
+    model.blocks[2].mlp.eval()
+    modes = {name: module.training for name, module in model.named_modules()}
+    tokens = torch.full((1, 9), 3 if right else 11)
+    for call in (lambda: generate(model, tokens[:, :3], 2), lambda: text_loss(model, tokens[0], 8)):
+        with contextlib.nullcontext() if right else pytest.raises(IndexError):
+            call()
+        assert {name: module.training for name, module in model.named_modules()} == modes
+
+
+def test_a_text_shorter_than_a_window_is_refused():
+    with pytest.raises(ValueError, match="8 tokens hold no window of 8 and the next token"):
+        text_loss(small(), torch.zeros(8, dtype=torch.long), 8)
+
+
 # Writing
 
 
@@ -122,6 +147,12 @@ def test_cached_logits_are_those_of_the_whole():
     assert (torch.cat(parts, 1) - model(tokens)).abs().max() < 1e-12
 
 
+def test_cached_logits_drop_in_training():
+    model, tokens = small(dropout=1.0), torch.randint(11, (2, 8))
+    assert torch.equal(cached_logits(model, tokens, Cache()), model(tokens))
+    assert not torch.equal(cached_logits(model.eval(), tokens, Cache()), model.train()(tokens))
+
+
 def test_without_a_cache_the_window_moves():
     tokens = torch.randint(11, (1, 8))
     model = small()
@@ -135,12 +166,15 @@ def test_without_a_cache_the_window_moves():
     [
         (0, {}, "at least one token"),
         (2, {"temperature": -1.0}, "temperature is -1.0"),
+        (2, {"temperature": math.nan}, "temperature is nan"),
+        (2, {"count": -1}, "count is -1; it has to be at least 0"),
+        (2, {"cache": used_cache()}, "the cache holds 3 tokens already; give an empty one"),
         (5, {"cache": Cache()}, "5 tokens and 5 more: with a cache, positions cannot move"),
     ],
 )
 def test_what_cannot_be_written_on_is_refused(length: int, options: dict, problem: str):
     with pytest.raises(ValueError, match=problem):
-        generate(small(), torch.zeros(1, length, dtype=torch.long), 5, **options)
+        generate(small(), torch.zeros(1, length, dtype=torch.long), **{"count": 5} | options)
 
 
 # Cut by layers
@@ -168,6 +202,12 @@ def test_a_pipeline_takes_the_steps_of_the_tied_model(schedule: str, stages: int
     assert cut == pytest.approx(whole, abs=1e-12)
     assert torch.equal(first, last)
     assert (first.cpu() - model.embedding.tokens.weight).abs().max() < 1e-9
+
+
+def test_two_copies_are_frozen_if_the_tied_tensor_is():
+    model = small(tied=True)
+    model.embedding.requires_grad_(False)
+    assert not with_two_copies(model)[-1].output.weight.requires_grad
 
 
 def test_gradients_that_are_not_there_are_refused():

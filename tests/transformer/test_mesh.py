@@ -1,5 +1,6 @@
 """A step on a mesh of pipeline, data and tensor is the step of one process."""
 
+import copy
 import itertools
 
 import pytest
@@ -56,6 +57,12 @@ def test_what_does_not_come_out_is_refused():
             mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=2)
         with pytest.raises(ValueError, match="no 0 equal micro-batches"):
             mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=0)
+        with pytest.raises(ValueError, match="0 rows make no 2 equal micro-batches"):
+            mesh_step(nn.Sequential(), *2 * [tokens[:0]], groups, num_microbatches=1)
+        with pytest.raises(ValueError, match=r"tokens \(N, T\); got \(6, 4\) and \(3, 4\)"):
+            mesh_step(nn.Sequential(), tokens, tokens[:3], groups, num_microbatches=1)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="call it outside of"):
+            mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=1)
         return True
 
     assert all(ranks_in_threads(program, (1, 2, 1)))
@@ -64,6 +71,39 @@ def test_what_does_not_come_out_is_refused():
         ranks_in_threads(lambda *groups: mesh_stage(tied, groups[0], groups[2]), (2, 1, 1))
     with pytest.raises(ValueError, match="5 stages for 4 layers; each takes one at least"):
         ranks_in_threads(lambda *groups: mesh_stage(model, groups[0], groups[2]), (5, 1, 1))
+
+
+FROZEN = ["", "0", "0.tokens", "1.attention", "2.mlp.down.bias", "3", "0 1 2 3"]
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (2, 1, 2), (4, 2, 1)])
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_steps_add_up_and_pass_over_what_is_frozen(frozen: str, shape: tuple[int, int, int]):
+    """Two steps on two batches have the gradients that one process adds up."""
+    model = a_decoder()
+    batches = torch.randint(12, (2, 2, 4, 4))
+    for name in frozen.split():
+        model.as_sequential().get_submodule(name.removesuffix(".bias")).requires_grad_(False)
+    for tokens, targets in batches:
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        if loss.requires_grad:
+            loss.backward()
+    right = copy.deepcopy(model)
+    for parameter, original in zip(right.parameters(), model.parameters(), strict=True):
+        filled = torch.full_like(original, 7.0) if original.grad is None else original.grad
+        parameter.data.copy_(filled)
+
+    def program(*groups):
+        stage, own = mesh_stage(model, groups[0], groups[2])
+        wanted = cut_inside(right, groups[2]).as_sequential()[own]
+        for tokens, targets in batches:
+            mesh_step(stage, tokens, targets, groups, num_microbatches=2)
+        for parameter, gradient in zip(stage.parameters(), wanted.parameters(), strict=True):
+            assert (parameter.grad is None) == (not parameter.requires_grad)
+            if parameter.requires_grad:
+                torch.testing.assert_close(parameter.grad, gradient.detach(), rtol=0, atol=1e-12)
+
+    ranks_in_threads(program, shape)
 
 
 EIGHT = """

@@ -1,8 +1,13 @@
 """Layers cut over ranks are the uncut ones, forward and backward; what does not fit is said."""
 
+import copy
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import (
@@ -11,6 +16,7 @@ from mpcourse.transformer import (
     Message,
     ParallelDropout,
     RowParallelLinear,
+    VocabParallelEmbedding,
     copy_to_ranks,
     own_part,
     reduce_from_ranks,
@@ -65,24 +71,28 @@ def test_an_mlp_of_a_column_and_a_row_layer_is_the_uncut_one(ranks: int, sequenc
     assert all(sent == messages for _, sent in results)
 
 
-@RANKS
-def test_layers_made_from_one_seed_are_parts_of_one_layer(ranks: int):
+@pytest.mark.parametrize(
+    ("layer", "whole"),
+    [
+        (ColumnParallelLinear, nn.Linear),
+        (RowParallelLinear, nn.Linear),
+        (VocabParallelEmbedding, nn.Embedding),
+    ],
+)
+def test_a_layer_that_is_drawn_is_the_first_ranks(layer: type, whole: type, monkeypatch):
     torch.manual_seed(3)
-    whole = nn.Linear(WIDTH, INNER)
-    made = []
-    for rank in range(ranks):  # in turn: threads share the random numbers
-        group = _Place(rank, ranks)
-        torch.manual_seed(3)
-        made.append(ColumnParallelLinear(WIDTH, INNER, group=group))
-    assert torch.equal(torch.cat([part.weight for part in made]), whole.weight)
-    assert torch.equal(torch.cat([part.bias for part in made]), whole.bias)
+    wanted = whole(INNER, INNER).weight
     torch.manual_seed(3)
-    whole, made = nn.Linear(INNER, WIDTH), []
-    for rank in range(ranks):
-        torch.manual_seed(3)
-        made.append(RowParallelLinear(INNER, WIDTH, group=_Place(rank, ranks)))
-    assert torch.equal(torch.cat([part.weight for part in made], dim=1), whole.weight)
-    assert all(torch.equal(part.bias, whole.bias) for part in made)
+    assert torch.equal(layer(INNER, INNER, group=_Place(0, 1)).weight, wanted)
+
+    def draw(drawn: nn.Module) -> None:
+        rank = int(threading.current_thread().name.removeprefix("rank "))
+        for parameter in drawn.parameters():
+            nn.init.constant_(parameter, 1 + rank)
+
+    monkeypatch.setattr(whole, "reset_parameters", draw)
+    parts = ranks_in_threads(lambda g: [*layer(INNER, INNER, group=g).parameters()], 2)
+    assert all((parameter == 1).all() for part in parts for parameter in part)
 
 
 class _Place:
@@ -148,3 +158,170 @@ def test_dropout_is_the_same_where_the_tensor_is_and_else_each_rank_s_own():
     assert not torch.equal(layer(torch.ones(99)), layer(torch.ones(99)))  # anew in each step
     assert torch.equal(layer.eval()(torch.ones(99)), torch.ones(99))
     assert not torch.equal(same[0], ParallelDropout(0.5, _Place(0, 2), seed=2)(torch.ones(4, 64)))
+
+
+# What torch's own tests do with nn.Linear, nn.Embedding and nn.Dropout
+
+
+def frozen(part: str) -> nn.Linear:
+    whole = nn.Linear(INNER, INNER)
+    getattr(whole, part).requires_grad_(False)
+    return whole
+
+
+LINEAR = {
+    "a bias": (nn.Linear(INNER, INNER), (N, T, INNER)),
+    "no bias": (nn.Linear(INNER, INNER, bias=False), (N, T, INNER)),
+    "frozen weight": (frozen("weight"), (N, T, INNER)),
+    "frozen bias": (frozen("bias"), (N, T, INNER)),
+    "evaluation": (nn.Linear(INNER, INNER).eval(), (N, T, INNER)),
+    "bfloat16": (nn.Linear(INNER, INNER).bfloat16(), (N, T, INNER)),
+    "float64": (nn.Linear(INNER, INNER).double(), (N, T, INNER)),
+    "a token alone": (nn.Linear(INNER, INNER), (INNER,)),
+    "no token": (nn.Linear(INNER, INNER), (0, INNER)),
+    "four dimensions": (nn.Linear(INNER, INNER), (2, 1, 3, INNER)),
+    "autocast": (nn.Linear(INNER, INNER), (N, T, INNER)),
+}
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_the_layers_do_what_a_linear_layer_does(case: str):
+    whole, shape = LINEAR[case]
+    coarse = case in ("bfloat16", "autocast")
+    near = {"rtol": 0, "atol": 0.03 if coarse else 1e-6}
+    x = torch.randn(shape, dtype=whole.weight.dtype)
+
+    def run(layer: nn.Module, given: torch.Tensor) -> torch.Tensor:
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
+            output = layer(given)
+        output.sum().backward()
+        return output
+
+    given = x.clone().requires_grad_()
+    wanted = run(whole, given)
+
+    def program(group):
+        own = own_part(INNER, "numbers", group)
+        for kind, rows in ((ColumnParallelLinear, True), (RowParallelLinear, False)):
+            part = kind.of(whole, group)
+            mine = (x if rows else x[..., own]).clone().requires_grad_()
+            output = run(part, mine)
+            torch.testing.assert_close(output, wanted[..., own] if rows else wanted, **near)
+            right = given.grad if rows else given.grad[..., own]
+            torch.testing.assert_close(mine.grad, right, **near)
+            assert part.training == whole.training
+            assert list(part.state_dict()) == list(whole.state_dict())
+            for name, parameter in part.named_parameters():
+                original = getattr(whole, name)
+                assert parameter.requires_grad == original.requires_grad
+                assert (parameter.grad is None) == (original.grad is None)
+
+    ranks_in_threads(program, 2)
+
+
+@SEQUENCE
+def test_second_derivatives_are_those_of_the_uncut_layers(sequence: bool):
+    up, down = nn.Linear(WIDTH, INNER).double(), nn.Linear(INNER, WIDTH).double()
+    x = torch.randn(N, T, WIDTH).double()
+
+    def penalised(layers: nn.Sequential, given: torch.Tensor) -> None:
+        loss = layers(given.requires_grad_()).square().sum()
+        (gradient,) = torch.autograd.grad(loss, given, create_graph=True)
+        (loss + gradient.square().sum()).backward()
+
+    whole = x.clone()
+    penalised(nn.Sequential(up, nn.Tanh(), down), whole)
+
+    def program(group):
+        mine = own_part(T, "tokens", group) if sequence else slice(T)
+        given = x[:, mine].clone()
+        first = ColumnParallelLinear.of(up, group, sequence=sequence)
+        second = RowParallelLinear.of(down, group, sequence=sequence)
+        penalised(nn.Sequential(first, nn.Tanh(), second), given)
+        rows = own_part(INNER, "inner", group)
+        near(given.grad, whole.grad[:, mine])
+        near(first.weight.grad, up.weight.grad[rows])
+        near(second.weight.grad, down.weight.grad[:, rows])
+
+    ranks_in_threads(program, 2)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def with_call(name: str, target: str = "") -> nn.Linear:
+    whole = nn.Linear(INNER, INNER)
+    getattr(getattr(whole, target) if target else whole, name)(lambda *_: None)
+    return whole
+
+
+ALTERED = {
+    "a class of its own": (Doubled(INNER, INNER), "got Doubled$"),
+    "another layer": (nn.Conv1d(INNER, INNER, 1), "got Conv1d$"),
+    "a parametrization": (
+        parametrizations.weight_norm(nn.Linear(INNER, INNER)),
+        "got ParametrizedLinear$",
+    ),
+    "a mask": (prune.random_unstructured(nn.Linear(INNER, INNER), "weight", 0.5), "with hooks"),
+    "a forward hook": (with_call("register_forward_hook"), "got Linear with hooks"),
+    "a hook before": (with_call("register_forward_pre_hook"), "got Linear with hooks"),
+    "a backward hook": (with_call("register_full_backward_hook"), "got Linear with hooks"),
+    "a gradient hook": (with_call("register_hook", "weight"), "got Linear with hooks"),
+    "a hook after": (
+        with_call("register_post_accumulate_grad_hook", "bias"),
+        "got Linear with hooks",
+    ),
+}
+
+
+@pytest.mark.parametrize("layer", [ColumnParallelLinear, RowParallelLinear])
+@pytest.mark.parametrize("case", ALTERED)
+def test_what_a_part_would_do_without_is_refused(case: str, layer: type):
+    whole, problem = ALTERED[case]
+    with pytest.raises(
+        ValueError, match=f"only a plain Linear without hooks can be cut.*{problem}"
+    ):
+        layer.of(whole, _Place(0, 2))
+    plain = layer.of(nn.Linear(INNER, INNER), _Place(0, 2))
+    with pytest.raises(RuntimeError, match="is a part: reset the whole layer, then cut it"):
+        plain.reset_parameters()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_dropout_does_what_torchs_does(p: float, dtype: torch.dtype):
+    x = torch.ones(4000, dtype=dtype, requires_grad=True)
+    ours, theirs = ParallelDropout(p, _Place(0, 2)), nn.Dropout(p)
+    outputs = [layer(x) for layer in (ours, theirs)]
+    for output in outputs:
+        assert output.dtype == dtype
+        assert sorted(output.unique().tolist()) == sorted(outputs[1].unique().tolist())
+        assert (output == 0).double().mean() == pytest.approx(p, abs=0.03)
+        (gradient,) = torch.autograd.grad(output.sum(), x)
+        assert torch.equal(gradient, output)
+    assert ours(torch.ones(0, 3)).shape == (0, 3)
+    assert ours(torch.ones(3, device="meta")).device.type == "meta"
+    with pytest.raises(ValueError, match="has to be between 0 and 1"):
+        ParallelDropout(p + 1.5, _Place(0, 2))
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda layer: loaded(ParallelDropout(0.5, _Place(1, 2)), layer)]
+)
+def test_saved_or_copied_dropout_draws_on(again: Callable[[nn.Module], nn.Module]):
+    layer = ParallelDropout(0.5, _Place(0, 2), seed=3)
+    layer(torch.ones(99))
+    other = again(layer)
+    wanted = layer(torch.ones(99))
+    assert torch.equal(other(torch.ones(99)), wanted)
+    state = layer.generator.get_state()
+    layer.eval()(torch.ones(9))
+    assert torch.equal(layer.generator.get_state(), state)
+
+
+def loaded(layer: nn.Module, saved: nn.Module) -> nn.Module:
+    layer.load_state_dict(saved.state_dict())
+    return layer
