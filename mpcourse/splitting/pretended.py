@@ -36,6 +36,7 @@ except ImportError:
     FakeTensorMode = None
 
 GPU_NAME = re.compile(r"cuda(?::(\d+))?")
+FROM_HOST = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 PLACE = re.compile(r"\bcpu(?::\d+)?\b")
 TWO_DEVICES = re.compile(r"\btwo (different )?devices\b")  # torch 2.9 says "different"
 
@@ -117,14 +118,20 @@ class _GpuNames(TorchFunctionMode):
     ) -> Any:
         if func is torch.device:  # a name is turned where it is used, not where it is made
             return func(*args, **(kwargs or {}))
-        args, kwargs = tree_map(self._place, (args, kwargs or {}))
+        args, kwargs = list(args), dict(kwargs or {})
         if func is Tensor.cuda:
-            where = [*args[1:2], *kwargs.values(), 0][0]  # a place, or a number
-            index = where.index if isinstance(where, torch.device) else where
-            return _moved(args[0], self._place(torch.device("cuda", index or 0)))
+            where = args.pop(1) if len(args) > 1 else kwargs.pop("device", None)
+            func, kwargs = Tensor.to, {"device": "cuda" if where is None else where, **kwargs}
+        if func is Tensor.to and len(args) > 1:
+            args[1] = _gpu_of(args[1])
+        if "device" in kwargs:
+            kwargs["device"] = _gpu_of(kwargs["device"])
+        args, kwargs = tree_map(self._place, (args, kwargs))
         if func is Tensor.to:
             return _moved(*args, **kwargs)
-        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device"):
+        if func is Tensor.new_tensor:
+            kwargs["device"] = kwargs.get("device") or args[0].device
+        if func in FROM_HOST and kwargs.get("device"):
             place = kwargs.pop("device")  # the fake forms of these ignore the index of a CPU
             return _moved(func(*args, **kwargs), place)
         return func(*args, **kwargs)
@@ -138,6 +145,11 @@ class _GpuNames(TorchFunctionMode):
             last = torch.device("cuda", self.num_gpus - 1)
             raise RuntimeError(f"invalid device ordinal: {name} (the last pretended GPU is {last})")
         return torch.device("cpu", index)
+
+
+def _gpu_of(place: Any) -> Any:
+    """What torch takes a number for where it wants a device."""
+    return torch.device("cuda", place) if type(place) is int else place
 
 
 def _moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -6,6 +6,8 @@ A stage is a contiguous part of the model. The best cut makes the slowest stage 
 because a pipeline moves at the pace of its slowest stage.
 """
 
+import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -55,11 +57,37 @@ def split_sequential(
         model: Its layers, not copies of them, make up the stages, under their old names.
         num_stages: 1 to the number of layers.
         by: What is balanced: "count" (of layers) or "parameters".
+
+    Raises:
+        ValueError: The model is more than its layers one after the other, or has fewer of them.
     """
+    if not is_chain(model):
+        kind = type(model).__name__
+        raise ValueError(
+            f"stages are cut from a Sequential without a forward of its own; got {kind}"
+        )
+    if hooks := hooks_of(model):
+        raise ValueError(f"the stages would lose the model's {hooks}: put hooks on its layers")
     if not 1 <= num_stages <= len(model):
         raise ValueError(f"{len(model)} layers make 1 to {len(model)} stages; got {num_stages}")
     bounds = balanced_bounds(layer_costs(model, by=by), num_stages)
-    return [model[start:end] for start, end in pairwise(bounds)]
+    layers = list(model._modules.items())
+    return [nn.Sequential(OrderedDict(layers[start:end])) for start, end in pairwise(bounds)]
+
+
+def is_chain(model: nn.Module) -> bool:
+    """Whether a module is its layers one after the other, and nothing else.
+
+    Residual blocks are often written as a Sequential with a forward of its own: not these.
+    """
+    forward = getattr(model.forward, "__func__", None)
+    return isinstance(model, nn.Sequential) and forward is nn.Sequential.forward
+
+
+def hooks_of(module: nn.Module) -> str:
+    """The kinds of hooks that somebody has put on a module itself, as words; "" for none."""
+    kinds = [kind for kind, hooks in vars(module).items() if kind.endswith("_hooks") and hooks]
+    return ", ".join(kind.strip("_").replace("_", " ") for kind in kinds)
 
 
 def layer_costs(model: nn.Sequential, *, by: str = "parameters") -> list[float]:
@@ -82,6 +110,8 @@ def balanced_bounds(costs: Sequence[float], num_stages: int) -> list[int]:
     """
     if not 1 <= num_stages <= len(costs):
         raise ValueError(f"{len(costs)} layers make 1 to {len(costs)} stages; got {num_stages}")
+    if wrong := [cost for cost in costs if not 0 <= cost < math.inf]:
+        raise ValueError(f"costs are finite and 0 or more; got {wrong}")
     before = [0.0, *accumulate(costs)]
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}  # end -> costliest stage, bounds
     for stage in range(num_stages):

@@ -71,6 +71,10 @@ def test_as_many_bytes_cross_as_the_real_stages_hand_over(gradients):
         lambda rows: rows.cuda(1),
         lambda rows: rows.cuda("cuda:1"),
         lambda rows: rows.cuda(device=1),
+        lambda rows: rows.cuda(1, non_blocking=True),
+        lambda rows: rows.cuda(non_blocking=True, device=1),
+        lambda rows: rows.to(1),
+        lambda rows: rows.to(torch.empty(0, device=1)),
         lambda rows: torch.empty(20, 10, device="cuda:1").copy_(rows),
         lambda rows: torch.as_tensor(rows, device="cuda:1"),
     ],
@@ -89,9 +93,23 @@ def test_a_single_number_can_be_moved_too():
 
 def test_a_gpu_without_a_number_is_the_first():
     def program(rows):
-        return rows.cuda() + rows.to("cuda") + rows.to("cuda:0")
+        return rows.cuda() + rows.cuda(non_blocking=True) + rows.to("cuda") + rows.to("cuda:0")
 
     assert {transfer.target for transfer in try_placement(program, ROWS).transfers} == {"cuda:0"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rows: torch.tensor([1.0, 2.0], device=1),
+        lambda rows: torch.asarray([1.0, 2.0], device="cuda:1"),
+        lambda rows: rows.new_tensor([1.0, 2.0], device="cuda:1"),
+        lambda rows: torch.empty(0, device="cuda:1").new_tensor([1.0, 2.0]),
+    ],
+)
+def test_numbers_from_the_host_cross_to_where_their_tensor_is(make):
+    placement = try_placement(lambda rows: make(rows) + torch.ones(2, device="cuda:1"), ROWS)
+    assert placement.transfers == (Transfer("cpu", "cuda:1", (2,), 8, False),)
 
 
 def test_what_is_already_there_does_not_cross():
@@ -186,6 +204,9 @@ def test_a_gpu_too_many_is_named():
     with pytest.raises(RuntimeError, match=message):
         try_placement(lambda rows: rows.to("cuda:2"), ROWS)
     assert try_placement(lambda rows: rows.to("cuda:2"), ROWS, num_gpus=3).error is None
+    for move in (lambda rows: rows.to(2), lambda rows: rows.cuda(2)):
+        with pytest.raises(RuntimeError, match=message):
+            try_placement(move, ROWS)
 
 
 def test_asking_for_numbers_says_that_there_are_none():

@@ -1,6 +1,8 @@
 """Cuts are the best ones, stages are the model's own layers, and split ResNet50s are ResNet50."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -66,6 +68,76 @@ def test_stages_are_the_model_s_own_layers_under_their_names():
     assert torch.equal(stages[1](stages[0](digits)), model(digits))
 
 
+class Residual(nn.Sequential):
+    def forward(self, rows):
+        return rows + super().forward(rows)
+
+
+class Pair(nn.Sequential):
+    def __init__(self, width):
+        super().__init__(nn.Linear(width, width, bias=False), nn.Dropout().eval())
+
+
+def with_hook(module):
+    module.register_forward_hook(lambda module, inputs, output: output * 3)
+    return module
+
+
+def with_forward(module):
+    module.forward = lambda rows: rows
+    return module
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+LAYER = nn.Linear(4, 4)
+ROWS = torch.randn(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        (Pair(4), ROWS),  # a class of its own, with nn.Sequential's forward
+        (nn.Sequential(LAYER, nn.ReLU(), LAYER), ROWS),
+        (nn.Sequential(with_hook(nn.Linear(4, 4)), Residual(nn.Linear(4, 4))), ROWS),
+        (nn.Sequential(frozen(nn.Linear(4, 4)), nn.Linear(4, 2)), ROWS[:0]),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()).eval(), ROWS),
+        (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double(), ROWS.double().t()[:, :3]),
+        (nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Flatten()), ROWS.t()[None]),
+    ],
+)
+def test_the_stages_one_after_the_other_are_the_model(model, rows):
+    modes = [module.training for module in model.modules()]
+    first, second = split_sequential(model, 2, by="count")
+    assert torch.equal(second(first(rows)), model(rows))
+    assert {**first.state_dict(), **second.state_dict()}.keys() == model.state_dict().keys()
+    assert {*first.parameters(), *second.parameters()} == {*model.parameters()}
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Residual(LAYER, LAYER), "a Sequential without a forward of its own; got Residual"),
+        (with_forward(nn.Sequential(LAYER, LAYER)), "without a forward of its own; got Sequential"),
+        (nn.ModuleList([LAYER, LAYER]), "got ModuleList"),
+        (ToyModel(), "got ToyModel"),
+        (with_hook(nn.Sequential(LAYER, LAYER)), "lose the model's forward hooks: put hooks on"),
+    ],
+)
+def test_what_is_more_than_its_layers_is_not_cut(model, message):
+    with pytest.raises(ValueError, match=message):
+        split_sequential(model, 2)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1])
+def test_a_cost_that_is_none_is_named(cost):
+    with pytest.raises(ValueError, match=rf"costs are finite and 0 or more; got \[{cost}\]"):
+        balanced_bounds([1, cost, 2], 2)
+
+
 def test_costs_by_count_and_parameters():
     model = mnist_net()
     assert layer_costs(model, by="count") == [1.0] * 6
@@ -84,6 +156,36 @@ def test_the_toy_model_equals_its_layers():
     torch.testing.assert_close(model(rows), expected)
     model(rows).sum().backward()
     assert model.net1.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "sample"),
+    [
+        (ToyModel, torch.randn(5, 10)),
+        (lambda: PipelineParallelResNet50(2, num_classes=3), torch.randn(3, 3, 32, 32)),
+    ],
+    ids=["toy", "resnet"],
+)
+def test_a_split_model_is_a_module_like_any_other(make, sample):
+    model, calls = make().eval(), []
+    expected, first = model(sample), next(model.children())
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(sample), expected)
+    twin.load_state_dict(make().state_dict())
+    assert not torch.equal(twin(sample), expected)  # a copy shares nothing
+    assert model(sample[:0]).shape == (0, *expected.shape[1:])
+    assert twin.double()(sample.double()).dtype == torch.float64
+    strided = torch.stack([sample, sample], 1)[:, 0]
+    torch.testing.assert_close(model(strided), expected)
+    first.register_forward_hook(lambda *_: calls.append(1))
+    first.requires_grad_(False)
+    model(sample).sum().backward()
+    assert len(calls) == (1 if isinstance(model, ToyModel) else 2)  # pieces of 2 and 1
+    stay = set(first.parameters())
+    assert all((p.grad is None) == (p in stay) for p in model.parameters())
+    model.eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(model(sample), expected)
 
 
 @pytest.mark.parametrize("make", [ToyModel, ModelParallelResNet50])
