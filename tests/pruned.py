@@ -1,9 +1,11 @@
-"""A net pruned by magnitude, for tests of whatever takes one."""
+"""A net pruned by magnitude, and one with batch norms, for tests of whatever takes one."""
+
+from collections import OrderedDict
 
 from torch import nn
 
 from mpcourse.pruning import apply_masks, global_masks, magnitude
-from mpcourse.training.nets import lenet_300_100
+from mpcourse.training.nets import conv_net, lenet_300_100
 
 
 def pruned(model: nn.Module, sparsity: float = 0.9) -> nn.Module:
@@ -15,3 +17,13 @@ def pruned(model: nn.Module, sparsity: float = 0.9) -> nn.Module:
 def pruned_net() -> nn.Module:
     """LeNet-300-100 in evaluation mode, masked."""
     return pruned(lenet_300_100().eval())
+
+
+def normed_net() -> nn.Sequential:
+    """The convolutional net with a batch norm behind each convolution."""
+    layers = OrderedDict()
+    for name, layer in conv_net().named_children():
+        layers[name] = layer
+        if name.startswith("conv"):
+            layers[name.replace("conv", "bn")] = nn.BatchNorm2d(layer.out_channels)
+    return nn.Sequential(layers)

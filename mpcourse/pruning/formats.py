@@ -50,7 +50,8 @@ def in_format(model: nn.Module, name: str) -> bytes:
         return saved(state) if name == "dense" else gzip.compress(saved(state), 6, mtime=0)
     for layer in prunable_layers(model):
         key = f"{layer}.weight".removeprefix(".")
-        state[key] = ENCODERS[name](state[key].flatten(1))
+        if key in state:  # not where it is computed from other parameters
+            state[key] = ENCODERS[name](state[key].flatten(1))
     return saved(state)
 
 
@@ -70,11 +71,12 @@ def load_format(model: nn.Module, content: bytes) -> None:
     if set(found) != set(own):
         raise ValueError(f"the file is another model's: it has {', '.join(found)}")
     state = {}
-    for name, value in found.items():
-        value = value.to_dense() if isinstance(value, Tensor) else unpack_bits(value)
-        if value.numel() != own[name].numel():
-            sizes = f"{value.numel():,} values, not {own[name].numel():,}"
-            raise ValueError(f"the file is another model's: {name} has {sizes}")
+    for name, stored in found.items():
+        value = stored.to_dense() if isinstance(stored, Tensor) else unpack_bits(stored)
+        is_matrix = value is not stored  # of a layer's weight, whatever shape that has
+        if value.shape != (own[name].flatten(1) if is_matrix else own[name]).shape:
+            shapes = f"the shape {tuple(value.shape)}, not {tuple(own[name].shape)}"
+            raise ValueError(f"the file is another model's: {name} has {shapes}")
         state[name] = value.view(own[name].shape)
     model.load_state_dict(state)
 

@@ -36,10 +36,10 @@ def to_sparse(model: nn.Module) -> nn.Module:
     Convolutions stay dense: torch has no sparse kernel for them.
 
     Raises:
-        ValueError: It has no Linear layer.
+        ValueError: It has no Linear layer, or one that somebody has put hooks on.
     """
     plain = permanent_copy(model)
-    linear = {n: layer for n, layer in plain.named_modules() if isinstance(layer, nn.Linear)}
+    linear = {n: layer for n, layer in plain.named_modules() if type(layer) is nn.Linear}
     if not linear:
         raise ValueError(f"{type(model).__name__} has no Linear layer to make sparse")
     return replace_layers(plain, {name: SparseLinear(layer) for name, layer in linear.items()})

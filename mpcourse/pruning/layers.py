@@ -6,6 +6,9 @@ Biases and batch norms are left alone: they are few, and a layer without them lo
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from mpcourse.splitting.splits import hooks_of
 
 PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -40,11 +43,18 @@ def is_masked(layer: nn.Module) -> bool:
     return "weight_mask" in layer._buffers
 
 
-def shared_weight(model: nn.Module, name: str) -> str | None:
-    """The other name of a layer's weight, if the model has the same parameter in two places."""
-    own = f"{name}.weight".removeprefix(".")
+def weight_problem(model: nn.Module, name: str) -> str | None:
+    """Why a layer's weight cannot be changed alone, in words; None if it can."""
+    layer = model.get_submodule(name)
+    if isinstance(layer, NonDynamicallyQuantizableLinear):  # in attention: it is never called
+        return "is read by the module that it lies in"
+    if not isinstance(parameter_of(layer), nn.Parameter):  # weight_norm, spectral_norm
+        return "is computed from other parameters"
     named = dict(model.named_parameters(remove_duplicate=False))
-    return next((n for n, p in named.items() if n != own and p is named.get(own)), None)
+    own = f"{name}.weight".removeprefix(".")
+    return next(
+        (f"is also {n}" for n, p in named.items() if n != own and p is named.get(own)), None
+    )
 
 
 def parameter_of(layer: nn.Module) -> nn.Parameter:
@@ -64,10 +74,13 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 def gradient_of(name: str, layer: nn.Module) -> Tensor:
     """The gradient of a layer's weight, 0 where it is masked; refused without a backward."""
-    gradient = parameter_of(layer).grad
-    if gradient is None:
-        raise ValueError(f"{name} has no gradient: call loss.backward() before the scores")
-    return gradient
+    weight = parameter_of(layer)
+    if weight.grad is None:
+        missing = (
+            "call loss.backward() before the scores" if weight.requires_grad else "it is frozen"
+        )
+        raise ValueError(f"{name} has no gradient: {missing}")
+    return weight.grad
 
 
 def count_nonzeros(model: nn.Module) -> dict[str, tuple[int, int]]:
@@ -79,13 +92,20 @@ def count_nonzeros(model: nn.Module) -> dict[str, tuple[int, int]]:
 def replace_layers(model: nn.Module, new: Mapping[str, nn.Module]) -> nn.Module:
     """Put `new[name]` for the layer of that name, in every place that the layer has in the model.
 
-    Returns the model, or the new layer where the model itself is what is replaced.
+    Returns the model, or the new layer where the model itself is what is replaced. A layer with
+    hooks is refused.
     """
     by_layer = {model.get_submodule(name): layer for name, layer in new.items()}
+    for name in new:
+        if hooks := hooks_of(model.get_submodule(name)):
+            raise ValueError(f"{name or 'the layer'} would lose its {hooks}: remove them first")
     for old, layer in by_layer.items():
         layer.train(old.training)
     for place, old in list(model.named_modules(remove_duplicate=False)):
         if place and old in by_layer:
             parent, _, own = place.rpartition(".")
-            setattr(model.get_submodule(parent), own, by_layer[old])
+            owner = model.get_submodule(parent)
+            setattr(owner, own, by_layer[old])
+            if isinstance(owner, nn.TransformerEncoderLayer):
+                owner.activation_relu_or_gelu = 0  # or torch's fast path reads the weight itself
     return by_layer.get(model, model)

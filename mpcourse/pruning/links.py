@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from mpcourse.pruning.layers import PRUNABLE, prunable_layers, shared_weight
+from mpcourse.pruning.layers import PRUNABLE, prunable_layers, weight_problem
+from mpcourse.splitting.splits import is_chain
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # A channel of zeros stays one behind these. It would not behind Sigmoid, Softmax or LayerNorm.
-ZERO_TO_ZERO = (nn.Identity, nn.ReLU, nn.Tanh, nn.Dropout, nn.MaxPool2d, nn.AvgPool2d)
+ZERO_TO_ZERO = (nn.Identity, nn.ReLU, nn.Tanh, nn.Dropout)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d)  # the same, but behind other layers they mix channels
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ def channel_links(model: nn.Module) -> dict[str, Link]:
 
 def find_links(model: nn.Module) -> dict[str, Link | str]:
     """For each layer with a weight: its `Link`, or why its channels cannot go, in words."""
-    if not isinstance(model, nn.Sequential):
+    if not is_chain(model):
         raise ValueError(
             "channels are removed from a Sequential, in which each layer reads what the one before "
-            f"it writes; got {type(model).__name__}"
+            f"it writes, without a forward of its own; got {type(model).__name__}"
         )
     links: dict[str, Link | str] = {}
     for name in prunable_layers(model):
@@ -54,7 +56,7 @@ class _CannotGo(Exception):
 
 def _leaves(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The layers in the order of the forward."""
-    if isinstance(model, nn.Sequential):
+    if is_chain(model):
         for own, child in model._modules.items():  # named_children leaves out one that comes twice
             yield from _leaves(child, f"{name}.{own}".removeprefix("."))
     else:
@@ -65,27 +67,33 @@ def _follow(name: str, model: nn.Module) -> Link:
     """The link that begins at a layer."""
     leaves = dict(_leaves(model))
     if name not in leaves:
-        raise _CannotGo("it lies inside a layer that is no Sequential")
+        raise _CannotGo("it lies inside a layer that is no Sequential, or has a forward of its own")
     names = list(leaves)
     norms, flattened = [], False
+    if type(leaves[name]) not in PRUNABLE:
+        raise _CannotGo(
+            f"it is a {type(leaves[name]).__name__}, which may have a forward of its own"
+        )
     for after in names[names.index(name) + 1 :]:
-        module = leaves[after]
-        if isinstance(module, PRUNABLE):
+        module, kind = leaves[after], type(leaves[after])  # a subclass may compute anything
+        if kind in PRUNABLE:
             for each in (name, *norms, after):
-                if other := shared_weight(model, each):
-                    raise _CannotGo(f"the weight of {each} is also {other}")
+                if problem := weight_problem(model, each):
+                    raise _CannotGo(f"the weight of {each} {problem}")
             return Link(name, tuple(norms), after, _block(leaves[name], module, flattened))
-        if isinstance(module, NORMS):
+        if kind in NORMS:
             features, channels = module.num_features, channels_of(leaves[name])
             if module.weight is None:
                 raise _CannotGo(f"{after} has no weight and bias that could be set to zero")
             if features % channels:
                 raise _CannotGo(f"{after} has {features} features for {channels} channels")
             norms.append(after)
-        elif isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+        elif kind is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
             flattened = True
-        elif not isinstance(module, ZERO_TO_ZERO):
-            raise _CannotGo(f"its output goes into {after} ({type(module).__name__})")
+        elif kind not in ZERO_TO_ZERO and (
+            kind not in POOLS or type(leaves[name]) is not nn.Conv2d
+        ):
+            raise _CannotGo(f"its output goes into {after} ({kind.__name__})")
     raise _CannotGo("its channels are the model's outputs")
 
 

@@ -17,8 +17,8 @@ from mpcourse.pruning.layers import (
     PRUNABLE,
     is_masked,
     prunable_layers,
-    shared_weight,
     weight_of,
+    weight_problem,
 )
 from mpcourse.pruning.masks import Masks, global_masks
 
@@ -35,7 +35,8 @@ def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
     Raises:
         ValueError: No such layer, a layer without a weight, already masked, a mask of another
-            shape or with other values, a mask that leaves nothing, a weight that two layers share.
+            shape or with other values, a mask that leaves nothing, a weight that two layers share
+            or that is no parameter of the layer's own.
             The model is as before.
     """
     checked = checked_masks(model, masks)
@@ -97,7 +98,8 @@ def make_permanent(model: nn.Module) -> None:
             if hook is _drop_graph:
                 del layer._forward_hooks[key]
                 layer._forward_hooks_always_called.pop(key, None)
-        layer._parameters["bias"] = layer._parameters.pop("bias")  # torch leaves the weight last
+        if "bias" in layer._parameters:  # torch leaves the weight last
+            layer._parameters["bias"] = layer._parameters.pop("bias")
 
 
 def permanent_copy(model: nn.Module) -> nn.Module:
@@ -145,8 +147,8 @@ def checked_masks(
         raise ValueError("masks is empty: it maps the name of each layer to its mask")
     layers = prunable_layers(model, masks)
     for name in layers:
-        if other := shared_weight(model, name):
-            raise ValueError(f"the weight of {name} is also {other}: two masks for one weight")
+        if problem := weight_problem(model, name):
+            raise ValueError(f"the weight of {name} {problem}: it takes no mask of its own")
     return {name: (layer, _fitted(name, layer, masks[name])) for name, layer in layers.items()}
 
 
@@ -160,8 +162,13 @@ def _fitted(name: str, layer: nn.Module, mask: Tensor) -> Tensor:
             f"{name} has a weight of shape {tuple(weight.shape)}; "
             f"a mask of shape {tuple(mask.shape)} does not fit"
         )
-    if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(f"the mask of {name} has values other than 0 and 1")
+    refuse_scores(name, mask)
     if not mask.any():
         raise ValueError(f"the mask of {name} prunes all of its {weight.numel():,} weights")
     return mask.bool().expand_as(weight).to(weight.device)
+
+
+def refuse_scores(name: str, mask: Tensor) -> None:
+    """Refuse what is no mask, such as the scores that one is made from."""
+    if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"the mask of {name} has values other than 0 and 1")

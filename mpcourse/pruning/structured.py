@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.pruning.links import NORMS, Link, channels_of, find_links
-from mpcourse.pruning.masked import refuse_masked
+from mpcourse.pruning.masked import refuse_masked, refuse_scores
 
 
 @torch.no_grad()
@@ -47,8 +47,8 @@ def remove_channels(model: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
             stay (`layer_masks(channel_norms(model, layers=...), 0.5)`).
 
     Raises:
-        ValueError: The model has masks, a layer's channels cannot go, a mask of another size, a
-            mask that leaves no channel. The given model never changes.
+        ValueError: The model has masks, a layer's channels cannot go, a mask of another size or
+            with other values, a mask that leaves no channel. The given model never changes.
     """
     links = _checked(model, masks)
     slim = copy.deepcopy(model)
@@ -104,6 +104,7 @@ def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Link]:
         channels = channels_of(modules[name])
         if mask.numel() != channels:
             raise ValueError(f"{name} has {channels} channels; its mask has {mask.numel()} entries")
+        refuse_scores(name, mask)
         if not mask.any():
             raise ValueError(f"the mask of {name} removes all of its {channels} channels")
     return {name: found[name] for name in masks}

@@ -117,18 +117,15 @@ def dequantize(
     return (integers.int() - zero_point) * scale
 
 
-def quantize_tensor(
-    values: Tensor, *, axis: int | None = None, bits: int = 8, symmetric: bool = True
-) -> Quantized:
-    """Quantize a tensor over its own range.
+def quantize_tensor(values: Tensor, *, axis: int | None = None, bits: int = 8) -> Quantized:
+    """Quantize a tensor over its own range, symmetrically, as is usual for weights.
 
     Args:
         values: Floats, for example a weight of shape (out, in).
         axis: 0 for one scale per output channel; `None` for one scale.
         bits: 2 to 8.
-        symmetric: The usual choice for weights; False for values that lie on one side of 0.
     """
-    options = {"bits": bits, "symmetric": symmetric}
+    options = {"bits": bits, "symmetric": True}
     qparams = choose_qparams(*range_of(values, axis=axis), **options)
     integers = quantize(values.detach(), *qparams, axis=axis, **options)
     return Quantized(integers, *qparams, axis)

@@ -32,7 +32,8 @@ def to_int8(
         per_channel: One scale per output channel; one for the whole weight when False.
 
     Raises:
-        ValueError: No Linear layer, ranges of other layers, other bits, weights that are NaN.
+        ValueError: No Linear layer, ranges of other layers, other bits, weights or ranges that are
+            NaN, a layer that somebody has put hooks on.
     """
     integer_range(bits)
     plain = permanent_copy(model)
@@ -54,7 +55,7 @@ def _own(
 ) -> tuple[int, tuple[Tensor, Tensor] | None]:
     """The bits and the range of a layer: its own if it was trained with them."""
     if getattr(layer, "is_fake_quantized", False):
-        return layer.bits, layer.input_range()
+        bits, limits = layer.bits, layer.input_range()
     if limits is None:
         return bits, None
     low, high = (torch.tensor(float(limit), device=layer.weight.device) for limit in limits)

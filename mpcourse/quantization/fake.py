@@ -66,17 +66,19 @@ class FakeQuantizedLinear(nn.Linear):
         if self.training:
             self.observe(rows)
         options = {"bits": self.bits, "symmetric": True}
-        limits = self.weight.detach().aminmax(dim=1, keepdim=True)
-        weight = fake_quantize(self.weight, *choose_qparams(*limits, **options), **options)
-        inputs = fake_quantize(rows, *choose_qparams(*self.input_range()))
-        return F.linear(inputs, weight, self.bias)
+        floats = self.weight.float()  # rounded in float32, as int8 will be, whatever comes in
+        limits = floats.detach().aminmax(dim=1, keepdim=True)
+        weight = fake_quantize(floats, *choose_qparams(*limits, **options), **options)
+        inputs = fake_quantize(rows.float(), *choose_qparams(*self.input_range()))
+        return F.linear(inputs.to(rows.dtype), weight.to(self.weight.dtype), self.bias)
 
     def observe(self, rows: Tensor) -> None:
-        """Move the range of the inputs towards that of these rows."""
+        """Move the range of the inputs towards that of these rows, if there are any."""
+        if not rows.numel():
+            return
         share = torch.where(self.low > self.high, 1.0, NEW_RANGE)  # the first is taken whole
-        low, high = rows.detach().aminmax()
-        self.low.lerp_(low, share)
-        self.high.lerp_(high, share)
+        for limit, new in zip((self.low, self.high), rows.detach().aminmax(), strict=True):
+            limit.lerp_(new.to(limit), share.to(limit))
 
     def input_range(self) -> tuple[Tensor, Tensor]:
         """The smallest and the largest input that int8 will represent, once training has begun."""
@@ -85,7 +87,7 @@ class FakeQuantizedLinear(nn.Linear):
                 "the range of this layer's inputs is unknown: "
                 "show it a batch in training mode (model.train()) first"
             )
-        return self.low, self.high
+        return self.low.float(), self.high.float()
 
 
 def prepare_qat(model: nn.Module, *, bits: int = 8) -> nn.Module:

@@ -25,13 +25,13 @@ class TorchaoMissing(ImportError):
     """torchao is absent, or does not go with this torch; the message says which."""
 
 
-def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Module:
+def to_int8_by_torchao(model: nn.Module) -> nn.Module:
     """A copy of a model, without masks, that torchao has quantized: int8, one scale per channel.
+
+    Inputs are quantized too, each row over its own range.
 
     Args:
         model: Any module with Linear layers; biases and other layers stay in floats.
-        weight_only: Only store the weights in int8; inputs are quantized too, each row over its
-            own range, when False.
 
     Raises:
         TorchaoMissing: torchao is absent, or fails to import; the message says what to install.
@@ -42,8 +42,6 @@ def to_int8_by_torchao(model: nn.Module, *, weight_only: bool = False) -> nn.Mod
     plain = permanent_copy(model)
     with _quiet():
         config = library.Int8DynamicActivationInt8WeightConfig()
-        if weight_only:
-            config = library.Int8WeightOnlyConfig()
         library.quantize_(plain, config)  # in place
     return plain
 

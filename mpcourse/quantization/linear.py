@@ -17,7 +17,7 @@ class QuantizedLinear(nn.Module):
 
     The inputs arrive as floats and are quantized on the way in: with the given scale and
     zero_point (static), or with those of each row's own range (dynamic). A row's answer never
-    depends on the other rows. There is no gradient.
+    depends on the other rows; one with NaN or an infinity is NaN or infinite. There is no gradient.
     """
 
     def __init__(
@@ -45,11 +45,15 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Take rows of shape (..., in) to (..., out), in the floats that they came in."""
+        if not rows.is_floating_point():
+            raise TypeError(f"rows are floats, as for nn.Linear; got {rows.dtype}")
         flat = rows.detach().float().reshape(-1, rows.shape[-1])
         scale, zero_point = self.input_qparams(flat)
         integers = quantize(flat, scale, zero_point)
         sums = int8_matmul(integers, self.weight.t()) - zero_point * self.weight_sums
-        outputs = sums * (scale * self.weight_scale)
+        outputs = sums * (scale * self.weight_scale.float())  # a product too small for float16
+        if self.input_scale is not None:  # a fixed range knows nothing of NaN and infinities
+            outputs = outputs + (flat * 0).sum(1, keepdim=True)
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs.reshape((*rows.shape[:-1], len(self.weight))).to(rows.dtype)
@@ -57,7 +61,7 @@ class QuantizedLinear(nn.Module):
     def input_qparams(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The scale and zero_point of rows (N, in): of shape (), or (N, 1) when dynamic."""
         if self.input_scale is not None:
-            return self.input_scale, self.input_zero_point
+            return self.input_scale.float(), self.input_zero_point
         low, high = rows.aminmax(dim=1, keepdim=True)
         return choose_qparams(low, high)
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.criteria import gradient
-from mpcourse.pruning.layers import prunable_layers
+from mpcourse.pruning.layers import gradient_of, prunable_layers
 from mpcourse.schedules.actions import check_count
 from mpcourse.sparse_training.zeros import KeepMasks
 
@@ -111,10 +110,11 @@ class Regrowth(KeepMasks):
             self._exchange(optimizer)
 
     def _exchange(self, optimizer: torch.optim.Optimizer) -> None:
-        wanted = gradient(self.model)
+        layers = prunable_layers(self.model, self.masks)
+        wanted = {name: gradient_of(name, layer).abs() for name, layer in layers.items()}
         share = cosine_share(self.step, self.end)
         counts = {name: int(share * int(mask.sum())) for name, mask in self.masks.items()}
-        for name, layer in prunable_layers(self.model, self.masks).items():
+        for name, layer in layers.items():
             self.masks[name] = _dropped(self.masks[name], layer.weight, counts[name])
         super().__call__(optimizer)  # before growing: a regrown weight starts at zero too
         for name, mask in self.masks.items():

@@ -55,11 +55,17 @@ def redraw(model: nn.Module) -> None:
 
     Calling `reset_parameters` of a masked layer would not do: it fills `weight`, which the next
     forward overwrites.
+
+    Raises:
+        ValueError: A module has weights but no `reset_parameters`. Nothing has changed.
     """
     fresh = permanent_copy(model)
-    for module in fresh.modules():
+    for name, module in fresh.named_modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
+        elif list(module.parameters(recurse=False)):
+            kind = type(module).__name__
+            raise ValueError(f"{name or 'the model'} ({kind}) has no reset_parameters() to call")
     rewind(model, snapshot(fresh))
 
 

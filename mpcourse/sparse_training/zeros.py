@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.layers import prunable_layers
+from mpcourse.pruning.layers import prunable_layers, weight_of
 from mpcourse.pruning.masked import checked_masks, refuse_masked
 
 
@@ -38,7 +38,7 @@ def mask_gradients(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
     """How many weights that the masks prune are not zero."""
     checked = checked_masks(model, masks).values()
-    return sum(int(layer.weight[~mask].count_nonzero()) for layer, mask in checked)
+    return sum(int(weight_of(layer)[~mask].count_nonzero()) for layer, mask in checked)
 
 
 class KeepMasks:

@@ -48,10 +48,10 @@ def train_epoch(
     model.train()
     losses, num_samples = [], 0
     for inputs, targets in loader:
+        num_samples += _samples_of(inputs, targets)
         optimizer.zero_grad()
         losses.append(_backward(model, inputs, targets, loss_fn))
         optimizer.step()
-        num_samples += num_samples_of((inputs, targets))
     _refuse_nothing(num_samples)
     return Epoch([loss.item() for loss in losses], num_samples)  # reading each loss would wait
 
@@ -81,7 +81,10 @@ def evaluate(model: nn.Module, loader: Batches, loss_fn: Loss) -> Evaluation:
     total, right, num_samples = 0.0, 0, 0
     with evaluation_mode(model):
         for inputs, targets in loader:
-            count = num_samples_of((inputs, targets))
+            count = _samples_of(inputs, targets)
+            if targets.dim() != 1 or targets.is_floating_point():
+                given = f"{targets.dtype} of shape {tuple(targets.shape)}"
+                raise ValueError(f"targets are class numbers of shape (N,); got {given}")
             is_mean = reduction_of(loss_fn, targets) == "mean"
             output = model(_to(inputs, _place_of(model)))
             targets = targets.to(output.device)
@@ -112,6 +115,12 @@ def _place_of(model: nn.Module) -> torch.device | None:
 
 def _to(value: Any, place: torch.device | None) -> Any:
     return tree_map(lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def _samples_of(inputs: Any, targets: Any) -> int:
+    if count := num_samples_of((inputs, targets)):
+        return count
+    raise ValueError("a batch is empty: its loss would be a mean over nothing")
 
 
 def _refuse_nothing(num_samples: int) -> None:

@@ -40,20 +40,24 @@ def mnist_net() -> nn.Sequential:
     return linear_net(128, 64)
 
 
-def conv_net(batch_norm: bool = False) -> nn.Sequential:
+def conv_net() -> nn.Sequential:
     """Two 3x3 convolutions and two Linear layers, for images of shape (N, 1, 28, 28).
 
     The pooling leaves 3x3 pixels of 64 channels, so the first Linear layer has 576 inputs.
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=nn.Conv2d(1, 32, 3))
-    if batch_norm:
-        layers["bn1"] = nn.BatchNorm2d(32)
-    layers.update(relu1=nn.ReLU(), conv2=nn.Conv2d(32, 64, 3))
-    if batch_norm:
-        layers["bn2"] = nn.BatchNorm2d(64)
-    layers.update(relu2=nn.ReLU(), pool=nn.AvgPool2d(8), flatten=nn.Flatten())
-    layers.update(fc1=nn.Linear(576, 100), relu3=nn.ReLU(), fc2=nn.Linear(100, 10))
-    return nn.Sequential(layers)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(1, 32, 3),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(32, 64, 3),
+            relu2=nn.ReLU(),
+            pool=nn.AvgPool2d(8),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(576, 100),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(100, 10),
+        )
+    )
 
 
 def deep_conv_net() -> nn.Sequential:

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from pruned import pruned_net
+from pruned import normed_net, pruned_net
 from torch import nn
 
 from mpcourse.compilation import (
@@ -34,7 +34,7 @@ from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import masks_of
 from mpcourse.pruning.masked import permanent_copy
 from mpcourse.quantization import calibrate, to_int8
-from mpcourse.training.nets import conv_net, lenet_300_100
+from mpcourse.training.nets import lenet_300_100
 
 IMAGES = torch.randn(8, 1, 28, 28)
 
@@ -47,7 +47,7 @@ MODELS = {
     "pruned": lambda: permanent_copy(pruned_net()),
     "pruned, int8, dynamic": lambda: to_int8(pruned_net()),
     "pruned, int8, static": lambda: static(pruned_net()),
-    "conv_net, int8": lambda: static(conv_net(batch_norm=True).eval()),
+    "conv_net, int8": lambda: static(normed_net().eval()),
 }
 each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 needs_compiler = pytest.mark.skipif(bool(compiler_problem()), reason=compiler_problem())

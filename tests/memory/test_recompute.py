@@ -4,16 +4,16 @@ import copy
 
 import pytest
 import torch
+from pruned import normed_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mpcourse.memory import ByteCounter, best_segments, recomputed, recomputed_bytes
-from mpcourse.training.nets import conv_net
 
 
 def conv_layers():
     torch.manual_seed(3)
-    layers = list(conv_net(batch_norm=True))
+    layers = list(normed_net())
     return nn.Sequential(*layers[:4], nn.Dropout(0.3), *layers[4:]).double()
 
 

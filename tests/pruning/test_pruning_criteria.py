@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pruned import normed_net
 from torch import nn
 from torch.nn.utils import prune
 
@@ -84,7 +85,7 @@ def test_channel_norms_of_convolutions_agree_with_torch_s_choice():
 
 def test_only_weights_of_linear_and_convolution_layers_are_scored():
     names = ["conv1", "conv2", "fc1", "fc2"]
-    assert list(magnitude(conv_net(batch_norm=True))) == names
+    assert list(magnitude(normed_net())) == names
     assert list(magnitude(conv_net(), layers=["fc2", "conv1"])) == ["conv1", "fc2"]
     assert list(magnitude(conv_net(), layers="fc1")) == ["fc1"]
 

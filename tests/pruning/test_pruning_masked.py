@@ -187,7 +187,7 @@ def test_a_model_already_pruned_is_refused():
 def test_a_weight_that_two_layers_share_is_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
-    with pytest.raises(ValueError, match=r"the weight of 0 is also 2\.weight: two masks for one"):
+    with pytest.raises(ValueError, match=r"the weight of 0 is also 2\.weight: it takes no mask"):
         apply_masks(model, {"0": torch.eye(4)})
     assert not prune.is_pruned(model)
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from pruned import pruned
+from pruned import normed_net, pruned
 from torch import nn
 
 from mpcourse.pruning import (
@@ -37,11 +37,11 @@ def half(model: nn.Module, share: float = 0.5) -> dict[str, torch.Tensor]:
     return layer_masks(channel_norms(model, layers=channel_links(model)), share)
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("make", [conv_net, normed_net])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
-def test_removing_channels_of_the_convolutional_net_is_zeroing_them(batch_norm, training, share):
-    model = with_statistics(conv_net(batch_norm)).train(training)
+def test_removing_channels_of_the_convolutional_net_is_zeroing_them(make, training, share):
+    model = with_statistics(make()).train(training)
     masks = half(model, share)
     output = zero_channels(model, masks)(IMAGES)
     torch.testing.assert_close(remove_channels(model, masks)(IMAGES), output, rtol=0, atol=1e-5)
@@ -51,7 +51,7 @@ def test_removing_channels_of_the_convolutional_net_is_zeroing_them(batch_norm, 
 
 @pytest.mark.parametrize("layer", ["conv1", "conv2", "fc1"])
 def test_one_layer_alone_loses_channels_and_its_reader_inputs(layer):
-    model = with_statistics(conv_net(batch_norm=True)).eval()
+    model = with_statistics(normed_net()).eval()
     mask = torch.arange(getattr(model, layer).weight.shape[0]) % 3 != 1
     zeroed = zero_channels(model, {layer: mask})
     slim = remove_channels(model, {layer: mask})
@@ -64,7 +64,7 @@ def test_one_layer_alone_loses_channels_and_its_reader_inputs(layer):
 
 
 def test_the_layers_are_really_smaller_and_say_so():
-    slim = remove_channels(conv_net(batch_norm=True), half(conv_net(batch_norm=True)))
+    slim = remove_channels(normed_net(), half(normed_net()))
     sizes = [slim.conv2.weight.shape, slim.bn2.running_var.shape, slim.fc1.weight.shape]
     assert sizes == [(32, 16, 3, 3), (32,), (50, 288)]
     told = (slim.conv2.in_channels, slim.conv2.out_channels, slim.bn2.num_features)
@@ -72,7 +72,7 @@ def test_the_layers_are_really_smaller_and_say_so():
 
 
 def test_the_given_model_never_changes_and_the_slim_one_trains():
-    model = conv_net(batch_norm=True)
+    model = normed_net()
     model.conv1.weight.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
     slim = remove_channels(model, half(model))

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpcourse.quantization import (
+    Quantized,
     choose_qparams,
     dequantize,
     integer_range,
@@ -65,6 +66,12 @@ def test_torch_s_observer_chooses_the_same_scale_and_zero_point():
     assert (ours[0].item(), ours[1].item()) == (pytest.approx(scale.item()), zero_point.item())
 
 
+def quantized_over_its_range(values: torch.Tensor, **options) -> Quantized:
+    scale_and_zero_point = choose_qparams(*range_of(values), **options)
+    integers = quantize(values, *scale_and_zero_point, **options)
+    return Quantized(integers, *scale_and_zero_point, None)
+
+
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
 
@@ -72,7 +79,9 @@ FLOATS = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 @given(st.lists(FLOATS, min_size=1, max_size=20), st.integers(2, 8), st.booleans())
 def test_no_value_is_off_by_more_than_half_a_step_and_zero_is_exact(numbers, bits, symmetric):
     values = torch.tensor([*numbers, 0.0])
-    quantized = quantize_tensor(values, bits=bits, symmetric=symmetric)
+    quantized = quantized_over_its_range(values, bits=bits, symmetric=symmetric)
+    if symmetric:
+        assert torch.equal(quantized.integers, quantize_tensor(values, bits=bits).integers)
     error = (quantized.dequantize().double() - values.double()).abs()
     assert error.max() <= BOUND * quantized.scale.double()
     assert error[-1] == 0
@@ -83,7 +92,7 @@ def test_no_value_is_off_by_more_than_half_a_step_and_zero_is_exact(numbers, bit
 
 def test_the_ends_of_the_float_range_survive():
     most = torch.finfo(torch.float32).max
-    quantized = quantize_tensor(torch.tensor([-most, most, 0.0]), symmetric=False)
+    quantized = quantized_over_its_range(torch.tensor([-most, most, 0.0]))
     assert quantized.scale.isfinite()
     assert quantized.integers.tolist()[:2] == [-128, 127]
     tiny = quantize_tensor(torch.tensor([1e-42, 0.0]))

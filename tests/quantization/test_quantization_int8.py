@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from pruned import pruned_net
+from pruned import normed_net, pruned_net
 from torch import nn
 
 from mpcourse.compilation import by_export, by_torchscript, load_exported
@@ -23,6 +23,7 @@ from mpcourse.quantization import product as product_module
 from mpcourse.training.loop import evaluate
 from mpcourse.training.nets import conv_net, lenet_300_100
 
+ONES = quantize_tensor(torch.ones(1, 2))
 IMAGES = torch.randn(16, 1, 28, 28)
 
 
@@ -177,7 +178,7 @@ def test_the_weights_are_a_quarter_and_pruned_ones_stay_zero():
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-@pytest.mark.parametrize("make", [lenet_300_100, lambda: conv_net(batch_norm=True)])
+@pytest.mark.parametrize("make", [lenet_300_100, normed_net])
 def test_saving_loading_and_copying_give_the_same_outputs(make, static: bool):
     model = make().eval()
     quantized = to_int8(model, calibrate(model, [IMAGES]) if static else None)
@@ -259,8 +260,8 @@ class Half(nn.Module):
         (lambda: calibrate(nn.Conv2d(1, 1, 1), [IMAGES]), "Conv2d has no Linear layer"),
         (lambda: QuantizedLinear(quantize_tensor(torch.ones(1, 65_537))), "at most 65,536 inputs"),
         (
-            lambda: QuantizedLinear(quantize_tensor(torch.ones(1, 2), symmetric=False)),
-            "zero_point is 0",
+            lambda: QuantizedLinear(ONES._replace(zero_point=torch.tensor(1))),
+            "the weight is quantized symmetrically: its zero_point is 0",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from pruned import normed_net
 from torch import nn
 from torch.nn.utils import prune
 
@@ -47,7 +48,7 @@ from mpcourse.sparse_training import (
     zero_pruned,
 )
 from mpcourse.training.loop import train_epoch
-from mpcourse.training.nets import conv_net, lenet_300_100
+from mpcourse.training.nets import lenet_300_100
 
 BATCHES = [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(6)]
 OPTIMIZERS = {
@@ -278,7 +279,7 @@ def test_kept_masks_are_refused_before_anything_changes():
 
 
 def test_a_ticket_has_the_first_weights_under_the_last_masks():
-    model = conv_net(batch_norm=True)
+    model = normed_net()
     first = snapshot(model)
     images = torch.randn(4, 1, 28, 28)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -287,7 +288,7 @@ def test_a_ticket_has_the_first_weights_under_the_last_masks():
     apply_masks(model, masks)
     trained = copy.deepcopy(model)
     rewind(model, first)
-    expected = conv_net(batch_norm=True)
+    expected = normed_net()
     expected.load_state_dict(first)
     apply_masks(expected, masks)
     assert torch.equal(model.fc1.weight, expected.fc1.weight)  # before any forward
@@ -463,7 +464,7 @@ def test_everything_stays_on_the_model_s_device(hook):
     """On a machine with a GPU this is the test of the hooks and of pruning on it."""
     [device] = get_devices(1)
     place = device.device
-    model = conv_net(batch_norm=True).to(place)
+    model = normed_net().to(place)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     hooks = {
         "gradual": lambda: GradualPruner(model, partial(cubic_sparsity, final=0.8, end=3)),

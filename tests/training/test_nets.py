@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pruned import normed_net
 
 from mpcourse.training.nets import conv_net, deep_conv_net, lenet_300_100
 
@@ -14,14 +15,14 @@ def test_lenet_300_100_has_its_266_200_weights():
     assert model(torch.randn(3, 1, 28, 28)).shape == (3, 10)
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_the_convolutional_net_leaves_576_features(batch_norm: bool):
-    model = conv_net(batch_norm)
+@pytest.mark.parametrize("make", [conv_net, normed_net])
+def test_the_convolutional_net_leaves_576_features(make):
+    model = make()
     images = torch.randn(2, 1, 28, 28)
     position = list(model._modules).index("flatten")
     assert model[: position + 1](images).shape == (2, 64 * 3 * 3)
     assert model(images).shape == (2, 10)
-    assert ("bn2" in model._modules) == batch_norm
+    assert ("bn2" in model._modules) == (make is normed_net)
 
 
 def test_the_deep_net_has_eight_blocks_and_a_head_that_can_be_cut_anywhere():
