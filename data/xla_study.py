@@ -45,9 +45,7 @@ def _environment() -> Environment:
     """The environment of torch_xla beside that of the course; nothing is made."""
     course = find_environment()
     folder = ROOT / xla.FOLDER
-    return Environment(
-        ROOT, folder, folder / course.python.relative_to(course.folder), is_ours=True
-    )
+    return Environment(ROOT, folder, folder / course.python.relative_to(course.folder))
 
 
 def _show(folder: Path) -> None:

@@ -25,14 +25,25 @@ def python_problem(version: tuple) -> str:
 if python_problem(sys.version_info):
     sys.exit(python_problem(sys.version_info))
 
-# ruff: noqa: E402 (only a Python that is new enough gets here)
+# ruff: noqa: E402 (only a Python that is new enough, and finds its own modules, gets here)
+import os
+
+CLONE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if not __package__:  # python3 PATH/mpcourse/__main__.py, typed in another folder
+    sys.path[0] = CLONE
+
+from mpcourse.commands import hiding_problem
+
+if hiding_problem(CLONE):
+    sys.exit(f"mpcourse: {hiding_problem(CLONE)}")
+
 import argparse
 import importlib.util
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mpcourse.commands.arguments import grade_arguments, pages_arguments
 from mpcourse.commands.clean_copies import FIRST_PAGE, in_words, write_copies
 from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError, find_environment
 
@@ -42,7 +53,7 @@ STORED, COPIES = "notebooks", "my_notebooks"
 TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope")
 
 NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
-Type this first: python3 -m mpcourse lab"""
+Type this first: python3 -m mpcourse lab (--here: in the environment that is active)"""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,15 +65,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse",
         description="A course on splitting a neural network over several devices.",
-        epilog="lab, test and pages make the environment .venv in the clone if there is none.",
+        epilog="All but check and handout make the environment .venv if there is none.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def add(name: str, summary: str, more: str = "", **settings: bool) -> argparse.ArgumentParser:
-        settings |= {"allow_abbrev": False}
-        description = f"{summary}. {more}"
+    def add(
+        name: str, summary: str, more: str = "", *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
         return commands.add_parser(
-            name, parents=[common], help=summary, description=description, **settings
+            name,
+            parents=[common, *parents],
+            help=summary,
+            description=f"{summary}. {more}",
+            allow_abbrev=False,
         )
 
     lab = add(
@@ -78,14 +93,20 @@ def build_parser() -> argparse.ArgumentParser:
     more = "Two at a time. After --: paths and options of pytest; -n 0 runs one after the other."
     add("test", "Run all tests and all pages", more)
     add("check", "Say what this machine has and whether the installation is sound")
-    add("pages", "Run the pages and save them with their outputs", add_help=False)
+    add("pages", "Run the pages and save them with their outputs", "", pages_arguments())
     handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
     handout.add_argument("folder", type=Path, help="where to; made when absent")
     site = add(
         "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
     )
     site.add_argument("folder", type=Path, help="where to; a site that is there is replaced")
-    add("grade", "Run learners' copies of the pages and report on each exercise", add_help=False)
+    add(
+        "grade",
+        "Run learners' copies of the pages and report on each exercise",
+        "The course's checks judge. It is no jail: grade what strangers wrote on a machine that "
+        "holds nothing else.",
+        grade_arguments(),
+    )
     return parser
 
 
@@ -98,12 +119,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None and not unknown:
         parser.print_help()
         return 0
-    if unknown and options.command not in ("pages", "grade"):
+    if unknown:
         parser.error(
             f"unknown: {' '.join(unknown)} (what JupyterLab or pytest shall get follows --)"
         )
+    if options.command in ("lab", "grade") and is_root():
+        print("You are root, and so is all that a notebook does.", flush=True)
+    rest = words[cut + 1 :]
+    if options.command in ("pages", "grade"):  # what runs in the environment reads it again
+        rest = [word for word in words[1:cut] if word != "--here"] + rest
     try:
-        return COMMANDS[options.command](options, unknown + words[cut + 1 :])
+        return COMMANDS[options.command](options, rest)
     except (SetupError, TimeoutError) as error:
         print(f"\nmpcourse: {error}", file=sys.stderr, flush=True)
         return 1
@@ -124,9 +150,8 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
         why = "As you asked," if options.no_browser else "There is no display here, so"
         print(f"{why} no browser is opened: open the address with token= below in yours.")
     print("To stop: Ctrl-C, then y.", flush=True)
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return environment.run(
-        *lab_arguments(folder, browser=browser, is_root=is_root, port=options.port), *rest
+        *lab_arguments(folder, browser=browser, is_root=is_root(), port=options.port), *rest
     )
 
 
@@ -145,6 +170,11 @@ def has_display(variables: Mapping[str, str], *, platform: str) -> bool:
     if platform in ("win32", "darwin"):
         return True
     return any(variables.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def is_root() -> bool:
+    """Tell whether this is the administrator of a machine or container."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def lab_arguments(folder: str, *, browser: bool, is_root: bool, port: int | None) -> list[str]:
@@ -172,10 +202,7 @@ def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Say what this machine has and whether the installation is sound.
-
-    Installs nothing; after a failure the next `lab` or `test` lets pip look at everything again.
-    """
+    """Say what this machine has and whether the installation is sound; installs nothing."""
     environment = find_environment(here=options.here)
     problem = environment.problem(environment.probe())
     if problem and not options.here:
@@ -183,15 +210,12 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
             message = NOTHING_INSTALLED.format(folder=environment.folder, problem=problem)
             raise SetupError(message)
         environment = find_environment(here=True)
-    status = environment.run("-m", "mpcourse.commands.check")
-    if status:
-        environment.forget()
-    return status
+    return environment.run("-m", "mpcourse.commands", "check")
 
 
 def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run the pages and save them."""
-    return run_module("mpcourse.commands.pages", options, rest)
+    return run_module("pages", options, rest)
 
 
 def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -202,19 +226,19 @@ def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Write the stored pages as HTML."""
-    return run_module("mpcourse.commands.site.site", options, [str(options.folder.resolve())])
+    return run_module("site.site", options, [str(options.folder.resolve())])
 
 
 def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Grade learners' copies; folders are seen from where this is typed."""
-    return run_module("mpcourse.commands.grading.gradebook", options, [os.getcwd(), *rest])
+    return run_module("grading.gradebook", options, [os.getcwd(), *rest])
 
 
 def run_module(module: str, options: argparse.Namespace, words: Sequence[str]) -> int:
     """Run what needs the environment in it."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    return environment.run("-m", module, *words)
+    return environment.run("-m", "mpcourse.commands", module, *words)
 
 
 COMMANDS = {

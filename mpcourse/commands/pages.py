@@ -14,6 +14,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from mpcourse.commands.address import public_origin, write_setting
+from mpcourse.commands.arguments import pages_arguments
 from mpcourse.commands.kernels import PageError, run_cells
 from mpcourse.commands.page_format import (
     normalise,
@@ -139,15 +140,8 @@ def main(argv: Sequence[str]) -> int:
 
     0: all well, 1: a page failed or has defects, 2: there is no such page.
     """
-    parser = argparse.ArgumentParser(prog="python -m mpcourse pages", description=__doc__)
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
-    parser.add_argument("--check", action="store_true", help="run nothing, check what is stored")
-    parser.add_argument(
-        "--address",
-        nargs="?",
-        const="",
-        metavar="URL",
-        help="run nothing, write the public address everywhere; without URL the clone's origin",
+    parser = argparse.ArgumentParser(
+        prog="python -m mpcourse pages", parents=[pages_arguments()], allow_abbrev=False
     )
     arguments = parser.parse_args(argv)
     try:

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,15 +29,11 @@ class FakeEnvironment:
         self.trouble = None
         self.broken = ""
         self.here = None
-        self.forgotten = 0
 
     def ensure(self, files) -> None:
         if self.trouble:
             raise self.trouble
         self.ensured.append(files)
-
-    def forget(self) -> None:
-        self.forgotten += 1
 
     def run(self, *arguments) -> int:
         self.ran.append(list(arguments))
@@ -183,16 +181,15 @@ def test_what_needs_the_environment_runs_in_it_and_sees_folders_from_here(
     assert command_line.main(words) == 2
     assert environment.ensured == [COURSE]
     passed_on = [word.format(here=tmp_path.resolve()) for word in passed_on]
-    assert environment.ran == [["-m", f"mpcourse.commands.{module}", *passed_on]]
+    assert environment.ran == [["-m", "mpcourse.commands", module, *passed_on]]
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_check_installs_nothing_but_a_failure_lets_the_next_start_install(environment, status):
+def test_check_installs_nothing(environment, status):
     environment.status = status
     assert command_line.main(["check"]) == status
     assert environment.ensured == []
-    assert environment.forgotten == status
-    assert environment.ran == [["-m", "mpcourse.commands.check"]]
+    assert environment.ran == [["-m", "mpcourse.commands", "check"]]
     assert environment.here is False
 
 
@@ -224,6 +221,16 @@ def test_without_a_command_the_commands_are_named(capsys):
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize("name", command_line.COMMANDS)
+def test_help_is_printed_and_nothing_is_installed(environment, capsys, name):
+    for words in ([name, "-h"], [name, "x", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(words)
+        assert ended.value.code == 0
+        assert f"usage: python -m mpcourse {name}" in capsys.readouterr().out
+    assert (environment.ensured, environment.ran) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -231,6 +238,9 @@ def test_without_a_command_the_commands_are_named(capsys):
         (["test", "tests/test_setup.py"], "unknown: tests/test_setup.py"),
         (["lab", "--port", "many"], "invalid int value: 'many'"),
         (["play"], "invalid choice: 'play'"),
+        (["grade"], "the following arguments are required: folder"),
+        (["grade", "class", "--jobs", "many"], "invalid int value: 'many'"),
+        (["pages", "--adress"], "unknown: --adress"),
     ],
 )
 def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
@@ -254,6 +264,77 @@ def test_trouble_ends_in_a_sentence(environment, capsys, trouble, status, said):
     assert command_line.main(["lab"]) == status
     assert said in capsys.readouterr().err
     assert environment.ran == []
+
+
+@pytest.mark.parametrize("is_root", [False, True])
+def test_root_is_told_what_a_notebook_may_do(environment, monkeypatch, capsys, is_root):
+    monkeypatch.setattr(command_line, "is_root", lambda: is_root)
+    for words in (["lab"], ["grade", "class"]):
+        command_line.main(words)
+        assert ("You are root" in capsys.readouterr().out) == is_root
+    assert ("--allow-root" in environment.ran[0]) == is_root
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    """The package, elsewhere."""
+    root = tmp_path / "clone"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "mpcourse", root / "mpcourse", ignore=skip)
+    return root
+
+
+def test_the_commands_can_be_typed_in_another_folder(clone, tmp_path):
+    command = [sys.executable, clone / "mpcourse" / "__main__.py", "grade", "--help"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("usage: python -m mpcourse grade")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("random.py", "random.py hides Python's own module random"), ("test.py", ""), ("torch", "")],
+)
+def test_a_file_that_hides_a_module_of_python_is_named(clone, name, said):
+    (clone / name).write_text("raise SystemError")
+    command = [sys.executable, "-m", "mpcourse"]
+    answer = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert answer.returncode == bool(said)
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+STOP = """
+import os, signal
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
+@pytest.mark.parametrize("module", ["pages", "site.site", "grading.gradebook", "check"])
+def test_control_c_is_one_word_and_no_traceback(clone, module):
+    (clone / "mpcourse/commands" / f"{module.replace('.', '/')}.py").write_text(STOP)
+    (clone / "notebooks").mkdir()
+    code = """
+import sys
+from pathlib import Path
+from mpcourse import __main__ as door
+from mpcourse.commands.setup import Environment
+Environment.ensure = Environment.problem = lambda *_: None
+door.find_environment = lambda **_: Environment(Path.cwd(), Path.cwd(), Path(sys.executable))
+sys.exit(door.main(sys.argv[1:]))
+"""
+    name = {"site.site": "site", "grading.gradebook": "grade"}.get(module, module)
+    words = [name] if name in ("pages", "check") else [name, "folder"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", code, *words]
+    with subprocess.Popen(command, cwd=clone, text=True, **pipes) as process:
+        while process.stdout.readline() != "ready\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert (process.returncode, said) == (130, "\nStopped.\n")
 
 
 @pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 99), (2, 7, 18)])

@@ -1,8 +1,10 @@
 """The environment is made when absent, left alone when sound, and mended when broken."""
 
 import importlib.util
+import json
 import os
-import platform
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,73 +13,98 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import packaging
 import pytest
 
 from mpcourse.commands import setup
-from mpcourse.commands.setup import COURSE, TESTS, Environment, SetupError, find_environment
+from mpcourse.commands.setup import (
+    COURSE,
+    LOG,
+    STAMP,
+    TESTS,
+    Environment,
+    SetupError,
+    find_environment,
+)
 
 
 class Commands:
-    """Stands in for `setup.call`: makes real, bare environments, and records what pip is asked."""
+    """Stands in for `setup.call`: makes real, bare environments, and installs empty packages."""
 
-    def __init__(self) -> None:
+    def __init__(self, bare: Path) -> None:
+        self.bare = bare
         self.pip = []
         self.pip_env = {}
         self.venv = []
         self.pip_status = 0
+        self.pip_installs = True
         self.venv_status = 0
         self.pip_seconds = 0.0
 
-    def __call__(self, command, *, cwd, env=None) -> int:
+    def __call__(self, command, *, cwd, env=None, log=None) -> int:
         words = [str(word) for word in command]
         if words[2] == "venv":
             self.venv.append(words)
             if self.venv_status == 0:
-                make_bare(Path(words[-1]))
+                shutil.copytree(self.bare, words[-1], symlinks=True, dirs_exist_ok=True)
             return self.venv_status
         assert words[1:4] == ["-m", "pip", "install"]
         time.sleep(self.pip_seconds)
         self.pip.append([words[0], *words[4:]])
         self.pip_env = env
+        log.write(b"what pip said\n")
+        log.flush()
         if isinstance(self.pip_status, BaseException):
             raise self.pip_status
+        if self.pip_installs:
+            for requirement in setup.read_requirements(words[5::2], cwd):
+                name, _, version = requirement.partition(">=")
+                package(Path(words[0]).parents[1], name, version)
         return self.pip_status
 
 
-def make_bare(folder: Path) -> None:
-    """Make a real environment in a moment: with a package named pip that does nothing."""
-    options = ["--clear", "--without-pip", str(folder)]
-    subprocess.run([sys._base_executable, "-m", "venv", *options], check=True)
-    package(folder, "pip")
-
-
-def package(folder: Path, name: str, *, installer: bool = True) -> Path:
+def package(folder: Path, name: str, version: str = "1", *, installer: bool = True) -> Path:
     """Put an empty package into an environment, with what pip says about it."""
     [site] = folder.glob("Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages")
-    (site / name).mkdir()
+    for earlier in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(earlier)
+    (site / name).mkdir(exist_ok=True)
     (site / name / "__init__.py").touch()
-    info = site / f"{name}-1.0.dist-info"
+    info = site / f"{name}-{version}.dist-info"
     info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     if installer:
         (info / "INSTALLER").write_text("pip\n")
     return site / name
 
 
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory) -> Path:
+    """A real environment, to be copied: its pip has nothing but the rules of versions."""
+    folder = tmp_path_factory.mktemp("bare") / "environment"
+    options = ["--without-pip", str(folder)]
+    subprocess.run([sys._base_executable, "-m", "venv", *options], check=True)
+    rules = package(folder, "pip") / "_vendor" / "packaging"
+    shutil.copytree(packaging.__path__[0], rules)
+    return folder
+
+
 @pytest.fixture
-def commands(monkeypatch) -> Commands:
-    commands = Commands()
+def commands(monkeypatch, bare) -> Commands:
+    commands = Commands(bare)
     monkeypatch.setattr(setup, "call", commands)
     return commands
 
 
 @pytest.fixture
 def clone(tmp_path) -> Path:
-    """A folder that looks like a clone of the course, with nothing to install."""
+    """A folder that looks like a clone of the course, with little to install."""
     root = tmp_path / "a clone"  # a space, as in many a user's folder
     (root / "tests").mkdir(parents=True)
     (root / "pyproject.toml").write_text("[project]\n")
-    (root / "requirements.txt").write_text("# nothing\n")
-    (root / "tests" / "requirements.txt").write_text("# nothing\n")
+    (root / "requirements.txt").write_text("tiny>=1  # all\n-e .\n")
+    (root / "more.txt").write_text("more>=2\n")
+    (root / "tests" / "requirements.txt").write_text("-r ../more.txt\n")
     return root
 
 
@@ -91,13 +118,16 @@ def filled(clone, commands) -> Environment:
     return environment
 
 
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder."""
+    return {str(p): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
 def test_environment_is_made_and_filled_when_there_is_none(clone, commands, capsys):
     environment = find_environment(root=clone)
     environment.ensure(COURSE)
     assert environment.folder == clone / ".venv"
-    assert [words[1:] for words in commands.venv] == [
-        ["-m", "venv", "--clear", str(environment.folder)]
-    ]
+    assert [words[1:] for words in commands.venv] == [["-m", "venv", str(environment.folder)]]
     assert commands.pip == [[str(environment.python), "-r", "requirements.txt"]]
     assert "there is none yet" in capsys.readouterr().out
     environment.ensure(COURSE)
@@ -113,47 +143,47 @@ def test_tests_add_their_requirements_once_and_the_course_stays_current(filled, 
     filled.ensure(TESTS)
     filled.ensure(COURSE)
     assert len(commands.pip) == 1
-    (filled.root / "tests" / "requirements.txt").write_text("something\n")
+    (filled.root / "more.txt").write_text("more>=3\n")
     filled.ensure(COURSE)
     assert len(commands.pip) == 1
-    commands.pip_status = 1
-    with pytest.raises(SetupError):
+    commands.pip_status, commands.pip_installs = 1, False
+    with pytest.raises(SetupError, match="exit status 1"):
         filled.ensure(TESTS)
-    filled.ensure(COURSE)
+    filled.ensure(COURSE)  # what it needs is there
     assert len(commands.pip) == 2
 
 
-def stamp_of(environment: Environment) -> Path:
-    [stamp] = environment.folder.glob("mpcourse-*.json")
-    return stamp
+def write(name: str, text: str):
+    return lambda environment: (environment.root / name).write_text(text)
 
 
-def add_a_line(environment: Environment, name: str) -> None:
-    with (environment.root / name).open("a") as file:
-        file.write("# one more line\n")
+def remove(pattern: str):
+    def remove_from(environment: Environment) -> None:
+        for path in environment.folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-
-def use_another_python(environment: Environment) -> None:
-    stamp = stamp_of(environment)
-    stamp.write_text(stamp.read_text().replace(platform.python_version(), "3.14.159"))
+    return remove_from
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "times"),
     [
-        lambda filled: add_a_line(filled, "requirements.txt"),
-        lambda filled: add_a_line(filled, "pyproject.toml"),
-        lambda filled: stamp_of(filled).unlink(),
-        lambda filled: stamp_of(filled).write_text("{half"),
-        use_another_python,
-        Environment.forget,
+        (write("requirements.txt", "tiny>=2\n-e .\n"), 1),
+        (write("requirements.txt", "tiny>=1\nother>=1\n"), 1),
+        (write("requirements.txt", "# only a word\ntiny>=0.5\n"), 0),
+        (write("pyproject.toml", '[project.urls]\nRepository = "https://github.com/ME/it"\n'), 0),
+        (remove("**/tiny-1.dist-info"), 1),
+        (remove("**/tiny-1.dist-info/METADATA"), 1),
+        (remove("**/pip"), 0),
     ],
+    ids=["newer", "added", "lower", "address", "uninstalled", "damaged", "pip"],
 )
-def test_after_a_change_pip_looks_again_once_in_the_same_environment(filled, commands, change):
+def test_pip_looks_again_only_for_what_is_missing(filled, commands, change, times):
+    use_packaging_of_its_own(filled)
     change(filled)
     filled.ensure(COURSE)
     filled.ensure(COURSE)
-    assert (len(commands.venv), len(commands.pip)) == (0, 1)
+    assert (len(commands.venv), len(commands.pip)) == (0, times)
 
 
 def remove_python(environment: Environment) -> None:
@@ -168,13 +198,18 @@ def break_python(environment: Environment) -> None:
 
 
 def remove_pip(environment: Environment) -> None:
-    [module] = environment.folder.glob("**/site-packages/pip/__init__.py")
-    module.unlink()
-    module.parent.rmdir()
+    for path in environment.folder.glob("**/site-packages/pip*"):
+        shutil.rmtree(path)
 
 
 def cut_installation_off(environment: Environment) -> None:
     package(environment.folder, "torch", installer=False)
+
+
+def remove_pip_and_a_package(environment: Environment) -> None:
+    remove_pip(environment)
+    use_packaging_of_its_own(environment)
+    remove("**/tiny*")(environment)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +217,8 @@ def cut_installation_off(environment: Environment) -> None:
     [
         (remove_python, "does not run"),
         (break_python, "does not run"),
-        (remove_pip, "no pip"),
-        (cut_installation_off, "cut off at torch-1.0"),
+        (remove_pip_and_a_package, "no pip"),
+        (cut_installation_off, "cut off at torch-1"),
     ],
 )
 def test_a_broken_environment_is_made_anew(filled, commands, capsys, damage, reason):
@@ -202,33 +237,170 @@ def test_the_environment_of_a_moved_clone_is_made_anew(filled, commands, capsys)
     assert "moved" in capsys.readouterr().out
 
 
-def test_an_environment_of_a_python_too_old_is_not_used(filled):
-    facts = {**filled.probe(), "is_supported": False, "version": "3.8.18"}
-    assert filled.problem(facts) == "its Python 3.8.18 is too old"
+def be_too_old(environment: Environment) -> None:
+    [site] = environment.folder.glob("**/site-packages")
+    (site / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 8, 18)")
 
 
-def test_an_interrupted_installation_does_not_count_and_is_taken_up_again(filled, commands):
+def be_no_environment(environment: Environment) -> None:
+    shutil.rmtree(environment.folder)
+    environment.folder.mkdir()
+
+
+def lack_something(environment: Environment) -> None:
+    (environment.root / "requirements.txt").write_text("tiny>=1\nother>=3\n")
+
+
+def lack_something_and_pip(environment: Environment) -> None:
+    lack_something(environment)
+    remove_pip(environment)
+    use_packaging_of_its_own(environment)
+
+
+def use_packaging_of_its_own(environment: Environment) -> None:
+    """As jupyterlab brings it; uv's environments have no pip."""
+    place = package(environment.folder, "packaging", packaging.__version__)
+    shutil.copytree(packaging.__path__[0], place, dirs_exist_ok=True)
+
+
+def be_a_link(environment: Environment) -> None:
+    """To the environment of another clone."""
+    environment.folder.rename(environment.root.with_name("scratch"))
+    environment.folder.symlink_to(environment.root.with_name("scratch"))
+    be_of_another_clone(environment)
+
+
+def be_made_by_others(environment: Environment) -> None:
+    (environment.folder / STAMP).unlink(missing_ok=True)
+
+
+def be_of_another_clone(environment: Environment) -> None:
+    other = environment.root.with_name("another")
+    other.mkdir()
+    (environment.folder / STAMP).write_text(json.dumps({"clone": str(other)}))
+
+
+NOT_OURS = [
+    (be_a_link, "a link to .*scratch.*remove the link"),
+    (be_made_by_others, "the course did not make it.*rename it"),
+    (be_of_another_clone, "belongs to the clone .*another.*rename it"),
+]
+
+
+@pytest.mark.parametrize(("become", "whose"), NOT_OURS)
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (remove_python, "does not run"),
+        (break_python, "does not run"),
+        (be_no_environment, "does not run"),
+        (be_too_old, "is too old"),
+        (lack_something, r"it lacks other>=3.*-m pip install -r requirements.txt"),
+        (lack_something_and_pip, r"it lacks other>=3.*uv pip install --python .* -r require"),
+    ],
+)
+def test_what_the_course_did_not_make_is_named_and_left_alone(
+    filled, commands, become, whose, damage, reason
+):
+    damage(filled)
+    become(filled)
+    (filled.folder / "precious.txt").write_text("a thesis")
+    before = contents(filled.folder.resolve())
+    with pytest.raises(SetupError, match=f"(?s){re.escape(str(filled.folder))}.*{reason}") as said:
+        filled.ensure(COURSE)
+    assert re.search(whose, str(said.value), re.DOTALL)
+    assert contents(filled.folder.resolve()) == before
+    assert (commands.venv, commands.pip) == ([], [])
+
+
+@pytest.mark.parametrize(("become", "whose"), NOT_OURS)
+@pytest.mark.parametrize("oddity", [remove_pip, cut_installation_off])
+def test_what_the_course_did_not_make_is_used_as_it_is(filled, commands, become, whose, oddity):
+    use_packaging_of_its_own(filled)
+    oddity(filled)
+    become(filled)
+    before = contents(filled.folder.resolve())
+    filled.ensure(COURSE)
+    assert contents(filled.folder.resolve()) == before
+    assert (commands.venv, commands.pip) == ([], [])
+
+
+@pytest.mark.parametrize("place", ["absent", "empty", "link to an empty folder"])
+def test_an_empty_place_is_filled(clone, commands, place):
+    scratch = clone / "scratch"
+    environment = find_environment(root=clone)
+    if place == "empty":
+        environment.folder.mkdir()
+    elif place != "absent":
+        scratch.mkdir()
+        environment.folder.symlink_to(scratch)
+    environment.ensure(COURSE)
+    assert (len(commands.venv), len(commands.pip)) == (1, 1)
+    lack_something(environment)
+    environment.ensure(COURSE)
+    assert (len(commands.venv), len(commands.pip)) == (1, 2)
+    assert environment.folder.is_symlink() == (place.startswith("link"))
+
+
+@pytest.mark.parametrize("place", ["link to no folder", "file"])
+def test_a_place_that_is_no_folder_is_left_alone(clone, commands, place):
+    environment = find_environment(root=clone)
+    if place == "file":
+        environment.folder.write_text("the name of an environment elsewhere")
+    else:
+        environment.folder.symlink_to(clone / "scratch")
+    with pytest.raises(SetupError, match="It was left alone"):
+        environment.ensure(COURSE)
+    assert (commands.venv, commands.pip) == ([], [])
+    assert os.path.lexists(environment.folder)
+    assert not (clone / "scratch").exists()
+
+
+def test_what_was_half_deleted_is_still_the_course_s(filled, commands, monkeypatch):
+    remove_python(filled)
+
+    def stop(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stop)
+        with pytest.raises(KeyboardInterrupt):
+            filled.ensure(COURSE)
+    filled.ensure(COURSE)
+    assert (len(commands.venv), len(commands.pip)) == (1, 1)
+
+
+def test_an_interrupted_installation_is_taken_up_again(clone, commands):
+    environment = find_environment(root=clone)
     commands.pip_status = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        filled.ensure(TESTS)
-    assert list(filled.folder.glob("mpcourse-*.json")) == []
+        environment.ensure(TESTS)
     commands.pip_status = 0
-    filled.ensure(COURSE)
-    assert (len(commands.venv), len(commands.pip)) == (0, 2)
+    environment.ensure(COURSE)
+    assert (len(commands.venv), len(commands.pip)) == (1, 2)
 
 
-def test_pip_that_fails_says_what_to_do_and_is_called_again(clone, commands):
+def test_pip_that_fails_says_what_to_do_and_is_called_again(clone, commands, capsys):
     environment = find_environment(root=clone)
-    commands.pip_status = 1
+    commands.pip_status, commands.pip_installs = 1, False
     with pytest.raises(SetupError) as raised:
         environment.ensure(COURSE)
     said = str(raised.value)
     for word in ("exit status 1", "No space left", "GB are free", "PIP_INDEX_URL", "HTTPS_PROXY"):
         assert word in said
-    assert str(environment.folder) in said
-    commands.pip_status = 0
+    assert str(environment.folder / LOG) in said
+    assert "\nwhat pip said\n" in capsys.readouterr().out
+    commands.pip_status, commands.pip_installs = 0, True
     environment.ensure(COURSE)
     assert len(commands.pip) == 2
+
+
+def test_pip_that_fails_when_all_is_there_keeps_nobody_out(clone, commands, capsys):
+    commands.pip_status = 1
+    find_environment(root=clone).ensure(COURSE)
+    assert "exit status 1, but all that is needed is there" in capsys.readouterr().out
+    find_environment(root=clone).ensure(COURSE)
+    assert len(commands.pip) == 1
 
 
 def test_a_python_without_ensurepip_names_the_package(clone, commands, monkeypatch):
@@ -284,13 +456,14 @@ def test_commands_run_as_if_the_environment_were_active(filled, monkeypatch):
 @pytest.fixture
 def foreign(filled) -> Environment:
     """An environment of the user's own, in which mpcourse is a guest."""
-    stamp_of(filled).unlink()
+    be_made_by_others(filled)
+    lack_something(filled)
     here = find_environment(here=True, root=filled.root)
     assert (here.python, here.folder) == (Path(sys.executable), Path(sys.prefix))
     return replace(here, folder=filled.folder, python=filled.python)
 
 
-def test_here_installs_into_it_once(foreign, commands):
+def test_here_installs_what_is_missing_once(foreign, commands):
     foreign.ensure(COURSE)
     foreign.ensure(COURSE)
     assert commands.pip == [[str(foreign.python), "-r", "requirements.txt"]]
@@ -299,20 +472,27 @@ def test_here_installs_into_it_once(foreign, commands):
         assert commands.pip_env.get(name) == os.environ.get(name)
 
 
-def test_here_never_makes_anything_anew(foreign, commands):
+@pytest.mark.parametrize(
+    ("become", "reason"),
+    [
+        (remove_python, "does not run"),
+        (lack_something_and_pip, "it lacks other>=3.*uv pip install"),
+        (be_of_another_clone, "it lacks other>=3.*belongs to the clone"),
+    ],
+)
+def test_here_never_makes_anything_anew(foreign, commands, become, reason):
     cut_installation_off(foreign)
-    foreign.ensure(COURSE)
-    remove_pip(foreign)
-    with pytest.raises(SetupError, match=r"it has no pip. Leave out --here"):
+    become(foreign)
+    with pytest.raises(SetupError, match=f"(?s){reason}.*leave out --here"):
         foreign.ensure(COURSE)
-    assert commands.venv == []
+    assert (commands.venv, commands.pip) == ([], [])
 
 
-def test_here_works_where_no_stamp_can_be_written(foreign, commands):
-    (foreign.folder / "mpcourse-requirements.txt.json").mkdir()
+def test_here_works_where_no_log_can_be_written(foreign, commands):
+    (foreign.folder / LOG).unlink()
+    (foreign.folder / LOG).mkdir()
     foreign.ensure(COURSE)
-    foreign.ensure(COURSE)
-    assert len(commands.pip) == 2
+    assert len(commands.pip) == 1
 
 
 def test_a_real_installation_from_a_real_wheel(clone):
@@ -323,9 +503,12 @@ def test_a_real_installation_from_a_real_wheel(clone):
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n")
-    (clone / "requirements.txt").write_text(f"./{wheel.name}  # the test\n")
+    lines = ["--no-index", f"--find-links {clone.as_uri()}", "tiny>=1  # the test"]
+    (clone / "requirements.txt").write_text("\n".join(lines))
     environment = find_environment(root=clone)
     environment.ensure(COURSE)
     assert environment.run("-c", "import tiny; raise SystemExit(tiny.ANSWER)") == 42
     # What pip really leaves behind when it is done counts as whole, not as cut off.
-    assert environment.problem(environment.probe()) == ""
+    facts = environment.probe(COURSE)
+    assert (environment.problem(facts), facts["missing"]) == ("", [])
+    assert "Successfully installed tiny-1.0" in (environment.folder / LOG).read_text()

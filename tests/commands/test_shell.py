@@ -1,6 +1,7 @@
 """`call` ends as the command does; `locked` lets one process in at a time."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse.commands.shell import call, locked
+from mpcourse.commands.shell import call, last_lines, locked, write_whole
 
 needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
 
@@ -44,6 +45,18 @@ def test_a_command_gets_folder_and_environment_and_gives_its_status(tmp_path):
     if os.name != "nt":
         code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert call(python(code), cwd=tmp_path) == 128 + 9
+
+
+def test_a_terminal_has_one_line_for_what_goes_to_the_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code = "import time; print('Collecting a\\nDone', flush=True); time.sleep(3); raise OSError(7)"
+    with (tmp_path / "log").open("wb") as log:
+        assert call(python(code), cwd=tmp_path, log=log) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"\r +\d+ s  Collecting a +\r", said)
+    assert said.endswith(" \r")
+    assert "OSError" not in said
+    assert last_lines(tmp_path / "log").splitlines()[-1] == "OSError: 7"
 
 
 @needs_posix_signals
@@ -83,6 +96,17 @@ def test_an_interrupt_that_the_command_does_not_survive_is_raised():
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[1].splitlines()[-1] == b"KeyboardInterrupt"
+
+
+def test_a_full_disk_leaves_neither_half_a_file_nor_another_one(tmp_path, monkeypatch):
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "page").write_text("old")
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "page", "new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def hold_elsewhere(path: Path) -> subprocess.Popen:

@@ -19,6 +19,7 @@ from pathlib import Path
 import nbformat
 import psutil
 
+from mpcourse.commands.arguments import grade_arguments
 from mpcourse.commands.grading.network import closed_network
 from mpcourse.commands.grading.questions import exercises_of
 from mpcourse.commands.grading.report import counted, in_words, line_of, write_csv, write_html
@@ -26,35 +27,12 @@ from mpcourse.commands.grading.submissions import Submission, digest, find_submi
 from mpcourse.commands.grading.watch import GIB, Limits, Record, grade_one
 from mpcourse.commands.pages import find_pages
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import write_whole
+from mpcourse.commands.shell import show_progress, write_whole
 
 RESULTS = "results.json"
 MOST_TIME_S = 86400.0
 MOST_JOBS = 64
 NO_PAGE = "of no page of the course: NN_page has to be in the name of the file"
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of what follows `grade`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mpcourse grade",
-        description="Run learners' notebooks in fresh kernels and let the course's checks judge.",
-        epilog="It is no jail: grade what strangers wrote on a machine that holds nothing else.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "folder", type=Path, help="holds LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
-    )
-    parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
-    parser.add_argument(
-        "--time-limit-s", type=float, default=1200, help="for a page (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--memory-gb", type=float, default=4, help="for a page (default: %(default)s)"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="pages at a time (default: 1)")
-    parser.add_argument("--again", action="store_true", help="also what was graded before")
-    return parser
 
 
 def check_limits(options: argparse.Namespace) -> None:
@@ -173,13 +151,6 @@ def _print(words: str) -> None:
     print(clear + words, flush=True)
 
 
-def _show_progress(words: str) -> None:
-    """Rewrite one line in a terminal; a file or a pipe gets what is finished only."""
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        print(f"\r{words[:width]:<{width}}", end="", flush=True)
-
-
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -189,7 +160,10 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
 
     0: all has been graded, however well, 2: there was nothing to grade, 130: interrupted.
     """
-    options = build_parser().parse_args(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False
+    )
+    options = parser.parse_args(argv)
     folder = (Path(here) / options.folder).resolve()
     out = Path(here) / (options.out or folder.with_name(f"{folder.name}-results"))
     sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
@@ -204,10 +178,10 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
     limits = Limits(options.time_limit_s, options.memory_gb)
     print(f"{counted(len(submissions), 'notebook')}; results go to {out}", flush=True)
     try:
-        settings = {"jobs": options.jobs, "again": options.again, "show": _show_progress}
+        settings = {"jobs": options.jobs, "again": options.again, "show": show_progress}
         grade(submissions, book, limits, **settings)
     except KeyboardInterrupt:
-        _print("Stopped. What was graded is kept; the same command goes on from there.")
+        _print("What was graded is kept; the same command goes on from there.")
         return 130
     finally:
         signal.signal(signal.SIGTERM, previous)
