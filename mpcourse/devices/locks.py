@@ -8,13 +8,15 @@ Source: concurrent/futures/thread.py and logging in the standard library.
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
-_locks: "weakref.WeakSet[threading.Lock]" = weakref.WeakSet()
+_locks: weakref.WeakSet = weakref.WeakSet()
 
 
-def fork_safe_lock() -> threading.Lock:
+def fork_safe_lock(kind: Callable[[], Any] = threading.Lock) -> Any:
     """Make a lock for what outlives a step; this folder and those above it make no other."""
-    lock = threading.Lock()
+    lock = kind()
     _locks.add(lock)
     return lock
 

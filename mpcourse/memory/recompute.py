@@ -6,24 +6,40 @@ saving, and goes back through that. One more forward is paid for the bytes.
 Source: Chen et al., 2016, arXiv:1604.06174; `torch.utils.checkpoint` does it for any function.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mpcourse.memory.checkpointing import CheckpointedForward
+
+FIRST_DERIVATIVES = (
+    "recomputed gives first derivatives alone, and create_graph=True asks for second ones: call "
+    "the part itself, or torch.utils.checkpoint.checkpoint(part, inputs, use_reentrant=False)"
+)
+READS_MORE = (
+    "the recomputed part reads a tensor that wants a gradient and is not among its parameters, so "
+    "it would get none (so do the weights of a replica): make it a parameter of the part, or do not "
+    "recompute it"
+)
+
 
 def recomputed(part: nn.Module, inputs: Tensor) -> Tensor:
     """Run a part of a model; autograd keeps its input, and the backward runs it once more.
 
-    The second run draws the random numbers of the first and leaves the part's buffers as the first
-    run left them: a dropout mask is the same, a batch norm counts a batch once.
+    The second run draws the random numbers of the first and begins with the buffers that the first
+    one found: a dropout mask is the same, a batch norm counts a batch once.
 
     Args:
-        part: Any module from one tensor to one tensor; its output must not share the input's
-            storage when it changes it in place.
+        part: Any module from one tensor to one tensor, with first derivatives alone.
         inputs: Of any shape.
+
+    Raises:
+        TypeError: The part gives something else than a tensor.
+        RuntimeError: The part changes its input in place; in the backward: it draws random numbers
+            in a part that is recomputed too, it reads a weight that is not among its parameters,
+            or `create_graph=True` asks for second derivatives.
     """
     trained = [p for p in part.parameters() if p.requires_grad]
     return _Recompute.apply(part, inputs, *trained)
@@ -34,30 +50,42 @@ class _Recompute(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: nn.Module, inputs: Tensor, *trained: Tensor) -> Tensor:
-        ctx.part = part
-        ctx.random, ctx.autocast = _random_states(inputs), _autocast_of(inputs)
+        ctx.part, ctx.run = part, CheckpointedForward(part)
+        ctx.autocast = _autocast_of(inputs)
         ctx.save_for_backward(inputs, *trained)
-        return part(inputs)  # torch turns gradients off here: nothing else is saved
+        # torch turns gradients off here: nothing else is saved
+        output = ctx.run.first(lambda: part(inputs), [inputs])
+        if not isinstance(output, Tensor):
+            given = f"{type(part).__name__} gives a {type(output).__name__}"
+            raise TypeError(f"a recomputed part goes from one tensor to one tensor; {given}")
+        return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple:
+        if torch.is_grad_enabled():
+            raise RuntimeError(FIRST_DERIVATIVES)
         inputs, *trained = ctx.saved_tensors
         inputs = inputs.detach().requires_grad_(ctx.needs_input_grad[1])
         wanted = [*([inputs] if inputs.requires_grad else []), *trained]
-        with (
-            _random_numbers_again(inputs, ctx.random),
-            buffers_kept(ctx.part),
-            torch.enable_grad(),
-            torch.autocast(**ctx.autocast),
-        ):
-            outputs = ctx.part(inputs)
-        found = torch.autograd.grad(outputs, wanted, gradient, allow_unused=True)
+        with torch.enable_grad(), torch.autocast(**ctx.autocast):
+            outputs = ctx.run.again(lambda: ctx.part(inputs))
+        if not leaves_of(outputs) <= set(wanted):
+            raise RuntimeError(READS_MORE)
+        with ctx.run.around_backward():
+            found = torch.autograd.grad(outputs, wanted, gradient, allow_unused=True)
         return None, *([] if inputs.requires_grad else [None]), *found
 
 
-def _random_states(inputs: Tensor) -> list[Tensor]:
-    cuda = [torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else []
-    return [torch.get_rng_state(), *cuda]
+def leaves_of(output: Tensor) -> set[Tensor]:
+    """Where a backward from this tensor would leave gradients."""
+    nodes, todo = set(), [output.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            todo += [following for following, _ in node.next_functions]
+    found = {node.variable for node in nodes if hasattr(node, "variable")}
+    return found | ({output} if output.is_leaf and output.requires_grad else set())
 
 
 def _autocast_of(inputs: Tensor) -> dict:
@@ -67,27 +95,6 @@ def _autocast_of(inputs: Tensor) -> dict:
         "dtype": torch.get_autocast_dtype(kind),
         "enabled": torch.is_autocast_enabled(kind),
     }
-
-
-@contextmanager
-def _random_numbers_again(inputs: Tensor, states: Sequence[Tensor]) -> Iterator[None]:
-    """Draw from these states within the context; afterwards go on as if nothing was drawn."""
-    with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-        torch.set_rng_state(states[0])
-        if inputs.is_cuda:
-            torch.cuda.set_rng_state(states[1], inputs.device)
-        yield
-
-
-@contextmanager
-def buffers_kept(part: nn.Module) -> Iterator[None]:
-    """Whatever a forward does to the buffers, such as counting a batch, is undone at the end."""
-    before = [(buffer, buffer.clone()) for buffer in part.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.data.copy_(value)  # `.data`: no version bump, so saved tensors stay valid
 
 
 def _bounds(layers: int, count: int) -> list[int]:

@@ -21,6 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mpcourse.memory.checkpointing import runs_again
+
+USED_TWICE = (
+    "a deferred batch norm is used more than once in a forward, and knows one statistic a "
+    "mini-batch: give each place a batch norm of its own, or leave this one ordinary"
+)
+
 
 @dataclass
 class Seen:
@@ -46,21 +53,24 @@ class DeferredBatchNorm(_BatchNorm):
     inputs of shape (N, C) or (N, C, ...), and its `state_dict` is that of the ordinary layer.
     """
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-        self._gathers = False
-        self._seen: Seen | None = None
+    _awaited: int | None = None  # micro-batches that are still to come; None: it is ordinary
+    _seen: Seen | None = None
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalise with the values' own statistics in training, with the running ones else."""
-        if not (self._gathers and self.training and self.track_running_stats):
+        if self._awaited is None or not (self.training and self.track_running_stats):
             return super().forward(values)
+        self._check_input_dim(values)
         output = F.batch_norm(values, None, None, self.weight, self.bias, True, eps=self.eps)
-        self._gather(values.detach())
+        if not runs_again():
+            self._gather(values.detach())
         return output
 
     def _gather(self, values: Tensor) -> None:
         """Merge the statistics of the values, in float32 at least: sums of halves overflow."""
+        if self._awaited == 0:
+            raise RuntimeError(USED_TWICE)
+        self._awaited -= 1
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         others = [dim for dim in range(values.dim()) if dim != 1]
         variance, mean = torch.var_mean(values, others, correction=0)
@@ -69,13 +79,13 @@ class DeferredBatchNorm(_BatchNorm):
             self._seen = Seen(0, torch.zeros_like(mean), torch.zeros_like(variance))
         self._seen.add(count, mean, variance * count)
 
-    def start(self) -> None:
+    def start(self, num_microbatches: int) -> None:
         """Gather from now on."""
-        self._gathers, self._seen = True, None
+        self._awaited, self._seen = num_microbatches, None
 
     def finish(self, *, keep: bool) -> None:
         """Stop gathering; move the running statistics by what was gathered, or drop it."""
-        seen, self._gathers, self._seen = self._seen, False, None
+        seen, self._awaited, self._seen = self._seen, None, None
         if keep and seen is not None:
             self._remember(seen.mean, seen.squares / (seen.count - 1))
 
@@ -94,40 +104,26 @@ class DeferredBatchNorm(_BatchNorm):
 
 
 def defer_batch_norms(model: nn.Module) -> nn.Module:
-    """Replace every batch norm in `model` by a deferred one with the same tensors.
+    """Make every batch norm in `model` a deferred one; tensors, hooks and modes stay.
 
-    The model is changed in place and returned; a batch norm itself comes back as its replacement.
-    What looks like one but is a class of its own (SyncBatchNorm, lazy ones) stays as it is.
+    The model is changed in place and returned. What looks like a batch norm but is a class of its
+    own (SyncBatchNorm, lazy ones) stays as it is.
     """
-    deferred = {norm: _deferred(norm) for norm in model.modules() if _is_plain(norm)}
-    for module in list(model.modules()):
-        for name, child in module._modules.items():  # a norm used twice is named twice
-            if child in deferred:
-                setattr(module, name, deferred[child])
-    return deferred.get(model, model)
-
-
-def _is_plain(module: nn.Module) -> bool:
-    return type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def _deferred(norm: _BatchNorm) -> DeferredBatchNorm:
-    kept = (norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
-    layer = DeferredBatchNorm(norm.num_features, *kept)
-    for name, value in [*norm.named_parameters(), *norm.named_buffers()]:
-        setattr(layer, name, value)
-    return layer.train(norm.training)
+    for module in model.modules():
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            module.__class__ = DeferredBatchNorm
+    return model
 
 
 @contextlib.contextmanager
-def minibatch_statistics(model: nn.Module) -> Iterator[None]:
+def minibatch_statistics(model: nn.Module, num_microbatches: int) -> Iterator[None]:
     """While this lasts, all that the deferred batch norms in `model` see is one mini-batch.
 
     `Pipeline.step` does this by itself. An error within leaves the running statistics as they were.
     """
     layers = [module for module in model.modules() if isinstance(module, DeferredBatchNorm)]
     for layer in layers:
-        layer.start()
+        layer.start(num_microbatches)
     complete = False
     try:
         yield
@@ -135,19 +131,6 @@ def minibatch_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.finish(keep=complete)
-
-
-@contextlib.contextmanager
-def counted_already(model: nn.Module) -> Iterator[None]:
-    """While this lasts, the deferred batch norms in `model` are ordinary: a forward is repeated."""
-    layers = [m for m in model.modules() if isinstance(m, DeferredBatchNorm) and m._gathers]
-    for layer in layers:
-        layer._gathers = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._gathers = True
 
 
 def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:

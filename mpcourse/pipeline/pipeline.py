@@ -173,7 +173,7 @@ class Pipeline(nn.Module):
             return None
 
         try:
-            self._run(rows, run, gradients=True)
+            self._run(rows, run, len(sizes), gradients=True)
         finally:
             for stage in stages:
                 stage.in_flight.clear()
@@ -202,11 +202,13 @@ class Pipeline(nn.Module):
                 outputs[index] = output
             return output
 
-        self._run(rows, run, gradients=False)
+        self._run(rows, run, len(sizes), gradients=False)
         return merge_microbatches([outputs[index] for index in range(len(sizes))])
 
-    def _run(self, rows: list[list[LinkedAction]], run: Callable, *, gradients: bool) -> None:
-        with minibatch_statistics(self.stages):
+    def _run(
+        self, rows: list[list[LinkedAction]], run: Callable, count: int, *, gradients: bool
+    ) -> None:
+        with minibatch_statistics(self.stages, count):
             self._clocks = run_schedule(rows, self.devices, run, gradients=gradients)
 
     @property

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from mpcourse.devices.workers import add_note
-from mpcourse.pipeline.checkpointing import CheckpointedForward, WatchDraws
+from mpcourse.memory.checkpointing import CheckpointedForward, WatchDraws
 from mpcourse.pipeline.split_backward import SplitBackward
 
 Loss = Callable[[Any], Tensor]
@@ -36,7 +37,8 @@ class InFlight:
 
     inputs: list[Any]  # the leaves; gradients arrive at the tensors that require them
     outputs: list[Any]  # the leaves, with their graph; none if there is a `checkpoint`
-    checkpoint: CheckpointedForward | None = None  # makes the outputs once more
+    checkpoint: CheckpointedForward | None = None  # how to make the outputs once more
+    run: Callable[[], Any] | None = None  # what makes them
     split: SplitBackward | None = None  # between I and W; None when W has all the work
     roots: Roots = ([], [])  # between I and W, without `split`: where W begins
 
@@ -81,9 +83,11 @@ class Stage:
             return output if loss is None else loss(output)
 
         if self.recompute:
-            checkpoint = CheckpointedForward(self.module, inputs, run)
-            outputs, structure = _flatten(checkpoint.first())
-            self.in_flight[index] = InFlight(inputs, [], checkpoint)
+            checkpoint = CheckpointedForward(self.module)
+            # the graph says what requires a gradient, but holds no tensor
+            with saved_tensors_hooks(_save_nothing, _save_nothing):
+                outputs, structure = _flatten(checkpoint.first(run, inputs))
+            self.in_flight[index] = InFlight(inputs, [], checkpoint, run)
         else:
             with WatchDraws(lambda _: None) if self.beside_others else nullcontext():
                 outputs, structure = _flatten(run())
@@ -150,11 +154,17 @@ class Stage:
 
 
 def _outputs(state: InFlight) -> list[Any]:
-    return state.outputs if state.checkpoint is None else _flatten(state.checkpoint.again())[0]
+    if state.checkpoint is None:
+        return state.outputs
+    return _flatten(state.checkpoint.again(state.run))[0]
 
 
 def _around_backward(state: InFlight) -> AbstractContextManager:
     return nullcontext() if state.checkpoint is None else state.checkpoint.around_backward()
+
+
+def _save_nothing(_: Tensor) -> None:
+    return None
 
 
 def _wants(leaf: Any) -> bool:

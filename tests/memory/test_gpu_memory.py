@@ -2,13 +2,10 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
-from pretend_cuda import pretend_cuda
 from torch import nn
 
-from mpcourse.memory import accounting, count_step, recompute, rehearse_step
-from mpcourse.pipeline import checkpointing
+from mpcourse.memory import accounting, checkpointing, count_step, rehearse_step
 
 GPU = torch.device("cuda", 1)
 
@@ -102,31 +99,7 @@ def test_a_rehearsal_asks_no_allocator_for_tensors_without_contents(monkeypatch)
 # random numbers
 
 
-@pytest.fixture
-def generator(monkeypatch):
-    """The state of GPU 1's generator."""
-    states = {GPU: torch.tensor([1.0])}
-
-    def set_state(state, place):
-        states[torch.device(place)] = state
-
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda place: states[torch.device(place)])
-    monkeypatch.setattr(torch.cuda, "set_rng_state", set_state)
-    return states
-
-
-def test_a_recomputed_part_draws_from_the_gpu_s_generator_as_before(generator, monkeypatch):
-    cuda = pretend_cuda(monkeypatch, gpus=2)
-    inputs = cuda.kernel("inputs", gpu=1)
-    noted = recompute._random_states(inputs)
-    generator[GPU] = torch.tensor([2.0])  # something has drawn since
-    with recompute._random_numbers_again(inputs, noted):
-        assert generator[GPU].item() == 1.0
-        generator[GPU] = torch.tensor([1.5])
-    assert generator[GPU].item() == 2.0
-
-
-def test_a_stage_that_runs_again_draws_from_every_gpu_s_generator_as_before(monkeypatch):
+def test_a_second_run_draws_from_every_gpu_s_generator_as_before(monkeypatch):
     theirs = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (theirs,))
     generators, states = checkpointing._generator_states((torch.ones(1),), {})

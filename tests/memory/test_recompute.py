@@ -8,6 +8,8 @@ from pruned import normed_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from mpcourse.data_parallel import DataParallel
+from mpcourse.devices import get_devices
 from mpcourse.memory import ByteCounter, best_segments, recomputed, recomputed_bytes
 
 
@@ -86,6 +88,72 @@ def test_autocast_of_the_forward_holds_in_the_second_run():
     outputs.sum().backward()  # outside of autocast
     assert seen == [torch.bfloat16, torch.bfloat16]
     assert part.weight.grad.dtype == torch.float32
+
+
+# Refusals
+
+
+class Does(nn.Linear):
+    """A layer that does something with its output, or reads more than its parameters."""
+
+    def __init__(self, does):
+        super().__init__(3, 3)
+        self.does = does
+
+    def forward(self, rows):
+        return self.does(super().forward(rows))
+
+
+def penalty(part, rows):
+    loss = recomputed(part, rows).square().sum()
+    [slope] = torch.autograd.grad(loss, rows, create_graph=True)
+    return loss + slope.square().sum()
+
+
+def replicas(part, rows):
+    class Within(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = part
+
+        def forward(self, rows):
+            return recomputed(self.part, rows)
+
+    return DataParallel(Within(), get_devices(2))(rows)
+
+
+ELSEWHERE = torch.ones(3, 3, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "call", "words"),
+    [
+        (nn.Linear(3, 3), penalty, "first derivatives alone"),
+        (Does(lambda rows: rows @ ELSEWHERE), recomputed, "not among its parameters"),
+        (nn.Linear(3, 3), replicas, "not among its parameters"),
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 3)), recomputed, "input in place"),
+        (
+            Does(lambda rows: checkpoint(nn.Dropout(0.5), rows, use_reentrant=False)),
+            recomputed,
+            "other",
+        ),
+        (nn.LSTM(3, 3), recomputed, "from one tensor to one tensor; LSTM gives a tuple"),
+    ],
+)
+def test_what_it_would_get_wrong_is_refused(part, call, words):
+    rows = torch.randn(4, 3, requires_grad=True) + 0
+    with pytest.raises((RuntimeError, TypeError), match=words):
+        call(part, rows).sum().backward()
+    assert [p.grad for p in part.parameters()] == [None] * len(list(part.parameters()))
+
+
+def test_a_second_backward_through_a_kept_graph_adds_the_same_gradients():
+    part = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.BatchNorm1d(3))
+    loss = recomputed(part, torch.randn(4, 3)).square().sum()
+    loss.backward(retain_graph=True)
+    once = [p.grad.clone() for p in part.parameters()]
+    loss.backward()
+    torch.testing.assert_close([p.grad for p in part.parameters()], [2 * g for g in once])
 
 
 # Bytes

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from mpcourse.memory import recomputed
 from mpcourse.pipeline.batch_norm import (
     DeferredBatchNorm,
     defer_batch_norms,
@@ -37,8 +38,9 @@ def deferred(norm: nn.Module) -> DeferredBatchNorm:
 
 
 def see(layer, values, sizes):
-    with minibatch_statistics(layer):
-        return [layer(piece) for piece in values.split(sizes)]
+    pieces = values.split(sizes)
+    with minibatch_statistics(layer, len(pieces)):
+        return [layer(piece) for piece in pieces]
 
 
 def test_a_worked_example():
@@ -153,12 +155,43 @@ def test_in_half_precision_the_statistics_are_gathered_in_single(dtype):
     close(layer.running_var.float(), expected.running_var)
 
 
-def test_a_norm_that_is_used_twice_is_deferred_in_both_places():
+def test_a_norm_that_is_held_twice_is_deferred_in_both_places_and_refused_where_it_runs_twice():
     norm = nn.BatchNorm1d(2)
-    model = nn.ModuleDict({"a": norm, "b": norm, "c": nn.Sequential(norm)})
+    model = nn.Sequential(norm, nn.Sequential(norm))
     defer_batch_norms(model)
-    assert model["a"] is model["b"] is model["c"][0]
-    assert isinstance(model["a"], DeferredBatchNorm)
+    assert model[0] is model[1][0]
+    model(torch.randn(4, 2))  # outside of a mini-batch it is ordinary
+    assert norm.num_batches_tracked == 2
+    before = statistics(norm)
+    for microbatches in (1, 3):
+        pipeline = Pipeline([model], num_microbatches=microbatches)
+        with pytest.raises(RuntimeError, match="give each place a batch norm of its own"):
+            pipeline.step(torch.randn(6, 2), torch.randn(6, 2), LOSS)
+        assert_same(statistics(norm), before)
+
+
+def test_hooks_stay():
+    norm = nn.BatchNorm1d(3)
+    norm.register_forward_hook(lambda module, inputs, output: output * 100)
+    values = torch.randn(4, 3)
+    expected = copy.deepcopy(norm)(values)
+    assert_same(see(defer_batch_norms(norm), values, 4)[0], expected)
+
+
+class Recomputed(nn.Sequential):
+    def forward(self, values):
+        return recomputed(self[0], values)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_norm_in_a_part_that_is_recomputed_counts_once(recompute):
+    uncut = nn.BatchNorm1d(3).double()
+    layer = deferred(uncut)
+    pipeline = Pipeline([Recomputed(layer)], num_microbatches=3, recompute=recompute)
+    values = torch.randn(12, 3).double()
+    pipeline.step(values, values, LOSS)
+    uncut(values)
+    assert_same_memory(layer, uncut)
 
 
 def test_a_stage_that_is_itself_a_norm_is_deferred_in_a_pipeline():
