@@ -19,9 +19,8 @@ FIRST_DERIVATIVES = (
     "the part itself, or torch.utils.checkpoint.checkpoint(part, inputs, use_reentrant=False)"
 )
 READS_MORE = (
-    "the recomputed part reads a tensor that wants a gradient and is not among its parameters, so "
-    "it would get none (so do the weights of a replica): make it a parameter of the part, or do not "
-    "recompute it"
+    "the recomputed part reads a tensor that wants a gradient and is not among its parameters (as "
+    "the weights of a replica), so it would get none: make it a parameter, or do not recompute"
 )
 
 
