@@ -19,7 +19,8 @@ from mpcourse.transformer.messages import block_messages
 AXES = ("tensor", "data", "pipeline")
 NUMBER = 2  # bytes of a number between the layers
 WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
-UPDATE = 30  # bytes moved for each parameter by Adam: five numbers in float32 read, three written
+UPDATE = 4 * 4 + 3 * 4 + 2  # bytes moved for each parameter by Adam: gradient, weight and two
+# averages read in float32, the last three written, and the weight in 16 bits
 
 
 @dataclass(frozen=True)
