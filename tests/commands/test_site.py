@@ -157,9 +157,6 @@ def test_a_small_page_becomes_html(small_page: Path, tmp_path: Path):
     assert '<a href="01_one.html#A-formula">' in text
     assert "<msub><mi>x</mi><mn>1</mn></msub>" in text
     assert text.count("<details>") == 1
-    (tmp_path / "site/09_gone.html").write_text("a page that was")
-    build_site(tmp_path / "site", [small_page])
-    assert not (tmp_path / "site/09_gone.html").exists()
 
 
 def test_links_to_launch_stand_where_there_is_an_address(small_page, tmp_path, monkeypatch):
@@ -176,15 +173,80 @@ def test_links_to_launch_stand_where_there_is_an_address(small_page, tmp_path, m
     assert len([link for link in links if "ada/course" in link]) == 3
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(small_page: Path, tmp_path: Path):
-    letters = tmp_path / "letters"
-    letters.mkdir()
-    (letters / "to-ada.txt").write_text("dear Ada")
-    with pytest.raises(ValueError, match="letters holds something else than a site"):
-        build_site(letters, [small_page])
-    with pytest.raises(ValueError, match=r"to-ada\.txt is a file"):
-        build_site(letters / "to-ada.txt", [small_page])
-    assert [file.name for file in letters.iterdir()] == ["to-ada.txt"]
+OWN = {".git/HEAD": "ref", ".nojekyll": "", "CNAME": "course.example.org"}
+
+
+def lay(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in files}
+
+
+def test_a_second_build_replaces_what_the_first_wrote_and_nothing_else(
+    small_page: Path, tmp_path: Path
+):
+    folder, other = tmp_path / "site", tmp_path / "02_other.ipynb"
+    other.write_bytes(small_page.read_bytes())
+    lay(folder, OWN)
+    build_site(folder, [small_page, other])
+    lay(folder, OWN | {"notes/mine.html": "mine", "site.css": "changed by hand"})
+    build_site(folder, [small_page])
+    build_site(tmp_path / "alone", [small_page])
+    assert contents(folder) == contents(tmp_path / "alone") | OWN | {"notes/mine.html": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"to-ada.txt": "dear Ada"}, "site holds something else than a site; name another folder"),
+        ({"sections.js": "", "index.html": ""}, "site holds something else than a site"),
+        ({site.WRITTEN: "", "index.html": "mine"}, r"index\.html was not written by this command"),
+        ({site.WRITTEN: "../letter.txt"}, r"letter\.txt is in another folder; take it away first"),
+    ],
+)
+def test_what_no_build_wrote_is_named_and_left_alone(
+    files: dict[str, str], words: str, small_page: Path, tmp_path: Path
+):
+    folder = tmp_path / "site"
+    lay(folder, files | {"../letter.txt": "dear Ada"})
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        build_site(folder, [small_page])
+    with pytest.raises(ValueError, match=r"letter\.txt is a file; name a folder"):
+        build_site(tmp_path / "letter.txt", [small_page])
+    assert contents(tmp_path) == before
+
+
+def test_nothing_is_written_through_a_link(small_page: Path, tmp_path: Path):
+    for name in ("elsewhere", "site"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "site" / site.WRITTEN).touch()
+    (tmp_path / "site/index.html").symlink_to(tmp_path / "elsewhere/index.html")
+    with pytest.raises(ValueError, match=r"index\.html is in another folder"):
+        build_site(tmp_path / "site", [small_page])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_build_that_is_cut_off_can_be_repeated(small_page: Path, tmp_path: Path, monkeypatch):
+    write, count = Path.write_bytes, iter(range(3))
+
+    def fails(path: Path, contents: bytes) -> int:
+        if next(count, None) is None:
+            raise OSError("No space left on device")
+        return write(path, contents)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", fails)
+        with pytest.raises(OSError, match="No space"):
+            build_site(tmp_path / "site", [small_page])
+    build_site(tmp_path / "site", [small_page])
+    build_site(tmp_path / "alone", [small_page])
+    assert contents(tmp_path / "site") == contents(tmp_path / "alone")
 
 
 # Explorers without a kernel.

@@ -6,9 +6,8 @@ are those that the pages hold. The files of the site open from a folder as well 
 
 import json
 import re
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -20,7 +19,8 @@ from mpcourse.commands.site.explorers import page_frames
 from mpcourse.commands.site.page import SitePage, words_html
 
 ASSETS = Path(__file__).with_name("assets")
-MARK = "sections.js"  # a folder that has it holds a site, which may be replaced
+SECTIONS = "sections.js"
+WRITTEN = "mpcourse-site.txt"  # names the files of a site: these may be replaced, and no others
 BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
 TITLE = "mpcourse: one neural network on several devices"
 INTRO = """\
@@ -31,33 +31,55 @@ the pages in JupyterLab: a clone of the course, and <code>python3 -m mpcourse la
 
 
 def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
-    """Write the site of these pages, or of all; return its HTML files, the index first."""
+    """Write the site of these pages, or of all; return its HTML files, the index first.
+
+    What an earlier build has written is replaced, all else in the folder stays. Raises ValueError,
+    with nothing changed, where that cannot be.
+    """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder for the site")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
-        raise ValueError(f"{folder} holds something else than a site; name another folder")
+    old = _written(folder)
     paths = find_pages([]) if paths is None else paths
     pages = []
     for path in paths:
         notebook = read(path)
         pages.append(SitePage(path.stem, notebook, page_frames(page_key(path.name), notebook)))
-    files = {f"{page.name}.html": _page_html(pages, number) for number, page in enumerate(pages)}
-    files = {"index.html": _index_html(pages), **files}
-    if folder.is_dir():
-        shutil.rmtree(folder)
-    for place in (folder, folder / "pictures", folder / "frames"):
-        place.mkdir(parents=True)
-    shutil.copytree(ASSETS, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("page.html"))
-    (folder / MARK).write_text(_sections(pages), encoding="utf-8")
+    html = {"index.html": _index_html(pages)}
+    html |= {f"{page.name}.html": _page_html(pages, number) for number, page in enumerate(pages)}
+    texts = {name: (ASSETS / name).read_text(encoding="utf-8") for name in ("site.css", "site.js")}
+    texts |= {**html, SECTIONS: _sections(pages)}
+    texts |= {f"frames/{page.key}.js": page.frames.to_script() for page in pages if page.frames}
+    files = {name: text.encode() for name, text in texts.items()}
     for page in pages:
-        for name, contents in page.images.items():
-            (folder / "pictures" / name).write_bytes(contents)
-        if page.frames is not None:
-            script = page.frames.to_script()
-            (folder / "frames" / f"{page.key}.js").write_text(script, encoding="utf-8")
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]
+        files |= {f"pictures/{name}": contents for name, contents in page.images.items()}
+    files = {WRITTEN: "".join(f"{name}\n" for name in sorted(files)).encode()} | files
+    _refuse_others(folder, files, old)
+    for name in old - set(files):
+        (folder / name).unlink(missing_ok=True)
+    for name, contents in files.items():  # the list first: a build that is cut off can be repeated
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(contents)
+    return [folder / name for name in html]
+
+
+def _written(folder: Path) -> set[str]:
+    """The files that an earlier build wrote; ValueError where others are, and no site."""
+    if (folder / WRITTEN).is_file():
+        return {WRITTEN, *(folder / WRITTEN).read_text(encoding="utf-8").splitlines()}
+    others = [path.name for path in folder.glob("[!.]*") if path.name != "CNAME"]
+    if others:
+        raise ValueError(f"{folder} holds something else than a site; name another folder")
+    return set()
+
+
+def _refuse_others(folder: Path, new: Iterable[str], old: set[str]) -> None:
+    """Raise ValueError when a file that no build wrote would be replaced, or one elsewhere."""
+    whole = folder.resolve()
+    for name in {*new, *old}:
+        if not (whole / name).resolve().is_relative_to(whole):
+            raise ValueError(f"{folder / name} is in another folder; take it away first")
+        if name not in old and (whole / name).exists():
+            raise ValueError(f"{folder / name} was not written by this command; take it away first")
 
 
 def _page_html(pages: Sequence[SitePage], number: int) -> str:
@@ -95,7 +117,7 @@ def _index_html(pages: Sequence[SitePage]) -> str:
 <th scope="col">minutes</th></tr></thead>
 <tbody>{"".join(rows)}</tbody></table>
 """
-    return _fill(TITLE, body, [MARK, "site.js"])
+    return _fill(TITLE, body, [SECTIONS, "site.js"])
 
 
 def _launch(name: str) -> str:
