@@ -11,15 +11,17 @@ pytest.importorskip("playwright", reason="playwright is not installed; see tests
 
 from axe import faults
 from lab import running_browser
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from playwright.sync_api import Browser, Page
 
-from mpcourse.commands.page_format import page_key
-from mpcourse.commands.pages import find_pages
+from mpcourse.commands.page_format import normalise, page_key
+from mpcourse.commands.pages import find_pages, save
 from mpcourse.commands.site.site import build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 STEMS = ["index", *(path.stem for path in find_pages([]))]
+LIVE = "<script>document.title = 'ran'</script><img alt='' src='data:,' onerror='document.title=1'>"
 WITH_EXPLORER = ("pipeline", "schedules", "does_it_fit")
 PAGE_LIMIT = 3_000_000  # bytes that a page loads
 LIMIT_MS = 60_000  # for a busy machine
@@ -125,3 +127,16 @@ def test_the_search_leads_to_the_section(opened: OpenSite):
     anchor = opened.tab.evaluate("decodeURIComponent(location.hash.slice(1))")
     assert opened.tab.evaluate("id => document.getElementById(id) !== null", anchor)
     assert (opened.asked, opened.complaints) == ([], [])
+
+
+def test_no_program_in_a_text_or_a_stored_output_runs(browser: Browser, tmp_path: Path):
+    output = new_output("display_data", {"text/html": LIVE})
+    cells = [new_markdown_cell(f"# 01 One\n\n{LIVE}"), new_code_cell("1", outputs=[output])]
+    save(normalise(new_notebook(cells=cells)), tmp_path / "01_one.ipynb")
+    build_site(tmp_path / "site", [tmp_path / "01_one.ipynb"])
+    with browser.new_context() as context:
+        opened = OpenSite(context.new_page(), tmp_path / "site")
+        opened.open("01_one")
+        opened.tab.wait_for_load_state("networkidle")
+        assert opened.tab.title() == "01 One"
+        assert len(opened.complaints) == 4
