@@ -10,13 +10,15 @@ import contextlib
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-IS_WINDOWS = sys.platform == "win32"
+import psutil
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 STARTUP = Path(__file__).parent / "startup"  # Python reads its module as it starts
 MAGIC = "program"
@@ -24,6 +26,8 @@ MAGIC = "program"
 # those of the second attempt find the addresses of the first (pytorch/pytorch issue 135712).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TORCHRUN = ["-m", "torch.distributed.run"]
+LOGS = "PET_LOG_DIR"  # of torchrun; here it also marks what belongs to a run
+GRACE_S = 5.0  # for a process that was asked to end, until it is killed
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 RAISED = re.compile(r"^(?:\[rank\d+\]: *)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*: .*|[A-Z]\w*Error)$")
 ROOT_CAUSE = re.compile(r"Root Cause.*?local_rank: (\d+).*?exitcode *: (-?\d+)", re.DOTALL)
@@ -66,7 +70,8 @@ class Scripts:
         """Run a command line in the folder and print what each rank says, in order of rank.
 
         The programs can import `mpcourse`; each process has one thread on the CPU. However this
-        call ends, also by an interrupt, no process is left.
+        call ends, also by an interrupt, no process is left: what has not ended a few seconds after
+        it was asked to is killed.
 
         Args:
             line: Begins with `torchrun`, or with `python` (this interpreter is taken).
@@ -97,7 +102,7 @@ class Scripts:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                start_new_session=not IS_WINDOWS,  # an interrupt of the page is ours to pass on
+                start_new_session=True,  # an interrupt of the page is ours to pass on
             )
             try:
                 return process.wait(limit_s)
@@ -105,12 +110,16 @@ class Scripts:
                 words = f"not done after {limit_s:g} s; all its processes have been ended"
                 raise TimeoutError(words) from None
             finally:
-                _end(process)
+                _end_all(logs)
+                process.kill()  # where a system does not tell whose it is
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
 
     def _failure(self, logs: Path, code: int) -> str:
         """What the rank that failed first has said, or else what torchrun says."""
         own = (logs / "stderr.log").read_text(encoding="utf-8", errors="replace")
-        ranks = [path.read_text(errors="replace") for path in _said_by_ranks(logs, "stderr")]
+        files = {path.parent.name: path for path in _said_by_ranks(logs, "stderr")}  # last attempts
+        ranks = [path.read_text(encoding="utf-8", errors="replace") for path in files.values()]
         cause = ROOT_CAUSE.search(own)
         if cause:
             ranks.insert(0, ranks[int(cause[1])])
@@ -149,7 +158,7 @@ def _environment(logs: Path, command: list[str]) -> dict[str, str]:
         **(OWN_STORE if restarts else {}),
         # torchrun reads its own options from here too: a file for each rank, and no name service
         "PET_REDIRECTS": "3",
-        "PET_LOG_DIR": str(logs),
+        LOGS: str(logs),
         "PET_LOCAL_ADDR": "127.0.0.1",
         "PET_MONITOR_INTERVAL": "0.1",
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -160,18 +169,37 @@ def _environment(logs: Path, command: list[str]) -> dict[str, str]:
 
 
 def _said_by_ranks(logs: Path, stream: str) -> list[Path]:
-    """The files of the ranks, in order; the program's own where there are no ranks."""
+    """The files of the ranks, in order of rank and attempt; the program's own without ranks."""
     files = logs.glob(f"*/attempt_*/*/{stream}.log")
-    return sorted(files, key=lambda path: int(path.parent.name)) or [logs / f"{stream}.log"]
+    return sorted(files, key=_rank_and_attempt) or [logs / f"{stream}.log"]
 
 
-def _end(process: subprocess.Popen) -> None:
-    """End torchrun and its ranks; torchrun passes the signal on, and kills who ignores it."""
-    if process.poll() is not None:
-        return
-    if IS_WINDOWS:
-        words = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
-        subprocess.run(words, capture_output=True, check=False)
-    else:
-        os.kill(process.pid, signal.SIGTERM)
-    process.wait()
+def _rank_and_attempt(path: Path) -> tuple[int, int]:
+    return int(path.parent.name), int(path.parents[1].name.removeprefix("attempt_"))
+
+
+def _end_all(logs: Path) -> None:
+    """End what is left of a run; each rank has a session of its own, so its mark finds it."""
+    try:
+        _ask(psutil.Process.terminate, logs)
+    finally:  # also when somebody interrupts the wait
+        _ask(psutil.Process.kill, logs)
+
+
+def _ask(to_end: Callable[[psutil.Process], None], logs: Path) -> None:
+    asked, deadline = set(), time.monotonic() + GRACE_S
+    while (left := _processes_of(logs)) and time.monotonic() < deadline:
+        for process in left - asked:
+            with contextlib.suppress(psutil.Error):
+                to_end(process)
+        asked |= left
+        time.sleep(0.02)
+
+
+def _processes_of(logs: Path) -> set[psutil.Process]:
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # of others, or ended by now
+            if process.environ().get(LOGS) == str(logs):
+                found.add(process)
+    return found

@@ -1,10 +1,13 @@
 """Programs of a page: written, run in order of rank, explained when they fail, always ended."""
 
 import subprocess
+import time
+from types import SimpleNamespace
 
 import pytest
 from processes import all_gone, nothing_left
 
+from mpcourse.multiprocess import scripts as module
 from mpcourse.multiprocess.scripts import Scripts
 
 TWO = "torchrun --standalone --nproc-per-node 2"
@@ -23,6 +26,30 @@ if os.environ["RANK"] == "1":
     f()
 time.sleep(60)
 """
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("here")
+time.sleep(600)
+"""
+LEAVES = """
+import subprocess, sys
+wait = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", wait], start_new_session=True)
+print("done")
+"""
+FAIL_AGAIN = """
+import os, time
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(f"rank {rank}, attempt {attempt}")
+time.sleep(2 * (rank == "0"))  # rank 1 is the first to fail
+raise ValueError(f"rank {rank}, attempt {attempt}")
+"""
+RANKS = [
+    pytest.param("python", 1, 2, id="python"),
+    pytest.param(TWO, 2, 20, id="ranks", marks=pytest.mark.slow),
+]
 
 HELD = """
 import sys, torch
@@ -86,14 +113,70 @@ def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "True\n"
 
 
-def test_a_program_that_waits_for_ever_is_ended_with_all_its_ranks(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("words", "ranks", "limit_s"), RANKS)
+def test_a_program_that_will_not_end_keeps_its_time_limit(
+    words, ranks, limit_s, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
     scripts = Scripts()
-    scripts.write("wait.py", "import time\nprint('here')\ntime.sleep(600)")
+    scripts.write("stubborn.py", STUBBORN)
     with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        with pytest.raises(TimeoutError, match=r"not done after 12 s; all its processes"):
-            scripts.run(f"{TWO} wait.py", time_limit_s=12)
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match=f"not done after {limit_s} s; all its processes"):
+            scripts.run(f"{words} stubborn.py", time_limit_s=limit_s)
+        assert time.monotonic() - start < limit_s + 10
+        assert all_gone(mark, limit_s=1)
+    assert capsys.readouterr().out == "here\n" * ranks
+
+
+@pytest.mark.parametrize(("words", "ranks", "limit_s"), RANKS)
+def test_a_process_that_a_program_leaves_behind_is_ended_too(
+    words, ranks, limit_s, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
+    scripts = Scripts()
+    scripts.write("leaves.py", LEAVES)
+    with nothing_left(tmp_path / "t", monkeypatch) as mark:
+        scripts.run(f"{words} leaves.py")
+        assert all_gone(mark, limit_s=1)
+    assert capsys.readouterr().out == "done\n" * ranks
+
+
+def test_who_interrupts_the_end_waits_no_longer(tmp_path, monkeypatch):
+    scripts = Scripts()
+    scripts.write("stubborn.py", STUBBORN)
+    interrupts = iter([KeyboardInterrupt])
+
+    def sleep(seconds):
+        time.sleep(seconds)
+        for interrupt in interrupts:
+            raise interrupt
+
+    with nothing_left(tmp_path / "t", monkeypatch) as mark:
+        monkeypatch.setattr(module, "GRACE_S", 300.0)
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            scripts.run("python stubborn.py", time_limit_s=2)
+        assert time.monotonic() - start < 60
         assert all_gone(mark, limit_s=5)
-    assert capsys.readouterr().out == "here\nhere\n"
+
+
+def test_many_lines_take_no_longer_each(capsys):
+    scripts = Scripts()
+    scripts.write("lines.py", "for line in range(300_000):\n    print(line)")
+    scripts.run("python lines.py", time_limit_s=60)
+    assert capsys.readouterr().out.count("\n") == 300_000
+
+
+@pytest.mark.slow
+def test_attempts_speak_in_order_and_the_last_one_says_why_it_failed(capsys):
+    scripts = Scripts()
+    scripts.write("again.py", FAIL_AGAIN)
+    with pytest.raises(RuntimeError, match=r"^ValueError: rank 1, attempt 1 \(again"):
+        scripts.run(f"{TWO} --max-restarts 1 again.py")
+    attempts = [f"rank {rank}, attempt {attempt}" for rank in range(2) for attempt in range(2)]
+    assert capsys.readouterr().out.splitlines() == attempts
 
 
 @pytest.mark.slow
