@@ -7,7 +7,6 @@ do not change, because no token looks ahead: with a cache only the new token is 
 import torch
 from torch import Tensor
 
-from mpcourse.training.loop import evaluation_mode
 from mpcourse.transformer.decoder import Decoder, attention_weights
 from mpcourse.transformer.parallel_layers import ColumnParallelLinear
 
@@ -76,6 +75,9 @@ def generate(
         ValueError: There is nothing to write on from, count or temperature is negative, the cache
             is not empty, a text with a cache is longer than the context, or the model is cut.
     """
+    # here, for it brings torchvision: seconds in each process that only cuts a decoder
+    from mpcourse.training.loop import evaluation_mode
+
     if isinstance(model.head.output, ColumnParallelLinear):
         raise ValueError("each rank of a cut decoder scores its own tokens: take the uncut one")
     context = model.embedding.positions.num_embeddings

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mpcourse.training.loop import evaluation_mode
-
 WARM_UP = 20  # steps in which the rate grows
 
 
@@ -79,6 +77,8 @@ def unsplit_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 @torch.no_grad()
 def text_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
     """The loss over a text, in windows side by side; an incomplete last one is left out."""
+    from mpcourse.training.loop import evaluation_mode  # here, for it brings torchvision
+
     if len(tokens) <= context:
         raise ValueError(f"{len(tokens)} tokens hold no window of {context} and the next token")
     starts = torch.arange(0, len(tokens) - context, context)
