@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from mpcourse.multiprocess.shards import GradientHooks, check_no_graph, check_whole
 from mpcourse.schedules.actions import check_count
+
+_hooks = GradientHooks()
 
 
 class BucketedDataParallel(nn.Module):
@@ -25,7 +28,7 @@ class BucketedDataParallel(nn.Module):
 
     Args:
         module: Of the same shape on all ranks, on this rank's device. Rank 0's weights and buffers
-            are copied to all others.
+            are copied to all others. What is frozen stays so, or the module is wrapped again.
         bucket_bytes: When a bucket is full; DDP takes 25 MiB, and less for the first one.
 
     Attributes:
@@ -43,6 +46,7 @@ class BucketedDataParallel(nn.Module):
             raise RuntimeError("call torch.distributed.init_process_group first")
         parameters = dict(module.named_parameters())
         tensors = {**parameters, **dict(module.named_buffers())}
+        check_whole(parameters.values())
         _check_alike(tensors)
         self.module = module
         trained = {p: name for name, p in parameters.items() if p.requires_grad}
@@ -51,7 +55,7 @@ class BucketedDataParallel(nn.Module):
         self._arrived: set[Tensor] = set()
         self._sent: list[tuple[Tensor, distributed.Work]] = []
         for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            _hooks.put(parameter, self._on_gradient)
         for tensor in tensors.values():
             sent = tensor.detach().contiguous()
             distributed.broadcast(sent, 0)
@@ -64,11 +68,13 @@ class BucketedDataParallel(nn.Module):
     def _on_gradient(self, parameter: Tensor) -> None:
         if parameter in self._arrived:
             raise RuntimeError("a second backward before wait(): the first one's buckets are lost")
+        check_no_graph(parameter.grad)
+        parameter.grad = parameter.grad.to_dense()  # an embedding may have sparse ones
         self._arrived.add(parameter)
         # in this order only: the ranks' messages must not meet those of another bucket
         while len(self._sent) < len(self.buckets):
             bucket = self.buckets[len(self._sent)]
-            if not self._arrived.issuperset(bucket):
+            if any(p not in self._arrived or p.grad is None for p in bucket):
                 return
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket])
             self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
@@ -77,14 +83,17 @@ class BucketedDataParallel(nn.Module):
         """After each backward: wait for the averages, and put them into `.grad`.
 
         Raises:
-            RuntimeError: A parameter got no gradient, so that its bucket was never sent; the
-                message names it.
+            RuntimeError: A parameter got no gradient, so that its bucket was never sent, or was
+                not yet trained when the module was wrapped; the message names it.
         """
         sent, arrived = list(self._sent), set(self._arrived)
         self._sent.clear()  # also when the next line raises: the next step begins anew
         self._arrived.clear()
-        if len(sent) < len(self.buckets):
-            lacking = [name for p, name in self._names.items() if p not in arrived]
+        trained = {p: name for name, p in self.module.named_parameters() if p.requires_grad}
+        if new := [name for p, name in trained.items() if p not in self._names]:
+            raise RuntimeError(f"{', '.join(new)} was not trained before: wrap the module again")
+        lacking = [n for p, n in self._names.items() if p not in arrived or p.grad is None]
+        if lacking:
             raise RuntimeError(f"no gradient for {', '.join(lacking)}: their buckets are not sent")
         for bucket, (flat, request) in zip(self.buckets, sent, strict=True):
             request.wait()

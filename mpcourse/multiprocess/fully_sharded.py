@@ -7,17 +7,22 @@ Source: Rajbhandari et al., 2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:230
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd import Variable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import ProcessGroup
 from torch.utils._pytree import tree_map
 
 from mpcourse.multiprocess.shards import (
     PartAverages,
+    check_no_graph,
     check_same,
+    check_whole,
+    clip_parts,
     gather_parts,
     part_of,
     place_of,
@@ -34,6 +39,11 @@ class FullySharded(nn.Module):
     The parameters are flat parts under their old names: give `parameters()` to any optimizer that
     treats every number alike. Outside of a forward, reading one gives the part.
 
+    To clip, call this class's `clip_grad_norm_`: torch's own takes the norm of this rank's parts,
+    so each rank would scale by a factor of its own, as a `GradScaler` would skip steps of its own.
+    `state_dict()`, called on every rank, has whole weights, and `load_state_dict` takes them; an
+    optimizer's has this rank's part: save it for each rank.
+
     Args:
         module: Any; its weights and buffers become those of rank 0. It is changed in place.
         compute_dtype: Of the gathered parameters and of the inputs, such as torch.bfloat16; parts
@@ -44,8 +54,9 @@ class FullySharded(nn.Module):
         module: The module.
 
     Raises:
-        ValueError: The module has no parameters, or the ranks' parameters differ; the message
-            names the first one. Nothing has changed.
+        ValueError: The module has no parameters, or is sharded already; `compute_dtype` is no
+            floating-point type; the ranks' parameters differ: the message names the first one.
+            Nothing has changed.
         RuntimeError: There is no process group.
     """
 
@@ -60,8 +71,14 @@ class FullySharded(nn.Module):
         named = dict(module.named_parameters())
         if not named:
             raise ValueError(f"{type(module).__name__} has no parameters to shard")
-        described = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named.items()]
-        check_same(described, next(iter(named.values())).device, group)
+        if compute_dtype is not None and not compute_dtype.is_floating_point:
+            raise ValueError(f"compute_dtype is a floating-point type; got {compute_dtype}")
+        check_whole(named.values())
+        lines = [
+            f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad}"
+            for name, p in named.items()
+        ]
+        check_same(lines, next(iter(named.values())).device, group)
         self.module, self.compute_dtype, self._group = module, compute_dtype, group
         self._averages = PartAverages(group)
         self._shapes: dict[Tensor, torch.Size] = {}
@@ -81,11 +98,14 @@ class FullySharded(nn.Module):
                     flat = self._of_rank_0(parameter).reshape(-1)
                     part = part_of(flat, *place_of(self._group)).clone()
                     parts[parameter] = nn.Parameter(part, parameter.requires_grad)
+                    parts[parameter].is_part = True
                     self._shapes[parts[parameter]] = parameter.shape
                 owner._parameters[name] = parts[parameter]
             _read_through(owner, self._whole)
             owner.register_forward_pre_hook(self._enter)
             owner.register_forward_hook(self._leave, always_call=True)
+            owner.register_state_dict_post_hook(partial(self._save))  # torch marks what it gets
+            owner.register_load_state_dict_pre_hook(self._load)
 
     def _of_rank_0(self, tensor: Tensor) -> Tensor:
         sent = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -112,8 +132,9 @@ class FullySharded(nn.Module):
     def gather(self, part: Tensor) -> Tensor:
         """The whole tensor of a part, in the dtype of computing; every rank calls it."""
         dtype = self.compute_dtype if part.is_floating_point() else None
-        shape = self._shapes[part]
-        numbers = part.detach().to(dtype or part.dtype)
+        return self._joined(part.detach().to(dtype or part.dtype), self._shapes[part])
+
+    def _joined(self, numbers: Tensor, shape: torch.Size) -> Tensor:
         return gather_parts(numbers, shape.numel(), self._group).view(shape)
 
     def reduce(self, part: Tensor, gradient: Tensor) -> None:
@@ -122,7 +143,10 @@ class FullySharded(nn.Module):
         def add(average: Tensor) -> None:
             part.grad = average if part.grad is None else part.grad.add_(average)
 
-        self._averages.send(gradient.to(part.dtype).reshape(-1), add)
+        check_no_graph(gradient)
+        if not len(self._averages):
+            Variable._execution_engine.queue_callback(self.wait)  # at the end of this backward
+        self._averages.send(gradient.to_dense().to(part.dtype).reshape(-1), add)
 
     def _pack(self, saved: Tensor) -> Any:
         storage = saved.untyped_storage()._cdata
@@ -145,10 +169,16 @@ class FullySharded(nn.Module):
         """Run the module.
 
         Raises:
-            RuntimeError: Gradients of the last backward have not been waited for.
+            RuntimeError: The last backward was not finished; a parameter was put in after the
+                others were sharded, or has a hook.
         """
         if len(self._averages):
-            raise RuntimeError("gradients are still on their way: call wait() after the backward")
+            raise RuntimeError("the last backward has failed: call wait(), and drop the gradients")
+        for name, part in self.module.named_parameters():
+            if part not in self._shapes:
+                raise RuntimeError(f"{name} was put in after the others were sharded: it is whole")
+            if part._backward_hooks or part._post_accumulate_grad_hooks:
+                raise RuntimeError(f"{name} has a hook, which would not be called: remove it")
         self._in_use.clear()
         if self.compute_dtype is not None:
             args, kwargs = tree_map(self._cast, (args, kwargs))
@@ -160,17 +190,46 @@ class FullySharded(nn.Module):
         return value.to(self.compute_dtype) if is_real else value
 
     def wait(self) -> None:
-        """After the backward: wait until all gradients have arrived in `.grad`."""
+        """Wait until all gradients have arrived in `.grad`; a backward ends with it, too."""
         self._averages.settle()
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the gradients to a norm of at most `max_norm`; return what it was.
+
+        Over all parameters and ranks: every rank calls it, after the backward.
+        """
+        gradients = [part.grad for part in self.parameters() if part.grad is not None]
+        return clip_parts(gradients, max_norm, self._group)
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Name -> the whole tensor, in the parameters' dtype; every rank calls it."""
         return {
-            name: gather_parts(part.detach(), self._shapes[part].numel(), self._group).view(
-                self._shapes[part]
-            )
+            name: self._joined(part.detach(), self._shapes[part])
             for name, part in self.module.named_parameters()
         }
+
+    def _save(self, owner: nn.Module, found: dict[str, Any], prefix: str, _: Any) -> None:
+        """Put whole tensors into a module's state dict."""
+        for name, part in owner._parameters.items():
+            if part is not None:
+                found[prefix + name] = self._joined(part.detach(), self._shapes[part])
+
+    def _load(
+        self, owner: nn.Module, given: dict[str, Any], prefix: str, options: Any, *_: Any
+    ) -> None:
+        """Cut the whole tensors that a module is to load."""
+        if options.get("assign_to_params_buffers"):
+            raise ValueError("load_state_dict(assign=True) would put whole parameters in")
+        for name, part in owner._parameters.items():
+            key = prefix + name
+            if part is None or key not in given:
+                continue
+            if given[key].shape != self._shapes[part]:
+                raise ValueError(
+                    f"{key} has shape {tuple(given[key].shape)}; the whole parameter has "
+                    f"{tuple(self._shapes[part])}"
+                )
+            given[key] = part_of(given[key].reshape(-1), *place_of(self._group))
 
 
 class _Gather(torch.autograd.Function):
@@ -201,4 +260,9 @@ def _read_through(owner: nn.Module, whole: Callable[[Tensor], Tensor]) -> None:
             lambda self: [getattr(self, name) for name in self._flat_weights_names],
             lambda self, value: None,  # its own list would hold whole ones
         )
+    fields["__deepcopy__"] = _refuse_copy
     owner.__class__ = type(owner.__class__.__name__, (owner.__class__,), fields)
+
+
+def _refuse_copy(*_: Any) -> NoReturn:
+    raise TypeError("a module that is sharded is not copied: copy it before, and shard both")

@@ -4,12 +4,16 @@ The flattened tensor is cut into as many parts as there are ranks. All have the 
 the last ones, which are shorter or empty; messages are padded to the full length.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 from torch.nn.functional import pad
+from torch.nn.utils import get_total_norm
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 def place_of(group: ProcessGroup | None) -> tuple[int, int]:
@@ -96,9 +100,79 @@ class PartAverages:
             self._sent.pop(0)()
 
 
-def check_same(described: Sequence[str], device: torch.device, group: ProcessGroup | None) -> None:
+class GradientHooks:
+    """Of each parameter, the one method that is called when a backward has its gradient.
+
+    A later one takes the place of an earlier one, as two would average twice. Methods are held
+    weakly: an optimizer that is deleted lets go of the gradients.
+    """
+
+    def __init__(self) -> None:
+        self._hooks = WeakTensorKeyDictionary()
+
+    def put(self, parameter: Tensor, method: Callable[[Tensor], None]) -> None:
+        """Call the method from now on; of a frozen parameter, when it is trained again."""
+        self.remove(parameter)
+        if not (parameter.is_floating_point() or parameter.is_complex()):
+            return  # it never has a gradient
+        weak, is_trained = WeakMethod(method), parameter.requires_grad
+
+        def call(parameter: Tensor) -> None:
+            method = weak()
+            if method is not None and parameter.grad is not None:  # as another hook may take it
+                method(parameter)
+
+        parameter.requires_grad_(True)  # a frozen one takes no hook
+        handle = parameter.register_post_accumulate_grad_hook(call)
+        parameter.requires_grad_(is_trained)
+        self._hooks[parameter] = weak, handle
+
+    def remove(self, parameter: Tensor) -> None:
+        """Call nothing any more."""
+        if parameter in self._hooks:
+            _, handle = self._hooks.pop(parameter)
+            handle.remove()
+
+    def owner(self, parameter: Tensor) -> Any:
+        """Whose method is called, or None."""
+        weak, _ = self._hooks.get(parameter, (lambda: None, None))
+        return getattr(weak(), "__self__", None)
+
+
+def clip_parts(gradients: Iterable[Tensor], max_norm: float, group: ProcessGroup | None) -> Tensor:
+    """What `torch.nn.utils.clip_grad_norm_` does, of gradients of which each rank has its part.
+
+    Every rank calls it. Returns the norm over all ranks as it was.
+    """
+    gradients = list(gradients)
+    square = get_total_norm(gradients).double().square()
+    distributed.all_reduce(square, group=group)
+    norm = square.sqrt()
+    for gradient in gradients:
+        gradient *= (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    return norm
+
+
+def check_whole(parameters: Iterable[Tensor]) -> None:
+    """Refuse parts of a `FullySharded` module: each rank has other numbers under the same name."""
+    if any(getattr(parameter, "is_part", False) for parameter in parameters):
+        raise ValueError(
+            "these parameters are parts of a FullySharded module already: give them to an "
+            "optimizer of torch's, or make the module anew"
+        )
+
+
+def check_no_graph(gradient: Tensor) -> None:
+    """Refuse a gradient with a graph of its own, which the average would not have."""
+    if gradient.requires_grad:
+        raise RuntimeError(
+            "backward(create_graph=True): gradients averaged over ranks have no second derivative"
+        )
+
+
+def check_same(lines: Sequence[str], device: torch.device, group: ProcessGroup | None) -> None:
     """Refuse, on every rank, lists of a line for each parameter that differ; name the first."""
-    mine = torch.tensor(list("\n".join(described).encode()), dtype=torch.uint8, device=device)
+    mine = torch.tensor(list("\n".join(lines).encode()), dtype=torch.uint8, device=device)
     _, ranks = place_of(group)
     lengths = torch.empty(ranks, dtype=torch.int64, device=device)
     own_length = torch.tensor([len(mine)], device=device)

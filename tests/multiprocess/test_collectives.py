@@ -1,11 +1,13 @@
 """All-reduce by hand and in buckets: the right sums, bytes and gradients."""
 
+import copy
+
 import pytest
 import torch
 from processes import printed_by
 from torch import distributed, nn
 
-from mpcourse.multiprocess import BucketedDataParallel
+from mpcourse.multiprocess import BucketedDataParallel, FullySharded, ShardedOptimizer
 from mpcourse.multiprocess.collectives import all_reduce_ring
 
 
@@ -81,6 +83,86 @@ def test_a_backward_after_a_backward_is_refused_and_the_next_step_goes_well(alon
     wanted = [parameter.grad.clone() for parameter in wrapped.parameters()]
     wrapped.wait()
     torch.testing.assert_close([parameter.grad for parameter in wrapped.parameters()], wanted)
+
+
+def unfrozen(net):
+    net[0].requires_grad_(False)
+    wrapped = BucketedDataParallel(net)
+    net[0].requires_grad_(True)
+    return wrapped
+
+
+def with_another_layer(net):
+    wrapped = BucketedDataParallel(net)
+    net[2] = nn.Linear(4, 2)
+    return wrapped
+
+
+def frozen(net):
+    wrapped = BucketedDataParallel(net)
+    net[0].requires_grad_(False)
+    return wrapped
+
+
+def wrapped_again(net):
+    wrapped = BucketedDataParallel(net)
+    net.latest = [BucketedDataParallel(net)]
+    return wrapped
+
+
+def with_a_sharded_optimizer(net):
+    wrapped = BucketedDataParallel(net)
+    net.optimizer = ShardedOptimizer(net.parameters(), torch.optim.SGD)
+    net.optimizer.shard_gradients()
+    return wrapped
+
+
+def sharded_before(net):
+    net.optimizer = ShardedOptimizer(net.parameters(), torch.optim.SGD)
+    net.optimizer.shard_gradients()
+    return BucketedDataParallel(net)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "words"),
+    [
+        (unfrozen, r"0\.weight, 0\.bias was not trained before: wrap the module again"),
+        (with_another_layer, r"2\.weight, 2\.bias was not trained before"),
+        (frozen, r"no gradient for 0\.weight, 0\.bias"),
+        (lambda net: copy.deepcopy(BucketedDataParallel(net)), r"no gradient for 0\.weight"),
+        (wrapped_again, r"no gradient for 0\.weight"),
+        (with_a_sharded_optimizer, r"no gradient for 0\.weight"),
+        (sharded_before, r"no gradient for 0\.weight"),
+        (lambda net: BucketedDataParallel(FullySharded(net)), "parts of a FullySharded module"),
+    ],
+)
+def test_gradients_that_would_not_be_averaged_are_refused(alone, wrap, words):
+    def step():
+        wrapped = wrap(small_net())
+        wrapped(torch.ones(1, 3)).sum().backward()
+        wrapped.wait()
+
+    with pytest.raises((RuntimeError, ValueError), match=words):
+        step()
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_gradient_with_a_graph_of_its_own_is_refused(alone):
+    wrapped = BucketedDataParallel(small_net())
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        wrapped(torch.ones(1, 3)).square().sum().backward(create_graph=True)
+
+
+def test_a_module_that_is_wrapped_again_is_averaged_once(alone):
+    net = nn.Sequential(nn.Embedding(5, 3, sparse=True), *small_net())
+    BucketedDataParallel(net)
+    wrapped = BucketedDataParallel(net)
+    for _ in range(2):
+        wrapped.zero_grad()
+        wrapped(torch.tensor([1, 3])).sum().backward()
+        wanted = [parameter.grad.clone() for parameter in net.parameters()]
+        wrapped.wait()
+        torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
 
 
 def test_without_a_process_group_nothing_is_wrapped():

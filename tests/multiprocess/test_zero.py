@@ -467,16 +467,35 @@ def test_without_a_group_and_without_parameters():
     )
 
 
-def test_a_forward_before_wait_is_refused(odd):
+def test_a_backward_that_fails_half_way_is_noticed_by_the_next_forward(odd):
     def program(group):
         sharded = FullySharded(copy.deepcopy(odd), group=group)
-        loss_of(sharded, group).backward()
-        try:
+        handle = sharded.module.memory.register_full_backward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss_of(sharded, group).backward()
+        handle.remove()
+        with pytest.raises(RuntimeError, match=r"backward has failed: call wait\(\), and drop"):
             sharded(TOKENS)
-        finally:
-            sharded.wait()
+        sharded.wait()
+        optimizer = SGD(sharded.parameters(), lr=0.1)
+        train(sharded, optimizer, group)
+        return sharded.full_parameters()
 
-    refused(program, RuntimeError, r"call wait\(\) after the backward")
+    wanted, _ = unsharded(odd, SGD, {"lr": 0.1})
+    for weights in ranks_in_threads(program, 2, timeout_s=5):
+        close(weights, dict(wanted.named_parameters()))
+
+
+def test_a_backward_ends_with_all_gradients_there(odd):
+    wanted, _ = unsharded(odd, SGD, {"lr": 0.1})
+
+    def program(group):
+        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        train(sharded, SGD(sharded.parameters(), lr=0.1), group)  # and no wait()
+        return sharded.full_parameters()
+
+    for weights in ranks_in_threads(program, 2):
+        close(weights, dict(wanted.named_parameters()))
 
 
 def test_a_parameter_that_changes_before_its_backward_is_noticed():
