@@ -1,4 +1,4 @@
-"""What the programs of page `distributed_data_parallel` that only time something promise."""
+"""What programs of the pages promise beside what a page shows of them."""
 
 import json
 import re
@@ -11,11 +11,13 @@ from pretend_cuda import pretend_cuda
 from processes import printed_by
 from torch import distributed
 
-PAGE = Path(__file__).parents[2] / "notebooks/04_distributed_data_parallel.ipynb"
+from mpcourse.multiprocess.scripts import Scripts
+
+PAGES = Path(__file__).parents[2] / "notebooks"
 
 
-def program(name: str) -> str:
-    cells = json.loads(PAGE.read_text(encoding="utf-8"))["cells"]
+def program(name: str, page: str = "04_distributed_data_parallel") -> str:
+    cells = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
     [source] = [s for c in cells if (s := "".join(c["source"])).startswith(f"%%program {name}\n")]
     return source.split("\n", 1)[1]
 
@@ -76,3 +78,19 @@ def test_on_a_gpu_a_sum_is_timed_by_the_stream_that_waits_for_it(monkeypatch):
     torch.cuda.synchronize(1)
     since = [[page["milliseconds"](start, each) / 1e3 for each in span] for span in found]
     assert since == [[2.0, 5.0], [4.0, 8.0]]
+
+
+@pytest.mark.parametrize("files", [[], ["rank0-step000005.pt", "rank1-step000005.pt"]])
+def test_a_run_of_another_number_of_ranks_is_refused_and_its_files_stay(files, monkeypatch):
+    scripts = Scripts()
+    for name in ("resume.py", "train.py"):
+        scripts.write(name, program(name, "11_ranks_and_hosts"))
+    for name in files:
+        scripts.write(name, "")
+    before = {path.name for path in scripts.folder.iterdir()}
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match="two stages, and their files, need two ranks, not 1"):
+        scripts.run("python train.py 9")
+    assert before == {path.name for path in scripts.folder.iterdir()} - {"__pycache__"}
