@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcourse.devices.locks import fork_safe_lock
@@ -151,22 +151,39 @@ class GpuShare(WholeGpu):
 
 
 def _record_stream(value: Any, stream: torch.cuda.Stream) -> None:
-    """Tell the allocator that `stream` uses these tensors, so that their memory is not reused."""
-    for leaf in tree_leaves(value):
+    """Tell the allocator that `stream` uses these tensors, so that their memory is not reused.
+
+    Modules count with all they hold: a replica's weights are copies, attributes like any others.
+    """
+    leaves = tree_leaves(value)
+    modules = [m for leaf in leaves if isinstance(leaf, nn.Module) for m in leaf.modules()]
+    for leaf in (*leaves, *tree_leaves([vars(module) for module in modules])):
         if isinstance(leaf, Tensor) and leaf.is_cuda:
             leaf.record_stream(stream)
 
 
-def record_event(device: torch.device) -> torch.cuda.Event | None:
-    """On CUDA an event behind what the caller's stream has queued; the CPU has nothing queued."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+def record_event(value: Any, device: torch.device) -> torch.cuda.Event | None:
+    """On CUDA an event behind what has made `value` on `device`; the CPU has nothing queued."""
+    if device.type == "cpu":
+        return None
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor) and leaf.is_cuda and leaf.device != device:
+            raise ValueError(_astray(leaf, device))
+    return torch.cuda.current_stream(device).record_event()
+
+
+def _astray(value: Tensor, device: torch.device) -> str:
+    return (
+        f"a stage on {device} hands on a tensor on {value.device}, whose kernels nobody waits for: "
+        f'end the stage with .to("{device}")'
+    )
 
 
 def copy_after(event: torch.cuda.Event | None, value: Any, device: torch.device) -> Any:
     """Copy a nest of tensors to the device where the calling worker computes, behind an event.
 
-    The event is of `record_event`, where the value was made; None: the value is there already, on
-    this device or on the CPU. What is on the device is not copied.
+    The event is of `record_event`, where the value was made; None: that was on the CPU. What is on
+    the device is not copied.
     """
     if device.type == "cpu":
         if event is None:
@@ -180,9 +197,11 @@ def copy_after(event: torch.cuda.Event | None, value: Any, device: torch.device)
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
+        if leaf.is_cuda and event is None:
+            raise ValueError(_astray(leaf, torch.device("cpu")))
         if leaf.is_cuda and leaf.device != device:
             return _copy_between_gpus(leaf, event, device)
-        if leaf.is_cuda and event is not None:
+        if leaf.is_cuda:
             leaf.record_stream(stream)
         return leaf.to(device, non_blocking=True)
 

@@ -195,7 +195,7 @@ class Worker:
     def _result(self, fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Result:
         if not callable(fn):
             raise TypeError(f"a worker runs functions; got {type(fn).__name__}")
-        around = self.context.around_job((args, kwargs))
+        around = self.context.around_job((fn, args, kwargs))
         return Result(self, functools.partial(fn, *args, **kwargs), around)
 
     def wake(self) -> None:

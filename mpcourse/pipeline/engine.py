@@ -116,12 +116,13 @@ class _Step:
                 clock.start(action)
                 value = self.run(action, value)
                 clock.end()
+                event = None if taker is None else record_event(value, place)
             except BaseException as error:
                 where = f"raised in device {me}, {action}: {_in_words(action, self.devices[me])}"
                 add_note(error, where)
                 raise
             if taker is not None:
-                self.values[made] = value, None if taker == me else record_event(place)
+                self.values[made] = value, event
                 self.workers[taker].wake()
 
 

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pretend_cuda import pretend_cuda
+from torch import nn
 
+from mpcourse.data_parallel import parallel_apply, replicate
 from mpcourse.devices import streams, timing
 from mpcourse.devices.devices import as_devices, get_devices, synchronize
 from mpcourse.devices.timing import clock_for
@@ -66,6 +68,38 @@ def test_the_memory_of_an_argument_is_kept_while_a_share_works_on_it(cuda):
     release.set()
     result.wait(None)
     gc.collect()  # nobody has it any more, and the caller's stream has not waited
+    assert cuda.races == []
+
+
+class Saves(nn.Module):
+    """Reads its weight and its buffer, and keeps them for a backward."""
+
+    def __init__(self, weight, buffer) -> None:
+        super().__init__()
+        self._parameters["weight"] = weight  # not trained: the stand-in has no autograd
+        self.register_buffer("buffer", buffer)
+        self.saved = {}
+
+    def forward(self, replica):
+        self.saved[replica] = self.weight, self.buffer
+
+
+def call_in_place(replicas, devices):
+    collect([devices[index].submit(each, index) for index, each in enumerate(replicas)])
+
+
+def apply_in_place(replicas, devices):
+    parallel_apply(replicas, range(len(replicas)), devices=devices)
+
+
+@pytest.mark.parametrize("call", [call_in_place, apply_in_place])
+def test_the_weights_of_a_replica_are_kept_while_its_backward_reads_them(cuda, call):
+    devices = as_devices(SHARES)
+    module = Saves(cuda.kernel("weight", gpu=0), cuda.kernel("buffer", gpu=0))
+    call(replicate(nn.Sequential(module), devices), devices)
+    with cuda.stream(devices[1].worker.context.stream):  # autograd runs it where the forward ran
+        cuda.kernel("backward", *module.saved.pop(1))
+    gc.collect()  # nobody has them any more, and the caller's stream has not waited
     assert cuda.races == []
 
 
@@ -167,6 +201,17 @@ def test_no_action_reads_what_may_not_be_written_and_no_memory_goes_too_early(
     )
 
 
+@pytest.mark.parametrize("names", [["cuda:0", "cpu"], ["cpu", "cuda:0"]])
+def test_a_stage_that_hands_on_what_is_on_another_gpu_is_refused(cuda, names):
+    devices = as_devices(names)
+    rows = link_actions(make_schedule("gpipe", 2, 2, 2), 2)
+    with pytest.raises(
+        ValueError, match=f"a stage on {devices[0].device} hands on a tensor on cuda:1"
+    ) as caught:
+        run_schedule(rows, devices, lambda *_: cuda.kernel("out", gpu=1), gradients=True)
+    assert f'end the stage with .to("{devices[0].device}")' in str(caught.value)
+
+
 def test_the_host_goes_on_while_what_it_has_is_copied_to_a_gpu(cuda):
     cuda.kernel("before", gpu=1, seconds=5.0)
     streams.copy_after(None, cuda.on_host(), torch.device("cuda", 1))
@@ -207,7 +252,7 @@ def test_two_gpus_compute_at_the_same_time_though_copies_go_between_them(cuda):
 
 def test_what_leaves_a_gpu_for_the_cpu_is_waited_for(cuda):
     value = {"x": cuda.kernel("forward", seconds=3.0, gpu=1), "n": 3}
-    found = streams.copy_after(streams.record_event(GPU[1]), value, torch.device("cpu"))
+    found = streams.copy_after(streams.record_event(value, GPU[1]), value, torch.device("cpu"))
     assert found["n"] == 3
     assert not found["x"].is_cuda
     assert cuda.asked[0][:2] == ("synchronize", "event")
