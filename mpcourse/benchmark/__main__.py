@@ -20,19 +20,22 @@ from mpcourse.devices.timing import describe_machine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; `--short` takes half a minute, without it some minutes."""
     parser = argparse.ArgumentParser(prog="python -m mpcourse.benchmark", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="smaller images and nets, one size")
+    parser.add_argument(
+        "--short", action="store_true", help="smaller images and nets, one size, fewer turns"
+    )
     short = parser.parse_args(arguments).short
     devices = get_devices(2)
     print(f"measured here: {describe_machine()}\n{describe_devices(devices)}", flush=True)
-    batch, image, sizes = (8, 64, [4]) if short else (32, 128, [16, 8, 4])
+    engine = (5, 3) if short else (20, 9)  # steps in a turn, turns
+    batch, image, sizes, turns = (4, 32, [2], 2) if short else (32, 128, [16, 8, 4], 5)
     blocks = [(256, 512)] if short else [(256, 512), (512, 1024)]
-    repeats = 11 if short else 21
+    repeats = 5 if short else 21
     layers, steps = (2, 3) if short else (19, 9)
     parts: list[Callable[[], list[Row]]] = [
         lambda: [overlap(devices)],
         lambda: [hand_over(devices[0])],
-        engine_cost,
-        *(lambda size=size: compare(devices, batch, image, size) for size in sizes),
+        lambda: engine_cost(*engine),
+        *(lambda size=size: compare(devices, batch, image, size, turns) for size in sizes),
         *(lambda block=block: cut_block(*block, repeats) for block in blocks),
         lambda: sharded_training(layers, steps),
     ]

@@ -36,15 +36,15 @@ def tiny_work(count: int) -> Work:
     return Work(stages, torch.randn(count, 8), torch.randn(count, 8), nn.MSELoss())
 
 
-def engine_cost() -> list[Row]:
+def engine_cost(steps: int, repeats: int) -> list[Row]:
     """What an action costs over tiny stages: with our engine and with torch's in two processes.
 
     On CPU cores, whatever there is: the others, too, run there.
     """
-    return rows_of(__name__, 16)
+    return rows_of(__name__, 16, steps, repeats)
 
 
-def measure_engines(_: torch.device, count: int, steps: int = 20, repeats: int = 9) -> list[Row]:
+def measure_engines(_: torch.device, count: int, steps: int, repeats: int) -> list[Row]:
     """In a rank: the engines in turns, on rank 0."""
     work = tiny_work(count)
     theirs = on_one_thread(torch_step(tiny_work(count), "1f1b", count), steps)

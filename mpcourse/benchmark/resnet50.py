@@ -25,7 +25,8 @@ from mpcourse.splitting.resnet import ModelParallelResNet50, PipelineParallelRes
 
 SCHEDULES = ("naive", "gpipe", "1f1b")
 BASE = "one worker, same micro-batches"
-WARMUP, REPEATS = 1, 5
+WARMUP = 1
+COST_STEPS = 3
 
 
 class _Relayout(torch.autograd.Function):
@@ -69,7 +70,9 @@ def resnet50_work(batch: int, image: int, gloo: bool = False) -> Work:
     return Work(stages, images, labels, nn.CrossEntropyLoss())
 
 
-def compare(devices: Sequence[Device], batch: int, image: int, size: int) -> list[Row]:
+def compare(
+    devices: Sequence[Device], batch: int, image: int, size: int, repeats: int
+) -> list[Row]:
     """Run all ways in turns, at one size of micro-batch.
 
     On CPU cores torch's engine takes its turns, in two processes; on GPUs a page of the course
@@ -80,27 +83,35 @@ def compare(devices: Sequence[Device], batch: int, image: int, size: int) -> lis
         batch: Images in the mini-batch.
         image: Their height and width.
         size: Images in a micro-batch; it divides `batch`.
+        repeats: Turns of each way that count.
     """
     if devices[0].device.type == "cpu":
-        return rows_of(__name__, batch, image, size)
-    return _compare(devices, batch, image, size, {})
+        return rows_of(__name__, batch, image, size, repeats)
+    return _compare(devices, batch, image, size, repeats, {})
 
 
-def compare_with_torch(_: torch.device, batch: int, image: int, size: int) -> list[Row]:
+def compare_with_torch(
+    _: torch.device, batch: int, image: int, size: int, repeats: int
+) -> list[Row]:
     """In a rank: all ways on rank 0, and torch's on both."""
     work, count = resnet50_work(batch, image, gloo=True), batch // size
     theirs = {
         f"{TORCH}, {name}": on_one_thread(torch_step(work, name, count)) for name in SCHEDULES[1:]
     }
     if distributed.get_rank() != 0:
-        take_part(theirs.values(), WARMUP + REPEATS)
+        take_part(theirs.values(), WARMUP + repeats)
         return []
     torch.set_num_threads(os.cpu_count() or 1)  # of the model that is not split; torchrun gave one
-    return _compare(as_devices(["cpu"] * 2), batch, image, size, theirs)
+    return _compare(as_devices(["cpu"] * 2), batch, image, size, repeats, theirs)
 
 
 def _compare(
-    devices: Sequence[Device], batch: int, image: int, size: int, theirs: Mapping[str, Callable]
+    devices: Sequence[Device],
+    batch: int,
+    image: int,
+    size: int,
+    repeats: int,
+    theirs: Mapping[str, Callable],
 ) -> list[Row]:
     place = devices[0].device
     work = resnet50_work(batch, image)
@@ -111,7 +122,7 @@ def _compare(
     whole = nn.Sequential(*work.stages) if devices[0].device == devices[1].device else None
     ways = {name: _step_of(pipeline, work) for name, pipeline in pipelines.items()}
     ways |= _one_worker(devices, work, size) | _by_autograd(devices, work, size, whole) | theirs
-    times = measure_together(ways, devices, warmup=WARMUP, repeats=REPEATS)
+    times = measure_together(ways, devices, warmup=WARMUP, repeats=repeats)
     costs = stage_costs(pipelines["naive"], work)
     return _rows(f"{batch} x {image}, by {size}", times, costs, batch // size)
 
@@ -148,10 +159,10 @@ def _plain_step(model: nn.Module, work: Work) -> None:
     work.loss_fn(output, work.targets.to(output.device)).backward()
 
 
-def stage_costs(naive: Pipeline, work: Work, repeats: int = 3) -> Costs:
+def stage_costs(naive: Pipeline, work: Work) -> Costs:
     """The stages' own times: in the naive schedule each runs while the other device idles."""
     events = []
-    for _ in range(repeats):
+    for _ in range(COST_STEPS):
         naive.step(work.inputs, work.targets, work.loss_fn)
         events += naive.timeline.events
     return costs_from(Timeline(tuple(events), 2))
