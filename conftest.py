@@ -9,6 +9,10 @@ import platform
 import signal
 from pathlib import Path
 
+# Threads of torch that wait for work keep a core busy, which another process may need: with more
+# processes than cores that takes most of the time. Read when torch is loaded; kernels inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 
