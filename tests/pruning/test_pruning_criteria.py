@@ -108,6 +108,15 @@ def test_scores_without_a_backward_are_refused(criterion):
         criterion(lenet_300_100())
 
 
+@pytest.mark.parametrize("criterion", [gradient, snip, lambda model: Movement(model)()])
+def test_scores_of_a_frozen_layer_are_refused(criterion):
+    model, loss = by_hand()
+    model.append(nn.Linear(2, 2).requires_grad_(False))
+    loss.backward()
+    with pytest.raises(ValueError, match="1 has no gradient: it is frozen"):
+        criterion(model)
+
+
 @pytest.mark.parametrize(
     ("model", "layers", "message"),
     [

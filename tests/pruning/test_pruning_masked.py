@@ -1,6 +1,8 @@
 """Masks on a model: torch's own, copied, removed, swept; bad ones change nothing."""
 
 import copy
+import io
+import pickle
 
 import pytest
 import torch
@@ -15,13 +17,17 @@ from mpcourse.pruning import (
     apply_masks,
     count_nonzeros,
     global_masks,
+    in_format,
     layer_masks,
+    load_format,
     magnitude,
     make_permanent,
     masks_of,
     over_sparsities,
     update_masks,
 )
+from mpcourse.pruning.formats import FORMATS
+from mpcourse.sparse_training import zero_pruned
 from mpcourse.splitting.splits import split_sequential
 from mpcourse.training.nets import conv_net, lenet_300_100
 
@@ -54,6 +60,70 @@ def test_torch_s_own_pruning_gives_the_same_model():
     assert list(ours.state_dict()) == list(theirs.state_dict())
     torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()))
     assert masks_of(theirs).keys() == masks_of(ours).keys()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Linear(4, 3, bias=False), (2, 4)),
+        (lambda: nn.Linear(4, 3).double(), (0, 4)),
+        (lambda: nn.Linear(4, 3).bfloat16(), (4,)),
+        (lambda: nn.Linear(4, 3).requires_grad_(False), (2, 5, 4)),
+        (lambda: nn.Conv1d(4, 6, 3, padding=1), (2, 4, 5)),
+        (lambda: nn.Conv2d(4, 6, 3, groups=2), (2, 4, 5, 5)),
+        (lambda: nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last), (2, 4, 5, 5)),
+        (lambda: nn.Conv3d(4, 6, 1), (2, 4, 3, 3, 3)),
+    ],
+)
+def test_a_masked_layer_does_all_that_torch_s_does(make, shape):
+    ours = make()
+    theirs, weight = copy.deepcopy(ours), ours.weight
+    rows = torch.randn(shape, dtype=weight.dtype)
+    mask = (torch.rand(weight.shape[::-1]) > 0.5).permute(*reversed(range(weight.dim())))
+    apply_masks(ours, {"": mask})
+    prune.custom_from_mask(theirs, "weight", mask)
+    for layer in (ours, theirs):
+        calls = []
+        with layer.register_forward_hook(lambda *_, calls=calls: calls.append(1)):
+            output = layer(rows) + layer(2 * rows)  # used twice
+        assert calls == [1, 1]
+        if weight.requires_grad:
+            output.sum().backward()
+    assert torch.equal(ours(rows), theirs(rows))
+    torch.testing.assert_close(ours.weight_orig.grad, theirs.weight_orig.grad)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    file, loaded = io.BytesIO(), make()
+    torch.save(theirs.state_dict(), file)
+    apply_masks(loaded, {"": torch.ones_like(mask)})
+    loaded.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    for twin in (loaded, pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        assert torch.equal(twin(rows), theirs(rows))
+        assert twin.weight_orig.requires_grad == weight.requires_grad
+    make_permanent(ours)
+    prune.remove(theirs, "weight")
+    assert ours.weight is weight
+    assert torch.equal(ours.weight, theirs.weight)
+
+
+def test_masks_stay_on_a_model_that_is_moved_to_another_type():
+    model = pruned_net()
+    before = masks_of(model)
+    with torch.inference_mode():
+        model(IMAGES)
+    for kind in (torch.bfloat16, torch.float64):
+        assert model.to(kind)(IMAGES.to(kind)).dtype == kind
+        torch.testing.assert_close(masks_of(model), before)
+    make_permanent(model)
+    assert not model.fc1.weight[~before["fc1"]].any()
+
+
+def test_a_bias_that_torch_has_pruned_stays_so():
+    model = pruned_net()
+    prune.l1_unstructured(model.fc1, "bias", amount=0.5)
+    expected = model(IMAGES)
+    make_permanent(model)
+    assert torch.equal(model(IMAGES), expected)
+    assert "fc1.bias_mask" in model.state_dict()
 
 
 def test_parameters_stay_the_same_objects_so_an_optimizer_goes_on():
@@ -190,6 +260,25 @@ def test_a_weight_that_two_layers_share_is_refused():
     with pytest.raises(ValueError, match=r"the weight of 0 is also 2\.weight: it takes no mask"):
         apply_masks(model, {"0": torch.eye(4)})
     assert not prune.is_pruned(model)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "problem"),
+    [
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "0", "computed from other"),
+        (nn.utils.spectral_norm(nn.Linear(4, 4)), "0", "computed from other parameters"),
+        (nn.MultiheadAttention(4, 1), "0.out_proj", "read by the module that it lies in"),
+    ],
+)
+def test_a_weight_that_is_not_a_layer_s_own_is_refused(layer, name, problem):
+    model = nn.Sequential(layer, nn.Linear(4, 4))
+    before = list(model.state_dict())
+    for change in (apply_masks, zero_pruned):
+        with pytest.raises(ValueError, match=f"the weight of {name} is {problem}.*: it takes no"):
+            change(model, {"1": torch.eye(4), name: torch.eye(4)})
+    assert list(model.state_dict()) == before
+    for form in FORMATS:  # it can be stored all the same
+        load_format(model, in_format(model, form))
 
 
 def test_masks_that_are_not_there_are_neither_applied_updated_nor_removed():

@@ -138,6 +138,47 @@ def test_every_file_loads_into_a_fresh_model(make, name):
     torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
 
 
+def tied_net() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+def diverged_net() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False))
+    model[0].weight.data[0, 0] = torch.nan
+    return model
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        tied_net,
+        diverged_net,
+        lambda: nn.Linear(5, 3).bfloat16(),
+        lambda: nn.Conv3d(4, 6, (1, 2, 3), groups=2).double(),
+        lambda: nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 1).requires_grad_(False)),
+        lambda: nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last),
+    ],
+)
+def test_the_file_of_any_model_holds_its_state(make, name):
+    model, fresh = make(), make()
+    trained = [parameter.requires_grad for parameter in fresh.parameters()]
+    load_format(fresh, in_format(model, name))
+    found, expected = dict(fresh.state_dict()), dict(model.state_dict())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert [parameter.requires_grad for parameter in fresh.parameters()] == trained
+    assert len(list(fresh.parameters())) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_with_as_many_numbers_in_another_shape_is_refused(name):
+    content = in_format(nn.Linear(4, 6, bias=False), name)
+    with pytest.raises(ValueError, match=r"weight has the shape \(6, 4\), not \(4, 6\)"):
+        load_format(nn.Linear(6, 4, bias=False), content)
+
+
 def test_a_file_that_does_not_fit_is_refused_and_changes_nothing():
     model, content = lenet_300_100(), in_format(conv_net(), "CSR")
     before = copy.deepcopy(model.state_dict())
@@ -189,6 +230,19 @@ def test_a_sparse_model_computes_what_the_dense_one_does():
     assert isinstance(to_sparse(nn.Linear(2, 2)), SparseLinear)
     with pytest.raises(ValueError, match="Sequential has no Linear layer to make sparse"):
         to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)))
+
+
+class Doubled(nn.Linear):
+    def forward(self, rows):
+        return 2 * super().forward(rows)
+
+
+def test_layers_with_a_forward_of_their_own_stay_dense():
+    model, rows = nn.Sequential(Doubled(4, 4), nn.Linear(4, 2)), torch.randn(3, 4)
+    torch.testing.assert_close(to_sparse(model)(rows), model(rows))
+    model[1].register_forward_hook(lambda module, inputs, output: output + 1)
+    with pytest.raises(ValueError, match="1 would lose its forward hooks: remove them first"):
+        to_sparse(model)
 
 
 def test_latencies_are_of_forwards_in_evaluation_mode_without_gradients():

@@ -1,6 +1,7 @@
 """Channels removed give what channels of zeros give, and layers are really smaller."""
 
 import copy
+import pickle
 from collections import OrderedDict
 
 import pytest
@@ -102,7 +103,23 @@ def tied() -> nn.Sequential:
     return model
 
 
+class Residual(nn.Sequential):
+    def forward(self, rows):
+        return rows + super().forward(rows)
+
+
+class Sigmoid(nn.Linear):
+    def forward(self, rows):
+        return super().forward(rows).sigmoid()
+
+
+class Shifted(nn.ReLU):
+    def forward(self, rows):
+        return super().forward(rows) + 1
+
+
 LINEAR, CONV, NORM = nn.Linear(4, 4), nn.Conv2d(4, 4, 1), nn.BatchNorm1d(4)
+CHANNELS_LAST = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
 ATTENTION = nn.MultiheadAttention(4, 1)  # its out_proj is a Linear layer
 CANNOT_GO = [
     (nn.Sequential(LINEAR, nn.Sigmoid(), nn.Linear(4, 4)), "0", r"goes into 1 \(Sigmoid\)"),
@@ -119,6 +136,21 @@ CANNOT_GO = [
     (nn.Sequential(nn.Linear(4, 4), NORM, LINEAR, NORM), "0", "the weight of 1 is also 3.weight"),
     (tied(), "b", "the weight of c is also a.weight"),
     (nn.Sequential(ATTENTION, LINEAR), "0.out_proj", "inside a layer that is no Sequential"),
+    (nn.Sequential(Residual(nn.ReLU(), LINEAR), LINEAR), "0.1", "or has a forward of its own"),
+    (nn.Sequential(LINEAR, Residual(nn.ReLU(), LINEAR), LINEAR), "0", r"goes into 1 \(Residual"),
+    (nn.Sequential(Sigmoid(4, 4), Sigmoid(4, 4)), "0", "a Sigmoid, which may have a forward"),
+    (nn.Sequential(LINEAR, Shifted(), nn.Linear(4, 4)), "0", r"goes into 1 \(Shifted\)"),
+    (nn.Sequential(LINEAR, nn.AvgPool2d(3, 1, 1), nn.Linear(4, 4)), "0", r"1 \(AvgPool2d\)"),
+    (
+        nn.Sequential(nn.Conv1d(4, 4, 1), nn.MaxPool2d(3, 1, 1), nn.Conv1d(4, 4, 1)),
+        "0",
+        r"goes into 1 \(MaxPool2d\)",
+    ),
+    (
+        nn.Sequential(nn.Linear(4, 4), nn.utils.spectral_norm(nn.Linear(4, 4))),
+        "0",
+        "the weight of 1 is computed from other parameters",
+    ),
     (lenet_300_100(), "fc3", "its channels are the model's outputs; those of these can: fc1, fc2"),
     (lenet_300_100(), "relu1", "the model has no such layer with a weight"),
 ]
@@ -129,6 +161,39 @@ CANNOT_GO = [
 def test_channels_that_cannot_go_are_refused_with_the_reason(model, name, reason, change):
     with pytest.raises(ValueError, match=f"channels of {name} cannot be removed.*{reason}"):
         change(model, {name: torch.arange(4) > 0})
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ([nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 2, bias=False)], (3, 4)),
+        ([nn.Linear(4, 6), nn.Dropout().eval(), nn.Linear(6, 2)], (0, 4)),
+        ([nn.Linear(4, 6).double(), nn.Linear(6, 2).double()], (2, 3, 4)),
+        ([nn.Conv1d(4, 6, 2), nn.BatchNorm1d(6), nn.Conv1d(6, 2, 2, padding=1)], (3, 4, 5)),
+        ([nn.Conv3d(4, 6, 1), nn.ReLU(), nn.Conv3d(6, 2, 1)], (3, 4, 2, 2, 2)),
+        ([CHANNELS_LAST, nn.MaxPool2d(2, padding=1), nn.Conv2d(6, 2, 1)], (3, 4, 7, 7)),
+        ([nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), nn.Conv2d(6, 2, 3)], (3, 4, 7, 7)),
+    ],
+)
+def test_a_slim_model_is_a_module_like_any_other(layers, shape):
+    model, calls = nn.Sequential(*layers), []
+    model[0].weight.requires_grad_(False)
+    rows = torch.randn(shape, dtype=model[0].weight.dtype)
+    masks = {"0": torch.tensor([1, 0, 0, 1, 1, 0])}
+    expected, slim = zero_channels(model, masks), remove_channels(model, masks)
+    modes = [module.training for module in model.modules()]
+    assert [module.training for module in slim.modules()] == modes
+    assert [p.requires_grad for p in slim.parameters()] == [
+        p.requires_grad for p in model.parameters()
+    ]
+    torch.testing.assert_close(slim(rows), expected(rows), rtol=0, atol=1e-6)
+    twin = remove_channels(model, masks)
+    twin.load_state_dict(slim.state_dict())
+    for other in (twin, copy.deepcopy(slim), pickle.loads(pickle.dumps(slim))):
+        torch.testing.assert_close(other.eval()(rows), slim.eval()(rows))
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    remove_channels(model, masks)(rows)
+    assert calls == [1]
 
 
 def test_links_lead_through_sequentials_inside_one():
@@ -148,6 +213,7 @@ def test_links_lead_through_sequentials_inside_one():
         ({}, "masks is empty"),
         ({"conv1": torch.zeros(32)}, "the mask of conv1 removes all of its 32 channels"),
         ({"conv1": torch.ones(31)}, "conv1 has 32 channels; its mask has 31 entries"),
+        ({"conv1": torch.rand(32)}, "the mask of conv1 has values other than 0 and 1"),
         ({"conv2": torch.ones(64, 32, 3, 3)}, "conv2 has 64 channels; its mask has 18432 entries"),
     ],
 )
@@ -159,6 +225,8 @@ def test_bad_masks_of_channels_are_refused(change, masks, problem):
 def test_other_models_than_a_sequential_without_masks_are_refused():
     with pytest.raises(ValueError, match=r"removed from a Sequential.*; got ToyModel"):
         remove_channels(ToyModel(), {"net1": torch.arange(4) > 0})
+    with pytest.raises(ValueError, match=r"without a forward of its own; got Residual"):
+        remove_channels(Residual(LINEAR, nn.Linear(4, 4)), {"0": torch.arange(4) > 0})
     model = pruned(conv_net(), 0.5)
     with pytest.raises(ValueError, match=r"conv1 has a mask: call make_permanent\(model\) before"):
         remove_channels(model, {"conv1": torch.arange(32) > 3})

@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ from pruned import normed_net, pruned_net
 from torch import nn
 
 from mpcourse.compilation import by_export, by_torchscript, load_exported
-from mpcourse.pruning import count_nonzeros, masks_of
+from mpcourse.pruning import count_nonzeros, masks_of, to_sparse
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     QuantizedLinear,
     calibrate,
     int8_matmul,
+    prepare_qat,
     quantize_tensor,
     to_int8,
 )
@@ -66,6 +68,21 @@ def test_the_zeros_that_gpus_need_change_nothing(shape: tuple[int, int, int], mo
     for rows, inner, columns in seen:
         assert rows == m + 17  # the same number more for any: a traced program keeps it
         assert inner % 8 == columns % 8 == 0 < min(inner, columns)
+
+
+class OnGpu(torch.Tensor):
+    """Numbers of the host that say that they are on a GPU."""
+
+    device = torch.device("cuda", 0)
+
+
+def test_a_gpu_is_given_the_padded_matrices(monkeypatch):
+    seen, multiply = [], torch._int_mm
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: seen.append(a.shape) or multiply(a, b))
+    a, b = random_int8(5, 12), random_int8(12, 3)
+    found = int8_matmul(a.as_subclass(OnGpu), b.as_subclass(OnGpu))
+    assert torch.equal(found.as_subclass(torch.Tensor).long(), a.long() @ b.long())
+    assert seen == [(5 + 17, 16)]
 
 
 def test_what_gpus_multiply_is_traced_and_exported_for_any_number_of_rows():
@@ -162,6 +179,64 @@ def test_shapes_and_floats_of_the_inputs_come_back():
     assert layer(torch.zeros(1, 4)).tolist() == [layer.bias.tolist()]
     with pytest.raises(ValueError, match=r"got \(2, 5\) and \(4, 3\)"):
         layer(torch.randn(2, 5))
+    for kind in (torch.uint8, torch.int64):  # pictures that nobody has scaled
+        with pytest.raises(TypeError, match=f"rows are floats, as for nn.Linear; got {kind}"):
+            layer(torch.ones(2, 4, dtype=kind))
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_diverged_row_stays_one_and_no_other_changes(static: bool, wrong: float):
+    layer, rows = nn.Linear(4, 3), torch.rand(3, 2, 4)
+    quantized = to_int8(layer, {"": (0.0, 1.0)} if static else None)
+    expected = quantized(rows)
+    rows[1, 0, 2] = wrong
+    found = quantized(rows)
+    assert not found[1, 0].isfinite().any()
+    found[1, 0] = expected[1, 0]
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_an_int8_layer_moved_to_another_type_is_as_near_as_one_made_in_it(kind, static: bool):
+    layer, rows = nn.Linear(512, 8), torch.randn(16, 512)
+    ranges = calibrate(layer, [rows]) if static else None
+    expected = layer(rows)
+    for quantized in (to_int8(layer, ranges).to(kind), to_int8(layer.to(kind), ranges)):
+        found = quantized(rows.to(kind))
+        assert found.dtype == kind
+        assert (found.float() - expected).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("change", [to_int8, prepare_qat, to_sparse])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_layers_in_torch_s_encoder_are_called_and_not_read_past(change, gradients: bool):
+    """torch has a faster way without gradients, which multiplies with `linear1.weight` itself."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    model, rows = change(encoder), torch.randn(2, 3, 8)
+    model(rows)
+    calls = []
+    for layer in model.layers:
+        layer.linear1.register_forward_hook(lambda *_: calls.append(1))
+    with torch.set_grad_enabled(gradients):
+        found, expected = model.eval()(rows), encoder.eval()(rows)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
+    assert calls == [1, 1]
+    for layer in model.layers:
+        layer.linear1._forward_hooks.clear()  # with one torch goes the slow way anyhow
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(model(rows), found)
+
+
+@pytest.mark.parametrize("change", [to_int8, prepare_qat])
+def test_a_layer_with_hooks_is_not_replaced(change):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    handle = model[1].register_forward_pre_hook(lambda module, inputs: None)
+    with pytest.raises(ValueError, match="1 would lose its forward pre hooks: remove them first"):
+        change(model)
+    handle.remove()
+    assert type(change(model)[1]) is not nn.Linear
 
 
 def test_the_weights_are_a_quarter_and_pruned_ones_stay_zero():
@@ -185,8 +260,12 @@ def test_saving_loading_and_copying_give_the_same_outputs(make, static: bool):
     expected = quantized(IMAGES)
     fresh = to_int8(make().eval(), calibrate(model, [IMAGES]) if static else None)
     fresh.load_state_dict(reloaded(quantized))
-    for twin in (fresh, copy.deepcopy(quantized), copy.deepcopy(fresh)):
+    pickled = pickle.loads(pickle.dumps(quantized))
+    for twin in (fresh, copy.deepcopy(quantized), copy.deepcopy(fresh), pickled):
         assert torch.equal(twin(IMAGES), expected)
+    for other in (model, to_int8(model, None if static else calibrate(model, [IMAGES]))):
+        with pytest.raises(RuntimeError, match=r"Missing key|Unexpected key"):
+            fresh.load_state_dict(other.state_dict())
 
 
 class OnMeta(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -114,6 +115,65 @@ def test_a_net_in_training_can_be_saved_loaded_and_copied():
     for twin in (fresh, copy.deepcopy(ready)):
         assert torch.equal(twin(IMAGES), ready(IMAGES))
         assert torch.equal(to_int8(twin)(IMAGES), to_int8(ready)(IMAGES))
+
+
+def two_layers(**options) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8, **options), nn.ReLU(), nn.Linear(8, 2, **options))
+
+
+ROWS = torch.randn(16, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float64, 2**-18)]
+)
+@pytest.mark.parametrize("way", ["made in it", "moved to it", "autocast"])
+def test_a_net_in_training_computes_in_any_type_what_int8_will(kind, step: float, way: str):
+    model = two_layers()
+    ready = prepare_qat(model.to(kind) if way == "made in it" else model)
+    if way == "moved to it":
+        ready.to(kind)
+    if way == "autocast" and kind == torch.float64:
+        pytest.skip("torch has no autocast to it")
+    rows = ROWS if way == "autocast" else ROWS.to(kind)
+    with torch.autocast(
+        "cpu", torch.bfloat16 if kind == torch.float64 else kind, way == "autocast"
+    ):
+        ready.train()(rows)
+        ready(2 * rows).float().square().sum().backward()
+        found, int8 = ready.eval()(rows), to_int8(ready)(rows)
+    assert found.dtype == kind
+    assert all(parameter.grad.isfinite().all() for parameter in ready.parameters())
+    torch.testing.assert_close(found.float(), int8.float(), rtol=0, atol=8 * step)
+
+
+def test_a_net_in_training_keeps_what_is_frozen_tied_and_in_evaluation_mode():
+    embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+    head.weight = embedding.weight
+    model = nn.Sequential(embedding, nn.Linear(4, 4).requires_grad_(False).eval(), head)
+    ready = prepare_qat(model)
+    assert ready[0].weight is ready[2].weight
+    assert [parameter.requires_grad for parameter in ready[1].parameters()] == [False, False]
+    assert [layer.training for layer in ready] == [True, False, True]
+    ready[1].train()
+    tokens = torch.tensor([[1, 2]])
+    ready(tokens).sum().backward()
+    assert ready[0].weight.grad is not None
+    assert ready[1].weight.grad is None
+    twin = pickle.loads(pickle.dumps(ready.eval()))
+    assert torch.equal(twin(tokens), ready(tokens))
+    assert to_int8(ready)(tokens).shape == (1, 2, 7)
+
+
+def test_an_empty_batch_moves_no_range_and_one_that_diverged_is_not_taken():
+    ready = prepare_qat(two_layers())
+    ready(ROWS)
+    before = ready[0].input_range()
+    assert ready(ROWS[:0]).shape == (0, 2)
+    assert ready[0].input_range() == before
+    ready(ROWS * torch.nan)
+    with pytest.raises(ValueError, match="a range is two finite numbers"):
+        to_int8(ready)
 
 
 def test_what_was_not_trained_and_what_has_no_layer_is_named():

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import pickle
 from functools import partial
 
 import pytest
@@ -336,6 +337,51 @@ def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
         assert shuffled[name].shape == mask.shape
         assert shuffled[name].sum() == mask.sum()
         assert not torch.equal(shuffled[name], mask)
+
+
+def test_weights_that_nobody_can_draw_anew_are_named():
+    model = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 1), "head": nn.Linear(4, 2)})
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=r"attention \(MultiheadAttention\) has no reset_param"):
+        redraw(model)
+    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["gradual", "kept", "regrowth", "proximal"])
+def test_hooks_leave_alone_what_is_not_theirs(kind):
+    """A frozen layer, one that no mask names, and the other parameters; in double precision."""
+    model = nn.Sequential(*small_net(), nn.Linear(3, 3, bias=False)).double()
+    model[3].requires_grad_(False)
+    frozen, masks = model[3].weight.clone(), {"0": torch.rand(8, 6) > 0.5}
+    optimizer = OPTIMIZERS["decay"]([p for p in model.parameters() if p.requires_grad])
+    hooks = {
+        "gradual": lambda: GradualPruner(model[:3], partial(cubic_sparsity, final=0.5, end=4)),
+        "kept": lambda: KeepMasks(model, masks),
+        "regrowth": lambda: Regrowth(model, masks, every=2, end=50),
+        "proximal": lambda: ProximalL1(model, 0.05),
+    }
+    hook = hooks[kind]()
+    optimizer.register_step_post_hook(hook)
+    batches = [(rows.double(), labels) for rows, labels in BATCHES]
+    train_epoch(model, batches, optimizer, nn.CrossEntropyLoss())
+    assert torch.equal(model[3].weight, frozen)
+    assert count_nonzeros(model)["0"][0] < 48
+    if kind in ("kept", "regrowth"):
+        assert count_returned(model, hook.masks) == 0
+        assert count_nonzeros(model)["2"] == (24, 24)
+    rows = batches[0][0]
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(rows), model(rows))
+    assert pickle.loads(pickle.dumps(hook)).model(rows[:, :6]).shape[0] == 8
+
+
+def test_zeros_of_a_masked_model_are_those_of_the_next_forward():
+    model = small_net()
+    masks = layer_masks(magnitude(model), 0.5)
+    apply_masks(model, {name: torch.ones_like(mask) for name, mask in masks.items()})
+    with torch.no_grad():
+        model[0].weight_orig.mul_(masks["0"])  # as a step of an optimizer does
+    assert count_returned(model, {"0": masks["0"]}) == 0
 
 
 def test_a_state_of_another_model_changes_nothing():

@@ -92,6 +92,35 @@ def test_inputs_and_targets_may_lie_anywhere():
     assert evaluate(net, [data.tensors], MEAN).num_samples == 4
 
 
+@pytest.mark.parametrize(
+    ("targets", "given"),
+    [
+        (torch.rand(3, 3), r"torch.float32 of shape \(3, 3\)"),  # as many as there are classes
+        (torch.tensor([[0], [1], [2]]), r"torch.int64 of shape \(3, 1\)"),
+        (torch.tensor([0.0, 1.0, 2.0]), r"torch.float32 of shape \(3,\)"),
+    ],
+)
+def test_targets_that_are_no_class_numbers_are_refused(targets, given):
+    net = make_net().eval()
+    with pytest.raises(ValueError, match=rf"class numbers of shape \(N,\); got {given}"):
+        evaluate(net, [(torch.randn(3, 6).double(), targets)], MEAN)
+    assert not net.training
+
+
+@pytest.mark.parametrize("make", [lambda net: net, pipelined])
+def test_an_empty_batch_is_refused_before_its_step(make):
+    net, whole = make_net(), make_data(5).tensors
+    batches = [whole, tuple(tensor[:0] for tensor in whole)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    once = copy.deepcopy(net)
+    train_epoch(once, [whole], torch.optim.SGD(once.parameters(), lr=0.1), MEAN)
+    with pytest.raises(ValueError, match="a batch is empty"):
+        train_epoch(make(net), batches, optimizer, MEAN)
+    torch.testing.assert_close(dict(net.state_dict()), dict(once.state_dict()))
+    with pytest.raises(ValueError, match="a batch is empty"):
+        evaluate(make(net), batches, MEAN)
+
+
 def test_no_batches_and_means_over_something_else_are_refused():
     net = make_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
