@@ -32,6 +32,10 @@ DRAWS_BACKWARD = (
     "random numbers are drawn in the backward of a part that is recomputed: a part of it is "
     "recomputed too (a checkpoint) and would draw others; recompute the one or the other, not both"
 )
+DRAWS_OTHERS = (
+    "torch.utils.checkpoint runs this dropout again without the random numbers that its own "
+    "generator gave the first time: use mpcourse.memory.recomputed, or nn.Dropout"
+)
 _one_draw = fork_safe_lock(threading.RLock)  # a recomputed part may draw within a recomputed stage
 
 
@@ -85,6 +89,12 @@ _thread = threading.local()
 def runs_again() -> bool:
     """Whether this thread is in a second run: for a module that remembers what is no buffer."""
     return getattr(_thread, "again", False)
+
+
+def refuse_other_draws() -> None:
+    """Before a draw from a generator of one's own: is this a second run that repeats no draws?"""
+    if torch._C._current_graph_task_id() != -1 and not runs_again():  # a forward in a backward
+        raise RuntimeError(DRAWS_OTHERS)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ generator each: a seed and a schedule fix what they draw, but other micro-batche
 import torch
 from torch import Tensor, nn
 
+from mpcourse.memory.checkpointing import refuse_other_draws
+
 
 class ReproducibleDropout(nn.Module):
     """Dropout with a generator of its own: the same seed drops the same values everywhere.
@@ -32,6 +34,7 @@ class ReproducibleDropout(nn.Module):
         """Drop in training; hand the values on unchanged else."""
         if not self.training or self.p == 0:
             return values
+        refuse_other_draws()
         kept = torch.rand(values.shape, generator=self.generator) >= self.p
         return values * kept.to(values.device, non_blocking=True) / (1 - self.p)
 

@@ -35,6 +35,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
+        _check_heads(width, heads)
         self.head_width = width // heads
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -168,8 +169,12 @@ def _check(**sizes: int) -> None:
         least = 0 if name == "layers" else 1
         if size < least:
             raise ValueError(f"{name} is {size}; it has to be at least {least}")
-    if sizes["width"] % sizes["heads"]:
+    _check_heads(sizes["width"], sizes["heads"])
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if heads < 1 or width % heads:
         raise ValueError(
-            f"{sizes['heads']} heads do not divide a width of {sizes['width']}: "
+            f"{heads} heads do not divide a width of {width}: "
             "each head takes the same number of columns"
         )

@@ -49,7 +49,11 @@ def train_decoder(
 
     Returns:
         The loss of each step.
+
+    Raises:
+        ValueError: The text is shorter than a window and the token that follows it.
     """
+    _check_length(tokens, context)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.1, betas=(0.9, 0.98))
     losses = []
@@ -61,6 +65,11 @@ def train_decoder(
         losses.append(step(*windows(tokens, context, starts)).item())
         optimizer.step()
     return losses
+
+
+def _check_length(tokens: Tensor, context: int) -> None:
+    if len(tokens) <= context:
+        raise ValueError(f"{len(tokens)} tokens hold no window of {context} and the next token")
 
 
 def unsplit_step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
@@ -79,8 +88,7 @@ def text_loss(model: nn.Module, tokens: Tensor, context: int) -> float:
     """The loss over a text, in windows side by side; an incomplete last one is left out."""
     from mpcourse.training.loop import evaluation_mode  # here, for it brings torchvision
 
-    if len(tokens) <= context:
-        raise ValueError(f"{len(tokens)} tokens hold no window of {context} and the next token")
+    _check_length(tokens, context)
     starts = torch.arange(0, len(tokens) - context, context)
     inputs, targets = windows(tokens, context, starts)
     with evaluation_mode(model):

@@ -66,6 +66,8 @@ def mesh_step(
         raise RuntimeError("a step needs gradients: call it outside of torch.no_grad()")
     pipeline, data, tensor = groups
     pieces = data.size() * num_microbatches
+    if any(getattr(module, "sequence", False) for module in stage.modules()):
+        raise ValueError("tokens go whole from stage to stage: take the stage from mesh_stage")
     if tokens.shape != targets.shape:
         shapes = f"{tuple(tokens.shape)} and {tuple(targets.shape)}"
         raise ValueError(f"targets (N, T) follow tokens (N, T); got {shapes}")

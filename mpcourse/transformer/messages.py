@@ -15,9 +15,12 @@ ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1}
 _OPERATIONS = {
     "allreduce_": ("all-reduce", lambda arguments: arguments[0]),
     "broadcast_": ("broadcast", lambda arguments: arguments[0]),
+    "allgather_": ("all-gather", lambda arguments: arguments[0][0]),
     "_allgather_base_": ("all-gather", lambda arguments: [arguments[0]]),
+    "reduce_scatter_": ("reduce-scatter", lambda arguments: arguments[1][0]),
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
 }
+_NOT_COLLECTIVE = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,11 @@ class Message:
 
 
 class Counted(TorchDispatchMode):
-    """Inside `with Counted() as counted:`, note this thread's collectives as `counted.messages`."""
+    """Inside `with Counted() as counted:`, note this thread's collectives as `counted.messages`.
+
+    Kinds that `Message` does not know, and torch's functional collectives (those of a DTensor), are
+    refused; sends from one rank to one are passed over.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,10 +54,12 @@ class Counted(TorchDispatchMode):
         keywords: dict[str, Any] | None = None,
     ) -> Any:
         """Note a collective and pass everything on."""
-        name = getattr(function, "_opname", "")
-        if getattr(function, "namespace", "") == "c10d" and name in _OPERATIONS:
+        name, space = getattr(function, "_opname", ""), getattr(function, "namespace", "")
+        if space == "c10d" and name in _OPERATIONS:
             kind, tensors = _OPERATIONS[name]
             self.messages.append(Message(kind, sum(t.nbytes for t in tensors(arguments))))
+        elif space in ("c10d", "_c10d_functional") and name not in _NOT_COLLECTIVE:
+            raise NotImplementedError(f"{space}.{name} is not counted; these are: {[*ROUNDS]}")
         return function(*arguments, **(keywords or {}))
 
     def sent(self, ranks: int) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
+from mpcourse.memory.checkpointing import refuse_other_draws
 from mpcourse.transformer.tensor_parallel_functions import (
     copy_to_ranks,
     rank_of,
@@ -159,6 +160,7 @@ class ParallelDropout(nn.Dropout):
         """Drop, in training, and scale what stays."""
         if not self.training or self.p == 0:
             return x
+        refuse_other_draws()
         stays = torch.rand(x.shape, generator=self.generator, device="cpu") >= self.p
         return x * stays.to(x.device) / (1 - self.p or 1)  # p = 1: all zeros
 

@@ -161,7 +161,7 @@ def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: in
         ("layers", model.layers, layout.pipeline * layout.chunks),
         ("samples", batch, layout.data * microbatch),
     ):
-        if shares < 1 or number % shares:
+        if shares < 1 or number < 1 or number % shares:
             raise ValueError(f"{number} {what} cannot be cut into {shares} equal shares")
 
 

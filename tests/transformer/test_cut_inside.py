@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 from processes import printed_by
-from torch import nn
+from torch import distributed, nn
 
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import (
@@ -94,6 +94,25 @@ def test_bytes_of_a_block_in_numbers():
     cut = block_messages(512, 256, 4, sequence=True)
     assert len(cut) == 8
     assert sum(message.sent(4) for message in cut) == 3_145_728
+
+
+def test_messages_are_counted_however_they_are_sent_or_refused():
+    def program(group):
+        parts, whole = [torch.ones(3) for _ in range(2)], torch.ones(6)
+        with Counted() as counted:
+            distributed.all_gather(parts, torch.ones(3), group=group)
+            distributed.all_gather_into_tensor(whole, torch.ones(3), group=group)
+            distributed.reduce_scatter(torch.ones(3), parts, group=group)
+            distributed.reduce_scatter_tensor(torch.ones(3), whole, group=group)
+            work = group.send([torch.ones(3)], 1 - group.rank(), 0)
+            group.recv([torch.ones(3)], 1 - group.rank(), 0).wait()
+            work.wait()
+            with pytest.raises(NotImplementedError, match=r"c10d.alltoall_base_ is not counted"):
+                distributed.all_to_all_single(whole, torch.ones(6), group=group)
+        return counted.messages
+
+    wanted = [Message(kind, 24) for kind in ("all-gather", "reduce-scatter") for _ in range(2)]
+    assert ranks_in_threads(program, 2) == 2 * [wanted]
 
 
 def test_each_rank_holds_its_part_and_what_is_whole():

@@ -108,5 +108,8 @@ def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], problem: str):
     right = {"vocabulary": 11, "width": WIDTH, "heads": HEADS, "layers": 1, "context": 8}
     with pytest.raises(ValueError, match=problem):
         Decoder(**right | sizes)
+    for heads in (0, 5):
+        with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of 24"):
+            Block(WIDTH, heads)
     with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
         Decoder(**right)(torch.zeros(1, 9, dtype=torch.long))

@@ -122,6 +122,8 @@ def test_every_module_has_its_mode_back_also_after_an_error(right: bool):
 def test_a_text_shorter_than_a_window_is_refused():
     with pytest.raises(ValueError, match="8 tokens hold no window of 8 and the next token"):
         text_loss(small(), torch.zeros(8, dtype=torch.long), 8)
+    with pytest.raises(ValueError, match="3 tokens hold no window of 8 and the next token"):
+        train_decoder(print, [], torch.zeros(3, dtype=torch.long), steps=1, context=8)
 
 
 # Writing

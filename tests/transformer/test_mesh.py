@@ -63,6 +63,9 @@ def test_what_does_not_come_out_is_refused():
             mesh_step(nn.Sequential(), tokens, tokens[:3], groups, num_microbatches=1)
         with torch.no_grad(), pytest.raises(RuntimeError, match="call it outside of"):
             mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=1)
+        stage = cut_inside(model, groups[2], sequence=True).as_sequential()
+        with pytest.raises(ValueError, match="whole from stage to stage: take the stage from mesh"):
+            mesh_step(stage, tokens, tokens, groups, num_microbatches=1)
         return True
 
     assert all(ranks_in_threads(program, (1, 2, 1)))

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.utils.checkpoint import checkpoint
 
+from mpcourse.memory import recomputed
 from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.pipeline import ReproducibleDropout
 from mpcourse.transformer import (
     ColumnParallelLinear,
     Counted,
@@ -325,3 +328,20 @@ def test_saved_or_copied_dropout_draws_on(again: Callable[[nn.Module], nn.Module
 def loaded(layer: nn.Module, saved: nn.Module) -> nn.Module:
     layer.load_state_dict(saved.state_dict())
     return layer
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda: ParallelDropout(0.5, _Place(0, 2)), lambda: ReproducibleDropout(0.5, seed=0)]
+)
+def test_a_second_run_draws_the_same_mask_or_is_refused(make: Callable, reentrant: bool):
+    part, x = (
+        nn.Sequential(nn.Linear(8, 8, bias=False), make()).double(),
+        torch.randn(4, 8).double(),
+    )
+    output = recomputed(part, x)
+    output.sum().backward()
+    near(part[0].weight.grad, ((output != 0).double() * 2).T @ x)
+    output = checkpoint(part, x.requires_grad_(), use_reentrant=reentrant)
+    with pytest.raises(RuntimeError, match="without the random numbers that its own"):
+        output.sum().backward()
