@@ -80,3 +80,5 @@ def _pass_on(mine: Tensor, like: Tensor) -> Tensor:
 def _check(tensor: Tensor) -> None:
     if not tensor.is_contiguous():
         raise ValueError("messages are sent from contiguous memory: pass tensor.contiguous()")
+    if tensor.requires_grad:
+        raise ValueError("autograd does not see messages: pass tensor.detach()")

@@ -34,12 +34,14 @@ def ranks_in_threads(
         timeout_s: How long a rank waits for the others, in seconds.
 
     Raises:
-        ValueError: `ranks` is less than 1.
+        ValueError: `ranks` is less than 1, or `timeout_s` no time.
         Exception: What a rank raised, with a note that names it; if several did, what came first.
     """
-    axes = [ranks] if isinstance(ranks, int) else [*ranks]
-    if not axes or min(axes) < 1:
-        raise ValueError(f"ranks is {ranks}; it has to be at least 1 along each axis")
+    axes = [*ranks] if isinstance(ranks, Sequence) else [ranks]
+    if not axes or any(type(size) is not int or size < 1 for size in axes):
+        raise ValueError(f"ranks is {ranks!r}; it has to be at least 1 along each axis, and whole")
+    if not 0 < timeout_s <= threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout_s is {timeout_s}; it has to be more than 0, and finite")
     count, store = math.prod(axes), HashStore()
     results = [Future() for _ in range(count)]
     failures: list[tuple[float, int, BaseException]] = []

@@ -8,7 +8,11 @@ from processes import printed_by
 from torch import distributed, nn
 
 from mpcourse.multiprocess import BucketedDataParallel, FullySharded, ShardedOptimizer
-from mpcourse.multiprocess.collectives import all_reduce_ring
+from mpcourse.multiprocess.collectives import (
+    all_reduce_ring,
+    all_reduce_star,
+    broadcast_by_hand,
+)
 
 
 @pytest.fixture
@@ -223,6 +227,9 @@ def test_wrong_sizes_and_forms_are_refused(alone):
         BucketedDataParallel(small_net(), bucket_bytes=0)
     with pytest.raises(ValueError, match="contiguous"):
         all_reduce_ring(torch.ones(2, 3).t())
+    for by_hand in (broadcast_by_hand, all_reduce_star, all_reduce_ring):
+        with pytest.raises(ValueError, match=r"pass tensor\.detach\(\)"):
+            by_hand(torch.ones(2, requires_grad=True) * 2)
 
 
 SUMS = """

@@ -1,5 +1,6 @@
 """Threads as ranks: results by rank, real sums, failures that name the rank."""
 
+import re
 import subprocess
 import sys
 import time
@@ -60,11 +61,16 @@ def test_a_rank_that_never_comes_is_not_waited_for_for_ever():
     assert caught.value.__notes__ == ["raised on rank 0 of 2"]
 
 
-def test_no_ranks_are_refused():
-    with pytest.raises(ValueError, match="ranks is 0; it has to be at least 1"):
-        ranks_in_threads(lambda group: None, 0)
-    with pytest.raises(ValueError, match=r"ranks is \(2, 0\); it has to be at least 1"):
-        ranks_in_threads(lambda *groups: None, (2, 0))
+@pytest.mark.parametrize("ranks", [0, (2, 0), (), 2.0, (2.0, 2), "2", True])
+def test_no_ranks_are_refused(ranks):
+    with pytest.raises(ValueError, match=rf"ranks is {re.escape(repr(ranks))}; .* at least 1"):
+        ranks_in_threads(lambda *groups: None, ranks)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_no_time_is_refused(seconds):
+    with pytest.raises(ValueError, match=f"timeout_s is {seconds}; it has to be more than 0"):
+        ranks_in_threads(lambda group: None, 1, timeout_s=seconds)
 
 
 def test_on_a_mesh_each_axis_has_its_groups_as_torchs_mesh_numbers_them():
