@@ -35,7 +35,7 @@ if not __package__:  # python3 PATH/mpcourse/__main__.py, typed in another folde
 from mpcourse.commands import hiding_problem
 
 if hiding_problem(CLONE):
-    sys.exit(f"mpcourse: {hiding_problem(CLONE)}")
+    sys.exit(f"mpcourse: {hiding_problem(CLONE)}: give it another name.")
 
 import argparse
 import importlib.util

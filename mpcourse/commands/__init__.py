@@ -15,5 +15,5 @@ def hiding_problem(folder: str) -> str:
     hidden = {name[:-3] for name in names if name.endswith(".py")} & sys.stdlib_module_names
     for name in sorted(hidden - HARMLESS):
         path = os.path.join(folder, f"{name}.py")
-        return f"{path} hides Python's own module {name}, which others need: give it another name."
+        return f"{path} hides Python's own module {name}, which others need"
     return ""

@@ -1,15 +1,21 @@
 """Each check says "ok" on a sound machine, and what to do on one that is not."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 import types
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
 from mpcourse.commands import check as command
 from mpcourse.commands.check import GIB, Finding
+from mpcourse.commands.setup import ROOT
 from mpcourse.training import mnist
 
 
@@ -49,9 +55,11 @@ def test_a_check_that_raises_fails_and_the_others_go_on(monkeypatch, capsys):
     ("check", "detail"),
     [
         (command.check_python, ""),
+        (command.check_imports, "modules of the pages"),
         (command.check_devices, ""),
         (command.check_operators, "nms computes"),
         (command.check_kernel, "it starts, and 1 + 1 = 2"),
+        (command.check_widgets, "@jupyter-widgets/jupyterlab-manager"),
         (command.check_data, "4,000 and 1,000 images"),
     ],
 )
@@ -146,6 +154,15 @@ def test_a_kernel_that_never_answers_fails_in_time(monkeypatch):
     assert re.search("Timeout|didn't respond", finding.detail)
 
 
+def test_a_kernel_whose_python_is_gone_is_told_how_to_get_another(monkeypatch):
+    def start(**settings: object) -> None:
+        raise FileNotFoundError("/nowhere/python")
+
+    monkeypatch.setattr("jupyter_client.manager.start_new_kernel", start)
+    [finding] = command.check_kernel()
+    assert (finding.word, finding.remedy) == ("FAIL", command.KERNEL)
+
+
 @pytest.mark.parametrize(
     ("total", "prefix", "detail", "remedy"),
     [
@@ -193,3 +210,86 @@ def test_a_missing_sample_fails_and_names_the_file(monkeypatch, tmp_path):
     assert finding.word == "FAIL"
     assert str(tmp_path) in finding.detail
     assert "git checkout -- data" in finding.remedy
+
+
+@pytest.mark.parametrize("is_there", [(), ("package.json",), ("package.json", "static.js")])
+def test_the_extension_of_jupyterlab_is_looked_for_on_the_disk(monkeypatch, tmp_path, is_there):
+    folder = tmp_path / command.WIDGETS
+    folder.mkdir(parents=True)
+    about = {"version": "5.0", "jupyterlab": {"_build": {"load": "static.js"}}}
+    for name in is_there:
+        (folder / name).write_text(json.dumps(about))
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [str(tmp_path)])
+    [finding] = command.check_widgets()
+    assert finding.word == ("ok" if "static.js" in is_there else "FAIL")
+    assert ("jupyterlab_widgets" in finding.remedy) == (finding.word == "FAIL")
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    """The package, the pages and a repository around them."""
+    root = tmp_path / "clone"
+    for name in ("mpcourse", "notebooks"):
+        skip = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        shutil.copytree(ROOT / name, root / name, ignore=skip)
+    shutil.copy(ROOT / "requirements.txt", root)
+    git = ["git", "-C", root, "-c", "user.name=me", "-c", "user.email=me@here"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    return root
+
+
+def look(root: Path, *names: str, packages: Path | None = None) -> str:
+    """What some of the checks say in a clone."""
+    code = f"""
+from mpcourse.commands import check
+check.CHECKS = {{name: check.CHECKS[name] for name in {names!r}}}
+check.main()"""
+    env = {**os.environ, "PYTHONPATH": str(packages or "")}
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=env, capture_output=True, text=True, check=True
+    )
+    return answer.stdout
+
+
+def test_a_page_or_a_copy_that_is_missing_or_damaged_and_an_edited_course_are_named(clone):
+    assert look(clone, "Course").startswith("ok    Course: nothing is missing")
+    (clone / "notebooks/08_schedules.ipynb").unlink()
+    page = clone / "notebooks/07_pipeline.ipynb"
+    page.write_bytes(page.read_bytes()[:5000])
+    (clone / "my_notebooks").mkdir()
+    (clone / "my_notebooks/01_scatter_and_gather.ipynb").write_text("{}")
+    (clone / "my_notebooks/random.py").touch()
+    with (clone / "mpcourse/devices/timing.py").open("a") as file:
+        file.write("# mine\n")
+    said = look(clone, "Course")
+    for words in (
+        r"FAIL  .*08_schedules.ipynb is missing\n.*git checkout -- notebooks/08_schedules.ipynb",
+        r"FAIL  .*07_pipeline.ipynb is damaged\n.*git checkout -- notebooks/07_pipeline.ipynb",
+        r"FAIL  .*my_notebooks/01_.*ipynb is damaged\n.*delete it: python3 -m mpcourse lab",
+        r"FAIL  .*random.py hides Python's own module random.*\n.*another name",
+        r"note  .*changed: mpcourse/devices/timing.py\n.*git diff",
+    ):
+        assert re.search(words, said), words
+    shutil.rmtree(clone / ".git")
+    assert "FAIL  Page: notebooks/07" in look(clone, "Course")
+
+
+def test_what_cannot_be_imported_is_named_with_what_mends_it(clone, tmp_path):
+    with (clone / "mpcourse/pipeline/engine.py").open("a") as file:
+        file.write("def (\n")
+    broken = {
+        "ipywidgets": "raise OSError('libdraw.so: cannot open')",
+        "nbval": "import nowhere_to_be_found",
+    }
+    for name, source in broken.items():
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").write_text(source)
+    said = look(clone, "Imports", packages=tmp_path / "packages")
+    for words in (
+        r'import ipywidgets: OSError: libdraw.*\n.*--force-reinstall "ipywidgets>=7.7,<9"',
+        r'import nbval: .*nowhere_to_be_found.*\n.*--force-reinstall "nowhere_to_be_found"',
+        r"SyntaxError: .*engine.py.*\n.*git checkout -- mpcourse/pipeline/engine.py",
+    ):
+        assert re.search(f"FAIL  .*{words}", said), words
+    assert said.count("FAIL ") == 3, said
