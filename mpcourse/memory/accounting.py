@@ -6,13 +6,20 @@ takes no memory, and so finds the peak too. The count runs the step.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_leaves
 
-from mpcourse.memory.counting import ByteCounter, saved_for_backward
+from mpcourse.memory.counting import ByteCounter, saved_for_backward, storages_of
+from mpcourse.memory.recompute import leaves_of, nodes_of
 
 MakeModel = Callable[[], nn.Module]
 MakeBatch = Callable[[], tuple[Tensor, Tensor]]
@@ -21,6 +28,19 @@ MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 OptimizerKind = Literal["sgd", "momentum", "adam"]
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers kept for each parameter
 
+KNOWN_WHEN_RUN = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "col2im"}
+KERNELS_OWN = (
+    "takes room that only its kernel knows: count_step counts it (an LSTM on the CPU can do "
+    "without that kernel, within torch.backends.mkldnn.flags(enabled=False))"
+)
+NEEDS_NUMBERS = "depends on numbers, and there are none before the step runs: count_step counts it"
+# their kernels make one number in the storage of all terms
+KEEP_ALL_TERMS = {"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"}
+AUTOCAST = (
+    "an account does not know the weights that autocast casts and keeps: use it in the model's "
+    "forward, or rehearse_step"
+)
+
 
 @dataclass(frozen=True)
 class Account:
@@ -28,10 +48,10 @@ class Account:
 
     parameters: int
     buffers: int  # what else the model holds, such as a batch norm's statistics
-    gradients: int  # one number for each parameter that is trained
+    gradients: int  # one number for each parameter that the loss depends on
     optimizer_state: int  # what the optimizer keeps between steps
     batch: int  # inputs and targets
-    activations: int  # what autograd saves for the backward and nobody else holds
+    activations: int  # what autograd saves for the backward and nobody else holds; the loss
 
     @property
     def resident(self) -> int:
@@ -59,7 +79,7 @@ class StepBytes:
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of these tensors, shared storages once."""
-    storages = (tensor.untyped_storage() for tensor in tensors)
+    storages = [storage for tensor in tensors for storage in storages_of(tensor)]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
@@ -88,23 +108,30 @@ def account(
 
     Raises:
         ValueError: Another optimizer.
+        RuntimeError: What these functions do has bytes that are not known so early.
     """
-    with FakeTensorMode():
+    optimizer_bytes([], optimizer)  # refuses another one
+    with WithoutContents():
         model = make_model()
         inputs, targets = make_batch()
-        trained = [p for p in model.parameters() if p.requires_grad]
-        state = optimizer_bytes(trained, optimizer)
+        kind = inputs.device.type
+        if torch.is_autocast_enabled(kind):
+            raise RuntimeError(f"{AUTOCAST}: torch.autocast({kind!r}) is on around account")
         held = [*model.parameters(), *model.buffers(), inputs, targets]
         with saved_for_backward(held) as saved:
             loss = loss_fn(model(inputs), targets)
-        del loss
+        if any(getattr(node, "_saved_sparse", False) for node in nodes_of(loss)):
+            raise RuntimeError(f"the size of a sparse gradient {NEEDS_NUMBERS}")
+        reached = leaves_of(loss)
+        trained = [p for p in model.parameters() if p in reached]
+        state = optimizer_bytes(trained, optimizer)
     return Account(
         parameters=nbytes(model.parameters()),
         buffers=nbytes(model.buffers()),
         gradients=sum(p.nbytes for p in trained),
         optimizer_state=state,
         batch=nbytes([inputs, targets]),
-        activations=saved.total,
+        activations=saved.total + nbytes([loss]),
     )
 
 
@@ -113,9 +140,12 @@ def rehearse_step(
 ) -> StepBytes:
     """Do what `count_step` does, on tensors without contents, which take no memory.
 
+    Raises:
+        RuntimeError: The bytes of an operation are known only when it runs.
+
     Source: `torch._subclasses.fake_tensor.FakeTensorMode`.
     """
-    with FakeTensorMode():
+    with WithoutContents():
         return count_step(make_model, make_batch, loss_fn, make_optimizer)
 
 
@@ -157,6 +187,33 @@ def count_step(
         optimizer.step()
         moments.append(counter.live)
     return StepBytes(*moments, counter.peak, counter.peak_phase, counter.peak_operation)
+
+
+class WithoutContents(FakeTensorMode):
+    """Tensors have sizes alone; an operation whose bytes they do not tell is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # a memo of new tensors would keep a module's `.bfloat16()` or `.to(…)` from changing them
+        self.fake_tensor_converter.set_tensor_memo = lambda *_: None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name in KNOWN_WHEN_RUN:
+            raise RuntimeError(f"{func} {KERNELS_OWN}")
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise RuntimeError(f"{func} {NEEDS_NUMBERS}") from error
+        layouts = {leaf.layout for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        if not layouts <= {torch.strided}:
+            raise RuntimeError(f"the size of a sparse tensor {NEEDS_NUMBERS}")
+        if name in KEEP_ALL_TERMS and result.dim() == 0:
+            terms = super().__torch_dispatch__(torch.ops.aten.add.Tensor, types, args[:2])
+            result = super().__torch_dispatch__(torch.ops.aten.resize_.default, types, (terms, []))
+        return result
 
 
 class _AllocatorCounter:

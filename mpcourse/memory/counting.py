@@ -15,6 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
+def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
+    """Where a tensor's bytes are; a sparse one has several places."""
+    if tensor.layout is torch.sparse_coo:
+        parts = [tensor._indices(), tensor._values()]
+    elif tensor.layout is torch.sparse_csr:
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    else:
+        parts = [tensor]
+    return [part.untyped_storage() for part in parts]
+
+
 class ByteCounter(TorchDispatchMode):
     """Counts the bytes of all storages that operations make while it is entered.
 
@@ -46,7 +57,8 @@ class ByteCounter(TorchDispatchMode):
         """Count the storages of all tensors in `values` that are not counted yet."""
         for tensor in tree_leaves(values):
             if isinstance(tensor, Tensor):
-                self._add(tensor.untyped_storage())
+                for storage in storages_of(tensor):
+                    self._add(storage)
         if self.live > self.peak:
             self.peak, self.peak_phase, self.peak_operation = self.live, self.phase, operation
 
@@ -89,15 +101,15 @@ def saved_for_backward(*left_out: Any) -> Iterator[SavedBytes]:
     """
     leaves = [leaf for leaf in tree_leaves(left_out) if isinstance(leaf, Tensor)]
     # the leaves are kept alive, so that no address is reused
-    storages = {leaf.untyped_storage()._cdata: leaf for leaf in leaves}
+    storages = {storage._cdata: leaf for leaf in leaves for storage in storages_of(leaf)}
     saved = SavedBytes()
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
         saved.tensors += 1
-        if storage._cdata not in storages:
-            storages[storage._cdata] = tensor.detach()
-            saved.total += storage.nbytes()
+        for storage in storages_of(tensor):
+            if storage._cdata not in storages:
+                storages[storage._cdata] = tensor.detach()
+                saved.total += storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

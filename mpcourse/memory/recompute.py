@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from mpcourse.memory.checkpointing import CheckpointedForward
 
@@ -77,14 +78,19 @@ class _Recompute(torch.autograd.Function):
 
 def leaves_of(output: Tensor) -> set[Tensor]:
     """Where a backward from this tensor would leave gradients."""
+    found = {node.variable for node in nodes_of(output) if hasattr(node, "variable")}
+    return found | ({output} if output.is_leaf and output.requires_grad else set())
+
+
+def nodes_of(output: Tensor) -> set[Node]:
+    """The graph that a backward from this tensor would go through."""
     nodes, todo = set(), [output.grad_fn]
     while todo:
         node = todo.pop()
         if node is not None and node not in nodes:
             nodes.add(node)
             todo += [following for following, _ in node.next_functions]
-    found = {node.variable for node in nodes if hasattr(node, "variable")}
-    return found | ({output} if output.is_leaf and output.requires_grad else set())
+    return nodes
 
 
 def _autocast_of(inputs: Tensor) -> dict:

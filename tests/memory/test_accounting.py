@@ -14,9 +14,11 @@ from mpcourse.memory import (
     count_step,
     nbytes,
     optimizer_bytes,
+    recomputed,
     rehearse_step,
     saved_for_backward,
 )
+from mpcourse.memory.accounting import WithoutContents
 from mpcourse.training.nets import conv_net, deep_conv_net, mnist_net
 
 OPTIMIZERS = {
@@ -56,7 +58,7 @@ def tokens():
 
 NETS = {
     "mnist_net": (mnist_net, digits),
-    "conv_net with batch norm": (partial(conv_net, True), digits),
+    "conv_net with batch norm": (partial(conv_net, batch_norm=True), digits),
     "deep_conv_net": (deep_conv_net, digits),
     "transformer with dropout": (SmallTransformer, tokens),
     "resnet50": (resnet50, small_images),
@@ -89,7 +91,7 @@ def test_the_account_of_the_mnist_net():
     assert found.buffers == 0
     assert found.optimizer_state == 8 * 109_386 + 4 * 6
     assert found.batch == 32 * (4 * 784 + 8)
-    assert found.activations == 32 * 4 * (128 + 64 + 10) + 4  # and the loss's total weight
+    assert found.activations == 32 * 4 * (128 + 64 + 10) + 2 * 4  # the loss and its total weight
     assert found.total == found.resident + found.batch + found.gradients + found.activations
 
 
@@ -135,6 +137,145 @@ def test_frozen_parameters_have_no_gradient_and_no_state():
     found = account(make, digits, F.cross_entropy, "momentum")
     assert found.parameters == 4 * 109_386
     assert found.gradients == found.optimizer_state == 4 * (109_386 - 785 * 128)
+
+
+def rows():
+    return torch.randn(256, 32), torch.rand(256, 32)
+
+
+def two_layers(*more):
+    return nn.Sequential(nn.Linear(32, 32), *more, nn.Linear(32, 32))
+
+
+LOSSES = {
+    "mse": F.mse_loss,
+    "sum": partial(F.mse_loss, reduction="sum"),
+    "smooth l1": F.smooth_l1_loss,
+    "soft margin": F.soft_margin_loss,
+    "cross entropy": lambda outputs, targets: F.binary_cross_entropy(outputs.sigmoid(), targets),
+    "by hand": lambda outputs, targets: (outputs - targets).square().mean(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_that_keeps_its_terms_is_accounted_for(loss):
+    """In the kernels of some losses the one number keeps the storage of all terms."""
+    predicted = account(two_layers, rows, LOSSES[loss], "sgd")
+    counted = count_step(two_layers, rows, LOSSES[loss], OPTIMIZERS["sgd"])
+    held = predicted.resident + predicted.batch
+    assert counted.after_forward == pytest.approx(held + predicted.activations, rel=0.02)
+    assert counted == rehearse_step(two_layers, rows, LOSSES[loss], OPTIMIZERS["sgd"])
+
+
+CONVERTED = {
+    "bfloat16": lambda model: model.bfloat16(),
+    "half": lambda model: model.half(),
+    "to a type": lambda model: model.to(torch.float64),
+    "to a device": lambda model: model.to("cpu"),
+    "memory format": lambda model: model.to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("how", CONVERTED)
+def test_a_model_is_converted_where_it_is_made(how):
+    """Sizes that nothing has seen before: a cache of torch's let later models pass."""
+
+    for width in (41, 43):
+        with WithoutContents():
+            model = CONVERTED[how](nn.Sequential(nn.Conv2d(3, width, 3), nn.Linear(width, 8)))
+        assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+
+
+class WithAnother(nn.Sequential):
+    """Its last layer is never reached."""
+
+    def forward(self, values):
+        return self[0](values)
+
+
+def test_what_the_loss_does_not_depend_on_has_no_gradient_and_no_state():
+    make, kind = lambda: WithAnother(nn.Linear(32, 32), nn.Linear(32, 320)), "adam"
+    predicted = account(make, rows, F.mse_loss, kind)
+    assert predicted.gradients == 4 * 33 * 32
+    assert predicted.optimizer_state == 2 * 4 * 33 * 32 + 2 * 4
+    counted = count_step(make, rows, F.mse_loss, OPTIMIZERS[kind])
+    assert counted.before == predicted.resident + predicted.batch
+
+
+def test_a_recomputed_part_is_accounted_for():
+    def make():
+        return two_layers(Recomputed(nn.Linear(32, 32), nn.Dropout(0.5), nn.BatchNorm1d(32)))
+
+    predicted = account(make, rows, F.cross_entropy, "sgd")
+    counted = count_step(make, rows, F.cross_entropy, OPTIMIZERS["sgd"])
+    held = predicted.resident + predicted.batch
+    assert counted.after_forward == pytest.approx(held + predicted.activations, rel=0.02)
+
+
+class Recomputed(nn.Sequential):
+    def forward(self, values):
+        return recomputed(nn.Sequential(*self), values)
+
+
+class First(nn.Module):
+    """The first of what a recurrent layer gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(8, 8)
+
+    def forward(self, values):
+        return self.layer(values)[0]
+
+
+def sequences():
+    return torch.randn(5, 4, 8), torch.randn(5, 4, 8)
+
+
+def embedded(kind):
+    return lambda: nn.Sequential(kind(50, 8, sparse=True), nn.Flatten(0, -2), nn.Linear(8, 50))
+
+
+def two_words():
+    return torch.randint(50, (32, 2)), torch.randint(50, (64,))
+
+
+UNKNOWN = {
+    "lstm": (First, sequences, F.mse_loss, "mkldnn_rnn_layer.default takes room that only its"),
+    "sparse": (embedded(nn.Embedding), two_words, F.cross_entropy, "the size of a sparse"),
+    "numbers": (
+        two_layers,
+        rows,
+        lambda outputs, targets: outputs[targets > 0.5].sum(),
+        "aten.nonzero.default depends on numbers",
+    ),
+}
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the LSTM's kernel is its")
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_is_not_known_before_it_runs_is_said_and_counted(case):
+    *step, words = UNKNOWN[case]
+    for ask in (partial(account, *step, "sgd"), partial(rehearse_step, *step, OPTIMIZERS["sgd"])):
+        with pytest.raises(RuntimeError, match=f"{words}.*count_step counts it"):
+            ask()
+    assert count_step(*step, OPTIMIZERS["sgd"]).peak > 0
+
+
+def test_autocast_around_an_account_is_refused():
+    with pytest.raises(RuntimeError, match=r"use it in the model's forward, or rehearse_step"):
+        with torch.autocast("cpu", torch.bfloat16):
+            account(two_layers, rows, F.mse_loss, "sgd")
+
+
+def test_sparse_gradients_are_counted():
+    """32 samples of a row of 8 numbers and its index, which SGD passes on."""
+    layer = nn.Embedding(50, 8, sparse=True)
+    with ByteCounter(layer.weight) as counter:
+        before = counter.live
+        layer(torch.arange(32)).sum().backward()
+    assert counter.live - before == 32 * (8 * 4 + 8)
+    assert nbytes([layer.weight.grad]) == 32 * (8 * 4 + 8)
 
 
 # The counter
