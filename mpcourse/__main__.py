@@ -49,8 +49,9 @@ from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError, find_enviro
 
 STORED, COPIES = "notebooks", "my_notebooks"
 # Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
-# The cells of a page, and the tests of a file, stay in one process.
-TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope")
+# The cells of a page, and the tests of a file, stay in one process. In the order of pyproject.toml:
+# else the files of few tests come last, which are slow ones, and one of the two has nothing to do.
+TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 
 NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
 Type this first: python3 -m mpcourse lab (--here: in the environment that is active)"""
