@@ -44,6 +44,11 @@ class SmallTransformer(nn.Module):
         return self.head(self.layers(self.embedding(tokens))).flatten(0, 1)
 
 
+def conv_net_with_batch_norm() -> nn.Sequential:
+    first, *others = conv_net()
+    return nn.Sequential(first, nn.BatchNorm2d(32), *others)
+
+
 def digits():
     return torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
 
@@ -58,7 +63,7 @@ def tokens():
 
 NETS = {
     "mnist_net": (mnist_net, digits),
-    "conv_net with batch norm": (partial(conv_net, batch_norm=True), digits),
+    "conv_net with batch norm": (conv_net_with_batch_norm, digits),
     "deep_conv_net": (deep_conv_net, digits),
     "transformer with dropout": (SmallTransformer, tokens),
     "resnet50": (resnet50, small_images),
