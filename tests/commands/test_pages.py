@@ -189,22 +189,35 @@ def lay_course(folder: Path) -> None:
     (folder / "pyproject.toml").touch()
 
 
-@pytest.mark.parametrize("laid_in", ["a folder of another", "a folder for all", "no course"])
-def test_a_package_that_another_has_laid_in_a_parent_folder_is_passed_over(
-    tmp_path: Path, local_repository: Path, laid_in: str
+@pytest.mark.parametrize(
+    ("mode", "owned", "taken"),
+    [
+        (0o755, True, True),
+        (0o777, True, True),  # a disk that is mounted so, and all of Windows
+        (0o755, False, True),  # a teacher's course, or a container's user beside that of the host
+        (0o777, False, False),
+        (0o1777, True, False),  # a temporary folder, for root
+        (0o1777, False, False),
+    ],
+)
+def test_a_package_in_a_parent_folder_is_taken_unless_a_stranger_may_have_laid_it(
+    mode: int, owned: bool, taken: bool, tmp_path: Path
 ):
     parent, mine = tmp_path / "parent", tmp_path / "parent/mine"
     lay_course(parent)
     mine.mkdir()
-    before = ""
-    if laid_in == "a folder of another":
-        before = OF_ANOTHER.replace("FOREIGN", repr(str(parent)))
-    elif laid_in == "a folder for all":
-        parent.chmod(0o1777)
-    else:
-        (parent / "pyproject.toml").unlink()
-    result = run_bootstrap(mine, local_repository, before=before, then=FOUND)
-    assert result.stdout == f"{mine / 'mpcourse-clone'}\n", result.stderr
+    parent.chmod(mode)
+    before = "" if owned else OF_ANOTHER.replace("FOREIGN", repr(str(parent)))
+    result = run_bootstrap(mine, "/no/such/repository", before=before, then=FOUND)
+    assert result.stdout == (f"{parent}\n" if taken else "")
+    assert taken or "Could not fetch /no/such/repository" in result.stderr
+
+
+def test_a_package_alone_is_no_course(tmp_path: Path, local_repository: Path):
+    lay_course(tmp_path)
+    (tmp_path / "pyproject.toml").unlink()
+    result = run_bootstrap(tmp_path, local_repository, then=FOUND)
+    assert result.stdout == f"{tmp_path / 'mpcourse-clone'}\n", result.stderr
 
 
 @pytest.mark.parametrize("why", ["half finished", "of another"])
@@ -216,6 +229,7 @@ def test_a_clone_that_is_not_whole_or_not_ones_own_is_named_with_what_to_do(
     if why == "half finished":
         (clone / "pyproject.toml").unlink()  # of these, git writes it last
     else:
+        tmp_path.chmod(0o1777)
         before = OF_ANOTHER.replace("FOREIGN", repr(str(clone)))
     result = run_bootstrap(tmp_path, "/no/such/repository", before=before, then=FOUND)
     said = f"AssertionError: {clone} is no whole clone of yours: delete it, run this again"
