@@ -32,7 +32,8 @@ def replicate(module: nn.Module, devices: Sequence[DeviceLike]) -> list[nn.Modul
 
     Returns:
         One module per device. A replica's `parameters()` is empty: its weights are no leaves of the
-        graph but copies of the original's, so an optimizer has nothing to update there.
+        graph but copies of the original's, so an optimizer has nothing to update there, and a
+        forward that reads `self.parameters()` finds none (as torch's).
     """
     places = [device.device for device in as_devices(devices)]
     check_on_device(module, places[0])

@@ -5,10 +5,13 @@ chunk sizes, same results; what differs is said in each docstring.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 
 from mpcourse.devices.devices import Device, DeviceLike, as_devices
 
@@ -48,7 +51,8 @@ def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
             chunk.to(place, non_blocking=place.type != "cpu")
             for chunk, place in zip(chunks, places, strict=True)
         ]
-    if not isinstance(value, tuple | list | dict):
+    if not isinstance(value, tuple | list | dict) or isinstance(value, PackedSequence):
+        refuse_hidden_tensors(value)
         return None
     fields = _fields(value)
     parts = [_scatter(field, devices, dim) for field in fields]
@@ -60,6 +64,26 @@ def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
         for field, part in zip(fields, parts, strict=True)
     ]
     return [_like(value, row) for row in zip(*columns, strict=True)]
+
+
+def refuse_hidden_tensors(value: Any) -> None:
+    """Raise a TypeError for what holds tensors but is not taken apart: nobody could cut or join it.
+
+    A packed sequence would be, as a named tuple; but its rows are no samples.
+    """
+    if isinstance(value, torch.Tensor) or callable(value):  # modules and functions go whole
+        return
+    if isinstance(value, Mapping):
+        inside = list(value.values())
+    elif isinstance(value, Set | tuple | list | deque):
+        inside = list(value)
+    else:
+        names = (*getattr(value, "__dict__", ()), *getattr(value, "__slots__", ()))
+        inside = [getattr(value, name, None) for name in names]
+    if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(inside)):
+        packed = isinstance(value, PackedSequence)
+        how = "pad it, and pack it in the module" if packed else "pass its tensors in a dict"
+        raise TypeError(f"a {type(value).__name__} is not taken apart: {how}")
 
 
 def _common_count(parts: list[list[Any] | None], dim: int) -> int | None:
@@ -166,7 +190,7 @@ def _gather(outputs: list[Any], device: Device, dim: int, where: str) -> Any:
         return None
     if isinstance(first, torch.Tensor):
         return _cat(outputs, device, dim, where)
-    if not isinstance(first, tuple | list | dict):
+    if not isinstance(first, tuple | list | dict) or isinstance(first, PackedSequence):
         kind = type(first).__name__
         raise TypeError(f"gather joins tensors; {where.format(0)} is {first!r} ({kind})")
     keys = _keys(first)

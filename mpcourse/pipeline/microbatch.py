@@ -5,7 +5,6 @@ samples. A mean over something else (class weights, ignored targets) needs share
 Source: torch/distributed/pipelining/microbatch.py, which cuts by a count only.
 """
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -13,8 +12,10 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy, nll_loss
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from mpcourse.data_parallel.scatter_gather import refuse_hidden_tensors
 from mpcourse.schedules.actions import check_count
 
 
@@ -46,11 +47,9 @@ def microbatch_sizes(
 
 def num_samples_of(minibatch: Any) -> int:
     """The size in dimension 0 that all tensors of a mini-batch share."""
-    leaves = tree_leaves(minibatch)
-    whole = next((leaf for leaf in leaves if dataclasses.is_dataclass(leaf)), None)
-    if whole is not None:
-        name = getattr(whole, "__name__", type(whole).__name__)
-        raise TypeError(f"a dataclass ({name}) is not taken apart: pass its fields in a dict")
+    leaves = tree_leaves(minibatch, _is_packed)
+    for leaf in leaves:
+        refuse_hidden_tensors(leaf)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
         raise ValueError("the mini-batch holds no tensor to cut")
@@ -60,6 +59,10 @@ def num_samples_of(minibatch: Any) -> int:
     if len(sizes) > 1:
         raise ValueError(f"the tensors hold different numbers of samples: {sorted(sizes)}")
     return sizes.pop()
+
+
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, PackedSequence)
 
 
 def split_minibatch(minibatch: Any, sizes: Sequence[int]) -> list[Any]:
@@ -84,7 +87,7 @@ def merge_microbatches(outputs: Sequence[Any]) -> Any:
     """
     if len(outputs) == 0:
         raise ValueError("outputs is empty; there is nothing to merge")
-    flat = [tree_flatten(output) for output in outputs]
+    flat = [tree_flatten(output, _is_packed) for output in outputs]
     structure = flat[0][1]
     if any(other != structure for _, other in flat):
         raise ValueError("the outputs of the micro-batches differ in structure")
@@ -96,6 +99,7 @@ def _merged(column: Sequence[Any]) -> Any:
     first = column[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(column) if first.dim() else torch.stack(column)
+    refuse_hidden_tensors(first)
     if all(other is first or other == first for other in column[1:]):
         return first
     raise ValueError(f"the micro-batches return {list(column)}: make tensors of them, or leave out")
@@ -149,7 +153,10 @@ def reduction_of(loss_fn: Callable[..., Any], targets: Any, reduction: str | Non
     Read from the loss; `reduction` is for one that does not say. A mean over something other than
     samples is refused; the targets are read only to see whether any is ignored.
     """
-    reduction = reduction or _said_by(loss_fn)
+    said = _said_by(loss_fn)
+    if reduction and said in REDUCTIONS and said != reduction:
+        raise ValueError(f"the loss is reduced by {said!r}, as it says itself; got {reduction!r}")
+    reduction = reduction or said
     if reduction not in REDUCTIONS:
         raise ValueError(
             f'the loss must say how it is reduced; got {reduction!r}; pass reduction="mean" or '

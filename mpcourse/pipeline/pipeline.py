@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from mpcourse.devices.devices import Device, DeviceLike, as_devices, get_devices
 from mpcourse.devices.timing import HostClock
@@ -126,6 +127,8 @@ class Pipeline(nn.Module):
     ) -> Tensor:
         """Forward and backward of one mini-batch; adds to the parameters' `.grad`.
 
+        Hooks, of modules and of parameters, run once for each micro-batch.
+
         Args:
             inputs: Tensors of shape (N, ...), or a nest of them, on any device.
             targets: The same for `loss_fn`; they are brought to the last stage's device.
@@ -147,6 +150,8 @@ class Pipeline(nn.Module):
         """
         sizes = microbatch_sizes(num_samples_of((inputs, targets)), **self._cut)
         rows = self._rows_for(len(sizes))
+        if len(sizes) > 1:
+            _check_no_graph((inputs, targets))
         shares = shares_of(loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares)
         flags = self._recompute
         stages = [
@@ -239,6 +244,17 @@ def _share_of_loss(
     if share == 0:  # nothing of it counts, also where its own mean is NaN
         return lambda output: torch.zeros((), device=place)
     return lambda output: loss_fn(output, target) * share
+
+
+def _check_no_graph(minibatch: Any) -> None:
+    """Refuse what is made outside of the pipeline: each micro-batch would run its backward."""
+    if any(
+        isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in tree_leaves(minibatch)
+    ):
+        raise ValueError(
+            "the mini-batch has a graph of its own, through which the backward of each micro-batch "
+            "would go: put what made the inputs into the first stage, or detach() the mini-batch"
+        )
 
 
 def _check_stages(stages: list[nn.Module]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from mpcourse.data_parallel.scatter_gather import refuse_hidden_tensors
 from mpcourse.devices.workers import add_note
 from mpcourse.memory.checkpointing import CheckpointedForward, WatchDraws
 from mpcourse.pipeline.split_backward import SplitBackward
@@ -183,6 +184,7 @@ def _unflatten(leaves: list[Any], structure: TreeSpec | None) -> Any:
 def _cut_off(value: Any) -> Any:
     """The same numbers without their graph; a gradient is wanted of them if it was before."""
     if not isinstance(value, Tensor):
+        refuse_hidden_tensors(value)  # their graph would not be cut
         return value
     cut = value.detach()
     return cut.requires_grad_() if value.requires_grad else cut

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import NamedTuple
 
 import pytest
 import torch
+from holders import HOLDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -242,6 +243,15 @@ def test_gradient_through_scatter_and_gather_is_the_identity(rows, others, count
 def test_scatter_refuses(inputs, dim, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         scatter(inputs, cores(4), dim)
+
+
+@pytest.mark.parametrize("make", [*HOLDERS.values(), lambda rows: deque([rows])])
+def test_what_every_device_would_get_whole_is_refused(make):
+    for inputs in (make(torch.ones(4, 1)), [torch.ones(4), {"more": make(torch.ones(4, 1))}]):
+        with pytest.raises(TypeError, match=r"a \w+ is not taken apart: (pass its|pad it)"):
+            scatter(inputs, cores(2))
+    with pytest.raises(TypeError, match="gather joins tensors"):
+        gather([make(torch.ones(4, 1))] * 2, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Micro-batches have the promised sizes, and they and their losses are the mini-batch."""
 
-import dataclasses
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
+from holders import HOLDERS
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -81,15 +82,18 @@ def test_what_cannot_be_cut_is_refused(batch, words):
         num_samples_of(batch)
 
 
-@dataclasses.dataclass
-class Batch:
-    pixels: torch.Tensor
-
-
-def test_a_dataclass_is_refused_as_it_would_reach_every_micro_batch_whole():
-    for batch in (Batch(torch.zeros(2)), {"x": torch.zeros(2), "more": Batch(torch.zeros(2))}):
-        with pytest.raises(TypeError, match=r"a dataclass \(Batch\) .* pass its fields in a dict"):
+@pytest.mark.parametrize("make", HOLDERS.values(), ids=HOLDERS)
+def test_what_would_reach_every_micro_batch_whole_is_refused(make):
+    for batch in (make(torch.zeros(2, 1)), {"x": torch.zeros(2), "more": make(torch.zeros(2, 1))}):
+        with pytest.raises(TypeError, match=r"a \w+ is not taken apart: (pass its|pad it)"):
             num_samples_of(batch)
+    with pytest.raises(TypeError, match=r"a \w+ is not taken apart: (pass its|pad it)"):
+        merge_microbatches([make(torch.zeros(2, 1))] * 2)
+
+
+def test_what_holds_no_tensor_reaches_every_micro_batch():
+    for beside in (SimpleNamespace(scale=2.0), {1, 2}, nn.Linear(2, 2), torch.Size([2])):
+        assert num_samples_of((torch.zeros(3), beside)) == 3
 
 
 def test_losses_of_0_dimensions_become_a_vector():
@@ -144,6 +148,16 @@ def test_the_weighted_losses_are_the_loss_of_the_mini_batch():
 def test_the_argument_wins():
     assert microbatch_shares(lambda a, b: a, TARGETS, SIZES, reduction="sum") == [1, 1, 1]
     assert microbatch_shares(nn.MSELoss(), TARGETS, SIZES, shares=[1, 2, 3]) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_that_says_otherwise_is_refused(reduction):
+    for loss_fn in (nn.MSELoss(reduction=reduction), partial(F.mse_loss, reduction=reduction)):
+        other = {"mean": "sum", "sum": "mean"}[reduction]
+        assert microbatch_shares(loss_fn, TARGETS, SIZES, reduction=reduction)
+        with pytest.raises(ValueError, match=f"by '{reduction}', as it says itself; got '{other}'"):
+            microbatch_shares(loss_fn, TARGETS, SIZES, reduction=other)
+    assert microbatch_shares(nn.KLDivLoss(reduction="batchmean"), TARGETS, SIZES, reduction="mean")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from holders import HOLDERS
 from torch import nn
+from torch.nn.utils import prune
 from torchvision.models import resnet50
 
 from mpcourse.devices.devices import get_devices
@@ -186,6 +188,147 @@ def test_gradients_add_up_over_steps_and_frozen_parameters_have_none():
     pipeline.step(inputs, targets, LOSS)
     close(stages[1][0].weight.grad, 2 * once)
     assert stages[0][0].weight.grad is None
+
+
+# What a training loop does around the steps. Each is done to the uncut model and to the pipeline;
+# what it returns, every weight and every gradient afterwards have to be the same.
+
+
+def clipped_groups(net, step):
+    first, *others = net.parameters()
+    groups = [{"params": [first], "lr": 0.5}, {"params": others, "weight_decay": 0.1}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, foreach=False)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    norms = []
+    for samples in (7, 4, 1):
+        optimizer.zero_grad()
+        step(samples)
+        norms.append(nn.utils.clip_grad_norm_(net.parameters(), 0.1))
+        optimizer.step()
+        scheduler.step()
+    return norms
+
+
+def zeros_kept(net, step):
+    step(7)
+    net.zero_grad(set_to_none=False)
+    step(5)
+
+
+def frozen_and_thawed(net, step):
+    losses = []
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+        losses.append(step(5))
+        parameter.requires_grad_(True)
+    return losses
+
+
+def input_s_gradient(net, step):
+    leaf = make_batch(6)[0].requires_grad_()
+    step(6, leaf)
+    return leaf.grad
+
+
+def hooks_that_change_what_goes_through(net, step):
+    inner = [module for module in net.modules() if isinstance(module, nn.Tanh)]
+    inner[0].register_forward_pre_hook(lambda _, inputs: (2 * inputs[0],))
+    inner[1].register_forward_hook(lambda _, inputs, output: 3 * output)
+    inner[1].register_full_backward_hook(lambda _, into, out_of: (5 * into[0],))
+    return step(7)
+
+
+def weight_normed(net, step):
+    layer = next(module for module in net.modules() if isinstance(module, nn.Linear))
+    nn.utils.parametrizations.weight_norm(layer)
+    return step(7)
+
+
+def pruned(net, step):
+    layer = next(module for module in net.modules() if isinstance(module, nn.Linear))
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    return step(7)
+
+
+def saved_and_loaded(net, step):
+    step(5)
+    state = {name: 2 * value for name, value in net.state_dict().items()}
+    net.load_state_dict(state)
+    return step(5), list(state.values())
+
+
+def copied(net, step):
+    twin = copy.deepcopy(net)
+    step(5)
+    twin.load_state_dict(net.state_dict())
+    return twin(make_batch(3)[0])
+
+
+def without_gradients(net, step):
+    with torch.no_grad():
+        output = net(make_batch(4)[0])
+    return output, step(3)
+
+
+WAYS = [
+    *(clipped_groups, zeros_kept, frozen_and_thawed, input_s_gradient, weight_normed, pruned),
+    *(hooks_that_change_what_goes_through, saved_and_loaded, copied, without_gradients),
+]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_training_loop_does_has_the_same_effect_as_on_the_uncut_model(way, schedule):
+    stages = make_stages(2)
+    uncut = nn.Sequential(*copy.deepcopy(stages))
+    pipeline = Pipeline(stages, schedule=schedule, num_microbatches=3)
+
+    def step_uncut(samples, inputs=None):
+        batch, targets = make_batch(samples)
+        loss = LOSS(uncut(batch if inputs is None else inputs), targets)
+        loss.backward()
+        return loss.detach()
+
+    def step_pipeline(samples, inputs=None):
+        batch, targets = make_batch(samples)
+        return pipeline.step(batch if inputs is None else inputs, targets, LOSS)
+
+    torch.manual_seed(0)
+    expected = way(uncut, step_uncut)
+    torch.manual_seed(0)
+    found = way(pipeline, step_pipeline)
+    same = functools.partial(close, rtol=1e-9, atol=1e-12)
+    if expected is not None:
+        same(found, expected)
+    for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
+        same(ours, theirs)
+        assert (ours.grad is None) == (theirs.grad is None)
+        if theirs.grad is not None:
+            same(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("graph_of", ["inputs", "targets"])
+def test_a_mini_batch_with_a_graph_is_refused_unless_it_is_gone_through_once(graph_of):
+    layer, loss_fn = nn.Linear(6, 6).double(), nn.MSELoss()
+    batch = {"inputs": make_batch(4)[0], "targets": make_batch(4)[0]}
+    batch[graph_of] = torch.tanh(layer(batch[graph_of]))
+    pipeline = Pipeline(make_stages(2), num_microbatches=2)
+    with pytest.raises(ValueError, match=r"has a graph of its own, .* first stage, or detach"):
+        pipeline.step(*batch.values(), loss_fn)
+    assert all(parameter.grad is None for parameter in pipeline.parameters())
+    Pipeline(list(pipeline.stages), num_microbatches=1).step(*batch.values(), loss_fn)
+    assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", [name for name in HOLDERS if name != "packed sequence"])
+def test_a_stage_that_hands_on_what_is_not_taken_apart_is_refused(name, recompute):
+    stages = make_stages(2)
+    stages[0].register_forward_hook(lambda _, inputs, output: HOLDERS[name](output))
+    pipeline = Pipeline(stages, num_microbatches=2, recompute=recompute)
+    with pytest.raises(TypeError, match="is not taken apart: pass its tensors in a dict") as caught:
+        pipeline.step(*make_batch(4), LOSS)
+    assert "0F0: stage 0, forward of micro-batch 0" in caught.value.__notes__[0]
 
 
 def test_class_weights_need_shares_and_are_right_with_them():
