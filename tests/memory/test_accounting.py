@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from pruned import normed_net
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import resnet50
@@ -19,7 +20,7 @@ from mpcourse.memory import (
     saved_for_backward,
 )
 from mpcourse.memory.accounting import WithoutContents
-from mpcourse.training.nets import conv_net, deep_conv_net, mnist_net
+from mpcourse.training.nets import deep_conv_net, mnist_net
 
 OPTIMIZERS = {
     "sgd": partial(torch.optim.SGD, lr=0.1),
@@ -44,11 +45,6 @@ class SmallTransformer(nn.Module):
         return self.head(self.layers(self.embedding(tokens))).flatten(0, 1)
 
 
-def conv_net_with_batch_norm() -> nn.Sequential:
-    first, *others = conv_net()
-    return nn.Sequential(first, nn.BatchNorm2d(32), *others)
-
-
 def digits():
     return torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
 
@@ -63,7 +59,7 @@ def tokens():
 
 NETS = {
     "mnist_net": (mnist_net, digits),
-    "conv_net with batch norm": (conv_net_with_batch_norm, digits),
+    "conv net with batch norm": (normed_net, digits),
     "deep_conv_net": (deep_conv_net, digits),
     "transformer with dropout": (SmallTransformer, tokens),
     "resnet50": (resnet50, small_images),
