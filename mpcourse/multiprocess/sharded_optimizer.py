@@ -60,8 +60,8 @@ class ShardedOptimizer(Optimizer):
 
     Raises:
         TypeError: `optimizer_class` is no optimizer.
-        ValueError: It looks at whole parameters, or the ranks' parameters differ; the message
-            names the first one.
+        ValueError: It looks at whole parameters, or the parameters are parts already, or those of
+            the ranks differ; the message names the first one.
         RuntimeError: There is no process group.
     """
 

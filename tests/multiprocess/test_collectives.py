@@ -160,10 +160,14 @@ def test_a_gradient_with_a_graph_of_its_own_is_refused(alone):
 def test_a_module_that_is_wrapped_again_is_averaged_once(alone):
     net = nn.Sequential(nn.Embedding(5, 3, sparse=True), *small_net())
     BucketedDataParallel(net)
+    types = [torch.float64, torch.bfloat16, torch.complex64]
+    net[0].others = nn.ParameterList(torch.ones(n, dtype=t) for t in types for n in (0, 3))
     wrapped = BucketedDataParallel(net)
+    net.double()  # the weights' type changes, and with it that of the messages
     for _ in range(2):
         wrapped.zero_grad()
-        wrapped(torch.tensor([1, 3])).sum().backward()
+        others = sum((p * p.conj()).real.sum() for p in net[0].others)
+        (wrapped(torch.tensor([1, 3])).sum() + others).backward()
         wanted = [parameter.grad.clone() for parameter in net.parameters()]
         wrapped.wait()
         torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
