@@ -143,7 +143,7 @@ def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[
     added, there and at the end.
     """
     working = folder / place.folder
-    working.mkdir(parents=True)
+    working.mkdir(parents=True, exist_ok=True)
     shutil.copy(page, working)
     notebook = read(page)
     _add_cells(notebook)

@@ -8,11 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import Fork
-from hosted import COLAB, GB, KAGGLE, MEMORY_LIMIT, Place, installed, make_environment, run_page
+from forks import ADDRESS, Fork, git
+from hosted import (
+    CLONE,
+    COLAB,
+    GB,
+    KAGGLE,
+    MEMORY_LIMIT,
+    Place,
+    installed,
+    make_environment,
+    run_page,
+)
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from mpcourse.commands.page_format import page_key
-from mpcourse.commands.pages import find_pages
+from mpcourse.commands.page_format import bootstrap_source, page_key, write_address
+from mpcourse.commands.pages import find_pages, save
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 
@@ -57,7 +68,7 @@ def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
     run = run_page(page, place, python, folder=tmp_path, git=fork.environment)
     print(f"{run.seconds:.0f} s, peak {run.peak / GB:.2f} GB, growth {run.growth / GB:.2f} GB")
     assert run.errors() == []
-    clone = tmp_path / place.folder / "mpcourse-clone"
+    clone = tmp_path / place.folder / CLONE
     expected = [
         torch.__version__,
         torch.__file__,
@@ -76,3 +87,24 @@ def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
     for output in run.outputs():
         data = output.get("data", {})
         assert VIEW in data or not A_WIDGET.match(data.get("text/plain", "")), data
+
+
+@pytest.mark.slow
+@pytest.mark.hosted
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_clone_of_an_earlier_session_is_kept_or_brought_up_to_date(
+    newer: bool, fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
+):
+    clone, page = tmp_path / KAGGLE.folder / CLONE, tmp_path / "01_one.ipynb"
+    clone.parent.mkdir(parents=True)
+    git("clone", "--quiet", fork.bare, clone, cwd=tmp_path)
+    git("reset", "--quiet", "--hard", "HEAD~1", cwd=clone)
+    source = "print((course / 'pyproject.toml').read_text())"
+    notebook = new_notebook(cells=[new_markdown_cell("# 01 One"), new_code_cell(source)])
+    write_address(notebook, ADDRESS, page_name=page.name)
+    notebook.cells[1].source = bootstrap_source(ADDRESS).replace("= False", f"= {newer}")
+    save(notebook, page)
+    run = run_page(page, KAGGLE, python_of(KAGGLE), folder=tmp_path, git=fork.environment)
+    assert run.errors() == []
+    [output] = run.notebook.cells[3].outputs
+    assert (ADDRESS in output.text) == newer
