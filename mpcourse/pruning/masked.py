@@ -103,9 +103,12 @@ def make_permanent(model: nn.Module) -> None:
 
 
 def permanent_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model whose masks, if it has any, have become zeros."""
+    """A copy of a model whose masks, ours or torch's own, have become zeros."""
+    masked = [m for m in model.modules() if isinstance(m, PRUNABLE) and is_masked(m)]
+    for layer in masked:
+        _drop_graph(layer)
     plain = copy.deepcopy(model)
-    if any(isinstance(layer, PRUNABLE) and is_masked(layer) for layer in plain.modules()):
+    if masked:
         make_permanent(plain)
     return plain
 
