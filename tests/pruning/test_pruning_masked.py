@@ -18,7 +18,6 @@ from mpcourse.pruning import (
     count_nonzeros,
     global_masks,
     in_format,
-    layer_masks,
     load_format,
     magnitude,
     make_permanent,
