@@ -58,7 +58,8 @@ class DeferredBatchNorm(_BatchNorm):
 
     def forward(self, values: Tensor) -> Tensor:
         """Normalise with the values' own statistics in training, with the running ones else."""
-        if self._awaited is None or not (self.training and self.track_running_stats):
+        remembers = self.track_running_stats and self.running_mean is not None
+        if self._awaited is None or not (self.training and remembers):
             return super().forward(values)
         self._check_input_dim(values)
         output = F.batch_norm(values, None, None, self.weight, self.bias, True, eps=self.eps)

@@ -35,7 +35,11 @@ class ReproducibleDropout(nn.Module):
         if not self.training or self.p == 0:
             return values
         refuse_other_draws()
-        kept = torch.rand(values.shape, generator=self.generator) >= self.p
+        # not of the default type: other types draw other numbers
+        numbers = torch.rand(
+            values.shape, generator=self.generator, dtype=torch.float32, device="cpu"
+        )
+        kept = numbers >= self.p
         return values * kept.to(values.device, non_blocking=True) / (1 - self.p)
 
     def get_extra_state(self) -> Tensor:
@@ -44,7 +48,16 @@ class ReproducibleDropout(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where the saved model was."""
-        self.generator.set_state(state)
+        self.generator.set_state(state.cpu())
+
+    def _replicate_for_data_parallel(self) -> "ReproducibleDropout":
+        """What `replicate` calls: replicas would draw from one generator at the same time."""
+        if self.training and self.p > 0:
+            raise RuntimeError(
+                "no seed fixes what replicas of a ReproducibleDropout draw: they share a generator "
+                "and run at the same time; use nn.Dropout in DataParallel, or a Pipeline"
+            )
+        return super()._replicate_for_data_parallel()
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import pickle
 
 import pytest
 import torch
@@ -98,6 +99,41 @@ def test_outside_of_a_mini_batch_it_is_an_ordinary_layer(training):
     values = torch.randn(4, 3, 2, 2)
     torch.testing.assert_close(layer(values), plain(values))
     assert_same_memory(layer, plain)
+
+
+USES = {
+    "as it is": lambda layer: layer,
+    "frozen": lambda layer: layer.requires_grad_(False),
+    "half": lambda layer: layer.bfloat16(),
+    "channels last": lambda layer: layer.to(memory_format=torch.channels_last),
+    "copied": copy.deepcopy,
+    "pickled": lambda layer: pickle.loads(pickle.dumps(layer)),
+    "evaluation and back": lambda layer: layer.eval().train(),
+    "evaluation": lambda layer: layer.eval(),
+    "reset": lambda layer: layer.reset_running_stats() or layer,
+    "reset all": lambda layer: layer.reset_parameters() or layer,
+    "another momentum": lambda layer: setattr(layer, "momentum", 0.9) or layer,
+    "no bias": lambda layer: setattr(layer, "bias", None) or layer,
+    "it remembers no more": lambda layer: setattr(layer, "track_running_stats", False) or layer,
+    "memory taken away": lambda layer: (
+        setattr(layer, "running_mean", None) or setattr(layer, "running_var", None) or layer
+    ),
+    "its own state": lambda layer: layer.load_state_dict(layer.state_dict()) and layer,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_mini_batch_of_one_piece_is_torch_s_own_layer(use):
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(3)
+    plain(torch.randn(4, 3, 2, 2))
+    layer = USES[use](deferred(plain))
+    plain = USES[use](plain)
+    values = torch.randn(4, 3, 2, 2).to(plain.weight.dtype)
+    [output], expected = see(layer, values, 4), plain(values)
+    torch.testing.assert_close(output, expected)
+    assert output.requires_grad == expected.requires_grad
+    torch.testing.assert_close(layer.state_dict(), plain.state_dict())
 
 
 def test_in_evaluation_nothing_is_gathered():

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from mpcourse.data_parallel import DataParallel
+from mpcourse.devices import get_devices
 from mpcourse.pipeline.dropout import ReproducibleDropout
 from mpcourse.pipeline.pipeline import Pipeline
 
@@ -57,6 +59,47 @@ def test_saving_loading_and_copying_go_on_where_it_was():
     expected = layer(torch.ones(4, 4))
     assert torch.equal(loaded(torch.ones(4, 4)), expected)
     assert torch.equal(copied(torch.ones(4, 4)), expected)
+
+
+def test_replicas_would_share_the_generator_and_are_refused_in_training():
+    model = nn.Sequential(nn.Linear(4, 4), ReproducibleDropout(0.5, seed=1))
+    parallel, rows = DataParallel(model, get_devices(2)), torch.randn(4, 4)
+    with pytest.raises(RuntimeError, match=r"use nn.Dropout in DataParallel, or a Pipeline"):
+        parallel(rows)
+    assert torch.equal(parallel.eval()(rows), model.eval()(rows))
+
+
+def test_another_default_type_draws_the_same():
+    values, other = torch.ones(8, 16), ReproducibleDropout(0.5, seed=1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        dropped = other(values)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(dropped, ReproducibleDropout(0.5, seed=1)(values))
+
+
+VALUES = {
+    "empty": torch.ones(0, 4),
+    "a number": torch.ones(()),
+    "half": torch.ones(64, 4, dtype=torch.float16),
+    "bfloat16": torch.ones(64, 4, dtype=torch.bfloat16),
+    "complex": torch.ones(64, 4, dtype=torch.complex64),
+    "strided": torch.ones(4, 64).t(),
+    "channels last": torch.ones(4, 3, 5, 5).to(memory_format=torch.channels_last),
+    "not a number": torch.full((64, 4), float("inf")),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_what_it_gives_is_of_the_kind_that_torch_s_gives(values):
+    layer, torchs = ReproducibleDropout(0.5, seed=3), nn.Dropout(0.5)
+    found, expected = layer(values), torchs(values)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert found.stride() == expected.stride()
+    rows = values.detach().clone().requires_grad_()
+    [gradient] = torch.autograd.grad(layer(rows).real.sum(), rows)
+    assert set(gradient.abs().flatten().tolist()) <= {0, 2}
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
