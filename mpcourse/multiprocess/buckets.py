@@ -33,7 +33,7 @@ class BucketedDataParallel(nn.Module):
 
     Attributes:
         module: The module itself.
-        buckets: The parameters of each bucket, in the order in which they are sent.
+        buckets: The parameters of each bucket, of one dtype, in the order in which they are sent.
 
     Raises:
         RuntimeError: There is no process group.
@@ -118,7 +118,8 @@ def _fill(parameters: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]
     buckets: list[list[Tensor]] = []
     room = 0
     for parameter in parameters:
-        if not buckets or parameter.nbytes > room:
+        is_like = bool(buckets) and parameter.dtype == buckets[-1][-1].dtype
+        if not is_like or parameter.nbytes > room:
             buckets.append([])
             room = bucket_bytes
         buckets[-1].append(parameter)

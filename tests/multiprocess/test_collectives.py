@@ -163,6 +163,7 @@ def test_a_module_that_is_wrapped_again_is_averaged_once(alone):
     types = [torch.float64, torch.bfloat16, torch.complex64]
     net[0].others = nn.ParameterList(torch.ones(n, dtype=t) for t in types for n in (0, 3))
     wrapped = BucketedDataParallel(net)
+    assert [len({p.dtype for p in bucket}) for bucket in wrapped.buckets] == [1] * 5
     net.double()  # the weights' type changes, and with it that of the messages
     for _ in range(2):
         wrapped.zero_grad()
