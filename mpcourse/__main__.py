@@ -37,6 +37,11 @@ from mpcourse.commands import hiding_problem
 if hiding_problem(CLONE):
     sys.exit(f"mpcourse: {hiding_problem(CLONE)}: give it another name.")
 
+import signal
+
+if __name__ == "__main__":  # until `main` is there to say that it was stopped, Ctrl-C says nothing
+    at_interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import importlib.util
 import time
@@ -179,8 +184,8 @@ def is_root() -> bool:
 
 
 def lab_arguments(folder: str, *, browser: bool, is_root: bool, port: int | None) -> list[str]:
-    """Return Python's arguments that start JupyterLab on the first page in `folder`."""
-    arguments = ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{folder}/{FIRST_PAGE}"]
+    """Return the module and its arguments that start JupyterLab on the first page in `folder`."""
+    arguments = ["jupyterlab", f"--LabApp.default_url=/lab/tree/{folder}/{FIRST_PAGE}"]
     if port is not None:
         arguments.append(f"--port={port}")
     if not browser:
@@ -195,7 +200,7 @@ def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
     environment = find_environment(here=options.here)
     environment.ensure(TESTS)
     start = time.monotonic()
-    status = environment.run("-m", "pytest", "--nbval", *TWO_AT_A_TIME, *rest)
+    status = environment.run("pytest", "--nbval", *TWO_AT_A_TIME, *rest)
     minutes = (time.monotonic() - start) / 60
     result = "passed" if status == 0 else f"FAILED (pytest's exit status {status})"
     print(f"\nTests {result} in {minutes:.1f} minutes.", flush=True)
@@ -211,7 +216,7 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
             message = NOTHING_INSTALLED.format(folder=environment.folder, problem=problem)
             raise SetupError(message)
         environment = find_environment(here=True)
-    return environment.run("-m", "mpcourse.commands", "check")
+    return environment.run("mpcourse.commands.check")
 
 
 def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -239,7 +244,7 @@ def run_module(module: str, options: argparse.Namespace, words: Sequence[str]) -
     """Run what needs the environment in it."""
     environment = find_environment(here=options.here)
     environment.ensure(COURSE)
-    return environment.run("-m", "mpcourse.commands", module, *words)
+    return environment.run(f"mpcourse.commands.{module}", *words)
 
 
 COMMANDS = {
@@ -253,4 +258,5 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, at_interrupt)
     sys.exit(main())

@@ -1,14 +1,14 @@
-"""`python -m mpcourse.commands MODULE ...`: one of these modules, as `python -m mpcourse` runs it.
+"""`python -m mpcourse.commands MODULE ...`: a module as `python -m MODULE` runs it.
 
-Ctrl-C reaches the caller too, which says that all was stopped: here it leaves no traceback.
+Behind `python -m mpcourse`. Ctrl-C reaches that process too, and it says that all was stopped: here
+an interrupt leaves no traceback, also while the module is still being imported.
 """
 
 import runpy
 import sys
 
 if __name__ == "__main__":
-    name = f"mpcourse.commands.{sys.argv.pop(1)}"
     try:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:
         sys.exit(130)

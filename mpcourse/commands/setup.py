@@ -104,8 +104,12 @@ class Environment:
             if facts["missing"]:
                 self._install(facts, files)
 
-    def run(self, *arguments: str, log: BinaryIO | None = None) -> int:
-        """Run this environment's Python in the clone, as if the environment were active.
+    def run(self, module: str, *arguments: str) -> int:
+        """Run a module by this environment's Python; an interrupt leaves no traceback."""
+        return self._call("mpcourse.commands", module, *arguments)
+
+    def _call(self, module: str, *arguments: str, log: BinaryIO | None = None) -> int:
+        """Run a module in the clone, as if the environment were active.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
         """
@@ -115,7 +119,7 @@ class Environment:
             # A user's setting of pip's --user would fail in here, or install elsewhere.
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
-        return call([self.python, *arguments], cwd=self.root, env=env, log=log)
+        return call([self.python, "-m", module, *arguments], cwd=self.root, env=env, log=log)
 
     def probe(self, files: Sequence[str] = ()) -> dict:
         """Ask the environment's Python what `PROBE` asks; empty when it does not answer."""
@@ -207,7 +211,7 @@ class Environment:
         with self._open_log() as log:
             print(f"Installing from {' and '.join(files)}; {log.name} has pip's words.", flush=True)
             options = [option for file in files for option in ("-r", file)]
-            status = self.run("-m", "pip", "install", *options, log=log)
+            status = self._call("pip", "install", *options, log=log)
         if status:
             print(last_lines(log.name), flush=True)
             if self.probe(files).get("missing", files):

@@ -66,7 +66,7 @@ def test_lab_starts_jupyterlab_on_the_first_page(environment):
     assert command_line.main(["lab"]) == 0
     assert environment.ensured == [COURSE]
     [ran] = environment.ran
-    assert ran[:3] == ["-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
+    assert ran[:2] == ["jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
     assert "--no-browser" not in ran
     assert environment.here is False
 
@@ -148,7 +148,7 @@ def test_test_runs_everything_and_ends_with_pytests_status(environment, capsys, 
     environment.status = status
     assert command_line.main(["test"]) == status
     assert environment.ensured == [TESTS]
-    assert environment.ran == [["-m", "pytest", "--nbval", *command_line.TWO_AT_A_TIME]]
+    assert environment.ran == [["pytest", "--nbval", *command_line.TWO_AT_A_TIME]]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(f"Tests {result} ")
     assert last.endswith(" minutes.")
@@ -158,7 +158,7 @@ def test_test_hands_paths_and_options_to_pytest(environment):
     command_line.main(["test", "--here", "--", "tests/test_setup.py", "-x"])
     assert environment.here is True
     rest = ["tests/test_setup.py", "-x"]
-    assert environment.ran == [["-m", "pytest", "--nbval", *command_line.TWO_AT_A_TIME, *rest]]
+    assert environment.ran == [["pytest", "--nbval", *command_line.TWO_AT_A_TIME, *rest]]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_needs_the_environment_runs_in_it_and_sees_folders_from_here(
     assert command_line.main(words) == 2
     assert environment.ensured == [COURSE]
     passed_on = [word.format(here=tmp_path.resolve()) for word in passed_on]
-    assert environment.ran == [["-m", "mpcourse.commands", module, *passed_on]]
+    assert environment.ran == [[f"mpcourse.commands.{module}", *passed_on]]
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -189,7 +189,7 @@ def test_check_installs_nothing(environment, status):
     environment.status = status
     assert command_line.main(["check"]) == status
     assert environment.ensured == []
-    assert environment.ran == [["-m", "mpcourse.commands", "check"]]
+    assert environment.ran == [["mpcourse.commands.check"]]
     assert environment.here is False
 
 
