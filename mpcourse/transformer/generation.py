@@ -81,8 +81,9 @@ def generate(
     if isinstance(model.head.output, ColumnParallelLinear):
         raise ValueError("each rank of a cut decoder scores its own tokens: take the uncut one")
     context = model.embedding.positions.num_embeddings
-    if tokens.shape[1] == 0:
-        raise ValueError("there has to be at least one token to write on from")
+    if tokens.dim() != 2 or tokens.shape[1] == 0:
+        given = tuple(tokens.shape)
+        raise ValueError(f"tokens are (N, T) with at least one token to write on from; got {given}")
     for name, value in {"count": count, "temperature": temperature}.items():
         if not value >= 0:
             raise ValueError(f"{name} is {value}; it has to be at least 0")

@@ -20,7 +20,7 @@ _OPERATIONS = {
     "reduce_scatter_": ("reduce-scatter", lambda arguments: arguments[1][0]),
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
 }
-_NOT_COLLECTIVE = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_"}
+_OTHERS = "send recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Counted(TorchDispatchMode):
         if space == "c10d" and name in _OPERATIONS:
             kind, tensors = _OPERATIONS[name]
             self.messages.append(Message(kind, sum(t.nbytes for t in tensors(arguments))))
-        elif space in ("c10d", "_c10d_functional") and name not in _NOT_COLLECTIVE:
+        elif space in ("c10d", "_c10d_functional") and name not in _OTHERS:
             raise NotImplementedError(f"{space}.{name} is not counted; these are: {[*ROUNDS]}")
         return function(*arguments, **(keywords or {}))
 

@@ -147,6 +147,7 @@ def step_seconds(
 
 def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     """Predict what the fullest rank holds: states, and inputs of the blocks that run again."""
+    check_layout(model, batch, layout, 1)
     states = (WEIGHT + GRADIENT + OPTIMIZER) * model.parameters / layout.tensor / layout.pipeline
     in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
     hidden = model.context * model.width
@@ -155,7 +156,9 @@ def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: int) -> None:
-    """Refuse heads, layers or samples that cannot be shared out equally."""
+    """Refuse heads, layers or samples that cannot be shared out equally, and an order of others."""
+    if sorted(layout.order) != sorted(AXES):
+        raise ValueError(f"order has each of {AXES} once; got {layout.order}")
     for what, number, shares in (
         ("heads", model.heads, layout.tensor),
         ("layers", model.layers, layout.pipeline * layout.chunks),

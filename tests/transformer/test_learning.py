@@ -177,6 +177,8 @@ def test_without_a_cache_the_window_moves():
 def test_what_cannot_be_written_on_is_refused(length: int, options: dict, problem: str):
     with pytest.raises(ValueError, match=problem):
         generate(small(), torch.zeros(1, length, dtype=torch.long), **{"count": 5} | options)
+    with pytest.raises(ValueError, match=r"tokens are \(N, T\) with at least one .*; got \(3,\)"):
+        generate(small(), torch.zeros(3, dtype=torch.long), 5)
 
 
 # Cut by layers

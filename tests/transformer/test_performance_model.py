@@ -135,12 +135,15 @@ def test_all_layouts_that_come_out_are_there_once():
         (Layout(pipeline=5), "48 layers cannot be cut into 5 equal shares"),
         (Layout(data=7), "8 samples cannot be cut into 7 equal shares"),
         (Layout(data=0), "8 samples cannot be cut into 0 equal shares"),
+        (Layout(order=("data", "tensor")), "order has each of .* once; got"),
         (Layout(tensor=0), "64 heads cannot be cut into 0 equal shares"),
     ],
 )
 def test_a_layout_that_does_not_come_out_is_refused(layout: Layout, words: str):
     with pytest.raises(ValueError, match=words):
         step_seconds(MODEL, 8, layout, CLUSTER)
+    with pytest.raises(ValueError, match=words):
+        held_bytes(MODEL, 8, layout)
     with pytest.raises(ValueError, match="0 samples cannot be cut into 1 equal shares"):
         step_seconds(MODEL, 0, Layout(), CLUSTER)
     with pytest.raises(ValueError, match='"blocks" or "scores"; got \'all\''):
