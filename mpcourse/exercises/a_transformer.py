@@ -1,4 +1,4 @@
-"""Exercises of page `a_transformer`: what a token sees, a silent head, a cache, tied copies."""
+"""Exercises of page `a_transformer`: masks, a decoder of parts, a head, a cache, tied copies."""
 
 import copy
 import inspect
@@ -10,7 +10,7 @@ from torch import nn
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
 from mpcourse.transformer import Attention, Cache, Decoder, generate, next_token_loss
 
-# 1 and 2. What a token sees
+# 1 and 3. What a token sees
 
 NEXT_TOO = "Each token sees the next one too: the first diagonal to hide is 1."
 NO_LEAK = "No token sees what comes after it: this is right, and does not leak."
@@ -86,7 +86,7 @@ def row_by_row(more):
         weights = torch.zeros_like(scores)
         for row in range(len(scores)):
             seen = slice(0, row + 1 + more)
-            powers = scores[row, seen].exp()
+            powers = (scores[row, seen] - scores[row, seen].max()).exp()
             weights[row, seen] = powers / powers.sum()
         return weights
 
@@ -96,8 +96,13 @@ def row_by_row(more):
 check_causal = Exercise(
     my_causal_weights,
     read_again='"What may a token see?"',
-    cases=[table_of_scores(3), table_of_scores(4, plus=-200.0), table_of_scores(1)],
-    given=lambda scores: f"scores of {len(scores)} tokens",
+    cases=[
+        table_of_scores(3),
+        table_of_scores(4, plus=-200.0),
+        table_of_scores(2, plus=1000.0),
+        table_of_scores(1),
+    ],
+    given=lambda scores: f"scores of {len(scores)} tokens, about {scores.mean().item():.0f}",
     same=same_weights,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
     wrong={
@@ -105,6 +110,9 @@ check_causal = Exercise(
             hiding(1, fill=-100.0),
             hiding(1, fill=-150.0),
         ],
+        "exp(1000) is inf, and inf / inf is nan: softmax takes the largest score off first.": (
+            lambda scores: scores.exp().tril() / scores.exp().tril().sum(-1, keepdim=True)
+        ),
         **wrong_weights(1),
         NEXT_TOO: hiding(2),
     },
@@ -122,7 +130,153 @@ check_leak = Exercise(
     also_right=[row_by_row(1), lambda scores: row_by_row(1)(scores).numpy()],
 )
 
-# 3. A silent head
+# 2. A decoder of its parts
+
+UNCALLED = "The forward of the model and of its blocks is what you write here: call their parts."
+
+
+def my_logits(model, tokens):
+    """What a token is and where it stands; then each block adds to the residual stream, twice.
+
+    What flows on is never normed itself: only what attention and MLP read of it. So a block whose
+    matrices are small changes little, and gradients reach the first block along the sums.
+    """
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    x = model.embedding.tokens(tokens) + model.embedding.positions(places)
+    for block in model.blocks:
+        x = x + block.attention(block.norm_1(x))
+        x = x + block.mlp(block.norm_2(x))
+    return model.head.output(model.head.norm(x))
+
+
+def of_a_decoder(attempt, layers, places):
+    """The logits that an attempt finds; whole blocks and the whole model cannot be called."""
+    torch.default_generator.manual_seed(layers)
+    model = Decoder(5, 12, 3, layers, context=6).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    for whole in (model, model.blocks, *model.blocks):
+        whole.forward = refuse_the_whole
+    return attempt(model, torch.randint(5, (2, places)))
+
+
+def refuse_the_whole(*given, **options):
+    raise NotYet(UNCALLED)
+
+
+def decoding(embed=None, block=None, head=None):
+    """A decoder of which one part is another: functions of the model (or block) and the rest."""
+
+    def attempt(model, tokens):
+        x = embed(model, tokens) if embed else model.embedding(tokens)
+        for part in model.blocks:
+            x = (block or one_block)(part, x)
+        return head(model.head, x) if head else model.head(x)
+
+    return attempt
+
+
+def one_block(block, x):
+    x = x + block.attention(block.norm_1(x))
+    return x + block.mlp(block.norm_2(x))
+
+
+def after_the_sum(block, x):
+    x = block.norm_1(x + block.attention(x))
+    return block.norm_2(x + block.mlp(x))
+
+
+def normed_on_its_way(block, x):
+    x = block.norm_1(x)
+    x = block.norm_2(x + block.attention(x))
+    return x + block.mlp(x)
+
+
+def side_by_side(block, x):
+    return x + block.attention(block.norm_1(x)) + block.mlp(block.norm_2(x))
+
+
+def mlp_first(block, x):
+    x = x + block.mlp(block.norm_2(x))
+    return x + block.attention(block.norm_1(x))
+
+
+def nothing_added(block, x):
+    return block.mlp(block.norm_2(block.attention(block.norm_1(x))))
+
+
+def without_its_norms(block, x):
+    x = x + block.attention(x)
+    return x + block.mlp(x)
+
+
+def one_norm_for_both(block, x):
+    x = x + block.attention(block.norm_1(x))
+    return x + block.mlp(block.norm_1(x))
+
+
+def positions_from_one(model, tokens):
+    places = torch.arange(1, tokens.shape[1] + 1).clamp(max=5)
+    return model.embedding.tokens(tokens) + model.embedding.positions(places)
+
+
+check_logits = Exercise(
+    my_logits,
+    read_again='"Put together: the decoder"',
+    cases=[(0, 2), (1, 3), (2, 6)],
+    given="{} blocks, two texts of {} tokens",
+    play=of_a_decoder,
+    hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
+    "then the last norm and the output.",
+    correct="Its logits are the package's own.",
+    wrong={
+        UNCALLED: [lambda model, tokens: model(tokens)],
+        "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
+            decoding(embed=lambda model, tokens: model.embedding.tokens(tokens))
+        ),
+        "Positions are looked up by place (0, 1, 2, ...), not by token.": decoding(
+            embed=lambda model, tokens: (
+                model.embedding.tokens(tokens) + model.embedding.positions(tokens)
+            )
+        ),
+        "The first token stands at place 0.": decoding(embed=positions_from_one),
+        "The norm comes before attention and MLP; their sums flow on as they are.": [
+            decoding(block=after_the_sum),
+            decoding(block=normed_on_its_way),
+        ],
+        "The MLP reads what attention has added; here both read the same.": decoding(
+            block=side_by_side
+        ),
+        "Attention comes first, the MLP second.": decoding(block=mlp_first),
+        "Each part adds to x: `x = x + ...`. Here x is lost.": [
+            decoding(block=nothing_added),
+            decoding(block=lambda b, x: x + b.mlp(b.norm_2(b.attention(b.norm_1(x))))),
+        ],
+        "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": decoding(
+            block=without_its_norms
+        ),
+        "Each part has a norm of its own: `norm_2` belongs to the MLP.": decoding(
+            block=one_norm_for_both
+        ),
+        "The last norm is missing: `model.head.norm` comes before the output layer.": decoding(
+            head=lambda head, x: head.output(x)
+        ),
+        "Logits are asked, not probabilities: no softmax at the end.": decoding(
+            head=lambda head, x: head(x).softmax(-1)
+        ),
+        "Logits of every place are asked, not of the last alone.": decoding(
+            head=lambda head, x: head(x)[:, -1]
+        ),
+        "Not every block had its turn.": lambda model, tokens: model.head(
+            one_block(model.blocks[0], model.embedding(tokens))
+            if len(model.blocks)
+            else model.embedding(tokens)
+        ),
+    },
+    also_right=[decoding()],
+)
+
+# 4. A silent head
 
 PUT_BACK = "The model was changed: put the weights back."
 
@@ -247,58 +401,77 @@ check_silent_head = Exercise(
     also_right=[by_its_values],
 )
 
-# 4. The bytes of a cache
+# 5. The bytes of a cache
 
 
-def my_cache_bytes(layers, width, heads, texts, tokens):
-    """A key and a value of `width` numbers, in each block, for each token of each text.
+def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
+    """A key and a value for each of the heads that have some, in each block, for each token.
 
-    The heads share the width, so their number does not matter. Queries are not kept: only the new
-    token asks.
+    How many heads ask does not matter: queries are not kept, only the new token asks. So models
+    that people serve have fewer heads of keys and values than of queries ("grouped queries").
     """
-    return 2 * layers * width * texts * tokens * 4
+    return 2 * layers * key_heads * head_width * texts * tokens * bytes_each
 
 
-def by_a_real_cache(layers, width, heads, texts, tokens):
-    if width > 100:
-        return 8 * layers * texts * width * tokens
-    cache, model = Cache(), Decoder(3, width, heads, layers, tokens)
+def by_a_real_cache(layers, key_heads, head_width, texts, tokens, bytes_each):
+    if head_width > 100:
+        return bytes_each * 2 * layers * texts * key_heads * head_width * tokens
+    cache, model = Cache(), Decoder(3, key_heads * head_width, key_heads, layers, tokens)
     generate(model, torch.zeros(texts, tokens, dtype=torch.long), 1, cache=cache)
-    return cache.num_bytes
+    return cache.num_bytes * bytes_each // 4
 
 
 check_cache_bytes = Exercise(
     my_cache_bytes,
     read_again='"What does a cache cost?"',
-    cases=[(3, 10, 5, 7, 11), (4, 64, 4, 1, 48), (32, 4096, 32, 8, 2048), (1, 12, 3, 5, 1)],
-    given="{} blocks, width {}, {} heads, {} texts of {} tokens",
-    hint="Each block keeps a key and a value of `width` numbers for every token of every text.",
+    cases=[
+        (3, 5, 2, 7, 11, 4),
+        (4, 4, 16, 1, 48, 4),
+        (32, 8, 128, 8, 2048, 2),
+        (1, 3, 4, 5, 1, 1),
+    ],
+    given="{} blocks, {} heads of keys and values of width {}, {} texts of {} tokens, {} bytes "
+    "each number",
+    hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
+    "every token of every text.",
     wrong={
-        "Half of it: keys and values are both kept.": lambda n, w, h, b, t: 4 * n * w * b * t,
-        "That counts numbers; a float32 has 4 bytes.": lambda n, w, h, b, t: 2 * n * w * b * t,
+        "Half of it: keys and values are both kept.": (
+            lambda n, h, w, b, t, e: n * h * w * b * t * e
+        ),
+        "That counts numbers; each has `bytes_each` bytes.": (
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t
+        ),
+        "The numbers may have other than 4 bytes: take `bytes_each`.": (
+            lambda n, h, w, b, t, e: 8 * n * h * w * b * t
+        ),
         "That is one block's: each block has keys and values of its own.": (
-            lambda n, w, h, b, t: 8 * w * b * t
+            lambda n, h, w, b, t, e: 2 * h * w * b * t * e
         ),
-        "The heads share the width: each has width / heads columns.": (
-            lambda n, w, h, b, t: 8 * n * w * h * b * t
+        "That is one head's: each of the heads has keys and values.": (
+            lambda n, h, w, b, t, e: 2 * n * w * b * t * e
         ),
-        "That is one head's: together the heads have the whole width.": (
-            lambda n, w, h, b, t: 8 * n * w * b * t // h
+        "The width of a head is missing: a key has `head_width` numbers.": (
+            lambda n, h, w, b, t, e: 2 * n * h * b * t * e
         ),
-        "That is one text's: each has a past of its own.": lambda n, w, h, b, t: 8 * n * w * t,
+        "That is one text's: each has a past of its own.": (
+            lambda n, h, w, b, t, e: 2 * n * h * w * t * e
+        ),
         "The cache grows with the tokens, not with their square: no weights.": (
-            lambda n, w, h, b, t: 8 * n * w * b * t**2
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t**2 * e
         ),
-        "Queries are not kept: only the new token asks.": lambda n, w, h, b, t: 12 * n * w * b * t,
-        "a key and a value of `width` numbers": lambda *sizes: 1,
+        "Queries are not kept: only the new token asks.": (
+            lambda n, h, w, b, t, e: 3 * n * h * w * b * t * e
+        ),
+        "a key and a value of `head_width` numbers": lambda *sizes: 1,
     },
     also_right=[by_a_real_cache],
 )
 
-# 5. Tied copies
+# 6. Tied copies
 
 GRADIENTS_ONLY = "The copies themselves were changed: change `.grad` alone."
 TWICE = "The second sum took in the first one's result: add up once."
+ONE_TENSOR = "Both copies have one and the same gradient tensor: clipping would scale it twice."
 
 
 @torch.no_grad()
@@ -313,8 +486,9 @@ def my_mend(first, last):
     last.grad.copy_(total)
 
 
-def with_two_copies(attempt, of_first, of_last):
+def with_two_copies(attempt, of_first, of_last, apart):
     """The gradients of two copies after the attempt; it may keep the stub's last line."""
+    of_last = of_last.to("cuda" if apart and torch.cuda.is_available() else "cpu")
     first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.ones_like(of_last))
     first.grad, last.grad = of_first.clone(), of_last.clone()
     result = inspect.unwrap(attempt)(first, last)
@@ -322,6 +496,8 @@ def with_two_copies(attempt, of_first, of_last):
         raise NotAttempted
     if not same([first, last], [torch.ones_like(of_first)] * 2):
         raise NotYet(GRADIENTS_ONLY)
+    if first.grad is last.grad is not None:
+        raise NotYet(ONE_TENSOR)
     return [first.grad, last.grad]
 
 
@@ -329,7 +505,8 @@ def setting(gradients):
     """Give both copies the gradients that a function of the two makes."""
 
     def attempt(first, last):
-        first.grad, last.grad = gradients(first.grad, last.grad)
+        first.grad, new = gradients(first.grad, last.grad.to(first.device))
+        last.grad = None if new is None else new.to(last.device)
 
     return attempt
 
@@ -339,8 +516,12 @@ def into_the_weights(first, last):
 
 
 def one_tensor_for_both(first, last):
-    first.grad += last.grad
-    last.grad = first.grad
+    first.grad = last.grad = first.grad + last.grad
+
+
+def a_clone_of_the_sum(first, last):
+    first.grad += last.grad.to(first.device)
+    last.grad = first.grad.clone().to(last.device)
     return ...
 
 
@@ -348,10 +529,17 @@ check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
     cases=[
-        (torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]])),
-        (torch.tensor([[0.1, 1], [2, -3], [4, 5]]), torch.tensor([[1, -2], [0.3, 4], [-5, 6.0]])),
+        (torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]]), False),
+        (
+            torch.tensor([[0.1, 1], [2, -3], [4, 5]]),
+            torch.tensor([[1, -2], [0.3, 4], [-5, 6.0]]),
+            True,
+        ),
     ],
-    given=lambda a, b: f"gradients {short(a)} and {short(b)}",
+    given=lambda a, b, apart: (
+        f"gradients {short(a)} and {short(b)}"
+        + (", the last on a GPU if there is one" if apart else "")
+    ),
     play=with_two_copies,
     hint="Both have a `.grad` of the same shape: add both once, and give both copies the sum.",
     correct="Both copies have the sum, and so take the same step.",
@@ -360,7 +548,7 @@ check_tied = Exercise(
             lambda first, last: None
         ),
         "That is the mean. Used twice, a tensor gets the sum.": setting(
-            lambda a, b: [(a + b) / 2] * 2
+            lambda a, b: [(a + b) / 2, (a + b) / 2]
         ),
         "The last copy still has the gradient of its own use alone.": setting(
             lambda a, b: (a + b, b)
@@ -375,13 +563,14 @@ check_tied = Exercise(
         "Changed places: each copy now has the gradient of the other use alone.": setting(
             lambda a, b: (b, a)
         ),
-        "The gradient of the last use is lost.": setting(lambda a, b: (a, a)),
-        "The gradient of the first use is lost.": setting(lambda a, b: (b, b)),
+        "The gradient of the last use is lost.": setting(lambda a, b: (a, a.clone())),
+        "The gradient of the first use is lost.": setting(lambda a, b: (b, b.clone())),
         "give both copies the sum": [
-            setting(lambda a, b: (a - b, a - b)),
+            setting(lambda a, b: (a - b, b * 0 + a - b)),
             setting(lambda a, b: (None, None)),
         ],
         GRADIENTS_ONLY: into_the_weights,
+        ONE_TENSOR: one_tensor_for_both,
     },
-    also_right=[one_tensor_for_both, setting(lambda a, b: (a + b, b + a))],
+    also_right=[a_clone_of_the_sum, setting(lambda a, b: (a + b, b + a))],
 )

@@ -15,6 +15,7 @@ from mpcourse.devices.recordings import DATA_FOLDER
 PROSE = DATA_FOLDER / "prose.txt"
 TEST_SHARE = 0.1
 PRIOR_WEIGHT = 5.0  # of the shorter model, in counted characters
+N_GRAMS = ("unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def load_prose() -> Text:
 
 
 def counted_losses(text: Text) -> dict[str, float]:
-    """The test losses of counted models: uniform, unigram, bigram, trigram.
+    """The test losses of counted models: uniform, then of runs of 1 to 6 characters ("n-grams").
 
     Each probability is a mean of what was counted and of the next shorter model's, which weighs as
     much as so many characters: without it, what never occurred would have a probability of 0.
@@ -56,13 +57,14 @@ def counted_losses(text: Text) -> dict[str, float]:
     vocabulary = len(text.characters)
     probabilities = torch.full((1,), 1 / vocabulary).double().expand(len(text.test))
     losses = {"uniform": math.log(vocabulary)}
-    for length, name in enumerate(("unigram", "bigram", "trigram"), start=1):
-        pairs = torch.bincount(_codes(text.train, length, vocabulary), minlength=vocabulary**length)
-        pasts = pairs.view(-1, vocabulary).sum(1)
+    for length, name in enumerate(N_GRAMS[: len(text.test)], start=1):
         asked = _codes(text.test, length, vocabulary)
+        seen = _how_often(asked, _codes(text.train, length, vocabulary))
+        # the past of the last character has no next one: it is not counted as a past
+        pasts = _codes(text.train[:-1], length - 1, vocabulary)
+        began = _how_often(asked // vocabulary, pasts)
         skip = length - 1  # the first characters have no such past: they keep the shorter model's
-        counted = pairs[asked] + PRIOR_WEIGHT * probabilities[skip:]
-        mixed = counted / (pasts[asked // vocabulary] + PRIOR_WEIGHT)
+        mixed = (seen + PRIOR_WEIGHT * probabilities[skip:]) / (began + PRIOR_WEIGHT)
         probabilities = torch.cat([probabilities[:skip], mixed])
         losses[name] = -probabilities.log().mean().item()
     return losses
@@ -74,3 +76,9 @@ def _codes(tokens: Tensor, length: int, vocabulary: int) -> Tensor:
     for place in range(length):
         code = code * vocabulary + tokens[place : len(tokens) - length + 1 + place]
     return code
+
+
+def _how_often(asked: Tensor, codes: Tensor) -> Tensor:
+    """How often each code that is asked for is among the codes."""
+    codes = codes.sort().values
+    return torch.searchsorted(codes, asked, right=True) - torch.searchsorted(codes, asked)
