@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     site = add(
         "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
     )
-    site.add_argument("folder", type=Path, help="where to; a site that is there is replaced")
+    site.add_argument("folder", type=Path, help="where to; only what it wrote is replaced")
     add(
         "grade",
         "Run learners' copies of the pages and report on each exercise",
