@@ -124,29 +124,26 @@ def block_work(net: nn.Sequential, image: Tensor) -> list[float]:
     return work
 
 
-def counted_costs(work: Sequence[float], size: int, price: float = BLOCK_PRICE) -> Costs:
+def counted_costs(work: Sequence[float], size: int) -> Costs:
     """What each block costs for a micro-batch, in millions of multiply-adds.
 
     The backward does the forward's work twice: for the gradient of the input, and for that of the
     weights. The gradient of the images is not needed, so the first block's does it once.
-    Each way costs the price besides, however small the micro-batch.
+    Each way of a block costs `BLOCK_PRICE` besides, however small the micro-batch.
 
     Args:
         work: One number per block, as `block_work` counts them.
         size: Samples of the micro-batch.
-        price: Of a block, each way, in millions of multiply-adds.
     """
     forward = [each * size for each in work]
     backward = [forward[0], *(2 * each for each in forward[1:])]
-    return Costs(*([price + time for time in row] for row in (forward, backward)))
+    return Costs(*([BLOCK_PRICE + time for time in row] for row in (forward, backward)))
 
 
-def simulate_plan(
-    plan: Plan, work: Sequence[float], batch_size: int, price: float = BLOCK_PRICE
-) -> Timeline:
+def simulate_plan(plan: Plan, work: Sequence[float], batch_size: int) -> Timeline:
     """The step of a plan, from the work of the blocks that its pruning leaves."""
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
-    costs = [cut_costs(counted_costs(work, size, price), plan.cut) for size in sizes]
+    costs = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
 

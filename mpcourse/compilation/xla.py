@@ -27,13 +27,13 @@ class XlaRun(NamedTuple):
     hlo: str  # the graph of the first step
 
 
-def xla_run(root: Path = ROOT) -> XlaRun:
+def xla_run() -> XlaRun:
     """A run on this machine where `python data/xla_study.py` has set up XLA, else the recorded one.
 
     Raises:
         RuntimeError: The environment is there, and the run fails.
     """
-    python = root / FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python = ROOT / FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
         return read_xla_run()
     with tempfile.TemporaryDirectory() as folder:

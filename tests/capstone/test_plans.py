@@ -17,7 +17,6 @@ from mpcourse.capstone.plans import (
     simulate_plan,
     validate_plan,
 )
-from mpcourse.schedules.simulation import Costs
 from mpcourse.training.nets import deep_conv_net
 
 IMAGE = torch.zeros(1, 1, 28, 28)
@@ -84,13 +83,6 @@ def test_the_first_block_needs_no_gradient_of_its_input():
     costs = counted_costs([2.0, 3.0], 10)
     assert costs.forward == [20 + BLOCK_PRICE, 30 + BLOCK_PRICE]
     assert costs.backward == [20 + BLOCK_PRICE, 60 + BLOCK_PRICE]
-
-
-def test_another_price_changes_every_action_and_the_step():
-    assert counted_costs([2.0, 3.0], 10, price=0.5) == Costs([20.5, 30.5], [20.5, 60.5])
-    for price in (0.0, 40.0):
-        found = simulate_plan(Plan(1, "naive", 4), [1.0, 1.0], 8, price)
-        assert found.makespan == pytest.approx(8 * 5 + 4 * 4 * price)
 
 
 def test_a_step_is_simulated_from_the_work_of_each_stage():

@@ -132,13 +132,14 @@ def test_the_command_installs_runs_shows_and_records(ready: Ready, tmp_path: Pat
 
 
 def test_a_run_of_this_machine_is_labelled_and_without_one_the_recording_is_shown(
-    ready: Ready, tmp_path: Path
+    ready: Ready, tmp_path: Path, monkeypatch
 ):
-    assert xla_run(tmp_path) == read_xla_run()
+    monkeypatch.setattr(xla, "ROOT", tmp_path)
+    assert xla_run() == read_xla_run()
     python = tmp_path / xla.FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     python.parent.mkdir(parents=True)
     python.touch()
-    seen = xla_run(tmp_path)
+    seen = xla_run()
     assert seen.label == "measured here"
     assert seen.about["device"] == "a stand-in"
 
