@@ -385,6 +385,11 @@ class shield:
             self._thread.heed_cancel()
 
 
+def on_a_worker() -> bool:
+    """Whether this thread is a worker's: others may run beside it."""
+    return _this_thread() is not None
+
+
 def _this_thread() -> _Thread | None:
     """The worker's thread that is running, None in any other thread."""
     return getattr(_here, "thread", None)

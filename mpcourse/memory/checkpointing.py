@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.workers import add_note
 
-States = list[Tensor]  # of the generators that one operation may draw from
+States = dict[torch.Generator, Tensor]  # of those that one operation has drawn from
 Buffers = dict[tuple[nn.Module, str], Tensor | None]  # by who holds it, and its name
 CHANGES_ITS_INPUT = (
     "the forward changes its input in place, so it cannot run again from it: use inplace=False, "
@@ -49,7 +49,7 @@ class CheckpointedForward:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._draws: list[States | None] = []
+        self._draws: list[States] = []
         self._found: Buffers = {}  # those that the first run changed, as they were
 
     def first(self, forward: Callable[[], Any], inputs: list[Any]) -> Any:
@@ -79,8 +79,12 @@ class CheckpointedForward:
 
     def around_backward(self) -> AbstractContextManager:
         """For the backward: a part that is recomputed in it must not draw random numbers."""
-        drew = any(states is not None for states in self._draws)
-        return WatchDraws(_refuse) if drew else nullcontext()
+        return WatchDraws(_refuse) if any(self._draws) else nullcontext()
+
+    def drew_what_others_draw(self) -> bool:
+        """Whether random numbers came from a generator that all threads share."""
+        shared = {torch.default_generator, *torch.cuda.default_generators}
+        return any(shared & states.keys() for states in self._draws)
 
 
 _thread = threading.local()
@@ -89,6 +93,11 @@ _thread = threading.local()
 def runs_again() -> bool:
     """Whether this thread is in a second run: for a module that remembers what is no buffer."""
     return getattr(_thread, "again", False)
+
+
+def watched_draws() -> int:
+    """How many watch this thread's draws; a pipeline that recomputes watches all its stages."""
+    return getattr(_thread, "watchers", 0)
 
 
 def refuse_other_draws() -> None:
@@ -136,12 +145,20 @@ def _other_buffers(module: nn.Module, found: Buffers) -> Iterator[None]:
 class WatchDraws(TorchDispatchMode):
     """Calls `seen` after each operation that may draw random numbers.
 
-    It is given the states that the operation's generators had before, or None if none moved.
+    It is given the states that the generators that have moved had before.
     """
 
-    def __init__(self, seen: Callable[[States | None], object]) -> None:
+    def __init__(self, seen: Callable[[States], object]) -> None:
         super().__init__()
         self._seen = seen
+
+    def __enter__(self) -> "WatchDraws":
+        _thread.watchers = watched_draws() + 1
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        _thread.watchers -= 1
+        super().__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -149,19 +166,18 @@ class WatchDraws(TorchDispatchMode):
         if not _may_draw(func):
             return func(*args, **(kwargs or {}))
         with _one_draw:
-            generators, before = _generator_states(args, kwargs or {})
+            before = _states(args, kwargs or {})
             result = func(*args, **(kwargs or {}))
-            pairs = zip(generators, before, strict=True)
             contents = not any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(result))
-            moved = contents and any(not torch.equal(g.get_state(), old) for g, old in pairs)
-            self._seen(before if moved else None)
+            moved = before.items() if contents else ()
+            self._seen({g: old for g, old in moved if not torch.equal(g.get_state(), old)})
         return result
 
 
 class RepeatDraws(TorchDispatchMode):
     """Draws what was recorded; afterwards the generators are in the state in which they were."""
 
-    def __init__(self, draws: Sequence[States | None]) -> None:
+    def __init__(self, draws: Sequence[States]) -> None:
         super().__init__()
         self._left = iter(draws)
 
@@ -169,9 +185,9 @@ class RepeatDraws(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         states = next(self._left, None) if _may_draw(func) else None
-        if states is None:
+        if not states:
             return func(*args, **(kwargs or {}))
-        with _one_draw, generators_at(states, args, kwargs or {}):
+        with _one_draw, generators_at(states):
             return func(*args, **(kwargs or {}))
 
 
@@ -179,28 +195,28 @@ def _may_draw(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def _generator_states(args: tuple, kwargs: dict) -> tuple[list[torch.Generator], States]:
-    """The generator that an operation is given, or all that it may draw from; and their states."""
+def _states(args: tuple, kwargs: dict) -> States:
+    """Of the generator that an operation is given, or of all that it may draw from."""
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
     generators = given or [torch.default_generator, *torch.cuda.default_generators]
-    return generators, [generator.get_state() for generator in generators]
+    return {generator: generator.get_state() for generator in generators}
 
 
 @contextmanager
-def generators_at(states: States, args: tuple, kwargs: dict) -> Iterator[None]:
-    """Set an operation's generators to recorded states; put them back afterwards."""
-    generators, before = _generator_states(args, kwargs)
-    for generator, state in zip(generators, states, strict=True):
+def generators_at(states: States) -> Iterator[None]:
+    """Set generators to recorded states; put them back afterwards."""
+    before = {generator: generator.get_state() for generator in states}
+    for generator, state in states.items():
         generator.set_state(state)
     try:
         yield
     finally:
-        for generator, state in zip(generators, before, strict=True):
+        for generator, state in before.items():
             generator.set_state(state)
 
 
-def _refuse(states: States | None) -> None:
-    if states is not None:
+def _refuse(states: States) -> None:
+    if states:
         raise RuntimeError(DRAWS_BACKWARD)
 
 

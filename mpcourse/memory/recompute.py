@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from mpcourse.memory.checkpointing import CheckpointedForward
+from mpcourse.devices.workers import on_a_worker
+from mpcourse.memory.checkpointing import CheckpointedForward, watched_draws
 
 FIRST_DERIVATIVES = (
     "recomputed gives first derivatives alone, and create_graph=True asks for second ones: call "
@@ -22,6 +23,10 @@ FIRST_DERIVATIVES = (
 READS_MORE = (
     "the recomputed part reads a tensor that wants a gradient and is not among its parameters (as "
     "the weights of a replica), so it would get none: make it a parameter, or do not recompute"
+)
+BESIDE_OTHERS = (
+    "random numbers are drawn in a recomputed part on a worker, and other workers draw from the "
+    "same generator: recompute the stage, Pipeline(..., recompute=True), or use ReproducibleDropout"
 )
 
 
@@ -37,7 +42,8 @@ def recomputed(part: nn.Module, inputs: Tensor) -> Tensor:
 
     Raises:
         TypeError: The part gives something else than a tensor.
-        RuntimeError: The part changes its input in place; in the backward: it draws random numbers
+        RuntimeError: The part changes its input in place, or draws random numbers beside workers
+            that draw from the same generator; in the backward: it draws random numbers
             in a part that is recomputed too, it reads a weight that is not among its parameters,
             or `create_graph=True` asks for second derivatives.
     """
@@ -53,11 +59,14 @@ class _Recompute(torch.autograd.Function):
         ctx.part, ctx.run = part, CheckpointedForward(part)
         ctx.autocast = _autocast_of(inputs)
         ctx.save_for_backward(inputs, *trained)
+        unwatched = on_a_worker() and not watched_draws()
         # torch turns gradients off here: nothing else is saved
         output = ctx.run.first(lambda: part(inputs), [inputs])
         if not isinstance(output, Tensor):
             given = f"{type(part).__name__} gives a {type(output).__name__}"
             raise TypeError(f"a recomputed part goes from one tensor to one tensor; {given}")
+        if unwatched and ctx.run.drew_what_others_draw():
+            raise RuntimeError(BESIDE_OTHERS)
         return output
 
     @staticmethod
