@@ -123,6 +123,8 @@ def minibatch_statistics(model: nn.Module, num_microbatches: int) -> Iterator[No
     `Pipeline.step` does this by itself. An error within leaves the running statistics as they were.
     """
     layers = [module for module in model.modules() if isinstance(module, DeferredBatchNorm)]
+    if any(layer._awaited is not None for layer in layers):
+        raise RuntimeError("its batch norms are in the midst of another mini-batch: step in turn")
     for layer in layers:
         layer.start(num_microbatches)
     complete = False

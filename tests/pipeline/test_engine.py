@@ -16,6 +16,7 @@ from mpcourse.data_parallel import DataParallel, parallel_apply
 from mpcourse.devices import workers
 from mpcourse.devices.devices import get_devices
 from mpcourse.devices.workers import collect
+from mpcourse.pipeline.batch_norm import defer_batch_norms
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
@@ -152,6 +153,28 @@ def test_pipelines_on_the_same_devices_from_inside_their_workers(call, schedule)
     expected = [pipeline.step(*BATCH, LOSS) for pipeline in pipelines]
     losses = in_time(call, pipelines, devices)
     torch.testing.assert_close(losses, expected)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_one_pipeline_may_be_stepped_by_two_threads_at_once(schedule):
+    devices = get_devices(2)
+    pipeline = Pipeline([Naps(0.0), Naps(0.01)], devices, schedule, num_microbatches=4)
+    loss = pipeline.step(*BATCH, LOSS)
+    once = [weight.grad.clone() for weight in pipeline.parameters()]
+    for call in (apply_all, submit_all):
+        pipeline.zero_grad()
+        assert in_time(call, [pipeline] * 2, devices) == [loss] * 2
+        torch.testing.assert_close([w.grad for w in pipeline.parameters()], [2 * g for g in once])
+
+
+def test_the_statistics_of_two_mini_batches_at_once_are_refused():
+    devices = get_devices(2)
+    stages = [nn.Sequential(Naps(0.01), nn.BatchNorm1d(4)), Naps(0.0)]
+    pipeline = Pipeline(defer_batch_norms(nn.ModuleList(stages)), devices, num_microbatches=4)
+    with pytest.raises(RuntimeError, match="in the midst of another mini-batch: step in turn"):
+        in_time(submit_all, [pipeline] * 2, devices)
+    assert stages[0][1].num_batches_tracked == 1
+    assert torch.isfinite(pipeline.step(*BATCH, LOSS))
 
 
 # What goes wrong
