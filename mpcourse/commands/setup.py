@@ -32,7 +32,7 @@ LOG = "mpcourse.log"  # beside it: what venv or pip said last
 # it is one in whose middle pip was stopped; pip itself takes such a package for installed.
 PROBE = """
 import importlib.metadata, importlib.util, json, pathlib, platform, sys, sysconfig
-def is_missing(requirement):
+def look(requirement):
     try:
         try:
             from packaging.requirements import Requirement
@@ -40,16 +40,18 @@ def is_missing(requirement):
             from pip._vendor.packaging.requirements import Requirement
         wanted = Requirement(requirement)
         found = importlib.metadata.version(wanted.name)
-        return not wanted.specifier.contains(found, prereleases=True)
+        return "met" if wanted.specifier.contains(found, prereleases=True) else "other"
     except Exception:  # no such package, or one that is damaged
-        return True
+        return "absent"
+states = {requirement: look(requirement) for requirement in sys.argv[1:]}
 packages = pathlib.Path(sysconfig.get_path("purelib")).glob("*.dist-info")
 print(json.dumps({
     "version": platform.python_version(),
     "is_supported": sys.version_info >= (3, 11),
     "has_pip": importlib.util.find_spec("pip") is not None,
     "half_installed": [p.stem for p in packages if not (p / "INSTALLER").exists()],
-    "missing": list(filter(is_missing, sys.argv[1:])),
+    "missing": [each for each in states if states[each] != "met"],
+    "absent": [each for each in states if states[each] == "absent"],
 }))
 """
 
@@ -214,10 +216,14 @@ class Environment:
             status = self._call("pip", "install", *options, log=log)
         if status:
             print(last_lines(log.name), flush=True)
-            if self.probe(files).get("missing", files):
+            left = self.probe(files)
+            if not left or left["absent"]:
                 why = f"exit status {status}"
                 raise SetupError(self._explain(NO_INSTALL, why, log.name, facts["version"]))
-            print(f"pip ended with exit status {status}, but all that is needed is there.")
+            but = (
+                f" but for the versions of {', '.join(left['missing'])}" if left["missing"] else ""
+            )
+            print(f"pip ended with exit status {status}. All that is needed is there{but}.")
 
     def _open_log(self) -> BinaryIO:
         try:
