@@ -14,6 +14,8 @@ def mesh_stage(
 ) -> tuple[nn.Sequential, slice]:
     """What one rank holds: its slices of the blocks of its stage, and which of the row they are.
 
+    Dropout draws the same masks in every share of the batch.
+
     Args:
         model: The same on all ranks; the stages take equally many of its layers, up to one.
         pipeline: One rank per stage.

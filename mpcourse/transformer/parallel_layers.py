@@ -31,11 +31,15 @@ def check_plain(whole: nn.Module, kind: type[nn.Module]) -> None:
     """Refuse to cut a module that does more than its class: the part would do without it."""
     hooks = [whole._forward_pre_hooks, whole._forward_hooks]
     hooks += [whole._backward_pre_hooks, whole._backward_hooks]
-    for parameter in whole.parameters(recurse=False):
-        hooks += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+    hooks += [has_hooks(parameter) for parameter in whole.parameters(recurse=False)]
     if type(whole) is not kind or any(hooks):
         found = type(whole).__name__ + (" with hooks" if any(hooks) else "")
         raise ValueError(f"only a plain {kind.__name__} without hooks can be cut; got {found}")
+
+
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether something acts on its gradient; a copy has none of it."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def from_rank_0(whole: nn.Module, group: ProcessGroup | None) -> nn.Module:

@@ -16,6 +16,7 @@ from mpcourse.transformer.parallel_layers import (
     ParallelDropout,
     RowParallelLinear,
     check_plain,
+    has_hooks,
     own_part,
 )
 from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding, check_table
@@ -44,7 +45,7 @@ def cut_inside(
         ValueError: n does not divide the heads, or the vocabulary; or a cut module has hooks, a
             class or options of its own, or shares a tensor (the ends may).
     """
-    _refuse_shared(model)
+    _check_parameters(model)
     check_plain(model.embedding, Embedding)
     check_table(model.embedding.positions)
     for block in model.blocks:
@@ -74,8 +75,11 @@ def cut_inside(
     return cut
 
 
-def _refuse_shared(model: Decoder) -> None:
-    """Refuse tensors that are used twice, for each use is cut by itself; of tied ends we know."""
+def _check_parameters(model: Decoder) -> None:
+    """Refuse what the parts would not have: hooks, or one tensor in two places (the ends may)."""
+    hooked = [name for name, parameter in model.named_parameters() if has_hooks(parameter)]
+    if hooked:
+        raise ValueError(f"{hooked[0]} has gradient hooks, and its part would not: remove them")
     once = {name for name, _ in model.named_parameters()} | {"head.output.weight"}
     twice = [n for n, _ in model.named_parameters(remove_duplicate=False) if n not in once]
     if twice:

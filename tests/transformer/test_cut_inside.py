@@ -342,6 +342,14 @@ REFUSED = {
         lambda m: m.blocks.__setitem__(1, m.blocks[0]),
         r"blocks.1.norm_1.weight is used under another name, too; only tied ends can be cut",
     ),
+    "a gradient hook": (
+        lambda m: m.blocks[0].mlp.up.weight.register_hook(torch.clone),
+        r"blocks.0.mlp.up.weight has gradient hooks, and its part would not",
+    ),
+    "a gradient hook on what stays whole": (
+        lambda m: m.head.norm.bias.register_post_accumulate_grad_hook(print),
+        r"head.norm.bias has gradient hooks, and its part would not",
+    ),
     "positions with a norm": (
         lambda m: setattr(m.embedding.positions, "max_norm", 1.0),
         "an embedding with max_norm=1.0 cannot be cut",
