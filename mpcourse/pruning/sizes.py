@@ -3,7 +3,8 @@
 Time is measured apart, in `latency`: none of these numbers says how long a forward takes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -58,8 +59,18 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
 
     Returns:
         All multiply-adds, and those whose weight is not zero.
+
+    Raises:
+        ValueError: The model has recurrent layers, which torch's counter takes for no work.
     """
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), evaluation_mode(model):
+    if recurrent := [name for name, m in model.named_modules() if isinstance(m, nn.RNNBase)]:
+        raise ValueError(f"multiply-adds of recurrent layers are not counted: {recurrent}")
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        evaluation_mode(model),
+        _encoders_in_steps(),
+    ):
         model(sample)
     found, root = counter.get_flop_counts(), type(model).__name__
     total = useful = counter.get_total_flops()
@@ -67,6 +78,17 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
         layer = sum(found.get(f"{root}.{name}" if name else root, {}).values())
         useful -= layer * (count - nonzeros) / count
     return total // 2, round(useful / 2)
+
+
+@contextmanager
+def _encoders_in_steps() -> Iterator[None]:
+    """Without the one operation for a whole encoder layer, which torch's counter does not know."""
+    was_on = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_on)
 
 
 def report_table(reports: Mapping[str, Report]) -> str:

@@ -41,6 +41,9 @@ def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
     return sum(int(weight_of(layer)[~mask].count_nonzero()) for layer, mask in checked)
 
 
+REMEMBER = (torch.optim.Rprop, torch.optim.Adafactor)  # step sizes; sums over rows of weights
+
+
 class KeepMasks:
     """Keep pruned weights at zero: `optimizer.register_step_post_hook(KeepMasks(model, masks))`.
 
@@ -60,6 +63,9 @@ class KeepMasks:
     @torch.no_grad()
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After a step: zero the pruned weights and their state."""
+        if isinstance(optimizer, REMEMBER):
+            kind = type(optimizer).__name__
+            raise ValueError(f"{kind} cannot forget single weights: take SGD or one of the Adams")
         for name, layer in prunable_layers(self.model, self.masks).items():
             mask = self.masks[name]
             layer.weight.mul_(mask)

@@ -50,6 +50,18 @@ def test_multiply_adds_are_those_worked_out_by_hand():
     assert multiply_adds(nn.Linear(8, 4), torch.randn(3, 8)) == (96, 96)
 
 
+def test_what_torch_s_counter_does_not_know_is_counted_in_steps_or_refused():
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    tokens = torch.randn(2, 3, 8)
+    projections, scores = 2 * 3 * (4 * 8 * 8 + 2 * 8 * 16), 2 * 3 * 3 * 8
+    assert multiply_adds(encoder, tokens)[0] == projections + 2 * scores
+    with pytest.raises(AssertionError, match="embedding dimension"):
+        multiply_adds(encoder, torch.randn(2, 3, 9))
+    assert torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ValueError, match=r"recurrent layers are not counted: \['0'\]"):
+        multiply_adds(nn.Sequential(nn.LSTM(4, 4), nn.Linear(4, 4)), tokens)
+
+
 def test_zeros_do_not_lower_the_count_of_dense_kernels():
     model = conv_net()
     model.conv1.weight.data[:16] = 0

@@ -264,6 +264,15 @@ def test_the_optimizer_forgets_what_is_pruned():
         assert state[key][masks["0"]].any()
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Rprop, torch.optim.Adafactor])
+def test_an_optimizer_that_cannot_forget_is_refused(kind):
+    model = small_net()
+    optimizer = kind(model.parameters())
+    optimizer.register_step_post_hook(KeepMasks(model, layer_masks(magnitude(model), 0.5)))
+    with pytest.raises(ValueError, match=f"{kind.__name__} cannot forget single weights"):
+        train(model, optimizer)
+
+
 def test_kept_masks_are_refused_before_anything_changes():
     model = small_net()
     before = snapshot(model)
