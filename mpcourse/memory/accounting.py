@@ -34,6 +34,10 @@ KERNELS_OWN = (
     "without that kernel, within torch.backends.mkldnn.flags(enabled=False))"
 )
 NEEDS_NUMBERS = "depends on numbers, and there are none before the step runs: count_step counts it"
+TAKES_WHAT_WAS_THERE = (
+    "takes a tensor that was there before: the functions have to make the model, the "
+    "batch and what the loss needs (its class weights) anew"
+)
 # their kernels make one number in the storage of all terms
 KEEP_ALL_TERMS = {"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"}
 AUTOCAST = (
@@ -111,6 +115,8 @@ def account(
         RuntimeError: What these functions do has bytes that are not known so early.
     """
     optimizer_bytes([], optimizer)  # refuses another one
+    if not torch.is_grad_enabled():
+        raise RuntimeError("an account of a step needs gradients: make it outside of no_grad")
     with WithoutContents():
         model = make_model()
         inputs, targets = make_batch()
@@ -207,6 +213,10 @@ class WithoutContents(FakeTensorMode):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise RuntimeError(f"{func} {NEEDS_NUMBERS}") from error
+        except AssertionError as error:
+            if "convert all Tensors to FakeTensors" in str(error):
+                raise RuntimeError(f"{func} {TAKES_WHAT_WAS_THERE}") from error
+            raise
         layouts = {leaf.layout for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
         if not layouts <= {torch.strided}:
             raise RuntimeError(f"the size of a sparse tensor {NEEDS_NUMBERS}")

@@ -263,6 +263,27 @@ def test_what_is_not_known_before_it_runs_is_said_and_counted(case):
     assert count_step(*step, OPTIMIZERS["sgd"]).peak > 0
 
 
+THERE, WEIGHTS = two_layers(), torch.ones(32)
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (lambda: THERE, F.mse_loss),
+        (two_layers, lambda outputs, targets: (WEIGHTS * (outputs - targets)).sum()),
+    ],
+)
+def test_what_was_there_before_is_refused(make, loss):
+    with pytest.raises(RuntimeError, match=r"was there before.* have to make the model, the batch"):
+        account(make, rows, loss, "sgd")
+
+
+def test_an_account_without_gradients_is_refused():
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode, pytest.raises(RuntimeError, match="outside of no_grad"):
+            account(two_layers, rows, F.mse_loss, "sgd")
+
+
 def test_autocast_around_an_account_is_refused():
     with pytest.raises(RuntimeError, match=r"use it in the model's forward, or rehearse_step"):
         with torch.autocast("cpu", torch.bfloat16):
