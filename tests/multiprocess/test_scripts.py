@@ -100,8 +100,8 @@ def test_a_rank_that_ends_without_an_exception_is_named():
 def test_ranks_end_well_though_threads_of_gloo_are_still_busy():
     scripts = Scripts()
     scripts.write("held.py", HELD)
-    for _ in range(4):  # without the pause at the end, every other run fails
-        scripts.run(f"{TWO} held.py")
+    # without the pause at the end, every other rank is aborted
+    scripts.run("torchrun --standalone --nproc-per-node 4 held.py")
 
 
 def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):
