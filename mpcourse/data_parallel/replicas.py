@@ -13,7 +13,7 @@ from torch import nn
 
 from mpcourse.data_parallel.scatter_gather import gather, scatter_kwargs
 from mpcourse.devices.devices import Device, DeviceLike, as_devices, capture_modes, modes_set
-from mpcourse.devices.workers import add_note, collect
+from mpcourse.devices.workers import add_note, run_together
 
 
 def replicate(module: nn.Module, devices: Sequence[DeviceLike]) -> list[nn.Module]:
@@ -127,11 +127,9 @@ def parallel_apply(
     places = as_devices(devices)
     calls = zip(modules, inputs, kwargs_tup, places, strict=True)
     modes = capture_modes(places)
-    return collect(
-        [
-            place.submit(_apply, index, module, arguments, kwargs, place, modes)
-            for index, (module, arguments, kwargs, place) in enumerate(calls)
-        ]
+    return run_together(
+        (place.worker, _apply, index, module, arguments, kwargs, place, modes)
+        for index, (module, arguments, kwargs, place) in enumerate(calls)
     )
 
 

@@ -104,6 +104,30 @@ def collect(results: Iterable[Result], timeout: float | None = None) -> list[Any
         del results  # as in `Result.result`
 
 
+_one_hand_over = fork_safe_lock()
+
+
+def run_together(jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Hand over all the jobs, (worker, function, *arguments), wait, and return their values.
+
+    They may wait for one another. Whoever else calls this, in whichever worker: each worker gets
+    all jobs of one call, then those of the other, and a job above a waiting one is younger. So none
+    waits for one that stands below it.
+    """
+    handed: list[Result] = []
+    try:
+        with _one_hand_over:
+            for worker, fn, *args in jobs:
+                handed.append(worker.enqueue(fn, *args))
+    except BaseException:  # an interrupt between two hand-overs
+        cancel(handed)
+        raise
+    try:
+        return collect(handed)
+    finally:
+        del handed  # as in `Result.result`
+
+
 def _values(results: list[Result], timeout: float | None, cancelling: tuple) -> list[Any]:
     """Wait for all results and take their values; an error in `cancelling` cancels the work."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -179,11 +203,7 @@ class Worker:
             return result
 
     def enqueue(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result:
-        """Like `submit`, but work for the caller's own worker has its turn: when the caller waits.
-
-        Jobs that wait for one another need it: where every worker takes them in the order in which
-        they were handed over, none stands below one that waits for it.
-        """
+        """Like `submit`, but what is for the caller's own worker runs when the caller waits."""
         with shield():
             result = self._result(fn, args, kwargs)
             with self._lock:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mpcourse.devices.devices import Device, capture_modes, modes_set
-from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.streams import copy_after, record_event
 from mpcourse.devices.timing import HostClock, clock_for
-from mpcourse.devices.workers import Result, add_note, cancel, collect, wait_until
+from mpcourse.devices.workers import add_note, run_together, wait_until
 from mpcourse.schedules.actions import KINDS, Action, Schedule, makes, needs
 
 
@@ -75,7 +74,7 @@ def run_schedule(
     for clock in step.clocks:
         clock.zero()
     try:
-        _run_all(work, devices)
+        run_together([(device.worker, work, me) for me, device in enumerate(devices)])
     except BaseException as error:
         step.cancel()
         first = step.failures[0] if step.failures and isinstance(error, Exception) else error
@@ -129,23 +128,3 @@ class _Step:
 def _in_words(action: Action, device: Device) -> str:
     what = f"{KINDS[action.kind]} of micro-batch {action.microbatch_index}"
     return f"stage {action.stage_index}, {what}, on {device}"
-
-
-_one_hand_over = fork_safe_lock()
-
-
-def _run_all(work: Callable[[int], None], devices: Sequence[Device]) -> None:
-    """Hand `work(row)` to every device, and wait.
-
-    Rows wait for one another. Two steps on the same devices, whoever calls them: each device gets
-    all rows of one, then those of the other, and a row that it runs above a waiting one is younger.
-    """
-    handed: list[Result] = []
-    try:
-        with _one_hand_over:
-            for me, device in enumerate(devices):
-                handed.append(device.worker.enqueue(work, me))
-    except BaseException:  # an interrupt between two hand-overs
-        cancel(handed)
-        raise
-    collect(handed)

@@ -3,6 +3,7 @@
 import _thread
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -82,8 +83,9 @@ def test_same_module_twice_gets_both_gradients():
     assert module.weight.grad.tolist() == [[3, 3]]
 
 
+@pytest.mark.parametrize("caller", [None, 0, 2], ids=lambda index: f"from worker {index}")
 @pytest.mark.parametrize("named", [True, False], ids=["devices named", "devices left out"])
-def test_modules_run_at_the_same_time(named):
+def test_modules_run_at_the_same_time(named, caller):
     count = 3
     all_there = threading.Barrier(count)
 
@@ -93,7 +95,8 @@ def test_modules_run_at_the_same_time(named):
 
     inputs = [torch.tensor([i]) for i in range(count)]
     devices = get_devices(count) if named else None
-    outputs = parallel_apply([meet] * count, inputs, devices=devices)
+    call = partial(parallel_apply, [meet] * count, inputs, devices=devices)
+    outputs = call() if caller is None else get_devices(count)[caller].run(call)
     assert [output.item() for output in outputs] == list(range(count))
 
 

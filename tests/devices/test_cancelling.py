@@ -397,7 +397,8 @@ def test_the_forked_child_of_a_worker_is_no_worker(workers):
 def module_level_locks():
     modules = [module for name, module in sys.modules.items() if name.startswith("mpcourse.")]
     values = [value for module in modules for value in vars(module).values()]
-    return [value for value in values if isinstance(value, type(threading.Lock()))]
+    kinds = type(threading.Lock()), type(threading.RLock())
+    return [value for value in values if isinstance(value, kinds)]
 
 
 @needs_fork
