@@ -47,7 +47,7 @@ class Pipeline(nn.Module):
         microbatch_size: Or how many samples each has. Exactly one of the two is given.
         recompute: True, or a list with a flag per stage: those stages keep only the inputs of their
             micro-batches and run their forwards again when the backwards come. What else a forward
-            or the loss does, besides its buffers and random numbers, is done twice.
+            or the loss does, besides buffers of the stage and random numbers, is done twice.
 
     Attributes:
         stages: The modules.
