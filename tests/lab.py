@@ -176,11 +176,11 @@ class OpenPage:
         return status.count() == 1 and not any("*" in prompt for prompt in self.prompts())
 
     def wait_until_idle(self) -> None:
-        """Wait until nothing runs or is queued, and still not half a second later."""
+        """Wait until nothing runs or is queued, and still not a moment later."""
 
         def is_idle_twice() -> bool:
             idle = self.is_idle()
-            self.tab.wait_for_timeout(500)
+            self.tab.wait_for_timeout(200)
             return idle and self.is_idle()
 
         wait_for(is_idle_twice, limit_s=RUN_LIMIT_S, what=f"the end of {self.path.name}")
@@ -197,8 +197,11 @@ class OpenPage:
         def has_begun() -> bool:
             # Before the kernel is there, the command does nothing: it is given again.
             self.choose("Run", "runmenu:run-all")
-            self.tab.wait_for_timeout(2000)
-            return any(prompt.strip(" []:") for prompt in self.prompts())
+            for _ in range(20):
+                self.tab.wait_for_timeout(100)
+                if any(prompt.strip(" []:") for prompt in self.prompts()):
+                    return True
+            return False
 
         wait_for(has_begun, limit_s=START_LIMIT_S, what=f"the first cell of {self.path.name}")
         self.wait_until_idle()
