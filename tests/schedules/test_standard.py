@@ -20,6 +20,7 @@ from mpcourse.schedules.standard import (
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
+# What torch, the oracle below, does not have or refuses: one at a time, fewer micro-batches than stages
 TABLES = [
     (
         naive_schedule(2, 2),
@@ -28,31 +29,12 @@ TABLES = [
         1F0 1B0 1F1 1B1
         """,
     ),
-    (gpipe_schedule(1, 1), "0F0 0B0"),
-    (gpipe_schedule(1, 3), "0F0 0F1 0F2 0B0 0B1 0B2"),
     (
-        gpipe_schedule(3, 1),
+        gpipe_schedule(3, 2),
         """
-        0F0 0B0
-        1F0 1B0
-        2F0 2B0
-        """,
-    ),
-    (
-        gpipe_schedule(2, 4),
-        """
-        0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3
-        1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3
-        """,
-    ),
-    (one_f_one_b_schedule(1, 1), "0F0 0B0"),
-    (one_f_one_b_schedule(1, 3), "0F0 0B0 0F1 0B1 0F2 0B2"),
-    (
-        one_f_one_b_schedule(3, 1),
-        """
-        0F0 0B0
-        1F0 1B0
-        2F0 2B0
+        0F0 0F1 0B0 0B1
+        1F0 1F1 1B0 1B1
+        2F0 2F1 2B0 2B1
         """,
     ),
     (
@@ -62,28 +44,6 @@ TABLES = [
         1F0 1F1 1B0 1B1
         2F0 2F1 2B0 2B1
         3F0 3B0 3F1 3B1
-        """,
-    ),
-    (
-        one_f_one_b_schedule(2, 4),
-        """
-        0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3
-        1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3
-        """,
-    ),
-    (interleaved_schedule(1, 1, 2), "0F0 1F0 1B0 0B0"),
-    (
-        interleaved_schedule(2, 2, 2),
-        """
-        0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
-        1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
-        """,
-    ),
-    (
-        interleaved_schedule(2, 4, 2),
-        """
-        0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3
-        1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3
         """,
     ),
 ]

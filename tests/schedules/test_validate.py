@@ -21,58 +21,22 @@ def test_a_legal_schedule_returns_nothing() -> None:
     ("text", "message"),
     [
         # two stages, two micro-batches; each has one fault
-        (
-            """
-            0F0 0F1 0B0
-            1F0 1B0 1F1 1B1
-            """,
-            "device 0: 0B1 is missing (I and W do as well)",
-        ),
-        (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1B1
-            """,
-            "device 1: 1F1 is missing",
-        ),
-        (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1I0 1W0 1F1 1I1
-            """,
-            "device 1: 1W1 is missing",
-        ),
-        (
-            """
-            0F0 0F1 0W0 0B1
-            1F0 1B0 1F1 1B1
-            """,
-            "device 0: 0I0 is missing",
-        ),
+        ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "device 0: 0B1 is missing (I and W do as well)"),
+        ("0F0 0F1 0B0 0B1\n1F0 1B0 1B1", "device 1: 1F1 is missing"),
+        ("0F0 0F1 0B0 0B1\n1F0 1I0 1W0 1F1 1I1", "device 1: 1W1 is missing"),
+        ("0F0 0F1 0W0 0B1\n1F0 1B0 1F1 1B1", "device 0: 0I0 is missing"),
         ("0F0 0F1 0B0 0B1", "1F0 is missing: no device has stage 1"),
+        ("0F0 0F1 0B0 0F1 0B1\n1F0 1B0 1F1 1B1", "device 0: 0F1 stands twice"),
         (
-            """
-            0F0 0F1 0B0 0F1 0B1
-            1F0 1B0 1F1 1B1
-            """,
-            "device 0: 0F1 stands twice",
-        ),
-        (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1F1 0B1 1B1
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 0B1 1B1",
             "device 1: 0B1 stands here, but stage 0 is on device 0",
         ),
         (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1B1 1F1
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1B0 1B1 1F1",
             "device 1: 1B1 comes before 1F1; a backward comes after its forward",
         ),
         (
-            "0F0 0F1 1F0 1F1 1B1 1B0 0B0 0B1".replace("0F1 1F0 1F1", "1F0 1F1 0F1"),
+            "0F0 1F0 1F1 0F1 1B1 1B0 0B0 0B1",
             "device 0: 1F1 comes before 0F1; a stage's forward comes after that of the stage "
             "before it",
         ),
@@ -86,61 +50,34 @@ def test_a_legal_schedule_returns_nothing() -> None:
             "device 0: 0I0 comes before 1I0; a stage's backward comes after that of the stage "
             "after it",
         ),
+        ("0F0 0F1 0B0 0B1\n1F0 1W0 1I0 1F1 1B1", "device 1: 1W0 comes before 1I0; W comes after I"),
         (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1W0 1I0 1F1 1B1
-            """,
-            "device 1: 1W0 comes before 1I0; W comes after I",
-        ),
-        (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1F1 1B1 1W1
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1 1W1",
             "device 1: 1W1 and 1B1: a backward is either whole (B) or split (I, then W)",
         ),
         (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1I0 1B0 1W0 1F1 1B1
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1I0 1B0 1W0 1F1 1B1",
             "device 1: 1B0 and 1I0: a backward is either whole (B) or split (I, then W)",
         ),
         (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1F1 1B1 2F0
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1 2F0",
             "device 1: 2F0 has stage_index 2, which is not in 0 to 1",
         ),
         (
-            """
-            0F0 0F1 0B0 0B1 0F7
-            1F0 1B0 1F1 1B1
-            """,
+            "0F0 0F1 0B0 0B1 0F7\n1F0 1B0 1F1 1B1",
             "device 0: 0F7 has microbatch_index 7, which is not in 0 to 1",
         ),
         (
-            """
-            0F0 0F1 0B0 0B1
-            1F0 1B0 1F1 1X1
-            """,
+            "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1X1",
             "device 1: 1X1 has kind 'X', which is not one of F, B, I, W",
         ),
         (
-            """
-            0F0 0B0 0F1 0B1
-            1F0 1F1 1B0 1B1
-            """,
+            "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1",
             "deadlock: device 0 waits with 0B0 for 1B0 of device 1, "
             "device 1 waits with 1F1 for 0F1 of device 0",
         ),
         (
-            """
-            0F0 0I0 0W0 0F1 0B1
-            1F0 1F1 1I0 1W0 1B1
-            """,
+            "0F0 0I0 0W0 0F1 0B1\n1F0 1F1 1I0 1W0 1B1",
             "deadlock: device 0 waits with 0I0 for 1I0 of device 1, "
             "device 1 waits with 1F1 for 0F1 of device 0",
         ),
