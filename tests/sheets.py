@@ -44,7 +44,7 @@ class Sheet:
         return found.attrib
 
     def beside(self) -> list[tuple[float, float]]:
-        """The corners of boxes, beginnings of words, points of lines that are not on the sheet."""
+        """The corners of boxes, ends of words, points of lines that are not on the sheet."""
         width, height = float(self.root.attrib["width"]), float(self.root.attrib["height"])
         places = [(e.attrib["x"], e.attrib["y"]) for e in self.root.iter() if "x" in e.attrib]
         places += [
@@ -52,6 +52,11 @@ class Sheet:
             for box in self.boxes
         ]
         places += [point for path in self.each("path") for point in points(path.attrib["d"])]
+        places += [
+            (float(words.attrib["x"]) - float(words.attrib["font-size"]) / 2 * len(words.text), 0)
+            for words in self.each("text")
+            if words.attrib.get("text-anchor") == "end"
+        ]
         assert places
         found = [(float(x), float(y)) for x, y in places]
         return [(x, y) for x, y in found if not (0 <= x <= width and 0 <= y <= height)]

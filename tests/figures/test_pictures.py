@@ -38,6 +38,7 @@ def pipeline(devices: int) -> tuple[Timeline, list[str]]:
 
 
 LABEL = {"label": "quoted"}
+ON_CORES = (pipeline(2)[0], ["CPU core 0", "CPU core 1"])
 NOTHING = (Timeline((), 2), ["A", "B"])
 BLINKS = (Timeline((Event(0, "x", 0.0, 0.0),), 1), ["A"])
 CURVES = [
@@ -57,8 +58,8 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((timeline_picture, run, LABEL) for run in (*map(pipeline, (1, 2, 12)), NOTHING, BLINKS)),
     *((memory_picture, run, LABEL | {"until": 5}) for run in (*map(pipeline, (1, 8)), NOTHING)),
     *((split_curve_picture, (curve,), {}) for curve in CURVES),
-    *((split_picture, (curve, 4, *pipeline(2)), {}) for curve in CURVES),
-    (gains_picture, (GAINS, 0.5, *pipeline(2)), {"caption": "half kept"}),
+    *((split_picture, (curve, 4, *ON_CORES), {}) for curve in CURVES),
+    (gains_picture, (GAINS, 0.5, *ON_CORES), {"caption": "half kept"}),
     *((scatter_picture, chunks, {"dim": dim}) for chunks in CHUNKS for dim in (0, 1)),
     *((mesh_picture, mesh, {}) for mesh in [(1, 1, 0), (4, 4, 15), (8, 1, 3), (1, 8, 2)]),
     *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
@@ -68,7 +69,7 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),
     *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
     *((bits_picture, (BITS, *chosen), {}) for chosen in BITS.rounded),
-    (seeds_picture, ({"a": [0.9, 0.95], "b": [0.9, 0.9, 0.9]}, ABOUT), {}),
+    (seeds_picture, ({"shifted, forty epochs": [0.9, 0.95], "b": [0.9, 0.9, 0.9]}, ABOUT), {}),
     (fit_view, ("Llama 2 7B",), {"ranks": 4, "stage": 3, "recompute": True}),
     (layout_view, (), {}),
     (layout_view, ("1008 billion",), {}),

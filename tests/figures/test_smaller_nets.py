@@ -21,39 +21,22 @@ def quantized(bits: int, scales: str = "per channel") -> Sheet:
     return Sheet(bits_picture(BITS, bits, scales))
 
 
-def test_a_pruned_net_is_said_in_words():
-    sheet = pruned(0.5)
-    assert sheet.words[0] == (
-        "measured here; 50% of 100 weights are zero: 90.0% of the test digits right "
-        "(40.0% with random ones)"
-    )
-    assert sheet.description == "; ".join(
-        [
-            sheet.words[0],
-            "50 of the 100 weights in the histogram are kept",
-            "1 of 4 pixels are not read, the most read has 4 weights",
-            "bytes: dense 4,000, CSR 4,000",
-            "accuracy by sparsity: 0%: 95.0%, 50%: 90.0%, 90%: 60.0%",
-        ]
-    )
-
-
-def test_a_net_in_few_bits_is_said_in_words():
-    sheet = quantized(8, "per tensor")
-    assert sheet.words[0] == (
-        "measured here; 8 bits, scales per tensor: 91.0% of the test digits right "
-        "(95.0% in float32)"
-    )
-    assert sheet.description == "; ".join(
-        [
-            sheet.words[0],
-            "7 integers from -3 to 3, 50.0% of them 0",
-            "half a step: at most 0.2",
-            "bytes: float32 400, int8 100, 8 bits, packed 100",
-            "accuracy by bits: per channel 2: 80.0%, 8: 93.0%",
-            "per tensor 2: 30.0%, 8: 91.0%",
-        ]
-    )
+def test_what_is_drawn_is_said_in_words():
+    for sheet, headline, parts in [
+        (
+            pruned(0.5),
+            "50% of 100 weights are zero: 90.0% of the test digits right (40.0% with random ones)",
+            ["50 of the 100 weights", "1 of 4 pixels are not read", "dense 4,000", "50%: 90.0%"],
+        ),
+        (
+            quantized(8, "per tensor"),
+            "8 bits, scales per tensor: 91.0% of the test digits right (95.0% in float32)",
+            ["7 integers from -3 to 3, 50.0% of them 0", "at most 0.2", "packed 100", "8: 91.0%"],
+        ),
+    ]:
+        assert sheet.words[0] == f"measured here; {headline}"
+        assert sheet.description.startswith(sheet.words[0])
+        assert all(part in sheet.description for part in parts)
 
 
 def test_pixels_of_the_same_shade_are_one_path_with_their_numbers():

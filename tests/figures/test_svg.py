@@ -98,13 +98,6 @@ def test_letters_stand_out_from_their_box(colour: str):
     assert contrast(ink, colour) >= 4.5  # what WCAG 2 asks for
 
 
-def test_the_colours_are_the_eight_of_okabe_and_ito():
-    assert svg.COLOURS == (
-        *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
-        *("#56B4E9", "#D55E00", "#F0E442", "#999999"),
-    )
-
-
 @pytest.mark.parametrize(
     ("shape", "attributes"),
     [

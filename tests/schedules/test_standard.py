@@ -20,7 +20,7 @@ from mpcourse.schedules.standard import (
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
-# What torch, the oracle below, does not have or refuses: one at a time, fewer micro-batches than stages
+# What torch (below) does not have or refuses: one at a time, fewer micro-batches than stages
 TABLES = [
     (
         naive_schedule(2, 2),
