@@ -26,7 +26,12 @@ if os.environ["RANK"] == "1":
     f()
 time.sleep(60)
 """
-
+DIES = """
+import os, sys
+if os.environ["RANK"] == "1":
+    print("terminate called", file=sys.stderr)
+    os.kill(os.getpid(), 9)
+"""
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -51,6 +56,13 @@ RANKS = [
     pytest.param(TWO, 2, 20, id="ranks", marks=pytest.mark.slow),
 ]
 
+
+def run(text, words="python", **options):
+    scripts = Scripts()
+    scripts.write("program.py", text)
+    scripts.run(f"{words} program.py", **options)
+
+
 HELD = """
 import sys, torch
 from torch import distributed
@@ -67,49 +79,33 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 def test_ranks_speak_one_after_the_other(capsys):
-    scripts = Scripts()
-    scripts.write("speak.py", SPEAK)
-    scripts.run(f"{TWO} speak.py")
+    run(SPEAK, TWO)
     assert capsys.readouterr().out.split("\n") == 3 * ["rank 0 of 2"] + 3 * ["rank 1 of 2"] + [""]
 
 
 @pytest.mark.slow
 def test_a_rank_that_fails_is_heard_and_the_others_are_ended(tmp_path, monkeypatch):
-    scripts = Scripts()
-    scripts.write("fail.py", FAIL)
     with nothing_left(tmp_path / "t", monkeypatch):
-        with pytest.raises(RuntimeError, match=r"^KeyError: 'mine' \(fail\.py, line 4\)$"):
-            scripts.run(f"{TWO} fail.py")
+        with pytest.raises(RuntimeError, match=r"^KeyError: 'mine' \(program\.py, line 4\)$"):
+            run(FAIL, TWO)
 
 
 @pytest.mark.slow
 def test_a_rank_that_ends_without_an_exception_is_named():
-    scripts = Scripts()
-    scripts.write(
-        "dies.py",
-        "import os, sys\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    print('terminate called', file=sys.stderr)\n"
-        "    os.kill(os.getpid(), 9)\n",
-    )
     with pytest.raises(RuntimeError, match=r"^rank 1 ended with exit code -9: terminate called"):
-        scripts.run("torchrun --standalone --nproc-per-node 2 dies.py")
+        run(DIES, TWO)
 
 
 @pytest.mark.slow
 def test_ranks_end_well_though_threads_of_gloo_are_still_busy():
-    scripts = Scripts()
-    scripts.write("held.py", HELD)
     # without the pause at the end, every other rank is aborted
-    scripts.run("torchrun --standalone --nproc-per-node 4 held.py")
+    run(HELD, "torchrun --standalone --nproc-per-node 4")
 
 
 def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.of_the_host = True")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    scripts = Scripts()
-    scripts.write("ask.py", "import sys; print(sys.of_the_host)")
-    scripts.run("python ask.py")
+    run("import sys; print(sys.of_the_host)")
     assert capsys.readouterr().out == "True\n"
 
 
@@ -118,12 +114,10 @@ def test_a_program_that_will_not_end_keeps_its_time_limit(
     words, ranks, limit_s, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(module, "GRACE_S", 1.0)
-    scripts = Scripts()
-    scripts.write("stubborn.py", STUBBORN)
     with nothing_left(tmp_path / "t", monkeypatch) as mark:
         start = time.monotonic()
         with pytest.raises(TimeoutError, match=f"not done after {limit_s} s; all its processes"):
-            scripts.run(f"{words} stubborn.py", time_limit_s=limit_s)
+            run(STUBBORN, words, time_limit_s=limit_s)
         assert time.monotonic() - start < limit_s + 10
         assert all_gone(mark, limit_s=1)
     assert capsys.readouterr().out == "here\n" * ranks
@@ -134,17 +128,13 @@ def test_a_process_that_a_program_leaves_behind_is_ended_too(
     words, ranks, limit_s, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(module, "GRACE_S", 1.0)
-    scripts = Scripts()
-    scripts.write("leaves.py", LEAVES)
     with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        scripts.run(f"{words} leaves.py")
+        run(LEAVES, words)
         assert all_gone(mark, limit_s=1)
     assert capsys.readouterr().out == "done\n" * ranks
 
 
 def test_who_interrupts_the_end_waits_no_longer(tmp_path, monkeypatch):
-    scripts = Scripts()
-    scripts.write("stubborn.py", STUBBORN)
     interrupts = iter([KeyboardInterrupt])
 
     def sleep(seconds):
@@ -157,34 +147,29 @@ def test_who_interrupts_the_end_waits_no_longer(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            scripts.run("python stubborn.py", time_limit_s=2)
+            run(STUBBORN, time_limit_s=2)
         assert time.monotonic() - start < 60
         assert all_gone(mark, limit_s=5)
 
 
 def test_many_lines_take_no_longer_each(capsys):
-    scripts = Scripts()
-    scripts.write("lines.py", "for line in range(300_000):\n    print(line)")
-    scripts.run("python lines.py", time_limit_s=60)
+    run("for line in range(300_000):\n    print(line)", time_limit_s=60)
     assert capsys.readouterr().out.count("\n") == 300_000
 
 
 @pytest.mark.slow
 def test_attempts_speak_in_order_and_the_last_one_says_why_it_failed(capsys):
-    scripts = Scripts()
-    scripts.write("again.py", FAIL_AGAIN)
-    with pytest.raises(RuntimeError, match=r"^ValueError: rank 1, attempt 1 \(again"):
-        scripts.run(f"{TWO} --max-restarts 1 again.py")
+    with pytest.raises(RuntimeError, match=r"^ValueError: rank 1, attempt 1 \(program"):
+        run(FAIL_AGAIN, f"{TWO} --max-restarts 1")
     attempts = [f"rank {rank}, attempt {attempt}" for rank in range(2) for attempt in range(2)]
     assert capsys.readouterr().out.splitlines() == attempts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "shared"), [("", "True"), ("--max-restarts 1 ", "False")])
+@pytest.mark.parametrize(("words", "shared"), [("", "True"), ("--max-restarts 1", "False")])
 def test_ranks_meet_where_torchrun_listens_already_but_not_after_a_restart(words, shared, capsys):
-    scripts = Scripts()
-    scripts.write("store.py", "import os\nprint(os.environ['TORCHELASTIC_USE_AGENT_STORE'])")
-    scripts.run(f"torchrun --standalone {words}store.py")
+    text = "import os; print(os.environ['TORCHELASTIC_USE_AGENT_STORE'])"
+    run(text, f"torchrun --standalone {words}")
     assert capsys.readouterr().out == f"{shared}\n"
 
 
@@ -201,12 +186,10 @@ def test_a_plain_python_line_runs_and_fails_in_the_same_way(capsys):
 
 
 def test_an_interrupt_ends_the_program(tmp_path, monkeypatch):
-    scripts = Scripts()
-    scripts.write("wait.py", "import time\ntime.sleep(600)")
     with nothing_left(tmp_path / "t", monkeypatch) as mark:
         monkeypatch.setattr("subprocess.Popen.wait", _interrupted())
         with pytest.raises(KeyboardInterrupt):
-            scripts.run("python wait.py")
+            run("import time\ntime.sleep(600)")
         assert all_gone(mark, limit_s=5)
 
 

@@ -13,7 +13,13 @@ from torch.optim import SGD, AdamW
 from torch.optim import lr_scheduler as schedulers
 from torch.utils._pytree import tree_flatten_with_path
 
-from mpcourse.multiprocess import FullySharded, ShardedOptimizer, ranks_in_threads
+from mpcourse.multiprocess import (
+    FullySharded,
+    ShardedOptimizer,
+    ranks_in_threads,
+    sharded_optimizer,
+)
+from mpcourse.multiprocess.sharded_optimizer import ALONE_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3}
@@ -21,10 +27,18 @@ ROWS = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), dtype=torch
 torch.manual_seed(0)
 # parts of unequal length, an empty one
 NET = nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+IN_CHANNELS_LAST = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
+IMAGES = torch.randn(4, 3, 6, 6, dtype=torch.float64)
+
+
+def squares(net):
+    return lambda rows: net(rows).square().mean()
 
 
 class Kit:
     """What differs between torch's own way and a sharded one."""
+
+    rows = ROWS
 
     def __init__(self, group=None, stage=0):
         self.group, self.stage = group, stage
@@ -40,8 +54,9 @@ class Kit:
             made.shard_gradients()
         return made
 
-    def backward(self, parameters, loss, rows=ROWS):
+    def backward(self, parameters, loss, rows=None):
         """The loss of all rows, or of this rank's, averaged."""
+        rows = self.rows if rows is None else rows
         if self.group:
             rows = rows[self.group.rank() :: self.group.size()]
         loss(rows).backward()
@@ -51,10 +66,10 @@ class Kit:
                     distributed.all_reduce(parameter.grad, group=self.group)
                     parameter.grad /= self.group.size()
 
-    def train(self, net, optimizer, steps=2, after=lambda: None):
+    def train(self, net, optimizer, steps=2, after=lambda: None, **how):
         for _ in range(steps):
-            optimizer.zero_grad()
-            self.backward(net.parameters(), lambda rows: net(rows).square().mean())
+            optimizer.zero_grad(**how)
+            self.backward(net.parameters(), squares(net))
             optimizer.step()
             after()
 
@@ -63,9 +78,8 @@ class Kit:
             return optimizer.clip_grad_norm_(max_norm)
         return nn.utils.clip_grad_norm_(net.parameters(), max_norm)
 
-
-def ended(net, optimizer):
-    return {name: p.detach() for name, p in net.named_parameters()}, optimizer.state_dict()
+    def ended(self, net, optimizer):
+        return {name: p.detach() for name, p in net.named_parameters()}, optimizer.state_dict()
 
 
 def same(call, stage):
@@ -113,7 +127,7 @@ def test_a_run_that_is_resumed_has_the_rate_of_the_scheduler(make, stage):
         resumed.load_state_dict(copy.deepcopy(saved))
         again.load_state_dict(scheduler.state_dict())
         kit.train(net, resumed, 2, again.step)
-        return saved, [group["lr"] for group in resumed.param_groups], ended(net, resumed)
+        return saved, [group["lr"] for group in resumed.param_groups], kit.ended(net, resumed)
 
     same(call, stage)
 
@@ -144,25 +158,21 @@ def test_every_optimizer_that_is_taken_is_saved_and_loaded(kind, stage):
         resumed = kit.optimizer(net.parameters(), kind)
         resumed.load_state_dict(torch.load(file, weights_only=True))
         train(resumed)
-        return ended(net, resumed)
+        return kit.ended(net, resumed)
 
     same(call, stage)
 
 
 def clipped(kit):
     net = kit.net()
-    optimizer, norms = kit.optimizer(net.parameters(), **MOMENTUM), []
+    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    norms = [float(kit.clip(net, optimizer, 1.0))]  # nothing has a gradient
     for max_norm in (0.01, 1e9, float("inf")):
         optimizer.zero_grad()
-        kit.backward(net.parameters(), lambda rows: net(rows).square().mean())
+        kit.backward(net.parameters(), squares(net))
         norms.append(float(kit.clip(net, optimizer, max_norm)))
         optimizer.step()
-    return norms, ended(net, optimizer)
-
-
-def clipped_where_nothing_has_a_gradient(kit):
-    net = kit.net()
-    return float(kit.clip(net, kit.optimizer(net.parameters(), lr=0.1), 1.0))
+    return norms, kit.ended(net, optimizer)
 
 
 def a_layer_is_frozen_and_another_unfrozen_later(kit):
@@ -173,7 +183,7 @@ def a_layer_is_frozen_and_another_unfrozen_later(kit):
     net[0].requires_grad_(True)
     net[2].requires_grad_(False)
     kit.train(net, optimizer)
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer)
 
 
 def gradients_are_made_zero_and_a_layer_is_not_used(kit):
@@ -184,7 +194,7 @@ def gradients_are_made_zero_and_a_layer_is_not_used(kit):
         optimizer.zero_grad(set_to_none=set_to_none)
         kit.backward(net.parameters(), lambda rows: net[2](rows[:, :3]).square().mean())
         optimizer.step()
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer)
 
 
 def groups_of_their_own_options_and_a_later_one(kit):
@@ -199,14 +209,7 @@ def groups_of_their_own_options_and_a_later_one(kit):
     with pytest.raises(ValueError, match="parameter group"):
         resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert not resumed.state
-    return ended(net, optimizer), resumed.param_groups[0]["lr"]
-
-
-def parameters_with_names(kit):
-    net = kit.net()
-    optimizer = kit.optimizer(net.named_parameters(), **MOMENTUM)
-    kit.train(net, optimizer)
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer), resumed.param_groups[0]["lr"]
 
 
 def the_rate_is_a_tensor(kit):
@@ -214,21 +217,21 @@ def the_rate_is_a_tensor(kit):
     rate = torch.tensor(0.1, dtype=torch.float64)
     optimizer = kit.optimizer(net.parameters(), torch.optim.Adam, lr=rate, amsgrad=True)
     kit.train(net, optimizer, 2, schedulers.StepLR(optimizer, 1, 0.1).step)
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer)
 
 
 def a_closure_and_hooks_of_the_step(kit):
     net, seen = kit.net(), []
-    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    optimizer = kit.optimizer(net.named_parameters(), **MOMENTUM)  # names are saved too
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
     optimizer.register_step_post_hook(lambda *_: seen.append("after"))
 
     def closure():
         optimizer.zero_grad()
-        kit.backward(net.parameters(), lambda rows: net(rows).square().mean())
+        kit.backward(net.parameters(), squares(net))
         return net(ROWS).sum()
 
-    return optimizer.step(closure), seen, ended(net, optimizer)
+    return optimizer.step(closure), seen, kit.ended(net, optimizer)
 
 
 def the_module_is_moved_and_its_data_replaced(kit):
@@ -238,7 +241,7 @@ def the_module_is_moved_and_its_data_replaced(kit):
     kit.train(net, optimizer)
     net[0].weight.data = torch.ones(3, 5, dtype=torch.float64)
     kit.train(net, optimizer)
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer)
 
 
 def the_state_is_read_and_forgotten(kit):
@@ -249,7 +252,7 @@ def the_state_is_read_and_forgotten(kit):
     sizes += [len(optimizer.state[p]) for p in net.parameters()]
     optimizer.state.clear()
     kit.train(net, optimizer, 1)
-    return sizes, ended(net, optimizer)
+    return sizes, kit.ended(net, optimizer)
 
 
 def a_second_optimizer_of_the_same_module(kit):
@@ -265,7 +268,29 @@ def a_second_optimizer_of_the_same_module(kit):
     del first, second  # now the gradients stay where torch's own looks for them
     after = kit.optimizer(net.parameters(), **MOMENTUM)
     kit.train(net, after)
-    return ended(net, after)
+    return kit.ended(net, after)
+
+
+def several_backwards_add_up(kit):
+    net = kit.net()
+    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    for rows in (kit.rows, kit.rows.flip(0)[:4]):
+        kit.backward(net.parameters(), squares(net), rows)
+    optimizer.step()
+    return kit.ended(net, optimizer)
+
+
+def weights_and_gradients_lie_in_different_orders(kit):
+    net = copy.deepcopy(IN_CHANNELS_LAST)
+    optimizer = kit.optimizer(net.parameters(), AdamW)
+    for _ in range(2):
+        optimizer.zero_grad()
+        kit.backward(net.parameters(), squares(net), IMAGES)
+        if kit.stage < 2:
+            for parameter in net.parameters():
+                parameter.grad = parameter.grad.contiguous()
+        optimizer.step()
+    return kit.ended(net, optimizer)
 
 
 def sizes_and_types(kit):
@@ -288,29 +313,31 @@ def sparse_gradients(kit):
     optimizer = kit.optimizer(net.parameters(), SGD, lr=0.1)
     kit.backward(net.parameters(), lambda rows: net(rows).sum(1).mean(), torch.tensor([3, 0, 3, 1]))
     optimizer.step()
-    return ended(net, optimizer)
+    return kit.ended(net, optimizer)
 
 
+@pytest.mark.parametrize("alone_bytes", [0, ALONE_BYTES])
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize(
     "call",
     [
         clipped,
-        clipped_where_nothing_has_a_gradient,
         a_layer_is_frozen_and_another_unfrozen_later,
         gradients_are_made_zero_and_a_layer_is_not_used,
         groups_of_their_own_options_and_a_later_one,
-        parameters_with_names,
         the_rate_is_a_tensor,
         a_closure_and_hooks_of_the_step,
         the_module_is_moved_and_its_data_replaced,
         the_state_is_read_and_forgotten,
         a_second_optimizer_of_the_same_module,
+        several_backwards_add_up,
+        weights_and_gradients_lie_in_different_orders,
         sizes_and_types,
         sparse_gradients,
     ],
 )
-def test_an_optimizer_does_what_torchs_does(call, stage):
+def test_an_optimizer_does_what_torchs_does(call, stage, alone_bytes, monkeypatch):
+    monkeypatch.setattr(sharded_optimizer, "ALONE_BYTES", alone_bytes)
     same(call, stage)
 
 
@@ -378,6 +405,12 @@ REFUSED = {
     r"gradients of parameter 4 do not come here: .* or it is not from add_param_group": put_in,
     r"averaged over ranks have no second derivative": second_derivative,
     r"momentum_buffer of parameter 2 has shape \(4, 3\); the parameter has \(1, 3\)": other_form,
+    r"number 1 is .*\(4, 2\).* on rank 0 and .*\(5, 2\).* on rank 1": lambda g: ShardedOptimizer(
+        [nn.Parameter(torch.ones(size)) for size in [(3, 2), (4 + g.rank(), 2)]], SGD, group=g
+    ),
+    r"number 1 is .*\(2,\).* on rank 0 and nothing on rank 1": lambda g: ShardedOptimizer(
+        nn.Linear(3, 2, bias=g.rank() == 0).parameters(), SGD, group=g
+    ),
     r"number 0 is .*=True on rank 0 and .*=False on rank 1": lambda g: ShardedOptimizer(
         [nn.Parameter(torch.ones(2), g.rank() == 0)], SGD, group=g
     ),
@@ -415,6 +448,8 @@ TOKENS = torch.tensor([3, 0, 6, 3, 1, 2])
 class Module(Kit):
     """The module itself, or `FullySharded` of it."""
 
+    rows = TOKENS
+
     def net(self, like=TIED):
         net = copy.deepcopy(like)
         return FullySharded(net, group=self.group) if self.group else net
@@ -427,25 +462,19 @@ class Module(Kit):
             return net.clip_grad_norm_(max_norm)
         return nn.utils.clip_grad_norm_(net.parameters(), max_norm)
 
-    def steps(self, net, optimizer, steps=2, max_norm=None, **how):
-        norms = []
-        for _ in range(steps):
-            optimizer.zero_grad(**how)
-            self.backward(net.parameters(), lambda rows: net(rows).square().mean(), TOKENS)
-            norms += [float(self.clip(net, optimizer, max_norm))] if max_norm else []
-            optimizer.step()
-        return norms
+    def ended(self, net, optimizer):
+        return self.inner(net).state_dict()
 
 
 def whole_when_saved_and_loaded(kit):
     net = kit.net()
-    kit.steps(net, kit.optimizer(net.parameters(), **MOMENTUM))
+    kit.train(net, kit.optimizer(net.parameters(), **MOMENTUM))
     saved = copy.deepcopy(kit.inner(net).state_dict())
     plain, again = copy.deepcopy(TIED), kit.net()
     plain.load_state_dict(saved)
     again.load_state_dict(net.state_dict())
     kit.inner(again).norm.load_state_dict(plain.norm.state_dict())
-    kit.steps(again, kit.optimizer(again.parameters(), **MOMENTUM))
+    kit.train(again, kit.optimizer(again.parameters(), **MOMENTUM))
     return saved, plain(TOKENS), kit.inner(again).state_dict()
 
 
@@ -456,34 +485,28 @@ def loaded_in_part(kit):
     return sorted(found.missing_keys), found.unexpected_keys, kit.inner(net).state_dict()
 
 
-def module_clipped(kit):
-    net = kit.net()
-    norms = kit.steps(net, kit.optimizer(net.parameters(), **MOMENTUM), max_norm=0.01)
-    return norms, kit.inner(net).state_dict()
-
-
 def frozen_and_unfrozen(kit):
     net = kit.net()
     kit.inner(net).embedding.requires_grad_(False)
     optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
-    kit.steps(net, optimizer)
+    kit.train(net, optimizer)
     net.requires_grad_(True)
     kit.inner(net).scale.requires_grad_(False)
-    kit.steps(net, optimizer, set_to_none=False)
+    kit.train(net, optimizer, set_to_none=False)
     return kit.inner(net).state_dict()
 
 
 def with_sparse_gradients(kit):
     ones = torch.ones(7, 3, dtype=torch.float64)
     net = kit.net(nn.Embedding.from_pretrained(ones, freeze=False, sparse=True))
-    kit.steps(net, SGD(net.parameters(), lr=0.1))
+    kit.train(net, SGD(net.parameters(), lr=0.1))
     return kit.inner(net).state_dict()
 
 
 def made_of_other_numbers(kit):
     net = kit.net(copy.deepcopy(TIED).float())
     net.double()
-    kit.steps(net, SGD(net.parameters(), lr=0.1))
+    kit.train(net, SGD(net.parameters(), lr=0.1))
     return kit.inner(net).state_dict()
 
 
@@ -500,8 +523,9 @@ def without_gradients(kit):
     [
         whole_when_saved_and_loaded,
         loaded_in_part,
-        module_clipped,
+        clipped,
         frozen_and_unfrozen,
+        several_backwards_add_up,
         with_sparse_gradients,
         made_of_other_numbers,
         without_gradients,
@@ -565,6 +589,9 @@ MODULE_REFUSED = {
     ),
     r"compute_dtype is a floating-point type; got torch.int8": lambda group: FullySharded(
         nn.Linear(2, 2), torch.int8, group
+    ),
+    r"number 0 is weight .*\(2, 3\).* on rank 0 and .*\(3, 3\)": lambda group: FullySharded(
+        nn.Linear(3, 2 + group.rank()), group=group
     ),
     r"number 0 is 0 .*=True on rank 0 and .*=False on rank 1": lambda group: FullySharded(
         nn.ParameterList([nn.Parameter(torch.ones(2), group.rank() == 0)]), group=group

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from mpcourse.memory import ByteCounter
 from mpcourse.multiprocess import FullySharded, ShardedOptimizer, ranks_in_threads
-from mpcourse.multiprocess.shards import flat, part_length, part_of
+from mpcourse.multiprocess.shards import part_length
 from mpcourse.transformer.messages import Counted
 
 STEPS = 3
@@ -106,19 +106,6 @@ def by_parameters(net, optimizer_class, options, group):
     return sharded.full_parameters(), optimizer
 
 
-@pytest.fixture(params=["together", "alone"])
-def _sent(request, monkeypatch):
-    """Small weights go together; here they also go as large ones do, each by itself."""
-    if request.param == "alone":
-        monkeypatch.setattr("mpcourse.multiprocess.sharded_optimizer.ALONE_BYTES", 0)
-
-
-@pytest.mark.usefixtures("_sent")
-def test_weights_go_together_or_alone(odd):
-    for ranks in (1, 2, 4):
-        test_sharded_training_is_unsharded_training(by_state, AdamW, {"lr": 1e-2}, ranks, odd)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize(("optimizer_class", "options"), OPTIMIZERS)
 @pytest.mark.parametrize("way", [by_state, by_gradients, by_parameters])
@@ -137,82 +124,15 @@ def test_sharded_training_is_unsharded_training(way, optimizer_class, options, r
             close(state, plain.state_dict())
 
 
+def test_weights_that_are_sent_alone_train_as_those_that_go_together(odd, monkeypatch):
+    monkeypatch.setattr("mpcourse.multiprocess.sharded_optimizer.ALONE_BYTES", 0)
+    for ranks in (1, 2, 4):
+        test_sharded_training_is_unsharded_training(by_state, AdamW, {"lr": 1e-2}, ranks, odd)
+
+
 def close(found, wanted):
     assert found.keys() == wanted.keys()
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
-
-
-def test_a_state_goes_to_the_unsharded_optimizer_and_comes_from_it(odd):
-    """Two steps here and one there are three steps anywhere."""
-    options = {"lr": 1e-3, "eps": 1e-4}
-    wanted, _ = unsharded(odd, AdamW, options, steps=3)
-    after_two, plain = unsharded(odd, AdamW, options, steps=2)
-
-    def to_shards(group):
-        net = copy.deepcopy(after_two)
-        optimizer = ShardedOptimizer(net.parameters(), AdamW, group=group, lr=7.0)
-        optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
-        assert optimizer.param_groups[0]["lr"] == 1e-3
-        train(net, optimizer, group, lambda: averaged(net, group), steps=1)
-        return dict(net.named_parameters())
-
-    for weights in ranks_in_threads(to_shards, 2):
-        close(weights, dict(wanted.named_parameters()))
-
-
-@pytest.mark.usefixtures("_sent")
-def test_weights_that_lie_in_another_order_are_stepped_where_they_lie():
-    torch.manual_seed(0)
-    net = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
-    images = torch.randn(4, 3, 6, 6, dtype=torch.float64)
-
-    def steps(net, optimizer):
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            net(images).square().mean().backward()
-            for parameter in net.parameters():
-                parameter.grad = parameter.grad.contiguous()  # not as the weights lie
-            optimizer.step()
-        return dict(net.named_parameters()), optimizer.state_dict()
-
-    plain = copy.deepcopy(net)
-    wanted = steps(plain, AdamW(plain.parameters()))
-
-    def program(group):
-        own = copy.deepcopy(net)
-        return steps(own, ShardedOptimizer(own.parameters(), AdamW, group=group))
-
-    for weights, state in ranks_in_threads(program, 2):
-        close(weights, wanted[0])
-        close(state, wanted[1])
-
-
-def test_gradients_of_several_backwards_add_up(odd):
-    net, optimizer = copy.deepcopy(odd), None
-    optimizer = SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        loss_of(net).backward()
-    optimizer.step()
-
-    def program(group):
-        sharded = FullySharded(copy.deepcopy(odd), group=group)
-        own = copy.deepcopy(odd)
-        optimizers = [
-            SGD(sharded.parameters(), lr=0.1),
-            ShardedOptimizer(own.parameters(), SGD, group=group, lr=0.1),
-        ]
-        optimizers[1].shard_gradients()
-        for _ in range(2):
-            loss_of(sharded, group).backward()
-            sharded.wait()
-            loss_of(own, group).backward()
-        for each in optimizers:
-            each.step()
-        return sharded.full_parameters(), dict(own.named_parameters())
-
-    for ways in ranks_in_threads(program, 2):
-        for weights in ways:
-            close(weights, dict(net.named_parameters()))
 
 
 # Bytes
@@ -358,27 +278,6 @@ def refused(program, error, words, ranks=2):
         ranks_in_threads(program, ranks, timeout_s=5)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda net, group: FullySharded(net, group=group),
-        lambda net, group: ShardedOptimizer(net.parameters(), AdamW, group=group),
-    ],
-)
-def test_parameters_that_differ_between_ranks_are_named(make):
-    def other_shape(group):
-        make(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 4 + group.rank())), group)
-
-    refused(
-        other_shape, ValueError, r"number 2 is .*\(4, 2\).* on rank 0 and .*\(5, 2\).* on rank 1"
-    )
-
-    def one_more(group):
-        make(nn.Linear(3, 2, bias=group.rank() == 0), group)
-
-    refused(one_more, ValueError, r"number 1 is .*\(2,\).* on rank 0 and nothing on rank 1")
-
-
 def test_a_refused_group_leaves_the_optimizer_as_it_was():
     def program(group):
         optimizer = ShardedOptimizer([nn.Parameter(torch.ones(3))], SGD, group=group, lr=0.1)
@@ -400,9 +299,11 @@ def test_without_a_group_and_without_parameters():
     )
 
 
-def test_a_backward_that_fails_half_way_is_noticed_by_the_next_forward(odd):
+def test_after_a_failed_forward_or_backward_training_goes_on(odd):
     def program(group):
         sharded = FullySharded(copy.deepcopy(odd), group=group)
+        with pytest.raises(IndexError):
+            sharded(torch.full((1, 2), 99))
         handle = sharded.module.memory.register_full_backward_hook(lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             loss_of(sharded, group).backward()
@@ -429,27 +330,6 @@ def test_a_parameter_that_changes_before_its_backward_is_noticed():
         loss.backward()
 
     refused(program, RuntimeError, "changed between its forward and its backward")
-
-
-def test_a_failed_forward_leaves_nothing_gathered(odd):
-    def program(group):
-        sharded = FullySharded(copy.deepcopy(odd), group=group)
-        with pytest.raises(IndexError):
-            sharded(torch.full((1, 2), 99))
-        return list(sharded._in_use), sharded(TOKENS)
-
-    for in_use, outputs in ranks_in_threads(program, 2):
-        assert in_use == []
-        torch.testing.assert_close(outputs, odd(TOKENS))
-
-
-@pytest.mark.parametrize("numbers", [0, 1, 3, 4, 7])
-def test_parts_are_all_numbers_once(numbers):
-    row = torch.arange(numbers)
-    parts = [part_of(row, rank, 4) for rank in range(4)]
-    assert torch.cat(parts).tolist() == row.tolist()
-    assert len(parts[0]) == part_length(numbers, 4)
-    assert flat(torch.ones(numbers, 2).t()).shape == (2 * numbers,)
 
 
 IN_PROCESSES = """
