@@ -1,10 +1,21 @@
-"""A decoder cut inside its layers is the uncut one, and sends what was predicted."""
-
-import collections
 import copy
+from pathlib import Path
 
 import pytest
 import torch
+from cut_decoders import (
+    HEADS,
+    LAYERS,
+    WIDTH,
+    N,
+    T,
+    V,
+    check_cut_step,
+    check_gradients,
+    gradients_as_weights,
+    random_decoder,
+    uncut_loss,
+)
 from processes import printed_by
 from torch import distributed, nn
 
@@ -15,85 +26,37 @@ from mpcourse.transformer import (
     Counted,
     Decoder,
     Message,
-    block_messages,
     cached_logits,
     cut_inside,
     generate,
-    own_part,
     reduce_from_ranks,
-    step_messages,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
 )
 from mpcourse.transformer.tensor_parallel import whole_parameters
 
-V, WIDTH, HEADS, LAYERS, T, N = 24, 16, 4, 2, 8, 3
 SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
-
-
-def random_decoder(**options) -> Decoder:
-    torch.manual_seed(0)
-    model = Decoder(V, WIDTH, HEADS, LAYERS, T, **options).double()
-    for parameter in model.parameters():  # what starts at 0 or 1 hides a slip
-        nn.init.normal_(parameter, std=0.3)
-    return model
-
-
-def gradients_as_weights(model: Decoder) -> Decoder:
-    """Cut like the model, these weights are the parts' gradients."""
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter, original in zip(copied.parameters(), model.parameters(), strict=True):
-            parameter.copy_(original.grad)
-    return copied
 
 
 @SEQUENCE
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_forward_and_every_gradient_are_the_uncut_ones(ranks: int, tied: bool, sequence: bool):
+    """Each rank holds its share of all but positions, norms, and two biases of a block."""
     model = random_decoder(tied=tied)
     tokens, targets = torch.randint(V, (2, N, T))
-    logits = model(tokens)
-    wanted = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    wanted.backward()
-    gradients = gradients_as_weights(model)
+    uncut_loss(model, tokens, targets).backward()
     assert all(
         p.grad.abs().max() > 1e-6 for name, p in model.named_parameters() if "key.b" not in name
     )
 
     def program(group):
-        cut = cut_inside(model, group, sequence=sequence)
-        with Counted() as counted:
-            part = cut(tokens)
-            loss = vocab_parallel_cross_entropy(part, targets, group)
-            loss.backward()
-        if sequence:
-            sum_whole_gradients(cut, group)
-        columns = own_part(V, "tokens", group)
-        assert (part - logits[..., columns]).abs().max() < 1e-10
-        assert (loss - wanted).abs() < 1e-10
-        parts = cut_inside(gradients, group, sequence=sequence)
-        pairs = zip(cut.named_parameters(), parts.parameters(), strict=True)
-        wrong = {name: (p.grad - g).abs().max() for (name, p), g in pairs}
-        assert {name for name, error in wrong.items() if not error < 1e-10} == set()
-        return counted
+        check_cut_step(model, tokens, targets, group, sequence)
+        return sum(p.numel() for p in cut_inside(model, group, sequence=sequence).parameters())
 
-    counted = ranks_in_threads(program, ranks)
-    predicted = step_messages(N * T, WIDTH, LAYERS, 8, sequence=sequence) if ranks > 1 else []
-    for each in counted:
-        assert collections.Counter(each.messages) == collections.Counter(predicted)
-        assert each.sent(ranks) == sum(message.sent(ranks) for message in predicted)
-
-
-def test_bytes_of_a_block_in_numbers():
-    """512 tokens of 256 float32 numbers are 524,288 bytes; 4 all-reduces, 2 x 3/4 of each sent."""
-    by_sums = block_messages(512, 256, 4, sequence=False)
-    assert by_sums == 4 * [Message("all-reduce", 524_288)]
-    assert sum(message.sent(4) for message in by_sums) == 3_145_728
-    cut = block_messages(512, 256, 4, sequence=True)
-    assert len(cut) == 8
-    assert sum(message.sent(4) for message in cut) == 3_145_728
+    everything = sum(p.numel() for p in model.parameters())
+    whole = T * WIDTH + (2 * LAYERS + 1) * 2 * WIDTH + LAYERS * 2 * WIDTH
+    assert ranks_in_threads(program, ranks) == ranks * [(everything - whole) // ranks + whole]
 
 
 def test_messages_are_counted_however_they_are_sent_or_refused():
@@ -113,38 +76,6 @@ def test_messages_are_counted_however_they_are_sent_or_refused():
 
     wanted = [Message(kind, 24) for kind in ("all-gather", "reduce-scatter") for _ in range(2)]
     assert ranks_in_threads(program, 2) == 2 * [wanted]
-
-
-def test_each_rank_holds_its_part_and_what_is_whole():
-    model = random_decoder()
-    held = ranks_in_threads(
-        lambda g: (
-            sum(p.numel() for p in cut_inside(model, g).parameters()),
-            sum(p.numel() for p in whole_parameters(cut_inside(model, g))),
-        ),
-        2,
-    )
-    everything = sum(p.numel() for p in model.parameters())
-    # positions, five norms of 2 x 16, and two biases of 16 per block
-    whole = T * WIDTH + 5 * 2 * WIDTH + LAYERS * 2 * WIDTH
-    assert held == 2 * [((everything - whole) // 2 + whole, whole)]
-
-
-def test_without_the_sum_whole_parameters_learn_from_a_part_of_the_tokens():
-    model = random_decoder()
-    tokens = torch.randint(V, (N, T))
-
-    def program(group):
-        cut = cut_inside(model, group, sequence=True)
-        vocab_parallel_cross_entropy(cut(tokens), tokens, group).backward()
-        before = cut.head.norm.weight.grad.clone()
-        sum_whole_gradients(cut, group)
-        return before, cut.head.norm.weight.grad
-
-    (first, summed), (second, also) = ranks_in_threads(program, 2)
-    assert not torch.allclose(first, second)
-    assert torch.equal(summed, also)
-    torch.testing.assert_close(summed, first + second)
 
 
 @SEQUENCE
@@ -169,18 +100,12 @@ def test_dropout_leaves_the_ranks_one_network(sequence: bool):
 
 @pytest.mark.parametrize(
     ("vocabulary", "ranks", "message"),
-    [(24, 3, "3 ranks do not divide 4 heads"), (25, 2, "2 ranks do not divide 25 tokens of the")],
+    [(24, 3, "3 ranks do not divide 8 heads"), (25, 2, "2 ranks do not divide 25 tokens of the")],
 )
 def test_ranks_that_do_not_divide_are_refused(vocabulary: int, ranks: int, message: str):
     model = Decoder(vocabulary, WIDTH, HEADS, 1, T)
     with pytest.raises(ValueError, match=message):
         ranks_in_threads(lambda group: cut_inside(model, group), ranks, timeout_s=5)
-
-
-def test_too_many_tokens_are_refused():
-    [cut] = ranks_in_threads(lambda group: cut_inside(random_decoder(), group), 1)
-    with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
-        cut.embedding(torch.zeros(1, 9, dtype=torch.long))
 
 
 def test_modes_and_what_is_frozen_are_kept_and_training_goes_on_as_uncut():
@@ -263,7 +188,7 @@ def test_steps_with_groups_and_a_scheduler_are_those_of_the_uncut_decoder(
 def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
     model = random_decoder()
     tokens, targets = torch.randint(V, (2, N, T))
-    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    loss = uncut_loss(model, tokens, targets)
     gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
     sum(g.square().sum() for g in gradients).backward()
     right = gradients_as_weights(model)
@@ -277,10 +202,7 @@ def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
         pairs = [*zip(sizes, cut.parameters(), strict=True)]
         parts = reduce_from_ranks(sum(s for s, p in pairs if id(p) not in whole), group)
         (parts + sum(s for s, p in pairs if id(p) in whole)).backward()
-        for found, wanted in zip(
-            cut.parameters(), cut_inside(right, group).parameters(), strict=True
-        ):
-            torch.testing.assert_close(found.grad, wanted.detach(), rtol=0, atol=1e-10)
+        check_gradients(cut, cut_inside(right, group))
 
     ranks_in_threads(program, 2)
 
@@ -307,16 +229,6 @@ class Louder(Attention):
     pass
 
 
-def changed(change) -> Decoder:
-    model = random_decoder()
-    change(model)
-    return model
-
-
-def in_place_of(path: str, module: nn.Module):
-    return lambda model: model.set_submodule(path, module)
-
-
 REFUSED = {
     "an attention of its own": (
         lambda m: setattr(m.blocks[1].attention, "__class__", Louder),
@@ -331,11 +243,11 @@ REFUSED = {
         "plain Embedding without hooks can be cut; got Embedding with hooks",
     ),
     "no dropout": (
-        in_place_of("blocks.1.dropout_2", nn.Identity()),
+        lambda m: m.set_submodule("blocks.1.dropout_2", nn.Identity()),
         "plain Dropout without hooks can be cut; got Identity",
     ),
     "a quantized head": (
-        in_place_of("head.output", nn.Identity()),
+        lambda m: m.set_submodule("head.output", nn.Identity()),
         "plain Linear without hooks can be cut; got Identity",
     ),
     "two blocks in one": (
@@ -360,14 +272,19 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_decoder_that_would_lose_something_is_refused(case: str):
     change, problem = REFUSED[case]
-    model = changed(change)
+    model = random_decoder()
+    change(model)
     with pytest.raises(ValueError, match=problem):
         ranks_in_threads(lambda group: cut_inside(model, group), 2)
 
 
 def test_what_is_cut_is_not_cut_again_nor_summed_where_it_is_whole():
+    model = random_decoder()
+
     def program(group):
-        cut = cut_inside(random_decoder(), group)
+        cut = cut_inside(model, group)
+        with pytest.raises(ValueError, match="9 tokens in a row; the context holds at most 8"):
+            cut(torch.zeros(1, 9, dtype=torch.long))
         with pytest.raises(ValueError, match="these gradients are whole"):
             sum_whole_gradients(cut, group)
         with pytest.raises(ValueError, match="can be cut; got _CutEmbedding"):
@@ -377,35 +294,23 @@ def test_what_is_cut_is_not_cut_again_nor_summed_where_it_is_whole():
     assert all(ranks_in_threads(program, 2))
 
 
-WITHOUT_A_GROUP = """
+IN_PROCESSES = """
+import sys
 import torch
-from torch import distributed, nn
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
 from mpcourse.benchmark.tensor_parallel import measure
-from mpcourse.transformer import Counted, Decoder, cut_inside, step_messages
-from mpcourse.transformer import sum_whole_gradients, vocab_parallel_cross_entropy
+sys.path.append(sys.argv[1])
+from cut_decoders import N, T, V, check_cut_step, check_mesh_steps, random_decoder, uncut_loss
 distributed.init_process_group("gloo")
-ranks = distributed.get_world_size()
-torch.manual_seed(0)
-model = Decoder(64, 32, 4, 2, 16).double()
-tokens = torch.randint(64, (4, 16))
-right = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1).flatten())
-right.backward()
+model = random_decoder()
+batch = torch.randint(V, (2, N, T))
+uncut_loss(model, *batch).backward()
 for sequence in (False, True):
-    cut = cut_inside(model, sequence=sequence)
-    with Counted() as counted:
-        loss = vocab_parallel_cross_entropy(cut(tokens), tokens.roll(1))
-        loss.backward()
-    predicted = step_messages(tokens.numel(), 32, 2, 8, sequence=sequence)
-    assert counted.sent(ranks) == sum(message.sent(ranks) for message in predicted) > 0
-    if sequence:
-        sum_whole_gradients(cut)
-    torch.testing.assert_close(loss.detach(), right.detach(), rtol=0, atol=1e-10)
-    gradients = [parameter.grad for parameter in cut.parameters()]
-with torch.no_grad():
-    for parameter in model.parameters():
-        parameter.copy_(parameter.grad)
-wanted = [parameter.detach() for parameter in cut_inside(model).parameters()]
-torch.testing.assert_close(gradients, wanted, rtol=0, atol=1e-10)
+    check_cut_step(model, *batch, None, sequence)
+names = ("pipeline", "data", "tensor")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=names)
+check_mesh_steps(model, batch[None], tuple(mesh.get_group(name) for name in names))
 print(len(measure(torch.device("cpu"), 64, 64, 1)))  # it asserts that torch's block is ours
 distributed.barrier()
 distributed.destroy_process_group()
@@ -413,6 +318,5 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_in_processes_it_is_the_uncut_decoder_and_torchs_block(ranks: int):
-    assert printed_by(WITHOUT_A_GROUP, ranks) == ranks * ["3"]
+def test_in_processes_it_is_the_uncut_decoder_and_torchs_block():
+    assert printed_by(IN_PROCESSES, 8, str(Path(__file__).parents[1])) == 8 * ["3"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cut_decoders import Place
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
@@ -15,12 +16,9 @@ from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.pipeline import ReproducibleDropout
 from mpcourse.transformer import (
     ColumnParallelLinear,
-    Counted,
-    Message,
     ParallelDropout,
     RowParallelLinear,
     VocabParallelEmbedding,
-    copy_to_ranks,
     own_part,
     reduce_from_ranks,
 )
@@ -30,63 +28,18 @@ RANKS = pytest.mark.parametrize("ranks", [1, 2, 4])
 SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def near(found: torch.Tensor, wanted: torch.Tensor) -> None:
     assert wanted.abs().max() > 1e-3  # zeros agree with anything
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
-@SEQUENCE
-@RANKS
-def test_an_mlp_of_a_column_and_a_row_layer_is_the_uncut_one(ranks: int, sequence: bool):
-    up, down = nn.Linear(WIDTH, INNER).double(), nn.Linear(INNER, WIDTH).double()
-    x = torch.randn(N, T, WIDTH).double().requires_grad_()
-    seed_gradient = torch.randn(N, T, WIDTH).double()
-    wanted = down(nn.functional.gelu(up(x)))
-    wanted.backward(seed_gradient)
-
-    def program(group):
-        mine = own_part(T, "tokens", group) if sequence else slice(T)
-        given = x.detach()[:, mine].clone().requires_grad_()
-        first = ColumnParallelLinear.of(up, group, sequence=sequence)
-        second = RowParallelLinear.of(down, group, sequence=sequence)
-        with Counted() as counted:
-            output = second(nn.functional.gelu(first(given)))
-            output.backward(seed_gradient[:, mine])
-        near(output, wanted[:, mine])
-        near(given.grad, x.grad[:, mine])
-        rows = own_part(INNER, "inner", group)
-        near(first.weight.grad, up.weight.grad[rows])
-        near(first.bias.grad, up.bias.grad[rows])
-        near(second.weight.grad, down.weight.grad[:, rows])
-        return second.bias.grad, counted.messages
-
-    results = ranks_in_threads(program, ranks)
-    biases = [bias for bias, _ in results]
-    for bias in [sum(biases)] if sequence else biases:
-        near(bias, down.bias.grad)
-    kinds = ["all-gather", "reduce-scatter"] if sequence else ["all-reduce"]
-    messages = 2 * [Message(kind, N * T * WIDTH * 8) for kind in kinds] if ranks > 1 else []
-    assert all(sent == messages for _, sent in results)
-
-
-@pytest.mark.parametrize(
-    ("layer", "whole"),
-    [
-        (ColumnParallelLinear, nn.Linear),
-        (RowParallelLinear, nn.Linear),
-        (VocabParallelEmbedding, nn.Embedding),
-    ],
-)
-def test_a_layer_that_is_drawn_is_the_first_ranks(layer: type, whole: type, monkeypatch):
+@pytest.mark.parametrize("layer", [ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding])
+def test_a_layer_that_is_drawn_is_the_first_ranks(layer: type, monkeypatch):
+    whole = nn.Embedding if layer is VocabParallelEmbedding else nn.Linear
     torch.manual_seed(3)
     wanted = whole(INNER, INNER).weight
     torch.manual_seed(3)
-    assert torch.equal(layer(INNER, INNER, group=_Place(0, 1)).weight, wanted)
+    assert torch.equal(layer(INNER, INNER, group=Place(0, 1)).weight, wanted)
 
     def draw(drawn: nn.Module) -> None:
         rank = int(threading.current_thread().name.removeprefix("rank "))
@@ -98,37 +51,6 @@ def test_a_layer_that_is_drawn_is_the_first_ranks(layer: type, whole: type, monk
     assert all((parameter == 1).all() for part in parts for parameter in part)
 
 
-class _Place:
-    """A place among ranks that send nothing."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = lambda: rank, lambda: size
-
-
-@SEQUENCE
-def test_the_ways_in_and_out_are_each_others_backward(sequence: bool):
-    """<f(x), y>, summed over ranks, equals <x, g(y)>."""
-
-    def program(group):
-        draw = torch.Generator().manual_seed(group.rank() if sequence else 0)
-        own = T // group.size() if sequence else T
-        x = torch.randn(N, own, WIDTH, generator=draw).double().requires_grad_()
-        draw = torch.Generator().manual_seed(10 + group.rank())
-        y = torch.randn(N, T, WIDTH, generator=draw).double()
-        entered = copy_to_ranks(x, group, sequence=sequence)
-        (back,) = torch.autograd.grad(entered, x, y)
-        assert torch.equal(back, reduce_from_ranks(y, group, sequence=sequence))
-        z = torch.randn(N, own, WIDTH, generator=draw).double()
-        y.requires_grad_()
-        (back,) = torch.autograd.grad(reduce_from_ranks(y, group, sequence=sequence), y, z)
-        assert torch.equal(back, copy_to_ranks(z, group, sequence=sequence))
-        summed = reduce_from_ranks(y, group, sequence=sequence)
-        return (entered * y).sum().item(), (x * summed).sum().item()
-
-    left, right = zip(*ranks_in_threads(program, 2), strict=True)
-    assert sum(left) == pytest.approx(sum(right) if sequence else right[0], rel=1e-12)
-
-
 def test_the_sum_does_not_write_into_what_it_is_given():
     def program(group):
         x = torch.ones(1, 2, 3)
@@ -137,30 +59,19 @@ def test_the_sum_does_not_write_into_what_it_is_given():
     assert ranks_in_threads(program, 2) == [(12, 6), (12, 6)]
 
 
-@pytest.mark.parametrize("layer", [ColumnParallelLinear, RowParallelLinear])
-def test_ranks_that_do_not_divide_a_layer_are_refused(layer: type):
-    sizes = (6, 8) if layer is ColumnParallelLinear else (8, 6)
-    what = "outputs" if layer is ColumnParallelLinear else "inputs"
-    with pytest.raises(ValueError, match=f"3 ranks do not divide 8 {what}"):
-        layer(*sizes, group=_Place(0, 3))
+@pytest.mark.parametrize(
+    ("layer", "sizes", "problem"),
+    [
+        (ColumnParallelLinear, (6, 8), "3 ranks do not divide 8 outputs"),
+        (RowParallelLinear, (8, 6), "3 ranks do not divide 8 inputs"),
+        (VocabParallelEmbedding, (8, 6), "3 ranks do not divide 8 tokens of the vocabulary"),
+    ],
+)
+def test_ranks_that_do_not_divide_a_layer_are_refused(layer: type, sizes: tuple, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        layer(*sizes, group=Place(0, 3))
     with pytest.raises(ValueError, match="2 ranks do not divide 5 tokens"):
-        reduce_from_ranks(torch.ones(1, 5, 3), _Place(0, 2), sequence=True)
-
-
-def test_dropout_is_the_same_where_the_tensor_is_and_else_each_rank_s_own():
-    def drawn(sequence: bool) -> list[torch.Tensor]:
-        places = [_Place(rank, 2) for rank in range(2)]
-        layers = [ParallelDropout(0.5, place, sequence=sequence, seed=1) for place in places]
-        return [layer(torch.ones(4, 64)) for layer in layers]
-
-    same, own = drawn(False), drawn(True)
-    assert torch.equal(*same)
-    assert not torch.equal(*own)
-    assert set(same[0].unique().tolist()) == {0.0, 2.0}
-    layer = ParallelDropout(0.5, _Place(0, 2), seed=1)
-    assert not torch.equal(layer(torch.ones(99)), layer(torch.ones(99)))  # anew in each step
-    assert torch.equal(layer.eval()(torch.ones(99)), torch.ones(99))
-    assert not torch.equal(same[0], ParallelDropout(0.5, _Place(0, 2), seed=2)(torch.ones(4, 64)))
+        reduce_from_ranks(torch.ones(1, 5, 3), Place(0, 2), sequence=True)
 
 
 # What torch's own tests do with nn.Linear, nn.Embedding and nn.Dropout
@@ -224,7 +135,8 @@ def test_the_layers_do_what_a_linear_layer_does(case: str):
 
 
 @SEQUENCE
-def test_second_derivatives_are_those_of_the_uncut_layers(sequence: bool):
+@RANKS
+def test_second_derivatives_are_those_of_the_uncut_layers(ranks: int, sequence: bool):
     up, down = nn.Linear(WIDTH, INNER).double(), nn.Linear(INNER, WIDTH).double()
     x = torch.randn(N, T, WIDTH).double()
 
@@ -245,9 +157,10 @@ def test_second_derivatives_are_those_of_the_uncut_layers(sequence: bool):
         rows = own_part(INNER, "inner", group)
         near(given.grad, whole.grad[:, mine])
         near(first.weight.grad, up.weight.grad[rows])
+        near(first.bias.grad, up.bias.grad[rows])
         near(second.weight.grad, down.weight.grad[:, rows])
 
-    ranks_in_threads(program, 2)
+    ranks_in_threads(program, ranks)
 
 
 class Doubled(nn.Linear):
@@ -287,8 +200,8 @@ def test_what_a_part_would_do_without_is_refused(case: str, layer: type):
     with pytest.raises(
         ValueError, match=f"only a plain Linear without hooks can be cut.*{problem}"
     ):
-        layer.of(whole, _Place(0, 2))
-    plain = layer.of(nn.Linear(INNER, INNER), _Place(0, 2))
+        layer.of(whole, Place(0, 2))
+    plain = layer.of(nn.Linear(INNER, INNER), Place(0, 2))
     with pytest.raises(RuntimeError, match="is a part: reset the whole layer, then cut it"):
         plain.reset_parameters()
 
@@ -297,7 +210,7 @@ def test_what_a_part_would_do_without_is_refused(case: str, layer: type):
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
 def test_dropout_does_what_torchs_does(p: float, dtype: torch.dtype):
     x = torch.ones(4000, dtype=dtype, requires_grad=True)
-    ours, theirs = ParallelDropout(p, _Place(0, 2)), nn.Dropout(p)
+    ours, theirs = ParallelDropout(p, Place(0, 2)), nn.Dropout(p)
     outputs = [layer(x) for layer in (ours, theirs)]
     for output in outputs:
         assert output.dtype == dtype
@@ -305,19 +218,20 @@ def test_dropout_does_what_torchs_does(p: float, dtype: torch.dtype):
         assert (output == 0).double().mean() == pytest.approx(p, abs=0.03)
         (gradient,) = torch.autograd.grad(output.sum(), x)
         assert torch.equal(gradient, output)
+    assert torch.equal(ours(x), ours(x)) == (p in (0, 1))  # anew in each step
     assert ours(torch.ones(0, 3)).shape == (0, 3)
     assert ours(torch.ones(3, device="meta")).device.type == "meta"
     with pytest.raises(ValueError, match="has to be between 0 and 1"):
-        ParallelDropout(p + 1.5, _Place(0, 2))
+        ParallelDropout(p + 1.5, Place(0, 2))
 
 
-@pytest.mark.parametrize(
-    "again", [copy.deepcopy, lambda layer: loaded(ParallelDropout(0.5, _Place(1, 2)), layer)]
-)
-def test_saved_or_copied_dropout_draws_on(again: Callable[[nn.Module], nn.Module]):
-    layer = ParallelDropout(0.5, _Place(0, 2), seed=3)
+@pytest.mark.parametrize("copied", [True, False])
+def test_saved_or_copied_dropout_draws_on(copied: bool):
+    layer = ParallelDropout(0.5, Place(0, 2), seed=3)
     layer(torch.ones(99))
-    other = again(layer)
+    other = copy.deepcopy(layer) if copied else ParallelDropout(0.5, Place(1, 2))
+    if not copied:
+        other.load_state_dict(layer.state_dict())
     wanted = layer(torch.ones(99))
     assert torch.equal(other(torch.ones(99)), wanted)
     state = layer.generator.get_state()
@@ -325,20 +239,13 @@ def test_saved_or_copied_dropout_draws_on(again: Callable[[nn.Module], nn.Module
     assert torch.equal(layer.generator.get_state(), state)
 
 
-def loaded(layer: nn.Module, saved: nn.Module) -> nn.Module:
-    layer.load_state_dict(saved.state_dict())
-    return layer
-
-
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(
-    "make", [lambda: ParallelDropout(0.5, _Place(0, 2)), lambda: ReproducibleDropout(0.5, seed=0)]
+    "make", [lambda: ParallelDropout(0.5, Place(0, 2)), lambda: ReproducibleDropout(0.5, seed=0)]
 )
 def test_a_second_run_draws_the_same_mask_or_is_refused(make: Callable, reentrant: bool):
-    part, x = (
-        nn.Sequential(nn.Linear(8, 8, bias=False), make()).double(),
-        torch.randn(4, 8).double(),
-    )
+    part = nn.Sequential(nn.Linear(8, 8, bias=False), make()).double()
+    x = torch.randn(4, 8).double()
     output = recomputed(part, x)
     output.sum().backward()
     near(part[0].weight.grad, ((output != 0).double() * 2).T @ x)

@@ -92,15 +92,6 @@ def test_an_axis_takes_the_link_of_its_farthest_neighbours(layout: Layout, links
     assert tuple(layout.speed(axis, CLUSTER) / 1e9 for axis in AXES) == links
 
 
-def test_with_slow_links_between_hosts_tensor_belongs_inside():
-    times = {}
-    for first in AXES:
-        order = (first, *(axis for axis in AXES if axis != first))
-        layout = Layout(tensor=8, data=8, pipeline=8, order=order)
-        times[first] = sum(step_seconds(MODEL, 512, layout, CLUSTER).values())
-    assert times["tensor"] < 0.5 * min(times["data"], times["pipeline"])
-
-
 def test_scores_alone_cost_less_than_whole_blocks_again():
     layout = Layout(tensor=8)
     blocks, scores = (
