@@ -1,10 +1,8 @@
 """The study runs on one seed, repeats itself, and starts where it says."""
 
-import ast
-
 import pytest
 import torch
-from pruning_study import DRY, WAYS, Data, compare_criteria, compare_ways, main
+from pruning_study import DRY, WAYS, Data, compare_criteria, compare_ways
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import count_nonzeros
@@ -43,13 +41,3 @@ def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
     assert [row["way"] for row in rows] == list(WAYS)
     assert seen[::2] == [0.0] * len(WAYS)  # the dense net
     assert seen[1::2] == pytest.approx([0.9] * len(WAYS), abs=1e-3)
-
-
-def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("studies.write_recording", None)
-    monkeypatch.setattr("pruning_study.compare_ways", lambda *_: [{"way": "none"}])
-    monkeypatch.setattr("pruning_study.DRY", DRY._replace(tuning=0))
-    assert main(["--dry"]) == 0
-    rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == 11
-    assert {row.get("seed") for row in rows[:-1]} == {0}

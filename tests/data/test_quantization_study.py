@@ -1,9 +1,7 @@
 """The study runs on one seed, repeats itself, and its dry run writes nothing."""
 
-import ast
-
 import pytest
-from quantization_study import DRY, main, quantize_one_seed
+from quantization_study import DRY, quantize_one_seed
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.training.in_memory import Data
@@ -27,13 +25,3 @@ def test_a_seed_fixes_the_result_and_int8_loses_next_to_nothing(data: Data):
             assert found[way, 8]["bytes"] < plain["bytes"] / 3.8
         for way in ("static", "tuned, static"):  # more epochs in floats do not replace rounding
             assert found["trained", 2]["accuracy"] > found[way, 2]["accuracy"] + 0.02
-
-
-def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("studies.write_recording", None)
-    monkeypatch.setattr("quantization_study.DRY", DRY._replace(tuning=0, few_bits=()))
-    monkeypatch.setattr("quantization_study.prepare_qat", lambda model, bits: model)
-    assert main(["--dry"]) == 0
-    rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["seed"] for row in rows} == {0}
-    assert {row["net"] for row in rows} == {"dense", "pruned"}

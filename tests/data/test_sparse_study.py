@@ -1,10 +1,8 @@
 """The study of page `sparse_training` at the large rate repeats itself and ends where it says."""
 
-import ast
-
 import pytest
 import torch
-from sparse_study import DRY, WAYS, compare_at_full_rate, main
+from sparse_study import DRY, WAYS, compare_at_full_rate
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import count_nonzeros
@@ -37,11 +35,3 @@ def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
     get_devices(1)[0].run(compare_at_full_rate, data, 0, DRY)
     assert seen[:2] == [0.0, 0.0]  # the dense net, before and after
     assert seen[2:] == pytest.approx([0.9] * len(WAYS), abs=1e-3)
-
-
-def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("studies.write_recording", None)
-    assert main(["--dry"]) == 0
-    rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["seed"] for row in rows} == {0}
-    assert len(rows) == len(WAYS)

@@ -1,8 +1,34 @@
 """A study's command runs every seed of what was asked for, and writes it unless it is dry."""
 
+import ast
+from importlib import import_module
+
+import pruning_study
 import pytest
+import quantization_study
 from studies import SEEDS, run_studies
 
+# The maker of a recording, what its dry run leaves out here, the rows it prints
+DRY_RUNS = [
+    (
+        "pruning",
+        {
+            "compare_ways": lambda *_: [{"seed": 0}],
+            "DRY": pruning_study.DRY._replace(tuning=0),
+        },
+        11,
+    ),
+    (
+        "quantization",
+        {
+            "prepare_qat": lambda model, bits: model,
+            "DRY": quantization_study.DRY._replace(tuning=0, few_bits=()),
+        },
+        12,
+    ),
+    ("sparse", {}, 2),
+    ("transformer", {}, 2),
+]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 
 
@@ -47,3 +73,16 @@ def test_a_name_that_is_no_recording_is_refused_with_those_that_are(written, cap
         run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=["--only", "third.csv"])
     assert "first.csv" in capsys.readouterr().err
     assert not written
+
+
+@pytest.mark.parametrize(("name", "changes", "rows"), DRY_RUNS)
+def test_the_dry_run_of_each_study_prints_and_writes_nothing(
+    name, changes, rows, capsys, monkeypatch
+):
+    study = import_module(f"{name}_study")
+    monkeypatch.setattr("studies.write_recording", None)
+    for each, value in changes.items():
+        monkeypatch.setattr(study, each, value)
+    assert study.main(["--dry"]) == 0
+    printed = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["seed"] for row in printed] == [0] * rows

@@ -1,11 +1,9 @@
 """The study of page `a_transformer` repeats itself, and holds positions at 0 where it says so."""
 
-import ast
-
 import pytest
 import torch
 import transformer_study
-from transformer_study import DRY, main, train_each_budget
+from transformer_study import DRY, train_each_budget
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.training.in_memory import Data
@@ -34,10 +32,3 @@ def test_a_seed_fixes_the_result_and_each_budget_has_a_row(monkeypatch):
 
 def _test_text(data: Data) -> tuple[torch.Tensor, int]:
     return transformer_study.load_prose().test.to(data.place), transformer_study.CONTEXT
-
-
-def test_the_dry_run_prints_and_writes_nothing(capsys, monkeypatch):
-    monkeypatch.setattr("studies.write_recording", None)
-    assert main(["--dry"]) == 0
-    rows = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["seed"] for row in rows] == [0, 0]

@@ -8,10 +8,10 @@ import io
 
 import pytest
 import torch
-from torch import distributed, nn
+from sharded_kit import ROWS, TIED, TOKENS, Kit, Module, close, same, squares
+from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim import lr_scheduler as schedulers
-from torch.utils._pytree import tree_flatten_with_path
 
 from mpcourse.multiprocess import (
     FullySharded,
@@ -23,81 +23,8 @@ from mpcourse.multiprocess.sharded_optimizer import ALONE_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3}
-ROWS = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-torch.manual_seed(0)
-# parts of unequal length, an empty one
-NET = nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 1)).double()
 IN_CHANNELS_LAST = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
 IMAGES = torch.randn(4, 3, 6, 6, dtype=torch.float64)
-
-
-def squares(net):
-    return lambda rows: net(rows).square().mean()
-
-
-class Kit:
-    """What differs between torch's own way and a sharded one."""
-
-    rows = ROWS
-
-    def __init__(self, group=None, stage=0):
-        self.group, self.stage = group, stage
-
-    def net(self):
-        return copy.deepcopy(NET)
-
-    def optimizer(self, params, kind=SGD, **options):
-        if not self.stage:
-            return kind(params, **options)
-        made = ShardedOptimizer(params, kind, group=self.group, **options)
-        if self.stage == 2:
-            made.shard_gradients()
-        return made
-
-    def backward(self, parameters, loss, rows=None):
-        """The loss of all rows, or of this rank's, averaged."""
-        rows = self.rows if rows is None else rows
-        if self.group:
-            rows = rows[self.group.rank() :: self.group.size()]
-        loss(rows).backward()
-        if self.stage == 1:
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    distributed.all_reduce(parameter.grad, group=self.group)
-                    parameter.grad /= self.group.size()
-
-    def train(self, net, optimizer, steps=2, after=lambda: None, **how):
-        for _ in range(steps):
-            optimizer.zero_grad(**how)
-            self.backward(net.parameters(), squares(net))
-            optimizer.step()
-            after()
-
-    def clip(self, net, optimizer, max_norm):
-        if self.stage:
-            return optimizer.clip_grad_norm_(max_norm)
-        return nn.utils.clip_grad_norm_(net.parameters(), max_norm)
-
-    def ended(self, net, optimizer):
-        return {name: p.detach() for name, p in net.named_parameters()}, optimizer.state_dict()
-
-
-def same(call, stage):
-    """What a call gives with torch's class, each rank gives with ours."""
-    wanted = call(Kit())
-    for found in ranks_in_threads(lambda group: call(Kit(group, stage)), 2, timeout_s=10):
-        close(found, wanted)
-
-
-def close(found, wanted):
-    """Tensors and numbers nearly, all else exactly; dictionaries in any order."""
-    found, wanted = (dict(tree_flatten_with_path(each)[0]) for each in (found, wanted))
-    assert found.keys() == wanted.keys()
-    for path, leaf in wanted.items():
-        if isinstance(leaf, torch.Tensor | float):
-            torch.testing.assert_close(found[path], leaf, rtol=1e-9, atol=1e-11)
-        else:
-            assert found[path] == leaf, path
 
 
 SCHEDULERS = {
@@ -129,7 +56,7 @@ def test_a_run_that_is_resumed_has_the_rate_of_the_scheduler(make, stage):
         kit.train(net, resumed, 2, again.step)
         return saved, [group["lr"] for group in resumed.param_groups], kit.ended(net, resumed)
 
-    same(call, stage)
+    same(call, stage=stage)
 
 
 CUT = [SGD, torch.optim.Adam, AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax]
@@ -160,7 +87,7 @@ def test_every_optimizer_that_is_taken_is_saved_and_loaded(kind, stage):
         train(resumed)
         return kit.ended(net, resumed)
 
-    same(call, stage)
+    same(call, stage=stage)
 
 
 def clipped(kit):
@@ -338,7 +265,7 @@ def sparse_gradients(kit):
 )
 def test_an_optimizer_does_what_torchs_does(call, stage, alone_bytes, monkeypatch):
     monkeypatch.setattr(sharded_optimizer, "ALONE_BYTES", alone_bytes)
-    same(call, stage)
+    same(call, stage=stage)
 
 
 # What no optimizer of ours can do, and a ShardedOptimizer beside another
@@ -426,46 +353,6 @@ def test_what_an_optimizer_cannot_do_is_refused(words):
 # FullySharded, beside the module itself in one process
 
 
-class Tied(nn.Module):
-    """One weight under two names, buffers, and a parameter of one number."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(7, 3)
-        self.norm = nn.BatchNorm1d(3)
-        self.head = nn.Linear(3, 7, bias=False)
-        self.head.weight = self.embedding.weight
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, tokens):
-        return self.head(self.norm(self.embedding(tokens)) * self.scale)
-
-
-TIED = Tied().double().eval()
-TOKENS = torch.tensor([3, 0, 6, 3, 1, 2])
-
-
-class Module(Kit):
-    """The module itself, or `FullySharded` of it."""
-
-    rows = TOKENS
-
-    def net(self, like=TIED):
-        net = copy.deepcopy(like)
-        return FullySharded(net, group=self.group) if self.group else net
-
-    def inner(self, net):
-        return net.module if self.group else net
-
-    def clip(self, net, optimizer, max_norm):
-        if self.group:
-            return net.clip_grad_norm_(max_norm)
-        return nn.utils.clip_grad_norm_(net.parameters(), max_norm)
-
-    def ended(self, net, optimizer):
-        return self.inner(net).state_dict()
-
-
 def whole_when_saved_and_loaded(kit):
     net = kit.net()
     kit.train(net, kit.optimizer(net.parameters(), **MOMENTUM))
@@ -532,9 +419,7 @@ def without_gradients(kit):
     ],
 )
 def test_a_fully_sharded_module_does_what_the_module_does(call):
-    wanted = call(Module())
-    for found in ranks_in_threads(lambda group: call(Module(group)), 2, timeout_s=10):
-        close(found, wanted)
+    same(call, Module)
 
 
 def changed(change):

@@ -6,7 +6,8 @@ import time
 import pytest
 import torch
 from processes import printed_by
-from torch import distributed, nn
+from sharded_kit import Kit, Module, averaged, close, same
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpcourse.memory import ByteCounter
@@ -43,96 +44,38 @@ class Odd(nn.Module):
         return self.head(self.frozen(hidden) * self.scale + self.shift).flatten(0, 1)
 
 
-@pytest.fixture(scope="module")
-def odd():
-    torch.manual_seed(3)
-    return Odd().double()
-
-
+torch.manual_seed(3)
+ODD = Odd().double()
 TOKENS = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(4))
 TARGETS = torch.randint(11, (12, 5), generator=torch.Generator().manual_seed(5))
 
 
-def loss_of(model, group=None):
-    """Over all samples, or over those of one rank."""
-    rank, ranks = (group.rank(), group.size()) if group else (0, 1)
-    rows = slice(rank * 12 // ranks, (rank + 1) * 12 // ranks)
-    return cross_entropy(model(TOKENS[rows]), TARGETS[rows].flatten())
+def loss_of(net):
+    return lambda rows: cross_entropy(net(TOKENS[rows]), TARGETS[rows].flatten())
 
 
-def unsharded(net, optimizer_class, options, steps=STEPS):
-    net = copy.deepcopy(net)
-    optimizer = optimizer_class(net.parameters(), **options)
-    for _ in range(steps):
+def trained(kit, optimizer_class, options, net=None):
+    net = net or kit.net(ODD)
+    optimizer = kit.optimizer(net.parameters(), optimizer_class, **options)
+    for _ in range(STEPS):
         optimizer.zero_grad()
-        loss_of(net).backward()
+        kit.backward(net.parameters(), loss_of(net), torch.arange(12))
         optimizer.step()
-    return net, optimizer
-
-
-def averaged(net, group):
-    for parameter in net.parameters():
-        if parameter.grad is not None:
-            distributed.all_reduce(parameter.grad, group=group)
-            parameter.grad /= group.size()
-
-
-def train(net, optimizer, group, finish=lambda: None, steps=STEPS):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(net, group).backward()
-        finish()
-        optimizer.step()
-
-
-def by_state(net, optimizer_class, options, group):
-    optimizer = ShardedOptimizer(net.parameters(), optimizer_class, group=group, **options)
-    train(net, optimizer, group, lambda: averaged(net, group))
-    return dict(net.named_parameters()), optimizer
-
-
-def by_gradients(net, optimizer_class, options, group):
-    optimizer = ShardedOptimizer(net.parameters(), optimizer_class, group=group, **options)
-    optimizer.shard_gradients()
-    train(net, optimizer, group)
-    assert all(parameter.grad is None for parameter in net.parameters())
-    return dict(net.named_parameters()), optimizer
-
-
-def by_parameters(net, optimizer_class, options, group):
-    sharded = FullySharded(net, group=group)
-    optimizer = optimizer_class(sharded.parameters(), **options)
-    train(sharded, optimizer, group)  # without wait(): a backward ends with all gradients there
-    return sharded.full_parameters(), optimizer
+    assert kit.stage < 2 or all(parameter.grad is None for parameter in net.parameters())
+    return kit.ended(net, optimizer)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize(("optimizer_class", "options"), OPTIMIZERS)
-@pytest.mark.parametrize("way", [by_state, by_gradients, by_parameters])
-def test_sharded_training_is_unsharded_training(way, optimizer_class, options, ranks, odd):
-    wanted, plain = unsharded(odd, optimizer_class, options)
-    nets = [copy.deepcopy(odd) for _ in range(ranks)]
-
-    def program(group):
-        weights, optimizer = way(nets[group.rank()], optimizer_class, options, group)
-        is_ours = isinstance(optimizer, ShardedOptimizer)
-        return weights, optimizer.state_dict() if is_ours else None
-
-    for weights, state in ranks_in_threads(program, ranks):
-        close(weights, dict(wanted.named_parameters()))
-        if state is not None:
-            close(state, plain.state_dict())
+@pytest.mark.parametrize(("kit", "stage"), [(Kit, 1), (Kit, 2), (Module, 0)])
+def test_sharded_training_is_unsharded_training(kit, stage, optimizer_class, options, ranks):
+    same(lambda kit: trained(kit, optimizer_class, options), kit, stage, ranks)
 
 
-def test_weights_that_are_sent_alone_train_as_those_that_go_together(odd, monkeypatch):
+def test_weights_that_are_sent_alone_train_as_those_that_go_together(monkeypatch):
     monkeypatch.setattr("mpcourse.multiprocess.sharded_optimizer.ALONE_BYTES", 0)
     for ranks in (1, 2, 4):
-        test_sharded_training_is_unsharded_training(by_state, AdamW, {"lr": 1e-2}, ranks, odd)
-
-
-def close(found, wanted):
-    assert found.keys() == wanted.keys()
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+        same(lambda kit: trained(kit, AdamW, {"lr": 1e-2}), stage=1, ranks=ranks)
 
 
 # Bytes
@@ -174,7 +117,7 @@ def counted_step(stage, group):
                 if stage == 3:
                     net.wait()
                 if stage == 1:
-                    averaged(net, group)
+                    averaged(net.parameters(), group)
                 if stage == 2:
                     optimizer._averages.settle()
                 after_backward = held_by(counter) - before
@@ -244,8 +187,8 @@ def test_parts_stay_in_float32_whatever_it_computes_in():
         assert result == ([(narrow, narrow)], {wide}, {wide})
 
 
-def test_weights_and_buffers_are_those_of_rank_0_and_names_stay(odd):
-    nets = [copy.deepcopy(odd) for _ in range(2)]
+def test_weights_and_buffers_are_those_of_rank_0_and_names_stay():
+    nets = [copy.deepcopy(ODD) for _ in range(2)]
     with torch.no_grad():
         for tensor in [*nets[1].parameters(), *nets[1].buffers()]:
             tensor += 1
@@ -255,8 +198,8 @@ def test_weights_and_buffers_are_those_of_rank_0_and_names_stay(odd):
         return sharded.full_parameters(), dict(sharded.module.named_buffers())
 
     for parameters, buffers in ranks_in_threads(program, 2):
-        close(parameters, dict(odd.named_parameters()))
-        close(buffers, dict(odd.named_buffers()))
+        close(parameters, dict(ODD.named_parameters()))
+        close(buffers, dict(ODD.named_buffers()))
 
 
 def test_one_rank_may_print_and_read_without_the_others():
@@ -299,25 +242,23 @@ def test_without_a_group_and_without_parameters():
     )
 
 
-def test_after_a_failed_forward_or_backward_training_goes_on(odd):
+def test_after_a_failed_forward_or_backward_training_goes_on():
     def program(group):
-        sharded = FullySharded(copy.deepcopy(odd), group=group)
+        kit = Module(group)
+        sharded = kit.net(ODD)
         with pytest.raises(IndexError):
             sharded(torch.full((1, 2), 99))
         handle = sharded.module.memory.register_full_backward_hook(lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            loss_of(sharded, group).backward()
+            loss_of(sharded)([0]).backward()
         handle.remove()
         with pytest.raises(RuntimeError, match=r"backward has failed: call wait\(\), and drop"):
             sharded(TOKENS)
         sharded.wait()
-        optimizer = SGD(sharded.parameters(), lr=0.1)
-        train(sharded, optimizer, group)
-        return sharded.full_parameters()
+        return trained(kit, SGD, {"lr": 0.1}, sharded)
 
-    wanted, _ = unsharded(odd, SGD, {"lr": 0.1})
-    for weights in ranks_in_threads(program, 2, timeout_s=5):
-        close(weights, dict(wanted.named_parameters()))
+    for found in ranks_in_threads(program, 2, timeout_s=5):
+        close(found, trained(Module(), SGD, {"lr": 0.1}))
 
 
 def test_a_parameter_that_changes_before_its_backward_is_noticed():

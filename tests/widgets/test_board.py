@@ -43,13 +43,6 @@ def test_an_illegal_move_is_refused_with_its_reason(board: ScheduleBoard) -> Non
     assert orders(board.schedule) == "0F0\n"
 
 
-def test_a_move_beyond_the_last_is_refused_too(board: ScheduleBoard) -> None:
-    board.builder.add("0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1")
-    board.press(0, "F")
-    assert "0F2 has microbatch_index 2, which is not in 0 to 1" in board.message.value
-    assert board.builder.is_complete
-
-
 def test_undo_takes_the_last_move_back(board: ScheduleBoard) -> None:
     before = board.view.value
     button(board, "undo").click()

@@ -78,35 +78,26 @@ def test_one_batch_none_and_an_unknown_number(batches, words, value):
     assert state(loop) == (words, value, "success")
 
 
-def test_an_error_in_the_loop_is_said_while_its_traceback_is_still_held():
-    loop = progress(range(5), "epoch 2")
-    with pytest.raises(KeyError) as held:
-        go_through(loop, KeyError("no such layer"), at=2)
-    assert held.value.__traceback__ is not None
-    assert state(loop) == ("epoch 2: ended early, after 2 of 5 batches", 2, "danger")
-
-
 def broken_loader():
-    yield 1
+    yield 0
     raise OSError("the disk is gone")
 
 
-def test_an_error_of_the_loader_is_named():
-    loop = progress(broken_loader(), "epoch 3")
-    with pytest.raises(OSError, match="the disk is gone"):
-        list(loop)
-    assert state(loop) == ("epoch 3: ended early by OSError, after 1 batch", 0, "danger")
-
-
-def test_an_interrupt_and_a_break_end_early_too():
-    loop = progress(range(3), "epoch 4")
-    with pytest.raises(KeyboardInterrupt):
-        go_through(loop, KeyboardInterrupt(), at=0)
-    assert state(loop) == ("epoch 4: ended early, after 0 of 3 batches", 0, "danger")
+@pytest.mark.parametrize("error", [KeyError("no such layer"), KeyboardInterrupt()])
+def test_an_error_an_interrupt_and_a_break_end_early(error):
+    loop = progress(range(5), "x")
+    with pytest.raises(type(error)) as held:
+        go_through(loop, error, at=2)
+    assert held.value.__traceback__ is not None  # which is still held
+    assert state(loop) == ("x: ended early, after 2 of 5 batches", 2, "danger")
     for batch in loop:
         if batch == 1:
             break
-    assert state(loop) == ("epoch 4: ended early, after 1 of 3 batches", 1, "danger")
+    assert state(loop) == ("x: ended early, after 1 of 5 batches", 1, "danger")
+    loop = progress(broken_loader(), "x")
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(loop)
+    assert state(loop) == ("x: ended early by OSError, after 1 batch", 0, "danger")
 
 
 def test_messages_come_at_most_every_moment_and_the_last_one_always(monkeypatch):
