@@ -93,6 +93,11 @@ def row_by_row(more):
     return attempt
 
 
+def hidden_after_the_largest(scores):
+    powers = (scores - scores.amax(-1, keepdim=True)).exp().tril()
+    return powers / powers.sum(-1, keepdim=True)
+
+
 check_causal = Exercise(
     my_causal_weights,
     read_again='"What may a token see?"',
@@ -100,6 +105,7 @@ check_causal = Exercise(
         table_of_scores(3),
         table_of_scores(4, plus=-200.0),
         table_of_scores(2, plus=1000.0),
+        (torch.tensor([[0.0, 900.0], [0.0, 0.0]], dtype=torch.double),),
         table_of_scores(1),
     ],
     given=lambda scores: f"scores of {len(scores)} tokens, about {scores.mean().item():.0f}",
@@ -113,6 +119,10 @@ check_causal = Exercise(
         "exp(1000) is inf, and inf / inf is nan: softmax takes the largest score off first.": (
             lambda scores: scores.exp().tril() / scores.exp().tril().sum(-1, keepdim=True)
         ),
+        "A hidden score of 900 takes everything: hide before the softmax, not after.": [
+            lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True),
+            hidden_after_the_largest,
+        ],
         **wrong_weights(1),
         NEXT_TOO: hiding(2),
     },
@@ -149,15 +159,15 @@ def my_logits(model, tokens):
     return model.head.output(model.head.norm(x))
 
 
-def of_a_decoder(attempt, layers, places):
+def of_a_decoder(attempt, layers, texts, places):
     """The logits that an attempt finds; whole blocks and the whole model cannot be called."""
     torch.default_generator.manual_seed(layers)
-    model = Decoder(5, 12, 3, layers, context=6).double()
+    model = Decoder(3, 12, 3, layers, context=6).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     for whole in (model, model.blocks, *model.blocks):
         whole.forward = refuse_the_whole
-    return attempt(model, torch.randint(5, (2, places)))
+    return attempt(model, torch.randint(3, (texts, places)))
 
 
 def refuse_the_whole(*given, **options):
@@ -205,8 +215,23 @@ def nothing_added(block, x):
     return block.mlp(block.norm_2(block.attention(block.norm_1(x))))
 
 
+def only_the_mlp_added(block, x):
+    x = block.attention(block.norm_1(x))
+    return x + block.mlp(block.norm_2(x))
+
+
 def without_its_norms(block, x):
     x = x + block.attention(x)
+    return x + block.mlp(x)
+
+
+def without_norm_1(block, x):
+    x = x + block.attention(x)
+    return x + block.mlp(block.norm_2(x))
+
+
+def without_norm_2(block, x):
+    x = x + block.attention(block.norm_1(x))
     return x + block.mlp(x)
 
 
@@ -223,8 +248,8 @@ def positions_from_one(model, tokens):
 check_logits = Exercise(
     my_logits,
     read_again='"Put together: the decoder"',
-    cases=[(0, 2), (1, 3), (2, 6)],
-    given="{} blocks, two texts of {} tokens",
+    cases=[(0, 1, 2), (1, 1, 3), (2, 2, 6)],
+    given="number of blocks: {}, texts: {}, tokens in each: {}",
     play=of_a_decoder,
     hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
     "then the last norm and the output.",
@@ -251,10 +276,14 @@ check_logits = Exercise(
         "Each part adds to x: `x = x + ...`. Here x is lost.": [
             decoding(block=nothing_added),
             decoding(block=lambda b, x: x + b.mlp(b.norm_2(b.attention(b.norm_1(x))))),
+            decoding(block=lambda b, x: b.mlp(b.norm_2(x + b.attention(b.norm_1(x))))),
+            decoding(block=only_the_mlp_added),
         ],
-        "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": decoding(
-            block=without_its_norms
-        ),
+        "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
+            decoding(block=without_its_norms),
+            decoding(block=without_norm_1),
+            decoding(block=without_norm_2),
+        ],
         "Each part has a norm of its own: `norm_2` belongs to the MLP.": decoding(
             block=one_norm_for_both
         ),
@@ -425,7 +454,7 @@ check_cache_bytes = Exercise(
     my_cache_bytes,
     read_again='"What does a cache cost?"',
     cases=[
-        (3, 5, 2, 7, 11, 4),
+        (3, 5, 2, 7, 11, 1),
         (4, 4, 16, 1, 48, 4),
         (32, 8, 128, 8, 2048, 2),
         (1, 3, 4, 5, 1, 1),
@@ -441,9 +470,10 @@ check_cache_bytes = Exercise(
         "That counts numbers; each has `bytes_each` bytes.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t
         ),
-        "The numbers may have other than 4 bytes: take `bytes_each`.": (
-            lambda n, h, w, b, t, e: 8 * n * h * w * b * t
-        ),
+        "The numbers may have 1, 2 or 4 bytes: take `bytes_each`.": [
+            lambda n, h, w, b, t, e: 8 * n * h * w * b * t,
+            lambda n, h, w, b, t, e: 4 * n * h * w * b * t,
+        ],
         "That is one block's: each block has keys and values of its own.": (
             lambda n, h, w, b, t, e: 2 * h * w * b * t * e
         ),
@@ -489,12 +519,13 @@ def my_mend(first, last):
 def with_two_copies(attempt, of_first, of_last, apart):
     """The gradients of two copies after the attempt; it may keep the stub's last line."""
     of_last = of_last.to("cuda" if apart and torch.cuda.is_available() else "cpu")
-    first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.ones_like(of_last))
+    # not equal here, so that a copied or averaged weight is seen
+    first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.zeros_like(of_last))
     first.grad, last.grad = of_first.clone(), of_last.clone()
     result = inspect.unwrap(attempt)(first, last)
     if result is ... and same([first.grad, last.grad], [of_first, of_last]):
         raise NotAttempted
-    if not same([first, last], [torch.ones_like(of_first)] * 2):
+    if not same([first, last], [torch.ones_like(of_first), torch.zeros_like(of_last)]):
         raise NotYet(GRADIENTS_ONLY)
     if first.grad is last.grad is not None:
         raise NotYet(ONE_TENSOR)
@@ -513,6 +544,11 @@ def setting(gradients):
 
 def into_the_weights(first, last):
     first.data = last.data = first.grad + last.grad
+
+
+def averaged_weights(first, last):
+    my_mend(first, last)
+    last.data = (first.data + last.data) / 2
 
 
 def one_tensor_for_both(first, last):
@@ -569,7 +605,7 @@ check_tied = Exercise(
             setting(lambda a, b: (a - b, b * 0 + a - b)),
             setting(lambda a, b: (None, None)),
         ],
-        GRADIENTS_ONLY: into_the_weights,
+        GRADIENTS_ONLY: [into_the_weights, averaged_weights],
         ONE_TENSOR: one_tensor_for_both,
     },
     also_right=[a_clone_of_the_sum, setting(lambda a, b: (a + b, b + a))],
