@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from cut_decoders import (
-    HEADS,
     LAYERS,
     WIDTH,
     N,
@@ -98,16 +97,6 @@ def test_dropout_leaves_the_ranks_one_network(sequence: bool):
     assert len({tuple(mask.tolist()) for mask in one[2]}) == 4  # two blocks, a mask for each place
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "ranks", "message"),
-    [(24, 3, "3 ranks do not divide 8 heads"), (25, 2, "2 ranks do not divide 25 tokens of the")],
-)
-def test_ranks_that_do_not_divide_are_refused(vocabulary: int, ranks: int, message: str):
-    model = Decoder(vocabulary, WIDTH, HEADS, 1, T)
-    with pytest.raises(ValueError, match=message):
-        ranks_in_threads(lambda group: cut_inside(model, group), ranks, timeout_s=5)
-
-
 def test_modes_and_what_is_frozen_are_kept_and_training_goes_on_as_uncut():
     model = random_decoder(tied=True, dropout=0.5)
     model.embedding.requires_grad_(False)
@@ -117,14 +106,13 @@ def test_modes_and_what_is_frozen_are_kept_and_training_goes_on_as_uncut():
     model.blocks[1].eval()
     tokens = torch.randint(V, (N, T))
 
+    def state(model: Decoder) -> tuple[dict, dict]:
+        modes = {name: module.training for name, module in model.named_modules()}
+        return modes, {name: p.requires_grad for name, p in model.named_parameters()}
+
     def program(group):
         cut = cut_inside(model, group)
-        assert {n: m.training for n, m in cut.named_modules()} == {
-            n: m.training for n, m in model.named_modules()
-        }
-        assert {n: p.requires_grad for n, p in cut.named_parameters()} == {
-            n: p.requires_grad for n, p in model.named_parameters()
-        }
+        assert state(cut) == state(model)
         return cut_inside(model.eval(), group)(tokens)
 
     logits = torch.cat(ranks_in_threads(program, 2), dim=-1)
@@ -246,17 +234,9 @@ REFUSED = {
         lambda m: m.set_submodule("blocks.1.dropout_2", nn.Identity()),
         "plain Dropout without hooks can be cut; got Identity",
     ),
-    "a quantized head": (
-        lambda m: m.set_submodule("head.output", nn.Identity()),
-        "plain Linear without hooks can be cut; got Identity",
-    ),
     "two blocks in one": (
         lambda m: m.blocks.__setitem__(1, m.blocks[0]),
         r"blocks.1.norm_1.weight is used under another name, too; only tied ends can be cut",
-    ),
-    "a gradient hook": (
-        lambda m: m.blocks[0].mlp.up.weight.register_hook(torch.clone),
-        r"blocks.0.mlp.up.weight has gradient hooks, and its part would not",
     ),
     "a gradient hook on what stays whole": (
         lambda m: m.head.norm.bias.register_post_accumulate_grad_hook(print),
@@ -278,7 +258,7 @@ def test_a_decoder_that_would_lose_something_is_refused(case: str):
         ranks_in_threads(lambda group: cut_inside(model, group), 2)
 
 
-def test_what_is_cut_is_not_cut_again_nor_summed_where_it_is_whole():
+def test_what_cannot_be_cut_or_summed_is_refused():
     model = random_decoder()
 
     def program(group):
@@ -289,9 +269,10 @@ def test_what_is_cut_is_not_cut_again_nor_summed_where_it_is_whole():
             sum_whole_gradients(cut, group)
         with pytest.raises(ValueError, match="can be cut; got _CutEmbedding"):
             cut_inside(cut, group)
-        return True
 
-    assert all(ranks_in_threads(program, 2))
+    ranks_in_threads(program, 2)
+    with pytest.raises(ValueError, match="3 ranks do not divide 8 heads"):
+        ranks_in_threads(lambda group: cut_inside(model, group), 3, timeout_s=5)
 
 
 IN_PROCESSES = """

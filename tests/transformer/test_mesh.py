@@ -38,22 +38,21 @@ def test_what_does_not_come_out_is_refused():
     tokens = torch.zeros(6, 4, dtype=torch.long)
 
     def program(*groups):
-        with pytest.raises(ValueError, match="6 rows make no 4 equal micro-batches"):
-            mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=2)
-        with pytest.raises(ValueError, match="no 0 equal micro-batches"):
-            mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=0)
-        with pytest.raises(ValueError, match="0 rows make no 2 equal micro-batches"):
-            mesh_step(nn.Sequential(), *2 * [tokens[:0]], groups, num_microbatches=1)
-        with pytest.raises(ValueError, match=r"tokens \(N, T\); got \(6, 4\) and \(3, 4\)"):
-            mesh_step(nn.Sequential(), tokens, tokens[:3], groups, num_microbatches=1)
+        for batch, targets, count, problem in (
+            (tokens, tokens, 2, "6 rows make no 4 equal micro-batches"),
+            (tokens, tokens, 0, "no 0 equal micro-batches"),
+            (tokens[:0], tokens[:0], 1, "0 rows make no 2 equal micro-batches"),
+            (tokens, tokens[:3], 1, r"tokens \(N, T\); got \(6, 4\) and \(3, 4\)"),
+        ):
+            with pytest.raises(ValueError, match=problem):
+                mesh_step(nn.Sequential(), batch, targets, groups, num_microbatches=count)
         with torch.no_grad(), pytest.raises(RuntimeError, match="call it outside of"):
             mesh_step(nn.Sequential(), tokens, tokens, groups, num_microbatches=1)
         stage = cut_inside(model, groups[2], sequence=True).as_sequential()
         with pytest.raises(ValueError, match="whole from stage to stage: take the stage from mesh"):
             mesh_step(stage, tokens, tokens, groups, num_microbatches=1)
-        return True
 
-    assert all(ranks_in_threads(program, (1, 2, 1)))
+    ranks_in_threads(program, (1, 2, 1))
     tied = random_decoder(tied=True)
     with pytest.raises(ValueError, match="tied ends cannot be on two of 2 stages"):
         ranks_in_threads(lambda *groups: mesh_stage(tied, groups[0], groups[2]), (2, 1, 1))

@@ -39,7 +39,10 @@ def test_a_layer_that_is_drawn_is_the_first_ranks(layer: type, monkeypatch):
     torch.manual_seed(3)
     wanted = whole(INNER, INNER).weight
     torch.manual_seed(3)
-    assert torch.equal(layer(INNER, INNER, group=Place(0, 1)).weight, wanted)
+    part = layer(INNER, INNER, group=Place(0, 1))
+    assert torch.equal(part.weight, wanted)
+    with pytest.raises(RuntimeError, match="is a part: reset the whole layer, then cut it"):
+        part.reset_parameters()
 
     def draw(drawn: nn.Module) -> None:
         rank = int(threading.current_thread().name.removeprefix("rank "))
@@ -201,9 +204,6 @@ def test_what_a_part_would_do_without_is_refused(case: str, layer: type):
         ValueError, match=f"only a plain Linear without hooks can be cut.*{problem}"
     ):
         layer.of(whole, Place(0, 2))
-    plain = layer.of(nn.Linear(INNER, INNER), Place(0, 2))
-    with pytest.raises(RuntimeError, match="is a part: reset the whole layer, then cut it"):
-        plain.reset_parameters()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
