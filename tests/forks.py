@@ -10,13 +10,35 @@ from pathlib import Path
 from mpcourse.commands.setup import ROOT
 
 ADDRESS = "https://github.com/someone/their-fork"
-KEPT = ("mpcourse", "data", "notebooks", "binder")
+FOLDERS = ("mpcourse", "data", "notebooks", "binder")
+FILES = ("pyproject.toml", "README.md", "requirements.txt")
 
 
 def git(*words: object, cwd: Path, environment: dict[str, str] | None = None) -> None:
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     command = ["git", *identity, *map(str, words)]
     subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True)
+
+
+def copy_course(folder: Path, *names: str) -> Path:
+    """Copy files and folders of the course, without what running it leaves behind."""
+    ignore = shutil.ignore_patterns("__pycache__", "full", ".ipynb_checkpoints", "mpcourse-clone")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        else:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def commit_all(folder: Path) -> Path:
+    """Make a folder a repository, with everything in its one commit."""
+    git("init", "--quiet", "--initial-branch=main", cwd=folder)
+    git("add", ".", cwd=folder)
+    git("commit", "--quiet", "-m", "all", cwd=folder)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -43,15 +65,8 @@ def with_address_here(bare: Path) -> dict[str, str]:
 
 def make_fork(folder: Path) -> Fork:
     """Do what someone does who forks the course: clone, write the address, commit, push."""
-    course, clone, bare = folder / "course", folder / "clone", folder / "someone/their-fork.git"
-    ignore = shutil.ignore_patterns("__pycache__", "full", ".ipynb_checkpoints", "mpcourse-clone")
-    for name in KEPT:
-        shutil.copytree(ROOT / name, course / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "requirements.txt"):
-        shutil.copy(ROOT / name, course)
-    git("init", "--quiet", "--initial-branch=main", cwd=course)
-    git("add", ".", cwd=course)
-    git("commit", "--quiet", "-m", "all", cwd=course)
+    clone, bare = folder / "clone", folder / "someone/their-fork.git"
+    course = commit_all(copy_course(folder / "course", *FOLDERS, *FILES))
     git("clone", "--quiet", "--bare", course, bare, cwd=folder)
     here = {**os.environ, **with_address_here(bare)}
     git("clone", "--quiet", ADDRESS, clone, cwd=folder, environment=here)

@@ -22,7 +22,6 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 from playwright.sync_api import Page as Tab
 
 from mpcourse.commands.pages import read
-from mpcourse.commands.setup import ROOT
 
 START_LIMIT_S = 300  # generous: other programs may hold the machine
 RUN_LIMIT_S = 900
@@ -102,15 +101,6 @@ def running_browser() -> Iterator[Browser]:
         browser = find_browser(playwright)
         yield browser
         browser.close()
-
-
-def copy_course(folder: Path) -> None:
-    """Lay out a clone without the tests: the repository's own files stay as they are."""
-    ignore = shutil.ignore_patterns("__pycache__", "full", ".ipynb_checkpoints", "mpcourse-clone")
-    for name in ("mpcourse", "data", "notebooks"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -23,7 +23,8 @@ from mpcourse.figures.svg import svg_in
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
-from lab import SCREEN, OpenPage, Server, copy_course, running_browser, running_lab, wait_for
+from forks import copy_course
+from lab import SCREEN, OpenPage, Server, running_browser, running_lab, wait_for
 from playwright.sync_api import Browser, ElementHandle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -291,7 +292,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("lab") / "course"
-    copy_course(folder)
+    copy_course(folder, "mpcourse", "data", "notebooks", "pyproject.toml")
     write_own_pages(folder / "own")
     with running_lab(folder) as server:
         yield server

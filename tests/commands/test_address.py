@@ -1,13 +1,12 @@
 """The public address: read from where the clone came from, written wherever pages name it."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forks import ADDRESS, Fork, git
+from forks import ADDRESS, Fork, copy_course, git
 
 from mpcourse.commands.address import (
     FIRST_PAGE,
@@ -19,7 +18,6 @@ from mpcourse.commands.address import (
 )
 from mpcourse.commands.page_format import badges, bootstrap_source
 from mpcourse.commands.pages import find_pages, read, readdress
-from mpcourse.commands.setup import ROOT
 
 SOMEONE = "https://github.com/someone-else/a.course"
 
@@ -27,14 +25,8 @@ SOMEONE = "https://github.com/someone-else/a.course"
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     """The package, the setting and two pages."""
-    folder = tmp_path / "course"
-    ignore = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
-    shutil.copytree(ROOT / "mpcourse", folder / "mpcourse", ignore=ignore)
-    (folder / "notebooks").mkdir()
-    for page in find_pages(["start_here", "pipeline"]):
-        shutil.copy(page, folder / "notebooks")
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, folder)
+    pages = [f"notebooks/{page.name}" for page in find_pages(["start_here", "pipeline"])]
+    folder = copy_course(tmp_path / "course", "mpcourse", "pyproject.toml", "README.md", *pages)
     write_setting(PLACEHOLDER, folder)
     git("init", "--quiet", "--initial-branch=main", cwd=folder)
     return folder

@@ -12,15 +12,11 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from forks import commit_all, copy_course
 
 from mpcourse.commands import check as command
 from mpcourse.commands.check import GIB, Finding
-from mpcourse.commands.setup import ROOT
 from mpcourse.training import mnist
-
-
-def words(findings: list[Finding]) -> list[str]:
-    return [finding.word for finding in findings]
 
 
 @pytest.mark.parametrize(
@@ -228,15 +224,7 @@ def test_the_extension_of_jupyterlab_is_looked_for_on_the_disk(monkeypatch, tmp_
 @pytest.fixture
 def clone(tmp_path) -> Path:
     """The package, the pages and a repository around them."""
-    root = tmp_path / "clone"
-    for name in ("mpcourse", "notebooks"):
-        skip = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
-        shutil.copytree(ROOT / name, root / name, ignore=skip)
-    shutil.copy(ROOT / "requirements.txt", root)
-    git = ["git", "-C", root, "-c", "user.name=me", "-c", "user.email=me@here"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *words], check=True)
-    return root
+    return commit_all(copy_course(tmp_path / "clone", "mpcourse", "notebooks", "requirements.txt"))
 
 
 def look(root: Path, *names: str, packages: Path | None = None) -> str:

@@ -58,16 +58,12 @@ def test_a_clean_copy_is_the_page_without_what_it_printed():
     assert "Ünïcode" in clean_copy(page())
 
 
-def test_copies_are_made_once(pages: Path, mine: Path):
+def test_copies_are_made_once_and_an_untouched_one_follows_its_page(pages: Path, mine: Path):
     assert write_copies(pages, mine) == Copies([NAME], [], [])
     assert names(mine) == [NAME]
     assert write_copies(pages, mine) == Copies([], [], [])
     (mine / NAME).unlink()  # to start anew
     assert write_copies(pages, mine) == Copies([NAME], [], [])
-
-
-def test_an_untouched_copy_follows_its_page(pages: Path, mine: Path):
-    write_copies(pages, mine)
     change(pages, "3 + 3")
     assert write_copies(pages, mine) == Copies([], [NAME], [])
     assert "3 + 3" in (mine / NAME).read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from processes import nothing_left
 from mpcourse import exercises as all_exercises
 from mpcourse.commands.clean_copies import clean_copy, edition_of
 from mpcourse.commands.grading import gradebook as grade
-from mpcourse.commands.grading.questions import bound_names, differences, exercises_of
+from mpcourse.commands.grading.questions import differences, exercises_of
 from mpcourse.commands.grading.report import SIGNS, in_words, line_of, write_csv, write_html
 from mpcourse.commands.grading.submissions import clean, find_submissions
 from mpcourse.commands.grading.watch import Limits, Record
@@ -105,6 +105,10 @@ def test_an_exercise_has_what_is_asked_and_what_is_given():
         (4, "check_plan(3, task)", "the check cell check_plan(my_plan, task) is missing or"),
         (3, "def check_plan(*_): ...", "cell 4 redefines check_plan: the course's own was used"),
         (3, "from mine import check_plan", "cell 4 redefines check_plan"),
+        (3, "with f() as g:\n    import a.b as check_plan", "cell 4 redefines check_plan"),
+        (3, "with f() as check_plan: ...", "cell 4 redefines check_plan"),
+        (3, "def f(): check_plan = 1", None),
+        (3, "x = (", None),
         (3, "%matplotlib inline\ncheck_plan = print", "cell 4 redefines check_plan"),
         (5, "task = 2", "cell 6 sets task, which the page gives, in another way"),
         (4, "check_plan(my_plan, task); check_old(1)", "cell 5 calls check_old: the page has no"),
@@ -137,19 +141,6 @@ def test_an_edition_does_not_depend_on_outputs_address_or_answers():
         nbformat.reads(clean_copy(t), as_version=4).metadata["mpcourse"] for t in (text, moved)
     ]
     assert carried[0] == carried[1] == {"edition": edition_of(nbformat.reads(text, 4))}
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("def f(): x = 1", {"f"}),
-        ("import a.b as c\nwith f() as g:\n    h = 1", {"c", "g", "h"}),
-        ("%matplotlib inline\nx = 1", {"x"}),
-        ("x = (", set()),
-    ],
-)
-def test_names_that_a_cell_binds(source: str, names: set[str]):
-    assert bound_names(source) == names
 
 
 # What people read
