@@ -45,22 +45,21 @@ def test_pixels_of_the_same_shade_are_one_path_with_their_numbers():
     assert sum("weights left" in hint for hint in pruned(0).hints) == 1
 
 
-def test_bars_are_as_long_as_files_are_large_on_one_scale_for_all_sparsities():
-    def width(sparsity: float, name: str) -> float:
-        [bar] = [box for box in pruned(sparsity).boxes if box["hint"].startswith(f"{name}: ")]
-        return float(bar["width"])
-
-    assert width(0, "CSR") == pytest.approx(2 * width(0, "dense"), abs=0.1)
-    assert width(0.5, "CSR") == pytest.approx(width(0, "dense"), abs=0.1)
-    assert width(0.9, "dense") == width(0, "dense")
+def bars(sheet: Sheet) -> dict[str, float]:
+    """The lengths of the bars of bytes."""
+    return {b["hint"]: float(b["width"]) for b in sheet.boxes if b["hint"].endswith(" bytes")}
 
 
-def test_bars_of_bytes_are_as_long_as_there_are_bytes():
-    assert {box["hint"]: float(box["width"]) for box in quantized(2).boxes} == {
+def test_bars_are_as_long_as_there_are_bytes_on_one_scale_for_all_sparsities():
+    assert bars(quantized(2)) == {
         "float32: 400 bytes": 210,
         "int8: 100 bytes": pytest.approx(52.5),
         "2 bits, packed: 25 bytes": pytest.approx(13.12, abs=0.01),
     }
+    whole, half, tenth = (list(bars(pruned(sparsity)).values()) for sparsity in (0, 0.5, 0.9))
+    assert whole == [pytest.approx(half[0]), pytest.approx(2 * half[1], abs=0.1)]
+    assert whole[1] == pytest.approx(2 * whole[0], abs=0.1)
+    assert tenth[0] == whole[0]
 
 
 def test_the_highest_bar_is_the_most_frequent_integer():

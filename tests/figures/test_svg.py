@@ -98,25 +98,6 @@ def test_letters_stand_out_from_their_box(colour: str):
     assert contrast(ink, colour) >= 4.5  # what WCAG 2 asks for
 
 
-@pytest.mark.parametrize(
-    ("shape", "attributes"),
-    [
-        (
-            svg.text(1.005, 2, "now", size=11, anchor="end"),
-            {"x": "1.00", "y": "2.00", "font-size": "11", "text-anchor": "end"},
-        ),
-        (svg.text(0, 0, "now", middle=True), {"dominant-baseline": "central"}),
-        (svg.line(1, 2, 3.5, 4), {"d": "M1.00 2.00L3.50 4.00", "stroke": "#888888"}),
-        (
-            svg.polyline([(1, 2), (3, 4)], colour="#123456", dashes="6 4"),
-            {"d": "M1.00 2.00L3.00 4.00", "stroke": "#123456", "stroke-dasharray": "6 4"},
-        ),
-    ],
-)
-def test_words_and_lines_stand_where_they_are_put(shape: str, attributes: dict[str, str]):
-    assert parse(shape).attrib.items() >= attributes.items()
-
-
 def test_an_area_goes_through_its_points_and_says_what_it_is():
     title, path = parse(svg.area([(1, 2), (3, 4.5), (5, 2)], colour="#bbbbbb", hint="holds < 2"))
     assert title.text == "holds < 2"

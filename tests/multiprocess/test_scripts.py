@@ -186,14 +186,6 @@ def test_a_plain_python_line_runs_and_fails_in_the_same_way(capsys):
 
 
 def test_an_interrupt_ends_the_program(tmp_path, monkeypatch):
-    with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        monkeypatch.setattr("subprocess.Popen.wait", _interrupted())
-        with pytest.raises(KeyboardInterrupt):
-            run("import time\ntime.sleep(600)")
-        assert all_gone(mark, limit_s=5)
-
-
-def _interrupted():
     real = subprocess.Popen.wait
 
     def wait(process, timeout=None):
@@ -201,7 +193,11 @@ def _interrupted():
             raise KeyboardInterrupt
         return real(process)
 
-    return wait
+    with nothing_left(tmp_path / "t", monkeypatch) as mark:
+        monkeypatch.setattr("subprocess.Popen.wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            run("import time\ntime.sleep(600)")
+        assert all_gone(mark, limit_s=5)
 
 
 def test_lines_and_names_that_cannot_be_are_refused():

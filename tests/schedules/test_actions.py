@@ -1,6 +1,6 @@
 import pytest
 
-from mpcourse.schedules.actions import Action, check_count, makes, needs, number_actions
+from mpcourse.schedules.actions import Action, makes, needs, number_actions
 
 
 def test_an_action_prints_as_stage_kind_microbatch() -> None:
@@ -32,15 +32,3 @@ def test_i_makes_the_gradient_that_others_ask_for_as_b() -> None:
     assert makes(Action(1, "I", 0)) == makes(Action(1, "B", 0)) == Action(1, "B", 0)
     assert makes(Action(1, "W", 0)) == Action(1, "W", 0)
     assert makes(Action(1, "F", 0)) == Action(1, "F", 0)
-
-
-@pytest.mark.parametrize("value", [True, 2.0, "2", None])
-def test_a_count_of_another_type_is_refused_with_its_value(value: object) -> None:
-    with pytest.raises(TypeError, match=rf"n_things is a whole number from 1; got {value!r}"):
-        check_count("n_things", value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0, -3])
-def test_a_count_below_one_is_refused_with_its_value(value: int) -> None:
-    with pytest.raises(ValueError, match=rf"n_things is a whole number from 1; got {value}"):
-        check_count("n_things", value)
