@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from mpcourse.multiprocess import FullySharded, ShardedOptimizer, ranks_in_threads
 
+MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3}
 ROWS = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 torch.manual_seed(0)
 # parts of unequal length, an empty one
@@ -44,6 +45,10 @@ class Kit:
         if self.stage == 2:
             made.shard_gradients()
         return made
+
+    def begin(self):
+        net = self.net()
+        return net, self.optimizer(net.parameters(), **MOMENTUM)
 
     def backward(self, parameters, loss, rows=None):
         """The loss of all rows, or of this rank's, averaged."""

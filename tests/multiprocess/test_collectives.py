@@ -28,6 +28,13 @@ def small_net():
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
+def waits_for_the_same_gradients(wrapped):
+    """As the mean over one process is."""
+    wanted = [parameter.grad.clone() for parameter in wrapped.parameters()]
+    wrapped.wait()
+    torch.testing.assert_close([parameter.grad for parameter in wrapped.parameters()], wanted)
+
+
 def test_the_last_layers_are_sent_first_and_a_bucket_holds_what_fits(alone):
     net = small_net()  # 12 + 4 and 8 + 2 numbers of 4 bytes
     names = {parameter: name for name, parameter in net.named_parameters()}
@@ -51,9 +58,7 @@ def test_each_bucket_is_sent_while_gradients_are_still_to_come(alone, monkeypatc
     assert [sent for sent in happened if isinstance(sent, int)] == [10, 4, 12]
     assert happened.index(10) < happened.index("0.weight")
     assert happened.index(10) < happened.index("0.bias")
-    wanted = [parameter.grad.clone() for parameter in net.parameters()]
-    wrapped.wait()
-    torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
+    waits_for_the_same_gradients(wrapped)
 
 
 def test_a_frozen_parameter_is_neither_sent_nor_missed(alone):
@@ -76,9 +81,7 @@ def test_a_backward_after_a_backward_is_refused_and_the_next_step_goes_well(alon
     wrapped.wait()
     wrapped.zero_grad()
     wrapped(torch.ones(1, 3)).sum().backward()
-    wanted = [parameter.grad.clone() for parameter in wrapped.parameters()]
-    wrapped.wait()
-    torch.testing.assert_close([parameter.grad for parameter in wrapped.parameters()], wanted)
+    waits_for_the_same_gradients(wrapped)
 
 
 def unfrozen(net):
@@ -161,9 +164,7 @@ def test_a_module_that_is_wrapped_again_is_averaged_once(alone):
         wrapped.zero_grad()
         others = sum((p * p.conj()).real.sum() for p in net[0].others)
         (wrapped(torch.tensor([1, 3])).sum() + others).backward()
-        wanted = [parameter.grad.clone() for parameter in net.parameters()]
-        wrapped.wait()
-        torch.testing.assert_close([parameter.grad for parameter in net.parameters()], wanted)
+        waits_for_the_same_gradients(wrapped)
 
 
 def test_without_a_process_group_nothing_is_wrapped():

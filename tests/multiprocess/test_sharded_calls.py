@@ -8,7 +8,7 @@ import io
 
 import pytest
 import torch
-from sharded_kit import ROWS, TIED, TOKENS, Kit, Module, close, same, squares
+from sharded_kit import MOMENTUM, ROWS, TIED, TOKENS, Kit, Module, close, same, squares
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim import lr_scheduler as schedulers
@@ -22,7 +22,6 @@ from mpcourse.multiprocess import (
 from mpcourse.multiprocess.sharded_optimizer import ALONE_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using backward")
-MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.3}
 IN_CHANNELS_LAST = nn.Conv2d(3, 5, 3).double().to(memory_format=torch.channels_last)
 IMAGES = torch.randn(4, 3, 6, 6, dtype=torch.float64)
 
@@ -44,8 +43,7 @@ SCHEDULERS = {
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_a_run_that_is_resumed_has_the_rate_of_the_scheduler(make, stage):
     def call(kit):
-        net = kit.net()
-        optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+        net, optimizer = kit.begin()
         scheduler = make(optimizer)
         kit.train(net, optimizer, 3, scheduler.step)
         saved = copy.deepcopy(optimizer.state_dict())
@@ -91,8 +89,7 @@ def test_every_optimizer_that_is_taken_is_saved_and_loaded(kind, stage):
 
 
 def clipped(kit):
-    net = kit.net()
-    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    net, optimizer = kit.begin()
     norms = [float(kit.clip(net, optimizer, 1.0))]  # nothing has a gradient
     for max_norm in (0.01, 1e9, float("inf")):
         optimizer.zero_grad()
@@ -114,8 +111,7 @@ def a_layer_is_frozen_and_another_unfrozen_later(kit):
 
 
 def gradients_are_made_zero_and_a_layer_is_not_used(kit):
-    net = kit.net()
-    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    net, optimizer = kit.begin()
     kit.train(net, optimizer)
     for set_to_none in (False, True):
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -172,8 +168,7 @@ def the_module_is_moved_and_its_data_replaced(kit):
 
 
 def the_state_is_read_and_forgotten(kit):
-    net = kit.net()
-    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    net, optimizer = kit.begin()
     sizes = [len(optimizer.state[p]) for p in net.parameters()]  # reading makes an empty one
     kit.train(net, optimizer)
     sizes += [len(optimizer.state[p]) for p in net.parameters()]
@@ -199,8 +194,7 @@ def a_second_optimizer_of_the_same_module(kit):
 
 
 def several_backwards_add_up(kit):
-    net = kit.net()
-    optimizer = kit.optimizer(net.parameters(), **MOMENTUM)
+    net, optimizer = kit.begin()
     for rows in (kit.rows, kit.rows.flip(0)[:4]):
         kit.backward(net.parameters(), squares(net), rows)
     optimizer.step()
