@@ -71,56 +71,47 @@ def test_every_range_of_requirements_txt_is_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("requirement", "installed", "word"),
+    ("requirement", "installed", "variable", "word"),
     [
-        ("torch>=2.9", "2.9.0", "ok"),
-        ("torch>=2.9", "2.13.0+cpu", "ok"),
-        ("torch>=2.9", "2.16.0.dev20261101+cu132", "ok"),
-        ("torch>=2.9", "2.8.0", "FAIL"),
-        ("ipywidgets>=7.7,<9", "7.7.1", "ok"),
-        ("ipywidgets>=7.7,<9", "9.0.0", "FAIL"),
-        ("ipywidgets>=7.7,<9", "7.6.5", "FAIL"),
+        ("torch>=2.9", "2.9.0", "", "ok"),
+        ("torch>=2.9", "2.13.0+cpu", "", "ok"),
+        ("torch>=2.9", "2.16.0.dev20261101+cu132", "", "ok"),
+        ("torch>=2.9", "2.8.0", "", "FAIL"),
+        ("ipywidgets>=7.7,<9", "7.7.1", "", "ok"),
+        ("ipywidgets>=7.7,<9", "9.0.0", "", "FAIL"),
+        ("ipywidgets>=7.7,<9", "7.6.5", "", "FAIL"),
+        ("jupyterlab>=1", "not installed", "", "FAIL"),
+        ("jupyterlab>=1", "not installed", "COLAB_RELEASE_TAG", "note"),
+        ("nbval>=1", "not installed", "KAGGLE_KERNEL_RUN_TYPE", "note"),
+        ("torch>=1", "not installed", "COLAB_RELEASE_TAG", "FAIL"),
     ],
 )
-def test_versions_are_compared_with_ranges(monkeypatch, requirement, installed, word):
-    monkeypatch.setattr(command.importlib.metadata, "version", lambda name: installed)
+def test_versions_are_compared_with_ranges_and_hosted_notebooks_do_without_a_server_of_ours(
+    monkeypatch, requirement, installed, variable, word
+):
+    def version(name: str) -> str:
+        if installed == "not installed":
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    monkeypatch.setenv(variable or "NOTHING", "1")
+    monkeypatch.setattr(command.importlib.metadata, "version", version)
     finding = command.judge_version(requirement)
     assert finding.word == word
     assert installed in finding.detail
     assert bool(finding.remedy) == (word == "FAIL")
 
 
-@pytest.mark.parametrize(
-    ("variable", "name", "word"),
-    [
-        ("NOTHING", "jupyterlab", "FAIL"),
-        ("COLAB_RELEASE_TAG", "jupyterlab", "note"),
-        ("KAGGLE_KERNEL_RUN_TYPE", "nbval", "note"),
-        ("COLAB_RELEASE_TAG", "torch", "FAIL"),
-    ],
-)
-def test_hosted_notebooks_do_without_a_server_of_ours(monkeypatch, variable, name, word):
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
-    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
-    monkeypatch.setenv(variable, "1")
-    monkeypatch.setattr(command.importlib.metadata, "version", missing)
-    assert command.judge_version(f"{name}>=1").word == word
+INDEX = "--index-url https://download.pytorch.org/whl"
 
 
 @pytest.mark.parametrize(
     ("torch", "install"),
     [
-        (
-            "2.13.0+cpu",
-            "torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cpu",
-        ),
-        (
-            "2.9.1+cu128",
-            "torch==2.9.1 torchvision --index-url https://download.pytorch.org/whl/cu128",
-        ),
+        ("2.13.0+cpu", f"torch==2.13.0 torchvision {INDEX}/cpu"),
+        ("2.9.1+cu128", f"torch==2.9.1 torchvision {INDEX}/cu128"),
         ("2.15.0", "torch==2.15.0 torchvision"),
         ("2.15.0a0+git1a2b3c", "torch==2.15.0a0 torchvision"),
     ],

@@ -204,6 +204,10 @@ def test_pip_looks_again_only_for_what_is_missing(filled, commands, change, time
     assert (len(commands.venv), len(commands.pip)) == (0, times)
 
 
+remove_pip = remove("**/site-packages/pip*")
+be_made_by_others = remove(STAMP)
+
+
 def remove_python(environment: Environment) -> None:
     for path in environment.python.parent.glob("python*"):
         path.unlink()
@@ -213,11 +217,6 @@ def break_python(environment: Environment) -> None:
     remove_python(environment)
     environment.python.write_text("#!/bin/sh\nexit 1\n")
     environment.python.chmod(0o755)
-
-
-def remove_pip(environment: Environment) -> None:
-    for path in environment.folder.glob("**/site-packages/pip*"):
-        shutil.rmtree(path)
 
 
 def cut_installation_off(environment: Environment) -> None:
@@ -285,10 +284,6 @@ def be_a_link(environment: Environment) -> None:
     environment.folder.rename(environment.root.with_name("scratch"))
     environment.folder.symlink_to(environment.root.with_name("scratch"))
     be_of_another_clone(environment)
-
-
-def be_made_by_others(environment: Environment) -> None:
-    (environment.folder / STAMP).unlink(missing_ok=True)
 
 
 def be_of_another_clone(environment: Environment) -> None:
