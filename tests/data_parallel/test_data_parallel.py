@@ -217,28 +217,6 @@ def test_dim_1_cuts_and_joins_the_batch_of_an_lstm(count):
 
 
 @pytest.mark.parametrize("count", range(1, 5))
-def test_gradient_of_the_input_is_that_of_the_module_alone(count):
-    module, x = mlp(), torch.randn(7, 3, **DOUBLE, requires_grad=True)
-    (expected,) = torch.autograd.grad(loss_of(module(x)), x)
-    (found,) = torch.autograd.grad(loss_of(DataParallel(module, get_devices(count))(x)), x)
-    torch.testing.assert_close(found, expected, **EXACT)
-
-
-@pytest.mark.parametrize("count", range(1, 5))
-def test_three_steps_of_sgd_with_momentum_lead_to_the_same_weights(count):
-    plain = mlp()
-    parallel = DataParallel(copy.deepcopy(plain), get_devices(count))
-    batches = [torch.randn(rows, 3, **DOUBLE) for rows in (8, 5, 1)]
-    for net in (plain, parallel):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-        for batch in batches:
-            optimizer.zero_grad()
-            loss_of(net(batch)).backward()
-            optimizer.step()
-    assert_same(dict(parallel.module.state_dict()), dict(plain.state_dict()), **EXACT)
-
-
-@pytest.mark.parametrize("count", range(1, 5))
 def test_batch_norm_in_training_is_the_module_alone_on_each_chunk(count):
     layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4)]
     module = nn.Sequential(*layers).double()
@@ -297,6 +275,7 @@ def penalty(net):
     batch = batch_of(5).requires_grad_()
     (slope,) = torch.autograd.grad(net(batch).square().sum(), batch, create_graph=True)
     slope.square().sum().backward()
+    return slope
 
 
 def hooks_of_parameters(net):
@@ -374,18 +353,14 @@ def test_what_a_training_loop_does_has_the_same_effect_as_on_the_module_alone(wa
     assert_same(list(gradients(parallel).values()), list(gradients(module).values()), **EXACT)
 
 
-def test_scalars_become_a_vector_with_one_entry_for_each_chunk():
+def test_scalars_become_a_vector_with_one_entry_for_each_chunk_of_several_devices():
     batch = torch.tensor([[1.0], [3.0], [2.0]], **DOUBLE)
     for count, losses in {2: [5.0, 4.0], 3: [1.0, 9.0, 4.0], 4: [1.0, 9.0, 4.0]}.items():
         parallel = DataParallel(MeanSquare(), get_devices(count))
         assert parallel(batch).tolist() == losses
         assert parallel(batch[:1]).tolist() == [1]
-
-
-def test_scalar_of_a_single_device_stays_as_the_module_gives_it():
-    loss = DataParallel(MeanSquare(), get_devices(1))(torch.tensor([[1.0], [3.0]], **DOUBLE))
-    assert loss.shape == ()
-    assert loss.item() == 5
+    loss = DataParallel(MeanSquare(), get_devices(1))(batch[:2])
+    assert (loss.shape, loss.item()) == ((), 5)
 
 
 @pytest.mark.parametrize("count", range(1, 5))
@@ -425,7 +400,6 @@ def test_state_dict_has_the_keys_of_torchs_data_parallel():
     module = conv_net()
     parallel = DataParallel(module, get_devices(2))
     assert list(parallel.state_dict()) == list(nn.DataParallel(module).state_dict())
-    assert list(parallel.state_dict()) == [f"module.{name}" for name in module.state_dict()]
 
 
 def test_whole_object_is_saved_loaded_and_copied():

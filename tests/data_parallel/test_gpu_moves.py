@@ -18,9 +18,8 @@ from mpcourse.splitting import block_times
 def cuda(monkeypatch):
     """Two GPUs; the host's clock shows the time of what it has waited for, and no other."""
     cuda = pretend_cuda(monkeypatch, gpus=2)
-    for module in (timing,):
-        clock = SimpleNamespace(perf_counter=lambda: cuda.host.free_at)
-        monkeypatch.setattr(module, "time", clock)
+    clock = SimpleNamespace(perf_counter=lambda: cuda.host.free_at)
+    monkeypatch.setattr(timing, "time", clock)
     return cuda
 
 

@@ -186,17 +186,19 @@ def test_modes_of_the_caller_hold_in_the_workers(contexts):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "message"),
     [
-        (([len], [(), ()]), "modules 1, inputs 2, kwargs_tup 1, devices 2"),
+        (([len], [(), ()]), "same length; got modules 1, inputs 2, kwargs_tup 1, devices 2"),
         (([len, len], [()], None, ["cpu"]), "modules 2, inputs 1, kwargs_tup 2, devices 1"),
         (([len], [()], [{}, {}], ["cpu"]), "modules 1, inputs 1, kwargs_tup 2, devices 1"),
         (([len], [()], None, ["cpu", "cpu"]), "modules 1, inputs 1, kwargs_tup 1, devices 2"),
         (([len], [()], None, []), "modules 1, inputs 1, kwargs_tup 1, devices 0"),
+        (([], []), "needs at least one module; got none"),
+        (([], [], [], []), "needs at least one module; got none"),
     ],
 )
-def test_lists_of_different_lengths_are_refused(arguments, found):
-    with pytest.raises(ValueError, match=f"needs lists of the same length; got {found}"):
+def test_no_modules_and_lists_of_different_lengths_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
         parallel_apply(*arguments)
 
 
@@ -207,12 +209,6 @@ def test_devices_in_the_place_of_keyword_arguments_are_refused():
     devices = get_devices(1)
     with pytest.raises(TypeError, match=r"for each module; got Device \(devices are named"):
         parallel_apply([called], [1], devices)
-
-
-def test_no_modules_are_refused():
-    for arguments in (([], []), ([], [], [], [])):
-        with pytest.raises(ValueError, match="needs at least one module; got none"):
-            parallel_apply(*arguments)
 
 
 def test_device_that_does_not_exist_is_refused_before_anything_runs():

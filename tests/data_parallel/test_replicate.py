@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from verbs import DOUBLE, GPUS, BlockingCopies, indices
+from verbs import DOUBLE, GPUS, indices
 
 from mpcourse.data_parallel.replicas import replicate
 
@@ -48,6 +48,7 @@ class Attributes(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3, **DOUBLE))
         self.frozen = nn.Parameter(torch.randn(3, **DOUBLE), requires_grad=False)
+        self.unused = nn.Parameter(torch.randn(3, **DOUBLE))
         self.register_buffer("table", torch.tensor([2, 0, 1]))
         self.register_buffer("temporary", torch.randn(3, **DOUBLE), persistent=False)
         self.register_buffer("learned", torch.randn(3, **DOUBLE).requires_grad_())
@@ -102,7 +103,8 @@ def dense(gradient):
 
 
 def gradients(module):
-    return {name: dense(parameter.grad) for name, parameter in module.named_parameters()}
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: dense(tensor.grad) for name, tensor in tensors}
 
 
 @all_modules
@@ -146,13 +148,14 @@ def test_gradient_of_a_gradient_goes_through_the_replicas_too():
         torch.testing.assert_close(one, found[0], rtol=0, atol=1e-12)
 
 
-def test_changing_the_original_in_place_changes_the_first_replica_only():
+def test_first_replica_has_the_originals_memory_and_the_others_have_their_own():
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
     replicas = replicate(module, CORES)
     with torch.no_grad():
         module.weight.mul_(5)
-    assert [replica.weight.item() for replica in replicas] == [5, 1, 1]
+        replicas[2].weight.mul_(7)
+    assert [replica.weight.item() for replica in replicas] == [5, 1, 7]
 
 
 def test_writing_into_a_buffer_of_the_first_replica_is_kept_and_of_the_others_lost():
@@ -174,14 +177,6 @@ def test_what_the_original_shares_each_replica_shares():
     assert len({id(replica.norm) for replica in replicas}) == 3
 
 
-def test_first_replica_has_the_originals_memory_and_the_others_have_their_own():
-    module = nn.Linear(2, 2)
-    first, *others = replicate(module, CORES)
-    addresses = [replica.weight.data_ptr() for replica in others]
-    assert first.weight.data_ptr() == module.weight.data_ptr()
-    assert len({module.weight.data_ptr(), *addresses}) == 3
-
-
 def test_weights_of_a_replica_are_no_leaves_and_frozen_ones_stay_frozen():
     for replica in replicate(Attributes(), CORES):
         assert not isinstance(replica.weight, nn.Parameter)
@@ -197,26 +192,11 @@ def test_plain_tensor_attributes_are_the_originals():
     assert all(replica.plain is module.plain for replica in replicate(module, CORES))
 
 
-def test_gradient_reaches_a_buffer_that_asks_for_one():
-    module = Attributes()
-    for replica in replicate(module, CORES):
-        replica.learned.sum().backward()
-    assert module.learned.grad.tolist() == [3, 3, 3]
-
-
 def test_gradient_of_a_sparse_embedding_stays_sparse():
     module = Embedded(sparse=True)
     sum(replica(torch.ones(1, 3)).sum() for replica in replicate(module, CORES)).backward()
     assert module.table.weight.grad.is_sparse
     assert module.table.weight.grad.to_dense().tolist() == [[0] * 3, [0] * 3, [0] * 3, [3] * 3]
-
-
-def test_parameter_that_no_replica_uses_gets_no_gradient():
-    module = nn.ModuleDict({"used": nn.Linear(1, 1), "unused": nn.Linear(1, 1)})
-    for replica in replicate(module, CORES):
-        replica["used"](torch.ones(1, 1)).sum().backward()
-    assert module["used"].weight.grad.tolist() == [[3]]
-    assert module["unused"].weight.grad is None
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -286,12 +266,6 @@ def test_memory_format_of_a_weight_is_kept():
     module = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
     for replica in replicate(module, CORES):
         assert replica.weight.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_copies_to_the_cpu_block():
-    with BlockingCopies() as copies:
-        replicate(nn.BatchNorm1d(2), CORES)  # 2 parameters and 3 buffers, for 2 of the 3 devices
-    assert copies.non_blocking == [False] * 10
 
 
 @pytest.mark.parametrize(("layer", "name"), [(0, "weight"), (1, "bias"), (1, "running_var")])
