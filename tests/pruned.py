@@ -14,6 +14,13 @@ def pruned(model: nn.Module, sparsity: float = 0.9) -> nn.Module:
     return model
 
 
+def tied_net() -> nn.Sequential:
+    """Two layers with one weight."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
 def pruned_net() -> nn.Module:
     """LeNet-300-100 in evaluation mode, masked."""
     return pruned(lenet_300_100().eval())

@@ -103,13 +103,9 @@ def test_scores_of_a_masked_model_are_those_of_what_the_forward_uses():
 
 
 @pytest.mark.parametrize("criterion", [gradient, snip, lambda model: Movement(model)()])
-def test_scores_without_a_backward_are_refused(criterion):
+def test_scores_without_a_backward_and_of_a_frozen_layer_are_refused(criterion):
     with pytest.raises(ValueError, match=r"fc1 has no gradient: call loss.backward\(\)"):
         criterion(lenet_300_100())
-
-
-@pytest.mark.parametrize("criterion", [gradient, snip, lambda model: Movement(model)()])
-def test_scores_of_a_frozen_layer_are_refused(criterion):
     model, loss = by_hand()
     model.append(nn.Linear(2, 2).requires_grad_(False))
     loss.backward()

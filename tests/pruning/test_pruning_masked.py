@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from pruned import pruned, pruned_net
+from pruned import pruned, pruned_net, tied_net
 from torch import nn
 from torch.nn.utils import prune
 
@@ -29,26 +29,13 @@ from mpcourse.pruning.formats import FORMATS
 from mpcourse.pruning.masked import permanent_copy
 from mpcourse.sparse_training import zero_pruned
 from mpcourse.splitting.splits import split_sequential
-from mpcourse.training.nets import conv_net, lenet_300_100
+from mpcourse.training.nets import lenet_300_100
 
 IMAGES = torch.randn(5, 1, 28, 28)
 
 
 def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in model.state_dict().items()}
-
-
-def test_a_masked_model_computes_as_if_its_weights_were_zero():
-    model = conv_net()
-    by_hand, masks = copy.deepcopy(model), global_masks(magnitude(model), 0.8)
-    for name, mask in masks.items():
-        by_hand.get_submodule(name).weight.data.mul_(mask)
-    apply_masks(model, masks)
-    assert torch.equal(model(IMAGES), by_hand(IMAGES))
-    assert prune.is_pruned(model)
-    assert torch.equal(model.fc1.weight_mask.bool(), masks["fc1"])
-    torch.testing.assert_close(masks_of(model), masks)
-    assert left(model) == sum(int(mask.sum()) for mask in masks.values())
 
 
 @pytest.mark.parametrize(
@@ -244,17 +231,10 @@ def test_a_model_already_pruned_is_refused():
         pruned(model)
 
 
-def test_a_weight_that_two_layers_share_is_refused():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    model[2].weight = model[0].weight
-    with pytest.raises(ValueError, match=r"the weight of 0 is also 2\.weight: it takes no mask"):
-        apply_masks(model, {"0": torch.eye(4)})
-    assert not prune.is_pruned(model)
-
-
 @pytest.mark.parametrize(
     ("layer", "name", "problem"),
     [
+        (tied_net(), "0.0", r"also 0\.1\.weight"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "0", "computed from other"),
         (nn.utils.spectral_norm(nn.Linear(4, 4)), "0", "computed from other parameters"),
         (nn.MultiheadAttention(4, 1), "0.out_proj", "read by the module that it lies in"),

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn.utils import prune
 
 from mpcourse.pruning import (
@@ -32,8 +31,9 @@ def as_lists(masks):
         (1.0, {"a": [[0, 0], [0, 0]], "b": [[0, 0]]}),
     ],
 )
-def test_each_layer_loses_its_own_lowest(sparsity, expected):
+def test_each_layer_loses_its_own_lowest_and_of_equals_the_first(sparsity, expected):
     assert as_lists(layer_masks(SCORES, sparsity)) == expected
+    assert as_lists(layer_masks({"a": torch.ones(5)}, 0.4)) == {"a": [0, 0, 1, 1, 1]}
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,6 @@ def test_globally_the_lowest_of_all_go(sparsity, expected):
     masks = global_masks(SCORES, sparsity)
     assert as_lists(masks) == expected
     assert sparsity_of(masks) == pytest.approx(sparsity)
-
-
-def test_of_equal_scores_the_first_go():
-    assert as_lists(layer_masks({"a": torch.ones(5)}, 0.4)) == {"a": [0, 0, 1, 1, 1]}
 
 
 def test_what_was_pruned_stays_pruned_and_counts():
@@ -76,16 +72,6 @@ def test_masks_are_those_of_torch(sparsity):
     prune.global_unstructured(pairs, prune.L1Unstructured, amount=sparsity)
     for name in ours:
         assert torch.equal(overall[name], together.get_submodule(name).weight_mask.bool())
-
-
-def test_torch_prunes_a_share_of_what_is_left_and_we_a_share_of_all():
-    model = nn.Sequential(nn.Linear(100, 30))
-    scores = magnitude(model)
-    first = global_masks(scores, 0.5)
-    for _ in range(2):
-        prune.l1_unstructured(model[0], "weight", amount=0.5)
-    second = global_masks(scores, 0.75, within=first)
-    assert torch.equal(second["0"], model[0].weight_mask.bool())
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from pruned import normed_net, pruned
+from pruned import normed_net, pruned, tied_net
 from torch import nn
 from torch.nn.utils import prune
 from torchvision.models import resnet50
@@ -140,22 +140,6 @@ def test_each_sparse_format_pays_from_its_own_sparsity_on(sparsity, name, pays):
     assert (len(in_format(model, name)) < len(in_format(model, "dense"))) == pays
 
 
-@pytest.mark.parametrize("make", [lenet_300_100, normed_net])
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_file_loads_into_a_fresh_model(make, name):
-    model, fresh = with_zeros(0.8, make()), make()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_format(fresh, in_format(model, name))
-    torch.testing.assert_close(dict(fresh.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
-
-
-def tied_net() -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    return model
-
-
 def diverged_net() -> nn.Sequential:
     model = nn.Sequential(nn.Linear(3, 3, bias=False))
     model[0].weight.data[0, 0] = torch.nan
@@ -168,6 +152,7 @@ def diverged_net() -> nn.Sequential:
     [
         tied_net,
         diverged_net,
+        lambda: with_zeros(0.8, normed_net()),
         lambda: nn.Linear(5, 3).bfloat16(),
         lambda: nn.Conv3d(4, 6, (1, 2, 3), groups=2).double(),
         lambda: nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 1).requires_grad_(False)),
@@ -177,7 +162,9 @@ def diverged_net() -> nn.Sequential:
 def test_the_file_of_any_model_holds_its_state(make, name):
     model, fresh = make(), make()
     trained = [parameter.requires_grad for parameter in fresh.parameters()]
-    load_format(fresh, in_format(model, name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_format(fresh, in_format(model, name))
     found, expected = dict(fresh.state_dict()), dict(model.state_dict())
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     assert [parameter.requires_grad for parameter in fresh.parameters()] == trained
@@ -196,9 +183,6 @@ def test_a_file_that_does_not_fit_is_refused_and_changes_nothing():
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=r"the file is another model's: it has conv1\.weight"):
         load_format(model, content)
-    smaller = nn.Sequential(nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"0\.weight has the shape \(4, 4\), not \(4, 5\)"):
-        load_format(nn.Sequential(nn.Linear(5, 4)), in_format(smaller, "bit mask"))
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     content = in_format(model, "dense")
     pruned(model, 0.5)
