@@ -81,24 +81,17 @@ def sparsity(model: nn.Module) -> float:
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (0, 0.0),
-        (10, 0.0),
-        (15, 0.8 * (1 - 0.75**3)),
-        (20, 0.8 * 7 / 8),
+        (0, 0.2),
+        (10, 0.2),
+        (15, 0.8 - 0.6 * 0.75**3),
+        (20, 0.8 - 0.6 / 8),
         (30, 0.8),
         (1000, 0.8),
     ],
 )
 def test_the_cubic_schedule_of_a_table(step, expected):
-    assert cubic_sparsity(step, final=0.8, begin=10, end=30) == pytest.approx(expected)
-
-
-def test_the_cubic_schedule_starts_where_it_is_told_and_rises_slower_and_slower():
-    values = [cubic_sparsity(t, initial=0.2, final=0.9, end=50) for t in range(60)]
-    assert (values[0], values[50], values[-1]) == (pytest.approx(0.2), 0.9, 0.9)
-    steps = [after - before for before, after in itertools.pairwise(values[:51])]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[-1] > 0
+    found = cubic_sparsity(step, initial=0.2, final=0.8, begin=10, end=30)
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -321,20 +314,13 @@ def test_a_model_drawn_anew_keeps_its_masks_and_nothing_else():
     model = small_net()
     masks = layer_masks(magnitude(model), 0.5)
     apply_masks(model, masks)
-    before = copy.deepcopy(model)
-    model[0].reset_parameters()  # the trap: the next forward brings the old weights back
-    torch.testing.assert_close(model[0](torch.eye(6)) - model[0].bias, before[0].weight.T)
+    torch.manual_seed(3)
     redraw(model)
-    after = snapshot(model)
-    for key, value in snapshot(before).items():
-        assert not torch.equal(after[key], value)
     assert torch.equal(masks_of(model)["0"], masks["0"])
     assert not model[0].weight[~masks["0"]].any()
     torch.manual_seed(3)
-    redraw(model)
-    torch.manual_seed(3)
-    fresh = small_net()
-    assert torch.equal(model[0].weight_orig, fresh[0].weight)  # as a new net of that seed
+    # as a new net of that seed
+    torch.testing.assert_close(snapshot(model), small_net().state_dict(), rtol=0, atol=0)
 
 
 def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
@@ -450,13 +436,9 @@ def test_regrowth_exchanges_weights_and_keeps_their_number(name):
     optimizer.register_step_post_hook(regrowth)
     optimizer.register_step_post_hook(look)
     train(model, optimizer, epochs=4)
-    changed = [
-        step + 2
-        for step, (a, b) in enumerate(itertools.pairwise(seen))
-        if not torch.equal(a["0"], b["0"])
-    ]
-    assert set(changed) <= {4, 8, 12, 16}
-    assert changed
+    pairs = enumerate(itertools.pairwise(seen), start=2)
+    changed = {step for step, (a, b) in pairs if not torch.equal(a["0"], b["0"])}
+    assert set() < changed <= {4, 8, 12, 16}
     for masks in seen:
         assert {n: int(mask.sum()) for n, mask in masks.items()} == {"0": 24, "2": 12}
     assert sparsity(model) >= 0.5
