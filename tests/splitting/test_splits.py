@@ -64,8 +64,6 @@ def test_stages_are_the_model_s_own_layers_under_their_names():
         ["relu1", "fc2", "relu2", "fc3"],
     ]
     assert list(itertools.chain(*stages)) == list(model)
-    digits = torch.randn(3, 1, 28, 28)
-    assert torch.equal(stages[1](stages[0](digits)), model(digits))
 
 
 class Residual(nn.Sequential):
@@ -142,20 +140,8 @@ def test_costs_by_count_and_parameters():
     model = mnist_net()
     assert layer_costs(model, by="count") == [1.0] * 6
     assert layer_costs(model, by="parameters") == [0, 100480, 0, 8256, 0, 650]
-
-
-def test_a_bad_word_is_named():
     with pytest.raises(ValueError, match="got 'size'"):
-        split_sequential(mnist_net(), 2, by="size")
-
-
-def test_the_toy_model_equals_its_layers():
-    model = ToyModel()
-    rows = torch.randn(20, 10)
-    expected = model.net2(model.relu(model.net1(rows)))
-    torch.testing.assert_close(model(rows), expected)
-    model(rows).sum().backward()
-    assert model.net1.weight.grad is not None
+        split_sequential(model, 2, by="size")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +155,8 @@ def test_the_toy_model_equals_its_layers():
 def test_a_split_model_is_a_module_like_any_other(make, sample):
     model, calls = make().eval(), []
     expected, first = model(sample), next(model.children())
+    if isinstance(model, ToyModel):
+        torch.testing.assert_close(expected, model.net2(model.relu(model.net1(sample))))
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(twin(sample), expected)
     twin.load_state_dict(make().state_dict())
@@ -236,12 +224,6 @@ def test_the_split_resnet_computes_what_resnet_does(make, resnet):
     expected = torch.autograd.grad(resnet(images).square().sum(), list(resnet.parameters()))
     for ours, theirs in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs, rtol=1e-7, atol=1e-9)
-
-
-def test_without_gradients_the_split_resnet_has_no_graph():
-    model = PipelineParallelResNet50(split_size=2, num_classes=4)
-    with torch.no_grad():
-        assert not model(torch.randn(4, 3, 32, 32)).requires_grad
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
