@@ -136,13 +136,6 @@ def test_a_mini_batch_of_one_piece_is_torch_s_own_layer(use):
     torch.testing.assert_close(layer.state_dict(), plain.state_dict())
 
 
-def test_in_evaluation_nothing_is_gathered():
-    layer = deferred(nn.BatchNorm1d(3).eval())
-    before = statistics(layer)
-    see(layer, torch.randn(4, 3), 2)
-    assert_same(statistics(layer), before)
-
-
 def test_a_frozen_layer_keeps_its_memory_and_one_without_memory_has_none():
     layer = deferred(nn.BatchNorm1d(3, track_running_stats=False, affine=False))
     values = torch.randn(4, 3)
@@ -230,13 +223,14 @@ def test_a_norm_in_a_part_that_is_recomputed_counts_once(recompute):
     assert_same_memory(layer, uncut)
 
 
-def test_a_stage_that_is_itself_a_norm_is_deferred_in_a_pipeline():
+@pytest.mark.parametrize("run", [lambda net, x: net.step(x, x, LOSS), lambda net, x: net(x)])
+def test_a_step_and_a_forward_in_training_are_one_mini_batch_also_where_a_norm_is_a_stage(run):
     torch.manual_seed(0)
     uncut = nn.BatchNorm1d(3).double()
     pipeline = Pipeline([copy.deepcopy(uncut), nn.Linear(3, 3).double()], num_microbatches=3)
     defer_batch_norms(pipeline)
     values = torch.randn(12, 3).double()
-    pipeline.step(values, values, LOSS)
+    run(pipeline, values)
     uncut(values)
     assert_same_memory(pipeline.stages[0], uncut)
 
@@ -266,15 +260,6 @@ def test_in_a_pipeline_the_first_norm_agrees_with_the_uncut_model_and_a_deeper_o
     assert_same_memory(cut[0], uncut[0])
     assert cut[3].num_batches_tracked == 2
     assert (cut[3].running_var - uncut[3].running_var).abs().max() > 1e-6
-
-
-def test_a_forward_through_a_pipeline_in_training_mode_is_one_mini_batch_too():
-    norm = nn.BatchNorm1d(6).double()
-    pipeline = Pipeline([deferred(norm), nn.Linear(6, 2).double()], num_microbatches=3)
-    inputs = torch.randn(9, 6, dtype=torch.float64)
-    pipeline(inputs)
-    norm(inputs)
-    assert_same_memory(pipeline.stages[0], norm)
 
 
 def test_a_step_that_fails_leaves_the_memory_as_it_was():

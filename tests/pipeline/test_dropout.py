@@ -10,7 +10,6 @@ from torch import nn
 from mpcourse.data_parallel import DataParallel
 from mpcourse.devices import get_devices
 from mpcourse.pipeline.dropout import ReproducibleDropout
-from mpcourse.pipeline.pipeline import Pipeline
 
 
 def test_the_same_seed_drops_the_same_places_and_another_seed_others():
@@ -106,27 +105,3 @@ def test_what_it_gives_is_of_the_kind_that_torch_s_gives(values):
 def test_a_share_outside_0_to_1_is_refused(p):
     with pytest.raises(ValueError, match=r"p is from 0 to below 1; got"):
         ReproducibleDropout(p, seed=0)
-
-
-def make_net() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(6, 8),
-        ReproducibleDropout(0.5, seed=1),
-        nn.Linear(8, 8),
-        ReproducibleDropout(0.4, seed=2),
-        nn.Linear(8, 3),
-    ).double()
-
-
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b", "zb-h2"])
-def test_a_pipeline_with_dropout_equals_the_uncut_model(schedule):
-    uncut, net, loss_fn = make_net(), make_net(), nn.MSELoss()
-    pipeline = Pipeline([net[:2], net[2:]], schedule=schedule, microbatch_size=3)
-    for _ in range(3):
-        batch = torch.randn(10, 6, dtype=torch.float64), torch.randn(10, 3, dtype=torch.float64)
-        loss = loss_fn(uncut(batch[0]), batch[1])
-        loss.backward()
-        torch.testing.assert_close(pipeline.step(*batch, loss_fn), loss.detach())
-    for found, expected in zip(net.parameters(), uncut.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-12, atol=1e-12)

@@ -20,7 +20,6 @@ from mpcourse.pipeline.batch_norm import defer_batch_norms
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
-from mpcourse.schedules.standard import gpipe_schedule
 from mpcourse.splitting import ToyModel
 
 LIMIT_S = 20.0  # for what takes well under one second
@@ -41,10 +40,12 @@ def test_a_device_that_is_named_twice_is_refused(devices):
         Pipeline(linears(), devices, num_microbatches=2)
 
 
-@pytest.mark.parametrize("own", [0, 1])
-def test_a_step_may_run_in_one_of_its_own_workers(own):
-    devices = get_devices(2)
-    pipeline = Pipeline(linears(), devices, num_microbatches=4)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_a_step_may_run_in_one_of_its_own_workers(own, schedule):
+    """The caller's own row would otherwise wait for rows that nobody has begun."""
+    devices = get_devices(3)
+    pipeline = Pipeline(linears(3), devices, schedule, num_microbatches=4)
     expected = pipeline.step(*BATCH, LOSS)
     torch.testing.assert_close(in_time(devices[own].run, pipeline.step, *BATCH, LOSS), expected)
 
@@ -360,10 +361,3 @@ def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(mo
     devices = get_devices(2) if not torch.cuda.is_available() else ["cpu:0", "cpu:1"]
     Pipeline(linears(), devices, num_microbatches=2).step(*BATCH, LOSS)
     assert asked == []
-
-
-def test_a_schedule_s_rows_are_handed_over_before_any_own_one():
-    """The caller's own row would otherwise wait for rows that nobody has begun."""
-    devices = get_devices(3)
-    pipeline = Pipeline(linears(3), devices, gpipe_schedule(3, 2), num_microbatches=2)
-    assert torch.isfinite(in_time(devices[1].run, pipeline.step, *BATCH, LOSS))
