@@ -1,8 +1,5 @@
 """The public address: read from where the clone came from, written wherever pages name it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -99,17 +96,3 @@ def test_a_new_address_keeps_all_outputs(fork: Fork):
     for page in find_pages([]):
         new, old = read(fork.clone / "notebooks" / page.name), read(page)
         assert [c.get("outputs") for c in new.cells] == [c.get("outputs") for c in old.cells]
-
-
-def test_the_first_cell_of_a_page_without_an_address_says_what_to_run(tmp_path: Path):
-    run = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", bootstrap_source(PLACEHOLDER)],
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "MPCOURSE_REPOSITORY"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert run.returncode == 1
-    assert "AssertionError: First run: %env MPCOURSE_REPOSITORY=" in run.stderr
-    assert list(tmp_path.iterdir()) == []

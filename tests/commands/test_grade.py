@@ -182,14 +182,14 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
         return Graded(folder, out, printed.getvalue())
 
 
-def test_a_perfect_copy_is_correct_throughout_whatever_the_name(graded: Graded):
-    assert graded.states("Zoë 李 =1+1") == ["correct"] * 4
-    assert graded.notes("Zoë 李 =1+1") == []
-
-
-def test_an_untouched_copy_is_not_attempted(graded: Graded):
-    assert graded.states("empty") == ["not attempted"] * 4
-    assert graded.notes("empty") == []
+@pytest.mark.parametrize(
+    ("learner", "state"), [("Zoë 李 =1+1", "correct"), ("empty", "not attempted")]
+)
+def test_a_perfect_copy_is_correct_and_an_untouched_one_not_attempted(
+    graded: Graded, learner: str, state: str
+):
+    assert graded.states(learner) == [state] * 4
+    assert graded.notes(learner) == []
 
 
 def test_wrong_answers_are_explained_and_replaced_checks_do_not_count(graded: Graded):
@@ -202,21 +202,18 @@ def test_wrong_answers_are_explained_and_replaced_checks_do_not_count(graded: Gr
     assert "ZeroDivisionError: division by zero" in graded.message("tampering", "mean")
 
 
-def test_a_cell_that_hangs_is_stopped_and_the_rest_is_judged(graded: Graded):
-    assert graded.states("hanging")[:2] == ["correct"] * 2
-    note = graded.notes("hanging")[0]
-    assert note.endswith(f"was stopped after {TIME_S / 2:.0f} s")
+def test_a_cell_that_hangs_is_stopped_and_a_kernel_that_ends_leaves_what_was_judged(
+    graded: Graded,
+):
+    assert graded.states("hanging") == ["correct"] * 2 + ["not judged"] * 2
+    assert graded.notes("hanging")[0].endswith(f"was stopped after {TIME_S / 2:.0f} s")
+    assert "ended its kernel (exit status 3)" in graded.message("hanging", "mean")
 
 
 def test_a_cell_that_heeds_no_interrupt_leaves_what_was_judged(graded: Graded):
     assert graded.states("stubborn") == ["not yet"] + 3 * ["not judged"]
     assert "had not returned after 10 seconds" in graded.message("stubborn", "scatter")
     assert "heeded no interrupt" in graded.message("stubborn", "mean")
-
-
-def test_a_kernel_that_ends_leaves_what_was_judged(graded: Graded):
-    assert graded.states("hanging") == ["correct"] * 2 + ["not judged"] * 2
-    assert "ended its kernel (exit status 3)" in graded.message("hanging", "mean")
 
 
 def test_a_page_that_eats_memory_is_ended(graded: Graded):

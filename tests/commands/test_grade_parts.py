@@ -226,13 +226,7 @@ def test_a_record_holds_while_nothing_it_rests_on_changes(
         (["full", "--out", "a.txt"], "a.txt"),
     ],
 )
-def test_bad_input_is_named_before_anything_runs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-    arguments: list[str],
-    words: str,
-):
+def test_bad_input_is_named_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/anna_07_pipeline.ipynb").touch()

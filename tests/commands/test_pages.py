@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mpcourse.commands import kernels, pages
+from mpcourse.commands.address import PLACEHOLDER
 from mpcourse.commands.page_format import (
     FOLDED,
     badges,
@@ -86,7 +87,8 @@ def local_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_python(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    ours = ("PYTHONPATH", "MPCOURSE_REPOSITORY")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -164,6 +166,13 @@ def test_an_address_that_cannot_be_fetched_is_named_and_nothing_is_run_as_a_comm
         assert message.startswith(f"Could not fetch {address} (Kaggle: Internet on?)")
         assert "fatal: repository" in message
     assert list(tmp_path.rglob("ran")) == []
+
+
+def test_the_first_cell_of_a_page_without_an_address_says_what_to_run(tmp_path: Path):
+    run = run_python(tmp_path, "-I", "-S", "-c", bootstrap_source(PLACEHOLDER))
+    assert run.returncode == 1
+    assert "AssertionError: First run: %env MPCOURSE_REPOSITORY=" in run.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 OF_ANOTHER = """\

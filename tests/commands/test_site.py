@@ -252,11 +252,6 @@ def test_a_build_that_is_cut_off_can_be_repeated(small_page: Path, tmp_path: Pat
 # Explorers without a kernel.
 
 
-def unpacked(script: str) -> dict:
-    frames = json.loads(script.removeprefix("window.FRAMES = ").removesuffix(";\n"))
-    return frames | json.loads(gzip.decompress(base64.b64decode(frames["packed"])))
-
-
 def test_each_position_has_the_widgets_own_picture():
     explorer = schedule_explorer()
     chosen = {"schedule": None, "devices": (2, 4), "microbatches": (3, 8)}
@@ -271,7 +266,9 @@ def test_each_position_has_the_widgets_own_picture():
 def test_the_script_of_the_frames_has_each_picture_once():
     frames = frames_of(idle_explorer(), {"first": None, "second": (1, 2)})
     twice = type(frames)(frames.about, frames.controls, [*frames.pictures, frames.pictures[0]])
-    found = unpacked(twice.to_script())
+    script = twice.to_script().removeprefix("window.FRAMES = ").removesuffix(";\n")
+    found = json.loads(script)
+    found |= json.loads(gzip.decompress(base64.b64decode(found["packed"])))
     assert [found["pictures"][index] for index in found["order"]] == twice.pictures
     assert len(found["pictures"]) == len(frames.pictures) == 16
     assert twice.to_script() == twice.to_script()
