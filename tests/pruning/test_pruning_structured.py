@@ -74,7 +74,6 @@ def test_the_layers_are_really_smaller_and_say_so():
 
 def test_the_given_model_never_changes_and_the_slim_one_trains():
     model = normed_net()
-    model.conv1.weight.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
     slim = remove_channels(model, half(model))
     zero_channels(model, half(model))
@@ -82,7 +81,6 @@ def test_the_given_model_never_changes_and_the_slim_one_trains():
     optimizer = torch.optim.SGD(slim.parameters(), lr=0.1)
     slim(IMAGES).square().sum().backward()
     optimizer.step()
-    assert slim.conv1.weight.grad is None
     assert slim.conv2.weight.grad.shape == (32, 16, 3, 3)
 
 

@@ -283,14 +283,6 @@ def test_no_real_gpu_is_looked_for(monkeypatch):
 # Layers on real places
 
 
-def test_layers_run_one_after_the_other_on_their_places():
-    net, images = mnist_net(), torch.randn(3, 1, 28, 28)
-    expected = net(images)
-    assert torch.equal(run_layers(net, ["cpu"] * 6, images), expected)
-    with pytest.raises(ValueError, match="zip"):
-        run_layers(net, ["cpu"] * 5, images)
-
-
 def test_a_step_of_layers_is_a_step_of_the_whole_and_sends_the_labels_to_the_last():
     net, images, labels = mnist_net(), torch.randn(3, 1, 28, 28), torch.tensor([0, 1, 2])
     expected = cross_entropy(net(images), labels)
@@ -298,6 +290,8 @@ def test_a_step_of_layers_is_a_step_of_the_whole_and_sends_the_labels_to_the_las
     assert torch.equal(step_layers(net, ["cpu"] * 6, images, labels), expected)
     found = [parameter.grad for parameter in net.parameters()]
     torch.testing.assert_close(found, list(gradients))
+    with pytest.raises(ValueError, match="zip"):
+        run_layers(net, ["cpu"] * 5, images)
     places = ["cuda:0"] * 4 + ["cuda:1"] * 2
     transfers = try_placement(step_layers, net, places, images, labels).transfers
     assert [(transfer.target, transfer.shape) for transfer in transfers] == [
