@@ -40,6 +40,7 @@ def test_a_size_leaves_a_shorter_last_one(samples, size, sizes):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"num_samples": 0, "num_microbatches": 2}, "the mini-batch is empty"),
         ({}, "exactly one"),
         ({"num_microbatches": 2, "microbatch_size": 2}, "exactly one"),
         ({"num_microbatches": 0}, "num_microbatches is a whole number from 1; got 0"),
@@ -50,12 +51,7 @@ def test_a_size_leaves_a_shorter_last_one(samples, size, sizes):
 )
 def test_bad_arguments_are_named(arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        microbatch_sizes(4, **arguments)
-
-
-def test_an_empty_mini_batch_is_refused():
-    with pytest.raises(ValueError, match="the mini-batch is empty"):
-        microbatch_sizes(0, num_microbatches=2)
+        microbatch_sizes(**{"num_samples": 4} | arguments)
 
 
 @given(st.integers(1, 20), st.integers(1, 25), st.booleans())
@@ -96,12 +92,8 @@ def test_what_holds_no_tensor_reaches_every_micro_batch():
         assert num_samples_of((torch.zeros(3), beside)) == 3
 
 
-def test_losses_of_0_dimensions_become_a_vector():
-    merged = merge_microbatches([torch.tensor(1.0), torch.tensor(2.0)])
-    assert merged.tolist() == [1.0, 2.0]
-
-
-def test_what_is_no_tensor_stays_where_all_agree_and_is_refused_else():
+def test_losses_become_a_vector_and_what_is_no_tensor_stays_where_all_agree_or_is_refused():
+    assert merge_microbatches([torch.tensor(1.0), torch.tensor(2.0)]).tolist() == [1.0, 2.0]
     assert merge_microbatches([{"n": 3, "no": None}] * 2) == {"n": 3, "no": None}
     with pytest.raises(ValueError, match=r"return \[0.5, 0.25\]: make tensors of them"):
         merge_microbatches([(torch.zeros(1), 0.5), (torch.zeros(1), 0.25)])
