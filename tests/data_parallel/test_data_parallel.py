@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from verbs import DOUBLE, GPUS, WAIT_S, assert_same, indices
+from ways import WAYS
 
 from mpcourse.data_parallel.replicas import DataParallel
 from mpcourse.devices.devices import get_devices
@@ -217,106 +217,46 @@ def test_batch_norm_in_training_is_the_module_alone_on_each_chunk(count):
 # one; what it returns, and every gradient afterwards, has to be the same.
 
 
-def clipped_groups(net):
-    first, *others = net.parameters()
-    groups = [{"params": [first], "lr": 0.5}, {"params": others, "weight_decay": 0.1}]
-    optimizer = torch.optim.AdamW(groups, lr=0.1, foreach=False)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    norms = []
-    for rows in (7, 4, 1):
-        optimizer.zero_grad()
-        loss_of(net(batch_of(rows))).backward()
-        norms.append(nn.utils.clip_grad_norm_(net.parameters(), 0.1))
-        optimizer.step()
-        scheduler.step()
-    return norms, [parameter.detach().clone() for parameter in net.parameters()]
+def accumulated(net, step):
+    return step(7), step(2)
 
 
-def accumulated(net):
-    for rows in (7, 2):
-        loss_of(net(batch_of(rows))).backward()
-
-
-def zeros_kept(net):
-    accumulated(net)
-    net.zero_grad(set_to_none=False)
-    accumulated(net)
-
-
-def frozen_and_thawed(net):
-    [first, *_] = net.parameters()
-    first.requires_grad_(False)
-    accumulated(net)
-    assert first.grad is None
-    first.requires_grad_(True)
-    accumulated(net)
-
-
-def penalty(net):
+def penalty(net, _):
     batch = batch_of(5).requires_grad_()
     (slope,) = torch.autograd.grad(net(batch).square().sum(), batch, create_graph=True)
     slope.square().sum().backward()
     return slope
 
 
-def hooks_of_parameters(net):
+def hooks_of_parameters(net, step):
     seen = []
     for parameter in net.parameters():
         parameter.register_hook(lambda gradient: 2 * gradient)
         parameter.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
-    accumulated(net)
+    accumulated(net, step)
     return seen
 
 
-def hooks_that_change_what_goes_through(net):
-    [inner] = [module for module in net.modules() if isinstance(module, nn.Tanh)]
-    inner.register_forward_pre_hook(lambda _, inputs: (2 * inputs[0],))
-    inner.register_forward_hook(lambda _, inputs, output: 3 * output)
-    inner.register_full_backward_hook(lambda _, into, out_of: (5 * into[0],))
-    accumulated(net)
-    return net(input=batch_of(3))
-
-
-def checkpointed(net):
+def checkpointed(net, _):
     return checkpoint(net, batch_of(6).requires_grad_(), use_reentrant=False)
 
 
-def pruned(net):
-    layer = next(module for module in net.modules() if isinstance(module, nn.Linear))
-    prune.l1_unstructured(layer, "weight", amount=0.5)
-    accumulated(net)
-
-
-def weight_normed(net):
-    layer = next(module for module in net.modules() if isinstance(module, nn.Linear))
-    nn.utils.parametrizations.weight_norm(layer)
-    accumulated(net)
-    return net(batch_of(3))
-
-
-def complex_numbers(net):
+def complex_numbers(net, _):
     net.to(torch.complex128)
     net(batch_of(5) + 1j * batch_of(5)).abs().square().sum().backward()
 
 
-def saved_and_loaded(net):
-    accumulated(net)
+def saved_and_loaded(net, step):
+    accumulated(net, step)
     state = {name.removeprefix("module."): 2 * value for name, value in net.state_dict().items()}
     prefix = "module." if isinstance(net, DataParallel) else ""
     net.load_state_dict({prefix + name: value for name, value in state.items()})
     return net(batch_of(3)), state
 
 
-def functional(net):
+def functional(net, _):
     weights = {name: 2 * value.detach() for name, value in net.named_parameters()}
     return torch.func.functional_call(net, weights, batch_of(4))
-
-
-WAYS = [
-    *(clipped_groups, accumulated, zeros_kept, frozen_and_thawed, penalty, hooks_of_parameters),
-    *(hooks_that_change_what_goes_through, checkpointed, pruned, weight_normed, complex_numbers),
-    *(saved_and_loaded, functional),
-]
 
 
 def batch_of(rows):
@@ -325,12 +265,28 @@ def batch_of(rows):
 
 @pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(*WAYS, accumulated, penalty, hooks_of_parameters, checkpointed, complex_numbers),
+        *(saved_and_loaded, functional),
+    ],
+)
 def test_what_a_training_loop_does_has_the_same_effect_as_on_the_module_alone(way, count):
     module = mlp()
     parallel = DataParallel(copy.deepcopy(module), get_devices(count))
-    expected, found = way(module), way(parallel)
+
+    def step_of(net):
+        def step(rows):
+            loss = loss_of(net(batch_of(rows)))
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+    expected, found = way(module, step_of(module)), way(parallel, step_of(parallel))
     assert_same(found, expected, **EXACT)
+    assert_same(list(parallel.parameters()), list(module.parameters()), **EXACT)
     assert_same(list(gradients(parallel).values()), list(gradients(module).values()), **EXACT)
 
 
