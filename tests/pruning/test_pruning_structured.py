@@ -64,18 +64,14 @@ def test_one_layer_alone_loses_channels_and_its_reader_inputs(layer):
     assert changed == expected | ({f"{norms}.weight", f"{norms}.bias"} if norms else set())
 
 
-def test_the_layers_are_really_smaller_and_say_so():
-    slim = remove_channels(normed_net(), half(normed_net()))
+def test_the_given_model_never_changes_and_the_slim_one_is_really_smaller_and_trains():
+    model = normed_net()
+    before = copy.deepcopy(model.state_dict())
+    slim = remove_channels(model, half(model))
     sizes = [slim.conv2.weight.shape, slim.bn2.running_var.shape, slim.fc1.weight.shape]
     assert sizes == [(32, 16, 3, 3), (32,), (50, 288)]
     told = (slim.conv2.in_channels, slim.conv2.out_channels, slim.bn2.num_features)
     assert (*told, slim.fc1.in_features, slim.fc1.out_features) == (16, 32, 32, 288, 50)
-
-
-def test_the_given_model_never_changes_and_the_slim_one_trains():
-    model = normed_net()
-    before = copy.deepcopy(model.state_dict())
-    slim = remove_channels(model, half(model))
     zero_channels(model, half(model))
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     optimizer = torch.optim.SGD(slim.parameters(), lr=0.1)

@@ -220,7 +220,7 @@ def test_layers_in_torch_s_encoder_are_called_and_not_read_past(change, gradient
         torch.testing.assert_close(model(rows), found)
 
 
-@pytest.mark.parametrize("change", [to_int8, prepare_qat])
+@pytest.mark.parametrize("change", [to_int8, prepare_qat, to_sparse])
 def test_a_layer_with_hooks_is_not_replaced(change):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     handle = model[1].register_forward_pre_hook(lambda module, inputs: None)

@@ -178,10 +178,6 @@ def test_no_operation_takes_tensors_of_two_gpus(program):
     assert try_placement(program).error == APART.format("cuda:0 and cuda:1")
 
 
-def test_a_number_on_the_host_may_meet_a_tensor_on_a_gpu():
-    assert try_placement(lambda: torch.ones(3, device="cuda:0") + torch.ones(())).error is None
-
-
 def test_other_errors_of_the_program_come_out_without_a_log(caplog, capfd):
     with pytest.raises(RuntimeError, match=r"2, 2"):
         try_placement(lambda: nn.Linear(3, 3)(torch.ones(2, 2)))
@@ -302,12 +298,9 @@ def test_a_step_of_layers_is_a_step_of_the_whole_and_sends_the_labels_to_the_las
     ]
 
 
-def test_a_gpu_s_index_on_a_tensor_of_the_host_is_refused_as_torch_refuses_it():
-    def program(rows):
-        return rows[torch.tensor([0, 1], device="cuda:0")]
-
-    found = try_placement(program, torch.ones(3, 2))
-    assert found.error is not None
-    assert "cpu" in str(found.error)
-    the_other_way = try_placement(lambda rows: rows.to("cuda:0")[torch.tensor([0])], torch.ones(3))
-    assert the_other_way.error is None
+def test_a_gpu_s_index_is_refused_by_the_host_and_the_host_s_index_and_number_taken_by_a_gpu():
+    refused = try_placement(lambda rows: rows[torch.tensor([0, 1], device="cuda:0")], ROWS)
+    assert refused.error is not None
+    assert "cpu" in str(refused.error)
+    taken = try_placement(lambda rows: rows.to("cuda:0")[torch.tensor([0])] + torch.ones(()), ROWS)
+    assert taken.error is None
