@@ -14,7 +14,6 @@ from mpcourse.devices.recordings import DATA_FOLDER
 
 PROSE = DATA_FOLDER / "prose.txt"
 TEST_SHARE = 0.1
-PRIOR_WEIGHT = 5.0  # of the shorter model, in counted characters
 N_GRAMS = ("unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram")
 
 
@@ -51,21 +50,23 @@ def counted_losses(text: Text) -> dict[str, float]:
     """The test losses of counted models: uniform, then of runs of 1 to 6 characters ("n-grams").
 
     Each probability is a mean of what was counted and of the next shorter model's, which weighs as
-    much as so many characters: without it, what never occurred would have a probability of 0.
-    Counted in the first part of the text, judged on its second.
+    much as there are different characters that have followed this past: where many have, one more
+    is likely. Nothing is tuned. Counted in the first part of the text, judged on its second.
+    Source: Witten and Bell, 1991, IEEE Transactions on Information Theory 37(4).
     """
     vocabulary = len(text.characters)
     probabilities = torch.full((1,), 1 / vocabulary).double().expand(len(text.test))
     losses = {"uniform": math.log(vocabulary)}
     for length, name in enumerate(N_GRAMS[: len(text.test)], start=1):
-        asked = _codes(text.test, length, vocabulary)
-        seen = _how_often(asked, _codes(text.train, length, vocabulary))
-        # the past of the last character has no next one: it is not counted as a past
-        pasts = _codes(text.train[:-1], length - 1, vocabulary)
-        began = _how_often(asked // vocabulary, pasts)
-        skip = length - 1  # the first characters have no such past: they keep the shorter model's
-        mixed = (seen + PRIOR_WEIGHT * probabilities[skip:]) / (began + PRIOR_WEIGHT)
-        probabilities = torch.cat([probabilities[:skip], mixed])
+        asked, runs = (_codes(part, length, vocabulary) for part in (text.test, text.train))
+        seen = _how_often(asked, runs)
+        pasts = asked // vocabulary
+        began = _how_often(pasts, runs // vocabulary)  # how often the past was followed
+        followers = _how_often(pasts, runs.unique() // vocabulary)  # by how many characters
+        shorter = probabilities[length - 1 :]  # the first characters have no such past
+        mixed = (seen + followers * shorter) / (began + followers).clamp(min=1)
+        mixed = torch.where(began > 0, mixed, shorter)
+        probabilities = torch.cat([probabilities[: length - 1], mixed])
         losses[name] = -probabilities.log().mean().item()
     return losses
 

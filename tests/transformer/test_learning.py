@@ -54,15 +54,17 @@ def test_the_prose_is_cut_into_two_and_comes_back():
 def test_counting_gives_the_losses_of_a_small_case():
     text = Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
     losses = counted_losses(text)
-    a, b = (3 + 2.5) / 9, (1 + 2.5) / 9  # 5 characters' worth of a half each
-    ab = (1 + 5 * b) / (3 + 5)  # a was followed three times, once by b
+    a, b = (3 + 2 / 2) / (4 + 2), (1 + 2 / 2) / (4 + 2)  # two characters' worth of a half each
+    ab = (1 + 2 * b) / (3 + 2)  # a was followed three times, once by b, by two different ones
     assert losses["uniform"] == pytest.approx(math.log(2))
     assert losses["unigram"] == pytest.approx(-(math.log(a) + math.log(b)) / 2)
     assert losses["bigram"] == pytest.approx(-(math.log(a) + math.log(ab)) / 2)
     assert list(losses) == ["uniform", "unigram", "bigram"]  # as long as the text
+    unknown = counted_losses(Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([1, 0])))
+    assert unknown["bigram"] == unknown["unigram"]  # nothing has followed b
     of_prose = counted_losses(load_prose())
-    *shorter, five, six = of_prose
-    assert sorted(of_prose, key=of_prose.get) == [five, six, *reversed(shorter)]
+    order = ["5-gram", "4-gram", "6-gram", "trigram", "bigram", "unigram", "uniform"]
+    assert sorted(of_prose, key=of_prose.get) == order
 
 
 # Training
