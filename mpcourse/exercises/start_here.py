@@ -308,7 +308,7 @@ ONE_POOL = ThreadPoolExecutor(1)
 
 check_worker = Exercise(
     my_worker,
-    read_again='"A worker in fifteen lines"',
+    read_again='"A worker in a few lines"',
     cases=[
         ("a job that returns 42", lambda hand_over, _: hand_over(lambda: 42)(), 42, RETURNS),
         ("two jobs", which_thread, "one thread of its own", ONE_THREAD),
