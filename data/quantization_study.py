@@ -1,8 +1,10 @@
 """Five seeds of LeNet-300-100 in few bits: `python data/quantization_study.py`.
 
-Writes `data/quantization.csv` (page `quantization`): accuracy and bytes of the dense net
-and of the pruned one, in float32, in int8 in several ways, and with fewer bits after training and
-in training. The test images decide nothing; ranges come from training images.
+Writes `data/quantization.csv` (page `quantization`): accuracy and bytes in float32, in int8 in
+several ways, and with weights of 4, 3 and 2 bits, the inputs in floats: scales from the largest
+weight, scales of least squared error, groups of weights, rounding column by column (GPTQ), and
+training with rounding. The nets `small` are much narrower: they have fewer weights to spare.
+The test images decide nothing; inputs of layers come from training images.
 """
 
 import copy
@@ -12,26 +14,28 @@ from typing import NamedTuple
 
 import torch
 from studies import Row, run_studies
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
-from mpcourse.pruning import apply_masks, global_masks, magnitude
+from mpcourse.exercises.quantization import my_best_scales
 from mpcourse.pruning.formats import saved
-from mpcourse.pruning.masked import permanent_copy
-from mpcourse.quantization import calibrate, prepare_qat, to_int8
+from mpcourse.quantization import calibrate, quantize_tensor, round_straight_through, to_int8
 from mpcourse.training.in_memory import RATE, TUNING_RATE, Data, train
-from mpcourse.training.nets import lenet_300_100
+from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/quantization_study.py"
+GROUP = 64
 
-Variant = tuple[str, int, Callable[[], nn.Module]]  # way, bits of the weights, what makes the net
+Variant = tuple[str, int, Callable[[], nn.Module], int]  # way, bits, what makes the net, its bytes
+Rounding = Callable[[Tensor, Tensor], Tensor]  # (weight, inputs of its layer) -> rounded weight
 
 
 class Budget(NamedTuple):
-    """How long and how far: epochs of the dense net, epochs of tuning, the share pruned, bits."""
+    """How long: epochs of the float net, epochs of tuning; and the bits."""
 
     epochs: int = 15
     tuning: int = 5
-    sparsity: float = 0.9
     few_bits: tuple[int, ...] = (4, 3, 2)
 
 
@@ -39,47 +43,134 @@ DRY = Budget(epochs=1, tuning=1, few_bits=(2,))
 
 
 def quantize_one_seed(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Train a net, prune a copy of it, quantize both in all ways."""
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    train(dense, data, budget.epochs, RATE)
-    pruned = copy.deepcopy(dense)
-    apply_masks(pruned, global_masks(magnitude(pruned), budget.sparsity))
-    train(pruned, data, budget.tuning, TUNING_RATE)
+    """Train a wide net and a narrow one, quantize both in all ways."""
     rows = []
-    for net, model in (("dense", dense), ("pruned", pruned)):
-        for way, bits, make in variants(model, data, budget):
-            made = make()
+    for net, made in (("dense", lenet_300_100), ("small", lambda: linear_net(16, 16))):
+        torch.manual_seed(seed)
+        model = made().to(data.place)
+        train(model, data, budget.epochs, RATE)
+        for way, bits, make, size in variants(model, data, budget):
             row = {"net": net, "way": way, "bits": bits, "seed": seed}
-            size = len(saved(made.state_dict()))
-            rows.append({**row, "accuracy": data.accuracy(made), "bytes": size})
+            rows.append({**row, "accuracy": data.accuracy(make()), "bytes": size})
     return rows
 
 
 def variants(model: nn.Module, data: Data, budget: Budget) -> Iterator[Variant]:
-    """All ways to quantize a trained net, each as a function that does it."""
+    """All ways to quantize a trained net: a function that does it, and the bytes it leaves."""
     ranges = calibrate(model, [data.all_train])
-    yield "float32", 32, lambda: permanent_copy(model)
-    yield "static", 8, lambda: to_int8(model, ranges)
-    yield "static, per tensor", 8, lambda: to_int8(model, ranges, per_channel=False)
-    yield "dynamic", 8, lambda: to_int8(model)
-    for bits in (8, *budget.few_bits):
-        if bits < 8:
-            yield "static", bits, lambda bits=bits: to_int8(model, ranges, bits=bits)
-        yield "trained", bits, lambda bits=bits: to_int8(_tuned(model, data, budget, bits))
-    # without rounding, as long: what the extra epochs alone are worth, in floats and rounded
-    tuned = _tuned(model, data, budget, None)
-    own = calibrate(tuned, [data.all_train])
-    yield "float32, tuned", 32, lambda: tuned
+    eight = {
+        "static": to_int8(model, ranges),
+        "static, per tensor": to_int8(model, ranges, per_channel=False),
+        "dynamic": to_int8(model),
+    }
+    yield "float32", 32, lambda: model, len(saved(model.state_dict()))
+    for way, found in eight.items():
+        yield way, 8, lambda found=found: found, len(saved(found.state_dict()))
+    inputs = data.all_train[0]
+    tuned = _tuned(model, data, budget, None)  # what the extra epochs alone are worth
     for bits in budget.few_bits:
-        yield "tuned, static", bits, lambda bits=bits: to_int8(tuned, own, bits=bits)
+        largest = 2 ** (bits - 1) - 1
+        best = _by_rows(largest, my_best_scales)
+        ways: dict[str, tuple[nn.Module, Rounding]] = {
+            "largest": (model, _by_rows(largest, _largest)),
+            "best": (model, best),
+            "groups": (model, _by_groups(largest)),
+            "gptq": (model, _by_columns(largest)),
+            "tuned, best": (tuned, best),
+            "trained": (_tuned(model, data, budget, largest), lambda weight, inputs: weight),
+        }
+        for way, (net, rounding) in ways.items():
+            size = packed_bytes(net, bits, GROUP if way == "groups" else None)
+            yield way, bits, lambda n=net, r=rounding: in_few_bits(n, inputs, r), size
 
 
-def _tuned(model: nn.Module, data: Data, budget: Budget, bits: int | None) -> nn.Module:
-    """A copy after some more epochs, rounding in the forward unless bits is `None`."""
-    ready = copy.deepcopy(model) if bits is None else prepare_qat(model, bits=bits)
+def in_few_bits(model: nn.Module, inputs: Tensor, rounding: Rounding) -> nn.Module:
+    """A copy with rounded weights, first layer first: a layer's inputs are the rounded net's."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                layer.weight.copy_(rounding(layer.weight, inputs))
+            inputs = layer(inputs)
+    return model
+
+
+def packed_bytes(model: nn.Module, bits: int, group: int | None) -> int:
+    """Weights of so many bits, one after the other; scales of 16 bits, biases of 32."""
+    total = 0
+    for layer in (each for each in model if isinstance(each, nn.Linear)):
+        groups = 1 if group is None else -(-layer.in_features // group)
+        total += -(-layer.weight.numel() * bits // 8)
+        total += layer.out_features * (2 * groups + 4)
+    return total
+
+
+def _largest(weight: Tensor, largest: int) -> Tensor:
+    return quantize_tensor(weight, axis=0, bits=(largest + 1).bit_length()).scale
+
+
+def _rounded(weight: Tensor, scales: Tensor, largest: int) -> Tensor:
+    return (weight / scales[:, None]).round().clamp(-largest, largest) * scales[:, None]
+
+
+def _by_rows(largest: int, scales: Callable[[Tensor, int], Tensor]) -> Rounding:
+    return lambda weight, inputs: _rounded(weight, scales(weight, largest), largest)
+
+
+def _by_groups(largest: int) -> Rounding:
+    def rounding(weight: Tensor, inputs: Tensor) -> Tensor:
+        width = weight.shape[1]
+        parts = F.pad(weight, (0, -width % GROUP)).reshape(-1, GROUP)
+        parts = _rounded(parts, my_best_scales(parts, largest), largest)
+        return parts.reshape(len(weight), -1)[:, :width]
+
+    return rounding
+
+
+def _by_columns(largest: int) -> Rounding:
+    """GPTQ: what a column loses by rounding is made up for by the columns that follow."""
+
+    def rounding(weight: Tensor, inputs: Tensor) -> Tensor:
+        weight, scales = weight.clone(), _largest(weight, largest)
+        squares = (inputs.t() @ inputs).double()
+        squares.diagonal().add_(0.01 * squares.diagonal().mean())
+        factor = torch.linalg.cholesky(torch.linalg.inv(squares), upper=True).float()
+        for column in range(weight.shape[1]):
+            exact = weight[:, column].clone()
+            weight[:, column] = _rounded(exact[:, None], scales, largest)[:, 0]
+            off = (exact - weight[:, column]) / factor[column, column]
+            weight[:, column + 1 :] -= torch.outer(off, factor[column, column + 1 :])
+        return weight
+
+    return rounding
+
+
+class FewBits(nn.Module):
+    """Stands between a layer and its weight: rounds, with a straight-through gradient."""
+
+    def __init__(self, scales: Tensor, largest: int) -> None:
+        super().__init__()
+        self.scales, self.largest = scales[:, None], largest
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Take a weight to what its integers mean."""
+        steps = round_straight_through(weight / self.scales)
+        return steps.clamp(-self.largest, self.largest) * self.scales
+
+
+def _tuned(model: nn.Module, data: Data, budget: Budget, largest: int | None) -> nn.Module:
+    """A copy after some more epochs; with `largest`, rounding in the forward, scales as before."""
+    ready = copy.deepcopy(model)
+    layers = [layer for layer in ready if isinstance(layer, nn.Linear)]
+    if largest is not None:
+        for layer in layers:
+            few = FewBits(my_best_scales(layer.weight.detach(), largest), largest)
+            register_parametrization(layer, "weight", few)
     train(ready, data, budget.tuning, TUNING_RATE)
-    return permanent_copy(ready) if bits is None else ready
+    if largest is not None:
+        for layer in layers:
+            remove_parametrizations(layer, "weight")  # what it has become stays
+    return ready
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 
-from mpcourse.figures import BitsStudy, Rounded, SparsityStudy
+from mpcourse.figures import SparsityStudy
 from mpcourse.figures.svg import Picture
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,14 +78,4 @@ SPARSITIES = SparsityStudy(
     accuracies={0: 0.95, 0.5: 0.9, 0.9: 0.6},
     random={0: 0.95, 0.5: 0.4, 0.9: 0.1},
     sizes={s: {"dense": 4000, "CSR": round(8000 * (1 - s))} for s in (0, 0.5, 0.9)},
-)
-BITS = BitsStudy(
-    weights=100,
-    accuracy=0.95,
-    rounded={
-        (2, "per channel"): Rounded([10, 80, 10], [20, 60, 20], 0.25, 0.8),
-        (2, "per tensor"): Rounded([5, 95, 0], [10, 80, 10], 0.5, 0.3),
-        (8, "per channel"): Rounded([5, 10, 20, 30, 20, 10, 5], [30, 40, 30], 0.1, 0.93),
-        (8, "per tensor"): Rounded([0, 5, 20, 50, 20, 5, 0], [30, 40, 30], 0.2, 0.91),
-    },
 )

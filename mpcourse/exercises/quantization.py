@@ -1,11 +1,12 @@
-"""Exercises of page `quantization`: scale and zero point, rows, an int8 layer, rounding."""
+"""Exercises of page `quantization`: scales, rows, an int8 layer, clipping, rounding that learns."""
 
 import math
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.exercises.exercise import Exercise, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, same, short
 from mpcourse.quantization import (
     choose_qparams,
     fake_quantize,
@@ -145,11 +146,22 @@ def with_scales_of_columns(weight):
 
 
 def same_with_types(result, expected):
-    """Equal, and integers where integers are expected."""
+    """Equal, integers where integers are expected; scales may have been found in longer floats."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         return False
-    types, wanted = ([getattr(each, "dtype", None) for each in pair] for pair in (result, expected))
+    types, wanted = (
+        [str(getattr(each, "dtype", None)).replace("float64", "float32") for each in pair]
+        for pair in (result, expected)
+    )
     return types == wanted and same(tuple(result), tuple(expected))
+
+
+def rows_in_a_loop(weight):
+    """In float64, number by number."""
+    scales = [max(map(abs, row)) / 127 or 1.0 for row in weight.double().tolist()]
+    rows = zip(weight.double().tolist(), scales, strict=True)
+    integers = [[round(each / scale) for each in row] for row, scale in rows]
+    return torch.tensor(integers, dtype=torch.int8), torch.tensor(scales, dtype=torch.float64)
 
 
 check_rows = Exercise(
@@ -212,6 +224,8 @@ check_rows = Exercise(
         ),
     },
     also_right=[
+        rows_in_a_loop,
+        lambda w: ((w * (1 / my_rows(w)[1][:, None])).round().char(), my_rows(w)[1]),
         lambda w: [quantize_tensor(w, axis=0).integers, quantize_tensor(w, axis=0).scale],
         lambda w: ((w * 127 / w.abs().amax(1, True).clamp(1e-9)).round().char(), my_rows(w)[1]),
     ],
@@ -253,9 +267,20 @@ def linear_by_meaning(q_x, s_x, z_x, q_w, s_w, bias):
     return (s_x * (q_x.double() - z_x)) @ (s_w[:, None] * q_w.double()).t() + bias
 
 
+def linear_by_broadcasting(q_x, s_x, z_x, q_w, s_w, bias):
+    return ((q_x.int() - z_x)[:, None] * q_w.int()).sum(2) * (s_x * s_w) + bias
+
+
 def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
     sums = int8_matmul(q_x, q_w.t().contiguous())
     return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
+
+
+FLOAT_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"}
+NO_INTEGERS = (
+    "The numbers are right, but floats were multiplied: keep the integers, multiply them with sums "
+    "of 32 bits, and let the scales come afterwards."
+)
 
 
 def layers():
@@ -284,6 +309,30 @@ def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
     return f"q_x {q_x.tolist()}, s_x {s_x}, z_x {z_x}, {of_weights}"
 
 
+class FloatProducts(TorchDispatchMode):
+    """Notes whether floats were multiplied as matrices, be it by a broadcast and a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        found = op(*args, **(kwargs or {}))
+        name = op.overloadpacket.__name__
+        product = name in FLOAT_PRODUCTS or (name == "mul" and found.dim() > 2)
+        self.seen |= product and found.is_floating_point()
+        return found
+
+
+def in_integers(attempt, *layer):
+    """The outcome; where the numbers are right, but made by a product of floats, that is said."""
+    with FloatProducts() as products:
+        outcome = attempt(*layer)
+    if products.seen and same_sums(outcome, my_int8_linear(*layer)):
+        raise NotYet(NO_INTEGERS)
+    return outcome
+
+
 def same_sums(result, expected):
     """Equal up to the rounding of float32: sums of some hundred products."""
     if not isinstance(result, Tensor) or result.shape != expected.shape:
@@ -297,10 +346,19 @@ check_int8_linear = Exercise(
     read_again='"May two int8 matrices be multiplied?"',
     cases=layers(),
     given=layer_in_words,
+    play=in_integers,
     same=same_sums,
     hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits. "
     "It is one tensor.",
     wrong={
+        NO_INTEGERS: [
+            linear_by_meaning,
+            linear_with(lambda x, w: x.float() @ w.float().t()),
+            linear_with(lambda x, w: (x.float()[:, None] * w.float()).sum(2)),
+            lambda q_x, s_x, z_x, q_w, s_w, bias: torch.nn.functional.linear(
+                (q_x.float() - z_x) * s_x, q_w.float() * s_w[:, None], bias
+            ),
+        ],
         "The sums of the weights have wrapped round: add up with dtype=torch.int32.": linear_with(
             taken=lambda x, z, w: z * w.sum(1).to(torch.int8)
         ),
@@ -342,7 +400,7 @@ check_int8_linear = Exercise(
         ),
         "That is (out, rows); (rows, out) is asked for.": lambda *layer: my_int8_linear(*layer).t(),
     },
-    also_right=[linear_by_meaning, linear_by_the_kernel],
+    also_right=[linear_by_broadcasting, linear_by_the_kernel],
 )
 
 # 4. Rounding that learns
@@ -449,4 +507,162 @@ check_fake = Exercise(
         fake_at({127: 8, 3: 3, 7: 4, 1: 2}),
         lambda v, s, n: round_straight_through((v / s).clamp(-n, n)) * s,
     ],
+)
+
+# 5. Scales of least squared error
+
+
+def my_best_scales(weight, largest):
+    """A shorter step makes the many small weights exact, and clips the few large ones.
+
+    Which is better is a matter of trying: forty scales for each row, and the row keeps the one with
+    the least sum of squared errors. A row of zeros is given scale 1, as before.
+    """
+    longest = weight.abs().amax(1) / largest
+    longest = torch.where(longest > 0, longest, 1.0)
+    tried = torch.linspace(0.1, 1, 40, device=weight.device)[:, None] * longest
+    steps = (weight / tried[:, :, None]).round().clamp(-largest, largest)
+    errors = (steps * tried[:, :, None] - weight).square().sum(2)
+    return tried.gather(0, errors.argmin(0)[None])[0]
+
+
+def scales_by(measure=lambda off: off.square().sum(1), pick=min, clip=True, of=lambda row: row):
+    """A search in a loop, over the same scales, with another error, choice or form of the result.
+
+    `of` says what is returned of the largest: the scale itself, or something instead.
+    """
+
+    def attempt(weight, largest):
+        longest = weight.abs().amax(1) / largest
+        longest = torch.where(longest > 0, longest, 1.0)
+        rows = []
+        for row, top in zip(weight, longest, strict=True):
+            errors = []
+            for fraction in torch.linspace(0.1, 1, 40):
+                steps = (row / (fraction * top)).round()
+                steps = steps.clamp(-largest, largest) if clip else steps
+                off = (steps * fraction * top - row)[None]
+                errors.append((float(measure(off)), float(fraction), float(fraction * top)))
+            rows.append(of(pick(errors)))
+        return torch.tensor([found[2] if len(found) == 3 else found[0] for found in rows])
+
+    return attempt
+
+
+def one_fraction(weight, largest):
+    longest = weight.abs().amax(1) / largest
+    longest = torch.where(longest > 0, longest, 1.0)
+    tried = [longest * fraction for fraction in torch.linspace(0.1, 1, 40)]
+    return min(tried, key=lambda s: float((rounded_to(weight, s, largest) - weight).square().sum()))
+
+
+def rounded_to(weight, scales, largest):
+    """What integers up to `largest` mean, with one scale for each row."""
+    return (weight / scales[:, None]).round().clamp(-largest, largest) * scales[:, None]
+
+
+def error_left(attempt, weight, largest):
+    """The squared error of each row, over the least there is; what is within 3% counts as that."""
+    scales = attempt(weight, largest)
+    if not isinstance(scales, Tensor):
+        return scales
+    if scales.shape != weight.shape[:1]:
+        return f"scales of shape {tuple(scales.shape)}"
+    scales = scales.detach().cpu().to(weight.dtype)
+    if not ((scales > 0) & scales.isfinite()).all():
+        return f"scales {short(scales)}"
+    fine = torch.linspace(0.02, 1.1, 1000)[:, None] * my_rows(weight)[1] * 127 / largest
+    errors = [(rounded_to(weight, each, largest) - weight).square().sum(1) for each in fine]
+    least = torch.stack(errors).amin(0).clamp(min=1e-12)
+    found = (rounded_to(weight, scales, largest) - weight).square().sum(1)
+    return (found / least).clamp(min=1.03)
+
+
+def same_error(result, expected):
+    """As `same`, with the digits in which two searches over the same scales agree."""
+    if isinstance(result, Tensor) and isinstance(expected, Tensor):
+        return torch.allclose(result, expected, rtol=1e-3)
+    return same(result, expected)
+
+
+def in_words_of_error(outcome, expected):
+    """Errors as multiples of the least; what is no tensor of scales as it is."""
+    if not isinstance(outcome, Tensor):
+        return [f"got {short(outcome)}"]
+    times = ", ".join(f"{each:.2f}" for each in outcome.tolist())
+    return [f"squared error of each row over the least there is (1.03 will do): {times}"]
+
+
+def weights_with_tails():
+    """Weights that are mostly small: the first case can be followed by hand."""
+    generator = torch.Generator().manual_seed(0)
+    tails = torch.randn(4, 60, generator=generator) ** 3
+    return [
+        (torch.tensor([[1.0, 0.3, -0.28, 0.31, 0.27, -0.33, 0.0, 0.29]]), 1),
+        (torch.randn(3, 40, generator=generator), 1),
+        (tails, 3),
+        (torch.cat([tails[:1], torch.zeros(1, 60)]), 7),
+    ]
+
+
+check_best_scales = Exercise(
+    my_best_scales,
+    read_again='"Must the largest weight fit?"',
+    cases=weights_with_tails(),
+    given=lambda weight, largest: f"a weight {short(weight)}, largest {largest}",
+    play=error_left,
+    same=same_error,
+    compared=in_words_of_error,
+    hint="For each fraction: scales = fraction * weight.abs().amax(1) / largest, round and clamp, "
+    "square what is off, sum(1). Each row keeps the scale with the least sum.",
+    wrong={
+        "That is the largest weight over largest: nothing is clipped. Try shorter steps, too.": (
+            lambda w, n: my_rows(w)[1] * 127 / n
+        ),
+        "One fraction for all rows: each row has a best one of its own, so sum(1), not sum().": (
+            one_fraction
+        ),
+        "That is the shortest step that was tried: clamp (else short steps seem to have no error), "
+        "and keep the step with the smallest sum of squares.": [
+            scales_by(clip=False),
+            scales_by(pick=max),
+            lambda w, n: torch.where(my_rows(w)[0].any(1), my_rows(w)[1] * 12.7 / n, 1.0),
+        ],
+        "Square what is off, then add up: the plain sum lets errors of both signs cancel.": [
+            scales_by(lambda off: off.sum(1)),
+            scales_by(lambda off: off.sum(1).abs()),
+        ],
+        "That is the least sum of absolute errors; squares are asked for.": scales_by(
+            lambda off: off.abs().sum(1)
+        ),
+        "That is the smallest largest error; the sum of the squares is asked for.": scales_by(
+            lambda off: off.abs().amax(1)
+        ),
+        "Fractions: a scale is the fraction times the largest of the row, over largest.": (
+            scales_by(of=lambda found: found[1:2])
+        ),
+        "These are the errors; the scales that have them are asked for.": scales_by(
+            of=lambda found: (found[0] + 1e-9,)
+        ),
+        "That is the largest of the row that fits: a step is that over largest.": (
+            lambda w, n: my_best_scales(w, n) * n
+        ),
+        "That is one scale for the whole weight: one for each row, of shape (out,).": (
+            lambda w, n: my_best_scales(w.reshape(1, -1), n)[0]
+        ),
+        "The scales have the shape (out, 1); (out,) is asked for.": (
+            lambda w, n: my_best_scales(w, n)[:, None]
+        ),
+        "The scales are asked for, in a tensor of shape (out,), and nothing else.": [
+            lambda w, n: my_best_scales(w, n).tolist(),
+            lambda w, n: (rounded_to(w, my_best_scales(w, n), n), my_best_scales(w, n)),
+        ],
+        "The integers end at largest, which is an argument: not always at 127.": (
+            lambda w, n: my_best_scales(w, 127)
+        ),
+        "A row of zeros has no largest weight: give it scale 1.": lambda w, n: torch.where(
+            w.any(1), my_best_scales(w, n), 0.0
+        ),
+    },
+    also_right=[scales_by(), lambda w, n: my_best_scales(w.double(), n)],
 )

@@ -17,13 +17,7 @@ from mpcourse.figures.mlp_cut import mlp_cut_picture
 from mpcourse.figures.ring import ring_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.seeds import seeds_picture
-from mpcourse.figures.smaller_nets import (
-    BitsStudy,
-    Rounded,
-    SparsityStudy,
-    bits_picture,
-    sparsity_picture,
-)
+from mpcourse.figures.smaller_nets import SparsityStudy, sparsity_picture
 from mpcourse.figures.source import show_source
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
 from mpcourse.figures.stacked_bars import LayoutTime, byte_bars, layouts_picture

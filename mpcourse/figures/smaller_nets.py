@@ -1,19 +1,17 @@
-"""A net made smaller, by pruning or by fewer bits: its weights, their bytes, its accuracy."""
+"""A net made smaller by pruning: its weights, their bytes, its accuracy."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
 
 from mpcourse.figures import svg
 from mpcourse.figures.marks import levels, ticks
 
-BLUE, ORANGE, GREEN, SKY, RED = (svg.COLOURS[index] for index in (0, 1, 2, 4, 5))
+BLUE, ORANGE, SKY, RED = (svg.COLOURS[index] for index in (0, 1, 4, 5))
 GONE = "#dddddd"
 SHADES = ("#ffffff", "#d9e6ef", "#a9c9de", "#6fa5c8", "#3c80ac", "#0b4f7d")
 BOUNDS = (0.0, 0.02, 0.08, 0.2, 0.5)  # a shade for 0, and one above each of the others
-SCALES = ("per channel", "per tensor")
 TOP, PANEL = 48, 150  # of the upper panels: where they begin, and how high they are
 WIDTH, LEFT, CURVE, FOOT = 760, 60, 510, 420  # of the sheet; of the field of accuracies below
 
@@ -72,65 +70,6 @@ def sparsity_picture(study: SparsityStudy, sparsity: float) -> svg.Picture:
         _over_sparsity(study, sparsity),
     )
     return _sheet(f"A net with {sparsity:.0%} of its weights zero", headline, panels)
-
-
-class Rounded(NamedTuple):
-    """A net with its weights in so many bits, in one way.
-
-    Attributes:
-        integers: How many weights have become each integer, from the smallest to the largest.
-        errors: How many weights are off by how much: bins from minus to plus half a step.
-        half_step: The largest half step, in the unit of the weights.
-        accuracy: 0 to 1.
-    """
-
-    integers: Sequence[int]
-    errors: Sequence[int]
-    half_step: float
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class BitsStudy:
-    """A net in several numbers of bits: plain numbers, ready to be drawn.
-
-    Attributes:
-        weights: How many weights the net has.
-        accuracy: In float32, 0 to 1.
-        rounded: (bits, "per channel" or "per tensor") -> what has become of it.
-    """
-
-    weights: int
-    accuracy: float
-    rounded: Mapping[tuple[int, str], Rounded]
-
-
-def bits_picture(study: BitsStudy, bits: int, scales: str = "per channel") -> svg.Picture:
-    """Draw what a net consists of in so many bits, and where that lies among the accuracies.
-
-    Args:
-        study: The net in several numbers of bits, measured here.
-        bits: One of them.
-        scales: "per channel" or "per tensor".
-
-    Raises:
-        ValueError: The study does not have these bits and scales.
-    """
-    if (bits, scales) not in study.rounded:
-        known = ", ".join(f"{b} {s}" for b, s in study.rounded)
-        raise ValueError(f"the study has {known}; got {bits} {scales}")
-    found = study.rounded[bits, scales]
-    headline = (
-        f"measured here; {bits} bits, scales {scales}: {found.accuracy:.1%} of the test digits "
-        f"right ({study.accuracy:.1%} in float32)"
-    )
-    panels = (
-        _integers(study, found, 16),
-        _errors(found, 290),
-        _packed(study, bits, 520),
-        _over_bits(study, bits, scales),
-    )
-    return _sheet(f"A net with weights of {bits} bits, scales {scales}", headline, panels)
 
 
 def _sheet(title: str, headline: str, panels: Iterable[Drawn]) -> svg.Picture:
@@ -257,92 +196,7 @@ def _over_sparsity(study: SparsityStudy, chosen: float) -> Drawn:
     return shapes, f"accuracy by sparsity: {said}"
 
 
-# A net in so many bits
-
-
-def _integers(study: BitsStudy, found: Rounded, x: float) -> Drawn:
-    """A bar for each integer that weights can become."""
-    largest = len(found.integers) // 2
-    zeros = found.integers[largest] / study.weights
-    shapes = [
-        svg.text(x, TOP, f"weights by their integer; 0: {zeros:.0%}", size=12),
-        *_bars(found.integers, x, 250, BLUE, "weights by their integer"),
-        *_scale(x, 250, f"-{largest}", "0", f"+{largest}"),
-    ]
-    return (
-        shapes,
-        f"{len(found.integers)} integers from {-largest} to {largest}, {zeros:.1%} of them 0",
-    )
-
-
-def _errors(found: Rounded, x: float) -> Drawn:
-    """How far weights are from their integer, in steps."""
-    words = f"half a step: at most {found.half_step:.2g}"
-    shapes = [
-        svg.text(x, TOP, "errors, in steps", size=12),
-        *_bars(found.errors, x, 200, GREEN, "weights by their error"),
-        *_scale(x, 200, "-1/2", "0", "+1/2"),
-        svg.text(x + 100, TOP + PANEL + 34, words, size=11, anchor="middle"),
-    ]
-    return shapes, words
-
-
-def _bars(counts: Sequence[int], x: float, wide: float, colour: str, hint: str) -> list[str]:
-    """Counts as one filled shape above a line, the highest as high as the panel."""
-    foot = TOP + PANEL
-    width, scale = wide / len(counts), (PANEL - 20) / max(*counts, 1)
-    gap = 0.15 * width if len(counts) < 32 else 0.0
-    points = [(x, foot)]
-    for index, number in enumerate(counts):
-        left, right = x + index * width + gap, x + (index + 1) * width - gap
-        top = foot - number * scale
-        points += [(left, foot), (left, top), (right, top), (right, foot)]
-    shape = svg.area([*points, (x + wide, foot)], colour=colour, hint=hint)
-    return [shape, svg.line(x, foot, x + wide, foot)]
-
-
-def _packed(study: BitsStudy, bits: int, x: float) -> Drawn:
-    """Bytes of the weights: as floats, as int8, and packed without gaps."""
-    packed = -(-bits * study.weights // 8)
-    sizes = {"float32": 4 * study.weights, "int8": study.weights, f"{bits} bits, packed": packed}
-    shapes = [svg.text(x, TOP, "bytes of the weights", size=12)]
-    for index, (name, size) in enumerate(sizes.items()):
-        top = TOP + 16 + 48 * index
-        words = f"{name}: {size:,}"
-        shapes.append(svg.text(x, top + 10, words, size=11))
-        width = max(210 * size / sizes["float32"], 1.0)
-        shapes.append(svg.box(x, top + 16, width, 18, colour=SKY, hint=f"{words} bytes"))
-    return shapes, _said(sizes)
-
-
-def _over_bits(study: BitsStudy, bits: int, scales: str) -> Drawn:
-    """The accuracies over bits, a line for each way."""
-    every = sorted({each for each, _ in study.rounded})
-
-    def at(each: float) -> float:
-        return LEFT + (each - every[0]) / max(every[-1] - every[0], 1) * CURVE
-
-    lines = {
-        name: {b: found.accuracy for (b, s), found in sorted(study.rounded.items()) if s == name}
-        for name in SCALES
-    }
-    shapes = _accuracies(
-        ("accuracy over bits", "bits of a weight"),
-        lines,
-        at,
-        {each: str(each) for each in every},
-        hint=lambda name, each: f"{each} bits, {name}",
-        tick=0,
-    )
-    shapes.append(_ring(at(bits), lines[scales][bits], "chosen"))
-    said = [
-        f"{name} " + ", ".join(f"{b}: {accuracy:.1%}" for b, accuracy in values.items())
-        for name, values in lines.items()
-    ]
-    return shapes, "accuracy by bits: " + "; ".join(said)
-
-
-# What both have below
+# The field below
 
 
 def _accuracies(

@@ -11,7 +11,6 @@
 | `convert`     | whole models to int8                                                      |
 | `fake`        | quantization-aware training                                               |
 | `library`     | torchao, the maintained library                                           |
-| `legacy`      | torch.ao, the old API                                                     |
 """
 
 from mpcourse.quantization.affine import (
@@ -31,7 +30,6 @@ from mpcourse.quantization.fake import (
     prepare_qat,
     round_straight_through,
 )
-from mpcourse.quantization.legacy import to_int8_by_torch_ao
 from mpcourse.quantization.library import TorchaoMissing, to_int8_by_torchao
 from mpcourse.quantization.linear import QuantizedLinear
 from mpcourse.quantization.product import int8_matmul

@@ -5,7 +5,6 @@ nbval, and both ipywidgets 7.7 (Colab) and 8 have all that is used. The text for
 says what it shows, for readers on a page without a kernel.
 """
 
-from mpcourse.widgets.bits import bits_explorer, bits_study
 from mpcourse.widgets.board import ScheduleBoard, board_picture
 from mpcourse.widgets.explorer import (
     Explorer,

@@ -20,11 +20,8 @@ DRY_RUNS = [
     ),
     (
         "quantization",
-        {
-            "prepare_qat": lambda model, bits: model,
-            "DRY": quantization_study.DRY._replace(tuning=0, few_bits=()),
-        },
-        12,
+        {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())},
+        8,
     ),
     ("sparse", {}, 2),
     ("transformer", {}, 2),

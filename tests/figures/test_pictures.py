@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from sheets import BITS, SPARSITIES, Sheet
+from sheets import SPARSITIES, Sheet
 
 from mpcourse import figures
 from mpcourse.figures import (
     SplitCurve,
     attention_picture,
-    bits_picture,
     gains_picture,
     memory_picture,
     mesh_picture,
@@ -68,7 +67,6 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     (attention_picture, (torch.eye(3).expand(2, 3, 3), "a<b"), {}),
     *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),
     *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
-    *((bits_picture, (BITS, *chosen), {}) for chosen in BITS.rounded),
     (seeds_picture, ({"shifted, forty epochs": [0.9, 0.95], "b": [0.9, 0.9, 0.9]}, ABOUT), {}),
     (fit_view, ("Llama 2 7B",), {"ranks": 4, "stage": 3, "recompute": True}),
     (layout_view, (), {}),

@@ -1,6 +1,5 @@
-"""torchao and the old torch.ao: the same answers to within a step; absence is a sentence."""
+"""torchao: the same answers to within a step; absence is a sentence."""
 
-import copy
 import sys
 import types
 
@@ -14,7 +13,6 @@ from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     TorchaoMissing,
     to_int8,
-    to_int8_by_torch_ao,
     to_int8_by_torchao,
 )
 from mpcourse.training.nets import lenet_300_100
@@ -83,35 +81,6 @@ def test_a_torchao_for_another_torch_is_named(monkeypatch, error: Exception):
         to_int8_by_torchao(lenet_300_100())
 
 
-def test_a_model_without_linear_layers_is_refused_by_all():
-    for quantize in (to_int8_by_torchao, to_int8_by_torch_ao):
-        with pytest.raises(ValueError, match="Conv2d has no Linear layer"):
-            quantize(nn.Conv2d(1, 1, 1))
-
-
-needs_kernels = pytest.mark.skipif(
-    torch.backends.quantized.engine == "none", reason="this torch has no kernels for torch.ao"
-)
-
-
-@needs_kernels
-def test_the_old_api_warns_and_gives_an_answer_as_near():
-    model = pruned_net()
-    expected = model(IMAGES)
-    theirs, said = to_int8_by_torch_ao(model)
-    assert said[0].startswith("DeprecationWarning: torch.ao.quantization is deprecated")
-    assert len(said) == len(set(said))
-    assert (theirs(IMAGES) - expected).abs().max() < 0.05 * expected.abs().max()
-    assert torch.equal(model(IMAGES), expected)
-    assert torch.equal(copy.deepcopy(theirs)(IMAGES), theirs(IMAGES))
-
-
-def test_the_old_api_says_what_it_lacks(monkeypatch):
-    with pytest.raises(ValueError, match=r"for the CPU only; the model is on \['meta'\]"):
-        to_int8_by_torch_ao(lenet_300_100().to("meta"))
-    monkeypatch.setattr(
-        "mpcourse.quantization.legacy.torch.backends.quantized",
-        types.SimpleNamespace(engine="none"),
-    )
-    with pytest.raises(ValueError, match="built without kernels"):
-        to_int8_by_torch_ao(lenet_300_100())
+def test_a_model_without_linear_layers_is_refused():
+    with pytest.raises(ValueError, match="Conv2d has no Linear layer"):
+        to_int8_by_torchao(nn.Conv2d(1, 1, 1))

@@ -17,12 +17,11 @@ import ipywidgets
 import pytest
 import torch
 from page_rules import sources_of
-from sheets import BITS, SPARSITIES
+from sheets import SPARSITIES
 
 from mpcourse import widgets
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.figures import (
-    bits_picture,
     mesh_picture,
     scatter_picture,
     sparsity_picture,
@@ -33,7 +32,6 @@ from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets import (
     Explorer,
-    bits_explorer,
     fit_explorer,
     fit_view,
     idle_explorer,
@@ -87,10 +85,6 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "sparsity_explorer": (
         lambda: sparsity_explorer(SPARSITIES, 0.5),
         lambda sparsity: sparsity_picture(SPARSITIES, sparsity),
-    ),
-    "bits_explorer": (
-        lambda: bits_explorer(BITS),
-        lambda bits, scales: bits_picture(BITS, bits, scales),
     ),
     "pruning_explorer": (
         lambda: pruning_explorer(WORK, 1),
