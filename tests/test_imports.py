@@ -162,10 +162,10 @@ PROMISED = {
     "pipeline": "Pipeline ReproducibleDropout",
     "splitting": "ToyModel ModelParallelResNet50 PipelineParallelResNet50 split_sequential",
     "training": "load_mnist train_epoch evaluate",
-    "pruning": """Movement Report SparseLinear apply_masks channel_links channel_norms
+    "pruning": """Movement SparseLinear apply_masks channel_links channel_norms
         count_nonzeros global_masks gradient latencies layer_masks magnitude make_permanent
         masks_of multiply_adds n_m_masks prunable_layers random_scores
-        remove_channels report report_table snip sparsity_of to_sparse update_masks weight_of
+        remove_channels snip sparsity_of to_sparse update_masks weight_of
         zero_channels""",
     "memory": "account rehearse_step count_step recomputed",
     "quantization": "prepare_qat to_int8",

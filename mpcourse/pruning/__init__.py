@@ -13,11 +13,11 @@ from the name of a layer to a tensor:
 | `layers`     | the layers whose weights are pruned, and their weights                 |
 | `criteria`   | scores: random, magnitude, gradient, SNIP, movement, channel norms     |
 | `masks`      | scores become masks: per layer, global, N of every M                   |
-| `masked`     | masks on a model, at one or several sparsities; removed for good       |
+| `masked`     | masks on a model: put on, changed, removed for good                     |
 | `links`      | which layer reads the channels that another one writes                 |
 | `structured` | channels set to zero, or really removed                                |
 | `formats`    | bytes on disk: dense, compressed, sparse; and back into a model        |
-| `sizes`      | non-zeros, parameters, bytes, multiply-adds                            |
+| `sizes`      | multiply-adds of a forward                                             |
 | `latency`    | the time of a forward: zeros in dense kernels, CSR, smaller layers     |
 """
 
@@ -37,9 +37,8 @@ from mpcourse.pruning.masked import (
     apply_masks,
     make_permanent,
     masks_of,
-    over_sparsities,
     update_masks,
 )
 from mpcourse.pruning.masks import global_masks, layer_masks, n_m_masks, sparsity_of
-from mpcourse.pruning.sizes import Report, multiply_adds, report, report_table
+from mpcourse.pruning.sizes import multiply_adds
 from mpcourse.pruning.structured import remove_channels, zero_channels

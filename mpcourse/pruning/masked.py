@@ -6,7 +6,7 @@ forward, which `copy.deepcopy` cannot copy: here a second hook detaches it after
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from mpcourse.pruning.layers import (
     weight_of,
     weight_problem,
 )
-from mpcourse.pruning.masks import Masks, global_masks
+from mpcourse.pruning.masks import Masks
 
 
 def apply_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -111,28 +111,6 @@ def permanent_copy(model: nn.Module) -> nn.Module:
     if masked:
         make_permanent(plain)
     return plain
-
-
-def over_sparsities(
-    model: nn.Module,
-    scores: Mapping[str, Tensor],
-    sparsities: Iterable[float],
-    measure: Callable[[nn.Module], Any],
-) -> dict[float, Any]:
-    """Mask a copy of a model for each sparsity, by one global threshold, and measure it.
-
-    Args:
-        model: Not masked; it stays as it is.
-        scores: Name of the layer -> scores; the lowest go first.
-        sparsities: The share of the weights that goes, 0 to 1, for each copy.
-        measure: Called with each masked copy; what it returns is collected by sparsity.
-    """
-    found = {}
-    for sparsity in sparsities:
-        pruned = copy.deepcopy(model)
-        apply_masks(pruned, global_masks(scores, sparsity))
-        found[sparsity] = measure(pruned)
-    return found
 
 
 def refuse_masked(model: nn.Module, what: str) -> None:

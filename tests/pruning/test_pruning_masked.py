@@ -16,13 +16,10 @@ from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pruning import (
     apply_masks,
     count_nonzeros,
-    global_masks,
     in_format,
     load_format,
-    magnitude,
     make_permanent,
     masks_of,
-    over_sparsities,
     update_masks,
 )
 from mpcourse.pruning.formats import FORMATS
@@ -164,21 +161,6 @@ def test_new_masks_may_bring_weights_back():
     assert model(torch.ones(1, 3)).item() == 4
     make_permanent(model)
     assert list(model.state_dict()) == ["0.weight"]  # a layer without a bias stays one
-
-
-def left(model) -> int:
-    return sum(kept for kept, _ in count_nonzeros(model).values())
-
-
-def test_a_sweep_masks_copies_in_order_and_leaves_the_model():
-    model = lenet_300_100()
-    before, scores = state_of(model), magnitude(model)
-    found = over_sparsities(model, scores, [0.9, 0.0, 0.5], left)
-    assert list(found.items()) == [(0.9, 26_620), (0.0, 266_200), (0.5, 133_100)]
-    masks = over_sparsities(model, scores, [0.8], masks_of)[0.8]
-    torch.testing.assert_close(masks, global_masks(scores, 0.8))
-    assert masks_of(model) == {}
-    torch.testing.assert_close(state_of(model), before, rtol=0, atol=0)
 
 
 def test_a_masked_model_runs_replicated_and_in_a_pipeline():

@@ -7,24 +7,19 @@ import pytest
 import torch
 from pruned import normed_net, pruned, tied_net
 from torch import nn
-from torch.nn.utils import prune
 from torchvision.models import resnet50
 
 from mpcourse.pruning import (
     SparseLinear,
-    apply_masks,
     bytes_in_formats,
     channel_links,
     channel_norms,
     latencies,
     layer_masks,
     load_format,
-    magnitude,
     make_permanent,
     multiply_adds,
     remove_channels,
-    report,
-    report_table,
     to_sparse,
 )
 from mpcourse.pruning.formats import FORMATS, in_format, pack_bits, unpack_bits
@@ -85,29 +80,10 @@ def test_counting_leaves_no_trace():
     model = normed_net().train()
     model.bn1.eval()
     before = copy.deepcopy(model.state_dict())
-    report(model, IMAGE)
+    multiply_adds(model, IMAGE)
     assert (model.training, model.bn1.training, model.bn2.training) == (True, False, True)
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-# Reports
-
-
-def test_a_report_counts_parameters_weights_and_non_zeros():
-    model = lenet_300_100()
-    apply_masks(model, layer_masks(magnitude(model), 0.9))
-    found = report(model, IMAGE)
-    assert found.parameters == 266_610
-    assert found.weights == 266_200
-    assert found.nonzeros == found.nonzero_multiply_adds == 26_620
-    assert found.sparsity == pytest.approx(0.9)
-    assert found.multiply_adds == 266_200
-    assert prune.is_pruned(model)
-    assert str(found).splitlines()[0].split() == ["parameters", "266,610"]
-    lines = report_table({"pruned": found, "dense": report(conv_net(), IMAGE)}).splitlines()
-    assert lines[0].split() == ["pruned", "dense"]
-    assert lines[3].split() == ["non-zero", "weights", "26,620", "77,320"]
 
 
 # Bytes
