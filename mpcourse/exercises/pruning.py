@@ -1,13 +1,14 @@
-"""Exercises of page `pruning`: a mask by size, SNIP's scores, a unit that leaves."""
+"""Exercises of page `pruning`: a mask by size, SNIP's scores, a scan, a unit that leaves."""
 
 import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss, nll_loss, one_hot
+from torch.nn.utils import prune
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 from mpcourse.pruning import layer_masks, snip
 
 # 1. A mask by size
@@ -146,8 +147,16 @@ check_global_masks = Exercise(
         "The names are those of the parameters, whole.": lambda *given: {
             name.removesuffix(".weight"): mask for name, mask in my_global_masks(*given).items()
         },
-        "Return a dictionary: name of each weight -> its mask.": (
-            lambda *given: list(my_global_masks(*given).values())
+        "Return a dictionary: name of each weight -> its mask.": [
+            lambda *given: list(my_global_masks(*given).values()),
+            lambda *given: list(my_global_masks(*given).items()),
+            lambda *given: torch.cat([m.flatten() for m in my_global_masks(*given).values()]),
+        ],
+        "A mask is a tensor, as its weight is: no list.": changed_masks(
+            lambda mask, weight: mask.tolist()
+        ),
+        "At sparsity 0 nothing goes; here the smallest does.": by_index(
+            lambda going: max(going - 1, 0)
         ),
         "have changed: only look at them": weights_zeroed,
     },
@@ -207,7 +216,10 @@ def scoring(attempt, name):
     if not isinstance(scores, Mapping):
         raise NotYet(f"got {short(scores)}", A_DICTIONARY)
     layers = {name.removesuffix(".weight"): name for name in shapes}  # these will do, too
-    scores = {layers.get(name, name): value for name, value in scores.items()}
+    scores = {
+        layers.get(name, name): torch.as_tensor(value) if hasattr(value, "__array__") else value
+        for name, value in scores.items()
+    }
     if any(str(name).endswith("bias") for name in scores):
         raise NotYet(f"got scores of {', '.join(map(str, scores))}", SCORE_WEIGHTS)
     if set(scores) != set(shapes):
@@ -307,9 +319,14 @@ check_snip = Exercise(
         "That is the gradient of the outputs: take that of the loss, cross_entropy.": scores_by(
             loss=lambda outputs, labels: outputs.sum()
         ),
-        "cross_entropy takes the outputs as they are: the softmax is in it.": scores_by(
-            loss=lambda outputs, labels: cross_entropy(outputs.softmax(1), labels)
-        ),
+        "cross_entropy takes the outputs as they are: the softmax is in it.": [
+            scores_by(combine, lambda outputs, labels: cross_entropy(outputs.softmax(1), labels))
+            for combine in (lambda w, g: (w * g).abs(), lambda w, g: w * g, lambda w, g: g.abs())
+        ],
+        "That is another loss: take cross_entropy(model(images), labels).": [
+            scores_by(loss=nll_loss),
+            scores_by(loss=lambda o, labels: mse_loss(o, one_hot(labels, o.shape[1]).float())),
+        ],
         SCORE_WEIGHTS: biases_scored,
         OF_ITS_OWN: [
             lambda *batch: {name: score.mean() for name, score in my_snip(*batch).items()},
@@ -330,10 +347,175 @@ check_snip = Exercise(
         snip_by_backward,
         snip_normalised,
         scores_by(loss=lambda o, labels: cross_entropy(o, labels, reduction="sum")),  # with a graph
+        lambda *batch: {name: score.numpy() for name, score in my_snip(*batch).items()},
     ],
 )
 
-# 3. A unit that leaves
+# 3. A scan, layer by layer
+
+BEGIN_AGAIN = "What was pruned before is still gone: begin each time with a copy of the whole net."
+OF_EACH_LAYER = (
+    "Return a dictionary: name of each weight -> a list, one accuracy for each sparsity."
+)
+NO_BIASES = "Biases stay: prune weights only."
+PRUNE_A_COPY = "The model that was handed in has changed: prune a copy."
+
+
+def my_scan(model, sparsities, accuracy):
+    """Prune one layer of a copy, look at the accuracy, and begin again with the next copy.
+
+    The sparsity counts within the layer: a fc3 of 1,000 weights loses 500 of them at 50%. As
+    everything else stays whole, what is lost is what this layer alone cannot bear.
+    """
+    found = {}
+    for name in dict(model.named_parameters()):
+        if not name.endswith("weight"):
+            continue
+        found[name] = []
+        for sparsity in sparsities:
+            pruned = copy.deepcopy(model)
+            row = pruned.get_parameter(name).data.view(-1)  # the copy's own numbers, in a row
+            row[row.abs().argsort()[: round(sparsity * len(row))]] = 0
+            found[name].append(accuracy(pruned))
+    return found
+
+
+def scan_by(masks_for, begin=copy.deepcopy):
+    """A scan that zeroes in `begin(model)` what `masks_for(parameters, name, sparsity)` says."""
+
+    def attempt(model, sparsities, accuracy):
+        mine = copy.deepcopy(model)
+
+        def at(name, sparsity):
+            pruned = begin(mine)
+            for each, mask in masks_for(dict(mine.named_parameters()), name, sparsity).items():
+                pruned.get_parameter(each).data.mul_(mask)
+            return accuracy(pruned)
+
+        names = weights_of(dict(mine.named_parameters()))
+        return {name: [at(name, sparsity) for sparsity in sparsities] for name in names}
+
+    return attempt
+
+
+def in_one_layer(masks):
+    return scan_by(lambda given, name, sparsity: masks({name: given[name]}, sparsity))
+
+
+def all_but_one(given, name, sparsity):
+    others = {each: size for each, size in sizes_of(given).items() if each != name}
+    return layer_masks(others, sparsity)
+
+
+def scan_in_place(model, sparsities, accuracy):
+    found = my_scan(model, sparsities, accuracy)
+    for weight in weights_of(dict(model.named_parameters())).values():
+        weight.data *= 0
+    return found
+
+
+def scan_by_torch(model, sparsities, accuracy):
+    def at(name, sparsity):
+        pruned = copy.deepcopy(model)
+        prune.l1_unstructured(pruned.get_submodule(name), "weight", amount=sparsity)
+        return accuracy(pruned)
+
+    layers = [name for name, layer in model.named_modules() if hasattr(layer, "weight")]
+    return {name: [at(name, sparsity) for sparsity in sparsities] for name in layers}
+
+
+def scanning(attempt, name, sparsities):
+    """The scan of a net; its accuracy is a number made from the outputs, different for each net."""
+    model, images, _ = net_to_score(name)
+
+    def accuracy(net):
+        with torch.no_grad():
+            outputs = net(images).flatten()
+        return float(outputs @ torch.arange(1.0, len(outputs) + 1))
+
+    next(model.parameters()).data *= 3  # a threshold of the whole net would spare this layer
+    before = copy.deepcopy(dict(model.state_dict()))
+    found = attempt(model, sparsities, accuracy)
+    if not same(dict(model.state_dict()), before):
+        raise NotYet(PRUNE_A_COPY)
+    if not isinstance(found, Mapping):
+        raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
+    weights = weights_of(dict(model.named_parameters()))
+    layers = {each.removesuffix(".weight"): each for each in weights}  # these will do, too
+    found = {layers.get(each, each): numbers(values) for each, values in found.items()}
+    if any(str(each).endswith("bias") for each in found):
+        raise NotYet(f"got {', '.join(map(str, found))}", NO_BIASES)
+    if set(found) != set(weights):
+        names = f"got {', '.join(map(str, found)) or 'none'}"
+        raise NotYet(f"expected lists for {', '.join(weights)}", names, "Each layer has its turn.")
+    if not all(isinstance(v, list) and len(v) == len(sparsities) for v in found.values()):
+        raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
+    return found
+
+
+check_scan = Exercise(
+    my_scan,
+    read_again='"Which layer can bear it?"',
+    cases=[
+        ("a net of two Linear layers", [1 / 3]),  # no layer loses half a weight
+        ("a net of two Linear layers", [2 / 3, 1 / 3]),
+        ("a net with a convolution", [0.25, 0.75]),
+    ],
+    given=lambda name, sparsities: f"{name} and sparsities {short(sparsities)}",
+    play=scanning,
+    hint="Of the layer's weights the round(sparsity * number) smallest by absolute value go; "
+    "every other layer stays whole.",
+    wrong={
+        BEGIN_AGAIN: scan_by(
+            lambda p, name, sparsity: my_global_masks({name: p[name]}, sparsity), lambda net: net
+        ),
+        "All layers are pruned there: only one at a time loses weights.": scan_by(
+            lambda given, name, sparsity: layer_masks(sizes_of(given), sparsity)
+        ),
+        "The threshold there is one of the whole net: the layer loses its own smallest.": scan_by(
+            lambda given, name, sparsity: {name: my_global_masks(given, sparsity)[name]}
+        ),
+        "That prunes all layers but the one that is named.": scan_by(all_but_one),
+        "That keeps a share of `sparsity`; the scan prunes it.": in_one_layer(
+            lambda weight, sparsity: my_global_masks(weight, 1 - sparsity)
+        ),
+        "The large weights go there, the small ones stay.": in_one_layer(masks_by(lambda w: 1 / w)),
+        "A weight of -2 is not a small one: sort by size.": in_one_layer(
+            masks_by(lambda w: w + 10)
+        ),
+        "The sparsity is a share of the layer's weights, not the size below which they go.": (
+            in_one_layer(lambda p, sparsity: {n: w.abs() > sparsity for n, w in p.items()})
+        ),
+        "Nothing is pruned: every accuracy is that of the whole net.": in_one_layer(
+            lambda weight, sparsity: {}
+        ),
+        PRUNE_A_COPY: scan_in_place,
+        OF_EACH_LAYER: [
+            lambda *given: list(my_scan(*given).values()),
+            lambda *given: {name: found[0] for name, found in my_scan(*given).items()},
+        ],
+        NO_BIASES: lambda *given: my_scan(*given) | {"0.bias": [0.0] * len(given[1])},
+        "Each layer has its turn.": lambda *given: {"0.weight": my_scan(*given)["0.weight"]},
+        "One too few goes: of n that go, the largest goes, too.": in_one_layer(
+            by_index(lambda going: going - 1, torch.ge)
+        ),
+        "One too many goes: of n that go, the largest has index n - 1.": in_one_layer(
+            by_index(lambda going: going)
+        ),
+        "Those are the points that are lost: asked is the accuracy that is left.": (
+            lambda model, sparsities, accuracy: {
+                name: [accuracy(model) - each for each in found]
+                for name, found in my_scan(model, sparsities, accuracy).items()
+            }
+        ),
+    },
+    also_right=[
+        scan_by_torch,
+        scan_by(lambda p, name, sparsity: layer_masks({name: p[name].abs()}, sparsity)),
+    ],
+)
+
+# 4. A unit that leaves
 
 TWO_LAYERS = "Return the two new Linear layers."
 A_COLUMN = "The second layer still reads the unit: it loses a column."
