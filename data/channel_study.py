@@ -15,13 +15,13 @@ import torch
 from studies import Row, run_studies
 from torch import nn
 
-from mpcourse.pruning import channel_norms, latencies, layer_masks, multiply_adds, remove_channels
+from mpcourse.pruning import channel_norms, layer_masks, multiply_adds, remove_channels
+from mpcourse.sparse_training import redraw
 from mpcourse.training.in_memory import RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import conv_net
 
 COMMAND = "python data/channel_study.py"
 LAYERS = ("conv1", "conv2", "fc1")
-BATCH = 128  # of the forwards that are timed
 
 
 class Budget(NamedTuple):
@@ -46,7 +46,8 @@ def compare_channels(data: Data, seed: int, budget: Budget) -> list[Row]:
     for kept in budget.kept:
         slim = remove_channels(dense, layer_masks(norms, 1 - kept))
         by_chance = remove_channels(dense, layer_masks(drawn, 1 - kept))
-        new = _with_new_weights(slim)
+        new = copy.deepcopy(slim)
+        redraw(new)
         tune, start = (budget.tuning, TUNING_RATE), (budget.epochs, RATE)
         ways: Mapping[str, tuple] = {
             "norm": (slim, [tune]),
@@ -59,15 +60,6 @@ def compare_channels(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
-def _with_new_weights(model: nn.Module) -> nn.Module:
-    """A net of the same shape, its weights drawn as torch draws those of new layers."""
-    new = copy.deepcopy(model)
-    for layer in new.modules():
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
-    return new
-
-
 def _row(
     model: nn.Module,
     way: str,
@@ -77,13 +69,11 @@ def _row(
     data: Data,
     phases: Sequence[tuple[int, float]],
 ) -> Row:
-    """Accuracy before and after the phases (epochs, rate) of training, work and time."""
+    """Accuracy before and after the phases (epochs, rate) of training, and the work of a digit."""
     model = copy.deepcopy(model)
     pruned = data.accuracy(model)
     for epochs, rate in phases:
         train(model, data, epochs, rate)
-    sample = data.test[0][0][:BATCH]
-    times = latencies({"whole": dense, "slim": model}, sample, repeats=15)
     return {
         "way": way,
         "kept": kept,
@@ -91,9 +81,7 @@ def _row(
         "dense": data.accuracy(dense),
         "pruned": pruned,
         "tuned": data.accuracy(model),
-        "multiply_adds": multiply_adds(model, sample[:1])[0],
-        "whole_ms": round(1e3 * times["whole"].median_s, 3),
-        "ms": round(1e3 * times["slim"].median_s, 3),
+        "multiply_adds": multiply_adds(model, data.test[0][0][:1])[0],
     }
 
 
