@@ -1,4 +1,4 @@
-"""Exercises of page `does_it_fit`: saved bytes, the largest batch, a slip, extra bytes, ranks."""
+"""Exercises of page `does_it_fit`: the largest batch, live and saved bytes, a slip, ranks."""
 
 import copy
 import random
@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -63,53 +62,60 @@ check_largest_batch = Exercise(
     also_right=[by_trying],
 )
 
-# 2. Extra bytes
+# 2. Live bytes after each operation
 
 
-def my_extra_bytes(step, held):
+def my_moments(step, held):
     """A counter that is told what was there sees what the step makes, and when it goes.
 
-    Its peak, less what was live before, is what the step needs. The page's `CountBytes` does as
-    well.
+    It is read after every operation. The page's `CountBytes(*held)` does as well.
     """
     from mpcourse.memory import ByteCounter
 
-    with ByteCounter(held) as counter:
-        before = counter.live
+    moments = []
+
+    class Timeline(ByteCounter):
+        def __torch_dispatch__(self, *operation):
+            result = super().__torch_dispatch__(*operation)
+            moments.append(self.live)
+            return result
+
+    with Timeline(held):
         step()
-    return counter.peak - before
+    return moments
 
 
-def counted(told=True, left=False, before=True):
-    """Not told of what was there; read at the end; or without taking off what was there."""
+class Reading(ByteCounter):
+    """Reads itself after every operation, as `read(counter, result)` says."""
 
+    def __init__(self, held, read):
+        super().__init__(held)
+        self.moments, self.read, self.start, self.made = [], read, self.live, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """Run an operation; what is no view of its arguments is made."""
+        given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        result = super().__torch_dispatch__(operation, types, args, kwargs)
+        self.made += sum(t.nbytes for t in tree_leaves(result) if t.data_ptr() not in given)
+        self.moments.append(self.read(self, result))
+        return result
+
+
+def read_by(read, told=True, of=lambda counter: counter.moments):
     def attempt(step, held):
-        with ByteCounter(*[held] * told) as counter:
-            start = counter.live * before
+        with Reading(held * told, read) as counter:
             step()
-        return (counter.live if left else counter.peak) - start
+        return of(counter)
 
     return attempt
 
 
-class EverMade(TorchDispatchMode):
-    """Adds up all storages that operations make, whatever is freed meanwhile."""
-
-    total = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        """Run an operation, and count the results that are no views of its arguments."""
-        given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
-        result = operation(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(result) if leaf.data_ptr() not in given]
-        self.total += sum(leaf.nbytes for leaf in made)
-        return result
+def live(counter, result):
+    return counter.live
 
 
-def ever_made(step, held):
-    with EverMade() as counter:
-        step()
-    return counter.total
+def not_told_but_added(step, held):
+    return [sum(t.nbytes for t in held) + size for size in read_by(live, told=False)(step, held)]
 
 
 def one_and_a_view():
@@ -129,29 +135,47 @@ def an_early_peak():
 
 OLD = torch.ones(50)
 
-check_extra_bytes = Exercise(
-    my_extra_bytes,
+check_moments = Exercise(
+    my_moments,
     read_again='"How do you count bytes?"',
     cases=[
         ("one tensor of 100 numbers", lambda: torch.ones(100), []),
         ("a tensor of 100 numbers and a view of it", one_and_a_view, []),
-        ("ten tensors of 100 numbers, one after the other", in_turn, []),
         ("a tensor of 1000 numbers, freed, then one of 10", an_early_peak, []),
-        ("50 old numbers, changed in place", partial(Tensor.add_, OLD, 1), [OLD]),
+        ("ten tensors of 100 numbers, one after the other", in_turn, []),
+        ("50 old numbers beside 100 more", partial(Tensor.add_, OLD, 1), [OLD, torch.ones(100)]),
         ("a view of 50 old numbers", partial(Tensor.view, OLD, 5, 10), [OLD, OLD[:10]]),
     ],
     given="{0}",
     play=lambda attempt, words, step, held: attempt(step, held),
-    hint="Count what is made within the step, and remember the most.",
+    hint="Read `live` after every operation, and not elsewhere.",
     wrong={
-        "That is what is left at the end: the peak came earlier.": counted(left=True),
-        "That is all that was ever made: what is freed makes room.": ever_made,
-        "What was there before counts here, too.": [counted(told=False), counted(before=False)],
-        "Two of the tensors held share a storage, which is there once.": (
-            lambda step, held: counted(before=False)(step, held) - sum(t.nbytes for t in held)
+        "That is the most so far: what is freed has to go again.": read_by(lambda c, _: c.peak),
+        "That is all that was ever made: what is freed has to go again.": read_by(
+            lambda c, _: c.start + c.made
         ),
-        "remember the most": lambda step, held: 123,
+        "That is what each operation gives back: what else is live then?": read_by(
+            lambda _, result: result.nbytes
+        ),
+        "What was there before counts, too: hand `held` to the counter.": [
+            read_by(live, told=False),
+            read_by(lambda c, _: c.live - c.start),
+        ],
+        "Two of the tensors held share a storage, which is there once.": not_told_but_added,
+        "One number after each operation, and none before the first.": read_by(
+            live, of=lambda c: [c.start, *c.moments]
+        ),
+        "That is one number: a list has one for each operation.": [
+            read_by(live, of=lambda c: c.moments[-1]),
+            read_by(live, of=lambda c: c.peak),
+        ],
+        "Here is one moment: read `live` after every operation.": [
+            read_by(live, of=lambda c: c.moments[-1:]),
+            read_by(live, of=lambda c: [c.live]),
+        ],
+        "not elsewhere": lambda step, held: [123],
     },
+    also_right=[read_by(live), read_by(live, of=lambda c: tuple(map(float, c.moments)))],
 )
 
 # 3. What autograd saves
@@ -370,7 +394,75 @@ check_slip = Exercise(
     also_right=[Counting, lambda: Drawing(mask=True)],
 )
 
-# 5. Bytes of a rank
+# 5. What the blocks of a transformer save
+
+
+def my_activation_bytes(tokens, width, layers, heads=0):
+    """For each token a block saves 16 numbers of two bytes a width, and two masks of one.
+
+    Inputs of the norms 2, of `qkv` 1, queries, keys and values 3, the result of the attention 1
+    (it is the input of `out`), of `up` 1, of GELU 4, of `down` 4. Stored scores go with the square
+    of the tokens.
+    """
+    block = (2 * 16 + 2) * tokens * width
+    scores = 5 * heads * tokens**2
+    return layers * (block + scores)
+
+
+def of_blocks(bytes_of_a_block=34, of_a_score=5, pairs=lambda tokens: tokens**2):
+    def attempt(tokens, width, layers, heads=0):
+        scores = of_a_score * heads * pairs(tokens)
+        return layers * (bytes_of_a_block * tokens * width + scores)
+
+    return attempt
+
+
+check_activation_bytes = Exercise(
+    my_activation_bytes,
+    read_again='"What does a transformer keep?"',
+    cases=[(1, 1, 1, 0), (3, 8, 1, 0), (10, 16, 3, 0), (10, 16, 1, 2), (10, 16, 3, 2)],
+    given="tokens, width, layers, heads = {}, {}, {}, {}",
+    hint="Go down the lines of `forward`: what does each operation save?",
+    wrong={
+        "These are numbers, not bytes: in 16 bits each has two, in a mask one.": [
+            of_blocks(16),
+            of_blocks(18),
+        ],
+        "In 16 bits a number takes two bytes, not four.": [of_blocks(66), of_blocks(68)],
+        "A dropout's mask takes one byte a number, and what the attention gives is the input of "
+        "`out`: one tensor.": of_blocks(36),
+        "An addition saves nothing, and the input of `qkv` is one tensor.": of_blocks(38),
+        "Each dropout saves its mask.": [of_blocks(32), of_blocks(33)],
+        "Each of the two norms saves its input.": [of_blocks(30), of_blocks(31)],
+        "Between `up` and `down` a token has four widths: GELU's input and its result.": [
+            of_blocks(22),
+            of_blocks(26),
+        ],
+        "Attention saves its queries, keys and values: three widths.": of_blocks(28),
+        "That is one block: there are {2}.": lambda tokens, width, layers, heads=0: of_blocks()(
+            tokens, width, 1, heads
+        ),
+        "Each block stores its scores.": lambda tokens, width, layers, heads=0: (
+            of_blocks()(tokens, width, layers) + of_blocks(0)(tokens, width, 1, heads)
+        ),
+        "Each pair of tokens has a score: the square of the tokens.": of_blocks(pairs=int),
+        "Each head has scores of its own.": lambda tokens, width, layers, heads=0: of_blocks()(
+            tokens, width, layers, min(heads, 1)
+        ),
+        "A score takes five bytes: two, a mask of one, two.": [
+            of_blocks(of_a_score=1),
+            of_blocks(of_a_score=2),
+            of_blocks(of_a_score=4),
+        ],
+        "Stored scores come on top.": lambda tokens, width, layers, heads=0: of_blocks()(
+            tokens, width, layers
+        ),
+        "Go down the lines": lambda *sizes: 7,
+    },
+    also_right=[lambda *sizes: float(of_blocks()(*sizes))],
+)
+
+# 6. Bytes of a rank
 
 ORDER = "State is shared out from stage 1 on, gradients from stage 2 on, weights in stage 3."
 
