@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from mpcourse.exercises.exercise import Exercise, NotYet, raised, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, raised, short
 from mpcourse.memory import ByteCounter, saved_for_backward
 
 # 1. The largest batch
@@ -91,10 +91,12 @@ class Reading(ByteCounter):
     def __init__(self, held, read):
         super().__init__(held)
         self.moments, self.read, self.start, self.made = [], read, self.live, 0
+        self.ahead = self.live  # what was live when the operation began
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         """Run an operation; what is no view of its arguments is made."""
         given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        self.ahead = self.live
         result = super().__torch_dispatch__(operation, types, args, kwargs)
         self.made += sum(t.nbytes for t in tree_leaves(result) if t.data_ptr() not in given)
         self.moments.append(self.read(self, result))
@@ -147,7 +149,8 @@ check_moments = Exercise(
         ("a view of 50 old numbers", partial(Tensor.view, OLD, 5, 10), [OLD, OLD[:10]]),
     ],
     given="{0}",
-    play=lambda attempt, words, step, held: attempt(step, held),
+    play=lambda attempt, words, step, held: numbers(attempt(step, held)),
+    errors={"no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`."},
     hint="Read `live` after every operation, and not elsewhere.",
     wrong={
         "That is the most so far: what is freed has to go again.": read_by(lambda c, _: c.peak),
@@ -157,17 +160,23 @@ check_moments = Exercise(
         "That is what each operation gives back: what else is live then?": read_by(
             lambda _, result: result.nbytes
         ),
+        "Read `live` behind the operation, not ahead of it.": read_by(lambda c, _: c.ahead),
         "What was there before counts, too: hand `held` to the counter.": [
             read_by(live, told=False),
             read_by(lambda c, _: c.live - c.start),
         ],
         "Two of the tensors held share a storage, which is there once.": not_told_but_added,
-        "One number after each operation, and none before the first.": read_by(
-            live, of=lambda c: [c.start, *c.moments]
+        "One number after each operation, none before the first, none behind the last.": [
+            read_by(live, of=lambda c: [c.start, *c.moments]),
+            read_by(live, of=lambda c: [*c.moments, c.live]),
+        ],
+        "These are numbers, not bytes: a float32 has four bytes.": read_by(
+            lambda c, _: c.live // 4
         ),
         "That is one number: a list has one for each operation.": [
             read_by(live, of=lambda c: c.moments[-1]),
             read_by(live, of=lambda c: c.peak),
+            read_by(live, of=lambda c: c.live),
         ],
         "Here is one moment: read `live` after every operation.": [
             read_by(live, of=lambda c: c.moments[-1:]),
@@ -175,7 +184,7 @@ check_moments = Exercise(
         ],
         "not elsewhere": lambda step, held: [123],
     },
-    also_right=[read_by(live), read_by(live, of=lambda c: tuple(map(float, c.moments)))],
+    also_right=[read_by(live), read_by(live, of=lambda c: torch.tensor(c.moments))],
 )
 
 # 3. What autograd saves
@@ -426,19 +435,34 @@ check_activation_bytes = Exercise(
     wrong={
         "These are numbers, not bytes: in 16 bits each has two, in a mask one.": [
             of_blocks(16),
+            of_blocks(17),
             of_blocks(18),
         ],
         "In 16 bits a number takes two bytes, not four.": [of_blocks(66), of_blocks(68)],
         "A dropout's mask takes one byte a number, and what the attention gives is the input of "
         "`out`: one tensor.": of_blocks(36),
         "An addition saves nothing, and the input of `qkv` is one tensor.": of_blocks(38),
-        "Each dropout saves its mask.": [of_blocks(32), of_blocks(33)],
-        "Each of the two norms saves its input.": [of_blocks(30), of_blocks(31)],
+        "Each dropout saves its mask, and the attention its result.": [
+            of_blocks(32),
+            of_blocks(33),
+        ],
+        "Each of the two norms saves its input, and the attention three tensors and its result.": [
+            of_blocks(30),
+            of_blocks(31),
+        ],
         "Between `up` and `down` a token has four widths: GELU's input and its result.": [
             of_blocks(22),
             of_blocks(26),
         ],
-        "Attention saves its queries, keys and values: three widths.": of_blocks(28),
+        "Attention saves queries, keys and values, and GELU's input has four widths.": (
+            of_blocks(28)
+        ),
+        "Each token has its own: times the tokens.": lambda tokens, width, layers, heads=0: (
+            of_blocks()(1, width, layers)
+        ),
+        "What stands for a token has `width` numbers.": lambda tokens, width, layers, heads=0: (
+            of_blocks()(tokens, 1, layers, heads)
+        ),
         "That is one block: there are {2}.": lambda tokens, width, layers, heads=0: of_blocks()(
             tokens, width, 1, heads
         ),
@@ -446,6 +470,12 @@ check_activation_bytes = Exercise(
             of_blocks()(tokens, width, layers) + of_blocks(0)(tokens, width, 1, heads)
         ),
         "Each pair of tokens has a score: the square of the tokens.": of_blocks(pairs=int),
+        "With 0 heads no score is stored.": lambda tokens, width, layers, heads=0: of_blocks()(
+            tokens, width, layers, max(heads, 1)
+        ),
+        "Heads concern the scores alone.": lambda tokens, width, layers, heads=0: (
+            of_blocks()(tokens, width, layers) * max(heads, 1)
+        ),
         "Each head has scores of its own.": lambda tokens, width, layers, heads=0: of_blocks()(
             tokens, width, layers, min(heads, 1)
         ),
