@@ -1,10 +1,11 @@
-"""Exercises of page `compilation`: when compiling pays, how many graphs, one graph for an if."""
+"""Exercises of page `compilation`: fusion by hand, when a compile pays, graphs, one for an if."""
 
 import inspect
 import math
 from fractions import Fraction
 
 import torch
+import torch._dynamo
 from torch import nn
 
 from mpcourse.compilation import count_compiles
@@ -12,7 +13,95 @@ from mpcourse.compilation.shapes import CountingBackend
 from mpcourse.compilation.toolchain import only_errors
 from mpcourse.exercises.exercise import Exercise, NotYet, raised
 
-# 1. The break-even call
+# 1. Block after block
+
+JOIN = "Join the blocks to one tensor of the same length: torch.cat puts one behind the other."
+AT_ONCE = "The operation got more than {size} numbers at once: such a block leaves the cache."
+AS_COUNT = "`size` is how many numbers a block has, not how many blocks there are."
+KEPT = "The numbers that were handed in have changed: return a new tensor."
+
+
+def my_in_blocks(operation, numbers, size):
+    """Each block goes through the whole operation before the next one is fetched.
+
+    What comes between two steps of the operation is no larger than a block, so it stays in the
+    cache. The last block may be shorter.
+    """
+    return torch.cat([operation(block) for block in numbers.split(size)])
+
+
+def with_an_operation(attempt, count, size):
+    """What comes out for 1.0 to `count`; the operation looks at the blocks that it is handed."""
+    handed, numbers = [], torch.arange(1.0, count + 1)
+
+    def operation(block):
+        handed.append(len(block))
+        return block * 2 + 1
+
+    result = attempt(operation, numbers, size)
+    if not torch.equal(numbers, torch.arange(1.0, count + 1)):
+        raise NotYet(KEPT)
+    if max(handed, default=0) > size:
+        raise NotYet(AS_COUNT if len(handed) == size else AT_ONCE.format(size=size))
+    if len(handed) > (needed := math.ceil(count / size)):
+        line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
+        raise NotYet(line, "Every call costs Python's time.")
+    return result
+
+
+def blocks_into(operation, numbers, size):
+    result = torch.empty_like(numbers)
+    for start in range(0, len(numbers), size):
+        result[start : start + size] = operation(numbers[start : start + size])
+    return result
+
+
+check_in_blocks = Exercise(
+    my_in_blocks,
+    read_again='"Twenty operations in a row"',
+    cases=[(6, 2), (5, 2), (10, 4), (3, 8), (4, 4)],
+    given="{} numbers, in blocks of {}, and an operation that doubles and adds 1",
+    play=with_an_operation,
+    hint="numbers.split(size) gives the blocks, torch.cat joins what the operation makes of them.",
+    wrong={
+        "The operation got more than": lambda operation, numbers, size: operation(numbers),
+        AS_COUNT: lambda operation, numbers, size: torch.cat(
+            [operation(block) for block in numbers.chunk(size)]
+        ),
+        "Every call costs Python's time.": lambda operation, numbers, size: torch.cat(
+            [operation(block) for block in numbers.split(1)]
+        ),
+        JOIN: [
+            lambda operation, numbers, size: [operation(block) for block in numbers.split(size)],
+            lambda operation, numbers, size: torch.stack(
+                [operation(block) for block in numbers.split(size)]
+            ),
+        ],
+        "The last block is missing: it may be shorter than the others.": (
+            lambda operation, numbers, size: blocks_into(
+                operation, numbers[: len(numbers) // size * size], size
+            )
+        ),
+        "That is one block: go on to the end of the numbers.": [
+            lambda operation, numbers, size: operation(numbers[:size]),
+            lambda operation, numbers, size: operation(numbers[-size:]),
+        ],
+        "Those are the numbers as they came: hand each block to the operation.": (
+            lambda operation, numbers, size: torch.cat(numbers.split(size))
+        ),
+        KEPT: lambda operation, numbers, size: [
+            block.copy_(operation(block)) for block in numbers.split(size)
+        ],
+    },
+    also_right=[
+        blocks_into,
+        lambda operation, numbers, size: torch.cat(
+            [operation(part) for part in numbers.tensor_split(math.ceil(len(numbers) / size))]
+        ),
+    ],
+)
+
+# 2. The break-even call
 
 
 def my_payback(startup, eager, compiled):
@@ -95,17 +184,17 @@ check_payback = Exercise(
     ],
 )
 
-# 2. How many graphs
+# 3. How many graphs
 
 
 def my_graphs(sizes):
-    """The first graph holds for its own size, the second for every size but 1.
+    """The first graph holds for its own size, another one for every size from 2 on.
 
-    A size of 1 is special, because it broadcasts: it has a graph of its own. So there are at most
-    three: the first, the open one, and that of 1.
+    The sizes 0 and 1 are special, and each has a graph of its own. So there are at most four: the
+    first, the open one, that of 0 and that of 1.
     """
     others = set(sizes) - {sizes[0]}
-    return 1 + (1 in others) + any(size != 1 for size in others)
+    return 1 + (0 in others) + (1 in others) + any(size > 1 for size in others)
 
 
 def graphs_of_torch(sizes):
@@ -125,20 +214,25 @@ check_graphs = Exercise(
         ([5, 1, 7, 1, 5],),
         ([1, 1],),
         ([6, 2, 3, 1, 6, 1, 2],),
+        ([5, 0, 7],),
+        ([0, 5, 7],),
+        ([1, 0],),
+        ([0, 4, 1, 0, 1],),
     ],
     given="batches of {}",
-    hint="The first graph: its own size. A 1: its own. Everything else shares one.",
+    hint="The first graph: its own size. A 0 or 1: its own. Everything else shares one.",
     wrong={
         "The first size is 1: its graph is the first one, and has been counted twice.": (
             lambda sizes: my_graphs(sizes) + (sizes[0] == 1)
         ),
         "That counts the calls: a size that a graph fits already costs nothing.": len,
-        "A graph for each size: but the second graph holds for any size but 1.": (
+        "A size of 0 has a graph of its own, as 1 has.": (
+            lambda sizes: my_graphs([size or 2 * max(sizes) + 2 for size in sizes])
+        ),
+        "A graph for each size: but the second graph holds for any size from 2 on.": (
             lambda sizes: len(set(sizes))
         ),
-        "A size of 1 has a graph of its own: it broadcasts.": (
-            lambda sizes: min(len(set(sizes)), 2)
-        ),
+        "A size of 1 has a graph of its own.": (lambda sizes: min(len(set(sizes)), 2)),
         "One too many: does the first graph fit that size still?": (
             lambda sizes: my_graphs(sizes) + 1
         ),
@@ -150,10 +244,11 @@ check_graphs = Exercise(
     also_right=[graphs_of_torch, lambda sizes: torch.tensor(my_graphs(sizes))],
 )
 
-# 3. One graph for both ways
+# 4. One graph for both ways
 
 LOOKS = "somewhere Python has to look at a value (`if`, `float()`, `.item()`, `bool()`)."
 CHOOSES = "torch.where chooses without looking."
+REFUSALS = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)
 CHANGED = "The rows that were handed in have changed: return a new tensor."
 
 
@@ -177,8 +272,11 @@ def eager_or_compiled(attempt, numbers, compiled):
     torch.compiler.reset()
     try:
         with only_errors("torch._dynamo"):
-            fast = torch.compile(inspect.unwrap(attempt), backend=backend)
+            fast = torch.compile(inspect.unwrap(attempt), backend=backend, fullgraph=True)
             outcome = [fast(row) for row in rows]
+    except REFUSALS:
+        line = f"It is right, but with fullgraph=True torch.compile refuses it: {LOOKS}"
+        raise NotYet(line, CHOOSES) from None
     except Exception as error:
         raise NotYet(f"It is right as it is; inside torch.compile {raised(error)}") from None
     finally:
