@@ -35,7 +35,7 @@ def with_an_operation(attempt, count, size):
     handed, numbers = [], torch.arange(1.0, count + 1)
 
     def operation(block):
-        handed.append(len(block))
+        handed.append(block.numel())
         return block * 2 + 1
 
     result = attempt(operation, numbers, size)
@@ -73,14 +73,23 @@ check_in_blocks = Exercise(
         ),
         JOIN: [
             lambda operation, numbers, size: [operation(block) for block in numbers.split(size)],
+            lambda operation, numbers, size: [
+                operation(block).tolist() for block in numbers.split(size)
+            ],
             lambda operation, numbers, size: torch.stack(
                 [operation(block) for block in numbers.split(size)]
             ),
         ],
-        "The last block is missing: it may be shorter than the others.": (
+        "The last block is missing: it may be shorter than the others.": [
             lambda operation, numbers, size: blocks_into(
                 operation, numbers[: len(numbers) // size * size], size
-            )
+            ),
+            lambda operation, numbers, size: blocks_into(  # range(0, len(numbers) - size, size)
+                operation, numbers[: (len(numbers) - 1) // size * size], size
+            ),
+        ],
+        "That adds the blocks up: put one behind the other, with torch.cat.": (
+            lambda operation, numbers, size: sum(map(operation, numbers.split(size)))
         ),
         "That is one block: go on to the end of the numbers.": [
             lambda operation, numbers, size: operation(numbers[:size]),
