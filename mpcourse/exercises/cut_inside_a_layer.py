@@ -1,4 +1,4 @@
-"""Exercises of page `cut_inside_a_layer`: parts of an MLP, drift, bytes, a cut loss, its slip."""
+"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes, a loss, its slip, layouts."""
 
 import math
 
@@ -98,6 +98,7 @@ DRIFT = "A small drift is a drift: ask for equality."
 EQUAL = "They are equal, whatever a mean rounds to."
 A_COPY = "The tensor has changed: an all-reduce replaces it, so give it a copy."
 TRUE_OR_FALSE = "expected True or False on each rank, got {}"
+GROUP_SRC = "These groups know no ranks outside themselves: say group_src=0 in place of src=0."
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 
 
@@ -208,9 +209,10 @@ check_same = Exercise(
         A_COPY: in_place,
         "That says True whatever the ranks hold.": lambda tensor, group: True,
         TRUE_OR_FALSE.format("[tensor"): lambda tensor, group: tensor,
+        GROUP_SRC: lambda tensor, group: distributed.broadcast(tensor.clone(), 0, group),
         SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
     },
-    errors={"": SAME_MESSAGES},
+    errors={"is not registered": GROUP_SRC, "": SAME_MESSAGES},
     also_right=[by_gathering],
 )
 
@@ -234,14 +236,23 @@ def times(factor):
 check_block_bytes = Exercise(
     my_block_bytes,
     read_again='"What does a block send?"',
-    cases=[(10, 6, 8, 6), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)],
+    cases=[(10, 12, 8, 6), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)],
     given="{} tokens, width {}, {} bytes per number, {} rank(s)",
     hint="All-reduces of a block, times what a ring sends of each, times the tensor's bytes.",
     wrong={
         "Half of it: count attention and MLP, each forward and backward; and a ring sends twice "
         "(n - 1) / n.": times(4),
         "Count attention and MLP, and the backward of each.": times(2),
-        "Query, key and value share one way in: one sum, not three.": times(12),
+        "That is one pass of a ring: count the sums, and a ring sends 2 (n - 1) / n.": times(1),
+        "Half too much: the three gradients are added before they are sent.": times(12),
+        "What is sent are the tokens between the layers, not weights.": [
+            lambda t, w, i, n: 8 * (n - 1) / n * w * w * i,
+            lambda t, w, i, n: 8 * (n - 1) / n * 12 * w * w * i,
+        ],
+        "The sums are whole tensors on every rank, not the ranks' parts.": (
+            lambda t, w, i, n: my_block_bytes(t, w, i, n) / n
+        ),
+        "Query, key and value share one way in: one sum, not three.": times(16),
         "What is sent has the width between the layers, not that inside.": [times(20), times(32)],
         "These are the tensors summed: a ring sends 2 (n - 1) / n of each.": (
             lambda t, w, i, n: 4 * t * w * i * (n > 1)
@@ -414,6 +425,11 @@ check_cut_loss = Exercise(
             loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
         ],
         "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
+        "Only this rank's scores are in this loss: where are the other ranks' exponentials?": (
+            lambda logits, targets, first, *rest: nn.functional.cross_entropy(
+                logits, (targets - first).clamp(0, PER_RANK - 1)
+            )
+        ),
         "This is the sum over the tokens: take the mean.": loss_with(mean=False),
         THREE: whole_logits,
         WHICH_PLACE: loss_with(place=lambda row: row),
@@ -489,4 +505,103 @@ check_scores = Exercise(
         "expected two lists of four numbers": [lambda: 7, lambda: ("a", "b")],
     },
     also_right=[lambda: (torch.zeros(4), torch.arange(4.0))],
+)
+
+# 6. Layouts that nobody can tell apart
+
+AT_ALL = "Where nothing fits, nothing is left to compare: an empty list."
+
+
+def my_candidates(seconds, gigabytes, memory, band):
+    """First what fits, then what is no slower than the band allows.
+
+    The order matters: the fastest of all may not fit, and then it is no candidate to compare with.
+    The band is a factor. So a difference of two seconds means much in a step of ten, and nothing
+    in a step of a hundred.
+    """
+    fits = {name: s for name, s in seconds.items() if gigabytes[name] <= memory}
+    return [name for name, s in fits.items() if s <= band * min(fits.values())]
+
+
+def names_of(attempt, *case):
+    """The names in order, whatever holds them."""
+    found = attempt(*case)
+    try:
+        return found if found is None or isinstance(found, str) else sorted(found, key=str)
+    except TypeError:
+        return found
+
+
+def kept(within, fitting=lambda need, memory: need <= memory, best_of_all=False):
+    """The names for which `within(seconds, the fastest, band)`, of those that fit."""
+
+    def attempt(seconds, gigabytes, memory, band):
+        fits = {n: s for n, s in seconds.items() if fitting(gigabytes[n], memory)}
+        best = min((seconds if best_of_all else fits).values(), default=0.0)
+        return [name for name, s in fits.items() if within(s, best, band)]
+
+    return attempt
+
+
+def times_band(seconds, best, band):
+    return seconds <= band * best
+
+
+def layouts_of(seconds, gigabytes, memory=80, band=1.15):
+    names = "abcd"[: len(seconds)]
+    both = (dict(zip(names, numbers, strict=True)) for numbers in (seconds, gigabytes))
+    return *both, memory, band
+
+
+check_candidates = Exercise(
+    my_candidates,
+    read_again='"How well does it predict?"',
+    cases=[
+        layouts_of([10.0, 10.1, 11.3, 12.5], [30, 40, 50, 60]),
+        layouts_of([8.0, 10.0, 11.0, 10.5], [95, 30, 80, 90]),
+        layouts_of([101.0, 120.0, 100.0, 112.0], [30, 30, 30, 30]),
+        layouts_of([10.0, 11.0, 12.0, 13.0], [30, 30, 30, 30], band=1.11),
+        layouts_of([10.0, 11.0], [90, 100]),
+    ],
+    given=lambda seconds, gigabytes, memory, band: (
+        f"seconds {short(seconds)}, gigabytes {short(gigabytes)}, memory {memory}, band {band}"
+    ),
+    play=names_of,
+    hint="Return the names: those that fit, and of these those up to `band` times the fastest.",
+    wrong={
+        "These are the fastest alone: others are within the band.": kept(
+            lambda s, best, band: s == best
+        ),
+        "The fastest of all does not fit: compare with the fastest that does.": [
+            kept(times_band, best_of_all=True),
+            kept(lambda s, best, band: s == best, best_of_all=True),
+        ],
+        "Not all of these fit.": [
+            kept(times_band, fitting=lambda need, memory: True),
+            kept(lambda s, best, band: s == best, fitting=lambda need, memory: True),
+        ],
+        "What needs all of the memory still fits.": kept(
+            times_band, lambda need, room: need < room
+        ),
+        "The band is a factor, not a number of seconds.": [
+            kept(lambda s, best, band: s <= best + band),
+            kept(lambda s, best, band: s <= best + band - 1),
+        ],
+        "Even the fastest is missing: multiply its seconds by the band.": [
+            kept(lambda s, best, band: band * s <= best),
+            kept(lambda s, best, band: s < best),
+        ],
+        "These fit, but some are slower than the band allows.": kept(lambda *each: True),
+        "These are the ones that can be told from the fastest.": kept(
+            lambda s, best, band: s > band * best
+        ),
+        "Return the names": [
+            lambda seconds, *rest: min(seconds.values()),
+            lambda *given: [given[0][name] for name in my_candidates(*given)],
+        ],
+        AT_ALL: lambda *given: my_candidates(*given) or min([]),
+    },
+    errors={"empty": AT_ALL},
+    correct="Right, also where the fastest does not fit.",
+    also_right=[lambda *given: {name: given[0][name] for name in my_candidates(*given)}],
 )

@@ -13,7 +13,7 @@ from mpcourse.figures.curves import (
 )
 from mpcourse.figures.gains import gains_picture
 from mpcourse.figures.mesh import mesh_picture, places_picture
-from mpcourse.figures.mlp_cut import mlp_cut_picture
+from mpcourse.figures.mlp_cut import mlp_cut_picture, token_cut_picture
 from mpcourse.figures.ring import ring_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.seeds import seeds_picture

@@ -73,3 +73,55 @@ def _matrix(
             box = (x, y - step * (ranks - 1) / 2 + rank * step, width, height)
         shapes.append(svg.box(*box, colour=colour, label=label, hint=hint))
     return shapes
+
+
+WIDE, TALL, LANE = 92, 88, 118  # of a whole tensor, tokens down and width across; from rank to rank
+
+
+def token_cut_picture(ranks: int) -> svg.Picture:
+    """Draw what each rank holds in a block whose tokens are cut between the cut layers.
+
+    A row per rank, a column per part of the block; a box as tall as its tokens and as wide as its
+    numbers for each token; between two columns the message forward and the one backward.
+
+    Args:
+        ranks: How many, 1 or more.
+
+    Raises:
+        ValueError: `ranks` is less than 1.
+    """
+    check_count("ranks", ranks)
+    enter, leave = ("g", "all-gather", "reduce-scatter"), ("ḡ", "reduce-scatter", "all-gather")
+    parts = ["norm", enter, "heads", leave, "add, norm", enter, "inner", leave, "add"]
+    named = f"A block on {count(ranks, 'rank')}"
+    caption = f"{named}: tokens from top to bottom, numbers of a token from left to right"
+    x, foot = 76.0, TOP + ranks * LANE
+    shapes, spoken = [svg.text(14, 24, caption)], [caption]
+    for part in parts:
+        if isinstance(part, tuple):
+            sign, forth, back = part
+            middle = x + 42
+            for y, words in ((TOP - 12, sign), (foot + 6, f"{forth} →"), (foot + 24, f"← {back}")):
+                shapes.append(svg.text(middle, y, words, size=12, anchor="middle"))
+            shapes.append(svg.line(middle, TOP - 4, middle, foot - 14))
+            spoken.append(f"{sign}: {forth} forward, {back} backward")
+            x += 84
+            continue
+        shapes.append(svg.text(x + WIDE / 2, TOP - 12, part, size=12, anchor="middle"))
+        inside = part in ("heads", "inner")
+        for rank in range(ranks):
+            top, share = TOP + rank * LANE, 1 / ranks
+            place = (x, top + rank * TALL * share, WIDE, TALL * share)
+            if inside:
+                place = (x + rank * WIDE * share, top, WIDE * share, TALL)
+            held = f"all tokens, own {part}" if inside else "own tokens, all numbers"
+            hint = f"rank {rank}, {part}: {held}"
+            look = {"colour": device_colour(rank), "label": device_letter(rank), "hint": hint}
+            corners = [(x, top), (x + WIDE, top), (x + WIDE, top + TALL), (x, top + TALL), (x, top)]
+            shapes += [svg.polyline(corners, colour="#888888", width=0.6), svg.box(*place, **look)]
+        spoken.append(f"{part}: each rank has {held}")
+        x += WIDE
+    for rank in range(ranks):
+        y = TOP + rank * LANE + TALL / 2
+        shapes.append(svg.text(14, y, f"rank {rank}", size=12, middle=True))
+    return svg.picture(shapes, (x + 20, foot + 32), title=named, description="; ".join(spoken))

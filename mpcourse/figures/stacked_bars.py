@@ -49,22 +49,40 @@ class LayoutTime:
         return sum(self.seconds.values())
 
 
-def layouts_picture(bars: Sequence[LayoutTime], memory: float, *, caption: str) -> svg.Picture:
-    """Draw simulated times; mark the fastest layout whose ranks need no more than `memory`."""
+def layouts_picture(
+    bars: Sequence[LayoutTime], memory: float, *, band: float, caption: str
+) -> svg.Picture:
+    """Draw simulated times; mark the layouts that nobody can tell from the fastest.
+
+    Args:
+        bars: A layout each.
+        memory: Bytes of a rank; what needs more does not fit, whatever its time.
+        band: How many times as slow a layout may come out and still be as fast, for all one knows.
+        caption: What is shown.
+    """
     _check_purposes([bar.seconds for bar in bars])
     wide, row = 470, 30
-    pixels = wide / max(bar.total for bar in bars)
-    best = min((bar for bar in bars if bar.held <= memory), key=lambda bar: bar.total, default=None)
+    longest = max(bar.total for bar in bars)
+    pixels, foot = wide / longest, TOP + len(bars) * row
+    best = min((bar.total for bar in bars if bar.held <= memory), default=0.0)
     headline = f"simulated; {caption}"
     shapes = [svg.text(16, 22, headline), *_legend(bars[0].seconds, 16, 6.5)]
     spoken = [headline]
+    if best:
+        words = f"shaded: up to {band - 1:.0%} slower than the fastest that fits, as good as equal"
+        ends = [LEFT + min(end, longest) * pixels for end in (best, best * band)]
+        corners = [*((end, TOP) for end in ends), *((end, foot) for end in reversed(ends))]
+        shapes.append(svg.area(corners, colour="#dddddd", hint=words))
+        shapes.append(svg.text(16, foot + 14, words, size=12))
+        spoken.append(words)
     for index, bar in enumerate(bars):
-        note = "does not fit" if bar.held > memory else "the fastest" if bar is best else ""
+        equal = "within the error" if bar.total <= band * best else ""
+        note = "does not fit" if bar.held > memory else equal
         words = f"{bar.total:.3g} s, {bar.held / 1e9:.3g} GB{': ' * bool(note)}{note}"
         top = TOP + index * row
         shapes += _bar(bar.name, bar.seconds, words, top, 22, pixels, lambda s: f"{s:.3g} s")
         spoken.append(f"{bar.name} {words}")
-    size = (LEFT + wide + 190, TOP + len(bars) * row + 8)
+    size = (LEFT + wide + 210, foot + 24)
     title = "Step time of layouts (simulated)"
     return svg.picture(shapes, size, title=title, description="; ".join(spoken))
 

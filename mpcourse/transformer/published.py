@@ -44,6 +44,17 @@ class Published:
         return sum(parts.values())
 
 
+def spread_of_ratios(cluster: Cluster) -> float:
+    """How far the model's predictions can drift apart where it should err alike: in one paper.
+
+    Of each paper the largest predicted / quoted over the smallest; of these the largest.
+    """
+    ratios: dict[str, list[float]] = {}
+    for row in PUBLISHED:
+        ratios.setdefault(row.paper, []).append(row.predicted(cluster) / row.seconds)
+    return max(max(each) / min(each) for each in ratios.values())
+
+
 def _seconds(model: DecoderSizes, batch: int, ranks: int, teraflops: float) -> float:
     """Of a step whose speed was published: work by the paper's equation 3, four passes."""
     tokens, width, layers = batch * model.context, model.width, model.layers

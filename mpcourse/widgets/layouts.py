@@ -5,7 +5,7 @@ import ipywidgets
 from mpcourse.figures import LayoutTime, layouts_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.transformer.performance_model import AXES, Cluster, held_bytes, layouts, step_seconds
-from mpcourse.transformer.published import LARGE, PUBLISHED
+from mpcourse.transformer.published import LARGE, PUBLISHED, spread_of_ratios
 from mpcourse.widgets.explorer import Explorer, slider_over
 
 MODELS = {
@@ -47,6 +47,8 @@ def layout_view(
 ) -> Picture:
     """What the explorer shows: the fastest layouts that fit, then the fastest that do not.
 
+    Shaded is what the model's error cannot tell from the fastest.
+
     Args:
         model: How many parameters, as a key of `MODELS`.
         ranks: How many, eight in a host.
@@ -70,4 +72,5 @@ def layout_view(
     rest = [bar for bar in bars if bar.held > cluster.memory]
     shown = fit[:SHOWN] + rest[: max(2, SHOWN - len(fit))]
     caption = f"{model} parameters on {ranks} ranks, {batch} samples: tensor x pipeline x data"
-    return layouts_picture(shown, cluster.memory, caption=caption)
+    band = spread_of_ratios(Cluster())
+    return layouts_picture(shown, cluster.memory, band=band, caption=caption)

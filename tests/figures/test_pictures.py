@@ -22,6 +22,7 @@ from mpcourse.figures import (
     split_curve_picture,
     split_picture,
     timeline_picture,
+    token_cut_picture,
     transfers_picture,
 )
 from mpcourse.schedules.simulation import Costs, simulate
@@ -62,7 +63,7 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((scatter_picture, chunks, {"dim": dim}) for chunks in CHUNKS for dim in (0, 1)),
     *((mesh_picture, mesh, {}) for mesh in [(1, 1, 0), (4, 4, 15), (8, 1, 3), (1, 8, 2)]),
     *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
-    *((mlp_cut_picture, (ranks,), {}) for ranks in (1, 2, 4)),
+    *((draw, (n,), {}) for draw in (mlp_cut_picture, token_cut_picture) for n in (1, 2, 4)),
     (ring_picture, ([[[(0,), (1,)], [(0,), (0, 1)]], ALL_HELD], 1), {}),
     (attention_picture, (torch.eye(3).expand(2, 3, 3), "a<b"), {}),
     *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),

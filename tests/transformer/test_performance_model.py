@@ -10,6 +10,7 @@ from mpcourse.transformer import (
     Layout,
     held_bytes,
     layouts,
+    spread_of_ratios,
     step_seconds,
 )
 from mpcourse.transformer.performance_model import AXES
@@ -37,6 +38,16 @@ def test_a_third_paper_was_slower_than_predicted_by_what_the_page_says():
     assert all(-0.28 < miss < -0.24 for miss in off(TURING))
     assert PUBLISHED[0].layout.tensor == PUBLISHED[0].layout.pipeline == 1
     assert abs(off(LARGE)[0]) < 0.01  # the row, without a cut, that set the one free number
+
+
+def test_the_band_is_the_widest_spread_inside_a_paper_and_no_common_factor_moves_it():
+    spreads = [(1 + max(off(p))) / (1 + min(off(p))) for p in (LARGE, RECOMPUTED, TURING)]
+    assert spread_of_ratios(CLUSTER) == max(spreads) == pytest.approx(1.14, abs=0.005)
+    # a machine twice as slow in everything errs by another factor, the same in every row
+    alike = [
+        Cluster(reached=0.7 / n, moved=2e12 / n, inside=3e11 / n, between=25e9 / n) for n in (1, 2)
+    ]
+    assert spread_of_ratios(alike[1]) == pytest.approx(spread_of_ratios(alike[0]), rel=1e-12)
 
 
 def test_rows_are_those_of_the_papers():
