@@ -548,7 +548,7 @@ def times_band(seconds, best, band):
 
 
 def layouts_of(seconds, gigabytes, memory=80, band=1.15):
-    names = "abcd"[: len(seconds)]
+    names = "abcde"[: len(seconds)]
     both = (dict(zip(names, numbers, strict=True)) for numbers in (seconds, gigabytes))
     return *both, memory, band
 
@@ -559,7 +559,7 @@ check_candidates = Exercise(
     cases=[
         layouts_of([10.0, 10.1, 11.3, 12.5], [30, 40, 50, 60]),
         layouts_of([8.0, 10.0, 11.0, 10.5], [95, 30, 80, 90]),
-        layouts_of([101.0, 120.0, 100.0, 112.0], [30, 30, 30, 30]),
+        layouts_of([101.0, 120.0, 100.0, 112.0, 250.0], [30, 30, 30, 30, 30]),
         layouts_of([10.0, 11.0, 12.0, 13.0], [30, 30, 30, 30], band=1.11),
         layouts_of([10.0, 11.0], [90, 100]),
     ],
@@ -579,6 +579,9 @@ check_candidates = Exercise(
         "Not all of these fit.": [
             kept(times_band, fitting=lambda need, memory: True),
             kept(lambda s, best, band: s == best, fitting=lambda need, memory: True),
+            lambda s, g, memory, band: [
+                n for n in s if s[n] <= band * min((s[k] for k in s if g[k] <= memory), default=0.0)
+            ],
         ],
         "What needs all of the memory still fits.": kept(
             times_band, lambda need, room: need < room
@@ -591,6 +594,9 @@ check_candidates = Exercise(
             kept(lambda s, best, band: band * s <= best),
             kept(lambda s, best, band: s < best),
         ],
+        "A band of 1.15 is 15% slower, not 115%.": kept(
+            lambda s, best, band: s <= best * (1 + band)
+        ),
         "These fit, but some are slower than the band allows.": kept(lambda *each: True),
         "These are the ones that can be told from the fastest.": kept(
             lambda s, best, band: s > band * best
