@@ -7,12 +7,15 @@ from mpcourse.capstone.plans import (
     Forecast,
     Plan,
     block_work,
+    bytes_per_sample,
     counted_costs,
     prunable_blocks,
     pruned,
     simulate_plan,
 )
+from mpcourse.capstone.saved import SavedInInt8
 from mpcourse.capstone.trials import (
+    Digits,
     Task,
     measure_plans,
     pipeline_of,

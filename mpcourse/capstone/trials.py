@@ -1,11 +1,12 @@
 """Run plans for a pruned pipeline: fine-tune, compare with the uncut net, measure."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from mpcourse.capstone.plans import (
     NUM_DEVICES,
@@ -15,13 +16,34 @@ from mpcourse.capstone.plans import (
     pruned,
     validate_plan,
 )
+from mpcourse.capstone.saved import with_saved
 from mpcourse.devices.devices import Device
 from mpcourse.devices.timing import Timing, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.training.in_memory import LOSS, Data
-from mpcourse.training.loop import Batches
+from mpcourse.training.loop import evaluate
 
-RATE = 2e-3  # of Adam
+RATE = 2e-3  # of Adam, at the beginning
+
+
+class Digits(Data):
+    """As `Data`, but accuracy is that on held-out training images: plans are chosen by it.
+
+    The test digits are left for the end, and `shown` says how many nets they have judged.
+    """
+
+    def __init__(self, place: torch.device, batch_size: int = 128, held_out: int = 1000) -> None:
+        super().__init__(place, batch_size)
+        last = [tensor[-held_out:] for tensor in self.all_train]
+        self.all_train = [tensor[:-held_out] for tensor in self.all_train]
+        self.shuffled = DataLoader(TensorDataset(*self.all_train), batch_size, shuffle=True)
+        self.test, self._kept_back = [last], self.test
+        self.shown = 0
+
+    def test_accuracy(self, model: nn.Module) -> float:
+        """On the 1,000 test digits, which should be asked once."""
+        self.shown += 1
+        return evaluate(model, self._kept_back, LOSS).accuracy
 
 
 @dataclass(frozen=True)
@@ -29,12 +51,13 @@ class Task:
     """What plans are made for."""
 
     net: nn.Sequential  # trained, on the host; plans prune copies of it
-    data: Data  # a mini-batch is one of its loader's
+    data: Digits  # a mini-batch is one of its loader's
     devices: Sequence[Device]  # two
     most_bytes: int  # of activations that a device may hold
-    least_accuracy: float  # of the pruned net after its epoch, 0 to 1
+    least_accuracy: float  # of the pruned net after its epochs, 0 to 1
     fixed: tuple[str, ...] = ()  # blocks that stay whole
     batch_size: int = 128
+    epochs: int = 2  # that a pruned net is trained for
 
     def forecast(self, plan: Plan) -> Forecast:
         """What is known of a plan before it runs; one that cannot run is refused."""
@@ -45,15 +68,24 @@ class Task:
 class PlanRun:
     """What a plan's run has shown."""
 
-    accuracy: float  # on the test images, after the pruned net's epoch
+    accuracy: float  # on the held-out images, after the pruned net's epochs
     same_answer: bool  # whether the cut net had the uncut one's loss and gradients, to rounding
+    net: nn.Module  # as training left it
 
 
 def pipeline_of(plan: Plan, net: nn.Sequential, devices: Sequence[Device]) -> Pipeline:
     """The pipeline of a valid plan, over a pruned copy of the net, on two devices."""
     slim = pruned(net, plan.keep)
-    stages = [slim[: plan.cut], slim[plan.cut :]]
-    return Pipeline(stages, devices, plan.schedule, num_microbatches=plan.num_microbatches)
+    parts = (slim[: plan.cut], slim[plan.cut :])
+    stages = [with_saved(part, how) for part, how in zip(parts, plan.saved, strict=True)]
+    flags = [how == "recompute" for how in plan.saved]
+    return Pipeline(
+        stages,
+        devices,
+        plan.schedule,
+        num_microbatches=plan.num_microbatches,
+        recompute=flags if any(flags) else False,
+    )
 
 
 def uncut(pipeline: Pipeline) -> nn.Sequential:
@@ -65,29 +97,14 @@ def uncut(pipeline: Pipeline) -> nn.Sequential:
     return whole
 
 
-def train_pipeline(
-    pipeline: Pipeline,
-    data: Data,
-    epochs: int = 1,
-    *,
-    rate: float = RATE,
-    watch: Callable[[Batches], Batches] = iter,
-) -> None:
-    """Train through the pipeline with Adam, at a falling rate.
-
-    Args:
-        pipeline: Its stages are trained.
-        data: The images.
-        epochs: How often all training images are shown.
-        rate: Of Adam at the beginning; it falls to a tenth.
-        watch: Wraps the mini-batches of an epoch, as `widgets.progress` does.
-    """
-    optimizer = torch.optim.Adam(pipeline.parameters(), lr=rate)
+def train_pipeline(pipeline: Pipeline, data: Data, epochs: int = 1) -> None:
+    """Train through the pipeline with Adam, at a rate that falls to a tenth."""
+    optimizer = torch.optim.Adam(pipeline.parameters(), lr=RATE)
     steps = epochs * len(data.shuffled)
     slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     pipeline.train()
     for _ in range(epochs):
-        for images, labels in watch(data.shuffled):
+        for images, labels in data.shuffled:
             optimizer.zero_grad()
             pipeline.step(images, labels, LOSS)
             # in a worker: more threads than one only wait for one another in a net so small
@@ -113,10 +130,10 @@ def same_answer(pipeline: Pipeline, data: Data) -> bool:
     return all(torch.allclose(ours, its, rtol=1e-7, atol=1e-9) for ours, its in pairs)
 
 
-def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
-    """Prune, train for one epoch through the plan's own pipeline, and look at the result.
+def run_plan(plan: Plan, task: Task) -> PlanRun:
+    """Prune, train through the plan's own pipeline, and look at the result.
 
-    Takes some seconds: the time of one epoch is the bound.
+    Takes some seconds: the time of its epochs is the bound.
 
     Raises:
         TypeError, ValueError: As `validate_plan`, before anything runs.
@@ -125,8 +142,9 @@ def run_plan(plan: Plan, task: Task, *, rate: float = RATE) -> PlanRun:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # the same order of images for every plan
         pipeline = pipeline_of(plan, task.net, task.devices)
-        train_pipeline(pipeline, task.data, rate=rate)
-    return PlanRun(task.data.accuracy(pipeline), same_answer(pipeline, task.data))
+        train_pipeline(pipeline, task.data, task.epochs)
+    same = same_answer(pipeline, task.data)
+    return PlanRun(task.data.accuracy(pipeline), same, uncut(pipeline).to(task.devices[0].device))
 
 
 def measure_plans(plans: Mapping[str, Plan], task: Task, *, repeats: int = 9) -> dict[str, Timing]:

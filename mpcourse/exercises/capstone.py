@@ -1,4 +1,4 @@
-"""Exercises of page `capstone`: a pipeline's speed-up, a new cut, a plan under limits."""
+"""Exercises of page `capstone`: a counted step, what pruning gains, a new cut, an open task."""
 
 import functools
 import math
@@ -14,18 +14,198 @@ from mpcourse.capstone import (
     Task,
     block_work,
     measure_plans,
-    prunable_blocks,
     pruned,
     run_plan,
     simulate_plan,
 )
 from mpcourse.devices import get_devices
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, leaving_alone, short
-from mpcourse.schedules import Costs, gpipe_schedule, simulate
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    leaving_alone,
+    numbers,
+    short,
+)
+from mpcourse.pipeline.microbatch import microbatch_sizes
+from mpcourse.schedules import Costs, Timeline, make_schedule, simulate
+from mpcourse.splitting.cuts import cut_costs
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
-# 1. By how much a pipeline gets faster
+# 1. What blocks cost
+
+
+def my_counted(work, size, price):
+    """Each way of a block costs its price, and its multiply-adds for all samples.
+
+    The backward does the forward's work twice; the first block's does it once, as nobody asks for
+    gradients of the images.
+    """
+    forward = [price + each * size for each in work]
+    backward = [price + 2 * each * size for each in work]
+    backward[0] = price + work[0] * size
+    return forward, backward
+
+
+def two_lists(attempt, *case):
+    """Costs are two lists as well."""
+    outcome = numbers(attempt(*case))
+    if isinstance(outcome, Costs):
+        outcome = outcome.forward, outcome.backward
+    return [list(row) for row in outcome] if isinstance(outcome, tuple | list) else outcome
+
+
+def counted_with(there=1, back=2, first=1, fixed=(1, 1), per_sample=0):
+    """The costs, but with other factors of the work and of the price."""
+
+    def counted(work, size, price):
+        price *= size if per_sample else 1
+        forward = [fixed[0] * price + there * each * size for each in work]
+        backward = [fixed[1] * price + back * each * size for each in work]
+        backward[0] = fixed[1] * price + first * work[0] * size
+        return forward, backward
+
+    return counted
+
+
+check_counted = Exercise(
+    my_counted,
+    read_again='"Where is half?"',
+    cases=[([3.0, 2.0], 4, 8.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
+    given="blocks of {} M multiply-adds a sample, {} samples, and a price of {} M",
+    play=two_lists,
+    hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
+    wrong={
+        "The first block's backward does the work once: nobody asks for gradients of images.": [
+            counted_with(first=2),
+            lambda work, size, price: (
+                [price + w * size for w in work],
+                [2 * (price + w * size) for w in work],
+            ),
+        ],
+        "The first block still makes gradients of its weights: its backward has work, once.": (
+            counted_with(first=0)
+        ),
+        "A backward does the forward's work twice: for the inputs and for the weights.": (
+            counted_with(back=1)
+        ),
+        "The backward's work is doubled, its price is not: price + 2 * work * size.": (
+            counted_with(fixed=(1, 2))
+        ),
+        "The price is paid once a micro-batch, however many samples it has.": (
+            counted_with(per_sample=1)
+        ),
+        "The backward starts kernels too: it pays the price as well.": counted_with(fixed=(1, 0)),
+        "The forward starts kernels too: it pays the price as well.": counted_with(fixed=(0, 1)),
+        "The price is missing.": counted_with(fixed=(0, 0)),
+        "`work` is that of one sample: the micro-batch has `size` of them.": (
+            lambda work, size, price: my_counted(work, 1, price)
+        ),
+        "It is the first block that reads the images, not the last.": (
+            lambda work, size, price: [row[::-1] for row in my_counted(work[::-1], size, price)]
+        ),
+        "Backward and forward are swapped: forward comes first.": (
+            lambda *case: my_counted(*case)[::-1]
+        ),
+        "Two lists, forward and backward": lambda *case: sum(my_counted(*case)[0]),
+    },
+    also_right=[
+        lambda work, size, price: Costs(*my_counted(work, size, price)),
+        lambda work, size, price: [torch.tensor(row) for row in my_counted(work, size, price)],
+    ],
+)
+
+# 2. What a step takes
+
+BATCH = 128
+
+
+def my_step_of(plan, costs_of):
+    """Cut the mini-batch, give each stage its blocks, and simulate the plan's schedule.
+
+    Micro-batches differ in size where their number does not divide 128: each has costs of its own.
+    """
+    sizes = microbatch_sizes(128, num_microbatches=plan.num_microbatches)
+    costs = [cut_costs(costs_of(size), plan.cut) for size in sizes]
+    return simulate(make_schedule(plan.schedule, 2, 2, len(sizes)), costs)
+
+
+def step_with(sizes=None, cut=None, schedule=None):
+    """The step, but something about it is another."""
+
+    def step_of(plan, costs_of):
+        m = plan.num_microbatches
+        there = sizes(m) if sizes else microbatch_sizes(BATCH, num_microbatches=m)
+        where = cut(plan.cut) if cut else plan.cut
+        costs = [cut_costs(costs_of(size), where) for size in there]
+        return simulate(make_schedule(schedule or plan.schedule, 2, 2, len(there)), costs)
+
+    return step_of
+
+
+def busy_of(over):
+    """What `over` makes of the two devices' busy times."""
+
+    def step_of(plan, costs_of):
+        found = my_step_of(plan, costs_of)
+        return over([found.busy(0), found.busy(1)])
+
+    return step_of
+
+
+def makespan_of(attempt, plan, work, price):
+    """In blocks that cost so: a timeline's length, or a number."""
+    outcome = attempt(plan, lambda size: Costs(*my_counted(work, size, price)))
+    return outcome.makespan if isinstance(outcome, Timeline) else numbers(outcome)
+
+
+check_step_of = Exercise(
+    my_step_of,
+    read_again='"Where is half?"',
+    cases=[
+        (Plan(2, "1f1b", 5), [3.0, 1.0, 2.0, 1.0], 8.0),
+        (Plan(1, "gpipe", 4), [2.0, 1.0, 1.0, 1.5], 2.0),
+        (Plan(3, "1f1b", 16), [1.0, 2.0, 0.5, 3.0], 8.0),
+        (Plan(2, "naive", 3), [1.0, 2.0, 2.0], 0.0),
+        (Plan(1, "1f1b", 1), [2.0, 1.0, 4.0], 1.0),
+    ],
+    given="{}, blocks of {} M multiply-adds a sample, and a price of {} M",
+    play=makespan_of,
+    hint="Sizes of the micro-batches; for each the costs of the two stages; then the schedule of "
+    "the plan, simulated with this list of costs.",
+    wrong={
+        "128 samples do not always divide: micro-batches differ by one sample, larger first.": [
+            step_with(sizes=lambda m: [BATCH / m] * m),
+            step_with(sizes=lambda m: [BATCH // m] * m),
+            step_with(sizes=lambda m: [-(-BATCH // m)] * m),
+        ],
+        "costs_of takes the samples of a micro-batch, not of the mini-batch.": step_with(
+            sizes=lambda m: [BATCH] * m
+        ),
+        "costs_of takes a number of samples, not the number of micro-batches.": step_with(
+            sizes=lambda m: [m] * m
+        ),
+        "The first device has `plan.cut` blocks; yours has one more.": step_with(
+            cut=lambda cut: cut + 1
+        ),
+        "`plan.schedule` says which schedule: not all plans are 1f1b.": step_with(schedule="1f1b"),
+        "`plan.schedule` says which schedule: not all plans are gpipe.": step_with(
+            schedule="gpipe"
+        ),
+        "That is what one device needs: two of them overlap.": busy_of(sum),
+        "That is how long the busier device works: it waits as well.": busy_of(max),
+        "That is one micro-batch, there and back: the plan has several.": (
+            lambda plan, costs_of: step_with(
+                sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=m)[:1]
+            )(plan, costs_of)
+        ),
+        "then the schedule of the plan": lambda plan, costs_of: 7.0,
+    },
+    also_right=[lambda plan, costs_of: my_step_of(plan, costs_of).makespan],
+)
+
+# 3. By how much a pipeline gets faster
 
 
 def my_pipeline_speedup(before, after, num_microbatches):
@@ -50,10 +230,10 @@ def ratios(before, after):
     return [old / new for old, new in zip(before, after, strict=True)]
 
 
-def by_simulation(before, after, m):
+def by_simulation(before, after, m, schedule="gpipe"):
     def makespan(times):
-        costs = Costs(list(times), [2 * time for time in times])
-        return simulate(gpipe_schedule(len(times), m), costs).makespan
+        costs, n = Costs(list(times), [2 * time for time in times]), len(times)
+        return simulate(make_schedule(schedule, n, n, m), costs).makespan
 
     return makespan(before) / makespan(after)
 
@@ -100,12 +280,23 @@ check_pipeline_speedup = Exercise(
         "That is what is gained, in percent; asked is how many times as fast.": (
             lambda *given: 100 * (my_pipeline_speedup(*given) - 1)
         ),
+        "That is percent; asked is a ratio, such as 1.25.": (
+            lambda *given: 100 * my_pipeline_speedup(*given)
+        ),
+        "Rounded: return the ratio as it is, all its digits.": [
+            lambda *given: round(my_pipeline_speedup(*given), 2),
+            lambda *given: round(my_pipeline_speedup(*given), 1),
+            lambda *given: round(my_pipeline_speedup(*given)),
+        ],
+        "That is 1F1B: with unequal stages its step is another. The schedule here is GPipe.": (
+            lambda before, after, m: by_simulation(before, after, m, "1f1b")
+        ),
         "GPipe takes sum(times)": lambda *given: 7.0,
     },
     also_right=[by_simulation],
 )
 
-# 2. A new cut
+# 4. A new cut
 
 
 def my_new_cut(work, keep):
@@ -195,46 +386,51 @@ check_new_cut = Exercise(
     also_right=[by_sums_from_behind, lambda work, keep: best_cut(left_of(work, keep))],
 )
 
-# 3. A plan under limits: what it takes to pass is counted, simulated or learnt; no clock decides
+# 5. The open task: what it takes to pass is counted, simulated or learnt; no clock decides
 
-SLACK = 1.05  # a step as long as ours, and a little more, will do
+SLACK = 1.01  # a step as long as ours, and a little more, will do
 MIB = 2**20
 NO_FUNCTION = "This check takes a Plan, not a function."
 CANNOT_RUN = "The plan cannot run:"
 WRITE_IT_DOWN = "Write your prediction down before the plan runs."
 STAY_WHOLE = "{} must stay whole: another model uses them as well."
 HOLDS_ALL = "GPipe holds the whole mini-batch, however small the pieces are."
-HOLDS = "It holds up to {} micro-batches: make them smaller, or prune more."
+HOLDS = "It holds up to {} micro-batches: make them smaller, save less of them, or prune more."
+ROOM = "Device {} has room to save all: {} costs it time for nothing."
 ONE_WAITS = "One device always waits: choose another schedule."
-FEWER = "Every micro-batch costs something in every block: fewer of them."
+FEWER = (
+    "Every micro-batch pays its prices in every block: fewer of them. Where they do not fit, save "
+    "less of each."
+)
 MOVE_THE_CUT = "The devices work {:,.0f} and {:,.0f} M: move the cut."
 MORE = "{:.0%} is idle: more micro-batches."
 PRUNE_MORE = "{}: prune more of them."
 KEEP_MORE = "{}: keep more."
 DISAGREE = "Cut and uncut net disagree: a device fails?"
-LIMITS = '"Where is half now?" and "What does a device hold?"'
+LIMITS = '"What does a device hold?" and "Two other ways to make room"'
 
 
 def my_plan_and_prediction():
-    """Blocks 1 to 4 keep 37.5%, so the cut moves to block 6, and two pieces of 16 samples fit.
+    """Found by a loop over shares, cuts, micro-batches and ways to save, then a few trainings.
 
-    At 50% only pieces of 12 fit, and ten or eleven of them pay more prices. Any prediction above 0
-    is accepted: counting says 1.5 and misses what two threads cost each other.
+    Device 0 is full: with 8-bit codes seven micro-batches fit where saving all takes fifteen, and
+    each of those pays its prices. Device 1 has room to save all. Where all four blocks keep a
+    quarter, the step is shorter and too few digits are right. Any prediction above 0 is accepted.
     """
     my_plan = Plan(
         cut=6,
         schedule="1f1b",
-        num_microbatches=8,
-        keep={f"block{number}": 0.375 for number in range(1, 5)},
+        num_microbatches=7,
+        keep={"block1": 0.375, "block2": 0.375, "block3": 0.375, "block4": 0.25},
+        saved=("int8", "all"),
     )
-    my_prediction = 1.4
+    my_prediction = 1.2
     return my_plan, my_prediction
 
 
-def our_plan(task: Task) -> Plan:
+def our_plan() -> Plan:
     """The course's own plan, for comparison."""
-    able = [name for name in prunable_blocks(task.net) if name not in task.fixed]
-    return Plan(6, "1f1b", 8, dict.fromkeys(able, 0.375))
+    return my_plan_and_prediction()[0]
 
 
 def plan_target(task: Task) -> tuple[float, float]:
@@ -246,7 +442,7 @@ def plan_target(task: Task) -> tuple[float, float]:
     Returns:
         Both in millions of multiply-adds.
     """
-    ours = task.forecast(our_plan(task)).timeline.makespan
+    ours = task.forecast(our_plan()).timeline.makespan
     return ours, SLACK * ours
 
 
@@ -269,12 +465,12 @@ def judge_plan(plan, task, prediction):
     if run.accuracy < task.least_accuracy:
         missing = task.least_accuracy - run.accuracy
         line = (
-            f"After its epoch {run.accuracy:.1%} of the test digits are right; the limit is "
+            f"After its epochs {run.accuracy:.1%} of the held-out digits are right; the limit is "
             f"{task.least_accuracy:.0%}: {100 * missing:.1f} points short."
         )
-        why = KEEP_MORE.format(kept(plan, our_plan(task)))
+        why = KEEP_MORE.format(kept(plan, our_plan()))
         raise NotYet(line, why, read_again='"What does it cost in accuracy?"')
-    return score(plan, found, run.accuracy, said, task)
+    return score(plan, found, run, said, task)
 
 
 def number_above_0(prediction):
@@ -308,7 +504,7 @@ def too_much_held(plan, found, task):
 
 
 def too_slow(plan, found, task):
-    ours, (ours_step, longest) = our_plan(task), plan_target(task)
+    ours, (ours_step, longest) = our_plan(), plan_target(task)
     timeline = found.timeline
     if timeline.makespan <= longest:
         return []
@@ -321,6 +517,11 @@ def too_slow(plan, found, task):
         return [line, ONE_WAITS]
     if plan.num_microbatches > 2 * ours.num_microbatches:
         return [line, FEWER]
+    for device, how in enumerate(plan.saved):
+        saved = ["all" if device == each else way for each, way in enumerate(plan.saved)]
+        held = task.forecast(replace(plan, saved=saved)).held_bytes
+        if how != "all" and held[device] <= task.most_bytes:
+            return [line, ROOM.format(device, how)]
     if plan.cut != shortest_cut(plan, task):
         return [line, MOVE_THE_CUT.format(timeline.busy(0), timeline.busy(1))]
     if plan.num_microbatches < ours.num_microbatches / 2:
@@ -343,23 +544,35 @@ def kept(plan, ours):
     return f"{', '.join(ours.keep)} keep {ends} of their channels"
 
 
-def score(plan, found, accuracy, said, task):
-    """What is said of a plan that keeps all limits: its score, and what the clock says."""
-    plans = {"start": Plan(5), "yours": plan, "ours": our_plan(task)}
-    times = measure_plans(plans, task, repeats=9)
-    gains = {name: times["start"].median_s / timing.median_s for name, timing in times.items()}
-    takes, ours_takes = found.timeline.makespan, plan_target(task)[0]
+def score(plan, found, run, said, task):
+    """What is said of a plan that keeps all limits: its score, the clock's word, the test digits'.
+
+    Only what a prediction is off beyond the spread counts: 100 within it, 0 at twice or half.
+    """
+    times = measure_plans({"start": Plan(5), "yours": plan}, task, repeats=9)
+    start, yours = times["start"], times["yours"]
+    gain = start.median_s / yours.median_s
+    low = (start.median_s - start.iqr_s / 2) / (yours.median_s + yours.iqr_s / 2)
+    high = (start.median_s + start.iqr_s / 2) / max(yours.median_s - yours.iqr_s / 2, 1e-9)
+    off = math.log2(max(said / high, max(low, 1e-9) / said, 1.0))
+    takes, ours = found.timeline.makespan, plan_target(task)[0]
     held = " and ".join(f"{each / MIB:.2f}" for each in found.held_bytes)
-    # 100 where both agree, 0 where one is twice the other or more
-    closeness = 100 * max(0.0, 1 - abs(math.log2(said / gains["yours"])))
+    test = task.data.test_accuracy(run.net)
+    asked = task.data.shown
     return (
-        f"Score of the step {100 * ours_takes / takes:.0f}, where ours has 100: it takes "
-        f"{takes:,.0f} M multiply-adds, ours {ours_takes:,.0f} M.\n"
-        f"Score of the prediction {closeness:.0f} of 100: you said {said:.2f} times as fast as the "
-        f"start, measured here {gains['yours']:.2f}.\n"
-        f"It holds {held} MiB; {accuracy:.1%} of the test digits are right; the cut net agrees "
-        f"with the uncut one. By the clock ours is {gains['ours']:.2f} times as fast as the start."
+        f"Score of the step {100 * ours / takes:.0f}, where ours has 100: it takes "
+        f"{takes:,.0f} M multiply-adds, ours {ours:,.0f} M.\n"
+        f"Score of the prediction {100 * max(0.0, 1 - off):.0f} of 100: you said {said:.2f} times "
+        f"as fast as the start, measured here {gain:.2f}, from {low:.2f} to {high:.2f} within the "
+        f"spread.\n"
+        f"It holds {held} MiB; {run.accuracy:.1%} of the held-out digits are right; the cut net "
+        f"agrees with the uncut one.\n"
+        f"Test digits: {test:.1%} right. " + (FIRST if asked == 1 else AGAIN.format(asked))
     )
+
+
+FIRST = "That is your result: no plan was chosen by them."
+AGAIN = "You have shown them {} nets: only the first result is honest, later ones are chosen."
 
 
 @functools.cache
@@ -368,13 +581,17 @@ def small_task():
     images, labels = torch.linspace(0, 1, 128 * 784).view(128, 1, 28, 28), torch.arange(128) % 10
 
     def accuracy(pipeline):
-        return 0.9 if sum(p.numel() for p in pipeline.parameters()) > 125_000 else 0.3
+        return 0.95 if len(next(pipeline.parameters())) >= 12 else 0.3  # channels of block 1
 
     data = SimpleNamespace(
-        all_train=[images, labels], shuffled=[(images, labels)], accuracy=accuracy
+        all_train=[images, labels],
+        shuffled=[(images, labels)],
+        accuracy=accuracy,
+        test_accuracy=lambda net: 0.94,
+        shown=1,
     )
     fixed = tuple(f"block{number}" for number in range(5, 9))
-    return Task(deep_conv_net(), data, get_devices(2), 9 * 2**18, 0.85, fixed)
+    return Task(deep_conv_net(), data, get_devices(2), 5 * 2**18, 0.92, fixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,15 +616,26 @@ def kept_by_all(share, *plan, blocks=range(1, 5)):
     return Plan(*plan, {f"block{number}": share for number in blocks}), 1.5
 
 
+def with_ways(*saved, count=7):
+    """The course's own plan, but other things are saved, and a prediction."""
+    return replace(our_plan(), num_microbatches=count, saved=saved), 1.5
+
+
 check_plan = PlanExercise(
     my_plan_and_prediction,
-    read_again='"Exercise 3. Your own plan"',
+    read_again='"The open task"',
     play=judge_plan,
     correct="{outcome}",
     values=True,
     wrong={
         NO_FUNCTION: (lambda: None, 1.5),
-        CANNOT_RUN: [(Plan(9), 1.5), (Plan(5, keep={"head": 0.5}), 1.5), (Plan(5, "1F1B"), 1.5)],
+        CANNOT_RUN: [
+            (Plan(9), 1.5),
+            (Plan(5, keep={"head": 0.5}), 1.5),
+            (Plan(5, "1F1B"), 1.5),
+            (Plan(5, saved=("int4", "all")), 1.5),
+            (Plan(5, saved="int8"), 1.5),
+        ],
         "a plan is a Plan": ({"cut": 5}, 1.5),
         WRITE_IT_DOWN: [
             (Plan(6), prediction)
@@ -421,14 +649,16 @@ check_plan = PlanExercise(
         HOLDS_ALL: kept_by_all(0.375, 6, "gpipe", 8),
         HOLDS.format(2): kept_by_all(0.375, 6, "1f1b", 4),
         ONE_WAITS: kept_by_all(0.375, 6, "naive", 8),
+        ROOM.format(1, "int8"): with_ways("int8", "int8"),
+        ROOM.format(1, "recompute"): with_ways("int8", "recompute"),
         "move the cut.": kept_by_all(0.375, 5, "1f1b", 8),
-        FEWER: kept_by_all(0.375, 6, "1f1b", 40),
+        FEWER: [kept_by_all(0.375, 6, "1f1b", 40), with_ways("all", "all", count=15)],
         "is idle: more micro-batches.": kept_by_all(0.375, 4, "1f1b", 1),
-        "block4 keep 50% of their channels: prune more": kept_by_all(0.5, 6, "1f1b", 11),
+        "block4 keep 50% of their channels: prune more": kept_by_all(0.5, 6, "1f1b", 12),
         "too long": (Plan(5, "1f1b", 2), 1.5),
-        "30.0% of the test digits are right; the limit is 85%: 55.0 points short": (
-            kept_by_all(0.25, 6, "1f1b", 7)
+        "30.0% of the held-out digits are right; the limit is 92%: 62.0 points short": (
+            kept_by_all(0.25, 6, "1f1b", 14)
         ),
-        "keep 25% of their channels: keep more.": kept_by_all(0.25, 6, "1f1b", 7),
+        "keep 25% of their channels: keep more.": kept_by_all(0.25, 6, "1f1b", 14),
     },
 )

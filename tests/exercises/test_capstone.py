@@ -15,19 +15,23 @@ from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
 PLAN, _ = capstone.my_plan_and_prediction()
-NARROW = {f"block{number}": 0.375 for number in range(1, 5)}
+NARROW = PLAN.keep
 
 
 @pytest.fixture
 def task(monkeypatch):
     """A task whose runs cost nothing: nine of ten digits right, both halves as fast as ever."""
-    times = {name: SimpleNamespace(median_s=1 / n) for n, name in enumerate(NAMES, start=1)}
-    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.9, True))
+    times = {name: clocked(1 / n) for n, name in enumerate(NAMES, start=1)}
+    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.9, True, None))
     monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
     return capstone.small_task()
 
 
-NAMES = ("start", "yours", "ours")
+NAMES = ("start", "yours")
+
+
+def clocked(median_s, iqr_s=0.0):
+    return SimpleNamespace(median_s=median_s, iqr_s=iqr_s)
 
 
 def test_a_plan_that_keeps_all_limits_is_scored(task):
@@ -36,9 +40,15 @@ def test_a_plan_that_keeps_all_limits_is_scored(task):
     assert "Score of the step 100, where ours has 100" in verdict.lines[0]
     assert "Score of the prediction 100 of 100" in verdict.lines[1]
     assert "you said 2.00 times as fast as the start, measured here 2.00" in verdict.lines[1]
-    assert "ours is 3.00 times" in verdict.lines[2]
-    narrower = check_plan(Plan(6, "1f1b", 7, dict.fromkeys(NARROW, 0.25)), task, 2.0)
-    assert "Score of the step 107" in narrower.lines[0]
+    assert "Test digits: 94.0% right. That is your result" in verdict.lines[3]
+    narrower = check_plan(Plan(6, "1f1b", 12, dict.fromkeys(NARROW, 0.25)), task, 2.0)
+    assert int(narrower.lines[0].split()[4].rstrip(",")) > 100
+    task.data.shown = 2
+    try:
+        again = check_plan(PLAN, task, 2.0)
+    finally:
+        task.data.shown = 1
+    assert "You have shown them 2 nets" in again.lines[3]
 
 
 @pytest.mark.parametrize(
@@ -50,14 +60,30 @@ def test_a_prediction_is_scored_by_how_far_it_is_off(task, prediction, score):
     assert f"Score of the prediction {score} of 100" in verdict.lines[1]
 
 
+def test_a_prediction_within_the_spread_has_all_points(task, monkeypatch):
+    times = {"start": clocked(2.0, 0.2), "yours": clocked(1.0, 0.2)}  # 1.9 / 1.1 to 2.1 / 0.9
+    monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
+    for said, score in {
+        1.75: 100,
+        2.3: 100,
+        2.1 / 0.9 * 2**0.5: 50,
+        1.9 / 1.1 / 2**0.5: 50,
+    }.items():
+        line = check_plan(PLAN, task, said).lines[1]
+        assert f"Score of the prediction {score} of 100" in line
+        assert "from 1.73 to 2.33 within the spread" in line
+
+
 @pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2, "1.5"])
 def test_a_prediction_may_have_any_type_of_number(task, number):
     assert check_plan(PLAN, task, number).state == "correct"
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
-    ours, longest = plan_target(task)
-    plan = Plan(6, "1f1b", 9, NARROW)
+    ours, _ = plan_target(task)
+    plan = Plan(6, "1f1b", 7, NARROW, PLAN.saved)
+    monkeypatch.setattr(capstone, "SLACK", 1.1)
+    longest = plan_target(task)[1]
     step = task.forecast(plan).timeline.makespan
     assert ours < step <= longest
     assert f"Score of the step {100 * ours / step:.0f}," in check_plan(plan, task, 1).lines[0]
@@ -76,13 +102,13 @@ def test_what_breaks_a_limit_or_has_no_prediction_is_not_run(task, monkeypatch, 
 
 
 def test_a_net_that_answers_differently_when_cut_does_not_pass(task, monkeypatch):
-    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.95, False))
+    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.95, False, None))
     verdict = check_plan(PLAN, task, 1.5)
     assert verdict.lines == (capstone.DISAGREE, 'Read again: "The same answer?".')
 
 
 def test_a_slow_clock_cannot_fail_a_plan(task, monkeypatch):
-    same = dict.fromkeys(NAMES, SimpleNamespace(median_s=1.0))
+    same = dict.fromkeys(NAMES, clocked(1.0))
     monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: same)
     assert check_plan(PLAN, task, 1.5).state == "correct"
 
