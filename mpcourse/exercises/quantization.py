@@ -526,7 +526,9 @@ def my_best_scales(weight, largest):
     return tried.gather(0, errors.argmin(0)[None])[0]
 
 
-def scales_by(measure=lambda off: off.square().sum(1), pick=min, clip=True, of=lambda row: row):
+def scales_by(
+    measure=lambda off: off.square().sum(1), pick=min, clip=True, of=lambda row: row, tries=40
+):
     """A search in a loop, over the same scales, with another error, choice or form of the result.
 
     `of` says what is returned of the largest: the scale itself, or something instead.
@@ -538,7 +540,7 @@ def scales_by(measure=lambda off: off.square().sum(1), pick=min, clip=True, of=l
         rows = []
         for row, top in zip(weight, longest, strict=True):
             errors = []
-            for fraction in torch.linspace(0.1, 1, 40):
+            for fraction in torch.linspace(0.1, 1, tries):
                 steps = (row / (fraction * top)).round()
                 steps = steps.clamp(-largest, largest) if clip else steps
                 off = (steps * fraction * top - row)[None]
@@ -564,6 +566,8 @@ def rounded_to(weight, scales, largest):
 def error_left(attempt, weight, largest):
     """The squared error of each row, over the least there is; what is within 3% counts as that."""
     scales = attempt(weight, largest)
+    if hasattr(scales, "__array__"):  # numpy's will do
+        scales = torch.as_tensor(scales)
     if not isinstance(scales, Tensor):
         return scales
     if scales.shape != weight.shape[:1]:
@@ -641,6 +645,12 @@ check_best_scales = Exercise(
         "Fractions: a scale is the fraction times the largest of the row, over largest.": (
             scales_by(of=lambda found: found[1:2])
         ),
+        "Nearly: more fractions find a better one. Forty will do.": scales_by(tries=10),
+        "That is a rule without a search: try scales, and keep the one of least error.": [
+            lambda w, n: w.abs().mean(1),
+            lambda w, n: w.abs().mean(1) * 2 / n**0.5,
+            lambda w, n: w.std(1),
+        ],
         "These are the errors; the scales that have them are asked for.": scales_by(
             of=lambda found: (found[0] + 1e-9,)
         ),
@@ -664,5 +674,9 @@ check_best_scales = Exercise(
             w.any(1), my_best_scales(w, n), 0.0
         ),
     },
-    also_right=[scales_by(), lambda w, n: my_best_scales(w.double(), n)],
+    also_right=[
+        scales_by(),
+        lambda w, n: my_best_scales(w.double(), n),
+        lambda w, n: my_best_scales(w, n).numpy(),
+    ],
 )
