@@ -88,7 +88,8 @@ def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ValueError(f"keep[{name!r}] is above 0 and at most 1; got {share!r}")
     saved = plan.saved
-    if isinstance(saved, str) or len(saved) != NUM_DEVICES or not {*saved} <= {*SAVED}:
+    pair = isinstance(saved, tuple | list) and len(saved) == NUM_DEVICES
+    if not pair or any(each not in SAVED for each in saved):
         raise ValueError(
             f"saved has a word for each stage, out of {', '.join(SAVED)}; got {saved!r}"
         )

@@ -49,6 +49,8 @@ def net():
         (Plan(4, saved=("int4", "all")), ValueError, "out of all, int8, recompute; got"),
         (Plan(4, saved=("all",)), ValueError, "saved has a word for each stage"),
         (Plan(4, saved="int8"), ValueError, "saved has a word for each stage"),
+        (Plan(4, saved=None), ValueError, "saved has a word for each stage"),
+        (Plan(4, saved=(["int8"], "all")), ValueError, "saved has a word for each stage"),
         (4, TypeError, "a plan is a Plan"),
     ],
 )
