@@ -1,4 +1,4 @@
-"""Exercises of page `sparse_training`: a cubic schedule, kept zeros, a proximal step, regrowth."""
+"""Exercises of page `sparse_training`: a schedule, kept zeros, a proximal step, regrowth, work."""
 
 import torch
 from torch import Tensor, nn
@@ -424,4 +424,49 @@ check_regrow = Exercise(
         NONE_CHANGED: regrow_in_place,
     },
     also_right=[regrow_by_sorting],
+)
+
+# 5. The work of a step
+
+
+def my_work(weights, left, every):
+    """Three parts of a step skip the zeros; once in `every` steps one of them cannot.
+
+    A forward, the gradient of the inputs and that of the weights take a multiply-add for each
+    weight that is there. Where a step grows weights, the gradient of all weights takes the place of
+    the sparse one: weights - left more, shared by `every` steps.
+    """
+    return 3 * left + (weights - left) / every
+
+
+check_work = Exercise(
+    my_work,
+    read_again='"What would sparse kernels save?"',
+    cases=[
+        (1000, 100, 10),
+        (1200, 300, 4),
+        (800, 80, 1),
+        (5000, 5000, 7),
+        (1003, 100, 10),
+    ],
+    given="weights {}, left {}, every {}",
+    hint="Three parts of `left` each; in one step of `every`, one part is `weights`.",
+    wrong={
+        "A backward takes two parts more: three in all.": lambda w, n, e: n + (w - n) / e,
+        "The dense gradient takes the place of the sparse one.": lambda w, n, e: 3 * n + w / e,
+        "In a step that grows, only the gradient of the weights is dense.": (
+            lambda w, n, e: 3 * n + 3 * (w - n) / e
+        ),
+        "The dense gradient is needed in one step of `every`, not in each.": (
+            lambda w, n, e: 2 * n + w
+        ),
+        "In one step of `every` the gradient of all weights is needed.": lambda w, n, e: 3 * n,
+        "Zeros are skipped: count the weights that are left.": lambda w, n, e: 3 * w,
+        "One step of `every` grows: that counts one step more.": (
+            lambda w, n, e: (3 * n * e + 2 * n + w) / (e + 1)
+        ),
+        "That is the work of `every` steps: divide by them.": (lambda w, n, e: 3 * n * e + w - n),
+        "Divide by /: // drops the fraction.": lambda w, n, e: 3 * n + (w - n) // e,
+    },
+    also_right=[lambda w, n, e: sum(2 * n + (n if step % e else w) for step in range(e)) / e],
 )
