@@ -7,7 +7,14 @@ import math
 import torch
 from torch import nn
 
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    expected_and_got,
+    same,
+    short,
+)
 from mpcourse.transformer import Attention, Cache, Decoder, generate, next_token_loss
 
 # 1 and 3. What a token sees
@@ -46,6 +53,17 @@ def same_weights(result, expected):
     return same(torch.as_tensor(result).nan_to_num(9.0), expected.nan_to_num(9.0))
 
 
+def row_that_differs(result, expected):
+    """The first row that is wrong, beside what it should be."""
+    result = torch.as_tensor(result)
+    if result.shape != expected.shape:
+        return expected_and_got(result, expected)
+    row = next(
+        i for i, rows in enumerate(zip(result, expected, strict=True)) if not same_weights(*rows)
+    )
+    return [f"row {row}: {line}" for line in expected_and_got(result[row], expected[row])]
+
+
 def hiding(diagonal, dim=-1, fill=-math.inf):
     """Hide from this diagonal on."""
 
@@ -71,6 +89,14 @@ def wrong_weights(first_hidden):
         ),
         "The wrong half is hidden: a token sees what comes, not what was.": (
             lambda scores: hiding(1)(scores.flip(0, 1)).flip(0, 1)
+        ),
+        "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": (
+            lambda scores: (
+                scores + torch.ones_like(scores).triu(first_hidden) * -math.inf
+            ).softmax(-1)
+        ),
+        "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
+            lambda scores: hiding(first_hidden)(scores / len(scores) ** 0.5)
         ),
         "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": (
             hiding(first_hidden, fill=0.0)
@@ -104,18 +130,25 @@ check_causal = Exercise(
     cases=[
         table_of_scores(3),
         table_of_scores(4, plus=-200.0),
+        table_of_scores(4, plus=-5000.0),
         table_of_scores(2, plus=1000.0),
         (torch.tensor([[0.0, 900.0], [0.0, 0.0]], dtype=torch.double),),
+        (torch.tensor([[0.0, 3e4], [0.0, 0.0]], dtype=torch.double),),
         table_of_scores(1),
     ],
     given=lambda scores: f"scores of {len(scores)} tokens, about {scores.mean().item():.0f}",
     same=same_weights,
+    compared=row_that_differs,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
     wrong={
         "Scores may be lower than that: only -inf hides whatever they are.": [
             hiding(1, fill=-100.0),
-            hiding(1, fill=-150.0),
+            hiding(1, fill=-300.0),
+            hiding(1, fill=-1e3),
         ],
+        "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": (
+            lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1)
+        ),
         "exp(1000) is inf, and inf / inf is nan: softmax takes the largest score off first.": (
             lambda scores: scores.exp().tril() / scores.exp().tril().sum(-1, keepdim=True)
         ),
@@ -135,6 +168,7 @@ check_leak = Exercise(
     cases=[table_of_scores(3), table_of_scores(4), table_of_scores(5)],
     given=check_causal.given,
     same=same_weights,
+    compared=row_that_differs,
     hint=check_causal.hint,
     wrong={**wrong_weights(2), NO_LEAK: hiding(1)},
     also_right=[row_by_row(1), lambda scores: row_by_row(1)(scores).numpy()],
@@ -202,6 +236,22 @@ def normed_on_its_way(block, x):
     return x + block.mlp(x)
 
 
+def first_normed_on_its_way(block, x):
+    x = block.norm_1(x)
+    x = x + block.attention(x)
+    return x + block.mlp(block.norm_2(x))
+
+
+def second_normed_on_its_way(block, x):
+    x = block.norm_2(x + block.attention(block.norm_1(x)))
+    return x + block.mlp(x)
+
+
+def swapped_norms(block, x):
+    x = x + block.attention(block.norm_2(x))
+    return x + block.mlp(block.norm_1(x))
+
+
 def side_by_side(block, x):
     return x + block.attention(block.norm_1(x)) + block.mlp(block.norm_2(x))
 
@@ -265,9 +315,17 @@ check_logits = Exercise(
             )
         ),
         "The first token stands at place 0.": decoding(embed=positions_from_one),
+        "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": decoding(
+            embed=lambda model, tokens: (
+                model.embedding.tokens(tokens)
+                + model.embedding.positions(torch.arange(tokens.shape[0]))
+            )
+        ),
         "The norm comes before attention and MLP; their sums flow on as they are.": [
             decoding(block=after_the_sum),
             decoding(block=normed_on_its_way),
+            decoding(block=first_normed_on_its_way),
+            decoding(block=second_normed_on_its_way),
         ],
         "The MLP reads what attention has added; here both read the same.": decoding(
             block=side_by_side
@@ -284,9 +342,14 @@ check_logits = Exercise(
             decoding(block=without_norm_1),
             decoding(block=without_norm_2),
         ],
-        "Each part has a norm of its own: `norm_2` belongs to the MLP.": decoding(
-            block=one_norm_for_both
-        ),
+        "Each part has a norm of its own: `norm_1` is attention's, `norm_2` the MLP's.": [
+            decoding(block=one_norm_for_both),
+            decoding(block=swapped_norms),
+        ],
+        "The output layer is missing: `model.head.output` makes logits of the normed x.": [
+            decoding(head=lambda head, x: head.norm(x)),
+            decoding(head=lambda head, x: x),
+        ],
         "The last norm is missing: `model.head.norm` comes before the output layer.": decoding(
             head=lambda head, x: head.output(x)
         ),
@@ -307,6 +370,7 @@ check_logits = Exercise(
 
 # 4. A silent head
 
+NO_GRAD = "Weights are changed in place under `torch.no_grad()`: it is no part of the computation."
 PUT_BACK = "The model was changed: put the weights back."
 
 
@@ -369,6 +433,14 @@ def zero_queries(model, block, part):
     model.blocks[block].attention.query.bias[part] = 0
 
 
+def zero_values(model, block, part):
+    model.blocks[block].attention.value.weight[part] = 0
+
+
+def without_no_grad(model, inputs, targets, block, head):
+    model.blocks[block].attention.output.weight[:, 4 * head : 4 * head + 4] = 0
+
+
 def moved(part, by):
     return slice(part.start + by, part.stop + by)
 
@@ -403,6 +475,7 @@ check_silent_head = Exercise(
     play=with_a_decoder,
     hint="Set the head's columns of `attention.output.weight` to 0, and put them back after.",
     correct="The loss is that without the head, and the model is as it was.",
+    errors={"a leaf Variable that requires grad": NO_GRAD},
     wrong={
         "That is the loss with all heads.": silencing(lambda *given: None),
         "That is the difference; asked is the loss itself.": silencing(
@@ -415,6 +488,17 @@ check_silent_head = Exercise(
         "That is the other block.": silencing(
             lambda model, block, part: zero_columns(model, 1 - block, part)
         ),
+        "Take `model.blocks[block]`: this is the same block whatever is asked.": silencing(
+            lambda model, block, part: zero_columns(model, 0, part)
+        ),
+        "A value has a bias as well: without its weights the head still says that.": silencing(
+            zero_values
+        ),
+        "That is one column; a head has `head_width` of them.": [
+            silencing(lambda m, b, part: zero_columns(m, b, slice(part.start, part.start + 1))),
+            silencing(lambda m, b, part: zero_columns(m, b, part.start // 4)),
+        ],
+        NO_GRAD: without_no_grad,
         "That is another head: head h has the columns from h * head_width on.": [
             silencing(lambda m, b, part, by=by: zero_columns(m, b, moved(part, by)))
             for by in (-8, -4, 4, 8)
@@ -486,6 +570,17 @@ check_cache_bytes = Exercise(
         "That is one text's: each has a past of its own.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * t * e
         ),
+        "`tokens` is missing: the cache holds a key and a value of each.": (
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * e
+        ),
+        "These are bits: `bytes_each` counts bytes already.": (
+            lambda n, h, w, b, t, e: 16 * n * h * w * b * t * e
+        ),
+        "Bytes are asked, not a thousand or a billion of them.": [
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e9,
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 2**30,
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e6,
+        ],
         "The cache grows with the tokens, not with their square: no weights.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t**2 * e
         ),
@@ -578,7 +673,8 @@ check_tied = Exercise(
     ),
     play=with_two_copies,
     hint="Both have a `.grad` of the same shape: add both once, and give both copies the sum.",
-    correct="Both copies have the sum, and so take the same step.",
+    correct="Both copies have the sum, and so take the same step. Two devices are tested only "
+    "where there is a GPU: does your sum bring both gradients to one, with `.to(...)`?",
     wrong={
         "Both gradients are as they were. `x = x + y` in a function changes no tensor.": (
             lambda first, last: None

@@ -4,7 +4,6 @@ Page `a_transformer`. A token is one character; a loss is the mean of -log(proba
 character), in nats.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,7 @@ from mpcourse.devices.recordings import DATA_FOLDER
 
 PROSE = DATA_FOLDER / "prose.txt"
 TEST_SHARE = 0.1
+DISCOUNT = 0.75  # taken from each count
 N_GRAMS = ("unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram")
 
 
@@ -46,29 +46,37 @@ def load_prose() -> Text:
     return Text(text.characters, tokens[:cut], tokens[cut:])
 
 
-def counted_losses(text: Text) -> dict[str, float]:
-    """The test losses of counted models: uniform, then of runs of 1 to 6 characters ("n-grams").
+def counted_losses(text: Text) -> dict[str, Tensor]:
+    """The loss of each test character by counted models: uniform, then runs of 1 to 6 characters.
 
-    Each probability is a mean of what was counted and of the next shorter model's, which weighs as
-    much as there are different characters that have followed this past: where many have, one more
-    is likely. Nothing is tuned. Counted in the first part of the text, judged on its second.
-    Source: Witten and Bell, 1991, IEEE Transactions on Information Theory 37(4).
+    What was counted is lowered by a discount; what that leaves goes to the next shorter model, in
+    which a run counts once for each different character before it ("interpolated Kneser-Ney").
+    Nothing is tuned. Counted in the first part of the text, judged on its second.
+    Source: Kneser and Ney, 1995, ICASSP; in this form: Chen and Goodman, 1999, Computer Speech and
+    Language 13(4).
     """
     vocabulary = len(text.characters)
-    probabilities = torch.full((1,), 1 / vocabulary).double().expand(len(text.test))
-    losses = {"uniform": math.log(vocabulary)}
+    shorter = torch.full((len(text.test),), 1 / vocabulary, dtype=torch.double)
+    losses = {"uniform": -shorter.log()}
     for length, name in enumerate(N_GRAMS[: len(text.test)], start=1):
         asked, runs = (_codes(part, length, vocabulary) for part in (text.test, text.train))
-        seen = _how_often(asked, runs)
-        pasts = asked // vocabulary
-        began = _how_often(pasts, runs // vocabulary)  # how often the past was followed
-        followers = _how_often(pasts, runs.unique() // vocabulary)  # by how many characters
-        shorter = probabilities[length - 1 :]  # the first characters have no such past
-        mixed = (seen + followers * shorter) / (began + followers).clamp(min=1)
-        mixed = torch.where(began > 0, mixed, shorter)
-        probabilities = torch.cat([probabilities[: length - 1], mixed])
-        losses[name] = -probabilities.log().mean().item()
+        longer = _codes(text.train, length + 1, vocabulary).unique()
+        found = []
+        for counted in (runs, longer % vocabulary**length):  # as the longest model, as a shorter
+            mixed = _discounted(asked, counted, shorter[length - 1 :], vocabulary)
+            found.append(torch.cat([shorter[: length - 1], mixed]))  # these have no such past
+        losses[name], shorter = -found[0].log(), found[1]
     return losses
+
+
+def _discounted(asked: Tensor, runs: Tensor, shorter: Tensor, vocabulary: int) -> Tensor:
+    """The probability of the last character of each run asked for, given those before it."""
+    pasts = asked // vocabulary
+    began = _how_often(pasts, runs // vocabulary)  # how often the past was followed
+    followers = _how_often(pasts, runs.unique() // vocabulary)  # by how many characters
+    left = (_how_often(asked, runs) - DISCOUNT).clamp(min=0)
+    mixed = (left + DISCOUNT * followers * shorter) / began.clamp(min=1)
+    return torch.where(began > 0, mixed, shorter)
 
 
 def _codes(tokens: Tensor, length: int, vocabulary: int) -> Tensor:

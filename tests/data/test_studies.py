@@ -24,7 +24,7 @@ DRY_RUNS = [
         8,
     ),
     ("sparse", dict.fromkeys(("see_dips", "compare_pairs"), lambda *_: [{"seed": 0}]), 4),
-    ("transformer", {}, 2),
+    ("transformer", {}, 3),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 

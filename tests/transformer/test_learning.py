@@ -54,17 +54,30 @@ def test_the_prose_is_cut_into_two_and_comes_back():
 def test_counting_gives_the_losses_of_a_small_case():
     text = Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
     losses = counted_losses(text)
-    a, b = (3 + 2 / 2) / (4 + 2), (1 + 2 / 2) / (4 + 2)  # two characters' worth of a half each
-    ab = (1 + 2 * b) / (3 + 2)  # a was followed three times, once by b, by two different ones
-    assert losses["uniform"] == pytest.approx(math.log(2))
-    assert losses["unigram"] == pytest.approx(-(math.log(a) + math.log(b)) / 2)
-    assert losses["bigram"] == pytest.approx(-(math.log(a) + math.log(ab)) / 2)
+    left, shared = 2.25, 2 * 0.75 / 4  # of a's three; a discount for a and b, a half of it each
+    assert losses["uniform"].tolist() == pytest.approx([math.log(2)] * 2)
+    a, b = left / 4 + shared / 2, 0.25 / 4 + shared / 2
+    assert losses["unigram"].exp().tolist() == pytest.approx([1 / a, 1 / b])
+    # in the shorter model a and b have stood behind one different character each: a half
+    ab = (0.25 + 2 * 0.75 * 0.5) / 3  # a was followed three times, once by b, by two different ones
+    assert losses["bigram"].exp().tolist() == pytest.approx([2, 1 / ab])
     assert list(losses) == ["uniform", "unigram", "bigram"]  # as long as the text
     unknown = counted_losses(Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([1, 0])))
-    assert unknown["bigram"] == unknown["unigram"]  # nothing has followed b
-    of_prose = counted_losses(load_prose())
-    order = ["5-gram", "4-gram", "6-gram", "trigram", "bigram", "unigram", "uniform"]
-    assert sorted(of_prose, key=of_prose.get) == order
+    assert unknown["bigram"][1].exp() == pytest.approx(2)  # nothing has followed b
+
+
+def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():
+    text = load_prose()
+    past = text.encode("a pipeline")  # its five last letters have been followed, with gaps
+    nexts = [torch.cat([past, torch.tensor([token])]) for token in range(len(text.characters))]
+    found = [counted_losses(Text(text.characters, text.train, test)) for test in nexts]
+    for name in found[0]:
+        assert sum((-losses[name][-1]).exp() for losses in found) == pytest.approx(1)
+    order = ["uniform", "unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram"]
+    means = [losses.mean() for losses in counted_losses(text).values()]
+    assert list(counted_losses(text)) == order
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 1.42  # Chen and Goodman's recipe with one discount, computed apart
 
 
 # Training
