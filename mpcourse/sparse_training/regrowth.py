@@ -77,8 +77,7 @@ class Regrowth(KeepMasks):
     `optimizer.register_step_post_hook(Regrowth(model, masks, every=20, end=400))`. The gradients
     are those of the step just made; the model has no masks, so that pruned weights have one too.
     Every weight that grows starts at zero and with nothing remembered, also one that is dropped and
-    grows again at once. (The rows of regrowth in `data/sparse_training.csv` are older: there, such
-    a weight kept its value and its momentum. To record them again takes minutes.)
+    grows again at once.
 
     Args:
         model: A model without masks; its pruned weights become zero at once.
