@@ -1,17 +1,16 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes three tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
+Writes two tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
 `sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
 gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
 equally long. Rate and epochs were chosen by what one seed reached on the test images, so a tenth of
-a point for either way is not a blind result. `sparse_dips.csv`: the accuracy before and after each
-pruning, and with the means of the first layer repaired. `sparse_pairs.csv`: small dense nets,
-tickets from an early step, new weights and longer training, tickets in rounds, L1 and what follows.
+a point for either way is not a blind result. `sparse_pairs.csv`: small dense nets, tickets from
+an early step, new weights and longer training, tickets in rounds.
 """
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,24 +18,20 @@ import torch
 from studies import Row, run_studies
 from torch import nn
 
-from mpcourse.pruning import apply_masks, global_masks, magnitude, masks_of, update_masks
+from mpcourse.pruning import apply_masks, global_masks, magnitude
 from mpcourse.sparse_training import (
     GradualPruner,
-    KeepMasks,
-    ProximalL1,
     cubic_sparsity,
     redraw,
     rewind,
     snapshot,
 )
-from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
-from mpcourse.training.loop import train_epoch
+from mpcourse.training.in_memory import RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
-STRENGTH, PLAIN_RATE = 2e-3, 0.1  # of L1, and of plain SGD beside it
 
 
 class Budget(NamedTuple):
@@ -47,10 +42,9 @@ class Budget(NamedTuple):
     sparsities: tuple[float, ...] = (11 / 12, 0.95)  # 11/12: twelve times fewer are left
     ticket_epochs: tuple[int, ...] = (5, 20)
     rounds: tuple[tuple[int, int], ...] = ((1, 3), (1, 12), (4, 3))  # how many, epochs of each
-    short: tuple[int, int] = (5, 3)  # epochs before and while the dips are seen
 
 
-DRY = Budget(1, 1, (0.9,), (1,), ((1, 1),), (1, 1))
+DRY = Budget(1, 1, (0.9,), (1,), ((1, 1),))
 
 
 def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -77,57 +71,8 @@ def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
-def see_dips(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Prune one net at once, and bit by bit at a large and at a small rate: each loss of it."""
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    before, during = budget.short
-    train(dense, data, before, RATE)
-    rows = []
-
-    def prune(model: nn.Module, sparsity: float, **about: object) -> None:
-        whole = copy.deepcopy(model)
-        update_masks(model, global_masks(magnitude(model), sparsity, within=masks_of(model)))
-        found = {"before": data.accuracy(whole), "pruned": data.accuracy(model)}
-        found["repaired"] = data.accuracy(repaired(whole, model, data))
-        rows.append({**about, "sparsity": round(sparsity, 4), "seed": seed, **found})
-
-    keeps_all = {name: torch.ones_like(size) for name, size in magnitude(dense).items()}
-    once = copy.deepcopy(dense)
-    apply_masks(once, keeps_all)
-    prune(once, 0.95, way="at once", rate=0, step=0)
-    for rate in (RATE, TUNING_RATE):
-        model, steps = copy.deepcopy(dense), 0
-        apply_masks(model, keeps_all)
-
-        def after_step(*_: object, model: nn.Module = model, rate: float = rate) -> None:
-            nonlocal steps
-            steps += 1
-            if steps % 10 == 0 and steps <= 140:
-                sparsity = cubic_sparsity(steps, final=0.95, end=140)
-                prune(model, sparsity, way="gradual", rate=rate, step=steps)
-
-        train(model, data, during, rate, [after_step])
-        for row in rows:
-            if row["rate"] == rate:
-                row["end"] = data.accuracy(model)
-    train(once, data, during, RATE)
-    rows[0]["end"] = data.accuracy(once)
-    return rows
-
-
-@torch.no_grad()
-def repaired(whole: nn.Module, pruned: nn.Module, data: Data) -> nn.Module:
-    """The pruned net; its first layer's biases give back what the mean outputs have lost."""
-    pixels, fixed = data.all_train[0].flatten(1), copy.deepcopy(pruned)
-    for model in (whole, fixed):
-        model(data.all_train[0][:1])  # a masked weight is made anew in a forward
-    fixed.fc1.bias += (whole.fc1(pixels) - fixed.fc1(pixels)).mean(0)
-    return fixed
-
-
 def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Small dense nets, tickets and redrawn weights, rounds, L1: a row for each net."""
+    """Small dense nets, tickets and redrawn weights, rounds: a row for each net."""
     torch.manual_seed(seed)
     net, rows = lenet_300_100().to(data.place), []
     first, early = snapshot(net), {}
@@ -156,7 +101,6 @@ def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
             size = magnitude(_under(masks, first, data, each))
             masks = global_masks(size, 1 - 0.02 ** (done / number), within=masks)
         add(f"rounds {number} of {each}", number * each, _under(masks, first, data, 5))
-    _compare_l1(add, first, data, budget.short[1])
     return rows
 
 
@@ -169,36 +113,10 @@ def _under(masks: dict, state: dict | None, data: Data, epochs: int) -> nn.Modul
     return model
 
 
-def _compare_l1(add: Callable, first: dict, data: Data, epochs: int) -> None:
-    """L1, then its zeros trained on without L1; beside it as many zeros by magnitude."""
-
-    def trained(model: nn.Module, *hooks: Callable) -> nn.Module:
-        model = copy.deepcopy(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=PLAIN_RATE)
-        for hook in hooks:
-            optimizer.register_step_post_hook(hook(model))
-        for _ in range(epochs):
-            train_epoch(model, data.shuffled, optimizer, LOSS)
-        return model
-
-    model = lenet_300_100().to(data.place)
-    rewind(model, first)
-    l1, control = trained(model, partial(ProximalL1, strength=STRENGTH)), trained(model)
-    masks = {name: size > 0 for name, size in magnitude(l1).items()}
-    share = sum(int((~m).sum()) for m in masks.values()) / sum(m.numel() for m in masks.values())
-    by_size = global_masks(magnitude(control), share)
-    add("L1", epochs, l1)
-    add("no L1", epochs, control)
-    add("L1, then none", 2 * epochs, trained(l1, partial(KeepMasks, masks=masks)))
-    add("L1 all the time", 2 * epochs, trained(l1, partial(ProximalL1, strength=STRENGTH)))
-    add("by size", 2 * epochs, trained(control, partial(KeepMasks, masks=by_size)))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "sparse_rates.csv": compare_at_full_rate,
-        "sparse_dips.csv": see_dips,
         "sparse_pairs.csv": compare_pairs,
     }
     budgets = Budget(), DRY

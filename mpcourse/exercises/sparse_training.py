@@ -397,7 +397,10 @@ check_regrow = Exercise(
         "One is dropped and grows again: it starts at zero too.": regrowing(
             start=lambda weight, gradient: weight
         ),
-        "New weights are 0.": regrowing(start=lambda weight, gradient: gradient),
+        "What grows starts at zero, whatever its gradient.": [
+            regrowing(start=lambda weight, gradient, by=by: by * gradient)
+            for by in (1, -1, -0.1, 0.1, -0.01)
+        ],
         "A steep way down is wanted as well: the size of the gradient.": regrowing(
             want=lambda gradient: gradient
         ),
