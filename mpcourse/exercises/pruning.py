@@ -1,6 +1,7 @@
 """Exercises of page `pruning`: a mask by size, SNIP's scores, a scan, a unit that leaves."""
 
 import copy
+import math
 from collections.abc import Mapping
 
 import torch
@@ -300,7 +301,7 @@ check_snip = Exercise(
     same=same_order,
     compared=first_scores,
     hint="Multiply each weight by its gradient; take the size.",
-    correct="All three nets agree, also those that the page does not show.",
+    correct="All three nets agree. (Names of layers and a common factor will do: no mask changes.)",
     wrong={
         "That is the size of the gradient alone.": scores_by(lambda w, g: g.abs()),
         "That is the size of the weight alone.": scores_by(lambda w, g: w.abs()),
@@ -402,9 +403,32 @@ def in_one_layer(masks):
     return scan_by(lambda given, name, sparsity: masks({name: given[name]}, sparsity))
 
 
+def rounded_by(rounding):
+    """Masks with the number of weights that go made whole in another way."""
+
+    def masks(parameters, sparsity):
+        (size,) = sizes_of(parameters).values()
+        return my_global_masks(parameters, rounding(sparsity * size.numel()) / size.numel())
+
+    return masks
+
+
 def all_but_one(given, name, sparsity):
     others = {each: size for each, size in sizes_of(given).items() if each != name}
     return layer_masks(others, sparsity)
+
+
+def one_copy_a_layer(model, sparsities, accuracy):
+    """What went at a high sparsity is gone at the next, lower one."""
+    found = {}
+    for name in weights_of(dict(model.named_parameters())):
+        pruned = copy.deepcopy(model)
+        weight = pruned.get_parameter(name).data
+        found[name] = []
+        for sparsity in sparsities:
+            weight *= layer_masks({name: weight.abs()}, sparsity)[name]
+            found[name].append(accuracy(pruned))
+    return found
 
 
 def scan_in_place(model, sparsities, accuracy):
@@ -459,6 +483,7 @@ check_scan = Exercise(
     cases=[
         ("a net of two Linear layers", [1 / 3]),  # no layer loses half a weight
         ("a net of two Linear layers", [2 / 3, 1 / 3]),
+        ("a net of two Linear layers", [0.3, 0.1]),  # 3.6 and 2.7 weights, 1.2 and 0.9
         ("a net with a convolution", [0.25, 0.75]),
     ],
     given=lambda name, sparsities: f"{name} and sparsities {short(sparsities)}",
@@ -466,9 +491,14 @@ check_scan = Exercise(
     hint="Of the layer's weights the round(sparsity * number) smallest by absolute value go; "
     "every other layer stays whole.",
     wrong={
-        BEGIN_AGAIN: scan_by(
-            lambda p, name, sparsity: my_global_masks({name: p[name]}, sparsity), lambda net: net
-        ),
+        BEGIN_AGAIN: [
+            scan_by(lambda p, name, s: my_global_masks({name: p[name]}, s), lambda net: net),
+            one_copy_a_layer,
+        ],
+        "Asked is round(sparsity * number): int cuts off, ceil goes up.": [
+            in_one_layer(rounded_by(int)),
+            in_one_layer(rounded_by(math.ceil)),
+        ],
         "All layers are pruned there: only one at a time loses weights.": scan_by(
             lambda given, name, sparsity: layer_masks(sizes_of(given), sparsity)
         ),
@@ -522,6 +552,9 @@ A_COLUMN = "The second layer still reads the unit: it loses a column."
 ROWS_ARE_OUTPUTS = "Rows of a weight are outputs, columns are inputs."
 A_ROW = "The first layer loses a row, the second a column."
 CUT_THE_BIAS = "Cut the bias as well."
+AS_THEY_WERE = (
+    "Give the new layers the dtype and device of the old: nn.Linear(...).to(first.weight)."
+)
 NEW_ONES = "the layers that were handed in have changed: return new ones."
 
 
@@ -566,7 +599,9 @@ def removing(attempt, bias, unit):
         if layer.bias is not None and len(layer.bias) != outputs:
             line = f"the {name} layer has {outputs} outputs and {len(layer.bias)} biases"
             raise NotYet(line, CUT_THE_BIAS)
-    smaller, reader = (copy.deepcopy(each).double() for each in result)  # float32 will do
+    if any(p.dtype != first.weight.dtype for each in result for p in each.parameters()):
+        raise NotYet(f"expected {first.weight.dtype}, as the layers are", AS_THEY_WERE)
+    smaller, reader = result
     rows = torch.linspace(-2, 2, 15, dtype=torch.float64).view(5, 3)
     return reader(smaller(rows).relu()).detach()
 
@@ -641,12 +676,10 @@ check_remove = Exercise(
         A_COLUMN: lambda first, second, unit: (my_remove(first, second, unit)[0], second),
         ROWS_ARE_OUTPUTS: lambda *given: (nn.Linear(2, 4).double(), my_remove(*given)[1]),
         A_ROW: lambda first, second, unit: (first, my_remove(first, second, unit)[1]),
+        AS_THEY_WERE: lambda *given: [layer.float() for layer in my_remove(*given)],
         CUT_THE_BIAS: with_first_bias(lambda first: first.bias),
         NEW_ONES: in_place,
         TWO_LAYERS: [lambda first, second, unit: (nn.ReLU(), second), lambda first, *_: first],
     },
-    also_right=[
-        remove_by_cat,
-        lambda *given: [layer.float() for layer in my_remove(*given)],
-    ],
+    also_right=[remove_by_cat],
 )

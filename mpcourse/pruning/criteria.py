@@ -63,9 +63,10 @@ def snip(model: nn.Module) -> Scores:
 class Movement:
     """The sum of -w dL/dw over the steps: positive where training moves a weight away from zero.
 
-    A hook before each step: `optimizer.register_step_pre_hook(movement)`; then take
-    `movement.scores`. The paper fine-tunes a pre-trained net and learns the scores under the masks
-    that they make; here they are only recorded while a net is trained from scratch.
+    A hook: `train(…, hooks=[movement])` calls it after each step, with the step's gradients and the
+    new weights; the paper takes the weights from before (`optimizer.register_step_pre_hook`). Then
+    take `movement.scores`. The paper fine-tunes a pre-trained net and learns the scores under the
+    masks that they make; here they are only recorded while a net is trained from scratch.
 
     Source: Sanh et al., 2020, arXiv:2005.07683.
     """
@@ -75,7 +76,7 @@ class Movement:
         self.scores = {n: torch.zeros_like(weight_of(layer)) for n, layer in self._layers.items()}
 
     def __call__(self, *_: Any) -> None:
-        """Add the step that is about to be made, from the gradients as they stand."""
+        """Add a step, from the weights and the gradients as they stand."""
         gradients = {name: gradient_of(name, layer) for name, layer in self._layers.items()}
         for name, layer in self._layers.items():
             self.scores[name] -= weight_of(layer) * gradients[name]
