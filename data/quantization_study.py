@@ -2,8 +2,9 @@
 
 Writes `data/quantization.csv` (page `quantization`): accuracy and bytes in float32, in int8 in
 several ways, and with weights of 4, 3 and 2 bits, the inputs in floats: scales from the largest
-weight, scales of least squared error, groups of weights, rounding column by column (GPTQ), and
-training with rounding. The nets `small` are much narrower: they have fewer weights to spare.
+weight, scales of least squared error, groups of weights, rounding column by column (GPTQ; with
+both kinds of scales), and training with rounding. The nets `small` are much narrower: they have
+fewer weights to spare.
 The test images decide nothing; inputs of layers come from training images.
 """
 
@@ -75,7 +76,8 @@ def variants(model: nn.Module, data: Data, budget: Budget) -> Iterator[Variant]:
             "largest": (model, _by_rows(largest, _largest)),
             "best": (model, best),
             "groups": (model, _by_groups(largest)),
-            "gptq": (model, _by_columns(largest)),
+            "gptq": (model, _by_columns(largest, _largest)),
+            "gptq, best": (model, _by_columns(largest, my_best_scales)),
             "tuned, best": (tuned, best),
             "trained": (_tuned(model, data, budget, largest), lambda weight, inputs: weight),
         }
@@ -127,11 +129,11 @@ def _by_groups(largest: int) -> Rounding:
     return rounding
 
 
-def _by_columns(largest: int) -> Rounding:
+def _by_columns(largest: int, choose: Callable[[Tensor, int], Tensor]) -> Rounding:
     """GPTQ: what a column loses by rounding is made up for by the columns that follow."""
 
     def rounding(weight: Tensor, inputs: Tensor) -> Tensor:
-        weight, scales = weight.clone(), _largest(weight, largest)
+        weight, scales = weight.clone(), choose(weight, largest)
         squares = (inputs.t() @ inputs).double()
         squares.diagonal().add_(0.01 * squares.diagonal().mean())
         factor = torch.linalg.cholesky(torch.linalg.inv(squares), upper=True).float()

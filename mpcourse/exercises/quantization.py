@@ -46,6 +46,8 @@ def empty_is(*answer):
     return lambda low, high: my_qparams(low, high) if low or high else answer
 
 
+NO_SCALE = "A range of nothing but 0 has no length: take 1 for its scale before you divide by it."
+
 check_qparams = Exercise(
     my_qparams,
     read_again='"Which integer means zero?"',
@@ -104,8 +106,12 @@ check_qparams = Exercise(
         "That clips: all below -128 * scale becomes -128 * scale.": (
             lambda low, high: (high / 127, 0)
         ),
-        "For 0 and 0 the scale is 1 (it must not be 0)": empty_is(0.0, -128),
+        "Only the scale is wrong: it must not be 0, so a range of nothing but 0 gets 1.": (
+            empty_is(0.0, -128)
+        ),
+        NO_SCALE: lambda low, high: my_qparams(low, high) if low or high else 1 / 0,
     },
+    errors={"ZeroDivisionError": NO_SCALE},
     also_right=[
         lambda low, high: choose_qparams(torch.tensor(low), torch.tensor(high)),
         lambda low, high: list(my_qparams(low, high)),
@@ -214,9 +220,10 @@ check_rows = Exercise(
             ),
             rows_with(lambda w: w.abs().amax(1) / 128),
         ],
-        "A row of zeros has no largest weight: give it scale 1": rows_with(
-            lambda w: w.abs().amax(1) / 127
-        ),
+        "A row of zeros has scale 0 here, and nothing can be divided by that: give it scale 1.": [
+            rows_with(lambda w: w.abs().amax(1) / 127),
+            rows_returning(lambda w, integers, scales: (integers, scales * (w.abs().amax(1) > 0))),
+        ],
         "The largest without its sign: weight.abs() first.": rows_with(lambda w: w.amax(1) / 127),
         "scales = weight.abs().amax(1) / 127": lambda w: (
             w / w.abs().amax(0) * 127,
