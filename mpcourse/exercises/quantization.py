@@ -220,7 +220,7 @@ check_rows = Exercise(
             ),
             rows_with(lambda w: w.abs().amax(1) / 128),
         ],
-        "A row of zeros has scale 0 here, and nothing can be divided by that: give it scale 1.": [
+        "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             rows_with(lambda w: w.abs().amax(1) / 127),
             rows_returning(lambda w, integers, scales: (integers, scales * (w.abs().amax(1) > 0))),
         ],
