@@ -389,7 +389,7 @@ check_regrow = Exercise(
         f"and count {count}"
     ),
     play=leaving_alone(NONE_CHANGED),
-    hint="Drop the `count` smallest that are there, grow `count` where |gradient| is largest.",
+    hint="Drop the `count` smallest there are; grow `count` where |gradient| is largest, from 0.",
     wrong={
         "What grows starts at zero, also where a weight was dropped before.": (
             lambda *given: (my_regrow(*given)[0], given[1])
