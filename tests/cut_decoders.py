@@ -11,8 +11,6 @@ from mpcourse.transformer import (
     Counted,
     Decoder,
     cut_inside,
-    mesh_stage,
-    mesh_step,
     own_part,
     step_messages,
     sum_whole_gradients,
@@ -76,14 +74,3 @@ def check_cut_step(
     predicted = predicted if ranks > 1 else []
     assert collections.Counter(counted.messages) == collections.Counter(predicted)
     assert counted.sent(ranks) == sum(message.sent(ranks) for message in predicted)
-
-
-def check_mesh_steps(model: Decoder, batches: Tensor, groups: tuple[ProcessGroup, ...]) -> slice:
-    """The losses, and the gradients that the model has added up; which layers are here."""
-    stage, own = mesh_stage(model, groups[0], groups[2])
-    for tokens, targets in batches:
-        loss = mesh_step(stage, tokens, targets, groups, num_microbatches=4)
-        right = uncut_loss(model, tokens, targets).detach()
-        torch.testing.assert_close(loss, right, rtol=0, atol=1e-12)
-    check_gradients(stage, cut_inside(gradients_as_weights(model), groups[2]).as_sequential()[own])
-    return own

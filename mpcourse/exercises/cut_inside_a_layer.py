@@ -1,4 +1,4 @@
-"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes, a loss, its slip, layouts."""
+"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes, a loss, its slip."""
 
 import math
 
@@ -46,6 +46,20 @@ def parts_with(of_up, of_bias, of_down):
     )
 
 
+def sliced(of_up, of_down=lambda down, own: down[:, own]):
+    """The solution's slice, but on another dimension."""
+
+    def attempt(up, bias, down, rank, ranks):
+        own = slice(rank * len(bias) // ranks, (rank + 1) * len(bias) // ranks)
+        return of_up(up, own), bias[own], of_down(down, own)
+
+    return attempt
+
+
+def halves(up, bias, down, rank, ranks):
+    return my_parts(up, bias, down, rank, 2)
+
+
 def mlp(rank, ranks, width=4, inner=6):
     """A case: weights whose numbers are all different."""
     up = torch.arange(float(inner * width)).reshape(inner, width)
@@ -65,11 +79,15 @@ check_mlp_parts = Exercise(
             parts_with(columns, rows, rows),
             parts_with(columns, whole, rows),
             parts_with(columns, rows, columns),
+            sliced(lambda up, own: up[:, own]),
+            sliced(lambda up, own: up[:, own], lambda down, own: down[own]),
         ],
         "Down is cut by rows of W: these are columns of its stored `weight`.": [
             parts_with(rows, rows, rows),
             lambda up, bias, down, *rank: (*my_parts(up, bias, down, *rank)[:2], down[:3]),
+            sliced(lambda up, own: up[own], lambda down, own: down[own]),
         ],
+        "These are halves: there may be more ranks than two, or one alone.": halves,
         "Each output of `up` has its own number of the bias.": parts_with(rows, whole, columns),
         "A bias is cut like the outputs, not divided.": [
             parts_with(rows, lambda bias, rank, ranks: bias / ranks, columns),
@@ -174,6 +192,12 @@ def in_place(tensor, group):
     return torch.equal(tensor, high)
 
 
+def by_vote(tensor, group):
+    first = tensor.clone()
+    distributed.broadcast(first, group=group, group_src=0)
+    return agreed(lambda tensor, group: torch.equal(tensor, first))(tensor, group)
+
+
 def by_gathering(tensor, group):
     whole = tensor.new_empty(group.size() * len(tensor))
     distributed.all_gather_into_tensor(whole, tensor, group=group)
@@ -213,7 +237,7 @@ check_same = Exercise(
         SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
     },
     errors={"is not registered": GROUP_SRC, "": SAME_MESSAGES},
-    also_right=[by_gathering],
+    also_right=[by_gathering, by_vote],
 )
 
 # 3. The bytes of a block
@@ -281,16 +305,16 @@ check_block_bytes = Exercise(
 # 4. A loss without whole logits
 
 TOKENS, PER_RANK = 5, 4
-WHICH_PLACE = "Only one rank has a token's right score: which place do the others read?"
+WHICH_PLACE = "Only one rank has a token's right logit: which place do the others read?"
 EQUALLY_OFTEN = "All ranks have to call all_max and all_sum equally often, in one order."
 ONE_NUMBER = "Return one number: the mean over the tokens."
 TOO_LARGE = "An exponential is too large to be written down: subtract a maximum before."
-THREE = "Three are enough: a maximum, a sum of exponentials, the right score."
-NOT_MASKED = "A rank without the right token adds 0 to the right score, not another token's."
+THREE = "Three are enough: a maximum, a sum of exponentials, the right logit."
+NOT_MASKED = "A rank without the right token adds 0 to the right logit, not another token's."
 
 
 def my_cut_loss(logits, targets, first, all_max, all_sum):
-    """One maximum for all ranks, then two sums: of the exponentials, and of the right score.
+    """One maximum for all ranks, then two sums: of the exponentials, and of the right logit.
 
     Only one rank has the right token; the others add zero. With its own maximum on each rank the
     exponentials would be in different units, and their sum would mean nothing.
@@ -354,21 +378,24 @@ def why_this_loss(outcome, expected):
         return THREE
     if not all(map(math.isfinite, outcome[0])):
         return TOO_LARGE
-    return "The loss of a token is log(sum of exp(score - max)) - (right score - max)."
+    return "The loss of a token is log(sum of exp(logit - max)) - (right logit - max)."
 
 
-def loss_with(taken=lambda own, top: (top, top), place=None, log=True, local=False, mean=True):
+def loss_with(
+    taken=lambda own, top: (top, top), place=None, log=True, local=False, alone=False, mean=True
+):
     """A loss that takes off other maxima, or reads other places, or sums up less, or more."""
 
     def attempt(logits, targets, first, all_max, all_sum):
         own = logits.amax(dim=1)
-        of_sum, of_score = taken(own, all_max(own))
+        of_sum, of_logit = taken(own, all_max(own))
         row = targets - first
         here = (row >= 0) & (row < PER_RANK)
         at = (place(row) if place else row.where(here, 0)).unsqueeze(1)
-        right = logits.gather(1, at).squeeze(1) - of_score
+        right = logits.gather(1, at).squeeze(1) - of_logit
         sums = (logits - of_sum.unsqueeze(1)).exp().sum(dim=1)
-        right, total = all_sum(right if place else right.where(here, 0.0)), all_sum(sums)
+        right = right if place else right.where(here, 0.0)
+        right, total = right if alone else all_sum(right), all_sum(sums)
         losses = (sums if local else total).log() * log - right
         return losses.mean() if mean else losses.sum()
 
@@ -409,13 +436,13 @@ check_cut_loss = Exercise(
         "Sums of exponentials add up only with one maximum for all.": loss_with(
             lambda own, top: (own, top)
         ),
-        "The maximum was subtracted in the sum, but not from the right score.": loss_with(
+        "The maximum was subtracted in the sum, but not from the right logit.": loss_with(
             lambda own, top: (top, 0 * top)
         ),
         "The maximum comes off both or neither of the two.": loss_with(
             lambda own, top: (0 * top, top)
         ),
-        "One maximum for all tokens: the exponentials of a token with low scores are all 0. Each "
+        "One maximum for all tokens: the exponentials of a token with low logits are all 0. Each "
         "token has its own.": loss_with(lambda own, top: [top.max().expand_as(top)] * 2),
         TOO_LARGE: loss_with(lambda own, top: (0 * top, 0 * top)),
         "The sum of the exponentials is missing.": loss_with(log=False),
@@ -425,7 +452,11 @@ check_cut_loss = Exercise(
             loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
         ],
         "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
-        "Only this rank's scores are in this loss: where are the other ranks' exponentials?": (
+        "Only one rank has the right logit of a token; the others get it by a sum.": [
+            loss_with(alone=True),
+            loss_with(alone=True, place=lambda row: row.clamp(0, PER_RANK - 1)),
+        ],
+        "Only this rank's logits are in this loss: where are the other ranks' exponentials?": (
             lambda logits, targets, first, *rest: nn.functional.cross_entropy(
                 logits, (targets - first).clamp(0, PER_RANK - 1)
             )
@@ -449,11 +480,11 @@ NOTICED = "It is noticed in the first list: the loss is off by {:.3g}."
 HIDDEN = "The second list does not show it: the losses are equal up to 0.001."
 
 
-def my_scores():
+def my_logits():
     """The slip needs two different maxima: equal ones hide it.
 
     In the first list both ranks subtract 2, which is the maximum of all. In the second rank 1
-    subtracts 9 where rank 0 subtracts 2. So a test with random scores finds the slip, and one with
+    subtracts 9 where rank 0 subtracts 2. So a test with random logits finds the slip, and one with
     zeros never does.
     """
     return [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 9.0, 1.0]
@@ -463,13 +494,13 @@ def slipping(attempt):
     """How far off the loss is with the second list; with the first it must not be."""
     found = attempt()
     try:
-        lists = [torch.as_tensor(scores).double().flatten() for scores in found]
+        lists = [torch.as_tensor(logits).double().flatten() for logits in found]
         hidden, shown = lists
     except (TypeError, ValueError, RuntimeError):
         raise NotYet(TWO_LISTS.format(short(found))) from None
-    for name, scores in (("first", hidden), ("second", shown)):
-        if scores.shape != (4,) or not scores.isfinite().all():
-            raise NotYet(FOUR.format(name, short(scores)))
+    for name, logits in (("first", hidden), ("second", shown)):
+        if logits.shape != (4,) or not logits.isfinite().all():
+            raise NotYet(FOUR.format(name, short(logits)))
     if (off := slip(hidden)) > 1e-9:
         line = NOTICED.format(off)
         raise NotYet(line, "When do both ranks subtract the same number anyway?")
@@ -478,16 +509,16 @@ def slipping(attempt):
     return f"{off:.3g}"
 
 
-def slip(scores):
+def slip(logits):
     """How far the loss is off, at most over targets, if each rank subtracts its own maximum."""
-    parts = scores.reshape(2, 2)
+    parts = logits.reshape(2, 2)
     shifted = parts - parts.amax(dim=1, keepdim=True)
     loss = shifted.exp().sum().log() - shifted.flatten()
-    return (loss - (scores.logsumexp(0) - scores)).abs().max().item()
+    return (loss - (logits.logsumexp(0) - logits)).abs().max().item()
 
 
-check_scores = Exercise(
-    my_scores,
+check_slip = Exercise(
+    my_logits,
     read_again='"What is a loss made of?"',
     play=slipping,
     same=None,  # many lists do it
@@ -505,109 +536,4 @@ check_scores = Exercise(
         "expected two lists of four numbers": [lambda: 7, lambda: ("a", "b")],
     },
     also_right=[lambda: (torch.zeros(4), torch.arange(4.0))],
-)
-
-# 6. Layouts that nobody can tell apart
-
-AT_ALL = "Where nothing fits, nothing is left to compare: an empty list."
-
-
-def my_candidates(seconds, gigabytes, memory, band):
-    """First what fits, then what is no slower than the band allows.
-
-    The order matters: the fastest of all may not fit, and then it is no candidate to compare with.
-    The band is a factor. So a difference of two seconds means much in a step of ten, and nothing
-    in a step of a hundred.
-    """
-    fits = {name: s for name, s in seconds.items() if gigabytes[name] <= memory}
-    return [name for name, s in fits.items() if s <= band * min(fits.values())]
-
-
-def names_of(attempt, *case):
-    """The names in order, whatever holds them."""
-    found = attempt(*case)
-    try:
-        return found if found is None or isinstance(found, str) else sorted(found, key=str)
-    except TypeError:
-        return found
-
-
-def kept(within, fitting=lambda need, memory: need <= memory, best_of_all=False):
-    """The names for which `within(seconds, the fastest, band)`, of those that fit."""
-
-    def attempt(seconds, gigabytes, memory, band):
-        fits = {n: s for n, s in seconds.items() if fitting(gigabytes[n], memory)}
-        best = min((seconds if best_of_all else fits).values(), default=0.0)
-        return [name for name, s in fits.items() if within(s, best, band)]
-
-    return attempt
-
-
-def times_band(seconds, best, band):
-    return seconds <= band * best
-
-
-def layouts_of(seconds, gigabytes, memory=80, band=1.15):
-    names = "abcde"[: len(seconds)]
-    both = (dict(zip(names, numbers, strict=True)) for numbers in (seconds, gigabytes))
-    return *both, memory, band
-
-
-check_candidates = Exercise(
-    my_candidates,
-    read_again='"How well does it predict?"',
-    cases=[
-        layouts_of([10.0, 10.1, 11.3, 12.5], [30, 40, 50, 60]),
-        layouts_of([8.0, 10.0, 11.0, 10.5], [95, 30, 80, 90]),
-        layouts_of([101.0, 120.0, 100.0, 112.0, 250.0], [30, 30, 30, 30, 30]),
-        layouts_of([10.0, 11.0, 12.0, 13.0], [30, 30, 30, 30], band=1.11),
-        layouts_of([10.0, 11.0], [90, 100]),
-    ],
-    given=lambda seconds, gigabytes, memory, band: (
-        f"seconds {short(seconds)}, gigabytes {short(gigabytes)}, memory {memory}, band {band}"
-    ),
-    play=names_of,
-    hint="Return the names: those that fit, and of these those up to `band` times the fastest.",
-    wrong={
-        "These are the fastest alone: others are within the band.": kept(
-            lambda s, best, band: s == best
-        ),
-        "The fastest of all does not fit: compare with the fastest that does.": [
-            kept(times_band, best_of_all=True),
-            kept(lambda s, best, band: s == best, best_of_all=True),
-        ],
-        "Not all of these fit.": [
-            kept(times_band, fitting=lambda need, memory: True),
-            kept(lambda s, best, band: s == best, fitting=lambda need, memory: True),
-            lambda s, g, memory, band: [
-                n for n in s if s[n] <= band * min((s[k] for k in s if g[k] <= memory), default=0.0)
-            ],
-        ],
-        "What needs all of the memory still fits.": kept(
-            times_band, lambda need, room: need < room
-        ),
-        "The band is a factor, not a number of seconds.": [
-            kept(lambda s, best, band: s <= best + band),
-            kept(lambda s, best, band: s <= best + band - 1),
-        ],
-        "Even the fastest is missing: multiply its seconds by the band.": [
-            kept(lambda s, best, band: band * s <= best),
-            kept(lambda s, best, band: s < best),
-        ],
-        "A band of 1.15 is 15% slower, not 115%.": kept(
-            lambda s, best, band: s <= best * (1 + band)
-        ),
-        "These fit, but some are slower than the band allows.": kept(lambda *each: True),
-        "These are the ones that can be told from the fastest.": kept(
-            lambda s, best, band: s > band * best
-        ),
-        "Return the names": [
-            lambda seconds, *rest: min(seconds.values()),
-            lambda *given: [given[0][name] for name in my_candidates(*given)],
-        ],
-        AT_ALL: lambda *given: my_candidates(*given) or min([]),
-    },
-    errors={"empty": AT_ALL},
-    correct="Right, also where the fastest does not fit.",
-    also_right=[lambda *given: {name: given[0][name] for name in my_candidates(*given)}],
 )

@@ -9,7 +9,7 @@ SHARED = "#dddddd"
 
 
 def mlp_cut_picture(ranks: int) -> svg.Picture:
-    """Draw x, W1, the inner numbers, W2 and y of an MLP: a colour and a letter for each rank.
+    """Draw x, up, the inner numbers, down and y of an MLP: a colour and a letter for each rank.
 
     Args:
         ranks: How many hold a slice each, 1 or more.
@@ -25,30 +25,27 @@ def mlp_cut_picture(ranks: int) -> svg.Picture:
     x = 24
     for title, kind, width in (
         ("x", "whole", LOW),
-        ("W1", "columns", HIGH),
+        ("up", "columns", HIGH),
         ("bend", "columns", HIGH),
-        ("W2", "rows", LOW),
-        ("parts", "addends", LOW),
+        ("down", "rows", LOW),
+        ("addends", "addends", LOW),
         ("y", "whole", LOW),
     ):
-        height = {"W1": LOW, "W2": HIGH}.get(title, LOW)
+        height = HIGH if title == "down" else LOW
         top = middle - height / 2
         shapes.append(svg.text(x + width / 2, TOP - 12, title, size=12, anchor="middle"))
         shapes += _matrix(title, kind, (x, top, width, height), ranks)
         x += width + 38
-        sign = {"x": "·", "W1": "=", "bend": "·", "W2": "=", "parts": "sum"}.get(title)
+        sign = {"x": "·", "up": "=", "bend": "·", "down": "=", "addends": "sum"}.get(title)
         if sign:
             shapes.append(svg.text(x - 19, middle, sign, size=13, anchor="middle", middle=True))
-    lines = [
-        "forward: x is on all ranks already; the parts are summed (one all-reduce)",
-        "backward: the gradient of y is on all ranks; what arrives at x is summed (one all-reduce)",
-    ]
+    line = "x is on all ranks already; the addends are summed (one all-reduce)"
     if ranks == 1:
-        lines = ["one rank holds all: nothing is sent"]
+        line = "one rank holds all: nothing is sent"
     bottom = TOP + HIGH + 28
-    shapes += [svg.text(24, bottom + 18 * i, words, size=12) for i, words in enumerate(lines)]
-    spoken = "W1 by columns, W2 by rows, one slice of each per rank; " + "; ".join(lines)
-    size = (max(x, 620), bottom + 18 * len(lines))
+    shapes.append(svg.text(24, bottom, line, size=12))
+    spoken = f"up by columns, down by rows, one slice of each per rank; {line}"
+    size = (max(x, 620), bottom + 18)
     return svg.picture(shapes, size, title=caption, description=spoken)
 
 

@@ -5,9 +5,8 @@ Pages `a_transformer` and `cut_inside_a_layer`.
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
 lets it write; `tied` keeps two copies of one embedding equal. `parallel_layers` and
 `parallel_vocabulary` cut a layer over ranks (`tensor_parallel_functions` has Megatron's f and g),
-`tensor_parallel` a whole decoder; `mesh` puts stages and shares of the batch around it; `messages`
-predicts and counts what is sent; `performance_model` turns bytes and link speeds into the time of a
-step, `published` holds it against papers.
+`tensor_parallel` a whole decoder; `messages` predicts and counts what is sent; `performance_model`
+turns bytes and link speeds into the time of a step, `published` holds it against papers.
 """
 
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
@@ -19,7 +18,6 @@ from mpcourse.transformer.learning import (
     unsplit_step,
     windows,
 )
-from mpcourse.transformer.mesh import mesh_stage, mesh_step
 from mpcourse.transformer.messages import Counted, Message, block_messages, step_messages
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,

@@ -3,10 +3,10 @@
 Page `cut_inside_a_layer`. A layout is tensor x pipeline x data; which of them has its ranks as
 neighbours inside a host decides about the link that its messages take.
 
-What is left out: latencies, several rings at once over the links of one host, messages that overlap
-with other work. Sources: Narayanan et al., 2021, arXiv:2104.04473, for work and messages;
-Korthikanti et al., 2022, arXiv:2205.05198, for the bytes that the layers between the matrix
-products move.
+Every block's forward runs again in the backward. Left out: latencies, several rings at once over
+the links of one host, messages that overlap with other work, the optimizer's step. Sources:
+Narayanan et al., 2021, arXiv:2104.04473, for work and messages; Korthikanti et al., 2022,
+arXiv:2205.05198, for the bytes that the layers between the matrix products move.
 """
 
 import math
@@ -19,8 +19,7 @@ from mpcourse.transformer.messages import block_messages
 AXES = ("tensor", "data", "pipeline")
 NUMBER = 2  # bytes of a number between the layers
 WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
-UPDATE = 4 * 4 + 3 * 4 + 2  # bytes moved for each parameter by Adam: gradient, weight and two
-# averages read in float32, the last three written, and the weight in 16 bits
+PASSES = 4  # forward, backward twice that, forward again
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,7 @@ class Layout:
 
 
 def step_seconds(
-    model: DecoderSizes,
-    batch: int,
-    layout: Layout,
-    cluster: Cluster,
-    *,
-    microbatch: int = 1,
-    recompute: str = "blocks",
-    sequence: bool = False,
+    model: DecoderSizes, batch: int, layout: Layout, cluster: Cluster
 ) -> dict[str, float]:
     """Predict the seconds of a step, by what they are spent on.
 
@@ -95,59 +87,44 @@ def step_seconds(
         batch: Samples of a step, on all ranks together.
         layout: Who shares what.
         cluster: Speeds.
-        microbatch: Samples that go through a stage at a time.
-        recompute: "blocks": the backward runs every block's forward again; "scores": only the part
-            of attention between its products.
-        sequence: Whether norms and dropout are cut over the tokens.
 
     Returns:
         Seconds of: products, memory, layer sums, hand-overs, gradient sums, waiting.
 
     Raises:
-        ValueError: The layout does not divide model and batch, or `recompute` is another word.
+        ValueError: The layout does not divide model and batch.
     """
-    check_layout(model, batch, layout, microbatch)
-    if recompute not in ("blocks", "scores"):
-        raise ValueError(f'recompute is "blocks" or "scores"; got {recompute!r}')
-    blocks, tensor = recompute == "blocks", layout.tensor
-    tokens = microbatch * model.context
+    check_layout(model, batch, layout)
+    tensor, tokens = layout.tensor, batch * model.context // layout.data
     layers = model.layers / layout.pipeline
-    passes = 4 if blocks else 3  # forward, backward twice that, forward again
 
-    scores = 4 * tokens * model.context * model.width
-    work = passes * (24 * tokens * model.width**2 + scores) + (0 if blocks else scores)
-    ends = 6 * tokens * model.width * model.vocabulary / layout.pipeline
-    products = (layers * work + ends) / tensor / (cluster.reached * cluster.flops)
-
-    whole = 0 if sequence else WHOLE
-    between_products = whole + (BLOCK - whole) / tensor
-    attention = 5 * model.heads * model.context / model.width / tensor
-    moved = passes * (between_products + attention) + (0 if blocks else attention)
-    memory = layers * 2 * tokens * model.width * moved / cluster.moved  # written once, read once
-
-    messages = block_messages(tokens, model.width, NUMBER, sequence=sequence)
-    sent = sum(message.sent(tensor) for message in messages) * (1.5 if blocks else 1)
-    sums = layers * sent / layout.speed("tensor", cluster)
+    work = PASSES * layers * (24 * model.width**2 + 4 * model.context * model.width)
+    work += 6 * model.vocabulary * model.width / layout.pipeline
+    attention = 5 * model.heads * model.context / model.width
+    stored = WHOLE + (BLOCK - WHOLE + attention) / tensor
+    moved = 2 * PASSES * layers * tokens * model.width * stored  # written once, read once
+    messages = block_messages(tokens, model.width, NUMBER, sequence=False)
+    sent = 1.5 * layers * sum(message.sent(tensor) for message in messages)  # forward's sums again
     handed = 2 * layout.chunks * tokens * model.width * NUMBER / tensor  # each sends its share
-    hand_overs = handed / layout.speed("pipeline", cluster) if layout.pipeline > 1 else 0.0
-
+    in_turn = {
+        "products": tokens * work / tensor / (cluster.reached * cluster.flops),
+        "memory": moved / cluster.moved,
+        "layer sums": sent / layout.speed("tensor", cluster),
+        "hand-overs": (layout.pipeline > 1) * handed / layout.speed("pipeline", cluster),
+    }
     own = model.parameters / tensor / layout.pipeline
     gradients = 2 * (layout.data - 1) / layout.data * own * GRADIENT
-    count = batch // layout.data // microbatch
-    in_turn = {
-        "products": count * products,
-        "memory": count * memory + own * UPDATE / cluster.moved,
-        "layer sums": count * sums,
-        "hand-overs": count * hand_overs,
+    idle = (layout.pipeline - 1) / layout.chunks / (batch / layout.data)  # over busy
+    return {
+        **in_turn,
         "gradient sums": gradients / layout.speed("data", cluster),
+        "waiting": idle * sum(in_turn.values()),
     }
-    others = (layout.pipeline - 1) / layout.chunks  # micro-batches' time in which a stage is idle
-    return {**in_turn, "waiting": others * (products + memory + sums + hand_overs)}
 
 
 def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     """Predict what the fullest rank holds: states, and inputs of the blocks that run again."""
-    check_layout(model, batch, layout, 1)
+    check_layout(model, batch, layout)
     states = (WEIGHT + GRADIENT + OPTIMIZER) * model.parameters / layout.tensor / layout.pipeline
     in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
     hidden = model.context * model.width
@@ -155,14 +132,14 @@ def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     return states + inputs + BLOCK * hidden / layout.tensor  # and the block that is computed
 
 
-def check_layout(model: DecoderSizes, batch: int, layout: Layout, microbatch: int) -> None:
+def check_layout(model: DecoderSizes, batch: int, layout: Layout) -> None:
     """Refuse heads, layers or samples that cannot be shared out equally, and an order of others."""
     if sorted(layout.order) != sorted(AXES):
         raise ValueError(f"order has each of {AXES} once; got {layout.order}")
     for what, number, shares in (
         ("heads", model.heads, layout.tensor),
         ("layers", model.layers, layout.pipeline * layout.chunks),
-        ("samples", batch, layout.data * microbatch),
+        ("samples", batch, layout.data),
     ):
         if shares < 1 or number < 1 or number % shares:
             raise ValueError(f"{number} {what} cannot be cut into {shares} equal shares")
@@ -179,7 +156,7 @@ def layouts(
                 continue
             layout = Layout(tensor, ranks // tensor // pipeline, pipeline, order=order)
             try:
-                check_layout(model, batch, layout, 1)
+                check_layout(model, batch, layout)
             except ValueError:
                 continue
             yield layout

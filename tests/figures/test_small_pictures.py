@@ -76,14 +76,14 @@ def test_each_rank_holds_its_share_of_both_matrices_and_a_whole_addend(ranks: in
     found = slices(ranks)
     assert len(found) == 2 + 4 * ranks
     y = found["y: whole, on every rank"][1]
-    columns = slices(1)["W1: columns of rank 0"][1] / ranks
+    columns = slices(1)["up: columns of rank 0"][1] / ranks
     for rank in range(ranks):
         letter = "ABCD"[rank]
         part = (letter, pytest.approx(columns, rel=1e-2))
-        assert found[f"W1: columns of rank {rank}"] == part
-        assert found[f"W2: rows of rank {rank}"] == part
+        assert found[f"up: columns of rank {rank}"] == part
+        assert found[f"down: rows of rank {rank}"] == part
         assert found[f"bend: columns of rank {rank}"] == part
-        assert found[f"parts: addends of rank {rank}"] == (letter, y)
+        assert found[f"addends: addends of rank {rank}"] == (letter, y)
     said = Sheet(mlp_cut_picture(ranks)).description
     assert ("all-reduce" in said, "nothing is sent" in said) == (ranks > 1, ranks == 1)
 
