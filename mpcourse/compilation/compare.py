@@ -27,7 +27,6 @@ class FormReport:
     bytes: int  # of the file that is saved
     startup_s: float
     latency: Timing  # of the calls that follow
-    said: tuple[str, ...]  # what torch warned of
 
 
 def compare_forms(
@@ -73,7 +72,6 @@ def compare_forms(
             bytes=len(form.file),
             startup_s=seconds,
             latency=latencies[name],
-            said=form.said,
         )
         for name, (form, answer, seconds) in started.items()
     }

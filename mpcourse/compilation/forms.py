@@ -1,4 +1,4 @@
-"""The same model in four forms: eager, TorchScript (legacy), exported, compiled.
+"""The same model in three forms: eager, exported, compiled.
 
 Each function returns something to be called like the model. What can be saved of it are the bytes
 of a file: a state (it needs the Python code of the model), or values and code together.
@@ -7,7 +7,6 @@ of a file: a state (it needs the Python code of the model), or values and code t
 import contextlib
 import io
 import logging
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from mpcourse.compilation.archive import refuse_code
 from mpcourse.compilation.toolchain import CompilerMissing, compiler_problem
 from mpcourse.pruning.formats import saved
 
@@ -25,26 +23,11 @@ class Form(NamedTuple):
 
     call: Callable[[Tensor], Tensor]
     file: bytes  # what is saved of it
-    said: tuple[str, ...] = ()  # what torch warned of meanwhile: "FutureWarning: …", each once
 
 
 def as_eager(model: nn.Module, sample: Tensor) -> Form:
     """The model itself: Python calls one kernel after the other. The file is its state."""
     return Form(model, saved(model.state_dict()))
-
-
-def by_torchscript(model: nn.Module, sample: Tensor) -> Form:
-    """LEGACY: trace the calls on one sample, and run the trace without Python.
-
-    Of an `if` in the model only the branch that the sample took is traced.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        traced = torch.jit.trace(model, (sample,))
-        file = io.BytesIO()
-        torch.jit.save(traced, file)
-    said = [f"{each.category.__name__}: {str(each.message).splitlines()[0]}" for each in caught]
-    return Form(traced, file.getvalue(), tuple(dict.fromkeys(said)))
 
 
 def by_export(model: nn.Module, sample: Tensor) -> Form:
@@ -99,7 +82,6 @@ def by_compile(model: nn.Module, sample: Tensor) -> Form:
 
 FORMS: dict[str, Callable[..., Form]] = {
     "eager": as_eager,
-    "TorchScript (legacy)": by_torchscript,
     "export": by_export,
     "compile": by_compile,
 }
@@ -108,18 +90,3 @@ FORMS: dict[str, Callable[..., Form]] = {
 def usable_forms(place: str = "cpu") -> list[str]:
     """The forms that this machine can make of a model on such a device: all, or not "compile"."""
     return [name for name in FORMS if name != "compile" or not compiler_problem(place)]
-
-
-def load_exported(file: bytes) -> Callable[[Tensor], Tensor]:
-    """The model that `by_export` saved; only of files that you trust.
-
-    Pickles with code, compiled libraries and sizes with code are refused before torch reads the
-    file. That is a net, no proof: torch turns the graph itself into Python and runs it.
-
-    Raises:
-        ValueError: The file holds what `by_export` does not write.
-    """
-    refuse_code(file)
-    with warnings.catch_warnings():  # torch 2.9 warns of how it reads the file itself
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.export.load(io.BytesIO(file)).module()

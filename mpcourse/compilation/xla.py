@@ -1,10 +1,6 @@
 """What XLA did with a training step: run in the environment `.venv-xla`, or as it was recorded."""
 
-import os
-import re
 import subprocess
-import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,24 +17,9 @@ TIME_LIMIT_S = 600
 class XlaRun(NamedTuple):
     """Some training steps on XLA."""
 
-    label: str  # "measured here" or "recorded"
     about: dict[str, str]  # command, device, machine, date
     rows: list[dict[str, str | float]]  # a step each: batch, loss, compiles, cache_hits, ...
     hlo: str  # the graph of the first step
-
-
-def xla_run() -> XlaRun:
-    """A run on this machine where `python data/xla_study.py` has set up XLA, else the recorded one.
-
-    Raises:
-        RuntimeError: The environment is there, and the run fails.
-    """
-    python = ROOT / FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not python.exists():
-        return read_xla_run()
-    with tempfile.TemporaryDirectory() as folder:
-        run_by(python, Path(folder))
-        return read_xla_run(Path(folder))._replace(label="measured here")
 
 
 def run_by(python: Path, folder: Path) -> None:
@@ -50,7 +31,7 @@ def run_by(python: Path, folder: Path) -> None:
         )
     except subprocess.CalledProcessError as error:
         last = "\n".join(error.stderr.splitlines()[-5:])
-        mend = f"`{COMMAND}` mends the environment; without {FOLDER} the recording is shown"
+        mend = f"`{COMMAND}` mends the environment; the recording is data/{TABLE}"
         raise RuntimeError(f"the run in {FOLDER} failed:\n{last}\n{mend}") from None
 
 
@@ -61,11 +42,4 @@ def read_xla_run(folder: Path = DATA_FOLDER) -> XlaRun:
     table = read_recording(TABLE, folder)
     lines = (folder / GRAPH).read_text(encoding="utf-8").splitlines()
     hlo = "\n".join(line for line in lines if not line.startswith("# "))
-    return XlaRun("recorded", table.about, table.rows, hlo)
-
-
-def count_operations(hlo: str) -> dict[str, int]:
-    """How often each operation stands in XLA's text of a graph, the most frequent first."""
-    # a line is `%name = type operation(operands), …`
-    found = re.findall(r"^\s*(?:ROOT )?%?[\w.-]+ = .*?[\s)}\]]([a-z][\w-]*)\(", hlo, re.MULTILINE)
-    return dict(Counter(found).most_common())
+    return XlaRun(table.about, table.rows, hlo)

@@ -1,8 +1,7 @@
-"""Exercises of page `compilation`: fusion by hand, when a compile pays, graphs, one for an if."""
+"""Exercises of page `compilation`: fusion by hand, graphs, one for an if."""
 
 import inspect
 import math
-from fractions import Fraction
 
 import torch
 import torch._dynamo
@@ -110,90 +109,7 @@ check_in_blocks = Exercise(
     ],
 )
 
-# 2. The break-even call
-
-
-def my_payback(startup, eager, compiled):
-    """Each call saves `eager - compiled`, and the savings have to add up to the extra start-up.
-
-    Calls come whole, so round up: the floor of the negative number, negated. Where a compiled call
-    is no faster, nothing is ever paid back.
-    """
-    if compiled >= eager:
-        return None
-    return -int(-startup // (eager - compiled))
-
-
-def paid(calls):
-    """None where compiling never pays, else `calls(startup, eager, compiled)`."""
-    return lambda s, e, c: None if c >= e else calls(s, e, c)
-
-
-def payback_by_counting(startup, eager, compiled):
-    saved, calls = Fraction(str(eager)) - Fraction(str(compiled)), 0
-    while 0 < saved and calls * saved < Fraction(str(startup)):
-        calls += 1
-    return calls or None
-
-
-check_payback = Exercise(
-    my_payback,
-    read_again='"When has a form paid back?"',
-    cases=[  # where it comes out even, floats hold all numbers exactly
-        (10.0, 0.75, 0.5),
-        (2.0, 0.75, 0.3),
-        (3.0, 0.5, 0.125),
-        (20.0, 0.003, 0.0013),
-        (5.0, 0.25, 0.25),
-        (5.0, 0.25, 0.5),
-    ],
-    given="start-up {} s, eager {} s a call, compiled {} s",
-    hint="startup + calls * compiled <= calls * eager: solve for calls. "
-    "A compiled call that is no faster never pays: return None.",
-    wrong={
-        "A compiled call that is no faster never pays: return None.": [
-            lambda *given: my_payback(*given) or math.inf,
-            lambda *given: my_payback(*given) or 0,
-            lambda s, e, c: my_payback(s, e, c) or (None if e == c else -1),
-            lambda s, e, c: None if e == c else math.ceil(s / (e - c)),
-            lambda s, e, c: None if e == c else math.ceil(s / abs(e - c)),
-        ],
-        "Compiled calls take time, too: what does each one save?": [
-            paid(lambda s, e, c: math.ceil(s / e)),
-            paid(lambda s, e, c: s / e),
-        ],
-        "What counts is what a call saves: eager - compiled.": paid(
-            lambda s, e, c: math.ceil(s / c)
-        ),
-        "A call saves eager - compiled, not the other way round.": [
-            paid(lambda s, e, c: -math.ceil(s / (e - c))),
-            paid(lambda s, e, c: s / (c - e)),
-        ],
-        "Calls come whole: the smallest whole number that is enough.": paid(
-            lambda s, e, c: s / (e - c)
-        ),
-        "One call less than is needed: round up.": paid(lambda s, e, c: math.floor(s / (e - c))),
-        "One more than is needed when it comes out even.": paid(
-            lambda s, e, c: int(s / (e - c)) + 1
-        ),
-        "Round up: after fewer calls, compiling has cost time still.": paid(
-            lambda s, e, c: round(s / (e - c))
-        ),
-        "None says that it never pays; here each call saves time. "
-        "(A function without return gives None, too.)": [
-            lambda s, e, c: None if c <= e else math.ceil(s / (c - e)),
-            lambda *given: None,
-        ],
-        "solve for calls": lambda *given: "never",
-    },
-    also_right=[
-        payback_by_counting,
-        paid(lambda s, e, c: torch.tensor(s / (e - c)).ceil()),
-        paid(lambda s, e, c: math.ceil(s / (e - c))),
-    ],
-)
-
-# 3. How many graphs
+# 2. How many graphs
 
 
 def my_graphs(sizes):
@@ -253,7 +169,7 @@ check_graphs = Exercise(
     also_right=[graphs_of_torch, lambda sizes: torch.tensor(my_graphs(sizes))],
 )
 
-# 4. One graph for both ways
+# 3. One graph for both ways
 
 LOOKS = "somewhere Python has to look at a value (`if`, `float()`, `.item()`, `bool()`)."
 CHOOSES = "torch.where chooses without looking."
@@ -323,6 +239,9 @@ check_one_graph = Exercise(
         ),
         "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
             lambda rows: rows + rows.sum().sign()
+        ),
+        "The branches are swapped: torch.where(condition, where true, where false).": (
+            lambda rows: torch.where(rows.sum() > 0, rows - 1, rows + 1)
         ),
         "The branch of `sum > 0` has been taken, as a trace would.": lambda rows: rows + 1,
         "The branch of `sum <= 0` has been taken, as a trace would.": lambda rows: rows - 1,

@@ -210,41 +210,6 @@ def plot_over_sparsity(
     return ax
 
 
-def plot_savings(times: Mapping[str, tuple[float, float]], ax: "Axes") -> "Axes":
-    """Plot the seconds that each name has saved against the first one, over a million calls.
-
-    Both axes are logarithmic, the upright one within a second of 0 linear. A ring marks where a
-    line crosses 0: there, what the start-up costs beyond the first name's has paid back, and the
-    legend says after how many calls: the smallest whole number that is enough.
-
-    Args:
-        times: Name -> measured seconds of the start-up and of each call; the first is compared
-            with.
-        ax: The matplotlib axes to draw into.
-
-    Raises:
-        ValueError: Fewer than two names.
-    """
-    if len(times) < 2:
-        raise ValueError(f"two names or more: one is compared with the first; got {list(times)}")
-    calls = [1_000_000 ** (point / 99) for point in range(100)]
-    (first, (own_startup, own_call)), *others = times.items()
-    ax.axhline(0.0, color="black", linewidth=1)
-    for index, (name, (startup, call)) in enumerate(others):
-        cost, gain = startup - own_startup, own_call - call
-        crossing = cost / gain if cost > 0 and gain > 0 else None
-        paid = "" if crossing is None else f": pays back after {math.ceil(crossing):,} calls"
-        seconds = [each * gain - cost for each in calls]
-        ax.plot(calls, seconds, label=name + paid, **_dashed(index))
-        if crossing is not None and 1 <= crossing <= calls[-1]:
-            ax.plot([crossing], [0.0], "o", color=device_colour(index), fillstyle="none")
-    ax.set_xscale("log")
-    ax.set_yscale("symlog", linthresh=1.0)
-    _name_axes(ax, "calls", f"seconds saved against {first}", MEASURED, fontsize=9)
-    ax.legend(fontsize=9)
-    return ax
-
-
 def plot_digits(images: Sequence[Any], words: Sequence[str], axes: Iterable["Axes"]) -> None:
     """Show images of digits with words above each.
 

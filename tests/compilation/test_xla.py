@@ -1,6 +1,5 @@
 """XLA's recording is complete and says what it should; the command works on a stand-in."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import xla_study as command
 
 from mpcourse.commands.setup import ROOT, SetupError
 from mpcourse.compilation import xla
-from mpcourse.compilation.xla import count_operations, read_xla_run, run_by, xla_run
+from mpcourse.compilation.xla import read_xla_run, run_by
 from mpcourse.compilation.xla_step import BATCHES, Training, random_batch
 from mpcourse.devices.recordings import DATA_FOLDER, write_recording
 
@@ -39,15 +38,8 @@ def stand_in(folder: Path, batches: tuple[int, ...] = (4,)) -> None:
     (folder / xla.GRAPH).write_text(f"# command: {xla.COMMAND}\n{HLO}", encoding="utf-8")
 
 
-def test_operations_are_counted():
-    assert count_operations(HLO) == {
-        "parameter": 3, "add": 1, "dot": 1, "get-dimension-size": 1, "tuple": 1
-    }  # fmt: skip
-
-
 def test_the_recorded_run_says_what_a_change_of_shape_does():
     seen = read_xla_run()
-    assert seen.label == "recorded"
     assert seen.about["command"] == "python data/xla_study.py"
     assert "torch_xla" in seen.about["device"]
     assert {"machine", "date"} <= set(seen.about)
@@ -71,7 +63,7 @@ def test_the_recorded_graph_is_one_training_step():
     """Three products forwards, three for the weights' gradients, two for the layers' inputs."""
     seen = read_xla_run()
     assert seen.hlo.startswith("HloModule")
-    assert count_operations(seen.hlo)["dot"] == 8
+    assert seen.hlo.count(" dot(") == 8
     assert "f32[64,1,28,28]" in seen.hlo
     assert (DATA_FOLDER / xla.GRAPH).stat().st_size < 50_000
 
@@ -127,21 +119,8 @@ def test_the_command_installs_runs_shows_and_records(ready: Ready, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [xla.TABLE, xla.GRAPH]
     assert read_xla_run(tmp_path).rows == [{"step": 0, "batch": 4, "loss": 2.0}]
     said = capsys.readouterr().out
-    assert "'dot': 1" in said
+    assert "products in the graph of the first step: 1" in said
     assert "delete the folder" in said
-
-
-def test_a_run_of_this_machine_is_labelled_and_without_one_the_recording_is_shown(
-    ready: Ready, tmp_path: Path, monkeypatch
-):
-    monkeypatch.setattr(xla, "ROOT", tmp_path)
-    assert xla_run() == read_xla_run()
-    python = tmp_path / xla.FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    python.parent.mkdir(parents=True)
-    python.touch()
-    seen = xla_run()
-    assert seen.label == "measured here"
-    assert seen.about["device"] == "a stand-in"
 
 
 def test_what_goes_wrong_is_a_sentence(ready: Ready, tmp_path: Path, capsys, monkeypatch):

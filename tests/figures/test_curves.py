@@ -17,7 +17,6 @@ from mpcourse.figures import (
     plot_gaps,
     plot_over_sparsity,
     plot_over_steps,
-    plot_savings,
     plot_times,
 )
 from mpcourse.figures.curves import MARKERS
@@ -32,7 +31,6 @@ ACCURACIES = {
     "magnitude": {0.5: (0.9, 0.01), 0.9: (0.8, 0.02)},
     "random": {0.5: (0.5, 0.1), 0.9: (0.1, 0.0)},
 }
-CALLS = {"eager": (1.0, 0.01), "compile": (6.0, 0.005), "export": (2.0, 0.02)}
 WORDS = {"over": "step", "of": "the losses"}
 
 
@@ -134,34 +132,6 @@ def test_every_step_is_drawn_under_its_name(ax: Axes):
     assert axes_words(ax)[1:] == ("zeros", "measured here")
 
 
-def test_savings_are_calls_saved_less_the_start_up(ax: Axes):
-    plot_savings(CALLS, ax)
-    zero, compiled, ring, exported = ax.lines  # export never pays: no ring
-    assert list(zero.get_ydata()) == [0, 0]
-    for line, cost, gain in ((compiled, 5.0, 0.005), (exported, 1.0, -0.01)):
-        calls, seconds = line.get_xdata(), line.get_ydata()
-        assert (calls[0], calls[-1]) == (1, pytest.approx(1_000_000))
-        assert list(seconds) == pytest.approx([each * gain - cost for each in calls])
-    assert ring.get_xydata().tolist() == [[pytest.approx(1000), 0]]
-    assert legend(ax) == ["compile: pays back after 1,000 calls", "export"]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "symlog")
-    assert axes_words(ax) == ("calls", "seconds saved against eager", "measured here")
-    assert compiled.get_linestyle() != exported.get_linestyle()
-
-
-@pytest.mark.parametrize(
-    ("compiled", "name", "rings"),
-    [
-        ((10.1, 0.5), "compile: pays back after 41 calls", 1),  # 40.4, rounded up
-        ((500_001.0, 0.5), "compile: pays back after 2,000,004 calls", 0),  # beyond the axis
-    ],
-)
-def test_the_legend_says_when_a_start_up_has_paid_back(ax: Axes, compiled, name, rings):
-    plot_savings({"eager": (0.0, 0.75), "compile": compiled}, ax)
-    assert legend(ax) == [name]
-    assert len(ax.lines) == 2 + rings
-
-
 def test_gaps_are_lines_on_a_logarithmic_axis_and_a_gap_of_0_is_left_out(ax: Axes):
     plot_gaps([1, 2, 4], {"a": [1e-3, 0.0, 1e-5], "b": [1, 2, 3]}, ax, **WORDS)
     first, second = ax.get_lines()
@@ -196,7 +166,6 @@ def test_digits_stand_below_their_words_and_axes_left_over_are_blank():
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda ax: plot_savings({"eager": (1, 1)}, ax), r"two names or more: .*; got \['eager'\]"),
         (lambda ax: plot_gaps([1, 2], {"a": [1]}, ax, **WORDS), "a has 1 values; there are 2 plac"),
         (lambda ax: plot_over_steps({"a": [(0, 1.0)], "b": []}, ax, of="x"), "without one: b"),
         (

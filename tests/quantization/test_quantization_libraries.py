@@ -8,7 +8,7 @@ import torch
 from pruned import pruned_net
 from torch import nn
 
-from mpcourse.compilation import by_export, load_exported
+from mpcourse.compilation import by_export
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
     TorchaoMissing,
@@ -56,9 +56,7 @@ def test_torchao_s_weights_are_ours():
 @needs_torchao
 def test_torchao_s_model_is_exported_too():
     model = to_int8_by_torchao(pruned_net())
-    form = by_export(model, IMAGES)
-    for call in (form.call, load_exported(form.file)):
-        torch.testing.assert_close(call(IMAGES[:5]), model(IMAGES[:5]))
+    torch.testing.assert_close(by_export(model, IMAGES).call(IMAGES[:5]), model(IMAGES[:5]))
 
 
 def test_where_torchao_is_absent_a_sentence_says_how_to_get_it(monkeypatch):
