@@ -1,4 +1,4 @@
-"""Exercises of page `does_it_fit`: the largest batch, live and saved bytes, a slip, ranks."""
+"""Exercises of page `does_it_fit`: largest batch, live and saved bytes, a slip, a transformer."""
 
 import copy
 import random
@@ -19,7 +19,7 @@ from mpcourse.memory import ByteCounter, saved_for_backward
 def my_largest_batch(resident, gradients, per_sample, limit):
     """Gradients come while activations go, so the larger of the two has to fit beside the rest.
 
-    The gradients are the same for every batch. Where they alone do not fit, no batch does.
+    Where the gradients alone do not fit, no batch does.
     """
     room = limit - resident
     return max(0, room // per_sample) if gradients <= room else 0
@@ -68,7 +68,7 @@ check_largest_batch = Exercise(
 def my_moments(step, held):
     """A counter that is told what was there sees what the step makes, and when it goes.
 
-    It is read after every operation. The page's `CountBytes(*held)` does as well.
+    The page's `CountBytes(*held)` does as well.
     """
     from mpcourse.memory import ByteCounter
 
@@ -88,8 +88,9 @@ def my_moments(step, held):
 class Reading(ByteCounter):
     """Reads itself after every operation, as `read(counter, result)` says."""
 
-    def __init__(self, held, read):
+    def __init__(self, held, read, give_back=True):
         super().__init__(held)
+        self.give_back = give_back
         self.moments, self.read, self.start, self.made = [], read, self.live, 0
         self.ahead = self.live  # what was live when the operation began
 
@@ -100,12 +101,12 @@ class Reading(ByteCounter):
         result = super().__torch_dispatch__(operation, types, args, kwargs)
         self.made += sum(t.nbytes for t in tree_leaves(result) if t.data_ptr() not in given)
         self.moments.append(self.read(self, result))
-        return result
+        return result if self.give_back else None
 
 
-def read_by(read, told=True, of=lambda counter: counter.moments):
+def read_by(read, told=True, of=lambda counter: counter.moments, give_back=True):
     def attempt(step, held):
-        with Reading(held * told, read) as counter:
+        with Reading(held * told, read, give_back) as counter:
             step()
         return of(counter)
 
@@ -135,7 +136,20 @@ def an_early_peak():
     torch.ones(10)
 
 
+def thrown_away(step, held):
+    class Empty(ByteCounter):
+        def __torch_dispatch__(self, *operation):
+            super().__torch_dispatch__(*operation)
+            moments.append(self.live)
+
+    moments = []
+    with Empty(held):
+        step()
+    return moments
+
+
 OLD = torch.ones(50)
+GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
 
 check_moments = Exercise(
     my_moments,
@@ -150,7 +164,10 @@ check_moments = Exercise(
     ],
     given="{0}",
     play=lambda attempt, words, step, held: numbers(attempt(step, held)),
-    errors={"no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`."},
+    errors={
+        "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
+        "NoneType": GIVE_BACK,
+    },
     hint="Read `live` after every operation, and not elsewhere.",
     wrong={
         "That is the most so far: what is freed has to go again.": read_by(lambda c, _: c.peak),
@@ -182,6 +199,8 @@ check_moments = Exercise(
             read_by(live, of=lambda c: c.moments[-1:]),
             read_by(live, of=lambda c: [c.live]),
         ],
+        GIVE_BACK: read_by(live, give_back=False),
+        "Without `return result`, what an operation makes is gone at once.": thrown_away,
         "not elsewhere": lambda step, held: [123],
     },
     also_right=[read_by(live), read_by(live, of=lambda c: torch.tensor(c.moments))],
@@ -193,8 +212,7 @@ check_moments = Exercise(
 def my_saved_bytes(model, inputs):
     """The hooks see every tensor that is saved; a dictionary keeps each storage once.
 
-    Storages are told apart by where they begin. Parameters and inputs are saved too, so their
-    storages are known from the start and left out of the sum.
+    Storages are told apart by where they begin. Those of parameters and inputs are left out.
     """
     held = {t.untyped_storage().data_ptr() for t in [*model.parameters(), inputs]}
     saved = {}
@@ -225,6 +243,31 @@ class Slice(nn.Module):
     def forward(self, inputs):
         """The squares of two columns."""
         return (inputs.requires_grad_() + 1)[:, :2].square()
+
+
+class Halves(nn.Module):
+    """Two results that are saved lie in one storage, and begin in different places."""
+
+    def forward(self, inputs):
+        """The product of the left and the right half."""
+        left, right = (inputs.requires_grad_() + 1).chunk(2, -1)
+        return left * right
+
+
+def by_start_of_tensors(model, inputs):
+    """Sizes of storages, told apart by where the tensors begin."""
+    held = {t.data_ptr() for t in [*model.parameters(), inputs]}
+    sizes = {}
+
+    def pack(tensor):
+        if tensor.data_ptr() not in held:
+            sizes[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = model(inputs)
+    del outputs
+    return sum(sizes.values())
 
 
 def by_hooks(each_time):
@@ -274,6 +317,7 @@ check_saved_bytes = Exercise(
         ("two layers 4-8-16, 10 rows", nn.Sequential(*LAYERS), torch.zeros(10, 4)),
         ("a result that is saved three times", Twice(), torch.zeros(5, 6)),
         ("two columns of a table of ten, saved", Slice(), torch.zeros(5, 10)),
+        ("the halves of a result, multiplied", Halves(), torch.zeros(10, 8)),
     ],
     given="{0}",
     play=lambda attempt, words, model, inputs: attempt(model, inputs),
@@ -283,6 +327,8 @@ check_saved_bytes = Exercise(
         "A slice holds its whole storage: tensor.untyped_storage().nbytes().": by_hooks(
             each_time=False
         ),
+        "Two tensors can begin in different places of one storage: ask "
+        "tensor.untyped_storage().data_ptr().": by_start_of_tensors,
         "This counts a storage as often as it is saved: two layers can save the same.": (
             by_hooks(each_time=True)
         ),
@@ -302,7 +348,14 @@ check_saved_bytes = Exercise(
 
 # 4. A part that must not be recomputed
 
-IN_ITSELF = "What does a module change in itself while it runs forward?"
+CHANGES = (
+    "Its second forward gives something else, but the graph keeps the first one's Python numbers: "
+    "only tensors that are saved are made again."
+)
+IN_ITSELF = (
+    "What does a module change in itself while it runs forward? And where the backward needs "
+    "nothing that is saved, no forward runs again."
+)
 A_DROPOUT = "torch draws a dropout's numbers again as they were: it knows of this slip."
 A_MODULE = "expected a module, got {}"
 WITHOUT = "Without checkpoint, on inputs of shape (8, 4):"
@@ -312,8 +365,7 @@ NOTICED = "This one is noticed; find one that is silent:"
 def my_slip():
     """A batch norm changes its running statistics whenever it runs forward in training.
 
-    With checkpoint it runs twice for one batch, so the statistics move twice. The gradients are
-    right, and only the evaluation, much later, is a little off.
+    With checkpoint it runs twice for one batch, so they move twice. The gradients are right.
     """
     return nn.BatchNorm1d(4)
 
@@ -347,7 +399,16 @@ def with_checkpoint_and_without(attempt):
     if all(torch.equal(a, b) for a, b in zip(plain, again, strict=True)):
         dropout = any(isinstance(module, nn.Dropout) for module in part.modules())
         line = "Gradients and buffers are the same with checkpoint as without."
-        raise NotYet(line, A_DROPOUT if dropout else IN_ITSELF)
+        raise NotYet(line, A_DROPOUT if dropout else CHANGES if changes(part) else IN_ITSELF)
+
+
+def changes(part):
+    """Whether a second forward gives something else, where torch draws the same."""
+    results = []
+    for _ in range(2):
+        torch.default_generator.manual_seed(7)
+        results.append(part(torch.ones(8, 4)))
+    return not torch.equal(*results)
 
 
 class Counting(nn.Module):
@@ -359,6 +420,15 @@ class Counting(nn.Module):
         """The sine of larger and larger rows."""
         self.calls += 1
         return (rows * self.calls).sin()
+
+
+class Growing(Counting):
+    """Its factor is a Python number, which the graph keeps."""
+
+    def forward(self, rows):
+        """Larger and larger rows."""
+        self.calls += 1
+        return rows * self.calls
 
 
 class Drawing(nn.Module):
@@ -394,7 +464,8 @@ check_slip = Exercise(
     same=None,
     correct="With checkpoint, its gradients or its buffers differ, and nothing is said.",
     wrong={
-        IN_ITSELF: [lambda: nn.Linear(4, 4), lambda: Drawing(mask=False)],
+        IN_ITSELF: lambda: nn.Linear(4, 4),
+        CHANGES: [lambda: Drawing(mask=False), Growing],
         A_DROPOUT: lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
         A_MODULE.format("<class 'torch.nn"): lambda: nn.BatchNorm1d,
         WITHOUT: lambda: nn.Linear(5, 4),
@@ -490,67 +561,4 @@ check_activation_bytes = Exercise(
         "Go down the lines": lambda *sizes: 7,
     },
     also_right=[lambda *sizes: float(of_blocks()(*sizes))],
-)
-
-# 6. Bytes of a rank
-
-ORDER = "State is shared out from stage 1 on, gradients from stage 2 on, weights in stage 3."
-
-
-def my_bytes_of_a_rank(sizes, ranks, stage):
-    """Four tensors for each parameter: weights, gradients and two averages.
-
-    Each stage makes parts of one kind more, the most bytes first. Parts are rounded up, each
-    parameter by itself.
-    """
-    whole, part = sum(sizes), sum(-(-size // ranks) for size in sizes)
-    weights = whole if stage < 3 else part
-    gradients = whole if stage < 2 else part
-    state = 2 * (whole if stage < 1 else part)
-    return 4 * (weights + gradients + state)
-
-
-def of_a_rank(tensors=(1, 1, 2), first=(3, 2, 1), more=1):
-    """So many tensors of weights, gradients and state, cut from the `first` stage on."""
-
-    def attempt(sizes, ranks, stage):
-        whole, part = sum(sizes), sum((size + more * (ranks - 1)) // ranks for size in sizes)
-        held = zip(tensors, first, strict=True)
-        return 4 * sum(count * (part if stage >= start else whole) for count, start in held)
-
-    return attempt
-
-
-check_bytes_of_a_rank = Exercise(
-    my_bytes_of_a_rank,
-    read_again='"What can several ranks share?"',
-    cases=[
-        ([12, 8], 1, 0),
-        ([12, 8], 4, 0),
-        ([12, 8], 4, 1),
-        ([12, 8], 4, 2),
-        ([12, 8], 4, 3),
-        ([7, 5], 2, 1),
-        ([10, 5, 1, 1], 4, 3),
-    ],
-    given="sizes, ranks, stage = {}, {}, {}",
-    wrong={
-        "These are numbers, not bytes: a float32 has four bytes.": (
-            lambda *given: my_bytes_of_a_rank(*given) // 4
-        ),
-        "For each number there are a weight, a gradient and Adam's two averages.": [
-            of_a_rank((1, 1, 1)),
-            of_a_rank((1, 0, 2)),
-        ],
-        ORDER: [of_a_rank(first=(2, 1, 0)), of_a_rank(first=(4, 3, 2)), of_a_rank(first=(3, 1, 1))],
-        "In stage {2} not all is shared out. " + ORDER: [
-            of_a_rank(first=(0, 0, 0)),
-            of_a_rank(first=(1, 1, 1)),
-        ],
-        "Each parameter is cut by itself.": (
-            lambda sizes, *rest: my_bytes_of_a_rank([sum(sizes)], *rest)
-        ),
-        "Rank 0's part is rounded up.": of_a_rank(more=0),
-    },
-    also_right=[lambda *given: float(of_a_rank()(*given))],
 )
