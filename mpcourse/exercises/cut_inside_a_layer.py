@@ -402,6 +402,14 @@ def loss_with(
     return attempt
 
 
+def loss_alone(logits, targets, first, all_max, all_sum):
+    """The maximum added again to the logarithm; ranks without the right logit take off 0."""
+    top, row = all_max(logits.amax(dim=1)), targets - first
+    here = (row >= 0) & (row < PER_RANK)
+    right = logits.gather(1, row.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
+    return (all_sum((logits - top.unsqueeze(1)).exp().sum(dim=1)).log() + top - right).mean()
+
+
 def whole_logits(logits, targets, first, all_max, all_sum):
     ranks = int(all_sum(torch.ones(1)))
     whole = logits.new_zeros(len(logits), ranks * PER_RANK)
@@ -455,6 +463,7 @@ check_cut_loss = Exercise(
         "Only one rank has the right logit of a token; the others get it by a sum.": [
             loss_with(alone=True),
             loss_with(alone=True, place=lambda row: row.clamp(0, PER_RANK - 1)),
+            loss_alone,
         ],
         "Only this rank's logits are in this loss: where are the other ranks' exponentials?": (
             lambda logits, targets, first, *rest: nn.functional.cross_entropy(
@@ -483,9 +492,8 @@ HIDDEN = "The second list does not show it: the losses are equal up to 0.001."
 def my_logits():
     """The slip needs two different maxima: equal ones hide it.
 
-    In the first list both ranks subtract 2, which is the maximum of all. In the second rank 1
-    subtracts 9 where rank 0 subtracts 2. So a test with random logits finds the slip, and one with
-    zeros never does.
+    In the second list rank 1 subtracts 9 where rank 0 subtracts 2. A test with random logits finds
+    the slip, and one with zeros never does.
     """
     return [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 9.0, 1.0]
 
@@ -517,7 +525,7 @@ def slip(logits):
     return (loss - (logits.logsumexp(0) - logits)).abs().max().item()
 
 
-check_slip = Exercise(
+check_hidden_slip = Exercise(
     my_logits,
     read_again='"What is a loss made of?"',
     play=slipping,
