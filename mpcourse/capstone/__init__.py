@@ -13,7 +13,6 @@ from mpcourse.capstone.plans import (
     pruned,
     simulate_plan,
 )
-from mpcourse.capstone.saved import SavedInInt8
 from mpcourse.capstone.trials import (
     Digits,
     Task,

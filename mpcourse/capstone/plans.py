@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from mpcourse.capstone.saved import SAVED, SavedInInt8, with_saved
 from mpcourse.memory import saved_for_backward
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pruning import (
@@ -45,14 +44,12 @@ class Plan:
         num_microbatches: Into how many a mini-batch is cut.
         keep: Name of a block -> the share of its convolution's channels that stays, above 0 and at
             most 1. Blocks that are not named stay whole.
-        saved: What each stage saves of a micro-batch for its backward, out of `SAVED`.
     """
 
     cut: int
     schedule: str = "1f1b"
     num_microbatches: int = 8
     keep: Mapping[str, float] = field(default_factory=dict)
-    saved: Sequence[str] = ("all", "all")
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,6 @@ def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
             raise ValueError(f"keep names blocks out of {', '.join(able)}; got {name!r}")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             raise ValueError(f"keep[{name!r}] is above 0 and at most 1; got {share!r}")
-    saved = plan.saved
-    pair = isinstance(saved, tuple | list) and len(saved) == NUM_DEVICES
-    if not pair or any(each not in SAVED for each in saved):
-        raise ValueError(
-            f"saved has a word for each stage, out of {', '.join(SAVED)}; got {saved!r}"
-        )
 
 
 def _check_whole(name: str, value: int, most: int, why: str) -> None:
@@ -150,55 +141,27 @@ def counted_costs(work: Sequence[float], size: int) -> Costs:
 
 
 def simulate_plan(plan: Plan, work: Sequence[float], batch_size: int) -> Timeline:
-    """The step of a plan, from the work of the blocks that its pruning leaves.
-
-    A stage that recomputes runs its forwards twice; one that saves int8 pays the price of each
-    block twice, each way: rounding is some more kernels to start.
-    """
+    """The step of a plan, from the work of the blocks that its pruning leaves."""
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
-    counts = (plan.cut, len(work) - plan.cut)
-    flags = [each == "recompute" for each in plan.saved]
-    more = [
-        BLOCK_PRICE * count * (each == "int8")
-        for count, each in zip(counts, plan.saved, strict=True)
-    ]
-
-    def costs_of(size: int) -> Costs:
-        cost = cut_costs(counted_costs(work, size), plan.cut)
-        rows = (
-            [a + b for a, b in zip(row, more, strict=True)] for row in (cost.forward, cost.backward)
-        )
-        return Costs(*rows, recompute=flags)
-
-    costs = [costs_of(size) for size in sizes]
+    costs = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
 
 def saved_bytes(stage: nn.Module, inputs: Tensor) -> int:
     """Bytes that autograd keeps of a forward on the host, its inputs counted, its weights not."""
     with torch.enable_grad(), saved_for_backward(list(stage.parameters())) as saved:
-        outputs = stage(inputs.detach().clone().requires_grad_())
-    if isinstance(stage, SavedInInt8):  # what goes in and comes out is held by the pipeline
-        return stage.packed_bytes + inputs.nbytes + outputs.nbytes
+        stage(inputs.detach().clone().requires_grad_())
     return saved.total
 
 
-def bytes_per_sample(
-    net: nn.Sequential, cut: int, image: Tensor, saved: Sequence[str] = ("all", "all")
-) -> list[int]:
-    """What each of two stages keeps of a sample from its forward to the end of its backward.
-
-    A stage that recomputes keeps its inputs alone, until its backward begins.
-    """
+def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
+    """What each of two stages keeps of a sample from its forward to the end of its backward."""
     if not 1 <= cut < len(net):
         raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
     front, back = net[:cut], net[cut:]
     with torch.no_grad():
         between = front(image)
-    return [
-        inputs.nbytes if how == "recompute" else saved_bytes(with_saved(stage, how), inputs)
-        for stage, inputs, how in zip((front, back), (image, between), saved, strict=True)
-    ]
+    return [saved_bytes(front, image), saved_bytes(back, between)]
 
 
 def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
@@ -206,14 +169,10 @@ def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> 
     validate_plan(plan, net, batch_size)
     slim, image = pruned(net, plan.keep), image.cpu()
     timeline = simulate_plan(plan, block_work(slim, image), batch_size)
-    everything = bytes_per_sample(slim, plan.cut, image)
-    per_sample = bytes_per_sample(slim, plan.cut, image, plan.saved)
+    per_sample = bytes_per_sample(slim, plan.cut, image)
     largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
-    held = []
-    for stage, how in enumerate(plan.saved):
-        again = how == "recompute"
-        peaks = timeline.peak_inputs if again else timeline.peak_activations
-        held.append(min(peaks[stage] * largest, batch_size) * per_sample[stage])
-        if again:  # one at a time has all that its second forward saves, its inputs among it
-            held[-1] += largest * (everything[stage] - per_sample[stage])
+    held = [
+        min(count * largest, batch_size) * each
+        for count, each in zip(timeline.peak_activations, per_sample, strict=True)
+    ]
     return Forecast(timeline, held)

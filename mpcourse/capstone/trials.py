@@ -16,7 +16,6 @@ from mpcourse.capstone.plans import (
     pruned,
     validate_plan,
 )
-from mpcourse.capstone.saved import with_saved
 from mpcourse.devices.devices import Device
 from mpcourse.devices.timing import Timing, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
@@ -76,16 +75,8 @@ class PlanRun:
 def pipeline_of(plan: Plan, net: nn.Sequential, devices: Sequence[Device]) -> Pipeline:
     """The pipeline of a valid plan, over a pruned copy of the net, on two devices."""
     slim = pruned(net, plan.keep)
-    parts = (slim[: plan.cut], slim[plan.cut :])
-    stages = [with_saved(part, how) for part, how in zip(parts, plan.saved, strict=True)]
-    flags = [how == "recompute" for how in plan.saved]
-    return Pipeline(
-        stages,
-        devices,
-        plan.schedule,
-        num_microbatches=plan.num_microbatches,
-        recompute=flags if any(flags) else False,
-    )
+    stages = [slim[: plan.cut], slim[plan.cut :]]
+    return Pipeline(stages, devices, plan.schedule, num_microbatches=plan.num_microbatches)
 
 
 def uncut(pipeline: Pipeline) -> nn.Sequential:

@@ -1,10 +1,9 @@
-"""Exercises of page `capstone`: a counted step, what pruning gains, a new cut, an open task."""
+"""Exercises of page `capstone`: a counted step, a new cut, an open task."""
 
 import functools
 import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from statistics import mean
 from types import SimpleNamespace
 
 import torch
@@ -155,9 +154,10 @@ def busy_of(over):
 
 
 def makespan_of(attempt, plan, work, price):
-    """In blocks that cost so: a timeline's length, or a number."""
+    """In blocks that cost so: a timeline with its length, or a number."""
     outcome = attempt(plan, lambda size: Costs(*my_counted(work, size, price)))
-    return outcome.makespan if isinstance(outcome, Timeline) else numbers(outcome)
+    timed = isinstance(outcome, Timeline)
+    return {"makespan": outcome.makespan} if timed else numbers(outcome)
 
 
 check_step_of = Exercise(
@@ -200,103 +200,25 @@ check_step_of = Exercise(
                 sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=m)[:1]
             )(plan, costs_of)
         ),
-        "then the schedule of the plan": lambda plan, costs_of: 7.0,
-    },
-    also_right=[lambda plan, costs_of: my_step_of(plan, costs_of).makespan],
-)
-
-# 3. By how much a pipeline gets faster
-
-
-def my_pipeline_speedup(before, after, num_microbatches):
-    """The step before over the step after; a backward is twice a forward, so the threes cancel.
-
-    The last forward of the last stage ends after every stage once and the slowest m - 1 times
-    more; the backwards are the same again. The speed-up of the pruned stage counts only as long as
-    that stage sets the pace.
-    """
-
-    def step(times):
-        return sum(times) + (num_microbatches - 1) * max(times)
-
-    return step(before) / step(after)
-
-
-def step(times, m):
-    return sum(times) + (m - 1) * max(times)
-
-
-def ratios(before, after):
-    return [old / new for old, new in zip(before, after, strict=True)]
-
-
-def by_simulation(before, after, m, schedule="gpipe"):
-    def makespan(times):
-        costs, n = Costs(list(times), [2 * time for time in times]), len(times)
-        return simulate(make_schedule(schedule, n, n, m), costs).makespan
-
-    return makespan(before) / makespan(after)
-
-
-check_pipeline_speedup = Exercise(
-    my_pipeline_speedup,
-    read_again='"By how much does pruning a stage speed up the pipeline?"',
-    cases=[
-        ([6, 5], [2, 5], 8),
-        ([4, 4, 4], [4, 1, 4], 4),
-        ([6, 2], [3, 2], 1),
-        ([5, 5], [5, 5], 3),
-        ([2, 8, 3, 1], [2, 2, 3, 1], 16),
-        ([10, 1], [1, 1], 100),
-    ],
-    given="stages of {}, then {}, and {} micro-batches",
-    hint="GPipe takes sum(times) + (m - 1) * max(times), for forwards and backwards alike.",
-    wrong={
-        "That is the pruned stage's own speed-up; the others are as slow as before.": (
-            lambda before, after, m: max(ratios(before, after))
+        "That is its length: return the whole timeline, which has it as `.makespan`.": (
+            lambda plan, costs_of: my_step_of(plan, costs_of).makespan
         ),
-        "Speed-ups of stages cannot be averaged: the slowest stage sets the pace.": (
-            lambda before, after, m: mean(ratios(before, after))
-        ),
-        "Speed-ups cannot be added up: work out both steps, divide once.": (
-            lambda before, after, m: sum(ratios(before, after))
-        ),
-        "That is what one device gains: here the stages overlap.": (
-            lambda before, after, m: sum(before) / sum(after)
-        ),
-        "That is the ratio of the slowest times: right for endless micro-batches. A pipeline also "
-        "fills and drains, and there every stage takes its own time.": (
-            lambda before, after, m: max(before) / max(after)
-        ),
-        "Upside down: the time before over the time after.": (
-            lambda before, after, m: step(after, m) / step(before, m)
-        ),
-        "That is the time saved; asked is before over after.": (
-            lambda before, after, m: step(before, m) - step(after, m)
-        ),
-        "That is how much faster it becomes; asked is how many times as fast.": (
-            lambda *given: my_pipeline_speedup(*given) - 1
-        ),
-        "That is what is gained, in percent; asked is how many times as fast.": (
-            lambda *given: 100 * (my_pipeline_speedup(*given) - 1)
-        ),
-        "That is percent; asked is a ratio, such as 1.25.": (
-            lambda *given: 100 * my_pipeline_speedup(*given)
-        ),
-        "Rounded: return the ratio as it is, all its digits.": [
-            lambda *given: round(my_pipeline_speedup(*given), 2),
-            lambda *given: round(my_pipeline_speedup(*given), 1),
-            lambda *given: round(my_pipeline_speedup(*given)),
+        "A timeline is asked, and this is one number for all plans.": [
+            lambda plan, costs_of, number=number: number for number in (7.0, 8.0, 128.0)
         ],
-        "That is 1F1B: with unequal stages its step is another. The schedule here is GPipe.": (
-            lambda before, after, m: by_simulation(before, after, m, "1f1b")
-        ),
-        "GPipe takes sum(times)": lambda *given: 7.0,
     },
-    also_right=[by_simulation],
+    also_right=[
+        lambda plan, costs_of: simulate(
+            make_schedule(plan.schedule, 2, 2, plan.num_microbatches),
+            [
+                cut_costs(costs_of(len(part)), plan.cut)
+                for part in torch.arange(BATCH).tensor_split(plan.num_microbatches)
+            ],
+        )
+    ],
 )
 
-# 4. A new cut
+# 3. A new cut
 
 
 def my_new_cut(work, keep):
@@ -380,49 +302,48 @@ check_new_cut = Exercise(
             lambda work, keep: len(work) - my_new_cut(work, keep)
         ),
         "That is the work that is left; asked is the cut.": left_of,
-        "then the cut whose busier side": lambda work, keep: 100,
+        "One number for all nets: the cut hangs on `work` and `keep`.": [
+            lambda work, keep, number=number: number for number in (*range(1, 9), 100)
+        ],
         CHANGED: in_place,
     },
     also_right=[by_sums_from_behind, lambda work, keep: best_cut(left_of(work, keep))],
 )
 
-# 5. The open task: what it takes to pass is counted, simulated or learnt; no clock decides
+# 4. The open task: what it takes to pass is counted, simulated or learnt; no clock decides
 
-SLACK = 1.01  # a step as long as ours, and a little more, will do
+SLACK = 1.03  # a step as long as ours, and a little more, will do
 MIB = 2**20
+ROUNDS = 25  # in which the start and a plan take turns on the clock
 NO_FUNCTION = "This check takes a Plan, not a function."
 CANNOT_RUN = "The plan cannot run:"
 WRITE_IT_DOWN = "Write your prediction down before the plan runs."
 STAY_WHOLE = "{} must stay whole: another model uses them as well."
 HOLDS_ALL = "GPipe holds the whole mini-batch, however small the pieces are."
-HOLDS = "It holds up to {} micro-batches: make them smaller, save less of them, or prune more."
-ROOM = "Device {} has room to save all: {} costs it time for nothing."
+HOLDS = "It holds up to {} micro-batches: make them smaller, or prune more."
 ONE_WAITS = "One device always waits: choose another schedule."
-FEWER = (
-    "Every micro-batch pays its prices in every block: fewer of them. Where they do not fit, save "
-    "less of each."
-)
+FEWER = "Every micro-batch pays its prices in every block: fewer of them. Prune until they fit."
 MOVE_THE_CUT = "The devices work {:,.0f} and {:,.0f} M: move the cut."
 MORE = "{:.0%} is idle: more micro-batches."
 PRUNE_MORE = "{}: prune more of them."
 KEEP_MORE = "{}: keep more."
 DISAGREE = "Cut and uncut net disagree: a device fails?"
-LIMITS = '"What does a device hold?" and "Two other ways to make room"'
+LIMITS = '"What does a device hold?"'
 
 
 def my_plan_and_prediction():
-    """Found by a loop over shares, cuts, micro-batches and ways to save, then a few trainings.
+    """Found by a loop over shares, cuts and micro-batches, then a few trainings.
 
-    Device 0 is full: with 8-bit codes seven micro-batches fit where saving all takes fifteen, and
-    each of those pays its prices. Device 1 has room to save all. Where all four blocks keep a
-    quarter, the step is shorter and too few digits are right. Any prediction above 0 is accepted.
+    Device 0 is full: each channel less makes room for larger micro-batches, and fewer of them pay
+    fewer prices. Block 1 reads a single channel and keeps half: a wide first layer costs little.
+    Where it keeps a quarter as well, the step is shorter and fewer digits are right. Any
+    prediction above 0 is accepted.
     """
     my_plan = Plan(
         cut=6,
         schedule="1f1b",
-        num_microbatches=7,
-        keep={"block1": 0.375, "block2": 0.375, "block3": 0.375, "block4": 0.25},
-        saved=("int8", "all"),
+        num_microbatches=13,
+        keep={"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25},
     )
     my_prediction = 1.2
     return my_plan, my_prediction
@@ -461,7 +382,7 @@ def judge_plan(plan, task, prediction):
         raise NotYet(*broken, "It was not run.", read_again=LIMITS)
     run = run_plan(plan, task)
     if not run.same_answer:
-        raise NotYet(DISAGREE, read_again='"The same answer?"')
+        raise NotYet(DISAGREE)
     if run.accuracy < task.least_accuracy:
         missing = task.least_accuracy - run.accuracy
         line = (
@@ -517,11 +438,6 @@ def too_slow(plan, found, task):
         return [line, ONE_WAITS]
     if plan.num_microbatches > 2 * ours.num_microbatches:
         return [line, FEWER]
-    for device, how in enumerate(plan.saved):
-        saved = ["all" if device == each else way for each, way in enumerate(plan.saved)]
-        held = task.forecast(replace(plan, saved=saved)).held_bytes
-        if how != "all" and held[device] <= task.most_bytes:
-            return [line, ROOM.format(device, how)]
     if plan.cut != shortest_cut(plan, task):
         return [line, MOVE_THE_CUT.format(timeline.busy(0), timeline.busy(1))]
     if plan.num_microbatches < ours.num_microbatches / 2:
@@ -547,13 +463,13 @@ def kept(plan, ours):
 def score(plan, found, run, said, task):
     """What is said of a plan that keeps all limits: its score, the clock's word, the test digits'.
 
-    Only what a prediction is off beyond the spread counts: 100 within it, 0 at twice or half.
+    Rounds are compared in pairs. The true median lies between the 8th and the 18th of 25 ratios in
+    95 of 100 cases; only what a prediction is off beyond them counts: 0 at twice or half.
     """
-    times = measure_plans({"start": Plan(5), "yours": plan}, task, repeats=9)
-    start, yours = times["start"], times["yours"]
-    gain = start.median_s / yours.median_s
-    low = (start.median_s - start.iqr_s / 2) / (yours.median_s + yours.iqr_s / 2)
-    high = (start.median_s + start.iqr_s / 2) / max(yours.median_s - yours.iqr_s / 2, 1e-9)
+    times = measure_plans({"start": Plan(5), "yours": plan}, task, repeats=ROUNDS)
+    pairs = zip(times["start"].times_s, times["yours"].times_s, strict=True)
+    ratios = sorted(start / yours for start, yours in pairs)
+    low, gain, high = ratios[7], ratios[12], ratios[17]
     off = math.log2(max(said / high, max(low, 1e-9) / said, 1.0))
     takes, ours = found.timeline.makespan, plan_target(task)[0]
     held = " and ".join(f"{each / MIB:.2f}" for each in found.held_bytes)
@@ -563,8 +479,8 @@ def score(plan, found, run, said, task):
         f"Score of the step {100 * ours / takes:.0f}, where ours has 100: it takes "
         f"{takes:,.0f} M multiply-adds, ours {ours:,.0f} M.\n"
         f"Score of the prediction {100 * max(0.0, 1 - off):.0f} of 100: you said {said:.2f} times "
-        f"as fast as the start, measured here {gain:.2f}, from {low:.2f} to {high:.2f} within the "
-        f"spread.\n"
+        f"as fast as the start, measured here {gain:.2f}, from {low:.2f} to {high:.2f} by "
+        f"{ROUNDS} rounds.\n"
         f"It holds {held} MiB; {run.accuracy:.1%} of the held-out digits are right; the cut net "
         f"agrees with the uncut one.\n"
         f"Test digits: {test:.1%} right. " + (FIRST if asked == 1 else AGAIN.format(asked))
@@ -616,11 +532,6 @@ def kept_by_all(share, *plan, blocks=range(1, 5)):
     return Plan(*plan, {f"block{number}": share for number in blocks}), 1.5
 
 
-def with_ways(*saved, count=7):
-    """The course's own plan, but other things are saved, and a prediction."""
-    return replace(our_plan(), num_microbatches=count, saved=saved), 1.5
-
-
 check_plan = PlanExercise(
     my_plan_and_prediction,
     read_again='"The open task"',
@@ -633,8 +544,6 @@ check_plan = PlanExercise(
             (Plan(9), 1.5),
             (Plan(5, keep={"head": 0.5}), 1.5),
             (Plan(5, "1F1B"), 1.5),
-            (Plan(5, saved=("int4", "all")), 1.5),
-            (Plan(5, saved="int8"), 1.5),
         ],
         "a plan is a Plan": ({"cut": 5}, 1.5),
         WRITE_IT_DOWN: [
@@ -649,10 +558,8 @@ check_plan = PlanExercise(
         HOLDS_ALL: kept_by_all(0.375, 6, "gpipe", 8),
         HOLDS.format(2): kept_by_all(0.375, 6, "1f1b", 4),
         ONE_WAITS: kept_by_all(0.375, 6, "naive", 8),
-        ROOM.format(1, "int8"): with_ways("int8", "int8"),
-        ROOM.format(1, "recompute"): with_ways("int8", "recompute"),
         "move the cut.": kept_by_all(0.375, 5, "1f1b", 8),
-        FEWER: [kept_by_all(0.375, 6, "1f1b", 40), with_ways("all", "all", count=15)],
+        FEWER: kept_by_all(0.375, 6, "1f1b", 40),
         "is idle: more micro-batches.": kept_by_all(0.375, 4, "1f1b", 1),
         "block4 keep 50% of their channels: prune more": kept_by_all(0.5, 6, "1f1b", 12),
         "too long": (Plan(5, "1f1b", 2), 1.5),

@@ -17,7 +17,7 @@ from mpcourse.widgets.explorer import (
 from mpcourse.widgets.layouts import layout_explorer, layout_view
 from mpcourse.widgets.prediction import predict
 from mpcourse.widgets.progress_bar import progress
-from mpcourse.widgets.pruned_pipeline import pruning_explorer, pruning_view
+from mpcourse.widgets.pruned_pipeline import pruning_view
 from mpcourse.widgets.rank_bytes import fit_explorer, fit_view
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view
 from mpcourse.widgets.sparsity import sparsity_explorer, sparsity_study

@@ -1,34 +1,13 @@
-"""An explorer of a pruned pipeline: how much is kept, where the cut is, what is gained."""
+"""A picture of a pruned pipeline: how much is kept, where the cut is, what is gained."""
 
 from collections.abc import Mapping, Sequence
 
 from mpcourse.capstone.plans import Plan, counted_costs, simulate_plan
 from mpcourse.figures import gains_picture
 from mpcourse.figures.svg import Picture
-from mpcourse.widgets.explorer import Explorer, slider, slider_over
 
 Work = Mapping[float, Sequence[float]]
 BATCH = 128  # samples of a mini-batch
-
-
-def pruning_explorer(work: Work, start: int) -> Explorer:
-    """Choose how many channels stay, the cut and the micro-batches; see a step and the speed-ups.
-
-    Args:
-        work: Share of channels kept in some blocks -> work of each block. The share 1 is there.
-        start: The cut of the pipeline that speed-ups are over; it is unpruned.
-    """
-    options = [(f"{100 * share:g}%", share) for share in sorted(work, reverse=True)]
-    controls = {
-        "keep": slider_over("channels kept", options, 0.5),
-        "cut": slider("cut after block", start, 1, len(work[1.0]) - 1),
-        "microbatches": slider("micro-batches", 8, 1, 16),
-    }
-
-    def draw(keep: float, cut: int, microbatches: int) -> Picture:
-        return pruning_view(work, start, keep, cut, microbatches)
-
-    return Explorer(draw, controls, about="what pruning some blocks gains, by cut")
 
 
 def pruning_view(
@@ -38,11 +17,11 @@ def pruning_view(
     cut: int | None = None,
     microbatches: int = 8,
 ) -> Picture:
-    """What the explorer shows, for given values of its controls.
+    """A step at one share, and speed-ups over all shares.
 
     Args:
-        work: As for `pruning_explorer`.
-        start: As for `pruning_explorer`.
+        work: Share of channels kept in some blocks -> work of each block. The share 1 is there.
+        start: The cut of the pipeline that speed-ups are over; it is unpruned.
         keep: The share of channels kept.
         cut: How many blocks the first device has; `start` when `None`.
         microbatches: How many a mini-batch is cut into.

@@ -9,7 +9,6 @@ from torch import nn
 
 from mpcourse.capstone import trials as plan_trials
 from mpcourse.capstone.plans import Plan
-from mpcourse.capstone.saved import SavedInInt8
 from mpcourse.capstone.trials import (
     Digits,
     Task,
@@ -91,38 +90,6 @@ def test_a_run_says_accuracy_and_equality_and_draws_nothing_from_the_page(task):
     assert 0 <= run.accuracy <= 1
     with pytest.raises(ValueError, match="cut is a whole number"):
         run_plan(Plan(0), task)
-
-
-def test_recomputing_changes_no_gradient_and_int8_rounds_them(task):
-    def gradients(*saved):
-        pipeline = pipeline_of(Plan(5, "1f1b", 4, KEEP, saved), task.net, task.devices)
-        loss = pipeline.step(*task.data.all_train, LOSS)
-        return loss, torch.cat([p.grad.cpu().flatten() for p in pipeline.parameters()])
-
-    loss, exact = gradients("all", "all")
-    again = gradients("recompute", "all")
-    assert torch.equal(again[0], loss)
-    assert torch.allclose(again[1], exact)
-    for saved in (("int8", "all"), ("all", "int8"), ("int8", "int8")):
-        rounded = gradients(*saved)
-        assert torch.equal(rounded[0], loss)  # the forward is the same
-        assert 0 < (rounded[1] - exact).norm() < 0.3 * exact.norm()
-
-
-def test_what_is_saved_in_int8_is_off_by_half_a_step_at_most(task):
-    pool = nn.Sequential(nn.MaxPool2d(2, return_indices=False))
-    x = torch.rand(2, 3, 4, 4, requires_grad=True)
-    SavedInInt8(*pool)(x).sum().backward()
-    wanted = torch.autograd.grad(pool(x).sum(), x)[0]
-    assert torch.equal(x.grad, wanted)  # places of maxima are exact
-    y = torch.linspace(-1, 3, 101, requires_grad=True)
-
-    class Square(nn.Module):
-        def forward(self, y):
-            return y * y
-
-    SavedInInt8(Square())(y).sum().backward()
-    assert (y.grad - 2 * y).abs().max() <= 4 / 255 * 1.01
 
 
 def test_digits_are_judged_on_held_out_images_and_the_test_digits_are_counted():

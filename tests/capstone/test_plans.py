@@ -1,7 +1,5 @@
 """Plans are refused before they run, counted exactly, and simulated from what is counted."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -46,11 +44,6 @@ def net():
         (Plan(4, keep={"block1": 0.0}), ValueError, "above 0 and at most 1; got 0.0"),
         (Plan(4, keep={"block1": "half"}), ValueError, "got 'half'"),
         (Plan(4, keep=[0.5]), TypeError, "keep maps names"),
-        (Plan(4, saved=("int4", "all")), ValueError, "out of all, int8, recompute; got"),
-        (Plan(4, saved=("all",)), ValueError, "saved has a word for each stage"),
-        (Plan(4, saved="int8"), ValueError, "saved has a word for each stage"),
-        (Plan(4, saved=None), ValueError, "saved has a word for each stage"),
-        (Plan(4, saved=(["int8"], "all")), ValueError, "saved has a word for each stage"),
         (4, TypeError, "a plan is a Plan"),
     ],
 )
@@ -138,29 +131,6 @@ def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
     assert forecast(Plan(5, "naive", 8), net, IMAGE, 64).held_bytes == [8 * front, 8 * back]
     # 64 samples in 6: the largest has 11, and no more than all are ever held
     assert forecast(Plan(5, "gpipe", 6), net, IMAGE, 64).held_bytes == [64 * front, 64 * back]
-
-
-def test_a_stage_that_recomputes_pays_its_forward_twice_and_one_in_int8_its_prices():
-    work, plan = [1.0, 2.0, 3.0], Plan(2, "naive", 1)
-    plain = simulate_plan(plan, work, 10).makespan
-    again = simulate_plan(replace(plan, saved=("recompute", "all")), work, 10).makespan
-    assert again - plain == pytest.approx(30 + 2 * BLOCK_PRICE)
-    coded = simulate_plan(replace(plan, saved=("int8", "recompute")), work, 10).makespan
-    assert coded - plain == pytest.approx(2 * 2 * BLOCK_PRICE + 30 + BLOCK_PRICE)
-
-
-def test_recompute_holds_inputs_and_one_micro_batch_and_int8_a_part(net):
-    plan = Plan(5, "1f1b", 8)
-    every, inputs = bytes_per_sample(net, 5, IMAGE), [784 * 4, 64 * 49 * 4]
-    assert bytes_per_sample(net, 5, IMAGE, ("recompute", "recompute")) == inputs
-    again = forecast(replace(plan, saved=("recompute", "recompute")), net, IMAGE, 64).held_bytes
-    assert again == [8 * (every[0] + inputs[0]), 8 * every[1]]
-    # codes of image, six outputs and the places in 16 bits; image and output whole
-    numbers = 784 + 4 * 32 * 196 + 32 * 49 + 64 * 49
-    coded = numbers + 2 * 32 * 49 + sum(inputs)
-    assert bytes_per_sample(net, 5, IMAGE, ("int8", "all")) == [coded, every[1]]
-    held = forecast(replace(plan, saved=("int8", "all")), net, IMAGE, 64).held_bytes
-    assert held == [16 * coded, 8 * every[1]]
 
 
 def test_pruning_one_stage_moves_the_pace_to_the_other(net):

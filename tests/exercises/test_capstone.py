@@ -1,5 +1,6 @@
 """What the check of a plan says of its run and of the clock; what the new cut is held against."""
 
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ NARROW = PLAN.keep
 def task(monkeypatch):
     """A task whose runs cost nothing: nine of ten digits right, both halves as fast as ever."""
     times = {name: clocked(1 / n) for n, name in enumerate(NAMES, start=1)}
-    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.9, True, None))
+    monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.95, True, None))
     monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
     return capstone.small_task()
 
@@ -30,8 +31,8 @@ def task(monkeypatch):
 NAMES = ("start", "yours")
 
 
-def clocked(median_s, iqr_s=0.0):
-    return SimpleNamespace(median_s=median_s, iqr_s=iqr_s)
+def clocked(*times_s):
+    return SimpleNamespace(times_s=times_s * (capstone.ROUNDS // len(times_s)))
 
 
 def test_a_plan_that_keeps_all_limits_is_scored(task):
@@ -61,17 +62,18 @@ def test_a_prediction_is_scored_by_how_far_it_is_off(task, prediction, score):
 
 
 def test_a_prediction_within_the_spread_has_all_points(task, monkeypatch):
-    times = {"start": clocked(2.0, 0.2), "yours": clocked(1.0, 0.2)}  # 1.9 / 1.1 to 2.1 / 0.9
+    slow = [3.0] * 7 + [2.5] + [2.2] * 9 + [2.0] + [1.5] * 7  # the 8th ratio is 2, the 18th 2.5
+    times = {"start": clocked(*slow), "yours": clocked(1.0)}
     monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
     for said, score in {
-        1.75: 100,
-        2.3: 100,
-        2.1 / 0.9 * 2**0.5: 50,
-        1.9 / 1.1 / 2**0.5: 50,
+        2.05: 100,
+        2.45: 100,
+        2.5 * 2**0.5: 50,
+        2.0 / 2**0.5: 50,
     }.items():
         line = check_plan(PLAN, task, said).lines[1]
         assert f"Score of the prediction {score} of 100" in line
-        assert "from 1.73 to 2.33 within the spread" in line
+        assert "measured here 2.20, from 2.00 to 2.50 by 25 rounds" in line
 
 
 @pytest.mark.parametrize("number", [np.float32(1.5), torch.tensor(1.5), Fraction(3, 2), 2, "1.5"])
@@ -81,7 +83,7 @@ def test_a_prediction_may_have_any_type_of_number(task, number):
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
     ours, _ = plan_target(task)
-    plan = Plan(6, "1f1b", 7, NARROW, PLAN.saved)
+    plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
     longest = plan_target(task)[1]
     step = task.forecast(plan).timeline.makespan
@@ -104,7 +106,7 @@ def test_what_breaks_a_limit_or_has_no_prediction_is_not_run(task, monkeypatch, 
 def test_a_net_that_answers_differently_when_cut_does_not_pass(task, monkeypatch):
     monkeypatch.setattr(capstone, "run_plan", lambda plan, task: PlanRun(0.95, False, None))
     verdict = check_plan(PLAN, task, 1.5)
-    assert verdict.lines == (capstone.DISAGREE, 'Read again: "The same answer?".')
+    assert verdict.lines == (capstone.DISAGREE, 'Read again: "The open task".')
 
 
 def test_a_slow_clock_cannot_fail_a_plan(task, monkeypatch):

@@ -39,8 +39,6 @@ from mpcourse.widgets import (
     layout_view,
     mesh_explorer,
     picture_slider,
-    pruning_explorer,
-    pruning_view,
     scatter_explorer,
     schedule_explorer,
     schedule_view,
@@ -85,10 +83,6 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "sparsity_explorer": (
         lambda: sparsity_explorer(SPARSITIES, 0.5),
         lambda sparsity: sparsity_picture(SPARSITIES, sparsity),
-    ),
-    "pruning_explorer": (
-        lambda: pruning_explorer(WORK, 1),
-        lambda keep, cut, microbatches: pruning_view(WORK, 1, keep, cut, microbatches),
     ),
     "fit_explorer": (fit_explorer, fitting),
     "layout_explorer": (layout_explorer, layout_view),
