@@ -5,9 +5,10 @@ training of its own.
 
 - `data/transformer.csv`, five seeds: the test loss over the steps of training, with learned
   positions and with positions held at 0.
-- `data/transformer_mixtures.csv`, three seeds for the sake of time: the longest training, its
-  probabilities mixed half and half with those of counted letters, and, as a control, with those of
-  another seed's training.
+- `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
+  than half a window in sight, its probabilities mixed half and half with those of counted letters.
+  Two controls: the same net sees only as many letters as the count, and the count also learns from
+  the part of the test that has passed.
 """
 
 import functools
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from mpcourse.training.in_memory import Data
 from mpcourse.transformer import (
     Decoder,
+    Text,
     counted_losses,
     load_prose,
     text_loss,
@@ -33,7 +35,10 @@ from mpcourse.transformer import (
 COMMAND = "python data/transformer_study.py"
 CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
-OTHER_SEED = {0: 1, 1: 2, 2: 0}  # whose net is the partner in the control
+MIXED_SEEDS = (0, 1)
+COUNT = "7-gram"
+SHORT = 6  # letters before the one that is asked for: what this count sees
+REFRESHED = 250  # letters between two counts
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
@@ -72,36 +77,51 @@ def train_each_budget(data: Data, seed: int, budgets: dict[str, Sequence[int]]) 
 
 
 def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
-    """The test losses of the longest training, alone and with half the say."""
-    if seed not in OTHER_SEED:
+    """The test losses of the longest training, alone and with half the say, on the same letters."""
+    if seed not in MIXED_SEEDS:
         return []
     text, steps = load_prose(), max(budgets["learned"])
     test = text.test.to(data.place)
-    net, other = (
-        character_losses(train_one("learned", steps, each, data.place)[0], test).flatten()
-        for each in (seed, OTHER_SEED[seed])
-    )
-    counts = counted_losses(text)["6-gram"][1 : len(net) + 1]
     model, _ = train_one("learned", steps, seed, data.place)
+    net = character_losses(model, test, CONTEXT, seen=CONTEXT // 2)
+    judged = slice(CONTEXT // 2 + 1, CONTEXT // 2 + 1 + len(net))
+    short = character_losses(model, test, SHORT, seen=SHORT - 1)[judged.start - SHORT :][: len(net)]
+    counts, refreshed = (
+        found[judged] for found in (counted_losses(text)[COUNT], refreshed_losses())
+    )
     row = {
         "net": net.mean(),
-        "net_half_a_window_seen": character_losses(model, test, seen=CONTEXT // 2).mean(),
+        "net_short": short.mean(),
         "counts": counts.mean(),
+        "refreshed": refreshed.mean(),
         "net_and_counts": mixed(net, counts),
-        "two_nets": mixed(net, other),
+        "net_short_and_counts": mixed(short, counts),
+        "net_and_refreshed": mixed(net, refreshed),
     }
     rounded = {name: round(loss.item(), 4) for name, loss in row.items()}
     return [{"steps": steps, "seed": seed, **rounded}]
 
 
+@functools.cache
+def refreshed_losses() -> Tensor:
+    """The losses of a count that is made anew every 250 letters, with the test so far."""
+    text, found = load_prose(), []
+    for start in range(0, len(text.test), REFRESHED):
+        past = max(0, start - SHORT)  # what the first letters of the part have behind them
+        known = torch.cat([text.train, text.test[:start]])
+        part = Text(text.characters, known, text.test[past : start + REFRESHED])
+        found.append(counted_losses(part)[COUNT][start - past :])
+    return torch.cat(found)
+
+
 @torch.no_grad()
-def character_losses(model: nn.Module, tokens: Tensor, seen: int = 0) -> Tensor:
-    """The loss of each character, a row for each window, without the first `seen` of it."""
-    starts = torch.arange(0, len(tokens) - CONTEXT, CONTEXT - seen)
-    inputs, targets = windows(tokens, CONTEXT, starts)
-    logits = model(inputs).double().flatten(0, 1)
-    losses = nn.functional.cross_entropy(logits, targets.flatten(), reduction="none")
-    return losses.unflatten(0, targets.shape)[:, seen:].cpu()
+def character_losses(model: nn.Module, tokens: Tensor, context: int, seen: int = 0) -> Tensor:
+    """The loss of each character that has `seen` others before the last one in its window."""
+    starts = torch.arange(0, len(tokens) - context, context - seen)
+    inputs, targets = windows(tokens, context, starts)
+    logits = model(inputs).double()[:, seen:].flatten(0, 1)
+    targets = targets[:, seen:].flatten()
+    return nn.functional.cross_entropy(logits, targets, reduction="none").cpu()
 
 
 def mixed(one: Tensor, other: Tensor) -> Tensor:

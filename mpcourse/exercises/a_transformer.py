@@ -372,6 +372,7 @@ check_logits = Exercise(
 
 NO_GRAD = "Weights are changed in place under `torch.no_grad()`: it is no part of the computation."
 PUT_BACK = "The model was changed: put the weights back."
+STILL_SILENT = "The weights are back, and the head is still silent: remove the hook."
 
 
 def my_silent_loss(model, inputs, targets, block, head):
@@ -398,9 +399,13 @@ def with_a_decoder(attempt, block, head):
         nn.init.normal_(parameter, std=0.4)
     inputs, targets = torch.randint(5, (2, 4, 6))
     before = copy.deepcopy(model.state_dict())
+    whole = next_token_loss(model(inputs), targets).item()
     loss = attempt(model, inputs, targets, block, head)
-    if not all(torch.equal(before[name], now) for name, now in model.state_dict().items()):
+    now = model.state_dict()
+    if now.keys() != before.keys() or not all(torch.equal(before[name], now[name]) for name in now):
         raise NotYet(PUT_BACK)
+    if next_token_loss(model(inputs), targets).item() != whole:
+        raise NotYet(STILL_SILENT)
     return loss
 
 
@@ -461,6 +466,24 @@ class WithoutHead(nn.Module):
         return self.attention.join(mixed)
 
 
+def by_a_hook(model, inputs, targets, block, head, stays=False):
+    def mute(layer, given):
+        mixed = given[0].clone()
+        mixed[..., 4 * head : 4 * head + 4] = 0
+        return (mixed,)
+
+    hook = model.blocks[block].attention.output.register_forward_pre_hook(mute)
+    loss = next_token_loss(model(inputs), targets).item()
+    if not stays:
+        hook.remove()
+    return loss
+
+
+def replaced(model, inputs, targets, block, head):
+    model.blocks[block].attention = WithoutHead(model.blocks[block].attention, head)
+    return next_token_loss(model(inputs), targets)
+
+
 def by_its_values(model, inputs, targets, block, head):
     quiet = copy.deepcopy(model)
     quiet.blocks[block].attention = WithoutHead(quiet.blocks[block].attention, head)
@@ -509,9 +532,10 @@ check_silent_head = Exercise(
         "Set the head's columns of `attention.output.weight` to 0": silencing(
             lambda model, block, part: zero_columns(model, block, moved(part, 1))
         ),
-        PUT_BACK: silencing(zero_columns, restore=False),
+        PUT_BACK: [silencing(zero_columns, restore=False), replaced],
+        STILL_SILENT: lambda *given: by_a_hook(*given, stays=True),
     },
-    also_right=[by_its_values],
+    also_right=[by_its_values, by_a_hook],
 )
 
 # 5. The bytes of a cache
@@ -622,7 +646,8 @@ def with_two_copies(attempt, of_first, of_last, apart):
         raise NotAttempted
     if not same([first, last], [torch.ones_like(of_first), torch.zeros_like(of_last)]):
         raise NotYet(GRADIENTS_ONLY)
-    if first.grad is last.grad is not None:
+    both = [grad.data_ptr() for grad in (first.grad, last.grad) if grad is not None]
+    if len(both) == 2 and both[0] == both[1]:
         raise NotYet(ONE_TENSOR)
     return [first.grad, last.grad]
 
@@ -648,6 +673,10 @@ def averaged_weights(first, last):
 
 def one_tensor_for_both(first, last):
     first.grad = last.grad = first.grad + last.grad
+
+
+def one_storage_for_both(first, last):
+    first.grad.data = last.grad.data = first.grad + last.grad
 
 
 def a_clone_of_the_sum(first, last):
@@ -702,7 +731,7 @@ check_tied = Exercise(
             setting(lambda a, b: (None, None)),
         ],
         GRADIENTS_ONLY: [into_the_weights, averaged_weights],
-        ONE_TENSOR: one_tensor_for_both,
+        ONE_TENSOR: [one_tensor_for_both, one_storage_for_both],
     },
     also_right=[a_clone_of_the_sum, setting(lambda a, b: (a + b, b + a))],
 )

@@ -1,11 +1,19 @@
 """The study of page `a_transformer` repeats itself, and holds positions at 0 where it says so."""
 
-import math
-
 import pytest
 import torch
 import transformer_study
-from transformer_study import DRY, character_losses, mix_with_counts, train_each_budget, train_one
+from transformer_study import (
+    CONTEXT,
+    COUNT,
+    DRY,
+    SHORT,
+    character_losses,
+    mix_with_counts,
+    refreshed_losses,
+    train_each_budget,
+    train_one,
+)
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.training.in_memory import Data
@@ -37,21 +45,40 @@ def _test_text(data: Data) -> tuple[torch.Tensor, int]:
     return transformer_study.load_prose().test.to(data.place), transformer_study.CONTEXT
 
 
-def test_a_mixture_is_the_mean_of_two_probabilities():
+def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters():
     [device] = get_devices(1)
     data = Data(device.device)
-    [row] = device.run(mix_with_counts, data, 2, DRY)
-    nets = [train_one("learned", 20, seed, data.place)[0] for seed in (2, 0)]
-    assert not mix_with_counts(data, 3, DRY)  # three seeds are enough for this one
-    test = _test_text(data)[0]
-    losses = [character_losses(net, test).flatten() for net in nets]
-    counts = transformer_study.counted_losses(transformer_study.load_prose())["6-gram"]
-    losses.append(counts[1 : len(losses[0]) + 1])  # the first character is never a target
-    net, other, counts = ((-loss).exp() for loss in losses)
-    wanted = {"net": net, "net_and_counts": (net + counts) / 2, "two_nets": (net + other) / 2}
-    for name, probabilities in wanted.items():
-        assert row[name] == pytest.approx(-probabilities.log().mean().item(), abs=1e-4)
-    assert row["net"] == pytest.approx(transformer_study.text_loss(nets[0], test, 64), abs=1e-4)
-    rows = character_losses(nets[0], test[:97], seen=32)
-    assert rows.shape == (2, 32)  # targets 33 to 64, then 65 to 96
-    assert rows.mean().item() < math.log(74)
+    [row] = device.run(mix_with_counts, data, 1, DRY)
+    assert not mix_with_counts(data, 2, DRY)  # two seeds are enough for this one
+    net, test = train_one("learned", 20, 1, data.place)[0], _test_text(data)[0]
+    long = [_loss_of(net, test[(at - 1) // 32 * 32 - 32 : at], test[at]) for at in (64, 79, 95)]
+    found = character_losses(net, test, CONTEXT, seen=32)
+    assert [found[at - 33].item() for at in (64, 79, 95)] == pytest.approx(long, abs=1e-5)
+    short = character_losses(net, test, SHORT, seen=SHORT - 1)[33 - SHORT :][: len(found)]
+    assert short[7].item() == pytest.approx(_loss_of(net, test[34:40], test[40]), abs=1e-5)
+    counts = transformer_study.counted_losses(transformer_study.load_prose())[COUNT]
+    counts = counts[33 : 33 + len(found)]
+    wanted = {"net": found, "net_short": short, "counts": counts}
+    for name, losses in wanted.items():
+        assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
+    for name, losses in {"net": found, "net_short": short}.items():
+        half = -(((-losses).exp() + (-counts).exp()) / 2).log().mean().item()
+        assert row[f"{name}_and_counts"] == pytest.approx(half, abs=1e-4)
+
+
+def test_a_refreshed_count_knows_the_test_so_far_and_nothing_of_what_comes(monkeypatch):
+    text, seen = transformer_study.load_prose(), []
+    real = transformer_study.counted_losses
+    monkeypatch.setattr(
+        "transformer_study.counted_losses", lambda part: seen.append(part) or real(part)
+    )
+    found = refreshed_losses.__wrapped__()
+    assert len(found) == len(text.test)
+    assert torch.equal(seen[2].train, torch.cat([text.train, text.test[:500]]))
+    assert torch.equal(seen[2].test, text.test[500 - SHORT : 750])
+    assert found.mean() < real(text)[COUNT].mean()
+
+
+def _loss_of(net, past, following) -> float:
+    """The loss of one letter after this past alone."""
+    return -net(past[None])[0, -1].log_softmax(-1)[following].item()

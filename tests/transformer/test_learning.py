@@ -25,6 +25,7 @@ from mpcourse.transformer import (
     unsplit_step,
     with_two_copies,
 )
+from mpcourse.transformer import text as counting
 
 
 def used_cache() -> Cache:
@@ -54,16 +55,27 @@ def test_the_prose_is_cut_into_two_and_comes_back():
 def test_counting_gives_the_losses_of_a_small_case():
     text = Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
     losses = counted_losses(text)
-    left, shared = 2.25, 2 * 0.75 / 4  # of a's three; a discount for a and b, a half of it each
+    left, shared = 2.1, 2 * 0.9 / 4  # of a's three; a discount for a and b, a half of it each
     assert losses["uniform"].tolist() == pytest.approx([math.log(2)] * 2)
-    a, b = left / 4 + shared / 2, 0.25 / 4 + shared / 2
+    a, b = left / 4 + shared / 2, 0.1 / 4 + shared / 2
     assert losses["unigram"].exp().tolist() == pytest.approx([1 / a, 1 / b])
     # in the shorter model a and b have stood behind one different character each: a half
-    ab = (0.25 + 2 * 0.75 * 0.5) / 3  # a was followed three times, once by b, by two different ones
+    ab = (0.1 + 2 * 0.9 * 0.5) / 3  # a was followed three times, once by b, by two different ones
     assert losses["bigram"].exp().tolist() == pytest.approx([2, 1 / ab])
     assert list(losses) == ["uniform", "unigram", "bigram"]  # as long as the text
     unknown = counted_losses(Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([1, 0])))
     assert unknown["bigram"][1].exp() == pytest.approx(2)  # nothing has followed b
+
+
+def test_the_discount_and_the_longest_run_are_the_best_on_a_tail_of_what_is_learnt(monkeypatch):
+    text = load_prose()
+    cut = len(text.train) * 9 // 10
+    tail = Text(text.characters, text.train[:cut], text.train[cut:])
+    chosen, found = counting.DISCOUNT, {}
+    for discount in (chosen - 0.05, chosen, chosen + 0.05):
+        monkeypatch.setattr(counting, "DISCOUNT", discount)
+        found.update({(discount, n): x.mean() for n, x in counted_losses(tail).items()})
+    assert min(found, key=found.get) == (chosen, counting.N_GRAMS[-1])
 
 
 def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():
@@ -73,11 +85,11 @@ def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():
     found = [counted_losses(Text(text.characters, text.train, test)) for test in nexts]
     for name in found[0]:
         assert sum((-losses[name][-1]).exp() for losses in found) == pytest.approx(1)
-    order = ["uniform", "unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram"]
+    order = ["uniform", "unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram", "7-gram"]
     means = [losses.mean() for losses in counted_losses(text).values()]
     assert list(counted_losses(text)) == order
     assert means == sorted(means, reverse=True)
-    assert means[-1] < 1.42  # Chen and Goodman's recipe with one discount, computed apart
+    assert means[-1] < 1.40  # Chen and Goodman's recipe with one discount, computed apart
 
 
 # Training
