@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
-from mpcourse.exercises.quantization import my_best_scales
+from mpcourse.exercises.quantization import my_best_scales, my_fake
 from mpcourse.pruning.formats import saved
-from mpcourse.quantization import calibrate, quantize_tensor, round_straight_through, to_int8
+from mpcourse.quantization import calibrate, quantize_tensor, to_int8
 from mpcourse.training.in_memory import RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
@@ -156,8 +156,7 @@ class FewBits(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Take a weight to what its integers mean."""
-        steps = round_straight_through(weight / self.scales)
-        return steps.clamp(-self.largest, self.largest) * self.scales
+        return my_fake(weight, self.scales, self.largest)
 
 
 def _tuned(model: nn.Module, data: Data, budget: Budget, largest: int | None) -> nn.Module:

@@ -414,14 +414,15 @@ check_int8_linear = Exercise(
 
 
 def my_fake(values, scale, largest):
-    """Add what rounding changes, detached: the forward has it, the backward does not see it.
+    """Round straight through first: what rounds to an end is inside, and keeps its gradient.
 
-    `clamp` stays outside, so its own gradient is used: 0 for what is clipped. The scale is divided
-    by and multiplied with, so it leaves the gradient as it is.
+    `torch.where` takes the end, a constant, for what is clipped, so its gradient is 0. `clamp`
+    gives the ends themselves a gradient in some versions of torch only. The scale is divided by
+    and multiplied with, so it leaves the gradient as it is.
     """
-    steps = values / scale
-    rounded = steps + (steps.round() - steps).detach()
-    return rounded.clamp(-largest, largest) * scale
+    steps = round_straight_through(values / scale)
+    ends = steps.detach().clamp(-largest, largest)
+    return torch.where(steps == ends, steps, ends) * scale
 
 
 def through(value, gradient):
@@ -433,8 +434,21 @@ def rounded_in_stairs(values, scale, largest):
     return (values / scale).round().clamp(-largest, largest) * scale
 
 
-def one_integer_more(values, scale, largest):
-    return round_straight_through(values / scale).clamp(-largest - 1, largest) * scale
+def fake_with(integers=round_straight_through, below=0, of_ends=1.0):
+    """Other integers, more of them below, another gradient at the ends: `clamp` has 0 or 1."""
+
+    def attempt(values, scale, largest):
+        steps = integers(values / scale)
+        ends = steps.detach().clamp(-largest - below, largest)
+        inside = torch.where(steps == ends, steps, ends)
+        at_ends = (ends == largest) | (ends == -largest - below)
+        return torch.where(at_ends, through(ends, of_ends * inside), inside) * scale
+
+    return attempt
+
+
+def clamped_first(values, scale, largest):
+    return round_straight_through((values / scale).clamp(-largest, largest)) * scale
 
 
 def fake_of_torch(values, scale, largest):
@@ -464,15 +478,16 @@ def with_gradient(attempt, numbers, scale, largest):
 check_fake = Exercise(
     my_fake,
     read_again='"Can a net learn to live with three values?"',
-    cases=[  # none that rounds to an end: there the gradient of clamp depends on torch's version
+    cases=[  # in the second, 0.7 rounds to the end from below and 0.8 from above
         ([0.1, -0.33], 0.25, 127),
-        ([-0.9, -0.3, 0.1, 0.33, 0.6, 2.0], 0.25, 3),
+        ([-0.9, -0.3, 0.1, 0.33, 0.4, 0.6, 0.7, 0.8, 2.0], 0.25, 3),
         ([[-30.0, 4.0], [0.7, 12.3]], 2.0, 7),
         ([0.4, -1.9, 0.0], 1.0, 1),
     ],
     given="values {}, scale {}, largest {}: (values, gradient)",
     play=with_gradient,
-    hint="Round straight through, then clamp, then multiply by the scale.",
+    hint="Round straight through, then choose between the steps and the ends with torch.where, "
+    "then multiply by the scale.",
     wrong={
         "The values are right, but no gradient comes through: detach only the difference.": (
             lambda v, s, n: rounded_in_stairs(v.detach(), s, n)
@@ -480,9 +495,22 @@ check_fake = Exercise(
         "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
             rounded_in_stairs
         ),
-        "The values are right; a clipped value gets a gradient, too: leave clamp outside.": (
+        "The values are right; what is clipped gets a gradient, too: clip after rounding.": (
             lambda v, s, n: through(my_fake(v, s, n), v)
         ),
+        "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
+        "at the ends differs between torch versions: choose with `torch.where`.": [
+            fake_with(of_ends=0.0),
+            fake_with(of_ends=0.5),  # minimum and maximum
+        ],
+        "The values are right; what rounds to an end from outside keeps its gradient: round first, "
+        "then clip.": clamped_first,
+        "That cuts off towards 0: round to the nearest integer.": [
+            fake_with(lambda steps: through(steps.trunc(), steps), of_ends=each) for each in (1, 0)
+        ],
+        "That rounds down: round to the nearest integer.": [
+            fake_with(lambda steps: through(steps.floor(), steps), of_ends=each) for each in (1, 0)
+        ],
         "Nothing is clipped here, where largest is {2} (in other cases it is another): "
         "clamp the integers, not the values, to -largest … largest.": [
             lambda v, s, n: round_straight_through(v / s) * s,
@@ -490,8 +518,9 @@ check_fake = Exercise(
             fake_at({127: 8, 3: 8, 7: 8, 1: 8}),
         ],
         "The smallest integer is -largest, not one below it.": [
-            one_integer_more,
-            lambda v, s, n: through(one_integer_more(v, s, n), my_fake(v, s, n)),
+            fake_with(below=1),
+            fake_with(below=1, of_ends=0.0),
+            lambda v, s, n: through(fake_with(below=1)(v, s, n), my_fake(v, s, n)),
         ],
         "Nothing is rounded: the forward has to round.": [
             lambda v, s, n: v.clamp(-n * s, n * s),
@@ -507,12 +536,12 @@ check_fake = Exercise(
         "The values are right; multiplying by the scale must not leave the gradient.": (
             lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
         ),
-        "Round straight through, then clamp": lambda v, s, n: v.sum(),
+        "Round straight through, then choose": lambda v, s, n: v.sum(),
     },
     also_right=[
         fake_of_torch,
         fake_at({127: 8, 3: 3, 7: 4, 1: 2}),
-        lambda v, s, n: round_straight_through((v / s).clamp(-n, n)) * s,
+        lambda v, s, n: through(rounded_in_stairs(v, s, n), v * ((v / s).round().abs() <= n)),
     ],
 )
 
