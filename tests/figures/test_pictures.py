@@ -55,6 +55,7 @@ CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu
 CHUNKS = [([1], 1), ([1], 8), ([2] * 8, 8), ([3] * 10, 12), ([], 2)]
 ABOUT = {"machine": "a laptop", "date": "2026-01-02"}
 # What draws, its arguments, its options
+PER_RANK = mlp_cut_picture, stages_picture, token_cut_picture
 EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((timeline_picture, run, LABEL) for run in (*map(pipeline, (1, 2, 12)), NOTHING, BLINKS)),
     *((memory_picture, run, LABEL | {"until": 5}) for run in (*map(pipeline, (1, 8)), NOTHING)),
