@@ -75,7 +75,8 @@ def short(notebook: NotebookNode | None = None) -> NotebookNode:
     """A solved copy without what stands between the exercises; the texts stay."""
     notebook = solved(whole()) if notebook is None else notebook
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    kept = [id(c) for c in code[:2] + [c for c in code if "tags" in c.metadata]]
+    asked = [c for c in code if {"exercise", "check"} & set(c.metadata.get("tags", []))]
+    kept = [id(c) for c in code[:2] + asked]
     notebook.cells = [c for c in notebook.cells if c.cell_type != "code" or id(c) in kept]
     return notebook
 
