@@ -40,7 +40,7 @@ CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}
         ("anna/my_notebooks/07_pipeline.ipynb", "anna", "07_pipeline"),
         ("anna_07_pipeline.ipynb", "anna", "07_pipeline"),
         ("Zoë 李/07_pipeline-Copy1.ipynb", "Zoë 李", "07_pipeline"),
-        ("anna/10_torch_pipelining (2).ipynb", "anna", "10_torch_pipelining"),
+        ("anna/11_torch_pipelining (2).ipynb", "anna", "11_torch_pipelining"),
         ("anna/05_pipeline.new.ipynb", "anna", "07_pipeline"),  # as an older edition was numbered
         ("07_pipeline.ipynb", "class", "07_pipeline"),
         ("anna/pipelines.ipynb", "anna", None),

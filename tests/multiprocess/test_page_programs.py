@@ -84,7 +84,7 @@ def test_on_a_gpu_a_sum_is_timed_by_the_stream_that_waits_for_it(monkeypatch):
 def test_a_run_of_another_number_of_ranks_is_refused_and_its_files_stay(files, monkeypatch):
     scripts = Scripts()
     for name in ("resume.py", "train.py"):
-        scripts.write(name, program(name, "11_ranks_and_hosts"))
+        scripts.write(name, program(name, "12_ranks_and_hosts"))
     for name in files:
         scripts.write(name, "")
     before = {path.name for path in scripts.folder.iterdir()}
