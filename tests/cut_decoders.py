@@ -10,9 +10,10 @@ from torch.distributed import ProcessGroup
 from mpcourse.transformer import (
     Counted,
     Decoder,
+    Message,
+    block_messages,
     cut_inside,
     own_part,
-    step_messages,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
 )
@@ -53,6 +54,20 @@ def check_gradients(part: nn.Module, gradients: nn.Module) -> None:
     for (name, parameter), right in zip(part.named_parameters(), wanted, strict=True):
         right = right.detach() if parameter.requires_grad else None
         torch.testing.assert_close(parameter.grad, right, rtol=0, atol=1e-12, msg=name)
+
+
+def step_messages(
+    tokens: int, width: int, layers: int, itemsize: int, *, sequence: bool
+) -> list[Message]:
+    """The messages of a whole decoder's step: embedding, blocks, head, and the loss.
+
+    The order is not that of the run; the sum of the whole parameters' gradients is not among them.
+    """
+    blocks = layers * block_messages(tokens, width, itemsize, sequence=sequence)
+    # out of the embedding and into the head: half a block's ways
+    ends = block_messages(tokens, width, itemsize, sequence=sequence)[: 4 if sequence else 2]
+    highest, sums = (Message("all-reduce", n * tokens * itemsize) for n in (1, 2))
+    return [*blocks, *ends, highest, sums]
 
 
 def check_cut_step(

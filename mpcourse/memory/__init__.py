@@ -14,4 +14,4 @@ from mpcourse.memory.accounting import (
 )
 from mpcourse.memory.counting import ByteCounter, saved_for_backward
 from mpcourse.memory.per_rank import MODELS, LanguageModel, bytes_per_rank
-from mpcourse.memory.recompute import best_segments, recomputed, recomputed_bytes
+from mpcourse.memory.recompute import recomputed

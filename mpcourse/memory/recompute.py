@@ -6,7 +6,6 @@ saving, and goes back through that. One more forward is paid for the bytes.
 Source: Chen et al., 2016, arXiv:1604.06174; `torch.utils.checkpoint` does it for any function.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -109,41 +108,3 @@ def _autocast_of(inputs: Tensor) -> dict:
         "dtype": torch.get_autocast_dtype(kind),
         "enabled": torch.is_autocast_enabled(kind),
     }
-
-
-def _bounds(layers: int, count: int) -> list[int]:
-    """Where segments of as many layers, up to one, begin and end."""
-    if not 1 <= count <= layers:
-        raise ValueError(f"count has to be from 1 to {layers} (the layers); got {count}")
-    shorter, longer = divmod(layers, count)
-    return [index * shorter + min(index, longer) for index in range(count + 1)]
-
-
-def recomputed_bytes(layers: Sequence[int], inputs: Sequence[int], count: int) -> int:
-    """Predict the activations held at the peak, when `count` segments are recomputed.
-
-    All inputs of segments are kept until the backward reaches them. Going back through a segment,
-    they are joined by what its layers save: the last segment still has all inputs beside it. The
-    gradients on their way come on top, two tensors as large as an activation.
-
-    Args:
-        layers: Bytes that each layer saves in an ordinary forward besides its own input.
-        inputs: Bytes of the input of each layer.
-        count: How many segments, longer ones first.
-    """
-    if len(layers) != len(inputs):
-        raise ValueError(
-            f"each layer has one input; got {len(layers)} layers, {len(inputs)} inputs"
-        )
-    ends = _bounds(len(layers), count)
-    kept = [sum(inputs[start] for start in ends[: index + 1]) for index in range(count)]
-    return max(kept[i] + sum(layers[ends[i] : ends[i + 1]]) for i in range(count))
-
-
-def best_segments(layers: Sequence[int], inputs: Sequence[int]) -> int:
-    """The number of segments with the smallest predicted peak: about the root of the layers.
-
-    With n equal layers whose inputs are as large as what they save, k segments hold k + n / k.
-    """
-    counts = range(1, len(layers) + 1)
-    return min(counts, key=lambda count: recomputed_bytes(layers, inputs, count))

@@ -10,7 +10,6 @@
 | `calibration` | observers: the range of each layer's inputs                               |
 | `convert`     | whole models to int8                                                      |
 | `fake`        | quantization-aware training                                               |
-| `library`     | torchao, the maintained library                                           |
 """
 
 from mpcourse.quantization.affine import (
@@ -30,6 +29,5 @@ from mpcourse.quantization.fake import (
     prepare_qat,
     round_straight_through,
 )
-from mpcourse.quantization.library import TorchaoMissing, to_int8_by_torchao
 from mpcourse.quantization.linear import QuantizedLinear
 from mpcourse.quantization.product import int8_matmul

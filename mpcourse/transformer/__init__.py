@@ -18,7 +18,7 @@ from mpcourse.transformer.learning import (
     unsplit_step,
     windows,
 )
-from mpcourse.transformer.messages import Counted, Message, block_messages, step_messages
+from mpcourse.transformer.messages import Counted, Message, block_messages
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,
     ParallelDropout,

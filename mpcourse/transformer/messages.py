@@ -72,17 +72,3 @@ def block_messages(tokens: int, width: int, itemsize: int, *, sequence: bool) ->
     ways = ["all-gather", "reduce-scatter"] if sequence else ["all-reduce"]
     # attention and MLP, each with one way in and one way out, forward and backward
     return 4 * [Message(way, tokens * width * itemsize) for way in ways]
-
-
-def step_messages(
-    tokens: int, width: int, layers: int, itemsize: int, *, sequence: bool
-) -> list[Message]:
-    """The messages of a whole decoder's step: embedding, blocks, head, and the loss.
-
-    The order is not that of the run; the sum of the whole parameters' gradients is not among them.
-    """
-    blocks = layers * block_messages(tokens, width, itemsize, sequence=sequence)
-    # out of the embedding and into the head: half a block's ways
-    ends = block_messages(tokens, width, itemsize, sequence=sequence)[: 4 if sequence else 2]
-    highest, sums = (Message("all-reduce", n * tokens * itemsize) for n in (1, 2))
-    return [*blocks, *ends, highest, sums]
