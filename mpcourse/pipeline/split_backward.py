@@ -1,6 +1,6 @@
 """A backward in two parts: the gradients of the inputs now, those of the weights later.
 
-Pages `schedules` and `pipeline`.
+Page `zero_bubble`.
 
 Backward, the graph of a stage leads from its outputs to its inputs. At some nodes of this way a
 weight joins: a linear layer's node makes the gradient of its input, on the way, and that of its
@@ -8,7 +8,7 @@ weight, beside it. The first part (I) runs the way only and keeps the gradient t
 node; the second part (W) starts at these nodes and runs only what lies beside the way. Nothing is
 computed twice, and the weights are those of the graph, whoever owns them.
 
-Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, arXiv:2401.10241. torch has its own
+Source: Qi et al., ICLR 2024, Zero Bubble Pipeline Parallelism, arXiv:2401.10241. torch has its own
 (torch/distributed/pipelining/_backward.py); it looks for weights in the module and loses those that
 join nowhere, or in several places.
 """

@@ -1,4 +1,4 @@
-"""A schedule is data: who does what, in which order (page `schedules`).
+"""A schedule is data: who does what, in which order (pages `schedules` and `zero_bubble`).
 
 From here on up everything speaks of `Action`s in a `Schedule`: `standard` and `zero_bubble` make
 schedules, `validate` says whether one is legal, `simulation` makes a `Timeline` of it, `builder`

@@ -1,10 +1,10 @@
 """Zero-bubble schedules: split the backward, and fill the holes with weight gradients.
 
-Page `schedules`.
+Page `zero_bubble`.
 
 Standard library only. The stage before waits for the input gradient (I) and for nothing else. No
 stage waits for the weight gradients (W), so a device does them when it would have to wait.
-Source: Qi et al. 2024, arXiv:2401.10241 (ZB-H1, ZB-H2, ZB-V) and arXiv:2405.15362 (more V shapes).
+Source: Qi et al., ICLR 2024, arXiv:2401.10241; more V shapes: arXiv:2405.15362.
 """
 
 from mpcourse.schedules.actions import Schedule, check_count, number_actions
