@@ -247,6 +247,14 @@ def has_a_check_after_every_exercise(page: Page) -> Iterator[str]:
             yield f"{cell} is an exercise; the next code cell has to have the tag `check`"
 
 
+def folds_answers_that_hide_nothing_else(page: Page) -> Iterator[str]:
+    for cell in page.cells:
+        if "answer" in cell.tags:
+            words = FENCED.sub("", cell.source)
+            if cell in page.code or HEADING.search(words) or "?" in words or "<details>" in words:
+                yield f"{cell} is folded as an answer: its heading, question or code needs a cell"
+
+
 # Other pages
 
 
@@ -308,6 +316,7 @@ RULES: tuple[Rule, ...] = (
     folds_plumbing_everywhere,
     is_compared_in_at_least_half_of_its_code,
     has_a_check_after_every_exercise,
+    folds_answers_that_hide_nothing_else,
     links_to_pages_and_headings_that_exist,
     types_no_measured_numbers,
     has_no_banned_words,

@@ -1,4 +1,4 @@
-"""Clean copies of the pages: no output stands under its question, and no update meets an edit.
+"""Clean copies of the pages: no answer stands under its question, and no update meets an edit.
 
 Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard library only.
 """
@@ -25,16 +25,23 @@ class Copies(NamedTuple):
 
 
 def clean_copy(page: str) -> str:
-    """The text of a notebook without outputs and execution counts.
+    """The text of a notebook without outputs and execution counts, its answers folded.
 
     Its metadata names the edition, which stays when the copy is worked in.
     """
     notebook = json.loads(page)
+    notebook["metadata"]["mpcourse"] = {"edition": edition_of(notebook)}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(execution_count=None, outputs=[])
-    notebook["metadata"]["mpcourse"] = {"edition": edition_of(notebook)}
+        elif "answer" in cell["metadata"].get("tags", []):
+            cell["source"] = folded("".join(cell["source"]))
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def folded(answer: str) -> str:
+    """Markdown that answers the question above it, behind a line to open it."""
+    return f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>"
 
 
 def edition_of(notebook: dict) -> str:

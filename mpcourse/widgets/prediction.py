@@ -1,17 +1,21 @@
 """A place for a guess, held against the answer later."""
 
+import contextlib
+import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
 
-from mpcourse.widgets.explorer import WIDE
-
 
 class Prediction(ipywidgets.VBox):
     """A place for a guess; `.compare(answer)` shows it beside the answer later.
+
+    In JupyterLab a guess is kept beside the notebook, and is there again in a new kernel.
 
     Args:
         prompt: What to type, in a few words, for example "rows of each device, such as 1, 2, 4".
@@ -21,12 +25,22 @@ class Prediction(ipywidgets.VBox):
     def __init__(self, prompt: str, choices: Sequence[str] = ()) -> None:
         self.prompt = prompt
         self.choices = tuple(choices)
+        # the prompt is the control's own label, which a screen reader reads out with it
+        look = {
+            "description": prompt,
+            "style": {"description_width": "initial"},
+            "layout": {"width": "max-content", "max_width": "100%", "min_width": "30em"},
+        }
+        look["layout"] |= {"flex_flow": "column", "align_items": "stretch", "height": "auto"}
+        kept = _kept_guesses().get(prompt)
         if self.choices:
-            wide = {"button_width": "auto"}  # as wide as its words
-            self.entry = ipywidgets.ToggleButtons(options=self.choices, value=None, style=wide)
+            value = kept if kept in self.choices else None
+            self.entry = ipywidgets.RadioButtons(options=self.choices, value=value, **look)
         else:
-            self.entry = ipywidgets.Text(placeholder="your guess", layout=WIDE)
-        super().__init__([ipywidgets.Label(prompt), self.entry])
+            value = kept if isinstance(kept, str) else ""
+            self.entry = ipywidgets.Text(value=value, placeholder="your guess", **look)
+        self.entry.observe(lambda _: _keep_guess(prompt, self.guess), names="value")
+        super().__init__([self.entry])
 
     @property
     def guess(self) -> str:
@@ -44,6 +58,8 @@ class Prediction(ipywidgets.VBox):
     ) -> "Comparison":
         """Show the guess beside the answer; another guess changes what is shown.
 
+        Without a guess the answer waits, behind a button.
+
         Args:
             answer: The right answer; its numbers, in order, are held against those of the guess,
                 which may have fractions (1/2, half) and decimal commas. One of the choices, where
@@ -58,29 +74,51 @@ class Prediction(ipywidgets.VBox):
         return Comparison(self, str(answer), within, values)
 
 
-class Comparison(ipywidgets.HTML):
-    """A guess beside the answer."""
+class Comparison(ipywidgets.VBox):
+    """A guess beside the answer, which waits for the guess or for the button "Show the answer".
+
+    As text, in a stored page, it has the answer.
+    """
 
     def __init__(
         self, prediction: Prediction, answer: str, within: float, values: Sequence[float] | None
     ) -> None:
-        super().__init__()
         self.prediction = prediction
         self.answer = answer
         self.right = _numbers(answer) if values is None else [float(value) for value in values]
         self.within = within if values is None else max(within, 0.01)
         self.choice = _chosen(answer, prediction.choices)
-        prediction.entry.observe(self._show, names="value")
+        self.view = ipywidgets.HTML()
+        self.button = ipywidgets.Button(description="Show the answer")
+        self.button.on_click(lambda _: self._show(asked=True))
+        prediction.entry.observe(lambda _: self._show(), names="value")
         self._show()
+        super().__init__([self.view, self.button])
 
     @property
     def sentence(self) -> str:
-        """What is shown, as text."""
+        """Guess and answer, as text."""
         guess = self.prediction.guess
         if not guess:
             return f"Your guess: none yet. Answer: {self.answer}."
         verdict = "as you said" if self._agrees(guess) else "not what you guessed"
         return f"Your guess: {guess}. Answer: {self.answer} ({verdict})."
+
+    def _show(self, *, asked: bool = False) -> None:
+        waits = "" if asked else self._waits_for()
+        self.view.value = f"<b>{escape(waits or self.sentence)}</b>"
+        self.button.layout.display = None if waits else "none"
+
+    def _waits_for(self) -> str:
+        """What has to be guessed before the answer is shown; empty when it has been."""
+        guess = self.prediction.guess
+        if not guess:
+            return f"No guess yet ({self.prediction.prompt}): the answer waits for one."
+        asked = 0 if self.choice or GLUED.search(self.answer) else len(self.right)
+        if asked in (0, *map(len, _readings(guess))):
+            return ""
+        numbers = "a number is" if asked == 1 else f"{asked} numbers are"
+        return f"Your guess: {guess}. But {numbers} asked for."
 
     def _agrees(self, guess: str) -> bool:
         if self.choice:
@@ -94,17 +132,37 @@ class Comparison(ipywidgets.HTML):
         near = [abs(g - r) <= share * abs(r) for g, r in zip(guessed, self.right, strict=False)]
         return len(guessed) == len(self.right) and all(near)
 
-    def _show(self, _: Any = None) -> None:
-        self.value = f"<b>{escape(self.sentence)}</b>"
-
     def __repr__(self) -> str:
         return self.sentence
+
+
+def _guesses_file() -> Path | None:
+    """Beside the notebook that JupyterLab's server has started this kernel for, else nowhere."""
+    notebook = Path(os.getenv("JPY_SESSION_NAME", ""))
+    known = notebook.suffix == ".ipynb"
+    return notebook.with_name(f".{notebook.stem}.guesses.json") if known else None
+
+
+def _kept_guesses() -> dict[str, str]:
+    try:
+        found = json.loads(_guesses_file().read_text(encoding="utf-8"))
+    except (AttributeError, OSError, ValueError):  # nowhere, not yet, or no longer legible
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _keep_guess(prompt: str, guess: str) -> None:
+    path = _guesses_file()
+    if path is not None:
+        with contextlib.suppress(OSError):  # a folder that cannot be written: the page goes on
+            path.write_text(json.dumps(_kept_guesses() | {prompt: guess}), encoding="utf-8")
 
 
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
 NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
+GLUED = re.compile(r"[^\W\d]\d")  # a number that belongs to a name, as in float32
 NO_MEANING = ("a", "an", "the", "at", "in", "on", "torch")  # torch.compile is compile
 
 

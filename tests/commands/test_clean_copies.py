@@ -58,6 +58,17 @@ def test_a_clean_copy_is_the_page_without_what_it_printed():
     assert "Ünïcode" in clean_copy(page())
 
 
+def test_in_a_clean_copy_an_answer_is_folded():
+    before = json.loads(page())
+    answer = {"cell_type": "markdown", "id": "c", "metadata": {"tags": ["answer"]}}
+    before["cells"].append({**answer, "source": ["It is\n", "four."]})
+    after = json.loads(clean_copy(json.dumps(before)))["cells"]
+    opened, below = after[2]["source"].split("\n\n", 1)
+    assert opened == "<details><summary>Answer</summary>"  # the empty line: Markdown inside
+    assert below == "It is\nfour.\n\n</details>"
+    assert after[0] == before["cells"][0]
+
+
 def test_copies_are_made_once_and_an_untouched_one_follows_its_page(pages: Path, mine: Path):
     assert write_copies(pages, mine) == Copies([NAME], [], [])
     assert names(mine) == [NAME]

@@ -61,6 +61,7 @@ def small_page(tmp_path: Path) -> Path:
         new_markdown_cell("# 01 One & only\n\n- add `1`;\n\nAbout 5 minutes."),
         new_code_cell("print('<b>')", outputs=[new_output("stream", text="<b>\n")]),
         new_code_cell("x = 1", metadata={"jupyter": {"source_hidden": True}}),
+        new_markdown_cell("It is **one**.", metadata={"tags": ["answer"]}),
         new_markdown_cell("## A formula\n\nIt is $x_1$, see [there](01_one.ipynb#A-formula)."),
     ]
     path = tmp_path / "01_one.ipynb"
@@ -156,7 +157,9 @@ def test_a_small_page_becomes_html(small_page: Path, tmp_path: Path):
     assert '<h2 id="A-formula">A formula</h2>' in text
     assert '<a href="01_one.html#A-formula">' in text
     assert "<msub><mi>x</mi><mn>1</mn></msub>" in text
-    assert text.count("<details>") == 1
+    assert text.count("<details>") == 2
+    answer = text[text.index("<details><summary>Answer</summary>") :].partition("</details>")[0]
+    assert "<strong>one</strong>" in answer
 
 
 def test_links_to_launch_stand_where_there_is_an_address(small_page, tmp_path, monkeypatch):

@@ -72,9 +72,9 @@ def test_a_comparison_follows_the_guess():
     comparisons = [prediction.compare("3, 3, 1"), prediction.compare([3, 2, 2])]
 
     def shown() -> list[str]:
-        return [comparison.value.removeprefix("<b>Your guess: ") for comparison in comparisons]
+        return [each.view.value.removeprefix("<b>Your guess: ") for each in comparisons]
 
-    none_yet = ["none yet. Answer: 3, 3, 1.</b>", "none yet. Answer: [3, 2, 2].</b>"]
+    none_yet = ["<b>No guess yet (rows of each device): the answer waits for one.</b>"] * 2
     assert shown() == none_yet
     prediction.entry.value = "3 3 1"
     assert shown() == [
@@ -87,13 +87,13 @@ def test_a_comparison_follows_the_guess():
 
 def test_what_is_typed_is_text_and_no_html():
     prediction = predict("a guess")
-    comparison = prediction.compare("<3 & 4>")
+    comparison = prediction.compare("<a & b>")
     prediction.entry.value = "<script>alert('x')</script>"
-    root = ElementTree.fromstring(comparison.value)
+    root = ElementTree.fromstring(comparison.view.value)
     assert (root.tag, list(root)) == ("b", [])
     assert root.text == repr(comparison)
     assert "<script>" in repr(comparison)
-    assert "<script>" not in comparison.value
+    assert "<script>" not in comparison.view.value
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_unrounded_values_take_fractions_and_rounded_guesses(guess: str, agrees:
 
 def test_a_choice_is_made_with_buttons_and_begins_empty():
     prediction = predict("which one", choices=["one", "one and two", "none"])
-    assert isinstance(prediction.entry, ipywidgets.ToggleButtons)
+    assert isinstance(prediction.entry, ipywidgets.RadioButtons)
     assert prediction.entry.options == ("one", "one and two", "none")
     assert prediction.entry.value is None
     shown = "<your guess: which one: one / one and two / none; run the cell to choose>"
@@ -130,11 +130,70 @@ def test_a_choice_is_made_with_buttons_and_begins_empty():
         prediction.compare("two and one")
 
 
-def test_a_prediction_asks_its_question_beside_an_empty_field():
+def test_a_prediction_asks_its_question_as_the_label_of_an_empty_field():
     prediction = predict("rows of <each> device")
-    label, entry = prediction.children
-    assert type(label) is ipywidgets.Label  # shows text, no HTML
-    assert label.value == "rows of <each> device"
+    (entry,) = prediction.children
     assert entry is prediction.entry
+    assert entry.description == "rows of <each> device"
     assert (entry.value, entry.placeholder) == ("", "your guess")
     assert repr(prediction) == "<your guess: rows of <each> device; run the cell to type it>"
+
+
+def test_without_a_guess_the_answer_waits_for_a_button():
+    prediction = predict("time of 1F1B")
+    comparison = prediction.compare("33")
+    view, button = comparison.children
+    assert "33" not in view.value
+    assert (button.description, button.layout.display) == ("Show the answer", None)
+    button.click()
+    assert view.value == "<b>Your guess: none yet. Answer: 33.</b>"
+    assert button.layout.display == "none"
+
+
+@pytest.mark.parametrize(
+    ("answer", "guess", "asked"),
+    [
+        ("3, 3, 1", "blah", "3 numbers are asked for"),
+        ("3, 3, 1", "3 and 1", "3 numbers are asked for"),
+        ("25 %", "little", "a number is asked for"),
+        ("float32", "double", ""),
+        ("vector", "5", ""),
+    ],
+)
+def test_a_guess_of_the_wrong_kind_hears_what_is_asked_for(answer: str, guess: str, asked: str):
+    prediction = predict("a guess")
+    view, button = prediction.compare(answer).children
+    prediction.entry.value = guess
+    assert (answer in view.value) == (button.layout.display == "none") == (not asked)
+    assert asked in view.value
+    button.click()
+    assert f"{answer} (not what you guessed)" in view.value
+
+
+def test_guesses_are_there_again_in_a_new_kernel_of_the_same_notebook(monkeypatch, tmp_path):
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "07_pipeline.ipynb"))
+    predict("ticks").entry.value = "33"
+    predict("which one", ["gpipe", "1f1b"]).entry.value = "1f1b"
+    assert predict("ticks").guess == "33"
+    assert predict("which one", ["gpipe", "1f1b"]).guess == "1f1b"
+    assert predict("which one", ["naive", "gpipe"]).guess == predict("another").guess == ""
+    assert "33 (as you said)" in predict("ticks").compare("33").view.value
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "08_schedules.ipynb"))
+    assert predict("ticks").guess == ""
+
+
+@pytest.mark.parametrize("kept", ["{", "[1]", '{"ticks": 3}'])
+def test_a_damaged_file_of_guesses_counts_as_none(monkeypatch, tmp_path, kept: str):
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "page.ipynb"))
+    (tmp_path / ".page.guesses.json").write_text(kept)
+    prediction = predict("ticks")
+    assert prediction.guess == ""
+    prediction.entry.value = "5"
+    assert predict("ticks").guess == "5"
+
+
+def test_where_no_notebook_is_known_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    predict("ticks").entry.value = "5"
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from mpcourse.commands.clean_copies import folded
 from mpcourse.commands.page_format import BADGES_MARK, page_key
 from mpcourse.commands.site.explorers import Frames
 from mpcourse.commands.site.formulas import to_mathml
@@ -84,7 +85,9 @@ class SitePage:
         for number, cell in enumerate(self.notebook.cells):
             if cell.cell_type == "markdown":
                 heading = _last_heading(cell.source) or heading
-                yield f'<div class="words">{words_html(cell.source)}</div>'
+                answers = "answer" in cell.metadata.get("tags", [])
+                words = words_html(folded(cell.source) if answers else cell.source)
+                yield f'<div class="words">{words}</div>'
                 continue
             yield code_html(cell)
             for position, output in enumerate(cell.outputs):
