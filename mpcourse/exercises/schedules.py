@@ -1,15 +1,21 @@
-"""Exercises of page `schedules`: GPipe, 1F1B, a deadlock, a schedule by hand."""
+"""Exercises of page `schedules`: GPipe, a simulator, 1F1B, a deadlock, one by hand, interleaved."""
 
+from collections.abc import Mapping
 from numbers import Integral
 
 import numpy as np
 import torch
 
-from mpcourse.exercises.exercise import Exercise, NotYet, short
-from mpcourse.schedules.actions import Action, ScheduleError, makes, needs, number_actions
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borrowed, short
+from mpcourse.schedules.actions import Action, ScheduleError, needs, number_actions
 from mpcourse.schedules.builder import UNITS, Builder
-from mpcourse.schedules.simulation import simulate
-from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
+from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.standard import (
+    gpipe_schedule,
+    interleaved_schedule,
+    naive_schedule,
+    one_f_one_b_schedule,
+)
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
@@ -61,8 +67,10 @@ def first_row_that_differs(outcome, expected):
 
 
 def why_wrong(outcome, expected):
+    wanted = [action for row in expected for action in row]
+    size = max(a.stage_index for a in wanted) + 1, max(a.microbatch_index for a in wanted) + 1
     try:
-        validate_schedule(outcome, len(expected), len(expected[0]) // 2)
+        validate_schedule(outcome, *size)
     except ScheduleError as error:
         return f"It cannot run: {error}."
     run = simulate(outcome, UNITS)
@@ -127,7 +135,184 @@ check_gpipe = Exercise(
     ],
 )
 
-# 2. 1F1B
+# 2. The simulator; 6. its line for transfers
+
+AGAIN = "Stop when a whole round over the devices gets none any further: the rest has no end."
+
+
+def my_simulate(schedule, cost):
+    """Go round the devices, let each go on while what its next action needs has an end.
+
+    What is missing may come from a later device: so go round until nobody has moved. An action
+    starts at the latest of these ends and of the end of what its device did before.
+    """
+    num_stages = 1 + max(action.stage_index for row in schedule for action in row)
+    end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
+    moved = True
+    while moved:
+        moved = False
+        for device, row in enumerate(rows):
+            while row and all(need in end for need in needs(row[0], num_stages)):
+                action = row.pop(0)
+                arrived = [end[need] for need in needs(action, num_stages)]
+                end[action] = free[device] = max([free[device], *arrived]) + cost[action.kind]
+                moved = True
+    return end
+
+
+def my_simulate_transfers(schedule, cost, transfer):
+    """One line is new: what comes from another device arrives later, by a transfer.
+
+    The stage of each device tells who is another. The transfer is added to the arrival, not to
+    the action: the device is free meanwhile.
+    """
+    home = {action.stage_index: device for device, row in enumerate(schedule) for action in row}
+    end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
+    moved = True
+    while moved:
+        moved = False
+        for device, row in enumerate(rows):
+            while row and all(need in end for need in needs(row[0], len(home))):
+                action = row.pop(0)
+                arrived = [
+                    end[need] + transfer * (home[need.stage_index] != device)
+                    for need in needs(action, len(home))
+                ]
+                end[action] = free[device] = max([free[device], *arrived]) + cost[action.kind]
+                moved = True
+    return end
+
+
+def simulated(end_of, rounds=99, late=lambda need, action, other: other):
+    """The simulator with slips: `end_of(free, arrived, cost)`, `late`: how many transfers."""
+
+    def attempt(schedule, cost, transfer=0):
+        home = {a.stage_index: d for d, row in enumerate(schedule) for a in row}
+        end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
+        for _ in range(rounds):
+            for device, row in enumerate(rows):
+                while row and all(need in end for need in needs(row[0], len(home))):
+                    action, arrived = row.pop(0), []
+                    for need in needs(action, len(home)):
+                        more = late(need, action, home[need.stage_index] != device)
+                        arrived.append(end[need] + transfer * more)
+                    end[action] = end_of(free[device], arrived, cost[action.kind])
+                    free[device] = end[action]
+        return end
+
+    return attempt
+
+
+def latest(free, arrived, cost):
+    return max([free, *arrived]) + cost
+
+
+def ends_as_text(attempt, *case):
+    refuse_borrowed(attempt, {"simulate"}, "let your own loop do it.")
+    ends = attempt(*case)
+    if not isinstance(ends, Mapping):
+        why = NO_RETURN if ends is None else f"got {short(ends)}."
+        raise NotYet(f"A dict is asked for: each action with the time at which it ends; {why}")
+    return {str(action): float(end) for action, end in ends.items()}
+
+
+def first_end_that_differs(ends, expected):
+    for action in sorted(expected, key=expected.get):
+        if ends.get(action) != expected[action]:
+            got = f"got {ends[action]:g}" if action in ends else "it has no end"
+            return [f"expected {action} to end at {expected[action]:g}", got]
+    return [f"{next(a for a in ends if a not in expected)} has an end; it can never start"]
+
+
+def case_in_words(schedule, cost, transfer=0):
+    rows = "; ".join(f"device {device}: {text_of(row)}" for device, row in enumerate(schedule))
+    return f"{rows}; F takes {cost['F']}, B {cost['B']}, a transfer {transfer}"
+
+
+SIMULATOR = {
+    "given": case_in_words,
+    "play": ends_as_text,
+    "compared": first_end_that_differs,
+    "errors": {"had not returned|RecursionError|KeyError": AGAIN},
+}
+IN_A_CIRCLE = [
+    [Action(0, *each) for each in [("F", 0), ("B", 0), ("F", 1), ("B", 1)]],
+    [Action(1, *each) for each in [("F", 0), ("F", 1), ("B", 0), ("B", 1)]],
+]
+
+check_simulate = Exercise(
+    my_simulate,
+    read_again='"How long does it take?"',
+    cases=[
+        (gpipe_schedule(2, 1), {"F": 1, "B": 2}),
+        (one_f_one_b_schedule(2, 3), {"F": 2, "B": 3}),
+        (one_f_one_b_schedule(3, 4)[::-1], {"F": 1, "B": 2}),
+        (IN_A_CIRCLE, {"F": 1, "B": 2}),
+    ],
+    hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
+    correct="All {count} schedules end when they should; the last one waits for ever, in part.",
+    **SIMULATOR,
+    wrong={
+        "Waits are shared: it starts at the latest of these times, not after their sum.": (
+            simulated(lambda free, arrived, cost: sum([free, *arrived]) + cost)
+        ),
+        "A device does one thing at a time: it is busy until its previous action ends.": (
+            simulated(lambda free, arrived, cost: max(arrived, default=0) + cost)
+        ),
+        "What needs(action, num_stages) lists has to end first.": (
+            simulated(lambda free, arrived, cost: free + cost)
+        ),
+        "An action takes cost[action.kind].": simulated(
+            lambda free, arrived, cost: max([free, *arrived]) + 1
+        ),
+        "One round over the devices is not enough: what is missing may come from a later one.": (
+            simulated(latest, rounds=1)
+        ),
+        "That is when it starts; asked is when it ends.": lambda schedule, cost: {
+            action: end - cost[action.kind] for action, end in my_simulate(schedule, cost).items()
+        },
+        "A dict is asked for": [
+            lambda schedule, cost: max(my_simulate(schedule, cost).values()),
+            lambda schedule, cost: None,
+        ],
+        "simulate did the work": lambda schedule, cost: {
+            e.action: e.end for e in simulate(schedule, Costs(cost["F"], cost["B"])).events
+        },
+    },
+    also_right=[simulated(latest)],
+)
+
+check_transfers = Exercise(
+    my_simulate_transfers,
+    read_again='"What if a transfer takes time?"',
+    cases=[
+        (gpipe_schedule(2, 2), {"F": 1, "B": 2}, 3),
+        (interleaved_schedule(1, 2, 2), {"F": 1, "B": 2}, 3),
+        (interleaved_schedule(2, 4, 2), {"F": 2, "B": 3}, 1),
+    ],
+    hint="A transfer delays what comes from another device; it keeps no device busy.",
+    **SIMULATOR,
+    wrong={
+        "No transfer is in it yet.": simulated(latest, late=lambda need, action, other: 0),
+        "What lies on the same device needs no transfer.": simulated(
+            latest, late=lambda need, action, other: 1
+        ),
+        "Neighbouring stages may be on one device: ask which device has a stage.": simulated(
+            latest, late=lambda need, action, other: need.stage_index != action.stage_index
+        ),
+        "A gradient crosses as well, on the way back.": simulated(
+            latest, late=lambda need, action, other: other and need.kind == "F"
+        ),
+        "A transfer keeps no device busy: add it to what arrives, not to the action.": (
+            lambda schedule, cost, transfer: my_simulate(
+                schedule, {kind: time + transfer for kind, time in cost.items()}
+            )
+        ),
+    },
+    also_right=[simulated(latest)],
+)
+
+# 3. 1F1B
 
 
 def my_one_f_one_b(num_stages, num_microbatches):
@@ -204,49 +389,15 @@ check_one_f_one_b = Exercise(
     also_right=[in_pairs],
 )
 
-# 3. Where each device stops for ever
+# 4. Where each device stops for ever
 
 
-def my_stuck(schedule, num_stages):
-    """Go round all devices, let each go on as far as it can, until a round gets nobody further.
+def my_stuck(schedule, ends):
+    """The simulator gives an end to all that can run; the first action without one is stuck.
 
-    What a device waits for may be done by a later one, so one round is not enough. `makes` turns I
-    into the B that `needs` asks for. Who is not at the end of its list then waits for ever.
+    A device whose actions all have an end comes to its own: None.
     """
-    done, position, moved = set(), [0] * len(schedule), True
-    while moved:
-        moved = False
-        for device, row in enumerate(schedule):
-            while position[device] < len(row):
-                action = row[position[device]]
-                if any(need not in done for need in needs(action, num_stages)):
-                    break
-                done.add(makes(action))
-                position[device] += 1
-                moved = True
-    pairs = zip(schedule, position, strict=True)
-    return [row[place] if place < len(row) else None for row, place in pairs]
-
-
-def stuck_after(rounds, makes):
-    """Stop after so many rounds; `makes` says what is done when an action is."""
-
-    def attempt(schedule, num_stages):
-        done, rows = set(), [list(row) for row in schedule]
-        for _ in range(rounds):
-            for row in rows:
-                while row and done.issuperset(needs(row[0], num_stages)):
-                    done.add(makes(row.pop(0)))
-        return [row[0] if row else None for row in rows]
-
-    return attempt
-
-
-def what_is_missing(schedule, num_stages):
-    stuck, done = my_stuck(schedule, num_stages), set()
-    for row, head in zip(schedule, stuck, strict=True):
-        done |= {makes(each) for each in row[: row.index(head) if head else None]}
-    return [a and next(n for n in needs(a, num_stages) if n not in done) for a in stuck]
+    return [next((action for action in row if action not in ends), None) for row in schedule]
 
 
 def listed(outcome, expected):
@@ -259,63 +410,54 @@ def listed(outcome, expected):
     return [f"expected {text(expected)}", f"got {text(outcome)}"]
 
 
-def form_of_stuck(outcome, expected):
-    if not isinstance(outcome, list | tuple):
-        return "" if outcome is None else "A list is asked for, with one entry per device."
-    if not all(entry is None or isinstance(entry, str | tuple) for entry in outcome):
-        return "Each entry is an Action or None."
-    return "A device goes on while everything in needs(action, num_stages) is done."
+def with_ends(schedule):
+    return schedule, my_simulate(schedule, {"F": 1, "B": 2})
 
-
-one_device_short = [[Action(0, "F", 0)], *gpipe_schedule(2, 2)[1:]]
 
 check_stuck = Exercise(
     my_stuck,
     read_again='"Who waits for whom?"',
     cases=[
-        (gpipe_schedule(2, 1), 2),
-        (warmed_up(lambda p, rank: rank + 1)(2, 2), 2),
-        (one_f_one_b_schedule(4, 5), 4),
-        (one_device_short, 2),
-        (zero_bubble_schedule(2, 4, "h2"), 2),
-        (warmed_up(lambda p, rank: rank + 1)(3, 4), 3),
+        with_ends(gpipe_schedule(2, 1)),
+        with_ends(IN_A_CIRCLE),
+        with_ends(one_f_one_b_schedule(4, 5)),
+        with_ends([[Action(0, "F", 0)], *gpipe_schedule(2, 2)[1:]]),
+        with_ends(warmed_up(lambda p, rank: rank + 1)(3, 4)),
     ],
-    given=lambda schedule, stages: ", ".join(
+    given=lambda schedule, ends: "; ".join(
         f"device {device}: {text_of(row)}" for device, row in enumerate(schedule)
     ),
     compared=listed,
-    hint=form_of_stuck,
+    hint="A list is asked for, with an Action or None for each device.",
     correct="All cases agree: those that end, and those that wait for ever.",
     wrong={
-        "One round is not enough: what was missing may come from a later device.": (
-            stuck_after(1, makes)
-        ),
-        "needs says B for I as well: remember makes(action) as done, not the action.": (
-            stuck_after(99, lambda action: action)
-        ),
         "Nobody finishes here: a device that never finishes waits with its next action.": (
-            lambda schedule, p: [None] * len(schedule)
+            lambda schedule, ends: [None] * len(schedule)
         ),
         "One entry per device: None for those that come to their end.": (
-            lambda schedule, p: [action for action in my_stuck(schedule, p) if action]
+            lambda schedule, ends: [action for action in my_stuck(schedule, ends) if action]
         ),
-        "The Action itself is asked for, not its text.": [
-            lambda schedule, p: [action and str(action) for action in my_stuck(schedule, p)],
-            lambda schedule, p: list(map(str, my_stuck(schedule, p))),
+        "That is the last action that a device can do; asked is the next one, which it cannot.": (
+            lambda schedule, ends: [
+                ([a for a in row if a in ends] or [None])[-1] for row in schedule
+            ]
+        ),
+        "All that can never run is more than is asked for: the first one of each device.": [
+            lambda schedule, ends: [[a for a in row if a not in ends] for row in schedule],
+            lambda schedule, ends: [a for row in schedule for a in row if a not in ends],
         ],
-        "Those are what the devices wait for; asked is the action that each waits with.": (
-            what_is_missing
-        ),
-        "A device goes on while everything in needs": lambda schedule, p: [r[0] for r in schedule],
-        "A list is asked for": lambda schedule, p: torch.zeros(len(schedule)),
-        "Each entry is an Action or None": lambda schedule, p: [np.zeros(2) for _ in schedule],
-        "None is what a function without return": lambda schedule, p: None,
+        "The Action itself is asked for, not its text.": [
+            lambda schedule, ends: [a and str(a) for a in my_stuck(schedule, ends)],
+            lambda schedule, ends: list(map(str, my_stuck(schedule, ends))),
+        ],
+        "A list is asked for": lambda schedule, ends: torch.zeros(len(schedule)),
+        "None is what a function without return": lambda schedule, ends: None,
     },
-    errors={"": "Stop when a whole round over the devices got none of them any further."},
-    also_right=[lambda schedule, p: tuple(a and tuple(a) for a in my_stuck(schedule, p))],
+    errors={"IndexError|StopIteration": "A device that comes to its end has no such action."},
+    also_right=[lambda schedule, ends: tuple(a and tuple(a) for a in my_stuck(schedule, ends))],
 )
 
-# 4. A schedule by hand: 3 stages, 4 micro-batches, at most 2 held, in less than 24
+# 5. A schedule by hand: 3 stages, 4 micro-batches, at most 2 held, in less than 24
 
 BOARD = "This is the board; its schedule is board.schedule."
 WHOLE = "Whole backwards are asked for here: B, no I and no W."
@@ -323,7 +465,10 @@ INCOMPLETE = "The board is not complete yet."
 REFUSED = "The board refuses such a move."
 NO_OVERLAP = "Nothing overlaps yet: the cap allows two micro-batches under way."
 DEVICE_1 = "Device 1 decides: what keeps both of its neighbours at work?"
-NEIGHBOURS = "Device 1 is at its best: do its neighbours hand over as soon as they can?"
+NEIGHBOUR = {
+    0: "Device 1 is at its best: device 0 could hand over to it sooner.",
+    2: "Device 1 is at its best: device 2 could hand back to it sooner.",
+}
 
 
 def my_board():
@@ -353,7 +498,8 @@ def time_on_the_board(attempt):
     time = simulate(schedule, UNITS).makespan
     if time >= 24:
         kinds = {row[0].stage_index: [action.kind for action in row] for row in schedule}
-        why = NEIGHBOURS if kinds[1] == list("FFBBFFBB") else DEVICE_1
+        slow = 2 if kinds[2] == list("FFBBFFBB") else 0
+        why = NEIGHBOUR[slow] if kinds[1] == list("FFBBFFBB") else DEVICE_1
         why = NO_OVERLAP if time == simulate(naive_schedule(3, 4), UNITS).makespan else why
         raise NotYet(f"Legal, and it takes {time:g}; less than 24 is asked for.", why)
     return time
@@ -373,7 +519,11 @@ check_board = Exercise(
     values=True,
     wrong={
         DEVICE_1: [rows_of("FFBFBFBB", "FFBFBFBB", "FBFBFBFB")],
-        NEIGHBOURS: [rows_of("FFBBFFBB", "FFBBFFBB", "FBFBFBFB"), rows_of(*["FFBBFFBB"] * 3)],
+        NEIGHBOUR[0]: [rows_of("FFBBFFBB", "FFBBFFBB", "FBFBFBFB")],
+        NEIGHBOUR[2]: [
+            rows_of(*["FFBBFFBB"] * 3),
+            rows_of("FFBFBFBB", "FFBBFFBB", "FFBBFFBB"),
+        ],
         NO_OVERLAP: [naive_schedule(3, 4)],
         "device 0: 0F2 makes it hold 3 activations": [one_f_one_b_schedule(3, 4)],
         REFUSED: [gpipe_schedule(3, 4)],
@@ -391,4 +541,92 @@ check_board = Exercise(
         rows_of("FFBFBFBB", "FFBBFFBB", "FBFBFFBB")[::-1],  # takes 23, devices in another order
         [tuple(map(tuple, row)) for row in my_board()],
     ],
+)
+
+# 7. The order inside an interleaved schedule
+
+CHUNKS = "Device r has the stages r, r + num_devices, …: neighbours lie on neighbouring devices."
+ROUNDS = "A round is num_devices micro-batches: so many through one chunk, then through the next."
+LAST_FIRST = "Backwards begin with the device's last chunk: a gradient comes down the model."
+AHEAD = "The order is right, the number of forwards ahead is not: see the text above."
+
+
+def my_interleaved(num_devices, num_microbatches, num_chunks):
+    """Rounds of num_devices micro-batches: a round through one chunk, then through the next.
+
+    Backwards go in the same rounds, from the last chunk to the first. So many forwards are ahead,
+    then one forward and one backward follow in turn, and at the end the backwards that are left.
+    """
+    p, m = num_devices, num_microbatches
+    order = [
+        (chunk, index)
+        for first in range(0, m, p)
+        for chunk in range(num_chunks)
+        for index in range(first, first + p)
+    ]
+    schedule = []
+    for rank in range(p):
+        forwards = [Action(rank + p * chunk, "F", i) for chunk, i in order]
+        backwards = [Action(rank + p * (num_chunks - 1 - chunk), "B", i) for chunk, i in order]
+        ahead = min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank))
+        row = forwards[:ahead]
+        for pair in zip(forwards[ahead:], backwards, strict=False):
+            row += pair
+        schedule.append(row + backwards[len(order) - ahead :])
+    return schedule
+
+
+def interleaved_with(
+    place=lambda rank, chunk, p, v: rank + p * chunk,
+    round_of=lambda p, m: p,
+    back=lambda chunk, v: v - 1 - chunk,
+    ahead_of=lambda p, v, rank: (v - 1) * p + 2 * (p - 1 - rank),
+):
+    def attempt(p, m, v):
+        size = round_of(p, m)
+        chunks = [step // size % v for step in range(m * v)]
+        rows = []
+        for rank in range(p):
+            forwards = [(place(rank, chunk, p, v), "F") for chunk in chunks]
+            backwards = [(place(rank, back(chunk, v), p, v), "B") for chunk in chunks]
+            ahead = min(m * v, ahead_of(p, v, rank))
+            row = forwards[:ahead]
+            for pair in zip(forwards[ahead:], backwards, strict=False):
+                row += pair
+            rows.append(number_actions(row + backwards[m * v - ahead :]))
+        return rows
+
+    return attempt
+
+
+def own_rows(attempt, *size):
+    refuse_borrowed(attempt, {"interleaved_schedule", "make_schedule"}, "write the order yourself.")
+    return in_rows(attempt, *size)
+
+
+check_interleaved = Exercise(
+    my_interleaved,
+    read_again='"In which order does a device take its chunks?"',
+    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 6, 2), (2, 4, 3)],
+    given="{} device(s), {} micro-batch(es), {} chunks a device",
+    play=own_rows,
+    compared=first_row_that_differs,
+    hint=why_wrong,
+    wrong={
+        ROUNDS: [
+            interleaved_with(round_of=lambda p, m: m),
+            interleaved_with(round_of=lambda p, m: 1),
+        ],
+        LAST_FIRST: interleaved_with(back=lambda chunk, v: chunk),
+        CHUNKS: interleaved_with(place=lambda rank, chunk, p, v: rank * v + chunk),
+        AHEAD: [
+            interleaved_with(ahead_of=lambda p, v, rank: p - rank),
+            interleaved_with(ahead_of=lambda p, v, rank: (v - 1) * p + 2 * (p - 1 - rank) + 1),
+            interleaved_with(ahead_of=lambda p, v, rank: (v - 1) * p + p - 1 - rank),
+            interleaved_with(ahead_of=lambda p, v, rank: 99),
+        ],
+        "One list per device, not one per stage.": lambda p, m, v: gpipe_schedule(p * v, m),
+        "interleaved_schedule did the work": lambda p, m, v: interleaved_schedule(p, m, v),
+    },
+    also_right=[interleaved_schedule],
 )
