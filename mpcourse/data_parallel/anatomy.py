@@ -1,67 +1,16 @@
-"""Where the time goes: a `DataParallel` forward (page `parallel_apply`), the step of a split model.
-
-Page `pipeline`.
-"""
+"""Where the time goes in the step of a split model (page `pipeline`)."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from mpcourse.data_parallel.replicas import parallel_apply, replicate
-from mpcourse.data_parallel.scatter_gather import gather, scatter
-from mpcourse.devices.devices import Device, DeviceLike, as_devices
+from mpcourse.devices.devices import as_devices
 from mpcourse.devices.timing import HostClock, clock_for, clocked
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.timeline import Event, Timeline
-
-REPEATS = 5
-
-
-def forward_timeline(
-    module: nn.Module, batch: torch.Tensor, devices: Sequence[DeviceLike]
-) -> Timeline:
-    """Measure one data-parallel forward pass: what the caller does, and what each device does.
-
-    The verbs are those of `DataParallel`, with all devices idle between them, so that each has its
-    own time. Of five passes, the one of median length is returned.
-
-    Args:
-        module: On the first device.
-        batch: Shape (N, ...), on any device.
-        devices: One replica each.
-
-    Returns:
-        Device 0 of the timeline is the calling thread (scatter, replicate, gather); device i + 1
-        is `devices[i]`. In seconds.
-    """
-    places = as_devices(devices)
-    _forward_once(module, batch, places)  # warm up
-    runs = [_forward_once(module, batch, places) for _ in range(REPEATS)]
-    return sorted(runs, key=lambda run: run.makespan)[REPEATS // 2]
-
-
-def _forward_once(module: nn.Module, batch: torch.Tensor, devices: list[Device]) -> Timeline:
-    events: list[Event] = []
-
-    def timed(index: int, name: str, fn: Callable[..., Any], *args: Any) -> Any:
-        waited_for = devices if index == 0 else [devices[index - 1]]
-        value, start, end = clocked(lambda: fn(*args), waited_for)
-        events.append(Event(index, name, start, end))
-        return value
-
-    def on_device(index: int, replica: nn.Module) -> Callable[[torch.Tensor], Any]:
-        return lambda chunk: timed(index + 1, f"replica {index}", replica, chunk)
-
-    chunks = timed(0, "scatter", scatter, batch, devices)
-    used = devices[: len(chunks)]
-    replicas = timed(0, "replicate", replicate, module, used)
-    calls = [on_device(index, replica) for index, replica in enumerate(replicas)]
-    outputs = parallel_apply(calls, chunks, devices=used)
-    timed(0, "gather", gather, outputs, devices[0])
-    return Timeline.from_clock(events, len(devices) + 1)
 
 
 def split_step_timeline(

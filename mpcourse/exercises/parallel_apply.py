@@ -1,4 +1,4 @@
-"""Exercises of page `parallel_apply`: parallel_apply, the four verbs, a crossing, memory."""
+"""Exercises of page `parallel_apply`: parallel_apply, the four verbs, a crossing."""
 
 import concurrent.futures
 import copy
@@ -53,6 +53,7 @@ ITS_TYPE = "The error should keep its type."
 SWALLOWED = "The error was swallowed; the caller has to see it."
 OF_A_THREAD = "the outputs require gradients: grad mode belongs to a thread, not to the program."
 WHOSE_MODE = "Who knows the caller's mode, and who has to set it?"
+CUT_OFF = "The outputs were cut off afterwards, but the workers still built graphs: set their mode."
 STAYS_OFF = "gradients stay off in the worker for all later work: set the mode in a with block."
 NO_GRADIENTS = "Called with gradients on: the outputs require none."
 
@@ -132,7 +133,12 @@ def errors(attempt, devices, inputs):
 
 def grad_mode(attempt, devices, inputs):
     weights = [torch.ones(1, device=d.device, requires_grad=True) for d in devices]
-    modules = [lambda value, weight=weight: value * weight for weight in weights]
+    in_workers = []
+
+    def module_of(weight):
+        return lambda value: in_workers.append(torch.is_grad_enabled()) or value * weight
+
+    modules = [module_of(weight) for weight in weights]
     with torch.no_grad():
         outputs = attempt(modules, inputs, devices)
     left_on = [device.run(torch.is_grad_enabled) for device in devices]
@@ -140,6 +146,8 @@ def grad_mode(attempt, devices, inputs):
         device.run(torch.set_grad_enabled, True)  # whatever the attempt left behind
     if any(output.requires_grad for output in outputs):
         raise NotYet(OF_A_THREAD, WHOSE_MODE)
+    if any(in_workers):
+        raise NotYet("called under no_grad, a module found the gradients on.", CUT_OFF)
     if not all(left_on):
         raise NotYet(STAYS_OFF)
     if not all(output.requires_grad for output in attempt(modules, inputs, devices)):
@@ -180,6 +188,11 @@ def other_error(results):
         return in_order(results)
     except Exception as error:
         raise RuntimeError("a replica failed") from error
+
+
+def detaching(modules, inputs, devices):
+    outputs = handing_over(collect=in_order)(modules, inputs, devices)
+    return outputs if torch.is_grad_enabled() else [output.detach() for output in outputs]
 
 
 def never_gradients(module, value):
@@ -249,6 +262,7 @@ check_parallel_apply = Exercise(
         ITS_TYPE: handing_over(collect=other_error),
         SWALLOWED: handing_over(collect=swallowing),
         OF_A_THREAD: handing_over(collect=in_order),
+        CUT_OFF: detaching,
         STAYS_OFF: leaving_it_off,
         NO_GRADIENTS: handing_over(never_gradients, in_order),
         "parallel_apply did the work: use device.submit.": by_name,
@@ -294,11 +308,25 @@ class Noting(nn.Module):
 
 
 JOINS = "gather joins what the devices made."
+PIECES_ORDER = "The pieces are joined in another order than that of the chunks."
+AVERAGED = "Outputs of different rows are joined, not averaged or added."
+UNCUT = "Each device computed the whole batch: hand each its own chunk."
+AS_MANY_CHUNKS = "There may be fewer chunks than devices: use devices[: len(chunks)]."
 AT_WORK = "expected {} devices at work"
 NO_WAY_BACK = "The outputs are cut off from the weights: no gradient can flow back."
 OWN_WEIGHTS = "The gradients do not reach the module's own weights: copy with replicate."
 DIFFER = "The gradients differ from those of the module alone."
 OWN_REPLICA = "That works where all devices share one memory; on GPUs each needs its own replica."
+
+
+def joined_wrongly(outputs, right, devices):
+    """Words for the usual ways to join the pieces wrongly, or none."""
+    pieces = scatter(right, devices)
+    if same(outputs, torch.cat(pieces[::-1])):
+        return PIECES_ORDER
+    if same(outputs, torch.cat([right] * len(pieces))):
+        return UNCUT
+    return AVERAGED if len(outputs) < len(right) and len(pieces) > 1 else ""
 
 
 def on_devices(attempt, rows, count):
@@ -311,7 +339,7 @@ def on_devices(attempt, rows, count):
     if not isinstance(outputs, torch.Tensor):
         raise NotYet(f"expected one tensor, got {short(outputs)}", JOINS)
     if not same(outputs, right):
-        raise NotYet(*expected_and_got(outputs, right))
+        raise NotYet(*expected_and_got(outputs, right), joined_wrongly(outputs, right, devices))
     wanted = -(-rows // -(-rows // count))
     if len({name for name in ran if "mpcourse device" in name}) < wanted:
         threads = ", ".join(sorted(set(ran))) or "no thread that could be seen"
@@ -378,7 +406,13 @@ check_data_parallel = Exercise(
             lambda module, batch, devices: module(batch),
             lambda m, b, d: my_data_parallel(m, b, d[:1]),
         ],
-        "5 rows and 4 device(s)": with_all_devices,
+        AS_MANY_CHUNKS: with_all_devices,
+        PIECES_ORDER: verbs(join=lambda outputs, device: gather(outputs[::-1], device)),
+        AVERAGED: [
+            verbs(join=lambda outputs, _: sum(output.mean(0) for output in outputs) / len(outputs)),
+            verbs(join=lambda outputs, _: sum(output[:3] for output in outputs)),
+        ],
+        UNCUT: lambda m, b, d: verbs(pick=lambda chunks: [b] * len(chunks))(m, b, d),
         OWN_WEIGHTS: verbs(lambda module, used: [copy.deepcopy(module) for _ in used]),
         OWN_REPLICA: verbs(lambda module, used: [module] * len(used)),
         JOINS: [verbs(join=lambda outputs, _: outputs), lambda m, b, d: None],
@@ -387,6 +421,7 @@ check_data_parallel = Exercise(
         DIFFER: lambda m, b, d: my_data_parallel(m, b, d) * 2 - my_data_parallel(m, b, d).detach(),
         "DataParallel did the work: use the four verbs.": data_parallel_by_name,
     },
+    errors={"replicas|modules|inputs|devices": AS_MANY_CHUNKS},
     also_right=[by_functional_calls],
 )
 
@@ -456,37 +491,4 @@ check_crossing = Exercise(
         "Find the smallest size": lambda s, a, b: sum(s),
     },
     also_right=[forwards],
-)
-
-# 4. Memory
-
-
-def my_first_device(weights, row_in, row_out, rows, devices):
-    """All the weights, the first chunk of the inputs, the outputs of all rows.
-
-    Weights are copied, not shared out, and outputs are gathered: adding devices shrinks only the
-    inputs. The first chunk is the largest, so its rows are rounded up.
-    """
-    chunk = -(-rows // devices)
-    return weights + chunk * row_in + rows * row_out
-
-
-check_first_device = Exercise(
-    my_first_device,
-    read_again='"Who holds what in the end?"',
-    cases=[(1000, 10, 4, 8, 2), (1000, 10, 4, 7, 3), (500, 100, 1000, 5, 4)],
-    given="weights {} bytes, a row in {}, a row out {}, {} rows, {} devices",
-    hint="weights + its chunk of the inputs (rows / devices, rounded up) + all the outputs",
-    wrong={
-        "Outputs are gathered: the first device has all.": (
-            lambda w, i, o, r, n: w + -(-r // n) * (i + o)
-        ),
-        "Inputs are scattered: it holds its chunk of them.": lambda w, i, o, r, n: w + r * (i + o),
-        "Each device has all the weights.": lambda w, i, o, r, n: w / n + -(-r // n) * i + r * o,
-        "Each device has the weights once.": lambda w, i, o, r, n: w * n + -(-r // n) * i + r * o,
-        "A chunk has a whole number of rows.": lambda w, i, o, r, n: w + r / n * i + r * o,
-        "The first chunk is rounded up.": lambda w, i, o, r, n: w + r // n * i + r * o,
-        "weights + its chunk": lambda w, i, o, r, n: w,
-    },
-    also_right=[lambda w, i, o, r, n: w + i * ((r + n - 1) // n) + o * r],
 )

@@ -1,38 +1,11 @@
-"""A measured forward pass or step shows its parts in their order, each where it ran."""
-
-import time
+"""A measured step shows its parts in their order, each where it ran."""
 
 import pytest
 import torch
 from torch import nn
 
-from mpcourse.data_parallel.anatomy import forward_timeline, split_step_timeline
+from mpcourse.data_parallel.anatomy import split_step_timeline
 from mpcourse.devices.devices import get_devices
-
-
-@pytest.mark.parametrize(("rows", "replicas"), [(1, 1), (5, 3), (6, 3)])
-def test_each_verb_is_one_event_and_the_replicas_lie_between(rows, replicas):
-    timeline = forward_timeline(nn.Linear(4, 2), torch.ones(rows, 4), get_devices(3))
-    at = {(event.device_index, event.action): event for event in timeline.events}
-    on_devices = {(index + 1, f"replica {index}") for index in range(replicas)}
-    assert set(at) == {(0, "scatter"), (0, "replicate"), (0, "gather")} | on_devices
-    assert (len(timeline.events), timeline.num_devices) == (3 + replicas, 4)
-    assert at[0, "scatter"].end <= at[0, "replicate"].start
-    for replica in on_devices:
-        assert at[0, "replicate"].end <= at[replica].start
-        assert at[replica].end <= at[0, "gather"].start
-
-
-def test_replicas_run_at_the_same_time():
-    class Slow(nn.Module):
-        def forward(self, rows):
-            time.sleep(0.05)
-            return rows
-
-    timeline = forward_timeline(Slow(), torch.ones(2, 1), get_devices(2))
-    at = {event.action: event for event in timeline.events}
-    assert at["replica 0"].start < at["replica 1"].end
-    assert at["replica 1"].start < at["replica 0"].end
 
 
 class Halves(nn.Module):
