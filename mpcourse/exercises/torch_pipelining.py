@@ -1,14 +1,417 @@
-"""Exercises of page `torch_pipelining`: a batch filled up, an order in columns, ranks on a mesh."""
+"""Exercises of page `torch_pipelining`: a step of its engine, messages, a batch filled up."""
 
-import numpy as np
+import re
+from collections import Counter
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed import HashStore, PrefixStore, distributed_c10d
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.devices.workers import Worker, collect
+from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.multiprocess.in_threads import gloo_group
+from mpcourse.multiprocess.torch_stage import PipelineStage
 from mpcourse.schedules.actions import Action, makes, needs
 from mpcourse.schedules.named import make_schedule
 
-# 1. Rows that do not count
+# 1. The lines between start and end
+
+LOST = "gloo|by peer|Timed out"  # what a rank says when another has gone, or never sends
+NO_PAIR = "Return two things on every rank: (layers, losses)."
+NOT_CALLED = "It waited for a message that never came: every rank calls step."
+TOO_MANY = "Give the stage the layers of this rank alone."
+ONLY_FORWARD = "no gradient: without loss_fn and targets, step goes forward only."
+NOT_UNCUT = "the gradients are not those of the uncut net. Which targets and layers has it got?"
+TIMES = "a factor of the number of micro-batches too long: keep scale_grads, and a mean as loss."
+NO_LIST = "Hand step the list to fill: losses=losses."
+WANTS_LAST = "The last rank takes the targets, by name: step(target=targets, losses=losses)."
+
+_ranks: list[Worker] = []
+
+
+def my_pipeline(rank, count, device, net, inputs, targets, microbatches):
+    """Each rank wraps its own layers, and all of them call `step`.
+
+    The first rank alone has inputs to hand over, the last one targets and a list for the losses.
+    A rank between them gets everything from its neighbours.
+    """
+    size = len(net) // count
+    layers = net[rank * size : (rank + 1) * size].to(device)
+    stage = PipelineStage(layers, rank, count, device)
+    schedule = ScheduleGPipe(stage, microbatches, loss_fn=nn.functional.cross_entropy)
+    losses = []
+    if rank == 0:
+        schedule.step(inputs.to(device))
+    elif rank == count - 1:
+        schedule.step(target=targets.to(device), losses=losses)
+    else:
+        schedule.step()
+    return layers, losses
+
+
+@contextmanager
+def a_world_for_each_thread():
+    """A process has one default group of ranks; meanwhile each thread has its own."""
+    before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
+    try:
+        yield
+    finally:
+        distributed_c10d._world = before
+
+
+def on_ranks(attempt, count, *work):
+    """Results by rank: torch's own engine and messages, in a thread for each rank."""
+    store = HashStore()
+
+    def on_rank(rank):
+        world, group = distributed_c10d._world, gloo_group(PrefixStore("", store), rank, count, 2.0)
+        world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks of the check"
+        world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
+        try:
+            return attempt(rank, count, torch.device("cpu"), *small_work(), *work), None, group
+        except Exception as error:
+            return None, error, group  # a group that is deleted cuts off the others
+        finally:
+            world.default_pg = None
+            for known in (world.pg_map, world.pg_names, world.pg_group_ranks):
+                known.pop(group)
+
+    while len(_ranks) < count:
+        _ranks.append(Worker(f"rank {len(_ranks)} of the check"))
+    with a_world_for_each_thread():
+        results = collect([_ranks[rank].submit(on_rank, rank) for rank in range(count)])
+    errors = [error for _, error, _ in results if error is not None]
+    own = [error for error in errors if not re.search(LOST, str(error))]
+    if errors and not own:
+        raise NotYet(NOT_CALLED)
+    for error in own:
+        raise error
+    return [result for result, _, _ in results]
+
+
+def small_work(rows=16, width=6):
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(4)])
+    for parameter in net.double().parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).double()
+    inputs = torch.randn(rows, width, generator=generator).double()
+    return net, inputs, torch.randint(width, (rows,), generator=generator)
+
+
+def gradients_of(attempt, count, microbatches):
+    net, inputs, targets = small_work()
+    nn.functional.cross_entropy(net(inputs), targets).backward()
+    size = len(net) // count
+    for rank, result in enumerate(on_ranks(attempt, count, microbatches)):
+        if result is ...:
+            return ...
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise NotYet(NO_PAIR, f"Rank {rank} got {short(result)}.")
+        layers, losses = result
+        if not isinstance(layers, nn.Module) or not isinstance(losses, list | tuple):
+            raise NotYet(NO_PAIR, "layers is this rank's part of the net, losses a list.")
+        found, right = list(layers.parameters()), list(net[rank * size :][:size].parameters())
+        if [each.shape for each in found] != [each.shape for each in right]:
+            raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}. {TOO_MANY}")
+        if any(each.grad is None for each in found):
+            raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
+        ratio = found[0].grad.norm() / right[0].grad.norm()
+        if not same([each.grad for each in found], [each.grad for each in right]):
+            words = TIMES if abs(ratio - microbatches) < 1e-6 else NOT_UNCUT
+            raise NotYet(f"Rank {rank}: {words}")
+        wanted = microbatches if rank == count - 1 else 0
+        if len(losses) != wanted:
+            words = NO_LIST if not losses else "Each micro-batch has one, on the last rank."
+            raise NotYet(f"Rank {rank} holds {len(losses)} losses, not {wanted}. {words}")
+    return None
+
+
+def pipeline_but(part=None, index=None, stages=None, step=None, number=None, engine=None, **given):
+    """The solution with one thing done otherwise; each change is a function of rank and count."""
+
+    def attempt(rank, count, device, net, inputs, targets, microbatches):
+        size = len(net) // count
+        layers = part(net, rank) if part else net[rank * size :][:size]
+        index_, count_ = index(rank) if index else rank, stages(rank) if stages else count
+        stage = PipelineStage(layers, index_, count_, device)
+        options = {"loss_fn": nn.functional.cross_entropy, **given}
+        schedule = (engine or ScheduleGPipe)(stage, number or microbatches, **options)
+        losses = []
+        how = (
+            [] if rank else [inputs],
+            {"target": targets, "losses": losses} if rank + 1 == count else {},
+        )
+        args, named = step(*how, rank, inputs, targets) if step else how
+        if args is not None:
+            schedule.step(*args, **named)
+        return layers, losses
+
+    return attempt
+
+
+check_pipeline = Exercise(
+    my_pipeline,
+    read_again='"What would you run in production?"',
+    cases=[(2, 4), (4, 8), (2, 2)],
+    given="{} ranks and {} micro-batches",
+    play=gradients_of,
+    same=None,
+    hint="First: step(inputs). Last: step(target=targets, losses=losses). Between: step().",
+    correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
+    errors={
+        "stage_index|Stage index|out of range": "Stages are counted from 0: rank of count.",
+        r"Expecting \d+ losses but got 0": ONLY_FORWARD,
+        "target": WANTS_LAST,
+    },
+    wrong={
+        TOO_MANY: [pipeline_but(lambda net, rank: net)],
+        "Rank 0 has 4 weights, not 2": pipeline_but(lambda net, rank: net[2 * (rank % 2) :][:2]),
+        ONLY_FORWARD: [
+            pipeline_but(loss_fn=None),
+            pipeline_but(loss_fn=None, step=lambda args, *_: (args, {})),
+        ],
+        TIMES: pipeline_but(scale_grads=False),
+        NOT_UNCUT: [
+            pipeline_but(loss_fn=nn.CrossEntropyLoss(reduction="sum", label_smoothing=0.1)),
+            pipeline_but(
+                step=lambda args, named, rank, i, t: (
+                    args,
+                    named and {**named, "target": t.flip(0)},
+                )
+            ),
+        ],
+        NO_LIST: pipeline_but(
+            step=lambda args, named, *_: (args, {k: v for k, v in named.items() if k == "target"})
+        ),
+        "Each micro-batch has one": pipeline_but(number=1),
+        NOT_CALLED: [
+            pipeline_but(step=lambda args, named, rank, *_: (args if rank == 0 else None, named)),
+            pipeline_but(step=lambda args, named, *_: (args if args or named else None, named)),
+        ],
+        WANTS_LAST: [
+            pipeline_but(step=lambda args, named, rank, i, t: (args, named if rank == 0 else {})),
+            pipeline_but(step=lambda args, named, rank, i, t: ([t], {}) if named else (args, {})),
+        ],
+        NO_PAIR: [lambda *given: None, lambda *given: my_pipeline(*given)[0]],
+    },
+    also_right=[
+        pipeline_but(engine=Schedule1F1B),
+        pipeline_but(step=lambda args, named, rank, i, t: (args, {**named, "target": t})),
+    ],
+)
+
+
+# 2. Messages in an order
+
+BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
+NAMES = "A message is named like its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1."
+OWN_ORDER = "Keep each rank's own actions, in their order"
+
+
+def handed_on(action, num_stages):
+    """The stage that the result goes to, and F or B; None at the ends of the net and for W."""
+    stage, kind, _ = action
+    to, way = (stage + 1, "F") if kind == "F" else (stage - 1, "B")
+    return (to, way) if kind != "W" and 0 <= to < num_stages else None
+
+
+def my_messages(schedule, num_stages):
+    """Go round the ranks; whoever has what its next action needs does it, and passes it on.
+
+    Both ends of a message are written in the same moment, so all ranks agree on one order of all
+    messages. In that order each meets its partner, and nobody blocks. A receive may then stand
+    long before the action that needs it.
+    """
+    rank_of = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
+    rows, left, done = [[] for _ in schedule], [list(row) for row in schedule], set()
+    while any(left):
+        for rank, row in enumerate(left):
+            if not row or not done.issuperset(needs(row[0], num_stages)):
+                continue
+            action = row.pop(0)
+            done.add(makes(action))
+            rows[rank].append(str(action))
+            if goes := handed_on(action, num_stages):
+                to, way = goes
+                if rank_of[to] != rank:
+                    text = f"_{way}{action.microbatch_index}"
+                    rows[rank].append(f"{action.stage_index}SEND{text}")
+                    rows[rank_of[to]].append(f"{to}RECV{text}")
+    return rows
+
+
+def partner(word):
+    """The other end of a message: 1RECV_F0 for 0SEND_F0. None for an action."""
+    found = re.fullmatch(r"(\d+)(SEND|RECV)_([FB])(\d+)", word)
+    if not found:
+        return None
+    stage, end, way, number = found.groups()
+    step = 1 if (end == "SEND") == (way == "F") else -1
+    return f"{int(stage) + step}{'RECV' if end == 'SEND' else 'SEND'}_{way}{number}"
+
+
+def played(attempt, name, stages, ranks, microbatches):
+    """Run the rows: a message passes when both its ends are next, an action when it has all."""
+    schedule = make_schedule(name, stages, ranks, microbatches)
+    rows = attempt([list(row) for row in schedule], stages)
+    if rows is ...:
+        return ...
+    if not isinstance(rows, list | tuple) or len(rows) != ranks:
+        raise NotYet(f"Return one list of texts per rank, {ranks} in all; got {short(rows)}")
+    rows = [[str(word) for word in row] for row in rows]
+    wanted = {str(action): action for row in schedule for action in row}
+    for rank, (row, actions) in enumerate(zip(rows, schedule, strict=True)):
+        own, right = [w for w in row if not partner(w)], [str(each) for each in actions]
+        if own != right:
+            odd = [word for word in own if word not in wanted]
+            raise NotYet(
+                f"Rank {rank}: {OWN_ORDER}." if not odd else f"{odd[0]} on rank {rank}? {NAMES}"
+            )
+    messages = [Counter(filter(partner, row)) for row in my_messages(schedule, stages)]
+    for rank, (row, right) in enumerate(zip(rows, messages, strict=True)):
+        found = Counter(filter(partner, row))
+        for word in [*(right - found), *(found - right)]:
+            what = (
+                "is missing" if word in right - found else "is one too many, or belongs elsewhere"
+            )
+            raise NotYet(f"Rank {rank}: {word} {what}.", NAMES)
+    passes(rows, wanted, stages)
+    return None
+
+
+def passes(rows, actions, stages):
+    left, here = [list(row) for row in rows], [set() for _ in rows]
+    while any(left):
+        heads = {row[0] for row in left if row}
+        ready = {word for word in heads if partner(word) is None or partner(word) in heads}
+        if not ready:
+            lines = [f"rank {r} waits in {row[0]}" for r, row in enumerate(left) if row]
+            raise NotYet("It blocks: " + ", ".join(lines) + ".", BLOCKED)
+        for rank, row in enumerate(left):
+            if not row or row[0] not in ready:
+                continue
+            word, has = row.pop(0), here[rank]
+            stage, kind, number = re.fullmatch(r"(\d+)\D*?([FBIW])(\d+)", word).groups()
+            result = makes(Action(int(stage), kind, int(number)))
+            if "RECV" in word:
+                has.add(Action(int(stage) + (1 if kind == "B" else -1), kind, int(number)))
+                continue
+            missing = [] if "SEND" in word else set(needs(actions[word], stages)) - has
+            if missing:
+                line = f"Rank {rank} does {word} before it has {short([*map(str, missing)])}."
+                raise NotYet(line, "Its receive comes first.")
+            if "SEND" in word and result not in has:
+                raise NotYet(
+                    f"Rank {rank} reaches {word} before {result}: there is nothing to send."
+                )
+            has.add(result)
+
+
+def beside(before=True):
+    """Each receive beside the action that needs it (or all of them first), each send behind."""
+
+    def attempt(schedule, num_stages):
+        full, rows = my_messages(schedule, num_stages), []
+        for row, words in zip(schedule, full, strict=True):
+            texts = []
+            for action in row:
+                stage, kind, number = action
+                way = "F" if kind == "F" else "B"
+                receive, send = (f"{stage}{end}_{way}{number}" for end in ("RECV", "SEND"))
+                if kind != "W":
+                    texts += [receive] * (receive in words)
+                texts += [str(action)] + [send] * (kind != "W" and send in words)
+            receives = [word for word in texts if "RECV" in word]
+            rows.append(texts if before else receives + [w for w in texts if w not in receives])
+        return rows
+
+    return attempt
+
+
+def each_row(change):
+    return lambda schedule, n: [change(row) for row in my_messages(schedule, n)]
+
+
+def send_before(row):
+    row = list(row)
+    for place in [place for place, word in enumerate(row) if "SEND" in word]:
+        row[place - 1 : place + 1] = row[place], row[place - 1]
+    return row
+
+
+def all_neighbours(schedule, num_stages):
+    """Also to itself: two neighbouring stages of one rank exchange no message."""
+    owners = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
+    rows = my_messages(schedule, num_stages)
+    for row in schedule:
+        for action in row:
+            goes = handed_on(action, num_stages)
+            if goes and owners[goes[0]] == owners[action.stage_index]:
+                text = f"_{goes[1]}{action.microbatch_index}"
+                place = rows[owners[goes[0]]]
+                place.insert(place.index(str(action)) + 1, f"{action.stage_index}SEND{text}")
+                place.insert(place.index(str(action)) + 2, f"{goes[0]}RECV{text}")
+    return rows
+
+
+def by_time(schedule, num_stages):
+    """All actions and messages in one list, in an order that works; each rank takes its own."""
+    ranks = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
+    together, left, done = [], [list(row) for row in schedule], set()
+    while any(left):
+        row = next(r for r in reversed(left) if r and done.issuperset(needs(r[0], num_stages)))
+        action = row.pop(0)
+        done.add(makes(action))
+        together.append((ranks[action.stage_index], str(action)))
+        goes = handed_on(action, num_stages)
+        if goes and ranks[goes[0]] != ranks[action.stage_index]:
+            text = f"_{goes[1]}{action.microbatch_index}"
+            together.append((ranks[action.stage_index], f"{action.stage_index}SEND{text}"))
+            together.append((ranks[goes[0]], f"{goes[0]}RECV{text}"))
+    return [tuple(word for rank, word in together if rank == own) for own in range(len(schedule))]
+
+
+check_messages = Exercise(
+    my_messages,
+    read_again='"In which order do messages go?" and the text of the exercise',
+    cases=[
+        ("gpipe", 2, 2, 1),
+        ("1f1b", 2, 2, 3),
+        ("1f1b", 3, 3, 5),
+        ("interleaved", 6, 3, 6),
+        ("zb-v", 4, 2, 4),
+    ],
+    given="{}, {} stages on {} ranks, {} micro-batch(es)",
+    play=played,
+    same=None,
+    hint="When a rank has done an action, write its send, and the receive into the other's row.",
+    correct="All messages are there, and in {count} schedules nobody blocks.",
+    wrong={
+        BLOCKED: [beside(), beside(before=False)],
+        "0SEND_F0 is missing": lambda schedule, n: [[str(a) for a in row] for row in schedule],
+        "0RECV_B0 is missing": each_row(lambda row: [word for word in row if "RECV" not in word]),
+        "Rank 1: 1RECV_F0 is missing": each_row(
+            lambda row: [word.replace("1RECV", "0RECV") for word in row]
+        ),
+        f"{OWN_ORDER}": lambda schedule, n: my_messages(schedule, n)[::-1],
+        "0F0SEND on rank 0? ": each_row(
+            lambda row: [f"{w[:1]}F{w[-1]}SEND" if "SEND" in w else w for w in row]
+        ),
+        "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),
+        "there is nothing to send": each_row(send_before),
+        "1SEND_F0 is one too many, or belongs elsewhere": all_neighbours,
+        "Return one list of texts per rank, 2 in all": [
+            lambda schedule, n: None,
+            lambda schedule, n: [word for row in my_messages(schedule, n) for word in row],
+        ],
+    },
+    also_right=[by_time],
+)
+
+# 3. Rows that do not count
 
 NOT_FINITE = "NaN in a row that does not count makes gradients NaN all the same: add zeros."
 
@@ -111,244 +514,4 @@ check_padded = Exercise(
         "None is what a function without return": lambda i, t, parts: None,
     },
     also_right=[row_by_row],
-)
-
-# 2. An order in columns of time
-
-NO_ROWS = "expected a list with one row per device, "
-EMPTY_CELL = 'None stands where a device waits; in the text it is an empty cell, "".'
-THEIR_TEXT = "The rows hold Actions; their text is asked for: str(action)."
-OTHER_ORDER = "in this order; your row has "
-LEAVE_EMPTY = "which it needs: leave a cell empty."
-ONE_COLUMN = "Every action takes one column."
-TOO_LONG = "leave out empty last columns."
-FILL_UP = 'fill all up with "" to '
-
-
-def my_columns(schedule, num_stages):
-    """Column by column: a device takes its next action if all that it needs stands further left.
-
-    What is done in a column counts from the next one on, so it is added only when all devices have
-    had their turn. `makes` turns an I into the B that `needs` asks for. All rows grow together, so
-    they end with the same length.
-    """
-    rows, position, done = [[] for _ in schedule], [0] * len(schedule), set()
-    while any(place < len(row) for place, row in zip(position, schedule, strict=True)):
-        now = set()
-        for device, row in enumerate(schedule):
-            action = row[position[device]] if position[device] < len(row) else None
-            if action is not None and all(need in done for need in needs(action, num_stages)):
-                rows[device].append(str(action))
-                position[device] += 1
-                now.add(makes(action))
-            else:
-                rows[device].append("")
-        done |= now
-    return rows
-
-
-def in_columns(attempt, name, stages, devices, microbatches):
-    schedule = make_schedule(name, stages, devices, microbatches)
-    rows = attempt([list(row) for row in schedule], stages)
-    if rows is None:
-        raise NotYet("got None: that is what a function without return gives back.")
-    if not isinstance(rows, list | tuple) or len(rows) != devices:
-        raise NotYet(f"{NO_ROWS}{devices} in all; got {short(rows)}")
-    for device, (row, actions) in enumerate(zip(rows, schedule, strict=True)):
-        if not isinstance(row, list | tuple):
-            raise NotYet(f"row {device} is no list: {short(row)}")
-        if None in row:
-            raise NotYet(EMPTY_CELL)
-        if any(isinstance(entry, Action) for entry in row):
-            raise NotYet(THEIR_TEXT)
-        wanted, found = [str(action) for action in actions], [entry for entry in row if entry != ""]
-        if found != wanted:
-            raise NotYet(f"device {device} does {short(wanted)}, {OTHER_ORDER}{short(found)}")
-    right = my_columns(schedule, stages)
-    column, earliest = (
-        {t: i for row in each for i, t in enumerate(row) if t} for each in (rows, right)
-    )
-    made = {makes(action): action for row in schedule for action in row}
-    for action in sorted(made.values(), key=lambda action: earliest[str(action)]):
-        mine, first = column[str(action)], earliest[str(action)]
-        for source in (made[need] for need in needs(action, stages)):
-            if column[str(source)] >= mine:
-                place = "in the same column as" if column[str(source)] == mine else "before"
-                raise NotYet(f"{action} stands {place} {source}, {LEAVE_EMPTY}")
-        if mine > first:
-            line = f"{action} could stand in column {first}; yours is {mine}."
-            raise NotYet(line, ONE_COLUMN)
-    lengths, longest = [len(row) for row in rows], len(right[0])
-    if max(lengths) > longest:
-        raise NotYet(f"A row has more than {longest} cells: {TOO_LONG}")
-    if min(lengths) < longest:
-        raise NotYet(f"The rows have {short(lengths)} cells; {FILL_UP}{longest}.")
-
-
-def as_early_as_it_can(gap=1):
-    """Rows filled in an order in which everything needed comes first, `gap` columns later."""
-
-    def attempt(schedule, num_stages):
-        order = my_columns(schedule, num_stages)
-        rows, columns = [[] for _ in schedule], {}
-        actions = {str(action): (d, action) for d, row in enumerate(schedule) for action in row}
-        for device, action in (actions[t] for each in zip(*order, strict=True) for t in each if t):
-            needed = (columns.get(need, -1) for need in needs(action, num_stages))
-            first = max([0, *(column + gap for column in needed)])
-            rows[device] += [""] * (first - len(rows[device])) + [str(action)]
-            columns[makes(action)] = len(rows[device]) - 1
-        longest = max(map(len, rows))
-        return [row + [""] * (longest - len(row)) for row in rows]
-
-    return attempt
-
-
-def without_makes(schedule, num_stages):
-    columns = {action: None for row in schedule for action in row}
-    needed = [need for action in columns for need in needs(action, num_stages)]
-    return [columns[need] for need in needed] and my_columns(schedule, num_stages)
-
-
-def right_but(change):
-    return lambda schedule, num_stages: change(my_columns(schedule, num_stages))
-
-
-check_columns = Exercise(
-    my_columns,
-    read_again='"Can one engine run the other\'s order?" and the text of the exercise',
-    cases=[
-        ("naive", 2, 2, 1),
-        ("gpipe", 2, 2, 2),
-        ("1f1b", 3, 3, 4),
-        ("interleaved", 4, 2, 4),
-        ("zb-h1", 3, 3, 4),
-        ("zb-v", 4, 2, 12),
-    ],
-    given="{}, {} stages on {} devices, {} micro-batch(es)",
-    play=in_columns,
-    same=None,
-    hint="Where backwards are split, makes(action) turns I into the B of needs.",
-    correct="Nobody starts before what it needs, or later.",
-    wrong={
-        f"1F0 stands in the same column as 0F0, {LEAVE_EMPTY}": [
-            lambda schedule, n: [[str(action) for action in row] for row in schedule],
-            as_early_as_it_can(gap=0),
-        ],
-        "makes(action) turns I into the B": without_makes,
-        EMPTY_CELL: right_but(lambda rows: [[text or None for text in row] for row in rows]),
-        "could stand in column 0; yours is 1": right_but(lambda rows: [["", *row] for row in rows]),
-        ONE_COLUMN: right_but(lambda rows: [[t for cell in r for t in (cell, "")] for r in rows]),
-        FILL_UP: right_but(lambda rows: [" ".join(row).rstrip().split(" ") for row in rows]),
-        TOO_LONG: right_but(lambda rows: [[*row, ""] for row in rows]),
-        f"{NO_ROWS}2 in all": right_but(lambda rows: list(map(list, zip(*rows, strict=True)))),
-        "row 0 is no list": right_but(lambda rows: ["".join(row) for row in rows]),
-        OTHER_ORDER: right_but(lambda rows: rows[::-1]),
-        THEIR_TEXT: lambda schedule, n: schedule,
-        "got None: that is what a function without return": lambda schedule, n: None,
-    },
-    also_right=[as_early_as_it_can()],
-)
-
-# 3. Ranks on a mesh
-
-
-def my_partners(rank, data, pipeline):
-    """Ranks are numbered along a row, so the stage is what is left over, modulo `pipeline`.
-
-    Neighbours in a pipeline differ by 1, except at its two ends. All ranks of a stage differ by
-    `pipeline`: that is the step from row to row.
-    """
-    stage = rank % pipeline
-    before = rank - 1 if stage > 0 else None
-    after = rank + 1 if stage + 1 < pipeline else None
-    return before, after, list(range(stage, data * pipeline, pipeline))
-
-
-def by_columns(rank, data, pipeline):
-    stage = rank // data
-    before = rank - data if stage else None
-    after = rank + data if stage + 1 < pipeline else None
-    return before, after, list(range(stage * data, stage * data + data))
-
-
-def partners_but(neighbours=lambda a, b, rank, d, n: (a, b), group=lambda g, rank, d, n: g):
-    def attempt(rank, data, pipeline):
-        before, after, same_stage = my_partners(rank, data, pipeline)
-        place = rank, data, pipeline
-        return *neighbours(before, after, *place), group(same_stage, *place)
-
-    return attempt
-
-
-def by_a_grid(rank, data, pipeline):
-    grid = torch.arange(data * pipeline).reshape(data, pipeline)
-    row, stage = divmod(rank, pipeline)
-    along = [None, *grid[row].tolist(), None]
-    return along[stage], along[stage + 2], grid[:, stage]
-
-
-NOBODY = "The first stage has nobody before it, the last nobody after it: None."
-A_LIST = "The ranks are right; give the third as a list."
-ZERO = "Rank 0 is somebody, although 0 counts as false: ask whether stage > 0."
-
-check_partners = Exercise(
-    my_partners,
-    read_again='"Two pipelines beside each other: who talks to whom?"',
-    cases=[
-        (0, 2, 2),
-        (1, 2, 2),
-        (3, 2, 2),
-        (5, 2, 4),
-        (4, 2, 4),
-        (2, 4, 2),
-        (0, 8, 1),
-        (6, 1, 8),
-    ],
-    given="rank {} of a mesh of {} x {} (data, pipeline)",
-    play=call_for_numbers,
-    hint="Row and stage of a rank: divmod(rank, pipeline).",
-    wrong={
-        "Ranks are numbered along a row: 0, 1, and so on are one pipeline.": by_columns,
-        "Rank {0} stands at an end of its row: its neighbour is in another.": partners_but(
-            lambda a, b, rank, d, n: (
-                rank - 1 if rank else None,
-                rank + 1 if rank + 1 < d * n else None,
-            )
-        ),
-        f"A pipeline is no ring. {NOBODY}": partners_but(
-            lambda a, b, rank, d, n: (
-                rank - rank % n + (rank - 1) % n,
-                rank - rank % n + (rank + 1) % n,
-            )
-        ),
-        f"A mesh is no ring. {NOBODY}": partners_but(
-            lambda a, b, rank, d, n: ((rank - 1) % (d * n), (rank + 1) % (d * n))
-        ),
-        NOBODY: [
-            partners_but(lambda a, b, *_: (-1 if a is None else a, b)),
-            partners_but(lambda a, b, *_: (-1 if a is None else a, -1 if b is None else b)),
-        ],
-        ZERO: [
-            partners_but(lambda a, b, *_: (a or None, b)),
-            partners_but(lambda a, b, rank, d, n: (rank % n and rank - 1, b)),
-        ],
-        "Before and after are exchanged: activations go to higher stages.": (
-            partners_but(lambda a, b, *_: (b, a))
-        ),
-        "The group holds the rank itself too: it averages its own part.": (
-            partners_but(group=lambda g, rank, d, n: [other for other in g if other != rank])
-        ),
-        A_LIST: [
-            partners_but(group=lambda g, *_: set(g)),
-            partners_but(group=lambda g, rank, d, n: range(rank % n, d * n, n)),
-        ],
-        "That is the pipeline; averaged is over those of the same stage.": partners_but(
-            group=lambda g, rank, d, n: [*range(rank - rank % n, rank - rank % n + n)]
-        ),
-        "Only ranks with the same stage have its weights.": (
-            partners_but(group=lambda g, rank, d, n: np.arange(d * n))
-        ),
-        "None is what a function without return": lambda rank, data, pipeline: None,
-    },
-    also_right=[by_a_grid],
 )

@@ -50,7 +50,7 @@ def ranks_in_threads(
     def run(rank: int) -> None:
         try:
             groups = [
-                _gloo(PrefixStore(name, store), place, size, timeout_s)
+                gloo_group(PrefixStore(name, store), place, size, timeout_s)
                 for name, place, size in _places(rank, axes)
             ]
             alive.append(groups)
@@ -87,7 +87,7 @@ def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:
     return places
 
 
-def _gloo(store: PrefixStore, rank: int, ranks: int, timeout_s: float) -> ProcessGroup:
+def gloo_group(store: PrefixStore, rank: int, ranks: int, timeout_s: float) -> ProcessGroup:
     """A group as `init_process_group` makes it, but not the one default group of the process."""
     options = ProcessGroupGloo._Options()
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
