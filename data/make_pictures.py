@@ -30,16 +30,19 @@ STEPS, PIECES, COLOURS = 15, 4, 64
 EXPLORER = """\
 from torch import nn
 
-from mpcourse.devices import get_devices
+from mpcourse.devices import get_devices, measure
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.site.explorers import split_explorer_of
-from mpcourse.pipeline import measure_step, split_work
+from mpcourse.pipeline import Pipeline, split_work
 
 devices = get_devices(2)
 
 
 def run(size):
-    return measure_step(split_work(devices), devices, nn.CrossEntropyLoss(), size).median_s
+    work, loss_fn = split_work(devices), nn.CrossEntropyLoss()
+    pipeline = Pipeline(work.stages, devices, microbatch_size=size)
+    step = lambda: pipeline.step(work.images, work.labels, loss_fn)
+    return measure(step, devices, warmup=1, repeats=3).median_s
 
 
 split_explorer_of(read(find_pages(["pipeline"])[0]), measure=run)"""

@@ -1,12 +1,24 @@
-"""Exercises of page `pipeline`: a ceiling, a mini-batch in pieces, a cut graph, the best split."""
+"""Exercises of page `pipeline`: a ceiling, pieces, a cut graph, two queues, the best split."""
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, raised, same, short
+from mpcourse.devices.workers import Worker, collect
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    expected_and_got,
+    raised,
+    same,
+    short,
+)
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
@@ -69,6 +81,9 @@ check_ceiling = Exercise(
         "One piece too many: the first is in the sum already.": (
             lambda t, m: m * sum(t) / (sum(t) + m * max(t))
         ),
+        "The slowest stage sets the pace: that is the fastest.": (
+            lambda t, m: m * sum(t) / (sum(t) + (m - 1) * min(t))
+        ),
         "The slowest stage need not be the first.": (
             lambda t, m: m * sum(t) / (sum(t) + (m - 1) * t[0])
         ),
@@ -109,6 +124,11 @@ LOST_ROWS = "The last piece may be smaller, but its rows count."
 ONCE = "Each piece goes through once."
 ADDED_UP = "Each loss is a mean: added up they count too much. Scale before backward()."
 MEAN_OF_MEANS = "Mean of means: a short piece counts as much as a full one."
+ONE_BACKWARD = (
+    "One backward for all the pieces: until then each of their graphs is kept. "
+    "Call backward() for each piece, before the next one's forward."
+)
+CLEARED = "You cleared what stood in `.grad` before: the gradients are to be added to it."
 ONLY_THE_FIRST = "Only the first piece is there: call backward() for every piece."
 FLOAT32 = "Right to seven digits only: somewhere the numbers pass through float32."
 HAND_OVER = "back's gradients are right. Does each output.backward(...) get its own leaf.grad?"
@@ -134,13 +154,17 @@ def in_pieces(*modules: nn.Module) -> Callable:
         generator = torch.Generator().manual_seed(rows)
         weights = [next(module.double().parameters()) for module in modules]
         for weight in weights:
-            weight.grad = None
             weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.double)
         before = [weight.detach().clone() for weight in weights]
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)  # of a mini-batch before
         inputs = torch.randn(rows, 3, generator=generator, dtype=torch.double)
         targets = inputs.sum(1, keepdim=True) * torch.arange(1.0, rows + 1)[:, None]
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
-        hooks = [
+        backwards: list[int] = []  # of the last weight: how many pieces had come in by then
+        last = names[-1]
+        hooks = [weights[-1].register_hook(lambda _: backwards.append(len(seen[last])))]
+        hooks += [
             module.register_forward_pre_hook(
                 lambda _, given, name=name: seen[name].append(given[0])
             )
@@ -151,8 +175,8 @@ def in_pieces(*modules: nn.Module) -> Callable:
         except RuntimeError as error:
             if "implicitly created" not in str(error):
                 raise
-            leafless = not_cut(seen.get("back", [])) == NO_LEAF  # its .grad was handed on: None
-            raise NotYet(raised(error), NO_LEAF if leafless else FROM_A_NUMBER) from None
+            # without a leaf its .grad was handed on: None
+            raise NotYet(raised(error), not_cut(seen.get("back", [])) or FROM_A_NUMBER) from None
         finally:
             for hook in hooks:
                 hook.remove()
@@ -172,7 +196,11 @@ def in_pieces(*modules: nn.Module) -> Callable:
             raise NotYet(words)
         for name, weight in zip(names, weights, strict=True):
             if weight.grad is None:
+                raise NotYet(CLEARED)
+            if torch.equal(weight.grad, torch.ones_like(weight)):
                 raise NotYet(NOTHING_HANDED_ON if name == "front" else NO_GRADIENT.format(name))
+        if len(modules) == 1 and len(backwards) == 1 < len(wanted) == backwards[0]:
+            raise NotYet(ONE_BACKWARD)
         gradients = {f"gradient of {name}": w.grad for name, w in zip(names, weights, strict=True)}
         return {**gradients, "loss": loss}
 
@@ -234,14 +262,14 @@ def my_step(model, loss_fn, inputs, targets, split_size):
     return total
 
 
-def step_with(scale, *, clear=False, pick=slice(None), backwards=slice(None), result=float):
+def step_with(scale, *, clear=(), pick=slice(None), backwards=slice(None), result=float):
     """A step that weights each piece by `scale(n, N, pieces)`."""
 
     def attempt(model, loss_fn, inputs, targets, size):
         parts = list(zip(inputs.split(size), targets.split(size), strict=True))
         total = 0.0
         for number, (x, y) in enumerate(parts[pick]):
-            if clear:
+            if number in clear:
                 model.zero_grad()
             loss = loss_fn(model(x), y) * scale(len(x), len(inputs), len(parts))
             if number in range(len(parts))[backwards]:
@@ -285,6 +313,12 @@ def by_sums(model, loss_fn, inputs, targets, size):
     return torch.stack(losses).sum().detach()
 
 
+def all_at_once(model, loss_fn, inputs, targets, size):
+    loss = loss_fn(torch.cat([model(piece) for piece in inputs.split(size)]), targets)
+    loss.backward()
+    return loss.item()
+
+
 def by_the_engine(model, loss_fn, inputs, targets, size):
     pipeline = Pipeline([nn.Sequential(model)], ["cpu"], microbatch_size=size)
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
@@ -304,9 +338,12 @@ check_pieces = Exercise(
         ADDED_UP: step_with(lambda n, rows, pieces: 1.0),
         MEAN_OF_MEANS: step_with(lambda n, rows, pieces: 1 / pieces),
         "Only the last piece is left: do not clear the gradients between pieces.": [
-            step_with(lambda n, rows, pieces: 1.0, clear=True),
-            step_with(share, clear=True),
+            step_with(lambda n, rows, pieces: 1.0, clear=range(1, 9)),
+            step_with(share, clear=range(1, 9)),
+            step_with(share, clear=range(9)),
         ],
+        CLEARED: step_with(share, clear=[0]),
+        ONE_BACKWARD: [by_sums, all_at_once],
         ONLY_THE_FIRST: [
             step_with(share, backwards=slice(1)),
             step_with(lambda n, rows, pieces: 1.0, backwards=slice(1)),
@@ -326,7 +363,7 @@ check_pieces = Exercise(
         FLOAT32: there_and_back,
         COUNTS_BY: step_with(lambda n, rows, pieces: 0.3 * n),
     },
-    also_right=[by_sums, by_the_engine],
+    also_right=[by_the_engine],
 )
 
 
@@ -393,6 +430,11 @@ def cut_by_the_engine(front, back, loss_fn, inputs, targets, size):
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
 
 
+def cleared_first(front, back, *rest):
+    front.zero_grad(), back.zero_grad()
+    return my_cut_step(front, back, *rest)
+
+
 def front_twice(front, back, loss_fn, inputs, targets, size):
     front(inputs)
     return my_cut_step(front, back, loss_fn, inputs, targets, size)
@@ -411,7 +453,11 @@ check_cut_graph = Exercise(
     hint=what_counts,
     correct="No graph crosses the cut, and loss and gradients are those of the whole mini-batch.",
     wrong={
-        NOT_CUT: cut_step_with(cut=lambda output: output, hand_on=lambda output, leaf: None),
+        NOT_CUT: [
+            cut_step_with(cut=lambda output: output, hand_on=lambda output, leaf: None),
+            cut_step_with(cut=lambda output: output.clone()),
+        ],
+        CLEARED: cleared_first,
         NO_LEAF: [
             cut_step_with(cut=lambda output: output.detach(), hand_on=lambda output, leaf: None),
             cut_step_with(cut=lambda output: output.detach()),
@@ -435,7 +481,304 @@ check_cut_graph = Exercise(
     also_right=[cut_step_with(), by_asking_for_gradients, cut_by_the_engine],
 )
 
-# 4. Choose the split without running
+# 4. Two programs and two queues
+
+OVERLAP_GONE = "The answer is right, but nothing overlaps: A waits for each gradient at once."
+ALL_FORWARDS = "That keeps all the pieces: device A may keep at most `ahead`."
+ONE_TOO_MANY = "One piece too many: at `ahead` kept pieces, first run the oldest one's backward."
+ONE_TOO_FEW = "One piece too few: device A runs a backward though it may go one further ahead."
+NOT_EMPTIED = "Pieces are left: after the last forward device A still has gradients to fetch."
+NO_SHARE = "Each loss is a mean; hand stage.forward its share, len(answer) / rows, as well."
+SAME_SHARES = "A piece counts by its rows, not as one of so many pieces."
+LAST_LOSS = "That is the loss of one piece: add all of them up."
+NO_LOSS = "my_second_device returns nothing: the loss of the mini-batch is asked."
+NEEDS_GRADIENT = "A's backward begins at what B has sent: stage.backward(number, gradients.get())."
+IS_A_LOSS = "B's output is a loss: its backward takes no gradient."
+NEEDS_ANSWER = "B's forward also needs the answer and its share: forward(number, x, answer, share)."
+NOT_A_GRADIENT = "Into `gradients` goes what B's backward returns, the gradient at its leaf."
+OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
+
+
+class Stuck(Exception):
+    """Everybody waits, or has ended."""
+
+
+class Post:
+    """A queue that knows of the other one, so that a wait without end is no wait."""
+
+    def __init__(self, world: "TwoDevices") -> None:
+        self.world, self.items = world, deque()
+
+    def put(self, item: Any, *_: Any, **__: Any) -> None:
+        """Hand over, and wake who waits."""
+        with self.world.changed:
+            self.items.append(item)
+            self.world.changed.notify_all()
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        """Wait for an item; raise `Stuck` where nobody can send one."""
+        world = self.world
+        with world.changed:
+            world.awaited.append(self)
+            while not self.items:
+                if sum(not post.items for post in world.awaited) >= world.running:
+                    world.changed.notify_all()
+                    raise Stuck
+                world.changed.wait()
+            world.awaited.remove(self)
+            return self.items.popleft()
+
+
+class NotingStage:
+    """A stage of no layers: it checks what it is handed, and notes in which order."""
+
+    def __init__(self, pieces: list[Tensor], is_first: bool) -> None:
+        self.pieces, self.is_first, self.noted = pieces, is_first, []
+
+    def forward(self, number: int, value: Tensor, answer: Any = None, share: float = 1) -> Tensor:
+        """Features for device B; on B the loss."""
+        self.noted.append(f"F{number}")
+        if not torch.equal(torch.as_tensor(value), self.pieces[number] * (2 - self.is_first)):
+            raise NotYet(f"F{number} got other rows than piece {number}'s.", OTHER_PIECE)
+        if self.is_first:
+            return value * 2
+        if answer is None:
+            raise NotYet(NEEDS_ANSWER)
+        return share * (value.sum(1) - answer).abs().mean()
+
+    def backward(self, number: int, gradient: Any = None) -> Tensor:
+        """The gradient for device A."""
+        if f"F{number}" not in self.noted or f"B{number}" in self.noted:
+            raise NotYet(f"B{number} needs F{number} before it, and runs once.")
+        self.noted.append(f"B{number}")
+        if not self.is_first and gradient is not None:
+            raise NotYet(IS_A_LOSS)
+        if self.is_first and gradient is None:
+            raise NotYet(NEEDS_GRADIENT)
+        wanted = self.pieces[number] * 3
+        if self.is_first and not torch.equal(torch.as_tensor(gradient), wanted):
+            sent = any(torch.equal(torch.as_tensor(gradient), piece * 3) for piece in self.pieces)
+            line = f"B{number} of device A got no gradient of piece {number}."
+            raise NotYet(line, OTHER_PIECE if sent else NOT_A_GRADIENT)
+        return wanted
+
+
+class TwoDevices:
+    """The world of an attempt: a thread for each program, and the queues between them."""
+
+    def __init__(self) -> None:
+        self.changed, self.awaited, self.running = threading.Condition(), [], 2
+        self.failed: list[Exception] = []
+
+    def carry_out(self, program: Callable, *given: Any) -> Any:
+        """Run a program; keep its error, wake the other one."""
+        try:
+            return program(*given)
+        except Exception as error:
+            self.failed.append(error)
+        finally:
+            with self.changed:
+                self.running -= 1
+                self.changed.notify_all()
+
+
+BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+
+
+def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
+    """What each device did in which order, and the loss."""
+    if not isinstance(programs, tuple) or not all(map(callable, programs)):
+        raise NotYet("Two functions: check_two_queues(my_first_device, my_second_device).")
+    world = TwoDevices()
+    features, gradients = Post(world), Post(world)
+    pieces = torch.arange(1.0, 2 * rows + 1).reshape(rows, 2).split(size)
+    answers = (torch.arange(rows) ** 2).split(size)
+    stages = NotingStage(pieces, is_first=True), NotingStage(pieces, is_first=False)
+    given = (
+        (stages[0], pieces, features, gradients, ahead),
+        (stages[1], answers, features, gradients),
+    )
+    jobs = [
+        worker.submit(world.carry_out, program, *each)
+        for worker, program, each in zip(BENCH, programs, given, strict=True)
+    ]
+    results = collect(jobs)
+    if ... in results:
+        raise NotAttempted
+    own = [error for error in world.failed if not isinstance(error, Stuck)]
+    did = {f"device {'AB'[n]}": " ".join(stage.noted) for n, stage in enumerate(stages)}
+    if world.failed and not own:
+        line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
+        raise NotYet(f"It waits for ever. Done so far: {line}.", STUCK)
+    if own:
+        raise own[0]
+    loss = results[1]
+    return {**did, "loss": loss.item() if isinstance(loss, Tensor) else loss}
+
+
+STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
+
+
+def two_queues():
+    """A's loop is `ahead` turns longer than there are pieces: backwards lag by that many.
+
+    With `ahead` as large as the number of pieces all forwards come first; with 2 a backward
+    follows each further forward. B has no reason to wait: its backward follows its forward.
+    """
+
+    def my_first_device(stage, pieces, features, gradients, ahead):
+        for number in range(len(pieces) + ahead):
+            if number >= ahead:
+                stage.backward(number - ahead, gradients.get())
+            if number < len(pieces):
+                features.put(stage.forward(number, pieces[number]))
+
+    def my_second_device(stage, answers, features, gradients):
+        rows, total = sum(map(len, answers)), 0.0
+        for number, answer in enumerate(answers):
+            total += stage.forward(number, features.get(), answer, len(answer) / rows)
+            gradients.put(stage.backward(number))
+        return total
+
+    return my_first_device, my_second_device
+
+
+def first_by_counting(stage, pieces, features, gradients, ahead):
+    done = 0
+    for number, piece in enumerate(pieces):
+        if number - done == ahead:
+            stage.backward(done, gradient=gradients.get(timeout=60))
+            done += 1
+        features.put(stage.forward(number, piece))
+    while done < len(pieces):
+        stage.backward(done, gradients.get())
+        done += 1
+
+
+def first_with(
+    most=lambda ahead, pieces: ahead, leave=0, gradient=lambda features, gradients: gradients.get()
+):
+    """Device A's program; how far it goes ahead, what it leaves, where it gets its gradients."""
+
+    def program(stage, pieces, features, gradients, ahead):
+        ahead = most(ahead, len(pieces))
+        for number in range(len(pieces) + ahead - leave):
+            if number >= ahead:
+                stage.backward(number - ahead, gradient(features, gradients))
+            if number < len(pieces):
+                features.put(stage.forward(number, pieces[number]))
+
+    return program
+
+
+def first_silent(stage, pieces, features, gradients, ahead):
+    for number, piece in enumerate(pieces):
+        stage.forward(number, piece)
+        stage.backward(number, gradients.get())
+
+
+def first_backwards(stage, pieces, features, gradients, ahead):
+    for number, piece in enumerate(pieces):
+        features.put(stage.forward(number, piece))
+    for number in reversed(range(len(pieces))):
+        stage.backward(number, gradients.get())
+
+
+def second_with(
+    share=lambda n, rows, pieces: n / rows,
+    total=sum,
+    send=lambda gradients, came, gradient: gradients.put(gradient),
+    given=(),
+):
+    """Device B's program: how a piece counts, what it returns and sends."""
+
+    def program(stage, answers, features, gradients):
+        rows, losses = sum(map(len, answers)), []
+        for number, answer in enumerate(answers):
+            came = features.get()
+            each = share(len(answer), rows, len(answers))
+            losses.append(stage.forward(number, came, answer, each))
+            send(gradients, came, stage.backward(number, *given))
+        return total(losses)
+
+    return program
+
+
+def second_in_two_loops(stage, answers, features, gradients):
+    rows = sum(map(len, answers))
+    losses = [
+        stage.forward(number, features.get(), answer, len(answer) / rows)
+        for number, answer in enumerate(answers)
+    ]
+    for number in range(len(answers)):
+        gradients.put(stage.backward(number))
+    return sum(losses)
+
+
+def second_without_answers(stage, answers, features, gradients):
+    for number in range(len(answers)):
+        stage.forward(number, features.get())
+
+
+def two_queues_hint(outcome: dict, expected: dict) -> str:
+    if outcome["device A"] != expected["device A"]:
+        return "How many pieces does A keep before it runs the oldest one's backward?"
+    return ""
+
+
+FIRST, SECOND = two_queues()
+check_two_queues = Exercise(
+    two_queues,
+    read_again='"Two programs and two queues"',
+    cases=[(6, 2, 2), (4, 2, 5), (9, 2, 3), (6, 2, 1), (12, 3, 4)],
+    given="{} rows in pieces of {}, and ahead = {}",
+    play=on_two_devices,
+    compared=lambda outcome, expected: [
+        line
+        for name in expected
+        if not same(outcome[name], expected[name])
+        for line in (f"{name}:", *expected_and_got(outcome[name], expected[name]))
+    ][:3],
+    hint=two_queues_hint,
+    correct="Order, loss and gradients are right, and device A never keeps more than `ahead`.",
+    wrong={
+        OVERLAP_GONE: (first_with(lambda ahead, pieces: 1), SECOND),
+        ALL_FORWARDS: (first_with(lambda ahead, pieces: pieces), SECOND),
+        ONE_TOO_MANY: (first_with(lambda ahead, pieces: ahead + 1), SECOND),
+        ONE_TOO_FEW: (first_with(lambda ahead, pieces: max(1, ahead - 1)), SECOND),
+        NOT_EMPTIED: [
+            (first_with(leave=1), SECOND),
+            (
+                lambda stage, pieces, features, gradients, ahead: [
+                    *map(features.put, map(stage.forward, range(len(pieces)), pieces))
+                ],
+                SECOND,
+            ),
+        ],
+        NEEDS_GRADIENT: (first_with(gradient=lambda features, gradients: None), SECOND),
+        NOT_A_GRADIENT: [
+            (first_with(gradient=lambda features, gradients: features.get()), SECOND),
+            (FIRST, second_with(send=lambda gradients, came, gradient: gradients.put(came))),
+        ],
+        OTHER_PIECE: (first_backwards, SECOND),
+        NO_SHARE: (FIRST, second_with(lambda n, rows, pieces: 1)),
+        SAME_SHARES: (FIRST, second_with(lambda n, rows, pieces: 1 / pieces)),
+        LAST_LOSS: (FIRST, second_with(total=lambda losses: losses[-1])),
+        NO_LOSS: (FIRST, second_with(total=lambda losses: None)),
+        NEEDS_ANSWER: (FIRST, second_without_answers),
+        IS_A_LOSS: (FIRST, second_with(given=[1.0])),
+        STUCK: [
+            (first_silent, SECOND),
+            (FIRST, second_with(send=lambda *_: None)),
+            (FIRST, second_in_two_loops),
+        ],
+        "Two functions": FIRST,
+    },
+    also_right=[(first_by_counting, SECOND), (FIRST, second_with(total=lambda x: sum(x).item()))],
+    values=True,
+)
+
+# 5. Choose the split without running
 
 
 def my_split_size(sizes, num_samples, fixed, per_sample):
@@ -474,6 +817,7 @@ check_split_size = Exercise(
     cases=[
         ([3, 6, 12, 24, 48], 48, 3.0, 1.0),
         ([6, 12, 24, 48, 96], 96, 0.0, 1.0),
+        ([1, 3, 12], 12, 0.3, 1.0),  # the nearest to the square root is 1
         ([5, 10, 20, 40], 40, 250.0, 1.0),
         ([5, 10, 20, 40, 60, 120], 120, 12.0, 2.0),
         ([60, 20, 30, 10], 60, 0.5, 0.1),
@@ -502,6 +846,10 @@ check_split_size = Exercise(
             best_if_it_waits(2)
         ),
         "Half a slot too few: each device waits for one slot, all in all.": best_if_it_waits(0.5),
+        "Nearest to the square root by difference; the curve is even in ratios: compare the steps "
+        "themselves.": lambda sizes, rows, f, e: min(
+            sizes, key=lambda size: abs(size - (rows * f / e) ** 0.5)
+        ),
         "m micro-batches through two equal stages": lambda s, rows, f, e: (
             100 + (rows * f / e) ** 0.5
         ),

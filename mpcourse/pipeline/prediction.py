@@ -10,10 +10,13 @@ the simulator turns lines into step times, for sizes that nobody timed too.
 Why a line: joining the three times by straight pieces predicts no better here, and a line says how
 much a micro-batch costs whatever its size. What it cannot know are kernels that change with the
 size (on one thread torch takes another one for 1x1 convolutions below 16 samples, and others again
-for a single sample: begin a sweep at two), caches, and that two stages at work share one memory.
+for a single sample: begin a sweep at two), and caches. Two stages at work share one memory; by how
+much this slows them is measured too, and stretches the moments at which both work.
 """
 
 import copy
+import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import Device, DeviceLike, as_devices
-from mpcourse.devices.timing import Timing, measure, measure_together
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import NAMED, make_schedule
@@ -54,6 +56,7 @@ class StageLines:
 
     forward: tuple[Line, ...]
     backward: tuple[Line, ...]
+    at_once: float = 1.0  # how many times as long an action takes while another device works
 
     def costs(self, size: int) -> Costs:
         """The costs of a micro-batch of `size` samples, in seconds."""
@@ -129,7 +132,20 @@ def predict_step(
     sizes = microbatch_sizes(num_samples, microbatch_size=split_size)
     stages = len(lines.forward)
     plan = make_schedule(schedule, stages, stages, len(sizes))
-    return simulate(plan, [lines.costs(size) for size in sizes])
+    return slowed(simulate(plan, [lines.costs(size) for size in sizes]), lines.at_once)
+
+
+def slowed(step: Timeline, factor: float) -> Timeline:
+    """The same step, if everything takes `factor` times as long while two or more devices work."""
+    moments = sorted({moment for event in step.events for moment in (event.start, event.end)})
+    later = {moments[0]: moments[0]}
+    for start, end in itertools.pairwise(moments):
+        at_work = sum(event.start <= start < event.end for event in step.events)
+        later[end] = later[start] + (end - start) * (factor if at_work > 1 else 1.0)
+    events = [
+        event._replace(start=later[event.start], end=later[event.end]) for event in step.events
+    ]
+    return dataclasses.replace(step, events=tuple(events)) if factor != 1 else step
 
 
 def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Agreement:
@@ -147,18 +163,6 @@ def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Ag
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """Measured step times by split size: pipelined, and on one device."""
-
-    pipeline: Mapping[int, Timing]
-    alone: Mapping[int, Timing]
-
-    def seconds(self, which: str) -> dict[int, float]:
-        """The medians of "pipeline" or "alone", by split size."""
-        return {size: timing.median_s for size, timing in getattr(self, which).items()}
-
-
-@dataclass(frozen=True)
 class SplitWork:
     """What is swept: a model in two stages, one mini-batch, and the split sizes."""
 
@@ -168,19 +172,21 @@ class SplitWork:
     sizes: list[int]  # each divides the mini-batch
 
 
-def split_work(devices: Sequence[DeviceLike]) -> SplitWork:
-    """Work on which a pipeline pays, sized for the kind of device: a step takes under a second.
+def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> SplitWork:
+    """Work on which a pipeline pays, sized for the kind of device: a step takes about a second.
 
     It is ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial. The sizes
     begin at 2 on a CPU: for a single sample torch chooses other kernels throughout, and
-    no line goes through both. On GPUs there are 120 images, as in the tutorial.
+    no line goes through both. On GPUs there are 120 images, as in the tutorial. With fewer `pixels`
+    a side there is less work beside the same fixed costs.
     """
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
-    width, image, unit = (32, 96, 2) if on_cpu else (64, 128, 10)
+    width, image, unit = (32, 192, 2) if on_cpu else (64, 128, 10)
     blocks = thin_resnet50(width, num_classes=10).to(memory_format=torch.channels_last)
     cut = [name.startswith("layer3") for name, _ in blocks.named_children()].index(True)
-    images = torch.randn(12 * unit, 3, image, image, device=place)
+    side = pixels or image
+    images = torch.randn(12 * unit, 3, side, side, device=place)
     labels = torch.randint(10, (len(images),), device=place)
     sizes = [size * unit for size in (1, 2, 3, 4, 6, 12)]
     images = images.to(memory_format=torch.channels_last)
@@ -191,12 +197,13 @@ def measure_stages(
     work: SplitWork,
     devices: Sequence[DeviceLike],
     loss_fn: Loss,
+    at_once: float = 1.0,
 ) -> StageLines:
     """Time each stage alone, one micro-batch at a time, at `timed_sizes`, and fit the lines.
 
     In the naive schedule a stage works while the other device idles, so its times are its own. The
     stages' gradients are added to. There is one device per stage, and the loss is a part of the
-    last.
+    last. `at_once` is kept beside the lines.
     """
     sizes = timed_sizes(work.sizes)
     events: dict[int, list[Event]] = {size: [] for size in sizes}
@@ -211,55 +218,7 @@ def measure_stages(
         columns = zip(*(getattr(cost, direction) for cost in costs), strict=True)
         return tuple(fit_line(sizes, times) for times in columns)
 
-    return StageLines(lines("forward"), lines("backward"))
-
-
-def measure_step(
-    work: SplitWork,
-    devices: Sequence[DeviceLike],
-    loss_fn: Loss,
-    split_size: int,
-) -> Timing:
-    """Measure the pipeline's step at one split size; the stages' gradients are added to."""
-    pipeline = Pipeline(work.stages, devices, microbatch_size=split_size)
-    step = _stepper(pipeline, work, loss_fn)
-    return measure(step, devices, warmup=1, repeats=REPEATS)
-
-
-def measure_sweep(
-    work: SplitWork,
-    devices: Sequence[DeviceLike],
-    loss_fn: Loss,
-) -> Sweep:
-    """Measure the step at every split size, pipelined and on one device, all in turns.
-
-    Both run in workers. Two micro-batches of each size warm up. The stages' gradients are added to.
-    """
-    one = [nn.Sequential(*work.stages)]
-    runs = {}
-    for size in work.sizes:
-        runs["pipeline", size] = Pipeline(work.stages, devices, microbatch_size=size)
-        runs["alone", size] = Pipeline(one, devices[:1], "naive", microbatch_size=size)
-    for (_, size), pipeline in runs.items():
-        pipeline.step(work.images[: 2 * size], work.labels[: 2 * size], loss_fn)
-    steps = {key: _stepper(pipeline, work, loss_fn) for key, pipeline in runs.items()}
-    times = measure_together(steps, devices, warmup=0, repeats=REPEATS)
-    columns = ({n: times[which, n] for n in work.sizes} for which in ("pipeline", "alone"))
-    return Sweep(*columns)
-
-
-def measure_unsplit(work: SplitWork, loss_fn: Loss) -> Timing:
-    """Measure the step of the model in one piece, called as usual: on a CPU, with all cores."""
-    whole = nn.Sequential(*work.stages)
-
-    def step() -> None:
-        loss_fn(whole(work.images), work.labels).backward()
-
-    return measure(step, warmup=1, repeats=REPEATS)
-
-
-def _stepper(pipeline: Pipeline, work: SplitWork, loss_fn: Loss) -> Callable[[], Tensor]:
-    return lambda: pipeline.step(work.images, work.labels, loss_fn)
+    return StageLines(lines("forward"), lines("backward"), at_once)
 
 
 @dataclass(frozen=True)

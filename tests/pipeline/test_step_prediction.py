@@ -1,6 +1,7 @@
 """Predictions are made from three timed sizes; where nothing interferes, measurements meet them."""
 
 import copy
+import functools
 import re
 import time
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import get_devices
+from mpcourse.devices.timing import measure
+from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pipeline.prediction import (
     Line,
     SplitWork,
@@ -19,17 +22,15 @@ from mpcourse.pipeline.prediction import (
     compare,
     fit_line,
     measure_stages,
-    measure_step,
-    measure_sweep,
-    measure_unsplit,
     predict_step,
+    slowed,
     split_work,
     timed_sizes,
     try_schedule,
 )
 from mpcourse.schedules.named import SCHEDULES
 from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.standard import gpipe_schedule
+from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
 
 EQUAL = StageLines((Line(1.0, 2.0),) * 2, (Line(2.0, 4.0),) * 2)
@@ -179,33 +180,30 @@ def test_lines_come_near_what_the_stages_really_take():
         assert row[1].fixed_s > row[0].fixed_s > 0
 
 
-def test_a_prediction_from_three_sizes_meets_the_sweep_over_six():
+def test_a_prediction_from_three_sizes_meets_the_engine_over_six():
     work, devices, loss_fn = napping_work(), get_devices(2), nn.MSELoss()
     lines = measure_stages(work, devices, loss_fn)
     predicted = {size: predict_step(lines, 12, size).makespan for size in work.sizes}
-    sweep = measure_sweep(work, devices, loss_fn)
-    assert list(sweep.pipeline) == list(sweep.alone) == work.sizes
-    found = compare(predicted, sweep.seconds("pipeline"))
+    measured = {}
+    for size in work.sizes:
+        pipeline = Pipeline(work.stages, devices, microbatch_size=size)
+        step = functools.partial(pipeline.step, work.images, work.labels, loss_fn)
+        measured[size] = measure(step, devices, warmup=1, repeats=3).median_s
+    found = compare(predicted, measured)
     assert found.median_error < 0.25
     assert found.steps_apart <= 1
-    alone, pipeline = sweep.seconds("alone"), sweep.seconds("pipeline")
-    assert alone[1] > alone[12]  # every micro-batch costs
-    assert pipeline[3] < alone[3]  # two devices at work
 
 
-def test_one_size_is_measured_alone():
-    timing = measure_step(napping_work(), get_devices(2), nn.MSELoss(), 6)
-    assert timing.repeats == 3
-    assert timing.median_s >= 3 * (0.008 + 0.003 * 6)
-
-
-def test_the_model_in_one_piece_does_the_same_work():
-    work = napping_work()
-    timing = measure_unsplit(work, nn.MSELoss())
-    assert timing.repeats == 3
-    assert timing.median_s >= 3 * (0.012 + 0.005 * 12)
-    gradient = work.stages[0][0].scale.grad  # four times: once to warm up
-    assert gradient.item() == pytest.approx(8.0)
+@pytest.mark.parametrize(("count", "together"), [(1, 0), (2, 1), (6, 5)])
+def test_only_the_moments_at_which_both_work_are_stretched(count: int, together: int):
+    """Two equal stages need count + 1 slots; in count - 1 of them both are at work."""
+    plan, costs = one_f_one_b_schedule(2, count), Costs(1, 2)
+    alone = simulate(plan, costs)
+    longer = slowed(alone, 1.5)
+    assert longer.makespan == pytest.approx(alone.makespan + 0.5 * 3 * together)
+    assert [event.action for event in longer.events] == [event.action for event in alone.events]
+    lines = StageLines((Line(1.0, 0.0),) * 2, (Line(2.0, 0.0),) * 2, at_once=1.5)
+    assert predict_step(lines, count, 1) == longer
 
 
 def test_the_work_is_a_thin_resnet_cut_behind_layer2():
@@ -218,7 +216,7 @@ def test_the_work_is_a_thin_resnet_cut_behind_layer2():
     assert next(name for name, _ in back.named_children()) == "layer3_0"
     with torch.no_grad():
         features = front.eval()(work.images[:2])
-        assert features.shape == (2, 256, 12, 12)
+        assert features.shape == (2, 256, 24, 24)
         assert back.eval()(features).shape == (2, 10)
 
 

@@ -128,6 +128,7 @@ def page_frames(page: str, notebook: NotebookNode) -> Frames | None:
 
 
 LINE = re.compile(r"stage \d (forward|backward) *: +([\d.]+) ms \+ +([\d.]+) ms per sample")
+AT_ONCE = re.compile(r"while both work, everything takes ([\d.]+) x")
 SWEEP = re.compile(r"(\d+) images of .*split sizes \[([\d, ]+)\]")
 CHOSEN = re.compile(r"A step with split size (\d+)")
 
@@ -138,14 +139,15 @@ def split_explorer_of(
     """The split-size explorer, from what page `pipeline` has printed and drawn."""
     text = "\n".join(_texts(notebook))
     lines, sweep, chosen = LINE.findall(text), SWEEP.search(text), CHOSEN.search(text)
-    if not (len(lines) == 4 and sweep and chosen):
+    at_once = AT_ONCE.search(text)
+    if not (len(lines) == 4 and sweep and chosen and at_once):
         raise ValueError("page pipeline has no outputs to make its explorer of; run and save it")
     rows = {"forward": [], "backward": []}
     for kind, fixed, per_sample in lines:
         rows[kind].append(Line(float(fixed) / 1e3, float(per_sample) / 1e3))
     smallest = int(sweep[2].split(",")[0])
     return split_explorer(
-        StageLines(tuple(rows["forward"]), tuple(rows["backward"])),
+        StageLines(tuple(rows["forward"]), tuple(rows["backward"]), float(at_once[1])),
         int(sweep[1]),
         range(smallest, int(sweep[1]) + 1, smallest),
         int(chosen[1]),
