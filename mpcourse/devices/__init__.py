@@ -26,7 +26,6 @@ from mpcourse.devices.timing import (
     clock_for,
     describe_machine,
     measure,
-    measure_over,
     measure_overlap,
     measure_timeline,
     measure_together,

@@ -6,7 +6,6 @@ Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits f
 work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
 """
 
-import functools
 import platform
 import statistics
 import time
@@ -125,28 +124,6 @@ def clocked(
     value = fn()
     synchronize(devices)
     return value, start, time.perf_counter()
-
-
-def measure_over(
-    batches: Mapping[Any, Any],
-    fns: Mapping[str, Callable[[Any], Any]],
-    devices: Sequence[DeviceLike] | None = None,
-    *,
-    warmup: int = 2,
-    repeats: int = 7,
-) -> dict[str, list[Timing]]:
-    """Time several functions of a batch, in turns, for each of several batches.
-
-    `batches` is size -> what each function is called with, `fns` name -> function of one argument;
-    the rest is as for `measure`. Returned is name -> one `Timing` per batch, in their order.
-    """
-    columns: dict[str, list[Timing]] = {name: [] for name in fns}
-    for batch in batches.values():
-        calls = {name: functools.partial(fn, batch) for name, fn in fns.items()}
-        measured = measure_together(calls, devices, warmup=warmup, repeats=repeats)
-        for name, timing in measured.items():
-            columns[name].append(timing)
-    return columns
 
 
 def measure_overlap(

@@ -44,6 +44,7 @@ def my_parallel_apply(modules, inputs, devices):
 FINISHING = "Outputs come in the order of the modules, not in the order of finishing."
 MOVED_ON = "The loop's variables had moved on when the worker ran: pass them to submit."
 OWN_INPUT = "Each module has its own input: inputs[i] goes to modules[i]."
+CALLED = "Hand over the function and its arguments, not what it returned: submit(call, …)."
 NO_VALUES = "Those are no values yet: ask each for its result."
 HAND_OVER = "devices[i].submit(…) hands it over."
 NEVER_MET = "they never met: the first was waited for before the second was handed over."
@@ -76,6 +77,8 @@ def order(attempt, devices, inputs):
     words = ""
     if isinstance(got, list) and got:
         words = known.get(tuple(got), "") if isinstance(got[0], float) else NO_VALUES
+    if isinstance(got, list) and any(isinstance(each, list) for each in got):
+        words = OWN_INPUT
     raise NotYet(*expected_and_got(got, [10.0, 200.0]), words)
 
 
@@ -247,11 +250,16 @@ check_parallel_apply = Exercise(
     ],
     given="{0}",
     play=in_a_trial,
+    errors={"a worker runs functions": CALLED},
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
         FINISHING: handing_over(collect=as_they_end),
         MOVED_ON: late_variables,
-        OWN_INPUT: lambda m, i, d: handing_over(collect=in_order)(m, [i[0]] * 2, d),
+        OWN_INPUT: [
+            lambda m, i, d: handing_over(collect=in_order)(m, [i[0]] * 2, d),
+            lambda m, i, d: handing_over(collect=in_order)(m, [i] * 2, d),
+        ],
+        CALLED: lambda m, i, d: [d[0].submit(m[0](i[0])).result()],
         NO_VALUES: handing_over(),
         HAND_OVER: [
             own_threads,
@@ -309,6 +317,9 @@ class Noting(nn.Module):
 
 JOINS = "gather joins what the devices made."
 PIECES_ORDER = "The pieces are joined in another order than that of the chunks."
+ONE_CHUNK = "Those are the outputs of one chunk; all of them belong to the answer."
+UNEVEN = "Chunks may differ in size: join the outputs along their rows, as gather does."
+NAMED = "The third argument of parallel_apply is another one: write devices=…."
 AVERAGED = "Outputs of different rows are joined, not averaged or added."
 UNCUT = "Each device computed the whole batch: hand each its own chunk."
 AS_MANY_CHUNKS = "There may be fewer chunks than devices: use devices[: len(chunks)]."
@@ -326,6 +337,8 @@ def joined_wrongly(outputs, right, devices):
         return PIECES_ORDER
     if same(outputs, torch.cat([right] * len(pieces))):
         return UNCUT
+    if any(same(outputs, piece) for piece in pieces):
+        return ONE_CHUNK
     return AVERAGED if len(outputs) < len(right) and len(pieces) > 1 else ""
 
 
@@ -412,6 +425,12 @@ check_data_parallel = Exercise(
             verbs(join=lambda outputs, _: sum(output.mean(0) for output in outputs) / len(outputs)),
             verbs(join=lambda outputs, _: sum(output[:3] for output in outputs)),
         ],
+        ONE_CHUNK: verbs(join=lambda outputs, _: outputs[0]),
+        UNEVEN: [
+            verbs(join=lambda outputs, _: torch.stack(outputs)),
+            verbs(join=lambda outputs, _: torch.cat(outputs, 1)),
+        ],
+        NAMED: lambda m, b, d: parallel_apply(replicate(m, d), scatter(b, d), d),
         UNCUT: lambda m, b, d: verbs(pick=lambda chunks: [b] * len(chunks))(m, b, d),
         OWN_WEIGHTS: verbs(lambda module, used: [copy.deepcopy(module) for _ in used]),
         OWN_REPLICA: verbs(lambda module, used: [module] * len(used)),
@@ -421,7 +440,11 @@ check_data_parallel = Exercise(
         DIFFER: lambda m, b, d: my_data_parallel(m, b, d) * 2 - my_data_parallel(m, b, d).detach(),
         "DataParallel did the work: use the four verbs.": data_parallel_by_name,
     },
-    errors={"replicas|modules|inputs|devices": AS_MANY_CHUNKS},
+    errors={
+        "same length": AS_MANY_CHUNKS,
+        "equal size|Sizes of tensors": UNEVEN,
+        "devices are named": NAMED,
+    },
     also_right=[by_functional_calls],
 )
 

@@ -11,7 +11,6 @@ from mpcourse.devices.timing import (
     Timing,
     describe_machine,
     measure,
-    measure_over,
     measure_overlap,
     measure_timeline,
     measure_together,
@@ -101,15 +100,6 @@ def test_functions_measured_together_take_turns(devices):
     assert "".join(order) == "abc" + "abcabc"
     assert list(timings) == ["a", "b", "c"]
     assert [timing.repeats for timing in timings.values()] == [2, 2, 2]
-
-
-def test_functions_measured_over_batches_get_a_row_of_times_per_batch(devices):
-    calls = []
-    fns = {name: lambda batch, name=name: calls.append(f"{name}{batch}") for name in "ab"}
-    columns = measure_over({8: "x", 16: "y", 32: "z"}, fns, devices, warmup=1, repeats=2)
-    assert calls == ["ax", "bx"] * 3 + ["ay", "by"] * 3 + ["az", "bz"] * 3
-    assert list(columns) == ["a", "b"]
-    assert [[timing.repeats for timing in row] for row in columns.values()] == [[2, 2, 2]] * 2
 
 
 def test_overlap_is_one_on_two_devices_and_the_number_of_jobs_on_one(devices):
