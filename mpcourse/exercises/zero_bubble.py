@@ -1,17 +1,90 @@
-"""Exercises of page `zero_bubble`: split backwards under a cap."""
+"""Exercises of page `zero_bubble`: a backward in two halves, split under a cap, without a wait."""
 
 from itertools import pairwise
 
-from mpcourse.exercises.exercise import Exercise, NotYet
+import torch
+
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borrowed
 from mpcourse.exercises.schedules import as_actions
-from mpcourse.schedules.actions import ScheduleError
+from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.builder import UNITS
 from mpcourse.schedules.simulation import simulate
-from mpcourse.schedules.standard import naive_schedule, one_f_one_b_schedule
+from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
-# 1. Split backwards: idle at most 0.15 with 4 stages and 8 micro-batches, under a cap
+# 1. Both halves of a linear layer's backward
+
+TWO = "Two tensors are asked for: the gradient of the input, then that of the weight."
+SHAPES = "The input's gradient has the input's shape, the weight's that of the weight."
+
+
+def my_halves(x, weight, gradient):
+    """The forward multiplies by the transposed weight, so the way back multiplies by the weight.
+
+    Each row of x has met the weight, so the weight's gradient adds over the rows. Neither product
+    needs the other.
+    """
+    return gradient @ weight, gradient.T @ x
+
+
+def both_halves(attempt, *case):
+    refuse_borrowed(attempt, {"grad", "backward", "linear"}, "two matrix products will do.")
+    outcome = attempt(*case)
+    if not isinstance(outcome, tuple | list) or len(outcome) != 2:
+        raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
+    return tuple(outcome)
+
+
+def sizes_of_both(outcome, expected):
+    def words(pair):
+        return [tuple(each.shape) if hasattr(each, "shape") else each for each in pair]
+
+    if words(outcome) != words(expected):
+        return [f"expected the shapes {words(expected)}", f"got {words(outcome)}"]
+    return ["the shapes are right, the numbers are not"]
+
+
+def drawn(rows, inputs, outputs):
+    generator = torch.Generator().manual_seed(rows)
+    sizes = [(rows, inputs), (outputs, inputs), (rows, outputs)]
+    return tuple(torch.randn(*size, generator=generator) for size in sizes)
+
+
+check_halves = Exercise(
+    my_halves,
+    read_again='"Which half of a backward does somebody wait for?"',
+    cases=[drawn(2, 3, 3), drawn(3, 3, 3), drawn(5, 2, 4)],
+    given=lambda x, weight, gradient: (
+        f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, gradient {tuple(gradient.shape)}"
+    ),
+    play=both_halves,
+    compared=sizes_of_both,
+    hint=SHAPES,
+    errors={"": SHAPES},
+    wrong={
+        "The other way round: first the gradient of the input.": lambda x, w, g: (g.T @ x, g @ w),
+        "The weight's gradient is transposed: it has the shape of the weight.": (
+            lambda x, w, g: (g @ w, x.T @ g)
+        ),
+        "The forward multiplies by weight.T; the way back by weight itself.": (
+            lambda x, w, g: (g @ w.T, g.T @ x)
+        ),
+        "The weight's gradient adds over the rows; no mean is taken.": (
+            lambda x, w, g: (g @ w, g.T @ x / len(x))
+        ),
+        "That is the bias's gradient; the weight's has a number for each pair": (
+            lambda x, w, g: (g @ w, g.sum(0))
+        ),
+        TWO: [lambda x, w, g: g @ w, lambda x, w, g: None],
+    },
+    also_right=[
+        lambda x, w, g: (torch.einsum("no,oi->ni", g, w), torch.einsum("no,ni->oi", g, x)),
+        lambda x, w, g: [(w.T @ g.T).T, (x.T @ g).T],
+    ],
+)
+
+# 2. Split backwards: idle at most 0.15 with 4 stages and 8 micro-batches, under a cap
 
 MOST_IDLE = 0.15
 GIVEN_BACK = "What is held is given back by W: do not put it off so long."
@@ -110,4 +183,79 @@ check_split_backward = Exercise(
         "a schedule is a list with one list per device": lambda p, m: [],
     },
     also_right=[lambda p, m: zero_bubble_schedule(p, m, "h1")],
+)
+
+# 3. No device waits once it has begun
+
+TOO_FULL = "At most 2p - 1 are held: fewer forwards ahead, or W sooner."
+MORE_AHEAD = "A device that waits for its first I can do more forwards before it."
+LATER = "More W have to be kept back than in ZB-H1: they fill the holes before the last I."
+
+
+def my_no_wait(num_stages, num_microbatches):
+    """ZB-H1 is p - r forwards ahead and keeps r W back; both distances are doubled.
+
+    Device r needs two forwards more than the next one: one for the way there, one for the way back.
+    Its W come two later than those of the device before, so all hold the same.
+    """
+    schedule = []
+    for rank in range(num_stages):
+        ahead = min(num_microbatches, 2 * (num_stages - 1 - rank) + 1)
+        late = min(num_microbatches, 2 * rank)
+        kinds = "F" * ahead
+        for index in range(num_microbatches):
+            kinds += "I" + "W" * (index >= late) + "F" * (index < num_microbatches - ahead)
+        schedule.append(number_actions([(rank, kinds + "W" * late)]))
+    return schedule
+
+
+def most_waits(attempt, p, m):
+    schedule = as_actions(attempt(p, m))
+    try:
+        validate_schedule(schedule, p, m, max_activations=2 * p - 1)
+    except ScheduleError as error:
+        raise NotYet(str(error), TOO_FULL * ("makes it hold" in str(error))) from None
+    run = simulate(schedule, UNITS)
+    waits = [run.waits(device) for device in range(p)]
+    if not max(waits):
+        return waits
+    if any(action.kind == "B" for row in schedule for action in row):
+        why = STILL_WHOLE
+    else:
+        ahead = [[action.kind for action in row].index("I") for row in schedule]
+        why = LATER if ahead[0] >= min(m, 2 * p - 1) else MORE_AHEAD
+    raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
+
+
+def ahead_and_late(ahead, late):
+    def attempt(p, m):
+        rows = []
+        for rank in range(p):
+            a, b = min(m, ahead(p, rank)), min(m, late(p, rank))
+            kinds = ["I" + "W" * (i >= b) + "F" * (i < m - a) for i in range(m)]
+            rows.append(number_actions([(rank, "F" * a + "".join(kinds) + "W" * b)]))
+        return rows
+
+    return attempt
+
+
+check_no_wait = Exercise(
+    my_no_wait,
+    read_again='"What closes the rest of the holes?"',
+    cases=[(2, 4), (3, 6), (4, 8)],
+    given="{} stages and {} micro-batches",
+    play=most_waits,
+    same=None,
+    correct="No device waits once it has begun, and nobody holds more than 2p - 1.",
+    wrong={
+        MORE_AHEAD: [my_split_backward, split_with(maker=one_f_one_b_schedule)],
+        LATER: ahead_and_late(lambda p, r: 2 * (p - 1 - r) + 1, lambda p, r: r),
+        STILL_WHOLE: one_f_one_b_schedule,
+        TOO_FULL: [
+            ahead_and_late(lambda p, r: 2 * p, lambda p, r: 0),
+            ahead_and_late(lambda p, r: 2 * (p - 1 - r) + 1, lambda p, r: 9),
+            split_with(maker=gpipe_schedule),
+        ],
+    },
+    also_right=[lambda p, m: zero_bubble_schedule(p, m, "h2")],
 )
