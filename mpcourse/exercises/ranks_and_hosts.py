@@ -1,10 +1,19 @@
-"""Exercises of page `ranks_and_hosts`: where a run goes on, who brought it down, saved pieces."""
+"""Exercises of page `ranks_and_hosts`: who brought a run down, how it goes on and loses little."""
 
 import re
+from collections.abc import Iterator
+from itertools import chain, count, islice, repeat
 
-import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
-from mpcourse.exercises.exercise import Exercise, call_for_numbers, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    numbers,
+    same,
+    short,
+)
 
 # 1. The step to go on at
 
@@ -18,17 +27,18 @@ def my_resume_step(names, world_size):
     steps = [set() for _ in range(world_size)]
     for name in names:
         match = re.fullmatch(r"rank(\d+)-step(\d+)\.pt", name)
-        if match:
+        if match and int(match[1]) < world_size:
             steps[int(match[1])].add(int(match[2]))
     return max(set.intersection(*steps), default=None)
 
 
-def folder(saved, parts=()):
+def folder(saved, parts=(), world_size=None):
     """The names of each rank's complete files, and of those of which a part is written."""
     named = [(rank, step, "pt") for rank, steps in enumerate(saved) for step in steps]
     named += [(rank, step, "part") for rank, step in parts]
     names = [f"rank{rank}-step{step:06d}.{end}" for rank, step, end in named]
-    return sorted(names, key=lambda name: name[::-1]), len(saved)  # a folder promises no order
+    names.sort(key=lambda name: name[::-1])  # a folder promises no order
+    return names, world_size or len(saved)
 
 
 def resuming(choose, ranks=None, begins="rank{}-", read=int):
@@ -60,6 +70,7 @@ def by_trying(names, world_size):
     return None
 
 
+SMALLER = "Files of ranks that are no more, of a larger run before, do not count."
 LACKING = "Not every rank has a file of that step: its stages would go on from another."
 
 check_resume = Exercise(
@@ -70,6 +81,7 @@ check_resume = Exercise(
         folder([[4, 5], [4, 5]]),
         folder([[2, 3], [1, 2]]),
         folder([[4, 8], [4, 6]]),
+        folder([[4, 5], [4, 5], [3]], world_size=2),
         folder([[3, 4], [3], [3, 4]], parts=[(1, 4)]),
         folder([[], []]),
         folder([[1], []]),
@@ -84,6 +96,9 @@ check_resume = Exercise(
     wrong={
         "A .part is a file that was never finished: its rank was killed.": (
             lambda names, n: my_resume_step([name.replace(".part", ".pt") for name in names], n)
+        ),
+        SMALLER: lambda names, n: my_resume_step(
+            names, max([n, *(int(name[4 : name.index("-")]) + 1 for name in names)])
         ),
         "A rank that has saved nothing counts too: world_size says how many.": (
             resuming(common, ranks="those with files")
@@ -119,54 +134,96 @@ check_resume = Exercise(
         "it raised ValueError: max()": resuming(lambda sets: max(set.intersection(*sets))),
         "For each rank the set of its complete steps": lambda *given: 5_000_000,
     },
+    errors={"IndexError": "There may be files of more ranks than world_size, of a larger run."},
     also_right=[by_trying],
 )
 
 # 2. Who brought the run down?
 
-LOST = "RuntimeError: Connection closed by peer"
+LOST, RESET = "RuntimeError: Connection closed by peer", "RuntimeError: Connection reset by peer"
+WAITED = "RuntimeError: Timed out waiting 30000ms for send operation to complete"
+WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)"
 BAD, SHAPES = "ValueError: the batch has no rows", "RuntimeError: shapes cannot be multiplied"
 ENDED = -15  # SIGTERM: the launcher ends those that are left
 NEIGHBOUR = "That rank's last words speak of another one: it lost its neighbour, who went first."
+WAITER = "That rank gave up waiting for another, which never came. NCCL's watchdog says so, too."
 LAUNCHER = "Signal 15 (-15) comes from the launcher, which ends those that are left."
 WELL = "Exit code 0 is a rank that ended well."
-IT_WAS_FIRST = "Rank {} has no excuse either, and it ended first."
+IT_WAS_FIRST = "Of several without an excuse the first counts."
 SOMEBODY = "Somebody failed: rank {} has no excuse."
-NOBODY = "Nobody failed, all ended with 0: return None."
+NOBODY = "Nobody is left to blame: return an empty list."
+A_LIST = "Return a list, also of one rank alone."
+ERROR = "A rank that ended by an error of its own has no excuse either, whatever its code."
+NEVER_CAME = (
+    "One gave up waiting, and nobody failed: those whom the launcher had to end never came."
+)
+ONLY_IF_NOBODY = "Those that were ended are suspects only if nobody without an excuse is found."
+NOBODY_WAITED = "Nobody gave up waiting here: whom the launcher ended has its excuse."
 
 
 def my_culprit(ends):
-    """Leave out all who have an excuse; who is left brought the run down.
+    """Leave out all who have an excuse; the first one left brought the run down.
 
-    An excuse is to have ended well, to have been ended by the launcher, or to have lost a
-    connection. A rank that was killed has no last words, but a code of its own.
+    An excuse is to have ended well, to have been ended by the launcher, to have lost a connection,
+    or to have given up waiting. If nobody is left and one gave up waiting, those that had to be
+    ended are the ones who never came.
     """
+    lost, waited = ("Connection closed", "Connection reset"), ("Timed out waiting", "timeout")
+    gave_up = False
     for rank, code, words in ends:
-        if code not in (0, -15) and "Connection closed" not in words:
-            return rank
-    return None
+        if any(piece in words for piece in waited):
+            gave_up = True
+        elif code not in (0, -15) and not any(piece in words for piece in lost):
+            return [rank]
+    return [rank for rank, code, _ in ends if gave_up and code == -15]
 
 
 def blamed(attempt, ends):
-    return attempt(list(ends)), ends
+    found = attempt(list(ends))
+    return numbers(list(found) if isinstance(found, Iterator) else found), ends
 
 
 def why_not(outcome, expected):
-    """What the one that was blamed had for an excuse."""
-    (rank, ends), (right, _) = outcome, expected
-    code, words = {r: (code, words) for r, code, words in ends}.get(rank, (None, ""))
-    if right is None:
-        return WELL if code == 0 else NOBODY
-    if rank is None:
-        return SOMEBODY.format(right)
-    if code is None:
-        return "Leave out who ended well (0), who was ended (-15), and who lost a connection."
+    """What those that were blamed had for an excuse."""
+    (found, ends), (right, _) = outcome, expected
+    if not isinstance(found, list | tuple):
+        return A_LIST if right else NOBODY
+    said = {rank: (code, words) for rank, code, words in ends}
+    late = any(said[rank][0] == ENDED for rank in right)
+    if len(found) > 1 and not late:
+        return IT_WAS_FIRST if right else NOBODY
+    if not found:
+        return NEVER_CAME if late else SOMEBODY.format(right[0])
+    if found[0] not in said:
+        return "Leave out everybody with an excuse; these numbers are no ranks of the run."
+    code, words = said[found[0]]
+    if late and code == ENDED:
+        return "Several had to be ended, and each may be the one that never came: return them all."
+    if code == ENDED and not right:
+        return NOBODY_WAITED
+    if code == ENDED and waited(ends):
+        return ONLY_IF_NOBODY
     excuses = {0: WELL, ENDED: LAUNCHER}
-    return excuses.get(code) or (NEIGHBOUR if words == LOST else IT_WAS_FIRST.format(right))
+    spoken = {LOST: NEIGHBOUR, RESET: NEIGHBOUR, WAITED: WAITER, WATCHDOG: WAITER}
+    return excuses.get(code) or spoken.get(words, IT_WAS_FIRST)
 
 
 def first_who(is_meant):
-    return lambda ends: next((end[0] for end in ends if is_meant(*end)), None)
+    return lambda ends: [end[0] for end in ends if is_meant(*end)][:1]
+
+
+def unexcused(ends, excuse="Connection|imeout|Timed", codes=(0, ENDED)):
+    return [
+        rank for rank, code, words in ends if code not in codes and not re.search(excuse, words)
+    ]
+
+
+def ended(ends):
+    return [rank for rank, code, _ in ends if code == ENDED]
+
+
+def waited(ends):
+    return any(re.search("imeout|Timed", words) for *_, words in ends)
 
 
 check_culprit = Exercise(
@@ -174,18 +231,20 @@ check_culprit = Exercise(
     read_again='"Who is to blame?"',
     cases=[
         ([(0, 1, LOST), (1, -9, "")],),
-        ([(2, 1, SHAPES), (0, 1, LOST), (1, ENDED, "")],),
+        ([(0, 1, RESET), (2, 1, SHAPES), (1, ENDED, "")],),
         ([(0, -11, ""), (1, 1, LOST)],),
         ([(1, ENDED, ""), (0, 1, LOST), (3, 1, BAD), (2, 0, "")],),
-        ([(0, 1, LOST), (1, 1, LOST), (2, 17, "")],),
+        ([(0, 1, LOST), (1, 1, RESET), (2, 17, "")],),
         ([(0, ENDED, ""), (2, 1, BAD), (1, -9, "")],),
         ([(0, 0, ""), (1, 0, "")],),
+        ([(1, 1, WAITED), (0, ENDED, "")],),
+        ([(1, -6, WATCHDOG), (0, ENDED, ""), (2, -9, "")],),
+        ([(3, -6, WATCHDOG), (0, ENDED, ""), (1, 0, ""), (2, ENDED, "")],),
+        ([(1, 1, LOST), (0, 1, RESET), (2, ENDED, "")],),
     ],
     given=lambda ends: "; ".join(f"rank {r}: code {c}, {w!r}" for r, c, w in ends),
     play=blamed,
-    same=lambda outcome, expected: (
-        type(outcome[0]) is type(expected[0]) and outcome[0] == expected[0]
-    ),
+    same=lambda outcome, expected: same(outcome[0], expected[0]),
     compared=lambda outcome, expected: [
         f"expected {short(expected[0])}",
         f"got {short(outcome[0])}",
@@ -195,99 +254,231 @@ check_culprit = Exercise(
         NEIGHBOUR: [
             first_who(lambda rank, code, words: code != 0),
             first_who(lambda rank, code, words: words),
+            lambda ends: unexcused(ends, LOST)[:1],
+            lambda ends: unexcused(ends, "Connection closed|imeout|Timed")[:1],
         ],
         LAUNCHER: [
-            first_who(lambda rank, code, words: code < 0 or "Value" in words),
-            lambda ends: min(ends, key=lambda end: end[1])[0],
+            first_who(lambda rank, code, words: code < 0 or "Value" in words or "sha" in words),
+            lambda ends: unexcused(ends, codes=(0,))[:1],
         ],
         "A RuntimeError of its own is no excuse; a lost connection is.": (
-            first_who(lambda rank, code, words: code not in (0, -15) and "Runtime" not in words)
+            lambda ends: unexcused(ends, "Runtime|Watchdog")[:1]
         ),
-        SOMEBODY.format(1): lambda ends: None,
-        IT_WAS_FIRST.format(2): lambda ends: my_culprit(ends[::-1]),
-        WELL: lambda ends: my_culprit(ends) or 0,
-        NOBODY: lambda ends: -1 if my_culprit(ends) is None else my_culprit(ends),
-        "Leave out who ended well": lambda ends: 77,
+        ERROR: [
+            first_who(lambda rank, code, words: code < 0 and code != ENDED),
+            first_who(lambda rank, code, words: code not in (0, 1, ENDED)),
+        ],
+        SOMEBODY.format(1): lambda ends: [],
+        IT_WAS_FIRST: [unexcused, lambda ends: my_culprit(ends[::-1])],
+        NOBODY: [
+            lambda ends: my_culprit(ends) or None,
+            lambda ends: my_culprit(ends) or -1,
+        ],
+        A_LIST: lambda ends: (my_culprit(ends) or [None])[0],
+        WELL: lambda ends: my_culprit(ends) or [0],
+        WAITER: [
+            lambda ends: unexcused(ends, "Connection")[:1],
+            lambda ends: unexcused(ends, "Connection|Timed out")[:1] or ended(ends),
+        ],
+        NEVER_CAME: lambda ends: unexcused(ends)[:1],
+        ONLY_IF_NOBODY: lambda ends: (waited(ends) and ended(ends)) or unexcused(ends)[:1],
+        "Several had to be ended": (
+            lambda ends: unexcused(ends)[:1] or [r for r in ended(ends) if waited(ends)][:1]
+        ),
+        NOBODY_WAITED: lambda ends: unexcused(ends)[:1] or ended(ends),
+        "these numbers are no ranks": lambda ends: [77],
     },
     also_right=[
-        first_who(lambda rank, code, words: code and code != ENDED and "peer" not in words)
+        lambda ends: iter(unexcused(ends)[:1] or [r for r in ended(ends) if waited(ends)]),
     ],
 )
 
-# 3. Which piece of which file?
+# 3. The batches of a run that goes on
 
 
-def my_overlaps(saved, start, stop):
-    """Walk along the files and keep the overlap of each one's rows with the wanted ones.
+def my_batches(data, size, step):
+    """Draw the same orders as a run that was never killed, and pass over what it has read.
 
-    The overlap begins at the larger start and ends at the smaller end. It is empty when that is
-    the wrong way round. What is returned counts within the file, so its first row is taken off.
+    The generator is seeded, so each epoch's order comes out as before; the first `step` batches
+    are read and dropped. With large data one draws the order alone, from a seed of the epoch, and
+    begins at the place `step % steps_in_an_epoch`.
     """
-    pieces, first = [], 0
-    for file, rows in enumerate(saved):
-        low, high = max(start, first), min(stop, first + rows)
-        if low < high:
-            pieces.append((file, low - first, high - first))
-        first += rows
-    return pieces
+    seeded = torch.Generator().manual_seed(2)
+    loader = torch.utils.data.DataLoader(data, size, shuffle=True, generator=seeded)
+    read = 0
+    while True:
+        for batch in loader:
+            if read >= step:
+                yield batch
+            read += 1
 
 
-def each_piece(change):
-    """change(file, from, to, rows of each file) on each right piece."""
-    return lambda saved, *rows: [change(*piece, saved) for piece in my_overlaps(saved, *rows)]
+OWN = "torch's own generator has moved: give the order a generator of its own."
+AGAIN = "It begins with the first batch again: samples are read twice, others never."
+EPOCH_AGAIN = "The right epoch, but from its beginning: skip what the run has read of it."
+FIRST_EPOCH = "The right place, but in the order of the first epoch: `step` counts all epochs."
+NEW_ORDER = "Not the order of the run that was not killed: samples are read twice, others never."
+ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0."
+ONE_ORDER = "Each epoch has the same order: shuffle anew for each."
+UNSHUFFLED = "The samples come in the order of the data: shuffle them."
+UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
+NOT_EACH = "An epoch has to read each sample once; one of {} reads {}."
+ENDS = "It ends after {} batches: epochs follow one another for ever."
+A_BATCH = "A batch is a list or a tuple of tensors, as a DataLoader or data[numbers] gives it."
+NEXT_EPOCH = "The rest of the epoch is right; the next one begins with its first batch."
+NO_ITERATOR = "Give back an iterator, as a function with `yield` does."
 
 
-def without_leaving_out(saved, start, stop):
-    firsts = [sum(saved[:file]) for file in range(len(saved))]
-    return [
-        (file, max(start - first, 0), min(stop - first, rows))
-        for file, (first, rows) in enumerate(zip(firsts, saved, strict=True))
-    ]
+def read(attempt, data, size, step, batches):
+    """The sample numbers of the first batches."""
+    found = attempt(data, size, step)
+    if not isinstance(found, Iterator):
+        raise NotYet(f"got {short(found)}", NO_ITERATOR)
+    found = list(islice(found, batches))
+    if not all(isinstance(batch, list | tuple) for batch in found):
+        raise NotYet(f"got {short(found[0])}", A_BATCH)
+    found = [numbers(batch[0]) for batch in found]
+    if len(found) < batches:
+        raise NotYet(ENDS.format(len(found)))
+    return found
 
 
-def row_by_row(saved, start, stop):
-    places = [(file, row) for file, rows in enumerate(saved) for row in range(rows)]
-    wanted = {}
-    for file, row in places[start:stop]:
-        wanted.setdefault(file, []).append(row)
-    return [np.array([file, rows[0], rows[-1] + 1]) for file, rows in wanted.items()]
+def go_on(attempt, samples, size, step):
+    data, epoch = TensorDataset(torch.arange(samples)), samples // size
+    state = torch.get_rng_state()
+    whole = read(attempt, data, size, 0, 4 * epoch)
+    moved = not torch.equal(state, torch.get_rng_state())
+    epochs = [[*chain(*whole[i : i + epoch])] for i in range(0, 4 * epoch, epoch)]
+    for each in epochs:
+        if sorted(each) != list(range(samples)):
+            raise NotYet(NOT_EACH.format(samples, short(each)))
+    if epochs[0] == sorted(epochs[0]):
+        raise NotYet(UNSHUFFLED)
+    if whole != read(attempt, data, size, 0, 4 * epoch):
+        raise NotYet(OWN if moved else UNSEEDED)
+    if epochs[0] == epochs[1]:
+        raise NotYet(ONE_ORDER)
+    wanted = whole[step : step + epoch]
+    found = read(attempt, data, size, step, epoch)
+    if found != wanted:
+        usual = [(AGAIN, 0), (EPOCH_AGAIN, step - step % epoch), (FIRST_EPOCH, step % epoch)]
+        usual += [(ONE_OFF, step - 1), (ONE_OFF, step + 1)]
+        fitting = [words for words, i in usual if found == whole[i : i + epoch]]
+        rest = epoch - step % epoch
+        fitting += [NEXT_EPOCH] * (found[:rest] == wanted[:rest])
+        raise NotYet(f"expected {short(wanted)}", f"got {short(found)}", [*fitting, NEW_ORDER][0])
+    if moved or not torch.equal(state, torch.get_rng_state()):
+        raise NotYet(OWN)
 
 
-check_overlaps = Exercise(
-    my_overlaps,
-    read_again='"Saved by two, loaded by three?"',
-    cases=[
-        ([4, 4], 0, 8),
-        ([4, 4], 0, 4),
-        ([4, 4], 3, 6),
-        ([4, 4], 4, 8),
-        ([3, 3, 2], 2, 7),
-        ([2, 0, 5], 1, 4),
-        ([6], 2, 2),
-        ([10, 3], 11, 13),
-    ],
-    given="files of {} rows; rows {} to {} (not included) are wanted",
-    play=call_for_numbers,
-    hint="The overlap of two ranges begins at the larger start and ends at the smaller end.",
+def from_loader(skip, seed=lambda step: 2):
+    def attempt(data, size, step):
+        seeded = torch.Generator().manual_seed(seed(step))
+        loader = DataLoader(data, batch_size=size, shuffle=True, generator=seeded)
+        return islice(chain.from_iterable(repeat(loader)), skip(step, len(loader)), None)
+
+    return attempt
+
+
+def by_epochs(seed=lambda epoch: 7 + epoch, place=lambda step, steps: step % steps):
+    """From a seed of the epoch, without reading what is passed over."""
+
+    def attempt(data, size, step):
+        steps = len(data) // size
+        for each in count(step):
+            seeded = torch.Generator().manual_seed(seed(each // steps))
+            order = torch.randperm(len(data), generator=seeded)
+            at = place(each, steps) * size
+            yield data[order[at : at + size]]
+
+    return attempt
+
+
+def skipping_in_each_epoch(data, size, step):
+    steps = len(data) // size
+    for epoch in count(step // steps):
+        yield from islice(by_epochs()(data, size, epoch * steps), step % steps, steps)
+
+
+def of_torchs_own(data, size, step):
+    torch.manual_seed(2)
+    loader = DataLoader(data, batch_size=size, shuffle=True)
+    return islice(chain.from_iterable(repeat(loader)), step, None)
+
+
+check_batches = Exercise(
+    my_batches,
+    read_again='"Where does the loader go on?"',
+    cases=[(6, 2, 5), (6, 2, 3), (12, 3, 6), (40, 4, 25)],
+    given="{} samples in batches of {}, and a run that goes on at step {}",
+    play=go_on,
+    same=None,
     wrong={
-        "Count the rows within each file, from 0: its own first row is row 0.": (
-            each_piece(
-                lambda file, a, b, saved: (file, a + sum(saved[:file]), b + sum(saved[:file]))
-            )
+        AGAIN: from_loader(lambda step, steps: 0),
+        ONE_OFF: [
+            from_loader(lambda step, steps: max(step - 1, 0)),
+            from_loader(lambda step, steps: step and step + 1),
+        ],
+        EPOCH_AGAIN: from_loader(lambda step, steps: step - step % steps),
+        FIRST_EPOCH: from_loader(lambda step, steps: step % steps),
+        NEW_ORDER: from_loader(lambda step, steps: step % steps, seed=lambda step: 2 + step),
+        ONE_ORDER: by_epochs(seed=lambda epoch: 7),
+        "An epoch has to read each sample once": by_epochs(place=lambda step, steps: 0),
+        OWN: of_torchs_own,
+        UNSEEDED: lambda data, size, step: from_loader(
+            lambda *_: step, seed=lambda _: torch.Generator().seed() % 2**40
+        )(data, size, step),
+        UNSHUFFLED: lambda data, size, step: islice(
+            chain.from_iterable(repeat(DataLoader(data, size))), step, None
         ),
-        "The end is not included, as in a slice.": (
-            each_piece(lambda file, a, b, saved: (file, a, b - 1))
-        ),
-        "The third number is where the piece ends in its file, not how many rows it has.": (
-            each_piece(lambda file, a, b, saved: (file, a, b - a))
-        ),
-        "Whole files hold rows of others, too.": (
-            each_piece(lambda file, a, b, saved: (file, 0, saved[file]))
-        ),
-        "Rows may come from more than one file.": lambda *given: my_overlaps(*given)[:1],
-        "Leave out a file of which nothing is wanted: it need not be read.": without_leaving_out,
-        "Nothing to read is an empty list.": lambda *given: my_overlaps(*given) or None,
-        "The overlap of two ranges": [lambda *given: my_overlaps(*given)[::-1], lambda *given: 3],
+        "It ends after": lambda data, size, step: islice(my_batches(data, size, 0), step, 3),
+        NEXT_EPOCH: skipping_in_each_epoch,
+        A_BATCH: lambda *given: (batch for (batch,) in by_epochs()(*given)),
+        NO_ITERATOR: [lambda *given: None, lambda data, size, step: DataLoader(data, size)],
     },
-    also_right=[row_by_row],
+    correct="Killed at any step, the run reads what it would have read.",
+    also_right=[by_epochs(), from_loader(lambda step, steps: step)],
+)
+
+# 4. How often to save
+
+
+def my_lost_share(every_s, save_s, hosts, failure_s):
+    """A save is paid once in each interval; a failure loses half an interval on average.
+
+    With more hosts failures come more often: the time between two is that of one host, divided by
+    their number. Both costs are shares of the time, so they add up.
+    """
+    return save_s / every_s + every_s / 2 / (failure_s / hosts)
+
+
+check_lost_share = Exercise(
+    my_lost_share,
+    read_again='"How often should a run save?"',
+    cases=[(100, 5, 1, 10_000), (600, 30, 10, 1_000_000), (3600, 60, 100, 10_000_000)],
+    given="a save every {} s that takes {} s, {} hosts, each failing once in {} s",
+    hint="What does a save cost of each interval, and what does a failure lose of the time between "
+    "two failures?",
+    wrong={
+        "A failure comes in the middle of an interval on average: half of it is lost.": (
+            lambda every, save, n, fails: save / every + every * n / fails
+        ),
+        "More hosts fail more often: the time between two failures is divided by their number.": [
+            lambda every, save, n, fails: save / every + every / 2 / fails,
+            lambda every, save, n, fails: save / every + every / 2 / (fails * n),
+        ],
+        "The saves take their time, too: save_s of every every_s.": (
+            lambda every, save, n, fails: every / 2 * n / fails
+        ),
+        "Work that a failure loses has to be done again: count it, too.": (
+            lambda every, save, n, fails: save / every
+        ),
+        "A share is asked, not per cent.": (lambda *given: 100 * my_lost_share(*given)),
+        "A share of the time is asked, not the best interval.": (
+            lambda every, save, n, fails: (2 * save * fails / n) ** 0.5
+        ),
+        "Hosts save side by side: a save takes save_s, however many they are.": (
+            lambda every, save, n, fails: n * save / every + every / 2 * n / fails
+        ),
+    },
 )

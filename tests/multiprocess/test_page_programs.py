@@ -14,12 +14,13 @@ from torch import distributed
 from mpcourse.multiprocess.scripts import Scripts
 
 PAGES = Path(__file__).parents[2] / "notebooks"
+PROGRAMS = [f"{name}.py" for name in ("work", "resume", "files", "batches", "stage", "train")]
 
 
 def program(name: str, page: str = "04_distributed_data_parallel") -> str:
     cells = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    [source] = [s for c in cells if (s := "".join(c["source"])).startswith(f"%%program {name}\n")]
-    return source.split("\n", 1)[1]
+    found = [s for c in cells if (s := "".join(c["source"])).startswith(f"%%program {name}\n")]
+    return found[0].split("\n", 1)[1]
 
 
 @pytest.mark.slow
@@ -83,7 +84,7 @@ def test_on_a_gpu_a_sum_is_timed_by_the_stream_that_waits_for_it(monkeypatch):
 @pytest.mark.parametrize("files", [[], ["rank0-step000005.pt", "rank1-step000005.pt"]])
 def test_a_run_of_another_number_of_ranks_is_refused_and_its_files_stay(files, monkeypatch):
     scripts = Scripts()
-    for name in ("resume.py", "train.py"):
+    for name in PROGRAMS:
         scripts.write(name, program(name, "12_ranks_and_hosts"))
     for name in files:
         scripts.write(name, "")
