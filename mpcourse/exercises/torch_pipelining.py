@@ -10,6 +10,7 @@ from torch.distributed import HashStore, PrefixStore, distributed_c10d
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.workers import Worker, collect
 from mpcourse.exercises.exercise import Exercise, NotYet, same, short
 from mpcourse.multiprocess.in_threads import gloo_group
@@ -26,10 +27,16 @@ TOO_MANY = "Give the stage the layers of this rank alone."
 ONLY_FORWARD = "no gradient: without loss_fn and targets, step goes forward only."
 NOT_UNCUT = "the gradients are not those of the uncut net. Which targets and layers has it got?"
 TIMES = "a factor of the number of micro-batches too long: keep scale_grads, and a mean as loss."
+WHOLE = "A block got the whole batch: leave the work to schedule.step, which cuts it."
+SIZE = "Hand over how many micro-batches there are, not how many rows each has."
 NO_LIST = "Hand step the list to fill: losses=losses."
 WANTS_LAST = "The last rank takes the targets, by name: step(target=targets, losses=losses)."
 
+THREE = "PipelineStage(layers, rank, count, device)."
+ROWS = 16
+
 _ranks: list[Worker] = []
+_one_world = fork_safe_lock()
 
 
 def my_pipeline(rank, count, device, net, inputs, targets, microbatches):
@@ -55,11 +62,12 @@ def my_pipeline(rank, count, device, net, inputs, targets, microbatches):
 @contextmanager
 def a_world_for_each_thread():
     """A process has one default group of ranks; meanwhile each thread has its own."""
-    before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
-    try:
-        yield
-    finally:
-        distributed_c10d._world = before
+    with _one_world:  # an attempt that was stopped may still wait for a message
+        before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
+        try:
+            yield
+        finally:
+            distributed_c10d._world = before
 
 
 def on_ranks(attempt, count, *work):
@@ -71,7 +79,10 @@ def on_ranks(attempt, count, *work):
         world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks of the check"
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
         try:
-            return attempt(rank, count, torch.device("cpu"), *small_work(), *work), None, group
+            net, *batch = small_work()
+            for block in net:
+                block.register_forward_pre_hook(refuse_the_whole_batch)
+            return attempt(rank, count, torch.device("cpu"), net, *batch, *work), None, group
         except Exception as error:
             return None, error, group  # a group that is deleted cuts off the others
         finally:
@@ -92,7 +103,12 @@ def on_ranks(attempt, count, *work):
     return [result for result, _, _ in results]
 
 
-def small_work(rows=16, width=6):
+def refuse_the_whole_batch(block, inputs):
+    if len(inputs[0]) == ROWS:
+        raise NotYet(WHOLE)
+
+
+def small_work(rows=ROWS, width=6):
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(4)])
     for parameter in net.double().parameters():
@@ -124,7 +140,8 @@ def gradients_of(attempt, count, microbatches):
             raise NotYet(f"Rank {rank}: {words}")
         wanted = microbatches if rank == count - 1 else 0
         if len(losses) != wanted:
-            words = NO_LIST if not losses else "Each micro-batch has one, on the last rank."
+            words = "Each micro-batch has one, on the last rank."
+            words = {0: NO_LIST, len(targets) // microbatches: SIZE}.get(len(losses), words)
             raise NotYet(f"Rank {rank} holds {len(losses)} losses, not {wanted}. {words}")
     return None
 
@@ -152,6 +169,11 @@ def pipeline_but(part=None, index=None, stages=None, step=None, number=None, eng
     return attempt
 
 
+def uncut_net(rank, count, device, net, inputs, targets, microbatches):
+    nn.functional.cross_entropy(net(inputs), targets).backward()
+    return net[rank * len(net) // count :][: len(net) // count], []
+
+
 check_pipeline = Exercise(
     my_pipeline,
     read_again='"What would you run in production?"',
@@ -159,7 +181,7 @@ check_pipeline = Exercise(
     given="{} ranks and {} micro-batches",
     play=gradients_of,
     same=None,
-    hint="First: step(inputs). Last: step(target=targets, losses=losses). Between: step().",
+    hint=f"{THREE} First: step(inputs). Last: step(target=…, losses=losses). Between: step().",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
         "stage_index|Stage index|out of range": "Stages are counted from 0: rank of count.",
@@ -186,7 +208,11 @@ check_pipeline = Exercise(
         NO_LIST: pipeline_but(
             step=lambda args, named, *_: (args, {k: v for k, v in named.items() if k == "target"})
         ),
-        "Each micro-batch has one": pipeline_but(number=1),
+        "Each micro-batch has one": pipeline_but(number=2),
+        SIZE: lambda *given: my_pipeline(*given[:-1], ROWS // given[-1]),
+        THREE: [pipeline_but(stages=lambda rank: 4), pipeline_but(index=lambda rank: 0)],
+        WHOLE: uncut_net,
+        "Stages are counted from 0": pipeline_but(index=lambda rank: rank + 1),
         NOT_CALLED: [
             pipeline_but(step=lambda args, named, rank, *_: (args if rank == 0 else None, named)),
             pipeline_but(step=lambda args, named, *_: (args if args or named else None, named)),
@@ -208,6 +234,7 @@ check_pipeline = Exercise(
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "A message is named like its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1."
+ONE_TEXT = "A row is one text here; a list of words is asked for."
 OWN_ORDER = "Keep each rank's own actions, in their order"
 
 
@@ -261,6 +288,8 @@ def played(attempt, name, stages, ranks, microbatches):
         return ...
     if not isinstance(rows, list | tuple) or len(rows) != ranks:
         raise NotYet(f"Return one list of texts per rank, {ranks} in all; got {short(rows)}")
+    if any(isinstance(row, str) for row in rows):
+        raise NotYet(ONE_TEXT)
     rows = [[str(word) for word in row] for row in rows]
     wanted = {str(action): action for row in schedule for action in row}
     for rank, (row, actions) in enumerate(zip(rows, schedule, strict=True)):
@@ -342,22 +371,7 @@ def send_before(row):
     return row
 
 
-def all_neighbours(schedule, num_stages):
-    """Also to itself: two neighbouring stages of one rank exchange no message."""
-    owners = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
-    rows = my_messages(schedule, num_stages)
-    for row in schedule:
-        for action in row:
-            goes = handed_on(action, num_stages)
-            if goes and owners[goes[0]] == owners[action.stage_index]:
-                text = f"_{goes[1]}{action.microbatch_index}"
-                place = rows[owners[goes[0]]]
-                place.insert(place.index(str(action)) + 1, f"{action.stage_index}SEND{text}")
-                place.insert(place.index(str(action)) + 2, f"{goes[0]}RECV{text}")
-    return rows
-
-
-def by_time(schedule, num_stages):
+def by_time(schedule, num_stages, to_itself=False):
     """All actions and messages in one list, in an order that works; each rank takes its own."""
     ranks = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
     together, left, done = [], [list(row) for row in schedule], set()
@@ -365,11 +379,12 @@ def by_time(schedule, num_stages):
         row = next(r for r in reversed(left) if r and done.issuperset(needs(r[0], num_stages)))
         action = row.pop(0)
         done.add(makes(action))
-        together.append((ranks[action.stage_index], str(action)))
+        own = ranks[action.stage_index]
+        together.append((own, str(action)))
         goes = handed_on(action, num_stages)
-        if goes and ranks[goes[0]] != ranks[action.stage_index]:
+        if goes and (to_itself or ranks[goes[0]] != own):
             text = f"_{goes[1]}{action.microbatch_index}"
-            together.append((ranks[action.stage_index], f"{action.stage_index}SEND{text}"))
+            together.append((own, f"{action.stage_index}SEND{text}"))
             together.append((ranks[goes[0]], f"{goes[0]}RECV{text}"))
     return [tuple(word for rank, word in together if rank == own) for own in range(len(schedule))]
 
@@ -396,13 +411,16 @@ check_messages = Exercise(
         "Rank 1: 1RECV_F0 is missing": each_row(
             lambda row: [word.replace("1RECV", "0RECV") for word in row]
         ),
+        ONE_TEXT: lambda schedule, n: [",".join(row) for row in my_messages(schedule, n)],
         f"{OWN_ORDER}": lambda schedule, n: my_messages(schedule, n)[::-1],
         "0F0SEND on rank 0? ": each_row(
             lambda row: [f"{w[:1]}F{w[-1]}SEND" if "SEND" in w else w for w in row]
         ),
         "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),
         "there is nothing to send": each_row(send_before),
-        "1SEND_F0 is one too many, or belongs elsewhere": all_neighbours,
+        "1SEND_F0 is one too many, or belongs elsewhere": (
+            lambda schedule, n: by_time(schedule, n, to_itself=True)
+        ),
         "Return one list of texts per rank, 2 in all": [
             lambda schedule, n: None,
             lambda schedule, n: [word for row in my_messages(schedule, n) for word in row],
