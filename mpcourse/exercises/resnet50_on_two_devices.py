@@ -1,6 +1,8 @@
-"""Exercises of page `resnet50_on_two_devices`: the network, the share in use, the best cuts."""
+"""Exercises of page `resnet50_on_two_devices`: the network, its memory, its time, the best cut."""
 
 import functools
+import math
+import re
 
 import numpy as np
 import torch
@@ -15,8 +17,6 @@ from mpcourse.exercises.exercise import (
     during,
     short,
 )
-from mpcourse.schedules.actions import Action
-from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.placement import try_placement
 from mpcourse.splitting.pretended import gpu_name
 
@@ -28,7 +28,11 @@ DO_NOT_FIT = "The weights of torchvision's resnet50 do not fit:"
 OTHER_OUTPUTS = "the outputs differ from those of torchvision's resnet50"
 FLATTEN = "What comes between avgpool and fc in a ResNet?"
 ORDER = "All parts are called: in which order does torchvision's forward call them?"
-LEFT_BEHIND = "Parts, pictures, features: what is where it was? Keep what x.to(place) returns."
+KEEP = "`x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
+PICTURES = f"Move the pictures before conv1. {KEEP}"
+CROSSING = f"Move what layer2 gives before layer3 gets it. {KEEP}"
+GIVEN = {"conv1": "the pictures", "layer3": "features", "fc": "what is flattened"}
+ON_FIRST = {"conv1", "bn1", "layer1", "layer2"}  # and the others on the second
 A_HALF = "each device gets a half."
 BEHIND_LAYER2 = f"The cut lies behind layer2: features of shape {FEATURES} cross there."
 NO_WAY_BACK = "No gradient comes back over the cut."
@@ -103,13 +107,19 @@ def built_on(attempt, first, second):
 
 
 def copies_made(attempt, images, first, second):
-    saw = []  # what each part was given, and where the part is
+    saw = []  # the first part that is given something from another device, and the cure
 
     def look(name, part, args):
-        places = {gpu_name(parameter.device) for parameter in part.parameters()}
-        if places - {gpu_name(args[0].device)}:
-            saw.append(f"{name} is on {' and '.join(sorted(places))}, ")
-            saw[-1] += f"what it is given on {gpu_name(args[0].device)}."
+        places = sorted({gpu_name(parameter.device) for parameter in part.parameters()})
+        got = gpu_name(args[0].device)
+        if saw or not set(places) - {got}:
+            return
+        what = GIVEN.get(name, "its input")
+        saw.append(f"{name} got {what} on {got}, and is itself on {' and '.join(places)}.")
+        home, word = (first, "first") if name in ON_FIRST else (second, "second")
+        moved = CROSSING if name == "layer3" else PICTURES if name == "conv1" else KEEP
+        placed = f"It belongs on {home}: in __init__ write self.{name}.to({word})."
+        saw.append(moved if places == [home] else placed)
 
     def program(images):
         network = attempt(first, second, 3)
@@ -124,8 +134,9 @@ def copies_made(attempt, images, first, second):
         error = str(problem)
         if "same device" not in error:
             raise
-    if error:
-        raise NotYet(*saw[:1] or [error], LEFT_BEHIND)
+    if saw or error:
+        # outside of named parts torch's words stand, with the names of the pretended GPUs
+        raise NotYet(*saw or [re.sub(r"cpu:(\d)", r"cuda:\1", error), KEEP])
     held = list(placement.parameter_bytes)
     if held != sorted([first, second]):
         raise NotYet(f"The parameters are on {', '.join(held)}; {A_HALF}")
@@ -179,13 +190,24 @@ check_split_resnet50 = Exercise(
             network_with(back=lambda n, x: n.layer3(n.layer4(x))),
         ],
         NO_WAY_BACK: network_with(cut=lambda n, x: x.detach().to(n.second)),
-        f"layer3 is on cuda:1, what it is given on cuda:0.\n{LEFT_BEHIND}": [
+        f"layer3 got features on cuda:0, and is itself on cuda:1.\n{CROSSING}": [
             network_with(cut=lambda n, x: x),
             network_with(cut=lambda n, x: (x.to(n.second), x)[1]),
         ],
-        "conv1 is on cuda:0, what it is given on cpu.": network_with(images=lambda n, x: x),
-        "bn1 is on cpu, what it is given on cuda:0.": network_with(
-            more=lambda n: n.add_module("bn1", nn.BatchNorm2d(64))
+        f"conv1 got the pictures on cpu, and is itself on cuda:0.\n{PICTURES}": [
+            network_with(images=lambda n, x: x),
+            network_with(images=lambda n, x: (x.to(n.first), x)[1]),
+        ],
+        "It belongs on cuda:0: in __init__ write self.conv1.to(first).": (
+            network_with(
+                more=lambda n: n.add_module("conv1", nn.Conv2d(3, 64, 7, 2, 3, bias=False))
+            )
+        ),
+        "bn1 got its input on cuda:0, and is itself on cpu.": (
+            network_with(more=lambda n: n.add_module("bn1", nn.BatchNorm2d(64)))
+        ),
+        "It belongs on cuda:1: in __init__ write self.fc.to(second).": (
+            network_with(more=lambda n: n.fc.to(n.first))
         ),
         NOTHING_ELSE: [
             network_with(cut=lambda n, x: x.cpu().to(n.second)),
@@ -210,111 +232,147 @@ check_split_resnet50 = Exercise(
     also_right=[network_with(head=lambda n, x: n.fc(n.avgpool(x).mean((2, 3)).view(len(x), -1)))],
 )
 
-# 2. The share of the devices' time in use
-
-F0, F1, B0, B1 = Action(0, "F", 0), Action(1, "F", 0), Action(0, "B", 0), Action(1, "B", 0)
-NEXT = Action(0, "F", 1)
+# 2. The largest batch
 
 
-def one_by_one(num_devices, *jobs):
-    """One job after the other, whichever device has it; at last a backward on device 0."""
-    events, now = [], 0.0
-    for device, action, duration in (*jobs, (0, B0, 8)):
-        events.append(Event(device, action, now, now + duration))
-        now += duration
-    return Timeline(tuple(events), num_devices)
+def my_largest_batch(weights, kept, limit):
+    """Each device has a largest batch of its own, and the smaller of them is the step's.
 
-
-def exercise_timeline() -> Timeline:
-    """The timeline of the exercise: a step over two devices, with its two copies."""
-    return one_by_one(2, (0, F0, 4), (0, "copy", 1), (1, F1, 4), (1, B1, 8), (1, "copy", 1))
-
-
-def my_used_share(timeline):
-    """Add up what is computed, and divide by what all devices could have computed.
-
-    A copy keeps a queue busy and computes nothing, so it is left out above the line. Below the
-    line it stays: the step lasts as long as it does. `1 - timeline.bubble_fraction` counts every
-    event as work.
+    A weight takes its bytes three times: for itself, its gradient and its momentum. What is left of
+    the limit goes to pictures, and only whole ones count.
     """
-    work = sum(event.duration for event in timeline.events if event.action != "copy")
-    return work / (timeline.num_devices * timeline.makespan)
+    most = [(limit - 3 * w) // k for w, k in zip(weights, kept, strict=True)]
+    return max(0, int(min(most)))
 
 
-def work(timeline):
-    return sum(event.duration for event in timeline.events if event.action != "copy")
+def largest(copies=3, choose=min, whole=math.floor, least=0):
+    """The solution, with a hook at each place where people go wrong."""
+
+    def attempt(weights, kept, limit):
+        most = [(limit - copies * w) / k for w, k in zip(weights, kept, strict=True)]
+        return max(least, whole(choose(most)))
+
+    return attempt
 
 
-def every(timeline):
-    return sum(event.duration for event in timeline.events)
+def by_trying(weights, kept, limit):
+    pictures = 0
+    while all(3 * w + (pictures + 1) * k <= limit for w, k in zip(weights, kept, strict=True)):
+        pictures += 1
+    return pictures
 
 
-def per_device(timeline):
-    spans = [[0.0] for _ in range(timeline.num_devices)]
-    for event in timeline.events:
-        spans[event.device_index].append((event.end - event.start) * (event.action != "copy"))
-    return torch.tensor([sum(span) / timeline.makespan for span in spans]).mean()
+def together(weights, kept, limit):
+    return max(0, int((len(weights) * limit - 3 * sum(weights)) // sum(kept)))
 
 
-BESIDE = Event(0, F0, 0, 4), Event(1, F1, 5, 8)
-NO_KIND = 'The action of a copy is the text "copy", and a text has no kind: compare it whole.'
-
-check_used_share = Exercise(
-    my_used_share,
-    read_again='"Who works when?"',
+check_largest_batch = Exercise(
+    my_largest_batch,
+    read_again='"What does each device hold?"',
     cases=[
-        (Timeline((BESIDE[0], Event(0, "copy", 4, 5), BESIDE[1], Event(0, NEXT, 5, 10)), 2),),
-        (exercise_timeline(),),
-        (Timeline((BESIDE[0], Event(0, NEXT, 4, 10), BESIDE[1]), 2),),
-        (one_by_one(3, (0, F0, 4), (1, "copy", 2)),),
+        ([10], [7], 100),
+        ([5, 10], [20, 10], 100),
+        ([4, 20], [6, 11], 100),
+        ([10, 4], [7, 8], 100),
+        ([3, 5, 2], [10, 9, 4], 109),
+        ([10, 40], [5, 5], 100),
     ],
-    given=lambda timeline: (
-        f"{timeline.num_devices} devices, "
-        + ", ".join(
-            f"{e.action} from {e.start:g} to {e.end:g} on device {'ABC'[e.device_index]}"
-            for e in timeline.events
-        )
-    ),
+    given="weights {}, kept {} and limit {}",
     play=call_for_numbers,
-    hint="(time in which devices compute) / (devices × time of the whole step)",
+    hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
-        "Copies count as work there: nothing is computed meanwhile.": (
-            lambda t: every(t) / (t.num_devices * t.makespan)
+        "A weight has a gradient and a momentum as well: three times its bytes.": largest(1),
+        "The optimizer's state is missing: momentum is one more number for each weight.": (
+            largest(2)
         ),
-        "That is the idle share; asked is the share in use.": lambda t: 1 - my_used_share(t),
-        "That is idle, not in use, and copies count as work in it.": lambda t: t.bubble_fraction,
-        "Each device has the whole step: divide by the number of devices too.": (
-            lambda t: work(t) / t.makespan
+        "That is Adam, with two more numbers for each weight; momentum is one.": largest(4),
+        "Every device must fit: the one that is full first decides.": largest(choose=max),
+        "The devices do not share their memory: each has a limit of its own.": together,
+        "The largest batches of the devices do not add up: all pictures visit each device.": (
+            largest(choose=sum)
         ),
-        "Divide by the number of devices too, and leave the copies out.": (
-            lambda t: every(t) / t.makespan
+        "That is the mean of the devices; the one that is full first decides.": (
+            largest(choose=lambda most: sum(most) / len(most))
         ),
-        "Waiting is time as well: divide by devices × the time of the step.": (
-            lambda t: work(t) / every(t)
+        "That is the first device alone.": largest(choose=lambda most: most[0]),
+        "That is the last device alone.": largest(choose=lambda most: most[-1]),
+        "A part of a picture cannot be trained on: round down.": [
+            largest(whole=float),
+            largest(whole=math.ceil),
+        ],
+        "That many fit, and one more does too.": lambda *given: max(
+            0, my_largest_batch(*given) - 1
         ),
-        "The step lasts as long as it does: copies are in it.": (
-            lambda t: work(t) / (t.num_devices * (t.makespan - every(t) + work(t)))
+        "With one picture less it fits; with this many it does not.": lambda *given: (
+            my_largest_batch(*given) + 1
         ),
-        "There may be other than two devices: timeline.num_devices.": (
-            lambda t: work(t) / (2 * t.makespan)
-        ),
-        "That is the first device alone.": lambda t: (
-            sum(e.duration for e in t.events if e.action != "copy" and e.device_index == 0)
-            / t.makespan
-        ),
-        "The last event to begin may end before another.": (
-            lambda t: work(t) / (t.num_devices * t.events[-1].end)
-        ),
-        "Those are units of time; a share has none.": work,
-        "That is in percent; give a share between 0 and 1.": lambda t: 100 * my_used_share(t),
-        "(time in which devices compute)": lambda t: t.events[0].duration / 9,
-        NO_KIND: lambda t: sum(e.duration for e in t.events if e.action.kind in "FB"),
+        "A batch of less than 0 pictures: if not one fits, return 0.": largest(least=-99),
+        "If not one picture fits, return 0.": largest(least=1),
+        "The weights take room as well.": largest(0),
     },
-    errors={"'str' object has no attribute 'kind'": NO_KIND},
-    also_right=[per_device],
+    also_right=[by_trying, lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
 )
 
-# 3. The best cut by time
+# 3. The time of a naive step
+
+
+def my_naive_time(forward, backward, copy):
+    """Nothing overlaps, so the times add up.
+
+    Between p stages there are p - 1 cuts, and a tensor crosses each of them twice: the output on
+    its way forward, the gradient on its way back.
+    """
+    return sum(forward) + sum(backward) + 2 * (len(forward) - 1) * copy
+
+
+def stage_by_stage(forward, backward, copy):
+    now = -copy
+    for time in forward:
+        now += copy + time
+    now -= copy
+    for time in reversed(backward):
+        now += copy + time
+    return torch.tensor(now)
+
+
+check_naive_time = Exercise(
+    my_naive_time,
+    read_again='"Who works when?"',
+    cases=[
+        ([2], [5], 3),
+        ([1, 3], [2, 7], 0),
+        ([1, 3], [2, 7], 2),
+        ([1, 3, 2], [2, 5, 4], 0.5),
+        ([2, 1, 1, 4], [3, 9, 2, 2], 1),
+    ],
+    given="forward {}, backward {} and copy {}",
+    play=call_for_numbers,
+    hint="Write down what happens one after the other: stages, and what crosses between them.",
+    wrong={
+        "Gradients cross the cut as well, on their way back.": (
+            lambda f, b, c: sum(f) + sum(b) + (len(f) - 1) * c
+        ),
+        "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
+        "Between p stages there are p - 1 cuts.": [
+            lambda f, b, c: sum(f) + sum(b) + 2 * len(f) * c,
+            lambda f, b, c: sum(f) + sum(b) + len(f) * c,
+        ],
+        "There may be other than two stages.": lambda f, b, c: sum(f) + sum(b) + 2 * c,
+        "Nothing overlaps in a naive step: the others wait while one stage works.": [
+            lambda f, b, c: max(f) + max(b) + 2 * (len(f) - 1) * c,
+            lambda f, b, c: max(f) + max(b),
+            lambda f, b, c: max(map(sum, zip(f, b, strict=True))),
+        ],
+        "The backward is a part of the step.": lambda f, b, c: sum(f) + (len(f) - 1) * c,
+        "The stages work one after the other: add up, no mean.": (
+            lambda f, b, c: (sum(f) + sum(b)) / len(f) + 2 * (len(f) - 1) * c
+        ),
+        "None is what a function without return": lambda f, b, c: None,
+    },
+    also_right=[stage_by_stage],
+)
+
+# 4. The best cut by time
 
 
 def my_cut_by_time(forward, backward):
@@ -404,85 +462,4 @@ check_cut_by_time = Exercise(
         "None is what a function without return": lambda f, b: None,
     },
     also_right=[lambda *given: np.array(my_cut_by_time(*given))],
-)
-
-# 4. The best cut under a transfer limit
-
-
-def my_cut_within(forward, backward, crossing, limit):
-    """The same among the cuts that are allowed.
-
-    The output crosses in the forward and a gradient of its size in the backward, so a step sends
-    twice what `crossing` says. The list begins with the cut after the first block, which is k = 1.
-    """
-    both = [f + b for f, b in zip(forward, backward, strict=True)]
-    allowed = [k for k in range(1, len(both)) if 2 * crossing[k - 1] <= limit]
-    return min(allowed, key=lambda k: max(sum(both[:k]), sum(both[k:])), default=None)
-
-
-def cut_within(
-    fits=lambda size, limit: 2 * size <= limit,
-    pick=lambda cuts, work: min(cuts, key=work),
-    times=both_of,
-    behind=lambda crossing, k: crossing[k - 1],
-    none=None,
-):
-    """pick(cuts, work) among the cuts that fit, where work(k) is that of the busier device."""
-
-    def attempt(forward, backward, crossing, limit):
-        cuts = [k for k in range(1, len(forward)) if fits(behind([*crossing, 1e9], k), limit)]
-        return pick(cuts, lambda k: busier(times(forward, backward), k)) if cuts else none
-
-    return attempt
-
-
-def least_traffic(forward, backward, crossing, limit):
-    return crossing.index(min(crossing)) + 1 if 2 * min(crossing) <= limit else None
-
-
-EVEN = [2, 2, 2, 2, 2, 2, 3], [4, 4, 4, 4, 4, 4, 6]
-
-check_cut_within = Exercise(
-    my_cut_within,
-    read_again='"Which cut sends the most?" and "And the time?"',
-    cases=[
-        (*EVEN, [64, 16, 64, 64, 64, 8], 50),
-        (*EVEN, [64, 16, 64, 40, 64, 8], 50),
-        (*EVEN, [64, 16, 64, 40, 64, 8], 32),
-        (*EVEN, [64, 16, 64, 40, 64, 8], 1000),
-        (*EVEN, [64, 16, 64, 40, 64, 8], 10),
-        # behind three blocks as behind four; then the backward pulls the cut to the end
-        ([1, 1, 1, 0, 1, 1, 1], [2, 2, 2, 0, 2, 2, 2], [8, 8, 8, 8, 8, 8], 16),
-        ([5, 5, 1, 1, 1, 1, 1], [1, 1, 1, 1, 5, 5, 10], [8, 8, 8, 8, 8, 8], 16),
-    ],
-    given="forward {}, backward {}, crossing {}, limit {}",
-    play=call_for_numbers,
-    hint="crossing[k - 1] belongs to the cut after k blocks.",
-    wrong={
-        FORWARD_ALONE: cut_within(times=lambda f, b: f),
-        SMALLEST: cut_within(pick=lambda cuts, work: min(cuts[::-1], key=work)),
-        "The gradient comes back: as many bytes once more.": (
-            cut_within(lambda size, limit: size <= limit)
-        ),
-        "The best by time alone; it sends more than the limit.": (
-            cut_within(lambda size, limit: True)
-        ),
-        "Exactly the limit is still allowed.": cut_within(lambda size, limit: 2 * size < limit),
-        "That cut sends the least; asked is the one with the best time within the limit.": (
-            least_traffic
-        ),
-        "When no cut is within the limit, return None.": cut_within(none=0),
-        "A cut within the limit exists; None is for when there is none.": lambda *given: None,
-        "That is the first cut within the limit, not the fastest.": (
-            cut_within(pick=lambda cuts, work: cuts[0])
-        ),
-        "That is the last cut within the limit, not the fastest.": (
-            cut_within(pick=lambda cuts, work: cuts[-1])
-        ),
-        "That is a position in the list; return the number of blocks.": (
-            lambda *given: (k := my_cut_within(*given)) and k - 1
-        ),
-        "crossing[k - 1] belongs": cut_within(behind=lambda crossing, k: crossing[k]),
-    },
-    also_right=[lambda *given: (k := my_cut_within(*given)) and torch.tensor(k)],
 )
