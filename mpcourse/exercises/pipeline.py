@@ -2,8 +2,9 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -488,7 +489,7 @@ ALL_FORWARDS = "That keeps all the pieces: device A may keep at most `ahead`."
 ONE_TOO_MANY = "One piece too many: at `ahead` kept pieces, first run the oldest one's backward."
 ONE_TOO_FEW = "One piece too few: device A runs a backward though it may go one further ahead."
 NOT_EMPTIED = "Pieces are left: after the last forward device A still has gradients to fetch."
-NO_SHARE = "Each loss is a mean; hand stage.forward its share, len(answer) / rows, as well."
+NO_SHARE = "Hand stage.forward the share, len(answer) / rows: the gradient has to be scaled too."
 SAME_SHARES = "A piece counts by its rows, not as one of so many pieces."
 LAST_LOSS = "That is the loss of one piece: add all of them up."
 NO_LOSS = "my_second_device returns nothing: the loss of the mini-batch is asked."
@@ -496,6 +497,8 @@ NEEDS_GRADIENT = "A's backward begins at what B has sent: stage.backward(number,
 IS_A_LOSS = "B's output is a loss: its backward takes no gradient."
 NEEDS_ANSWER = "B's forward also needs the answer and its share: forward(number, x, answer, share)."
 NOT_A_GRADIENT = "Into `gradients` goes what B's backward returns, the gradient at its leaf."
+STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
+TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
 
 
@@ -506,7 +509,7 @@ class Stuck(Exception):
 class Post:
     """A queue that knows of the other one, so that a wait without end is no wait."""
 
-    def __init__(self, world: "TwoDevices") -> None:
+    def __init__(self, world: SimpleNamespace) -> None:
         self.world, self.items = world, deque()
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
@@ -516,7 +519,7 @@ class Post:
             self.world.changed.notify_all()
 
     def get(self, *_: Any, **__: Any) -> Any:
-        """Wait for an item; raise `Stuck` where nobody can send one."""
+        """Wait for an item; raise `Stuck` where nobody is left to send one."""
         world = self.world
         with world.changed:
             world.awaited.append(self)
@@ -532,91 +535,77 @@ class Post:
 class NotingStage:
     """A stage of no layers: it checks what it is handed, and notes in which order."""
 
-    def __init__(self, pieces: list[Tensor], is_first: bool) -> None:
-        self.pieces, self.is_first, self.noted = pieces, is_first, []
+    def __init__(self, pieces: Sequence[Tensor], is_first: bool) -> None:
+        self.pieces, self.is_first, self.noted, self.shares = pieces, is_first, [], []
 
-    def forward(self, number: int, value: Tensor, answer: Any = None, share: float = 1) -> Tensor:
+    def forward(self, number: int, value: Any, answer: Any = None, share: float = 1.0) -> Tensor:
         """Features for device B; on B the loss."""
         self.noted.append(f"F{number}")
-        if not torch.equal(torch.as_tensor(value), self.pieces[number] * (2 - self.is_first)):
+        wanted = self.pieces[number] * (2 - self.is_first)
+        if not (isinstance(value, Tensor) and torch.equal(value, wanted)):
             raise NotYet(f"F{number} got other rows than piece {number}'s.", OTHER_PIECE)
         if self.is_first:
             return value * 2
         if answer is None:
             raise NotYet(NEEDS_ANSWER)
+        self.shares.append(float(share))
         return share * (value.sum(1) - answer).abs().mean()
 
     def backward(self, number: int, gradient: Any = None) -> Tensor:
-        """The gradient for device A."""
+        """On B, the gradient for device A."""
         if f"F{number}" not in self.noted or f"B{number}" in self.noted:
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         self.noted.append(f"B{number}")
+        sent = [piece * 3 for piece in self.pieces]
         if not self.is_first and gradient is not None:
             raise NotYet(IS_A_LOSS)
         if self.is_first and gradient is None:
             raise NotYet(NEEDS_GRADIENT)
-        wanted = self.pieces[number] * 3
-        if self.is_first and not torch.equal(torch.as_tensor(gradient), wanted):
-            sent = any(torch.equal(torch.as_tensor(gradient), piece * 3) for piece in self.pieces)
+        known = [isinstance(gradient, Tensor) and torch.equal(gradient, each) for each in sent]
+        if self.is_first and not known[number]:
             line = f"B{number} of device A got no gradient of piece {number}."
-            raise NotYet(line, OTHER_PIECE if sent else NOT_A_GRADIENT)
-        return wanted
-
-
-class TwoDevices:
-    """The world of an attempt: a thread for each program, and the queues between them."""
-
-    def __init__(self) -> None:
-        self.changed, self.awaited, self.running = threading.Condition(), [], 2
-        self.failed: list[Exception] = []
-
-    def carry_out(self, program: Callable, *given: Any) -> Any:
-        """Run a program; keep its error, wake the other one."""
-        try:
-            return program(*given)
-        except Exception as error:
-            self.failed.append(error)
-        finally:
-            with self.changed:
-                self.running -= 1
-                self.changed.notify_all()
+            raise NotYet(line, OTHER_PIECE if any(known) else NOT_A_GRADIENT)
+        return sent[number]
 
 
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
 
 
 def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
-    """What each device did in which order, and the loss."""
+    """What each device did in which order, how each piece counted, and the loss."""
     if not isinstance(programs, tuple) or not all(map(callable, programs)):
-        raise NotYet("Two functions: check_two_queues(my_first_device, my_second_device).")
-    world = TwoDevices()
-    features, gradients = Post(world), Post(world)
+        raise NotYet(TWO_FUNCTIONS)
+    world = SimpleNamespace(changed=threading.Condition(), awaited=[], running=2)
+    failed: list[Exception] = []
+
+    def carry_out(program: Callable, *given: Any) -> Any:
+        try:
+            return program(*given)
+        except Exception as error:
+            failed.append(error)
+        finally:
+            with world.changed:  # whoever waits for this program looks up
+                world.running -= 1
+                world.changed.notify_all()
+
+    queues = Post(world), Post(world)
     pieces = torch.arange(1.0, 2 * rows + 1).reshape(rows, 2).split(size)
     answers = (torch.arange(rows) ** 2).split(size)
-    stages = NotingStage(pieces, is_first=True), NotingStage(pieces, is_first=False)
-    given = (
-        (stages[0], pieces, features, gradients, ahead),
-        (stages[1], answers, features, gradients),
-    )
-    jobs = [
-        worker.submit(world.carry_out, program, *each)
-        for worker, program, each in zip(BENCH, programs, given, strict=True)
-    ]
-    results = collect(jobs)
+    a, b = NotingStage(pieces, is_first=True), NotingStage(pieces, is_first=False)
+    first = BENCH[0].submit(carry_out, programs[0], a, pieces, *queues, ahead)
+    second = BENCH[1].submit(carry_out, programs[1], b, answers, *queues)
+    results = collect([first, second])
     if ... in results:
         raise NotAttempted
-    own = [error for error in world.failed if not isinstance(error, Stuck)]
-    did = {f"device {'AB'[n]}": " ".join(stage.noted) for n, stage in enumerate(stages)}
-    if world.failed and not own:
+    did = {"device A": " ".join(a.noted), "device B": " ".join(b.noted)}
+    for error in failed:
+        if not isinstance(error, Stuck):
+            raise error
+    if failed:
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         raise NotYet(f"It waits for ever. Done so far: {line}.", STUCK)
-    if own:
-        raise own[0]
     loss = results[1]
-    return {**did, "loss": loss.item() if isinstance(loss, Tensor) else loss}
-
-
-STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
+    return {**did, "shares": b.shares, "loss": loss.item() if isinstance(loss, Tensor) else loss}
 
 
 def two_queues():
@@ -715,6 +704,14 @@ def second_in_two_loops(stage, answers, features, gradients):
     return sum(losses)
 
 
+def second_that_scales_too_late(stage, answers, features, gradients):
+    rows, total = sum(map(len, answers)), 0.0
+    for number, answer in enumerate(answers):
+        total += stage.forward(number, features.get(), answer) * len(answer) / rows
+        gradients.put(stage.backward(number))
+    return total
+
+
 def second_without_answers(stage, answers, features, gradients):
     for number in range(len(answers)):
         stage.forward(number, features.get())
@@ -761,7 +758,10 @@ check_two_queues = Exercise(
             (FIRST, second_with(send=lambda gradients, came, gradient: gradients.put(came))),
         ],
         OTHER_PIECE: (first_backwards, SECOND),
-        NO_SHARE: (FIRST, second_with(lambda n, rows, pieces: 1)),
+        NO_SHARE: [
+            (FIRST, second_with(lambda n, rows, pieces: 1)),
+            (FIRST, second_that_scales_too_late),
+        ],
         SAME_SHARES: (FIRST, second_with(lambda n, rows, pieces: 1 / pieces)),
         LAST_LOSS: (FIRST, second_with(total=lambda losses: losses[-1])),
         NO_LOSS: (FIRST, second_with(total=lambda losses: None)),
@@ -772,7 +772,7 @@ check_two_queues = Exercise(
             (FIRST, second_with(send=lambda *_: None)),
             (FIRST, second_in_two_loops),
         ],
-        "Two functions": FIRST,
+        TWO_FUNCTIONS: FIRST,
     },
     also_right=[(first_by_counting, SECOND), (FIRST, second_with(total=lambda x: sum(x).item()))],
     values=True,

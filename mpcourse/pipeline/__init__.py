@@ -12,7 +12,6 @@ from mpcourse.pipeline.microbatch import microbatch_shares, microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pipeline.prediction import (
     StageLines,
-    compare,
     measure_stages,
     predict_step,
     split_work,

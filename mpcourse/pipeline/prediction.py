@@ -17,8 +17,7 @@ much this slows them is measured too, and stretches the moments at which both wo
 import copy
 import dataclasses
 import itertools
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,21 +66,6 @@ class StageLines:
     def fixed_s(self) -> float:
         """Seconds that a micro-batch costs besides its samples, over all stages."""
         return sum(line.fixed_s for line in self.forward + self.backward)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How far predictions are off."""
-
-    errors: Mapping[int, float]  # size -> (predicted - measured) / measured
-    best_predicted: int  # the size of the shortest predicted step
-    best_measured: int
-    steps_apart: int  # how many measured sizes from one to the other, 0 for the same one
-
-    @property
-    def median_error(self) -> float:
-        """The middle of the errors, without their signs."""
-        return statistics.median(abs(error) for error in self.errors.values())
 
 
 def timed_sizes(sizes: Sequence[int]) -> tuple[int, int, int]:
@@ -146,20 +130,6 @@ def slowed(step: Timeline, factor: float) -> Timeline:
         event._replace(start=later[event.start], end=later[event.end]) for event in step.events
     ]
     return dataclasses.replace(step, events=tuple(events)) if factor != 1 else step
-
-
-def compare(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Agreement:
-    """Compare predicted with measured step times, both split size -> seconds.
-
-    Sizes that were not measured are left out.
-    """
-    missing = sorted(set(measured) - set(predicted))
-    if missing or not measured:
-        raise ValueError(f"every measured size needs a prediction; missing: {missing or 'all'}")
-    errors = {n: (predicted[n] - measured[n]) / measured[n] for n in sorted(measured)}
-    guess, best = (min(errors, key=times.__getitem__) for times in (predicted, measured))
-    order = list(errors)
-    return Agreement(errors, guess, best, abs(order.index(guess) - order.index(best)))
 
 
 @dataclass(frozen=True)

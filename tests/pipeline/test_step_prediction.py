@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import statistics
 import time
 
 import numpy
@@ -19,7 +20,6 @@ from mpcourse.pipeline.prediction import (
     Line,
     SplitWork,
     StageLines,
-    compare,
     fit_line,
     measure_stages,
     predict_step,
@@ -124,23 +124,6 @@ def test_three_stages_of_different_speed_are_simulated_as_they_are():
     assert predict_step(lines, 8, 2, "gpipe") == simulate(gpipe_schedule(3, 4), costs)
 
 
-def test_predictions_are_held_against_measurements():
-    predicted = {1: 1.5, 2: 0.9, 3: 9.9, 4: 1.1, 8: 2.0}
-    found = compare(predicted, {8: 2.0, 1: 1.0, 4: 1.0, 2: 1.2})
-    assert found.errors == pytest.approx({1: 0.5, 2: -0.25, 4: 0.1, 8: 0.0})
-    assert list(found.errors) == [1, 2, 4, 8]
-    assert found.median_error == pytest.approx(0.175)
-    assert (found.best_predicted, found.best_measured, found.steps_apart) == (2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("predicted", "measured", "missing"), [({1: 1.0}, {1: 1.0, 2: 1.0}, r"\[2\]"), ({}, {}, "all")]
-)
-def test_a_measured_size_without_prediction_is_refused(predicted, measured, missing: str):
-    with pytest.raises(ValueError, match=f"needs a prediction; missing: {missing}"):
-        compare(predicted, measured)
-
-
 class Nap(torch.autograd.Function):
     """Sleeps in both directions: a stage whose times are known, on however busy a machine."""
 
@@ -183,15 +166,13 @@ def test_lines_come_near_what_the_stages_really_take():
 def test_a_prediction_from_three_sizes_meets_the_engine_over_six():
     work, devices, loss_fn = napping_work(), get_devices(2), nn.MSELoss()
     lines = measure_stages(work, devices, loss_fn)
-    predicted = {size: predict_step(lines, 12, size).makespan for size in work.sizes}
-    measured = {}
+    errors = []
     for size in work.sizes:
         pipeline = Pipeline(work.stages, devices, microbatch_size=size)
         step = functools.partial(pipeline.step, work.images, work.labels, loss_fn)
-        measured[size] = measure(step, devices, warmup=1, repeats=3).median_s
-    found = compare(predicted, measured)
-    assert found.median_error < 0.25
-    assert found.steps_apart <= 1
+        took = measure(step, devices, warmup=1, repeats=3).median_s
+        errors.append(abs(predict_step(lines, 12, size).makespan / took - 1))
+    assert statistics.median(errors) < 0.25
 
 
 @pytest.mark.parametrize(("count", "together"), [(1, 0), (2, 1), (6, 5)])
