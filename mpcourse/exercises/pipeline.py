@@ -125,9 +125,9 @@ LOST_ROWS = "The last piece may be smaller, but its rows count."
 ONCE = "Each piece goes through once."
 ADDED_UP = "Each loss is a mean: added up they count too much. Scale before backward()."
 MEAN_OF_MEANS = "Mean of means: a short piece counts as much as a full one."
-ONE_BACKWARD = (
-    "One backward for all the pieces: until then each of their graphs is kept. "
-    "Call backward() for each piece, before the next one's forward."
+TOO_LATE = (
+    "All the pieces' graphs are kept until the first backward. "
+    "Run each piece's backward before the next one's forward."
 )
 CLEARED = "You cleared what stood in `.grad` before: the gradients are to be added to it."
 ONLY_THE_FIRST = "Only the first piece is there: call backward() for every piece."
@@ -200,8 +200,8 @@ def in_pieces(*modules: nn.Module) -> Callable:
                 raise NotYet(CLEARED)
             if torch.equal(weight.grad, torch.ones_like(weight)):
                 raise NotYet(NOTHING_HANDED_ON if name == "front" else NO_GRADIENT.format(name))
-        if len(modules) == 1 and len(backwards) == 1 < len(wanted) == backwards[0]:
-            raise NotYet(ONE_BACKWARD)
+        if len(modules) == 1 and backwards[:1] == [len(wanted)] != [1]:
+            raise NotYet(TOO_LATE)
         gradients = {f"gradient of {name}": w.grad for name, w in zip(names, weights, strict=True)}
         return {**gradients, "loss": loss}
 
@@ -320,6 +320,14 @@ def all_at_once(model, loss_fn, inputs, targets, size):
     return loss.item()
 
 
+def forwards_first(model, loss_fn, inputs, targets, size):
+    parts = list(zip(inputs.split(size), targets.split(size), strict=True))
+    losses = [loss_fn(model(x), y) * len(x) / len(inputs) for x, y in parts]
+    for loss in losses:
+        loss.backward()
+    return sum(losses).item()
+
+
 def by_the_engine(model, loss_fn, inputs, targets, size):
     pipeline = Pipeline([nn.Sequential(model)], ["cpu"], microbatch_size=size)
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
@@ -344,7 +352,7 @@ check_pieces = Exercise(
             step_with(share, clear=range(9)),
         ],
         CLEARED: step_with(share, clear=[0]),
-        ONE_BACKWARD: [by_sums, all_at_once],
+        TOO_LATE: [by_sums, all_at_once, forwards_first],
         ONLY_THE_FIRST: [
             step_with(share, backwards=slice(1)),
             step_with(lambda n, rows, pieces: 1.0, backwards=slice(1)),
