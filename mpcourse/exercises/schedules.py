@@ -1,7 +1,8 @@
 """Exercises of page `schedules`: GPipe, a simulator, 1F1B, a deadlock, one by hand, interleaved."""
 
+import inspect
 from collections.abc import Mapping
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -207,13 +208,23 @@ def latest(free, arrived, cost):
     return max([free, *arrived]) + cost
 
 
-def ends_as_text(attempt, *case):
+EMPTIED = "The schedule is not whole any more: let your function take actions from copies."
+
+
+def ends_as_text(attempt, schedule, *case):
     refuse_borrowed(attempt, {"simulate"}, "let your own loop do it.")
-    ends = attempt(*case)
+    before = [list(row) for row in schedule]
+    ends = attempt(schedule, *case)
     if not isinstance(ends, Mapping):
         why = NO_RETURN if ends is None else f"got {short(ends)}."
         raise NotYet(f"A dict is asked for: each action with the time at which it ends; {why}")
-    return {str(action): float(end) for action, end in ends.items()}
+    if not all(isinstance(each, tuple) for each in ends):
+        raise NotYet("The keys are the Actions themselves, not their texts.")
+    if not all(isinstance(end, Real) for end in ends.values()):
+        raise NotYet("Each action has one number: the time at which it ends.")
+    if schedule != before:
+        raise NotYet(EMPTIED)
+    return {str(Action(*action)): float(end) for action, end in ends.items()}
 
 
 def first_end_that_differs(ends, expected):
@@ -275,6 +286,16 @@ check_simulate = Exercise(
             lambda schedule, cost: max(my_simulate(schedule, cost).values()),
             lambda schedule, cost: None,
         ],
+        "not their texts": lambda schedule, cost: {
+            str(action): end for action, end in my_simulate(schedule, cost).items()
+        },
+        "Each action has one number": lambda schedule, cost: {
+            action: (0, end) for action, end in my_simulate(schedule, cost).items()
+        },
+        EMPTIED: lambda schedule, cost: (
+            my_simulate(schedule, cost),
+            [row.clear() for row in schedule],
+        )[0],
         "simulate did the work": lambda schedule, cost: {
             e.action: e.end for e in simulate(schedule, Costs(cost["F"], cost["B"])).events
         },
@@ -600,7 +621,10 @@ def interleaved_with(
 
 
 def own_rows(attempt, *size):
-    refuse_borrowed(attempt, {"interleaved_schedule", "make_schedule"}, "write the order yourself.")
+    instead = "write the order yourself."
+    refuse_borrowed(attempt, {"interleaved_schedule", "make_schedule"}, instead)
+    if inspect.unwrap(attempt) is interleaved_schedule:
+        raise NotYet(f"That is the package's own: {instead}")
     return in_rows(attempt, *size)
 
 
@@ -627,6 +651,7 @@ check_interleaved = Exercise(
         ],
         "One list per device, not one per stage.": lambda p, m, v: gpipe_schedule(p * v, m),
         "interleaved_schedule did the work": lambda p, m, v: interleaved_schedule(p, m, v),
+        "That is the package's own": interleaved_schedule,
     },
-    also_right=[interleaved_schedule],
+    also_right=[interleaved_with()],
 )

@@ -189,6 +189,7 @@ check_split_backward = Exercise(
 
 TOO_FULL = "At most 2p - 1 are held: fewer forwards ahead, or W sooner."
 MORE_AHEAD = "A device that waits for its first I can do more forwards before it."
+BORROWED = {"make_schedule", "zero_bubble_schedule"}
 LATER = "More W have to be kept back than in ZB-H1: they fill the holes before the last I."
 
 
@@ -218,6 +219,7 @@ def most_waits(attempt, p, m):
     run = simulate(schedule, UNITS)
     waits = [run.waits(device) for device in range(p)]
     if not max(waits):
+        refuse_borrowed(attempt, BORROWED, "write the order yourself.")
         return waits
     if any(action.kind == "B" for row in schedule for action in row):
         why = STILL_WHOLE
@@ -250,6 +252,7 @@ check_no_wait = Exercise(
     wrong={
         MORE_AHEAD: [my_split_backward, split_with(maker=one_f_one_b_schedule)],
         LATER: ahead_and_late(lambda p, r: 2 * (p - 1 - r) + 1, lambda p, r: r),
+        "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
         STILL_WHOLE: one_f_one_b_schedule,
         TOO_FULL: [
             ahead_and_late(lambda p, r: 2 * p, lambda p, r: 0),
@@ -257,5 +260,5 @@ check_no_wait = Exercise(
             split_with(maker=gpipe_schedule),
         ],
     },
-    also_right=[lambda p, m: zero_bubble_schedule(p, m, "h2")],
+    also_right=[ahead_and_late(lambda p, r: 2 * (p - r) - 1, lambda p, r: 2 * r)],
 )
