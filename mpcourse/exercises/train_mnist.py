@@ -1,273 +1,407 @@
-"""Exercises of page `train_mnist`: evaluation over ragged batches, batch norm's drift, its end."""
+"""Exercises of page `train_mnist`: a loop, a step in micro-batches, merged statistics, dropout."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn import functional as F
 
-from mpcourse.exercises.exercise import Exercise, call_for_numbers, refuse_borrowed, same, short
-from mpcourse.exercises.placed import place_on
+from mpcourse.devices import get_devices
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    call_for_numbers,
+    numbers,
+    refuse_borrowed,
+    same,
+    short,
+)
+from mpcourse.pipeline import Pipeline, ReproducibleDropout
 
-# 1. Evaluate over a ragged set
+# 1. A loop for a net that is cut and for one that is not
 
-HOST, LAST_STAGE = torch.device("cpu"), torch.device("cuda", 1)
+HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
 
 
-def my_evaluate(model, batches, loss_fn):
-    """Add up what belongs to samples, and divide once, at the end.
+def my_train(model, batches, optimizer, loss_fn):
+    """Only forward and backward differ: a Pipeline does both in one call, which returns the loss.
 
-    A batch's loss is a mean, so it counts by its number of samples. The targets go where the
-    outputs are, which only the outputs know. Each module's mode is remembered before it changes:
-    `model.train(True)` at the end would wake what was frozen.
+    Old gradients are cleared before the backward, because each backward adds to what is there. The
+    optimizer has the parameters of all stages, so it does not need to know of the cut.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    total, right, samples = 0.0, 0, 0
-    with torch.no_grad():
-        for inputs, targets in batches:
-            outputs = model(inputs)
-            targets = targets.to(outputs.device)
-            total += loss_fn(outputs, targets).item() * len(targets)
-            right += (outputs.argmax(dim=1) == targets).sum().item()
-            samples += len(targets)
-    for module, mode in modes:
-        module.training = mode
-    return total / samples, right / samples
+    model.train()
+    place, losses = next(model.parameters()).device, []
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        if isinstance(model, Pipeline):
+            loss = model.step(inputs, targets, loss_fn)
+        else:
+            loss = loss_fn(model(inputs.to(place)), targets.to(place))
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
-class Model(nn.Module):
-    """A net with batch norm whose outputs lie on a device that pretends to be another."""
-
-    def __init__(self):
-        super().__init__()
-        generator = torch.Generator().manual_seed(4)
-        self.net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
-        for parameter in self.net.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator)
-        self.gradients_were_on = False
-
-    def forward(self, inputs):
-        """Take rows (N, 3), wherever they are, to outputs (N, 3) on the last stage's device."""
-        self.gradients_were_on |= torch.is_grad_enabled()
-        with torch._C.DisableTorchFunctionSubclass():  # any input will do, as for a Pipeline
-            outputs = self.net(inputs.detach().as_subclass(Tensor))
-        return place_on(outputs, LAST_STAGE)
-
-
-def evaluated(attempt, sizes, mode):
-    """What is returned, the modes and gradients that are left behind, and what is right."""
-    generator = torch.Generator().manual_seed(sum(sizes))
+def trained(attempt, kind, count):
+    """The losses and the weights afterwards; the gradients of an earlier step are still there."""
+    chance = torch.Generator().manual_seed(count)
+    devices = get_devices(2)
+    first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
+    model = nn.Sequential(first, nn.Linear(4, 3)).double().to(devices[0].device)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=chance).to(parameter)
+    if kind == "Pipeline":
+        model = Pipeline([first, model[1]], devices, num_microbatches=2)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
     batches = [
-        (2 + torch.randn(n, 3, generator=generator), torch.randint(0, 3, (n,), generator=generator))
-        for n in sizes
+        (torch.randn(6, 3, generator=chance).double(), torch.arange(6) % 3) for _ in range(count)
     ]
-    batches = [tuple(place_on(value, HOST) for value in batch) for batch in batches]
-    models = [Model().train(mode != "evaluation") for _ in range(2)]
-    for model in models:
-        model.net[0].train(mode == "training")  # in the last case the norm is frozen
-    model, twin = models
-    result, right = attempt(model, batches, LOSS), my_evaluate(twin, batches, LOSS)
-    left = model.training, model.net[0].training, model.gradients_were_on
-    if same((result, left), (right, (twin.training, twin.net[0].training, False))):
-        refuse_borrowed(attempt, {"evaluate"}, "write the loop over the batches.")
-    return result, left, right
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = attempt(model.eval(), batches, optimizer, nn.CrossEntropyLoss())
+    if losses is ...:
+        raise NotAttempted
+    for loss in losses if isinstance(losses, list | tuple) else [losses]:
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
+    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    outcome = numbers(losses), weights
+    if attempt is not my_train and same(outcome, trained(my_train, kind, count)):
+        refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
+    return outcome
 
 
-def same_evaluation(outcome, expected):
-    """The same numbers; if they are right, what is left behind counts as well."""
-    is_right = same(outcome[0], outcome[2])
-    return same(outcome[0], expected[0]) and (not is_right or outcome[1] == expected[1])
-
-
-def numbers_or_what_is_left(outcome, expected):
+def losses_or_weights(outcome, expected):
     if same(outcome[0], expected[0]):
-        return ["The numbers are right."]
-    return [f"expected {short(expected[0])}", f"got {short(outcome[0])}"]
+        return ["The losses are right, the weights afterwards are not."]
+    return [f"expected the losses {short(expected[0])}", f"got {short(outcome[0])}"]
 
 
-def evaluating(numbers=None, *, eval_mode=True, move=True, restore="model", gradients=False, dim=1):
-    """An evaluation with one thing done as people do it; `restore` what of the modes."""
+def training(*order, before=(), mode=True, returned=list, keep=torch.Tensor.item):
+    """A loop with its steps in this order; what stands before the loop; what of the losses."""
 
-    def attempt(model, batches, loss_fn):
-        modes = [(module, module.training) for module in model.modules()]
-        if eval_mode:
-            model.eval()
-        losses, rights, sizes = [], [], []
-        with torch.set_grad_enabled(gradients):
-            for inputs, targets in batches:
-                outputs = model(inputs)
-                targets = targets.to(outputs.device) if move else targets
-                losses.append(loss_fn(outputs, targets).item())
-                rights.append((outputs.argmax(dim) == targets).sum().item())
-                sizes.append(len(targets))
-        if restore == "model":
-            model.train(modes[0][1])
-        for module, mode in modes if restore == "all" else ():
-            module.training = mode
-        weighted = sum(loss * size for loss, size in zip(losses, sizes, strict=True))
-        if numbers:
-            return numbers(losses, rights, sizes, weighted)
-        return weighted / sum(sizes), sum(rights) / sum(sizes)
+    def attempt(model, batches, optimizer, loss_fn):
+        if mode:
+            model.train()
+        losses = []
+        if "clear" in before:
+            optimizer.zero_grad()
+        for inputs, targets in batches:
+            for each in order:
+                if each == "clear":
+                    optimizer.zero_grad()
+                elif each == "step":
+                    optimizer.step()
+                elif isinstance(model, Pipeline):
+                    losses.append(keep(model.step(inputs, targets, loss_fn)))
+                else:
+                    place = next(model.parameters()).device
+                    loss = loss_fn(model(inputs.to(place)), targets.to(place))
+                    loss.backward()
+                    losses.append(keep(loss))
+        return returned(losses)
 
     return attempt
 
 
-def by_batches(rights, sizes):
-    return sum(right / size for right, size in zip(rights, sizes, strict=True)) / len(sizes)
+def without_a_cut(model, batches, optimizer, loss_fn):
+    losses = []
+    for inputs, targets in batches:
+        place = next(model.train().parameters()).device
+        optimizer.zero_grad()
+        outputs = model(inputs.to(place))
+        loss = loss_fn(outputs, targets.to(outputs.device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
-def accuracy(rights, sizes):
-    return sum(rights) / sum(sizes)
+def always_cut(model, batches, optimizer, loss_fn):
+    model.train()
+    losses = []
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        losses.append(model.step(inputs, targets, loss_fn).item())
+        optimizer.step()
+    return losses
 
 
-def always_training_after(*given):
-    result = my_evaluate(*given)
-    given[0].train()
-    return result
+def backward_after_step(model, batches, optimizer, loss_fn):
+    if not isinstance(model, Pipeline):
+        return my_train(model, batches, optimizer, loss_fn)
+    loss = model.train().step(*batches[0], loss_fn)
+    loss.backward()
+    return [loss.item()]
 
 
-def only_the_loss(model, batches, loss_fn):
-    targets = torch.cat([targets for _, targets in batches])
-    return loss_fn(torch.cat([model.eval()(inputs) for inputs, _ in batches]), targets)
+RIGHT = "clear", "backward", "step"
+EVERY_LOSS = "Return a list with the loss of every step."
 
-
-def all_at_once(model, batches, loss_fn):
-    modes = {name: module.training for name, module in model.named_modules()}
-    with torch.inference_mode():
-        outputs = torch.cat([model.eval()(inputs).cpu() for inputs, _ in batches])
-    for name, mode in modes.items():
-        model.get_submodule(name).training = mode
-    targets = torch.cat([targets.cpu() for _, targets in batches])
-    return loss_fn(outputs, targets), outputs.max(1).indices.eq(targets).float().mean()
-
-
-LOSS = nn.CrossEntropyLoss()
-WEIGHT = "The last batch is smaller, but counts as much: weight by samples."
-LEFT_IN = "The model is left in {} mode: what comes next would run in it, unnoticed."
-TO_THE_OUTPUTS = "The outputs lie where the last stage is: bring the targets to output.device."
-PER_ROW = "One answer per row of outputs: argmax(dim=1)."
-
-check_evaluate = Exercise(
-    my_evaluate,
-    read_again='"Break 1: the mean of means"',
-    cases=[
-        ((4, 4), "training"),
-        ((4, 4, 2), "training"),
-        ((5, 3, 2), "evaluation"),
-        ((4, 3), "training mode, its norm in evaluation"),
-    ],
-    given="batches of {} samples and a model in {} mode",
-    play=evaluated,
-    same=same_evaluation,
-    compared=numbers_or_what_is_left,
-    hint=lambda outcome, expected: (
-        "Each module has to be in the mode in which it was, and no gradient recorded."
-        if same(outcome[0], expected[0])
-        else "Return the pair (loss, accuracy): the mean loss and the share of right answers."
-    ),
-    correct="Every sample counts once, in evaluation mode, and the mode is as it was.",
+check_train = Exercise(
+    my_train,
+    read_again='"The same seed, cut in two: do the losses differ?"',
+    cases=[("net", 1), ("Pipeline", 1), ("net", 3), ("Pipeline", 3)],
+    given="a {} and {} mini-batch(es)",
+    play=trained,
+    compared=losses_or_weights,
+    hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
+    correct="Both kinds of net have the losses and the weights of the same loop.",
     wrong={
-        WEIGHT: [
-            evaluating(lambda losses, r, n, w: (sum(losses) / len(n), accuracy(r, n))),
-            evaluating(lambda losses, r, n, w: (sum(losses) / len(n), by_batches(r, n))),
+        "The weights have not moved: optimizer.step() comes after the backward, with no "
+        "zero_grad() in between.": [
+            training("clear", "backward"),
+            training("backward", "clear", "step"),
+            training("clear", "step", "backward"),
         ],
-        "The last batch is smaller: count right answers, then divide once.": (
-            evaluating(lambda losses, r, n, w: (w / sum(n), by_batches(r, n)))
+        "There are gradients of an earlier step: call optimizer.zero_grad() before.": (
+            training("backward", "step")
         ),
-        "The last batch is smaller: multiply its loss by its own number of samples.": (
-            evaluating(lambda losses, r, n, w: (sum(losses) * n[0] / sum(n), accuracy(r, n)))
+        "A backward adds to the gradients of the last one: zero_grad() belongs into the loop.": (
+            training("backward", "step", before=["clear"])
         ),
-        "The losses are added up and never divided.": (
-            evaluating(lambda losses, r, n, w: (sum(losses), accuracy(r, n)))
+        "The step takes the gradients of the time before: it comes after the backward.": (
+            training("step", "clear", "backward")
         ),
-        "Each batch's loss is a mean: multiply by its samples before adding up.": (
-            evaluating(lambda losses, r, n, w: (sum(losses) / sum(n), accuracy(r, n)))
-        ),
-        "The loss of all samples is added up, but not divided by their number.": (
-            evaluating(lambda losses, r, n, w: (w, accuracy(r, n)))
-        ),
-        "Weighted by samples, but divided by the number of batches.": (
-            evaluating(lambda losses, r, n, w: (w / len(n), accuracy(r, n)))
-        ),
-        "That is the number of right answers; the share is asked for.": (
-            evaluating(lambda losses, r, n, w: (w / sum(n), sum(r)))
-        ),
-        "Accuracy is a share from 0 to 1 here, no percentage.": (
-            evaluating(lambda losses, r, n, w: (w / sum(n), 100 * accuracy(r, n)))
-        ),
-        "First the loss, then the accuracy.": (
-            evaluating(lambda losses, r, n, w: (accuracy(r, n), w / sum(n)))
-        ),
-        "the pair (loss, accuracy)": evaluating(lambda losses, r, n, w: w / sum(n)),
-        "argmax() alone looks through the whole batch: argmax(dim=1) per row.": (
-            evaluating(dim=None)
-        ),
-        PER_ROW: evaluating(dim=0),
-        "That is the model in training mode: call model.eval() before the loop.": [
-            evaluating(eval_mode=False),
-            evaluating(
-                lambda losses, r, n, w: (sum(losses) / len(n), accuracy(r, n)), eval_mode=False
-            ),
-            evaluating(
-                lambda losses, r, n, w: (sum(losses) / len(n), by_batches(r, n)), eval_mode=False
-            ),
+        "It ran in evaluation mode: call model.train() first.": training(*RIGHT, mode=False),
+        EVERY_LOSS: [
+            training(*RIGHT, returned=sum),
+            training(*RIGHT, returned=lambda losses: sum(losses) / len(losses)),
+            training(*RIGHT, returned=lambda losses: losses[-1]),
+            training(*RIGHT, returned=lambda losses: None),
         ],
-        LEFT_IN.format("evaluation"): evaluating(restore=""),
-        LEFT_IN.format("training"): always_training_after,
-        "The norm's own mode has changed: its memory would move again.": evaluating(),
-        "Without gradients was asked for: use torch.no_grad().": evaluating(gradients=True),
-        TO_THE_OUTPUTS: [evaluating(move=False), only_the_loss],
+        HOLDS_ITS_GRAPH.format("A loss"): [
+            training(*RIGHT, keep=lambda loss: loss),
+            training(*RIGHT, keep=lambda loss: loss, returned=sum),
+        ],
+        "A Pipeline's call makes no gradients, and the loss of its step has had its backward: "
+        "step(inputs, targets, loss_fn) does both.": [without_a_cut, backward_after_step],
+        "Only a Pipeline has a step: ask isinstance(model, Pipeline).": always_cut,
     },
-    errors={"same device": TO_THE_OUTPUTS, "must match": PER_ROW},
-    also_right=[all_at_once, evaluating(restore="all")],
+    errors={
+        "does not require grad": "A Pipeline's call makes no gradients, and the loss of its step "
+        "has had its backward: step(inputs, targets, loss_fn) does both.",
+        "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
+    },
+    also_right=[
+        training(*RIGHT, keep=torch.Tensor.detach),
+        training(*RIGHT, returned=torch.tensor),
+        training("backward", "step", "clear", before=["clear"]),
+    ],
 )
 
-# 2. How far batch norm's memory drifts
+# 2. A step in micro-batches
+
+NOTHING_COUNTS = (
+    "Where no target counts the mean is 0 / 0, and 0 times nan is nan: add up sums instead."
+)
 
 
-def my_drift(momentum, num_microbatches):
-    """Each move leaves a share of 1 - momentum of the way, whoever moves.
+def my_step(net, inputs, targets, size):
+    """Divide each sum by what the mean of the whole mini-batch divides by.
 
-    The unsplit layer moves once and the cut one once per micro-batch. The distance between them is
-    the difference of what is left. It grows with the micro-batches, up to 1 - momentum.
+    That is the number of targets that count, known before the first forward. With
+    reduction="sum" no micro-batch has a mean of its own, so a short one or one without any target
+    that counts is no special case. Each backward frees its graph before the next forward.
     """
-    return (1 - momentum) - (1 - momentum) ** num_microbatches
+    counting = (targets != -100).sum()
+    total = 0.0
+    for x, y in zip(inputs.split(size), targets.split(size), strict=True):
+        loss = F.cross_entropy(net(x), y, reduction="sum") / counting
+        loss.backward()
+        total += loss.item()
+    return total
 
 
-def drift_by_moving(momentum, num_microbatches):
-    cut = 0.0
-    for _ in range(num_microbatches):
-        cut += momentum * (1 - cut)
-    return torch.tensor(cut - momentum)
+class Counting(nn.Linear):
+    """A layer that remembers how many rows each forward had."""
+
+    def forward(self, inputs):
+        """Take rows (N, 3) to (N, 4)."""
+        self.rows = [*getattr(self, "rows", []), len(inputs)]
+        return super().forward(inputs)
 
 
-check_drift = Exercise(
-    my_drift,
-    read_again='"How far does the memory move?"',
-    cases=[(0.1, 8), (0.1, 2), (0.5, 3), (0.1, 1), (1.0, 4)],
-    given="momentum {}, {} micro-batch(es)",
-    hint="After one move 1 - momentum is left of the way. After num_microbatches moves?",
+def stepped(attempt, rows, size, ignored):
+    """The loss and the gradient; there was a gradient of 1 before."""
+    chance = torch.Generator().manual_seed(rows)
+    net = Counting(3, 4).double()
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=chance).double()
+        parameter.grad = torch.ones_like(parameter)
+    targets = torch.randint(0, 4, (rows,), generator=chance)
+    targets[list(ignored)] = -100
+    loss = attempt(net, torch.randn(rows, 3, generator=chance).double(), targets, size)
+    if loss is ...:
+        raise NotAttempted
+    most = max(getattr(net, "rows", [0]))
+    if most > size:
+        raise NotYet(f"A forward took {most} rows: cut them by inputs.split(size).")
+    if loss is None:
+        raise NotYet("None is what a function without return gives back: return the loss.")
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
+    gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+    return "nan" if loss != loss else numbers(loss), gradient.nan_to_num(9.0)
+
+
+def loss_or_gradient(outcome, expected):
+    if same(outcome[0], expected[0]):
+        return ["The loss is right, what was added to .grad is not."]
+    lines = [f"expected the loss {short(expected[0])}", f"got {short(outcome[0])}"]
+    return [*lines, *["The gradient is right."] * same(outcome[1], expected[1])]
+
+
+def counting(targets):
+    return int((targets != -100).sum())
+
+
+def stepping(weight, reduction="mean", *, returned=None, clear="", last=False):
+    """weight(targets of a micro-batch, all targets, size) scales it; `returned` the same."""
+
+    def attempt(net, inputs, targets, size):
+        total = 0.0
+        if clear == "before":
+            net.zero_grad()
+        for x, y in zip(inputs.split(size), targets.split(size), strict=True):
+            if clear == "within":
+                net.zero_grad()
+            loss = F.cross_entropy(net(x), y, reduction=reduction)
+            (loss * weight(y, targets, size)).backward()
+            piece = loss.item() * (returned or weight)(y, targets, size)
+            total = piece if last else total + piece
+        return total
+
+    return attempt
+
+
+def pieces(targets, size):
+    return -(-len(targets) // size)
+
+
+def of_the_whole(y, targets, size):
+    return 1 / counting(targets)
+
+
+def of_what_counts(y, targets, size):
+    return counting(y) / counting(targets)
+
+
+def one(y, targets, size):
+    return 1.0
+
+
+def equally(y, targets, size):
+    return 1 / pieces(targets, size)
+
+
+def one_graph(net, inputs, targets, size):
+    outputs = torch.cat([net(x) for x in inputs.split(size)])
+    loss = F.cross_entropy(outputs, targets)
+    loss.backward()
+    return loss.detach()
+
+
+def where_something_counts(net, inputs, targets, size):
+    found = []
+    for start in range(0, len(inputs), size):
+        y = targets[start : start + size]
+        if (y != -100).any():
+            loss = F.cross_entropy(net(inputs[start : start + size]), y)
+            found.append(loss * of_what_counts(y, targets, size))
+    sum(found).backward()
+    return sum(found).item()
+
+
+def whole(net, inputs, targets, size):
+    loss = F.cross_entropy(net(inputs), targets)
+    loss.backward()
+    return loss.item()
+
+
+def without_backward(net, inputs, targets, size):
+    with torch.no_grad():
+        return sum(
+            F.cross_entropy(net(x), y, reduction="sum").item() / counting(targets)
+            for x, y in zip(inputs.split(size), targets.split(size), strict=True)
+        )
+
+
+def with_its_graph(net, inputs, targets, size):
+    loss = F.cross_entropy(torch.cat([net(x) for x in inputs.split(size)]), targets)
+    loss.backward()
+    return loss
+
+
+check_step = Exercise(
+    my_step,
+    read_again='"Break 1: the mean of means"',
+    cases=[
+        (4, 2, ()),
+        (5, 2, ()),
+        (7, 3, ()),
+        (6, 2, (0, 1, 2)),
+        (10, 4, (0, 5, 6)),
+        (6, 2, (2, 3)),
+    ],
+    given=lambda rows, size, ignored: (
+        f"{rows} rows in micro-batches of {size}"
+        + f", the targets of rows {', '.join(map(str, ignored))} ignored" * bool(ignored)
+    ),
+    play=stepped,
+    compared=loss_or_gradient,
+    hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
+    correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
-        "The sign: ask how far apart they are, as a number from 0 to 1.": (
-            lambda a, m: -my_drift(a, m)
+        "The losses are added up as they are: weight each one, before its backward.": (
+            stepping(one)
         ),
-        "Every micro-batch moves the running mean, so it moves more than once.": lambda a, m: 0.0,
-        "That is how far the cut layer moves; the unsplit one moves too, by momentum.": (
-            lambda a, m: 1 - (1 - a) ** m
+        "All micro-batches count alike, the short one too: that is the mean of means.": (
+            stepping(equally)
         ),
-        "That is how far it still is from the mean of the data, not from the other layer.": (
-            lambda a, m: (1 - a) ** m
-        ),
-        "Each move is a share of what is left, so the moves get smaller.": [
-            lambda a, m: (m - 1) * a,
-            lambda a, m: m * a,
+        "Weighted by rows; a row whose target is -100 is not in the mean.": [
+            stepping(lambda y, targets, size: len(y) / len(targets)),
+            stepping(lambda y, targets, size: 1 / len(targets), "sum"),
         ],
-        "The first move is a part of the way already.": lambda a, m: 1 - (1 - a) ** (m - 1),
-        "Right but for the rounding: return the number as it is.": [
-            lambda a, m: round(my_drift(a, m), 3),
-            lambda a, m: round(my_drift(a, m), 2),
+        "A short micro-batch has fewer rows than `size`: take its own length.": (
+            stepping(lambda y, targets, size: size / len(targets))
+        ),
+        NOTHING_COUNTS: stepping(of_what_counts),
+        "A sum is never divided: the mean divides by the targets that count.": (
+            stepping(one, "sum")
+        ),
+        "Divided by `size`: the mean is over the whole mini-batch.": (
+            stepping(lambda y, targets, size: 1 / size, "sum")
+        ),
+        "Divided twice: by the samples and by the number of micro-batches.": (
+            stepping(lambda y, t, size: 1 / counting(t) / pieces(t, size), "sum")
+        ),
+        "The gradient is right; the loss that is returned needs the same weights.": [
+            stepping(of_the_whole, "sum", returned=one),
+            stepping(of_the_whole, "sum", returned=equally),
         ],
-        "After one move 1 - momentum is left": lambda a, m: a,
+        "That is the loss of the last micro-batch alone: add them up.": (
+            stepping(of_the_whole, "sum", last=True)
+        ),
+        "The loss is weighted after its backward: weight it before.": (
+            stepping(one, "sum", returned=of_the_whole)
+        ),
+        "The gradients that were there are gone: a step adds to them, as backward does.": (
+            stepping(of_the_whole, "sum", clear="before")
+        ),
+        "Cleared in the loop: only the last micro-batch's gradient is left.": (
+            stepping(of_the_whole, "sum", clear="within")
+        ),
+        "Nothing was added to .grad: where is the backward?": without_backward,
+        "cut them by inputs.split(size)": whole,
+        "return the loss.": lambda *given: [my_step(*given)].clear(),
+        HOLDS_ITS_GRAPH.format("What is returned"): with_its_graph,
     },
-    also_right=[drift_by_moving],
+    also_right=[
+        lambda *given: torch.tensor(my_step(*given)),
+        one_graph,
+        where_something_counts,
+    ],
 )
 
 # 3. The statistics of all micro-batches from those of each
@@ -332,7 +466,7 @@ SPREAD_LOST = [
 
 check_merged = Exercise(
     my_merged,
-    read_again='"Can the memory be put right?"',
+    read_again='"Can the running statistics be put right?"',
     cases=[
         statistics_of([1.0, 3.0], [5.0, 9.0]),
         statistics_of([1.0, 2.0, 6.0], [4.0, 8.0]),
@@ -372,4 +506,172 @@ check_merged = Exercise(
         "None is what a function without return": lambda *given: None,
     },
     also_right=[merged_two_by_two, lambda *given: list(map(torch.tensor, my_merged(*given)))],
+)
+
+# 4. Dropout whose seed is its own
+
+OWN_GENERATOR = "Others draw from torch's one generator too: pass generator=self.generator."
+GO_ON = "Each call drops the same places: make the generator once, in __init__, and let it go on."
+
+
+class MySeededDropout(nn.Module):
+    """A generator of its own, on the host, draws one number for every value.
+
+    It goes on from call to call, so micro-batches that come in order get the numbers that the whole
+    mini-batch would get. Nobody else draws from it, so no race decides. What is kept grows by
+    1 / (1 - p), which leaves the expected value as it was.
+    """
+
+    def __init__(self, seed, p=0.5):
+        super().__init__()
+        self.p, self.generator = p, torch.Generator().manual_seed(seed)
+
+    def forward(self, values):  # noqa: D102
+        if not self.training:
+            return values
+        kept = torch.rand(values.shape, generator=self.generator) >= self.p
+        return values * kept.to(values.device) / (1 - self.p)
+
+
+def dropped(attempt, seed, p):
+    """Ask all that is promised of a layer, the plainest first."""
+    layer = attempt(seed, p)
+    if layer is ...:
+        raise NotAttempted
+    if not isinstance(layer, nn.Module):
+        raise NotYet(f"It makes {short(layer)}: a layer is an nn.Module.")
+    if any(isinstance(module, ReproducibleDropout) for module in layer.modules()):
+        raise NotYet("ReproducibleDropout did the work: draw the numbers here.")
+    values = torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) + 1
+    output = layer(values.requires_grad_())
+    if output is ...:
+        raise NotAttempted
+    if not isinstance(output, torch.Tensor) or output.shape != values.shape:
+        raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
+    if output.dtype != values.dtype:
+        raise NotYet(f"{values.dtype} in, {output.dtype} out: keep the type of the values.")
+    kept = output != 0
+    share = 1 - kept.double().mean().item()
+    if share == 0:
+        raise NotYet("In training mode nothing is dropped.")
+    if (kept == kept[:, :1]).all() or (kept == kept[:1]).all():
+        raise NotYet("Whole rows or columns are dropped: draw a number for every value.")
+    if p != 0.5 and abs(share - (1 - p)) < 0.05:
+        raise NotYet(f"p = {p} is the share that is dropped, not the one that is kept.")
+    if abs(share - p) > 0.05:
+        raise NotYet(f"{share:.0%} of the values are zero; p is {p}. Draw by torch.rand.")
+    if torch.allclose(output[kept], values[kept]):
+        raise NotYet("What is kept has to grow by 1 / (1 - p), so that the mean stays.")
+    if not torch.allclose(output, values * kept / (1 - p)):
+        raise NotYet("What is kept is divided by (1 - p).")
+    if not output.requires_grad:
+        raise NotYet("No gradient gets through: multiply the values themselves by the mask.")
+    values = values.detach()
+
+    def drops_as_before(result):
+        return torch.equal(result != 0, kept)
+
+    if drops_as_before(layer(values)):
+        raise NotYet(GO_ON)
+    again, other = attempt(seed, p), attempt(seed + 1, p)
+    torch.manual_seed(seed + 2)  # another layer, elsewhere
+    torch.rand(7)
+    if not drops_as_before(again(values)):
+        raise NotYet("Two layers with one seed drop different places.", OWN_GENERATOR)
+    if drops_as_before(other(values)):
+        raise NotYet("Layers with different seeds drop the same places: use `seed`.")
+    cut = attempt(seed, p)
+    if not drops_as_before(torch.cat([cut(piece) for piece in values.split(18)])):
+        raise NotYet("In micro-batches other places are dropped: one torch.rand number a value.")
+    if not torch.equal(layer.eval()(values), values):
+        raise NotYet("In evaluation mode the values pass as they are: ask self.training.")
+    if attempt(seed, p)(values.double()).dtype != torch.float64:
+        raise NotYet("torch.float64 in, another type out: keep the type of the values.")
+
+
+def layer_with(forward, start=lambda layer: None):
+    """A layer with this forward, and with something more done when it is made."""
+
+    class Layer(MySeededDropout):
+        def __init__(self, seed, p=0.5):
+            super().__init__(seed, p)
+            self.seed = seed
+            start(self)
+
+    Layer.forward = forward
+    return Layer
+
+
+def dropout_layer(mask=None, scale=lambda p: 1 / (1 - p), draw=torch.rand, on=True, own=True):
+    """A layer with one thing done as people do it."""
+
+    def forward(self, values):
+        if on and not self.training:
+            return values
+        numbers = draw(values.shape, **({"generator": self.generator} if own else {}))
+        kept = mask(self, numbers) if mask else numbers >= self.p
+        return values * kept * scale(self.p)
+
+    return layer_with(forward)
+
+
+def each_call_anew(layer, numbers):
+    layer.generator.manual_seed(layer.seed)
+    return numbers >= layer.p
+
+
+def column_by_column(shape, **given):
+    return torch.rand(shape[::-1], **given).T
+
+
+def a_row(shape, **given):
+    return torch.rand((shape[0], 1), **given).expand(shape)
+
+
+check_dropout = Exercise(
+    MySeededDropout,
+    read_again='"Break 3: dropout draws in a race"',
+    cases=[(3, 0.25), (8, 0.5)],
+    given="seed {} and p = {}",
+    play=dropped,
+    same=None,
+    hint="torch.rand(values.shape, generator=self.generator) draws one number for every value.",
+    correct="The seed alone says which places are dropped, cut or not.",
+    wrong={
+        OWN_GENERATOR: [
+            dropout_layer(own=False),
+            layer_with(
+                lambda layer, values: F.dropout(values, layer.p, layer.training),
+                start=lambda layer: torch.manual_seed(layer.seed),
+            ),
+        ],
+        GO_ON: dropout_layer(each_call_anew),
+        "so that the mean stays": dropout_layer(scale=lambda p: 1.0),
+        "What is kept is divided by (1 - p).": dropout_layer(scale=lambda p: 1 / p),
+        "is the share that is dropped": dropout_layer(lambda layer, n: n < layer.p),
+        "In evaluation mode the values pass as they are": dropout_layer(on=False),
+        "Layers with different seeds drop the same places": (
+            layer_with(MySeededDropout.forward, lambda layer: layer.generator.manual_seed(0))
+        ),
+        "Draw by torch.rand.": dropout_layer(draw=torch.randn),
+        "Whole rows or columns": dropout_layer(draw=a_row),
+        "In micro-batches other places are dropped": dropout_layer(draw=column_by_column),
+        "In training mode nothing is dropped.": lambda seed, p=0.5: nn.Identity(),
+        "No gradient gets through": layer_with(
+            lambda layer, values: MySeededDropout.forward(layer, values.detach())
+        ),
+        "a layer is an nn.Module": lambda seed, p=0.5: torch.rand,
+        "ReproducibleDropout did the work": layer_with(
+            lambda layer, values: layer.inner(values),
+            lambda layer: layer.add_module("inner", ReproducibleDropout(seed=layer.seed)),
+        ),
+        "got None": layer_with(lambda layer, values: None),
+        "keep the type of the values": dropout_layer(
+            lambda layer, n: (n.double() >= layer.p).double()
+        ),
+    },
+    also_right=[
+        dropout_layer(lambda layer, numbers: numbers.double() > layer.p),
+        dropout_layer(lambda layer, numbers: 1 - (numbers < layer.p).float()),
+    ],
 )

@@ -6,7 +6,7 @@ actions; `Pipeline` is all of them together. `batch_norm` and `dropout` make a c
 one; `prediction` compares forecasts with measurements.
 """
 
-from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms, memory_gaps
+from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms, running_gaps
 from mpcourse.pipeline.dropout import ReproducibleDropout
 from mpcourse.pipeline.microbatch import microbatch_shares, microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline

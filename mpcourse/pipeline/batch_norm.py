@@ -136,7 +136,7 @@ def minibatch_statistics(model: nn.Module, num_microbatches: int) -> Iterator[No
             layer.finish(keep=complete)
 
 
-def memory_gaps(model: nn.Module, other: nn.Module) -> list[float]:
+def running_gaps(model: nn.Module, other: nn.Module) -> list[float]:
     """How far apart the running statistics of two models are, batch norm by batch norm.
 
     The models have the same batch norms in the same order, ordinary or deferred, on any devices.

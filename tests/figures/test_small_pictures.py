@@ -13,7 +13,6 @@ from mpcourse.figures import (
     mlp_cut_picture,
     places_picture,
     scatter_picture,
-    seeds_picture,
     token_cut_picture,
     transfers_picture,
 )
@@ -305,36 +304,3 @@ def test_bars_of_different_purposes_are_refused():
     others = [LAYOUTS[0], LayoutTime("b", {"waiting": 1.0}, 0)]
     with pytest.raises(ValueError, match="all have the same purposes"):
         layouts_picture(others, 1.0, band=1.0, caption="")
-
-
-# Seeds
-
-ABOUT = {"machine": "a laptop, torch 2.9", "date": "2026-01-02"}
-
-
-def test_every_seed_is_a_labelled_box_at_its_accuracy():
-    boxes = Sheet(seeds_picture({"plain": [0.92, 0.94], "shifted": [0.96, 0.98]}, ABOUT)).boxes
-    x = {box["hint"]: float(box["x"]) for box in boxes if box["label"]}
-    assert list(x) == ["seed 0: 92.0%", "seed 1: 94.0%", "seed 0: 96.0%", "seed 1: 98.0%"]
-    steps = [b - a for a, b in zip(x.values(), list(x.values())[1:], strict=False)]
-    assert steps == pytest.approx([steps[0]] * 3, abs=0.05)
-    assert steps[0] > 10
-
-
-def test_the_picture_of_seeds_says_mean_spread_machine_and_date():
-    sheet = Sheet(seeds_picture({"plain": [0.92, 0.94]}, ABOUT))
-    assert sheet.words[0] == "measured on a laptop, torch 2.9, 2026-01-02 (a recording)"
-    assert "2 seeds: mean 93.00%, spread 1.41%" in sheet.words
-    assert sheet.description == (
-        "plain, 2 seeds: mean 93.00%, spread 1.41%; the seeds: 92.0%, 94.0%"
-    )
-    with pytest.raises(ValueError, match="the accuracies of two seeds or more"):
-        seeds_picture({"a": [0.9, 0.8], "b": [0.9]}, ABOUT)
-
-
-def test_seeds_with_the_same_accuracy_do_not_hide_each_other():
-    boxes = Sheet(seeds_picture({"a": [0.9, 0.95, 0.9, 0.9]}, ABOUT)).boxes
-    corners = [(float(box["x"]), float(box["y"])) for box in boxes if box["label"]]
-    assert len(corners) == 4
-    for index, (x, y) in enumerate(corners):
-        assert all(abs(x - u) >= 12 or abs(y - v) >= 12 for u, v in corners[:index])

@@ -12,8 +12,8 @@ from mpcourse.memory import recomputed
 from mpcourse.pipeline.batch_norm import (
     DeferredBatchNorm,
     defer_batch_norms,
-    memory_gaps,
     minibatch_statistics,
+    running_gaps,
 )
 from mpcourse.pipeline.pipeline import Pipeline
 
@@ -273,12 +273,12 @@ def test_a_step_that_fails_leaves_the_memory_as_it_was():
     assert_same(statistics(pipeline.stages[0]), before)
 
 
-def test_memory_gaps_are_the_largest_differences_layer_by_layer():
+def test_running_gaps_are_the_largest_differences_layer_by_layer():
     one = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2))
     other = nn.Sequential(deferred(one[0]), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    assert memory_gaps(one, other) == [0.0, 0.0]
+    assert running_gaps(one, other) == [0.0, 0.0]
     other[0].running_mean[1] = -0.25
     other[1][1].running_var[0] = 3.0
-    assert memory_gaps(one, other) == memory_gaps(other, one) == [0.25, 2.0]
+    assert running_gaps(one, other) == running_gaps(other, one) == [0.25, 2.0]
     with pytest.raises(ValueError, match="longer"):
-        memory_gaps(nn.BatchNorm1d(2), other)
+        running_gaps(nn.BatchNorm1d(2), other)
