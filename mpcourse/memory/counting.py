@@ -110,7 +110,7 @@ def saved_for_backward(*left_out: Any) -> Iterator[SavedBytes]:
             if storage._cdata not in storages:
                 storages[storage._cdata] = tensor.detach()
                 saved.total += storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output itself would hold its own graph, for ever
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield saved

@@ -1,5 +1,6 @@
 """Bytes of a step: arithmetic, a rehearsal without contents, and a count agree."""
 
+import weakref
 from functools import partial
 
 import pytest
@@ -337,3 +338,14 @@ def test_on_cuda_the_allocator_agrees_within_its_rounding():
     resting = predicted.resident + predicted.batch
     assert counted.before - elsewhere == pytest.approx(resting, rel=0.02, abs=2**24)
     assert counted.peak > counted.before
+
+
+def test_what_is_saved_for_a_backward_that_never_comes_is_freed():
+    net = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2))
+    made = []  # by the sigmoid, which saves its own output
+    net[1].register_forward_hook(
+        lambda *given: made.append(weakref.ref(given[2].untyped_storage()))
+    )
+    with saved_for_backward(list(net.parameters())):
+        net(torch.ones(3, 4))
+    assert made[0]() is None
