@@ -1,6 +1,7 @@
-"""Exercises of page `distributed_data_parallel`: equal to one process, hooks, shards."""
+"""Exercises of page `distributed_data_parallel`: equal to one process, hooks, buckets, shards."""
 
 import copy
+import inspect
 import itertools
 import random
 from collections import Counter
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, during, same, short
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, during, same, short
 
 # 1. Which number each rank calls backward() on, so that DDP's average is one process's gradient
 
@@ -142,41 +143,65 @@ NO_GRADIENT_OF_OURS = (
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
+
+
+def sums_of(ranks):
+    """Each number of rank 0's gradients -> the gradient it is of, and its sum over the ranks.
+
+    As it is, and divided by the ranks beforehand, which is as good.
+    """
+    found = {}
+    for name, mine in ranks[0].items() if ranks else ():
+        total = sum(rank[name] for rank in ranks)
+        for scale in (1, len(ranks)):
+            pairs = zip((mine / scale).flatten(), (total / scale).flatten(), strict=True)
+            found |= {f"{one:.9e}": (name, both.item()) for one, both in pairs}
+    return found
+
+
+def add_up(tensor, sums):
+    """Do what all_reduce does; return how many numbers of each gradient are in the tensor."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"all_reduce got {short(tensor)}: {NOT_ARRIVED}")
+    found = [sums.get(f"{number:.9e}") for number in tensor.flatten().tolist()]
+    if None in found:
+        raise ValueError(NO_GRADIENT_OF_OURS)
+    with torch.no_grad():
+        tensor.copy_(torch.tensor([total for _, total in found]).view_as(tensor))
+    return Counter(name for name, _ in found)
+
+
+def two_steps(*features, count, frozen=False):
+    """A net, the same net untouched, and of two steps the batches of all ranks."""
+    torch.default_generator.manual_seed(count)
+    layers = [[nn.Linear(*pair), nn.Tanh()] for pair in itertools.pairwise(features)]
+    net = nn.Sequential(*itertools.chain(*layers)).double()
+    net[0].weight.requires_grad_(not frozen)
+    return net, copy.deepcopy(net), torch.randn(2, count, 4, features[0]).double()
+
+
+def gradients(module, rows):
+    """Those of a backward, by name."""
+    module.zero_grad()
+    module(rows).square().mean().backward()
+    return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
 
 
 def hooked(attempt, count, frozen):
     """Two backwards on rank 0, with the hooks: each gradient, and whether it was handed over."""
-    torch.default_generator.manual_seed(count)
-    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
-    batches = torch.randn(2, count, 4, 2).double()
-    net[0].weight.requires_grad_(not frozen)
-    plain, ranks, handed = copy.deepcopy(net), [], Counter()
-
-    def backward(module, rows):
-        module.zero_grad()
-        module(rows).square().mean().backward()
-        return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
-
-    def all_reduce(tensor):
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"all_reduce got {short(tensor)}: {NOT_ARRIVED}")
-        for name, mine in ranks[0].items() if ranks else ():
-            for scale in (1.0, 1 / count):
-                if tensor.shape == mine.shape and torch.allclose(tensor, mine * scale, rtol=1e-9):
-                    with torch.no_grad():
-                        tensor += sum(rank[name] for rank in ranks[1:]) * scale
-                    handed[name] += 1
-                    return
-        raise ValueError(NO_GRADIENT_OF_OURS)
-
+    net, plain, batches = two_steps(2, 3, 1, count=count, frozen=frozen)
+    sums, handed, steps = {}, set(), []
     with during("while the hooks were made"):
-        attempt(net, all_reduce, count)
-    steps = []
+        stub = inspect.unwrap(attempt)(net, lambda each: handed.update(add_up(each, sums)), count)
+    if stub is ...:
+        hooks = [p for p in net.parameters() if p._post_accumulate_grad_hooks]
+        raise NotYet(LEFT_OVER) if hooks else NotAttempted
     for step, batch in enumerate(batches):
         handed.clear()
-        ranks = [backward(plain, rows) for rows in batch]
+        sums |= sums_of([gradients(plain, rows) for rows in batch])
         with during(f"in the backward of step {step}"):
-            found = backward(net, batch[0])
+            found = gradients(net, batch[0])
         steps.append({name: (grad, name in handed) for name, grad in found.items()})
     return steps
 
@@ -289,6 +314,7 @@ check_hooks = Exercise(
         RETURNS_NONE: hooks_with(
             lambda p, all_reduce, count: setattr(p, "grad", all_reduce(p.grad) / count)
         ),
+        LEFT_OVER: lambda *given: my_hooks(*given) or ...,
         FROZEN: hooks_with(reduced, takes_part=lambda parameter: True),
         "in the backward of step 0": (hooks_with(lambda p, all_reduce, count: 1 / 0)),
     },
@@ -300,7 +326,252 @@ check_hooks = Exercise(
     also_right=[hooks_with(reduced), before_it_is_written],
 )
 
-# 3. Shards of a data set
+# 3. Gradients in buckets, sent beside the backward
+
+
+def my_buckets(module, all_reduce, count, size):
+    """The hook fills a bucket and sends it when it is full; `finish` is the only one that waits.
+
+    A message needs one tensor, so the gradients are laid one after the other, and cut apart again
+    when their sum has arrived. The list of the bucket is copied before it is emptied: who waits has
+    to know whose gradients travelled.
+    """
+    bucket, sent = [], []
+
+    def send():
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
+        sent.append((bucket.copy(), flat, all_reduce(flat, async_op=True)))
+        bucket.clear()
+
+    def on_gradient(parameter):
+        bucket.append(parameter)
+        if len(bucket) == size:
+            send()
+
+    def finish():
+        if bucket:
+            send()
+        for parameters, flat, message in sent:
+            message.wait()
+            pieces = flat.split([parameter.numel() for parameter in parameters])
+            for parameter, piece in zip(parameters, pieces, strict=True):
+                parameter.grad = piece.view_as(parameter) / count
+        sent.clear()
+
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(on_gradient)
+    return finish
+
+
+BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
+WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
+NO_FINISH = "expected the function finish, which is returned and not called."
+LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
+NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
+ONE_TENSOR = "all_reduce takes one tensor: torch.cat of the flattened gradients."
+REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
+UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
+TWICE = "A message was waited for in the step before: finish has to empty its list."
+TOUCHED = "The tensor was changed between all_reduce and wait: it belongs to the message meanwhile."
+NOT_BACK = "The sums arrived, but are not in .grad: cut the tensor apart and put each piece back. "
+SUMMED = "That is the sum over the ranks: divide by count."
+DIVIDED_TWICE = "It was divided by the ranks twice."
+BY_TWO = "Divided by 2 whatever the ranks: count says how many there are."
+ORDER = "Cut the tensor apart in the order in which its gradients were laid together."
+EMPTIED = "Is the list that you kept the one that you emptied? Then keep a copy."
+
+
+class Message:
+    """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
+
+    def __init__(self, tensor, sums, world):
+        self.tensor, self.sums, self.world, self.waited = tensor, sums, world, False
+        self.at_first = tensor.detach().clone()
+        self.names = add_up(self.at_first.clone(), sums)
+
+    def wait(self):
+        """Let the sum arrive, unless the backward would stand still for it."""
+        if self.world["in the backward"]:
+            raise NotYet(WAITS_IN_A_HOOK)
+        if self.waited:
+            raise NotYet(TWICE)
+        if not torch.equal(self.tensor, self.at_first):
+            raise NotYet(TOUCHED)
+        self.waited = True
+        add_up(self.tensor, self.sums)
+
+
+def bucketed(attempt, count, size, frozen):
+    """Two steps on rank 0; all that can be wrong is said here, in the order in which it happens."""
+    net, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
+    sums, world, sent = {}, {"in the backward": False}, []
+
+    def all_reduce(tensor, op=None, group=None, async_op=False):
+        if not async_op:
+            raise NotYet(BLOCKS)
+        if not isinstance(tensor, Tensor):
+            raise NotYet(f"all_reduce got {short(tensor)}. {ONE_TENSOR}")
+        sent.append(Message(tensor, sums, world))
+        return sent[-1]
+
+    with during("while the hooks were made"):
+        finish = attempt(net, all_reduce, count, size)
+    if not callable(finish):
+        raise NotYet(f"got {short(finish)} back; {NO_FINISH}")
+    for step, batch in enumerate(batches):
+        sent.clear()
+        ranks = [gradients(plain, rows) for rows in batch]
+        sums |= sums_of(ranks)
+        full, rest = divmod(len(ranks[0]), size)
+        where = f"in step {step}, with {len(ranks[0])} gradients:"
+        world["in the backward"] = True
+        with during(f"in the backward of step {step}"):
+            gradients(net, batch[0])
+        world["in the backward"] = False
+        early = len(sent)
+        with during(f"in finish, step {step}"):
+            finish()
+        held = [len(message.names) for message in sent]
+        for wrong, words in (
+            (full and not early, LATE),
+            (held[:full] != [size] * full, NOT_FULL),
+            (held[full:] != [rest] * bool(rest), REST),
+            (not all(message.waited for message in sent), UNWAITED),
+        ):
+            if wrong:
+                seen = f"messages of {held} gradients, {early} of them sent in the backward."
+                raise NotYet(where, seen, words)
+        now = dict(net.named_parameters())
+        for name, mine in ranks[0].items():
+            total = sum(rank[name] for rank in ranks)
+            if not same(now[name].grad, total / count):
+                known = {
+                    SUMMED: total,
+                    DIVIDED_TWICE: total / count**2,
+                    BY_TWO: total / 2,
+                    NOT_BACK + EMPTIED: mine,
+                    NOT_BACK: mine / count,
+                }
+                words = [words for words, value in known.items() if same(now[name].grad, value)]
+                lines = f"{name}: expected {short(total / count)}", f"got {short(now[name].grad)}"
+                raise NotYet(where, *lines, [*words, ORDER][0])
+
+
+def in_flight(all_reduce, flat, _):
+    return all_reduce(flat, async_op=True)
+
+
+def waited_for(all_reduce, flat, _):
+    message = all_reduce(flat, async_op=True)
+    message.wait()
+    return message
+
+
+def divided_too_early(all_reduce, flat, count):
+    message = all_reduce(flat, async_op=True)
+    flat /= count
+    return message
+
+
+def in_buckets(
+    scale=lambda count: (1, count),  # divides before and after the message
+    send_it=in_flight,
+    laid=lambda pieces: torch.hstack(pieces),
+    full=lambda bucket, size: len(bucket) == size,
+    held=list.copy,
+    skip=(),
+    takes_part=lambda parameter: parameter.requires_grad,
+    returned=lambda finish: finish,
+):
+    """The solution in another form, with a place for each slip."""
+
+    def attempt(module, all_reduce, count, size):
+        bucket, sent = [], []
+        before, after = scale(count)
+
+        def send():
+            flat = laid([p.grad.reshape(-1) / before for p in bucket])
+            sent.append((held(bucket), flat, send_it(all_reduce, flat, count)))
+            if "clear" not in skip:
+                bucket.clear()
+
+        def hook(parameter):
+            bucket.append(parameter)
+            if full(bucket, size):
+                send()
+
+        def finish():
+            if bucket and "rest" not in skip:
+                send()
+            for parameters, flat, message in sent:
+                if "wait" not in skip:
+                    message.wait()
+                for p in parameters if "back" not in skip else ():
+                    p.grad.copy_(flat[: p.numel()].view_as(p) / after)
+                    flat = flat[p.numel() :]
+            if "forget" not in skip:
+                sent.clear()
+
+        for parameter in filter(takes_part, module.parameters()):
+            parameter.register_post_accumulate_grad_hook(hook)
+        return returned(finish)
+
+    return attempt
+
+
+def all_in_finish(module, all_reduce, count, size):
+    def finish():
+        trained = [p for p in module.parameters() if p.requires_grad]
+        for start in range(0, len(trained), size):
+            bucket = trained[start : start + size]
+            flat = torch.cat([p.grad.flatten() for p in bucket])
+            all_reduce(flat, async_op=True).wait()
+            for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad = piece.view_as(p) / count
+
+    return finish
+
+
+check_buckets = Exercise(
+    my_buckets,
+    read_again='"When can the first gradient leave?"',
+    cases=[(2, 2, False), (3, 4, False), (3, 1, False), (2, 9, False), (3, 2, True)],
+    given=lambda count, size, frozen: (
+        f"{count} ranks, {size} to a bucket{', the first weight frozen' if frozen else ''}"
+    ),
+    play=bucketed,
+    same=None,
+    correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
+    wrong={
+        BLOCKS: in_buckets(send_it=lambda all_reduce, flat, _: all_reduce(flat)),
+        WAITS_IN_A_HOOK: in_buckets(send_it=waited_for),
+        LATE: all_in_finish,
+        NO_FINISH: [in_buckets(returned=lambda finish: None), in_buckets(returned=lambda f: f())],
+        NOT_FULL: [
+            in_buckets(full=lambda bucket, size: len(bucket) > size),
+            in_buckets(full=lambda bucket, size: True),
+            in_buckets(skip=["clear"]),
+        ],
+        ONE_TENSOR: in_buckets(laid=list, send_it=in_flight),
+        REST: in_buckets(skip=["rest"]),
+        UNWAITED: in_buckets(skip=["wait"]),
+        TWICE: in_buckets(skip=["forget"]),
+        TOUCHED: in_buckets(scale=lambda count: (1, 1), send_it=divided_too_early),
+        NOT_BACK: in_buckets(skip=["back"]),
+        EMPTIED: in_buckets(held=lambda bucket: bucket),
+        SUMMED: in_buckets(scale=lambda count: (1, 1)),
+        DIVIDED_TWICE: in_buckets(scale=lambda count: (count, count)),
+        BY_TWO: in_buckets(scale=lambda count: (1, 2)),
+        ORDER: in_buckets(held=lambda bucket: bucket[::-1]),
+        FROZEN: in_buckets(takes_part=lambda parameter: True),
+        "in the backward of step 0": in_buckets(laid=lambda pieces: 1 / 0),
+    },
+    errors={"require.* grad.*, while the hooks": FROZEN},
+    also_right=[in_buckets(), in_buckets(scale=lambda count: (count, 1))],
+)
+
+# 4. Shards of a data set
 
 
 def my_shard(samples, rank, count, epoch):
