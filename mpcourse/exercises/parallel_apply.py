@@ -1,14 +1,23 @@
 """Exercises of page `parallel_apply`: parallel_apply, the four verbs, a crossing."""
 
 import concurrent.futures
+import contextlib
 import copy
 import threading
 import time
+from unittest import mock
 
 import torch
 from torch import nn
 
-from mpcourse.data_parallel import DataParallel, gather, parallel_apply, replicate, scatter
+from mpcourse.data_parallel import (
+    DataParallel,
+    gather,
+    parallel_apply,
+    replicate,
+    scatter,
+    scatter_gather,
+)
 from mpcourse.devices.devices import get_devices
 from mpcourse.exercises.exercise import (
     Exercise,
@@ -56,6 +65,8 @@ OF_A_THREAD = "the outputs require gradients: grad mode belongs to a thread, not
 WHOSE_MODE = "Who knows the caller's mode, and who has to set it?"
 CUT_OFF = "The outputs were cut off afterwards, but the workers still built graphs: set their mode."
 STAYS_OFF = "gradients stay off in the worker for all later work: set the mode in a with block."
+LEFT_OFF = "after a module that raised, gradients stay off in its worker: use a with block."
+A_LIST = "Return a list with one output for each module."
 NO_GRADIENTS = "Called with gradients on: the outputs require none."
 
 
@@ -74,8 +85,8 @@ def order(attempt, devices, inputs):
         return
     known = {(200.0, 10.0): FINISHING, (200.0, 200.0): MOVED_ON}
     known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0)], OWN_INPUT)
-    words = ""
-    if isinstance(got, list) and got:
+    words = A_LIST if torch.is_tensor(got) or got in ([10.0], [200.0]) else ""
+    if isinstance(got, list) and len(got) > 1:
         words = known.get(tuple(got), "") if isinstance(got[0], float) else NO_VALUES
     if isinstance(got, list) and any(isinstance(each, list) for each in got):
         words = OWN_INPUT
@@ -157,6 +168,19 @@ def grad_mode(attempt, devices, inputs):
         raise NotYet(NO_GRADIENTS)
 
 
+def errors_without_gradients(attempt, devices, inputs):
+    def broken(value):
+        raise KeyError("no such layer")
+
+    with torch.no_grad(), contextlib.suppress(KeyError):
+        attempt([broken, broken], inputs, devices)
+    left_on = [device.run(torch.is_grad_enabled) for device in devices]
+    for device in devices:
+        device.run(torch.set_grad_enabled, True)
+    if not all(left_on):
+        raise NotYet(LEFT_OFF)
+
+
 def in_a_trial(attempt, given, trial):
     devices = get_devices(2)
     trial(
@@ -213,6 +237,33 @@ def leaving_it_off(modules, inputs, devices):
     return handing_over(call, in_order)(modules, inputs, devices)
 
 
+def setting_it_back_by_hand(modules, inputs, devices):
+    gradients = torch.is_grad_enabled()
+
+    def call(module, value):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(gradients)
+        output = module(value)
+        torch.set_grad_enabled(before)
+        return output
+
+    return handing_over(call, in_order)(modules, inputs, devices)
+
+
+def setting_it_back_at_last(modules, inputs, devices):
+    gradients = torch.is_grad_enabled()
+
+    def call(module, value):
+        before = torch.is_grad_enabled()
+        try:
+            torch.set_grad_enabled(gradients)
+            return module(value)
+        finally:
+            torch.set_grad_enabled(before)
+
+    return handing_over(call, in_order)(modules, inputs, devices)
+
+
 def own_threads(modules, inputs, devices):
     with concurrent.futures.ThreadPoolExecutor(len(modules)) as pool:
         return list(pool.map(lambda module, value: module(value), modules, inputs))
@@ -243,6 +294,7 @@ check_parallel_apply = Exercise(
         ("one module, and three modules", counts),
         ("a second module that raises KeyError", errors),
         ("modules with weights, called under torch.no_grad()", grad_mode),
+        ("modules that raise KeyError, called under torch.no_grad()", errors_without_gradients),
         (
             "the source of the function",
             lambda attempt, *_: refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit."),
@@ -272,10 +324,17 @@ check_parallel_apply = Exercise(
         OF_A_THREAD: handing_over(collect=in_order),
         CUT_OFF: detaching,
         STAYS_OFF: leaving_it_off,
+        LEFT_OFF: setting_it_back_by_hand,
+        A_LIST: [
+            handing_over(collect=lambda results: results[0].result()),
+            handing_over(collect=lambda results: [results[0].result()]),
+            handing_over(collect=lambda results: torch.stack(in_order(results))),
+        ],
         NO_GRADIENTS: handing_over(never_gradients, in_order),
         "parallel_apply did the work: use device.submit.": by_name,
         "got None": lambda m, i, d: None,
     },
+    also_right=[setting_it_back_at_last],
 )
 
 # 2. The four verbs
@@ -295,7 +354,9 @@ def my_data_parallel(module, batch, devices):
 
 
 class Notes(list):
-    """One list for a module and all its copies, deep ones too."""
+    """One list, and one place to meet, for a module and all its copies, deep ones too."""
+
+    meeting = None  # a barrier for the replicas, while an attempt runs
 
     def __deepcopy__(self, memo):
         return self
@@ -310,8 +371,11 @@ class Noting(nn.Module):
         self.calls = Notes()  # a thread's name, and the replica that it called
 
     def forward(self, batch):
-        """Note who runs, then compute."""
+        """Note who runs, wait for the other replicas, then compute."""
         self.calls.append((threading.current_thread().name, self))
+        if self.calls.meeting:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.calls.meeting.wait(timeout=1.0)
         return torch.tanh(self.linear(batch))
 
 
@@ -324,6 +388,9 @@ AVERAGED = "Outputs of different rows are joined, not averaged or added."
 UNCUT = "Each device computed the whole batch: hand each its own chunk."
 AS_MANY_CHUNKS = "There may be fewer chunks than devices: use devices[: len(chunks)]."
 AT_WORK = "expected {} devices at work"
+NEVER_AT_ONCE = "The replicas ran one after the other: no device began before another had ended."
+USE_PARALLEL_APPLY = "parallel_apply runs them at the same time."
+ON_THE_FIRST = "The outputs were joined on another device than the first: gather on devices[0]."
 NO_WAY_BACK = "The outputs are cut off from the weights: no gradient can flow back."
 OWN_WEIGHTS = "The gradients do not reach the module's own weights: copy with replicate."
 DIFFER = "The gradients differ from those of the module alone."
@@ -346,17 +413,25 @@ def on_devices(attempt, rows, count):
     devices = get_devices(count)
     module = Noting().to(devices[0].device)
     batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device).reshape(rows, 3)
-    outputs = attempt(module, batch.clone(), devices)
+    wanted = -(-rows // -(-rows // count))
+    meeting = module.calls.meeting = threading.Barrier(wanted)
+    joining = mock.patch.object(scatter_gather, "_gather", wraps=scatter_gather._gather)
+    with joining as joined:
+        outputs = attempt(module, batch.clone(), devices)
+    module.calls.meeting = None
     ran, called = zip(*module.calls, strict=True) if module.calls else ((), ())
     right = module(batch)
     if not isinstance(outputs, torch.Tensor):
         raise NotYet(f"expected one tensor, got {short(outputs)}", JOINS)
     if not same(outputs, right):
         raise NotYet(*expected_and_got(outputs, right), joined_wrongly(outputs, right, devices))
-    wanted = -(-rows // -(-rows // count))
     if len({name for name in ran if "mpcourse device" in name}) < wanted:
         threads = ", ".join(sorted(set(ran))) or "no thread that could be seen"
         raise NotYet(f"{AT_WORK.format(wanted)}; the module ran in: {threads}")
+    if meeting.broken:
+        raise NotYet(NEVER_AT_ONCE, USE_PARALLEL_APPLY)
+    if any(call.args[1] != devices[0] for call in joined.call_args_list):
+        raise NotYet(ON_THE_FIRST)
     if outputs.grad_fn is None:
         raise NotYet(NO_WAY_BACK)
     parameters = list(module.parameters())
@@ -394,6 +469,15 @@ def with_all_devices(module, batch, devices):
 
 def data_parallel_by_name(module, batch, devices):
     return DataParallel(module, devices)(batch)
+
+
+def in_turns(module, batch, devices):
+    pieces = zip(devices, replicate(module, devices), scatter(batch, devices), strict=False)
+    return gather([device.run(replica, chunk) for device, replica, chunk in pieces], devices[0])
+
+
+def on_the_last(module, batch, devices):
+    return verbs(join=lambda outputs, _: gather(outputs, devices[-1]))(module, batch, devices)
 
 
 def by_functional_calls(module, batch, devices):
@@ -436,6 +520,8 @@ check_data_parallel = Exercise(
         OWN_REPLICA: verbs(lambda module, used: [module] * len(used)),
         JOINS: [verbs(join=lambda outputs, _: outputs), lambda m, b, d: None],
         "expected a tensor of shape": verbs(pick=lambda chunks: [chunks[0]] * len(chunks)),
+        USE_PARALLEL_APPLY: in_turns,
+        ON_THE_FIRST: on_the_last,
         NO_WAY_BACK: without_gradients,
         DIFFER: lambda m, b, d: my_data_parallel(m, b, d) * 2 - my_data_parallel(m, b, d).detach(),
         "DataParallel did the work: use the four verbs.": data_parallel_by_name,
