@@ -1,11 +1,13 @@
 """Exercises of page `ranks_and_hosts`: who brought a run down, how it goes on and loses little."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, count, islice, repeat
+from math import expm1
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from mpcourse.exercises.exercise import (
     Exercise,
@@ -62,6 +64,16 @@ def common(sets, pick=max):
     return pick(set.intersection(*sets), default=None) if sets else None
 
 
+def counting(is_enough):
+    """The last step of which there are enough complete files, whosever they are."""
+
+    def attempt(names, world_size):
+        saved = Counter(int(re.search(r"step(\d+)", n)[1]) for n in names if n.endswith(".pt"))
+        return max((s for s in saved if is_enough(saved[s], world_size)), default=None)
+
+    return attempt
+
+
 def by_trying(names, world_size):
     steps = {int(re.search(r"step(\d+)", name)[1]) for name in names}
     for step in sorted(steps, reverse=True):
@@ -82,6 +94,7 @@ check_resume = Exercise(
         folder([[2, 3], [1, 2]]),
         folder([[4, 8], [4, 6]]),
         folder([[4, 5], [4, 5], [3]], world_size=2),
+        folder([[4, 5], [4], [4, 5]], world_size=2),
         folder([[3, 4], [3], [3, 4]], parts=[(1, 4)]),
         folder([[], []]),
         folder([[1], []]),
@@ -97,9 +110,13 @@ check_resume = Exercise(
         "A .part is a file that was never finished: its rank was killed.": (
             lambda names, n: my_resume_step([name.replace(".part", ".pt") for name in names], n)
         ),
-        SMALLER: lambda names, n: my_resume_step(
-            names, max([n, *(int(name[4 : name.index("-")]) + 1 for name in names)])
-        ),
+        SMALLER: [
+            lambda names, n: my_resume_step(
+                names, max([n, *(int(name[4 : name.index("-")]) + 1 for name in names)])
+            ),
+            counting(lambda files, ranks: files >= ranks),
+            counting(lambda files, ranks: files == ranks),
+        ],
         "A rank that has saved nothing counts too: world_size says how many.": (
             resuming(common, ranks="those with files")
         ),
@@ -313,13 +330,16 @@ def my_batches(data, size, step):
             read += 1
 
 
-OWN = "torch's own generator has moved: give the order a generator of its own."
+OWN = (
+    "torch's own generator has moved: give the order a generator of its own, and the DataLoader "
+    "too (generator=): else it draws a number from torch's in each epoch."
+)
 AGAIN = "It begins with the first batch again: samples are read twice, others never."
 EPOCH_AGAIN = "The right epoch, but from its beginning: skip what the run has read of it."
 FIRST_EPOCH = "The right place, but in the order of the first epoch: `step` counts all epochs."
 NEW_ORDER = "Not the order of the run that was not killed: samples are read twice, others never."
 ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0."
-ONE_ORDER = "Each epoch has the same order: shuffle anew for each."
+ONE_ORDER = "Each epoch has the same order, if not from the same place: shuffle anew for each."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 NOT_EACH = "An epoch has to read each sample once; one of {} reads {}."
@@ -351,12 +371,14 @@ def go_on(attempt, samples, size, step):
     epochs = [[*chain(*whole[i : i + epoch])] for i in range(0, 4 * epoch, epoch)]
     for each in epochs:
         if sorted(each) != list(range(samples)):
-            raise NotYet(NOT_EACH.format(samples, short(each)))
+            shifted = (sorted(chain(*whole[i : i + epoch])) for i in range(1, epoch))
+            one_off = list(range(samples)) in shifted
+            raise NotYet(ONE_OFF if one_off else NOT_EACH.format(samples, short(each)))
     if epochs[0] == sorted(epochs[0]):
         raise NotYet(UNSHUFFLED)
     if whole != read(attempt, data, size, 0, 4 * epoch):
         raise NotYet(OWN if moved else UNSEEDED)
-    if epochs[0] == epochs[1]:
+    if all(each in turned(epochs[0]) for each in epochs):
         raise NotYet(ONE_ORDER)
     wanted = whole[step : step + epoch]
     found = read(attempt, data, size, step, epoch)
@@ -369,6 +391,11 @@ def go_on(attempt, samples, size, step):
         raise NotYet(f"expected {short(wanted)}", f"got {short(found)}", [*fitting, NEW_ORDER][0])
     if moved or not torch.equal(state, torch.get_rng_state()):
         raise NotYet(OWN)
+    read(attempt, data, size, step, 37 * epoch + 1)  # for ever, as far as one can see
+
+
+def turned(order):
+    return [order[i:] + order[:i] for i in range(len(order))]
 
 
 def from_loader(skip, seed=lambda step: 2):
@@ -400,6 +427,26 @@ def skipping_in_each_epoch(data, size, step):
         yield from islice(by_epochs()(data, size, epoch * steps), step % steps, steps)
 
 
+def turning(data, size, step):
+    """One order, which begins at another batch in each epoch."""
+    steps = len(data) // size
+    first = [*islice(by_epochs()(data, size, 0), steps)]
+    for each in count(step):
+        yield first[(each % steps + each // steps) % steps]
+
+
+def from_sampler(**own):
+    def attempt(data, size, step):
+        sampler = DistributedSampler(data, num_replicas=1, rank=0)
+        loader = DataLoader(data, batch_size=size, sampler=sampler, **own)
+        for epoch in count(step // len(loader)):
+            sampler.set_epoch(epoch)
+            done = max(0, step - epoch * len(loader))
+            yield from islice(loader, done, None)
+
+    return attempt
+
+
 def of_torchs_own(data, size, step):
     torch.manual_seed(2)
     loader = DataLoader(data, batch_size=size, shuffle=True)
@@ -418,26 +465,36 @@ check_batches = Exercise(
         ONE_OFF: [
             from_loader(lambda step, steps: max(step - 1, 0)),
             from_loader(lambda step, steps: step and step + 1),
+            from_loader(lambda step, steps: step + 1),
         ],
         EPOCH_AGAIN: from_loader(lambda step, steps: step - step % steps),
         FIRST_EPOCH: from_loader(lambda step, steps: step % steps),
         NEW_ORDER: from_loader(lambda step, steps: step % steps, seed=lambda step: 2 + step),
-        ONE_ORDER: by_epochs(seed=lambda epoch: 7),
+        ONE_ORDER: [by_epochs(seed=lambda epoch: 7), turning],
         "An epoch has to read each sample once": by_epochs(place=lambda step, steps: 0),
-        OWN: of_torchs_own,
+        OWN: [of_torchs_own, from_sampler()],
         UNSEEDED: lambda data, size, step: from_loader(
             lambda *_: step, seed=lambda _: torch.Generator().seed() % 2**40
         )(data, size, step),
         UNSHUFFLED: lambda data, size, step: islice(
             chain.from_iterable(repeat(DataLoader(data, size))), step, None
         ),
-        "It ends after": lambda data, size, step: islice(my_batches(data, size, 0), step, 3),
+        "It ends after": [
+            lambda data, size, step: islice(my_batches(data, size, 0), step, 3),
+            lambda data, size, step: islice(
+                my_batches(data, size, 0), step, 5 * (len(data) // size)
+            ),
+        ],
         NEXT_EPOCH: skipping_in_each_epoch,
         A_BATCH: lambda *given: (batch for (batch,) in by_epochs()(*given)),
         NO_ITERATOR: [lambda *given: None, lambda data, size, step: DataLoader(data, size)],
     },
     correct="Killed at any step, the run reads what it would have read.",
-    also_right=[by_epochs(), from_loader(lambda step, steps: step)],
+    also_right=[
+        by_epochs(),
+        from_loader(lambda step, steps: step),
+        from_sampler(generator=torch.Generator()),
+    ],
 )
 
 # 4. How often to save
@@ -452,10 +509,19 @@ def my_lost_share(every_s, save_s, hosts, failure_s):
     return save_s / every_s + every_s / 2 / (failure_s / hosts)
 
 
+FIRST_ORDER = "First order is asked: each failure by itself, and none of them during a save."
+
+
+def exactly(every_s, save_s, hosts, failure_s):
+    """For failures at random, also during a save and during work that is done again."""
+    between = failure_s / hosts
+    return between * expm1((every_s + save_s) / between) / every_s - 1
+
+
 check_lost_share = Exercise(
     my_lost_share,
     read_again='"How often should a run save?"',
-    cases=[(100, 5, 1, 10_000), (600, 30, 10, 1_000_000), (3600, 60, 100, 10_000_000)],
+    cases=[(101, 5, 1, 10_007), (75, 4, 30, 10_001), (3601, 60, 107, 10_000_000)],
     given="a save every {} s that takes {} s, {} hosts, each failing once in {} s",
     hint="What does a save cost of each interval, and what does a failure lose of the time between "
     "two failures?",
@@ -473,6 +539,14 @@ check_lost_share = Exercise(
         "Work that a failure loses has to be done again: count it, too.": (
             lambda every, save, n, fails: save / every
         ),
+        "// drops what does not divide: use /.": [
+            lambda every, save, n, fails: save / every + every // 2 / (fails / n),
+            lambda every, save, n, fails: save / every + every / 2 / (fails // n),
+        ],
+        FIRST_ORDER: [
+            exactly,
+            lambda every, save, n, fails: save / every + (every + save) / 2 * n / fails,
+        ],
         "A share is asked, not per cent.": (lambda *given: 100 * my_lost_share(*given)),
         "A share of the time is asked, not the best interval.": (
             lambda every, save, n, fails: (2 * save * fails / n) ** 0.5
