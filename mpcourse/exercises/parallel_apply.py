@@ -35,9 +35,8 @@ from mpcourse.exercises.exercise import (
 def my_parallel_apply(modules, inputs, devices):
     """First hand everything over, then ask for the results, in the order of the modules.
 
-    `submit` and `result` in one loop would run one after the other. Collecting results as they
-    come would mix up the order. The grad mode belongs to a thread, so the caller asks for its own
-    and each worker sets it. `result()` raises what the module raised: there is nothing to catch.
+    The grad mode belongs to a thread, so the caller asks for its own and each worker sets it, in a
+    with block: that sets it back, also after an error. `result()` raises what the module raised.
     """
     gradients = torch.is_grad_enabled()
 
@@ -537,67 +536,68 @@ check_data_parallel = Exercise(
 # 3. A crossing
 
 
-def my_crossing(sizes, one_device, two_devices):
+def my_crossing(sizes, speedups):
     """Go from the largest size down, for as long as two devices are faster.
 
     The first size at which they are faster may be a lucky moment of the clock: what pays has to pay
     at every larger size too. If they lose at the largest, there is no such size.
     """
     found = None
-    for size, one, two in reversed(list(zip(sizes, one_device, two_devices, strict=True))):
-        if two >= one:
+    for size, speedup in reversed(list(zip(sizes, speedups, strict=True))):
+        if speedup <= 1:
             break
         found = size
     return found
 
 
-def wins(sizes, one, two):
-    return [size for size, a, b in zip(sizes, one, two, strict=True) if b < a]
+def wins(sizes, speedups):
+    return [size for size, speedup in zip(sizes, speedups, strict=True) if speedup > 1]
 
 
-def without_the_last(sizes, one, two):
-    return my_crossing(sizes[:-1], one[:-1], two[:-1])
+def without_the_last(sizes, speedups):
+    return my_crossing(sizes[:-1], speedups[:-1])
 
 
-def forwards(sizes, one, two):
+def forwards(sizes, speedups):
     for start, size in enumerate(sizes):
-        if all(two[i] < one[i] for i in range(start, len(sizes))):
+        if min(speedups[start:]) > 1:
             return size
 
-
-DOUBLING, GROWING = [1.0, 2.0, 4.0, 8.0], [2.0, 4.0, 6.0, 9.0]
 
 check_crossing = Exercise(
     my_crossing,
     read_again='"From which batch size does it pay here?"',
     cases=[
-        ([8, 16, 32, 64], DOUBLING, [3.0, 3.0, 3.0, 5.0]),
-        ([8, 16, 32, 64], DOUBLING, [0.9, 3.0, 3.0, 5.0]),
-        ([8, 16, 32, 64], DOUBLING, [2.0, 3.0, 5.0, 9.0]),
-        ([8, 16, 32, 64], DOUBLING, [3.0, 2.0, 3.0, 5.0]),
-        ([8, 16, 32, 64], GROWING, [1.0, 3.0, 4.0, 5.0]),
-        ([8, 16, 32, 64], GROWING, [3.0, 3.0, 4.0, 9.5]),
-        ([8, 16, 32, 64], GROWING, [3.0, 5.0, 7.0, 8.0]),
-        ([4, 8], [2.0, 4.0], [1.0, 5.0]),
+        ([8, 16, 32, 64], [0.3, 0.7, 1.3, 1.6]),
+        ([8, 16, 32, 64], [1.1, 0.7, 1.3, 1.6]),
+        ([8, 16, 32, 64], [0.5, 0.7, 0.8, 0.9]),
+        ([8, 16, 32, 64], [0.3, 1.0, 1.3, 1.6]),
+        ([8, 16, 32, 64], [2.0, 1.3, 1.5, 1.8]),
+        ([8, 16, 32, 64], [0.7, 1.3, 1.5, 0.9]),
+        ([8, 16, 32, 64], [0.7, 0.8, 0.9, 1.1]),
+        ([4, 8], [2.0, 0.8]),
     ],
-    given="sizes {}, one device {}, two devices {}",
+    given="sizes {}, speed-ups {}",
     hint="Find the smallest size such that there, and at every larger size, two are faster.",
     wrong={
         "It is faster there, but not at every larger size: a lucky moment.": [
-            lambda s, a, b: next(iter(wins(s, a, b)), None),
+            lambda s, x: next(iter(wins(s, x)), None),
             without_the_last,
         ],
-        "Equally fast is not faster.": lambda s, a, b: my_crossing(s, [x + 1e-9 for x in a], b),
-        "None means that it never pays; here it does.": lambda s, a, b: my_crossing(s, b, a),
-        "That is the position in the list, not the batch size.": (
-            lambda s, a, b: s.index(my_crossing(s, a, b))
+        "Equally fast is not faster.": lambda s, x: my_crossing(s, [each + 1e-9 for each in x]),
+        "The smallest such size is asked for, not the largest.": lambda s, x: max(wins(s, x)),
+        "None means that it never pays; here it does.": (
+            lambda s, x: my_crossing(s, [1 / each for each in x])
         ),
-        "When it never pays, return None.": lambda s, a, b: my_crossing(s, a, b) or 0,
+        "That is the position in the list, not the batch size.": (
+            lambda s, x: s.index(my_crossing(s, x))
+        ),
+        "When it never pays, return None.": lambda s, x: my_crossing(s, x) or 0,
         "At the largest size it does not pay either: return None.": (
-            lambda s, a, b: my_crossing(s, a, b) or s[-1]
+            lambda s, x: my_crossing(s, x) or s[-1]
         ),
         "Those are all sizes at which it is faster; one number is asked for.": wins,
-        "Find the smallest size": lambda s, a, b: sum(s),
+        "Find the smallest size": lambda s, x: sum(s),
     },
     also_right=[forwards],
 )
