@@ -540,7 +540,7 @@ def my_crossing(sizes, speedups):
     """Go from the largest size down, for as long as two devices are faster.
 
     The first size at which they are faster may be a lucky moment of the clock: what pays has to pay
-    at every larger size too. If they lose at the largest, there is no such size.
+    at every larger size too.
     """
     found = None
     for size, speedup in reversed(list(zip(sizes, speedups, strict=True))):
