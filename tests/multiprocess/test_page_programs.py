@@ -8,7 +8,7 @@ import pytest
 from mpcourse.multiprocess.scripts import Scripts
 
 PAGES = Path(__file__).parents[2] / "notebooks"
-PROGRAMS = [f"{name}.py" for name in ("work", "resume", "files", "batches", "stage", "train")]
+PROGRAMS = [f"{name}.py" for name in ("work", "resume", "files", "batches", "train")]
 
 
 def program(name: str, page: str = "04_distributed_data_parallel") -> str:
