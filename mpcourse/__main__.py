@@ -50,7 +50,7 @@ from pathlib import Path
 
 from mpcourse.commands.arguments import grade_arguments, pages_arguments
 from mpcourse.commands.clean_copies import FIRST_PAGE, in_words, write_copies
-from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError, find_environment
+from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError, find_environment
 
 STORED, COPIES = "notebooks", "my_notebooks"
 # Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
@@ -232,7 +232,7 @@ def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Write the stored pages as HTML."""
-    return run_module("site.site", options, [str(options.folder.resolve())])
+    return run_module("site.site", options, [str(options.folder.resolve())], needs=SITE)
 
 
 def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -240,10 +240,12 @@ def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return run_module("grading.gradebook", options, [os.getcwd(), *rest])
 
 
-def run_module(module: str, options: argparse.Namespace, words: Sequence[str]) -> int:
+def run_module(
+    module: str, options: argparse.Namespace, words: Sequence[str], *, needs: Sequence[str] = COURSE
+) -> int:
     """Run what needs the environment in it."""
     environment = find_environment(here=options.here)
-    environment.ensure(COURSE)
+    environment.ensure(needs)
     return environment.run(f"mpcourse.commands.{module}", *words)
 
 

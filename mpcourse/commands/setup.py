@@ -24,6 +24,7 @@ from mpcourse.commands.shell import call, last_lines, locked
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ("requirements.txt",)
 TESTS = (*COURSE, "tests/requirements.txt")
+SITE = (*COURSE, "requirements-site.txt")
 NEEDED_GB = 7 if sys.platform == "linux" else 2  # torch for Linux brings CUDA along
 STAMP = "mpcourse.json"  # in an environment that the course made: for which clone
 LOG = "mpcourse.log"  # beside it: what venv or pip said last

@@ -12,7 +12,7 @@ import pytest
 from forks import copy_course
 
 from mpcourse import __main__ as command_line
-from mpcourse.commands.setup import COURSE, ROOT, TESTS, SetupError
+from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError
 
 PAGE = "my_notebooks/00_start_here.ipynb"
 
@@ -151,7 +151,7 @@ def test_what_needs_the_environment_runs_in_it_and_sees_folders_from_here(
     monkeypatch.chdir(tmp_path)
     environment.status = 2
     assert command_line.main(words) == 2
-    assert environment.ensured == [COURSE]
+    assert environment.ensured == [SITE if words[0] == "site" else COURSE]
     passed_on = [word.format(here=tmp_path.resolve()) for word in passed_on]
     assert environment.ran == [[f"mpcourse.commands.{module}", *passed_on]]
 

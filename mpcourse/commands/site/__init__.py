@@ -1,5 +1,5 @@
-"""The stored pages as a site to read: `python -m mpcourse site`.
+"""The pages as a site (`python -m mpcourse site`).
 
-`site` builds it of `page`s, with `formulas` as MathML and `explorers` that need no kernel; `assets`
-are its style and script.
+`site` has Sphinx build it, with the settings in `source`, of what `page` makes of a stored page;
+`explorers` need no kernel.
 """

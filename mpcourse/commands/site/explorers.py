@@ -38,9 +38,9 @@ SHOWN: dict[str, dict[str, Sequence[Any] | None]] = {
     "pipeline": {"size": ALL},
     "schedules": {
         "schedule": ALL,
-        "devices": (2, 3, 4, 6),
-        "microbatches": (1, 2, 3, 4, 6, 8, 12),
-        "transfer": (0, 1, 2, 4),
+        "devices": (2, 4, 6),
+        "microbatches": (2, 4, 8, 12),
+        "transfer": (0, 1, 2),
     },
     "torch_pipelining": {"data": ALL, "pipeline": ALL, "rank": ALL},
     "does_it_fit": {

@@ -1,177 +1,158 @@
-"""A stored page as HTML: cells, outputs as they are stored, folded cells folded.
+"""A stored page as Sphinx gets it: without what only a kernel answers, with folds and links.
 
-Page: all of them. Source: nbconvert's own filters for Markdown and for terminals' colours.
+Page: all of them.
 """
 
-import base64
+import copy
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from html import escape, unescape
+from html import escape
 
-from nbconvert.filters import ansi2html
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from nbformat.v4 import new_output
 
+from mpcourse.commands.address import PLACEHOLDER
 from mpcourse.commands.clean_copies import folded
-from mpcourse.commands.page_format import BADGES_MARK, page_key
+from mpcourse.commands.page_format import BADGES_MARK
+from mpcourse.commands.page_sizes import FENCED, INLINE_CODE_OR_MATH
 from mpcourse.commands.site.explorers import Frames
-from mpcourse.commands.site.formulas import to_mathml
 from mpcourse.figures.svg import svg_in
 
-ANCHOR = re.compile(r'<a class="anchor-link".*?</a>')
-TO_PAGE = re.compile(r"\]\((\d\d_\w+)\.ipynb(?=[)#])")
+BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
 MINUTES = re.compile(r"About (\d+) minutes")
-FOLDED_CODE = "Code, folded: what the page imports and prepares, or a solution"
+TAG = re.compile(r"<(?!/?(?:details|summary|sub|sup|br)>|!--)/?[A-Za-z][^>]*>")
+PAPER = re.compile(r"(?<![\[/])\b(?:arXiv:(\d{4}\.\d{4,5})|doi:(10\.\d+/[^\s;,]*[^\s;,.)]))")
+GUESS = re.compile(r"<your guess: (.*); run the cell to (?:choose|type it)>")
+ANSWER = re.compile(r"Your guess: none yet\. Answer: (.*)\.", re.DOTALL)
+COMPARED = re.compile(r"\b(\w+)\.compare\(")
+ASKED = re.compile(r'\b(\w+) = predict\(\s*"([^"]*)"')
 
 
-class Renderer(IPythonRenderer):
-    """Markdown to HTML: formulas become MathML, headings can be linked to."""
-
-    def inline_math(self, body: str) -> str:
-        """Return a formula within a line."""
-        return to_mathml(body)
-
-    def block_math(self, body: str) -> str:
-        """Return a formula on a line of its own."""
-        return to_mathml(body, block=True)
-
-    def heading(self, text: str, level: int, **attrs: dict) -> str:
-        """Return a heading with JupyterLab's id, without the sign that links to it."""
-        return ANCHOR.sub("", super().heading(text, level, **attrs))
+def title_of(notebook: NotebookNode) -> str:
+    """The heading, with its number, as plain words."""
+    return notebook.cells[0].source.split("\n")[0].removeprefix("# ").replace("`", "")
 
 
-@dataclass
-class SitePage:
-    """A page of the site."""
-
-    name: str  # the notebook's file without its ending
-    notebook: NotebookNode
-    frames: Frames | None = None  # of its explorer
-    images: dict[str, bytes] = field(default_factory=dict)  # by file name, filled by `body`
-
-    @property
-    def key(self) -> str:
-        """The name by which all else calls the page."""
-        return page_key(self.name)
-
-    @property
-    def title(self) -> str:
-        """The heading, with its number."""
-        return self.notebook.cells[0].source.split("\n")[0].removeprefix("# ")
-
-    @property
-    def aims(self) -> list[str]:
-        """What a reader can do afterwards."""
-        lines = self.notebook.cells[0].source.splitlines()
-        return [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-
-    @property
-    def minutes(self) -> str:
-        """How long it takes, as the page says."""
-        found = MINUTES.search(self.notebook.cells[0].source)
-        return found[1] if found else ""
-
-    def body(self) -> str:
-        """All cells, one after the other."""
-        self.images.clear()
-        return "\n".join(self._cells())
-
-    def _cells(self) -> Iterable[str]:
-        heading = self.title
-        for number, cell in enumerate(self.notebook.cells):
-            if cell.cell_type == "markdown":
-                heading = _last_heading(cell.source) or heading
-                answers = "answer" in cell.metadata.get("tags", [])
-                words = words_html(folded(cell.source) if answers else cell.source)
-                yield f'<div class="words">{words}</div>'
-                continue
-            yield code_html(cell)
-            for position, output in enumerate(cell.outputs):
-                self.place = f"{self.key}-{number}-{position}.png"
-                yield f'<div class="output">{self._output(output, heading)}</div>'
-
-    def _output(self, output: NotebookNode, heading: str) -> str:
-        if output.output_type == "stream":
-            return f"<pre>{ansi2html(output.text)}</pre>"
-        if output.output_type == "error":
-            return f"<pre>{ansi2html(chr(10).join(output.traceback))}</pre>"
-        data = output.data
-        words = data.get("text/plain", "")
-        if words.startswith("<explorer:"):
-            return self._explorer(words)
-        if drawn := svg_in(data.get("text/html", "")):
-            return drawn
-        if "image/png" in data:
-            self.images[self.place] = base64.b64decode(data["image/png"])
-            alt = output.metadata.get("image/png", {}).get("alt") or f"Plot: {heading}"
-            return f'<img src="pictures/{self.place}" alt="{escape(alt)}">'
-        if words.startswith(("<your guess:", "<board:")):
-            shown = words.strip("<>").partition("; run the cell")[0]
-            return f'<p class="guess">{escape(shown)}</p>'
-        return data.get("text/html") or f"<pre>{escape(words)}</pre>"
-
-    def _explorer(self, words: str) -> str:
-        about = escape(words.removeprefix("<explorer: ").partition("; run the cell")[0])
-        if self.frames is None:
-            return f'<p class="guess">explorer: {about} (it needs the page in JupyterLab)</p>'
-        return (
-            '<figure class="explorer"><div class="controls"></div>'
-            f'<p class="said" aria-live="polite"></p><div class="view">{self.frames.first}</div>'
-            f"<figcaption>Explorer: {about}. In JupyterLab it has all its controls.</figcaption>"
-            "</figure>"
-        )
-
-    def sections(self) -> list[tuple[str, str, str]]:
-        """The page cut at its headings, for the search: heading, its id, all words below it."""
-        parts: list[tuple[str, list[str]]] = [(self.title, [])]
-        for cell in self.notebook.cells:
-            if cell.cell_type == "code" and "bootstrap" not in cell.metadata.get("tags", []):
-                parts[-1][1].append(cell.source)
-            if cell.cell_type == "markdown":
-                for chunk in re.split(r"^(?=#{1,4} )", cell.source, flags=re.MULTILINE):
-                    heading = _last_heading(chunk)
-                    if heading and heading != self.title:
-                        parts.append((heading, []))
-                    parts[-1][1].append(_plain(chunk))
-        return [
-            (heading.replace("`", ""), anchor_of(heading), " ".join(" ".join(text).split()))
-            for heading, text in parts
-        ]
+def aims_of(notebook: NotebookNode) -> list[str]:
+    """What a reader can do afterwards."""
+    lines = notebook.cells[0].source.splitlines()
+    return [line.removeprefix("- ").rstrip(";.") for line in lines if line.startswith("- ")]
 
 
-def words_html(source: str) -> str:
-    """Markdown to HTML, links to pages of the course kept within the site."""
-    lines = [line for line in source.splitlines() if BADGES_MARK not in line]
-    markdown = MarkdownWithMath(renderer=Renderer(escape=False))
-    return markdown.render(TO_PAGE.sub(r"](\1.html", "\n".join(lines)))
-
-
-def code_html(cell: NotebookNode) -> str:
-    """A code cell; behind a line to open it where it is folded in the page."""
-    code = highlight(cell.source, PythonLexer(), HtmlFormatter(nowrap=True))
-    shown = f'<pre class="code">{code}</pre>'
-    tags = cell.metadata.get("tags", [])
-    if not cell.metadata.get("jupyter", {}).get("source_hidden"):
-        return shown
-    summary = "Set-up: finds the course" if "bootstrap" in tags else FOLDED_CODE
-    return f"<details><summary>{summary}</summary>{shown}</details>"
+def minutes_of(notebook: NotebookNode) -> int:
+    """How long it takes, as the page says; 0 where it does not."""
+    found = MINUTES.search(notebook.cells[0].source)
+    return int(found[1]) if found else 0
 
 
 def anchor_of(heading: str) -> str:
-    """The id that Jupyter gives a heading."""
-    return unescape(re.search(r' id="([^"]*)"', words_html(f"# {heading}"))[1])
+    """The anchor that JupyterLab gives a heading: links of the pages lead there."""
+    return heading.replace(" ", "-")
 
 
-def _last_heading(source: str) -> str:
-    found = re.findall(r"^#{1,4} (.+)$", source, flags=re.MULTILINE)
-    return found[-1] if found else ""
+def for_readers(notebook: NotebookNode, key: str, frames: Frames | None = None) -> NotebookNode:
+    """A copy of a stored page for a site that has no kernel.
+
+    Args:
+        notebook: The page, with its outputs.
+        key: Its name, as in "pipeline".
+        frames: Of its explorer, if the site shows it.
+
+    Raises:
+        ValueError: A text holds HTML that the pages do not use: it could run in a reader's browser.
+    """
+    notebook = copy.deepcopy(notebook)
+    notebook.cells = [cell for cell in notebook.cells if "bootstrap" not in _tags(cell)]
+    for position, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            cell.source = _words(cell)
+        elif cell.metadata.get("jupyter", {}).get("source_hidden"):
+            solves = "check" in _tags(notebook.cells[max(position - 2, 0)])
+            cell.metadata.tags = [*_tags(cell), "hide-input"]
+            if solves:
+                cell.metadata["mystnb"] = {"code_prompt_show": "Show a solution"}
+        if cell.cell_type == "code":
+            outputs = [] if "check" in _tags(cell) else cell.outputs
+            cell.outputs = [_output(each, cell.source, key, frames) for each in outputs]
+    return notebook
 
 
-def _plain(source: str) -> str:
-    """Markdown without its marks."""
-    lines: Sequence[str] = [line for line in source.splitlines() if BADGES_MARK not in line]
-    return re.sub(r"<[^>]+>|\]\([^)]*\)|[#*`\[]", "", "\n".join(lines))
+def _tags(cell: NotebookNode) -> list[str]:
+    return list(cell.metadata.get("tags", []))
+
+
+def _words(cell: NotebookNode) -> str:
+    lines = [_launch(line) if BADGES_MARK in line else line for line in cell.source.splitlines()]
+    source = "\n".join(lines)
+    found = TAG.search(INLINE_CODE_OR_MATH.sub(" ", FENCED.sub(" ", source)))
+    if found:
+        raise ValueError(f"a text holds {found[0]!r}, which no page needs: {source[:60]!r}")
+    source = PAPER.sub(_paper, source)
+    return folded(source) if "answer" in _tags(cell) else source
+
+
+def _launch(line: str) -> str:
+    """The badges as words, which load nothing; none where they lead nowhere."""
+    if PLACEHOLDER.removeprefix("https://github.com") in line:
+        return ""
+    links = (f"[{words}]({address})" for words, address in BADGE.findall(line))
+    return f"Run this page: {' · '.join(links)}"
+
+
+def _paper(found: re.Match) -> str:
+    address = f"arxiv.org/abs/{found[1]}" if found[1] else f"doi.org/{found[2]}"
+    return f"[{found[0]}](https://{address})"
+
+
+def _output(output: NotebookNode, source: str, key: str, frames: Frames | None) -> NotebookNode:
+    """An output that is text, a bitmap, or HTML made here; what was stored as HTML is none."""
+    data = output.get("data", {})
+    words = data.get("text/plain", "")
+    if guess := GUESS.fullmatch(words):
+        html = _guess_html(guess[1], source)
+    elif answer := ANSWER.fullmatch(words):
+        name = COMPARED.findall(source)[-1]
+        html = f'<details class="answer" data-guess="{name}"><summary>Answer</summary>'
+        html += f"<p>{escape(answer[1])}</p></details>"
+    elif words.startswith("<explorer:"):
+        html = _explorer_html(words, key, frames)
+    elif words.startswith("<board:"):
+        html = f'<p class="guess">{escape(words.strip("<>").partition("; run the cell")[0])}</p>'
+    elif drawn := svg_in(data.get("text/html", "")):
+        html = f'<div class="picture">{drawn}</div>'
+    else:
+        data.pop("text/html", None)
+        return output
+    return new_output("display_data", {"text/html": html})
+
+
+def _guess_html(words: str, source: str) -> str:
+    """A question; one with choices can be answered, by the answer below it."""
+    found = [each for each in ASKED.findall(source) if words.startswith(f"{each[1]}: ")]
+    if not found:  # nothing to choose from
+        return f'<p class="guess">Your guess: {escape(words)}?</p>'
+    name, prompt = found[0]
+    buttons = "".join(
+        f'<button type="button" aria-pressed="false">{escape(choice)}</button>'
+        for choice in words.removeprefix(f"{prompt}: ").split(" / ")
+    )
+    return (
+        f'<fieldset class="guess" data-guess="{name}"><legend>{escape(prompt)}</legend>'
+        f'{buttons}<span role="status"></span></fieldset>'
+    )
+
+
+def _explorer_html(words: str, key: str, frames: Frames | None) -> str:
+    about = words.removeprefix("<explorer: ").partition("; run the cell")[0]
+    if frames is None:
+        return f'<p class="guess">explorer: {escape(about)} (it needs the page in JupyterLab)</p>'
+    return explorer_html(about, key, frames)
+
+
+def explorer_html(about: str, key: str, frames: Frames) -> str:
+    """An explorer that needs no kernel: its pictures come with the script of its frames."""
+    return (
+        '<figure class="explorer"><div class="controls"></div>'
+        f'<p class="said" aria-live="polite"></p><div class="view">{frames.first}</div>'
+        f"<figcaption>Explorer: {escape(about)}. In JupyterLab it has all its controls."
+        f'</figcaption></figure><script defer src="_static/frames/{key}.js"></script>'
+    )

@@ -1,37 +1,44 @@
-"""A site to read: all stored pages as HTML that needs neither a kernel nor a network.
+"""A site to read: all stored pages as HTML, by Sphinx, without a kernel and without a network.
 
 Page: all of them; `python -m mpcourse site FOLDER` builds it. Nothing is run: pictures and numbers
 are those that the pages hold. The files of the site open from a folder as well as from a server.
 """
 
-import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from html import escape
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shutil import copytree
 from string import Template
 
-from mpcourse.commands.address import address_remedy
-from mpcourse.commands.page_format import badges, page_key, read_repository
-from mpcourse.commands.pages import find_pages, read
-from mpcourse.commands.site.explorers import page_frames
-from mpcourse.commands.site.page import SitePage, words_html
+import nbformat
+from sphinx.cmd.build import build_main
 
-ASSETS = Path(__file__).with_name("assets")
-SECTIONS = "sections.js"
+from mpcourse.commands.address import address_remedy
+from mpcourse.commands.page_format import page_key, read_repository
+from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.setup import ROOT
+from mpcourse.commands.site.explorers import page_frames
+from mpcourse.commands.site.page import aims_of, explorer_html, for_readers, minutes_of, title_of
+
+SOURCE = Path(__file__).with_name("source")
 WRITTEN = "mpcourse-site.txt"  # names the files of a site: these may be replaced, and no others
-BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
-TITLE = "mpcourse: one neural network on several devices"
-INTRO = """\
-The pages as they were run last, to read without a kernel: nothing runs here. What says <em>measured
-here</em> was measured on the machine that ran the page, <em>simulated</em> was computed from given
-costs, and <em>quoted</em> is a figure of others, with its source. Exercises and questions are for
-the pages in JupyterLab: a clone of the course, and <code>python3 -m mpcourse lab</code>."""
+FRONT = "schedules"  # whose explorer stands on the front page
+SHORT = ("start_here", "split_a_model", "pipeline")  # the path of three hours
+PARTS = {  # what a part of the course is called -> the page that it begins with
+    "Begin": "start_here",
+    "Cut the batch": "scatter_and_gather",
+    "Cut the network": "split_a_model",
+    "Several processes, several hosts": "torch_pipelining",
+    "Make it fit": "does_it_fit",
+    "Make it smaller": "pruning",
+    "Put together": "capstone",
+}
 
 
 def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
-    """Write the site of these pages, or of all; return its HTML files, the index first.
+    """Write the site of these pages, or of all; return its HTML pages, the front page first.
 
     What an earlier build has written is replaced, all else in the folder stays. Raises ValueError,
     with nothing changed, where that cannot be.
@@ -40,18 +47,15 @@ def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
         raise ValueError(f"{folder} is a file; name a folder for the site")
     old = _written(folder)
     paths = find_pages([]) if paths is None else paths
-    pages = []
-    for path in paths:
-        notebook = read(path)
-        pages.append(SitePage(path.stem, notebook, page_frames(page_key(path.name), notebook)))
-    html = {"index.html": _index_html(pages)}
-    html |= {f"{page.name}.html": _page_html(pages, number) for number, page in enumerate(pages)}
-    texts = {name: (ASSETS / name).read_text(encoding="utf-8") for name in ("site.css", "site.js")}
-    texts |= {**html, SECTIONS: _sections(pages)}
-    texts |= {f"frames/{page.key}.js": page.frames.to_script() for page in pages if page.frames}
-    files = {name: text.encode() for name, text in texts.items()}
-    for page in pages:
-        files |= {f"pictures/{name}": contents for name, contents in page.images.items()}
+    with tempfile.TemporaryDirectory() as temporary:
+        source, built = Path(temporary, "source"), Path(temporary, "built")
+        _write_source(source, paths)
+        _run_sphinx(source, built)
+        files = {
+            path.relative_to(built).as_posix(): path.read_bytes()
+            for path in sorted(built.rglob("*"))
+            if path.is_file() and path.name not in (".buildinfo", "objects.inv")
+        }
     files = {WRITTEN: "".join(f"{name}\n" for name in sorted(files)).encode()} | files
     _refuse_others(folder, files, old)
     for name in old - set(files):
@@ -59,7 +63,71 @@ def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
     for name, contents in files.items():  # the list first: a build that is cut off can be repeated
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(contents)
-    return [folder / name for name in html]
+    return [folder / f"{name}.html" for name in ("index", *(path.stem for path in paths))]
+
+
+def _write_source(source: Path, paths: Sequence[Path]) -> None:
+    """Lay out what Sphinx reads: settings, a front page, the pages, frames of their explorers."""
+    copytree(SOURCE, source)
+    frames_folder = source / "_static/frames"
+    frames_folder.mkdir()
+    notebooks = {path.stem: read(path) for path in paths}
+    front = ""
+    for path in paths:
+        key = page_key(path.name)
+        frames = page_frames(key, notebooks[path.stem])
+        if frames:
+            (frames_folder / f"{key}.js").write_text(frames.to_script(), encoding="utf-8")
+        if frames and key == FRONT:
+            front = explorer_html(frames.about, key, frames)
+        page = for_readers(notebooks[path.stem], key, frames)
+        nbformat.write(page, source / path.name)
+    picture = ROOT / "data/pictures/timeline.svg"
+    (source / picture.name).write_bytes(picture.read_bytes())
+    template = Template((SOURCE / "index.md").read_text(encoding="utf-8"))
+    text = template.substitute(_front_page(notebooks), explorer=front, picture=picture.name)
+    (source / "index.md").write_text(text, encoding="utf-8")
+
+
+def _front_page(notebooks: Mapping[str, nbformat.NotebookNode]) -> dict[str, str]:
+    """What the front page says of the pages, by the names in its template."""
+    keys = {page_key(f"{stem}.ipynb"): stem for stem in notebooks}
+    stems = [keys[key] for key in SHORT if key in keys]
+    short = [f"[{title_of(notebooks[stem])}]({stem}.ipynb)" for stem in stems]
+    minutes = sum(map(minutes_of, notebooks.values()))
+    begins = {page: part for part, page in PARTS.items()}
+    map_, trees = [], []
+    for key, stem in keys.items():
+        if key in begins or not trees:
+            map_.append(f"### {begins.get(key, 'Pages')}\n")
+            trees.append([begins.get(key, "Pages")])
+        aims = "; ".join(aims_of(notebooks[stem]))
+        about = f"{aims} ({minutes_of(notebooks[stem])} minutes)"
+        map_.append(f"- [{title_of(notebooks[stem])}]({stem}.ipynb): {about}\n")
+        trees[-1].append(stem)
+    for caption, *stems in trees:
+        listed = "\n".join(stems)
+        map_.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n")
+    script = (ROOT / "README.md").read_text(encoding="utf-8")
+    alt = re.search(r"!\[([^\]]*)\]\(data/pictures/timeline.svg\)", script)[1]
+    return {
+        "alt": " ".join(alt.split()),
+        "short": ", ".join(short),
+        "pages": str(len(notebooks)),
+        "hours": f"{minutes / 60:.0f}",
+        "address": read_repository(),
+        "map": "\n".join(map_),
+    }
+
+
+def _run_sphinx(source: Path, built: Path) -> None:
+    """Build; raise ValueError with what Sphinx said where it failed or warned."""
+    warnings = source.parent / "warnings.txt"
+    words = ["-b", "html", "-q", "-E", "-w", str(warnings), "-d", str(source.parent / "doctrees")]
+    status = build_main([*words, str(source), str(built)])
+    said = warnings.read_text(encoding="utf-8").strip() if warnings.exists() else ""
+    if status or said:
+        raise ValueError(f"Sphinx (exit status {status}) says: {said}")
 
 
 def _written(folder: Path) -> set[str]:
@@ -72,7 +140,7 @@ def _written(folder: Path) -> set[str]:
     return set()
 
 
-def _refuse_others(folder: Path, new: Iterable[str], old: set[str]) -> None:
+def _refuse_others(folder: Path, new: Mapping[str, bytes], old: set[str]) -> None:
     """Raise ValueError when a file that no build wrote would be replaced, or one elsewhere."""
     whole = folder.resolve()
     for name in {*new, *old}:
@@ -80,75 +148,6 @@ def _refuse_others(folder: Path, new: Iterable[str], old: set[str]) -> None:
             raise ValueError(f"{folder / name} is in another folder; take it away first")
         if name not in old and (whole / name).exists():
             raise ValueError(f"{folder / name} was not written by this command; take it away first")
-
-
-def _page_html(pages: Sequence[SitePage], number: int) -> str:
-    page = pages[number]
-    links = []
-    for step, words in ((-1, "Previous"), (1, "Next")):
-        if 0 <= number + step < len(pages):
-            other = pages[number + step]
-            title = escape(other.title).replace("`", "")
-            links.append(f'<a href="{other.name}.html">{words}: {title}</a>')
-    scripts = ["site.js"] if page.frames is None else [f"frames/{page.key}.js", "site.js"]
-    body = page.body()
-    first, _, rest = body.partition("</div>")
-    return _fill(
-        page.title.replace("`", ""),
-        f"{first}</div>\n{_launch(page.name)}\n{rest}",
-        scripts,
-        neighbours=" ".join(links),
-    )
-
-
-def _index_html(pages: Sequence[SitePage]) -> str:
-    rows = []
-    for page in pages:
-        title = words_html(page.title).strip().removeprefix("<p>").removesuffix("</p>")
-        aims = words_html("\n".join(f"- {aim}" for aim in page.aims))
-        link = f'<a href="{page.name}.html">{title}</a>'
-        rows.append(f"<tr><th scope='row'>{link}</th><td>{aims}</td><td>{page.minutes}</td></tr>")
-    body = f"""\
-<h1>{TITLE}</h1>
-<div class="words"><p>{INTRO}</p></div>
-<section id="found" aria-live="polite" aria-label="Search results"></section>
-<table class="pages"><caption>The pages</caption>
-<thead><tr><th scope="col">page</th><th scope="col">after it you can</th>
-<th scope="col">minutes</th></tr></thead>
-<tbody>{"".join(rows)}</tbody></table>
-"""
-    return _fill(TITLE, body, [SECTIONS, "site.js"])
-
-
-def _launch(name: str) -> str:
-    remedy = address_remedy()
-    if remedy:
-        return (
-            '<p class="launch">This copy has no public address yet, so there are no links that '
-            f"launch the page on Binder, Colab or Kaggle: {escape(remedy)}.</p>"
-        )
-    found = BADGE.findall(badges(read_repository(), f"{name}.ipynb"))
-    links = (f'<a href="{escape(address)}">{escape(words)}</a>' for words, address in found)
-    return f'<p class="launch">Run this page: {" · ".join(links)}</p>'
-
-
-def _fill(title: str, body: str, scripts: Sequence[str], *, neighbours: str = "") -> str:
-    template = Template((ASSETS / "page.html").read_text(encoding="utf-8"))
-    loaded = "\n".join(f'<script defer src="{script}"></script>' for script in scripts)
-    way = '<nav class="neighbours" aria-label="{}">' + neighbours + "</nav>" if neighbours else ""
-    before, after = way.format("Neighbours, before the page"), way.format("Neighbours, after it")
-    filled = {"body": body, "scripts": loaded, "before": before, "after": after}
-    return template.substitute(title=escape(title), **filled)
-
-
-def _sections(pages: Sequence[SitePage]) -> str:
-    """What the search looks through, as a script: a page opened from a folder may not fetch."""
-    rows = [
-        [page.name, page.title.replace("`", ""), *section]
-        for page in pages
-        for section in page.sections()
-    ]
-    return f"window.SECTIONS = {json.dumps(rows, ensure_ascii=False)};\n"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -160,6 +159,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1
     print(f"{len(files)} pages are written; open {files[0]}")
+    if remedy := address_remedy():
+        print(f"It has no links to launch a page: {remedy}.")
     return 0
 
 

@@ -44,45 +44,34 @@ async function explore(figure, { controls, packed }) {
   figure.dataset.ready = "yes";
 }
 
-// The search: every word has to stand in the section; a word in its heading counts for more.
-function search(query, sections) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const rank = ([, title, heading, , text]) => {
-    const [all, top] = [`${title} ${heading} ${text}`.toLowerCase(), `${title} ${heading}`.toLowerCase()];
-    if (!words.every((word) => all.includes(word))) return 0;
-    return 1 + words.filter((word) => top.includes(word)).length;
-  };
-  return sections.map((section) => [rank(section), section]).filter(([points]) => points)
-    .sort((one, other) => other[0] - one[0]).map(([, section]) => section);
-}
-
-function showFound(place, query, sections) {
-  const found = search(query, sections).slice(0, 40);
-  const list = found.map(([page, title, heading, anchor, text]) => {
-    const at = Math.max(0, text.toLowerCase().indexOf(query.toLowerCase().split(/\s+/)[0]) - 60);
-    const name = heading === title ? title : `${title}: ${heading}`;
-    const link = element("a", { href: `${page}.html#${encodeURIComponent(anchor)}` }, name);
-    return element("li", {}, link, element("div", {}, `… ${text.slice(at, at + 160)} …`));
+// A question with choices: the answer that waits below it says whether the guess agrees.
+function ask(question) {
+  const answer = document.querySelector(`details.answer[data-guess="${question.dataset.guess}"]`);
+  const words = answer?.querySelector("p").textContent ?? "";
+  const buttons = [...question.querySelectorAll("button")];
+  const right = buttons.filter((button) => words.startsWith(button.textContent))
+    .sort((one, other) => other.textContent.length - one.textContent.length)[0];
+  for (const button of buttons) button.addEventListener("click", () => {
+    for (const each of buttons) each.setAttribute("aria-pressed", each === button);
+    const agrees = button === right ? "as you said" : "not what you guessed";
+    question.querySelector("span").textContent = right ? `${words} (${agrees})` : "see below";
+    if (answer) answer.open = true;
   });
-  const count = found.length ? `${found.length} places have “${query}”` : `Nothing has “${query}”`;
-  place.append(element("h2", {}, count), element("ol", {}, ...list));
 }
 
 // What is wider than the window can be scrolled by keyboard, too.
 const widths = new ResizeObserver((entries) => {
   for (const { target } of entries) {
-    const wide = target.scrollWidth > target.clientWidth;
-    if (wide) target.tabIndex = 0;
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
     else target.removeAttribute("tabindex");
   }
 });
-for (const output of document.querySelectorAll(".output")) widths.observe(output);
-
-const place = document.getElementById("found");
-const query = new URLSearchParams(location.search).get("q");
-if (place && query) {
-  document.getElementById("q").value = query;
-  showFound(place, query, window.SECTIONS);
-}
-const figure = document.querySelector(".explorer");
-if (figure && window.FRAMES) explore(figure, window.FRAMES);
+for (const wide of document.querySelectorAll(
+  ".picture, .view, .cell_output pre, .highlight pre, .pst-scrollable-table-container",
+))
+  widths.observe(wide);
+for (const question of document.querySelectorAll("fieldset.guess")) ask(question);
+document.addEventListener("DOMContentLoaded", () => { // the script with the frames has run, too
+  const figure = document.querySelector(".explorer");
+  if (figure && window.FRAMES) explore(figure, window.FRAMES);
+});
