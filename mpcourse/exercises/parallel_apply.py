@@ -84,7 +84,8 @@ def order(attempt, devices, inputs):
         return
     known = {(200.0, 10.0): FINISHING, (200.0, 200.0): MOVED_ON}
     known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0)], OWN_INPUT)
-    words = A_LIST if torch.is_tensor(got) or got in ([10.0], [200.0]) else ""
+    no_list = got is not None and not isinstance(got, list | tuple)
+    words = A_LIST if no_list or got in ([10.0], [200.0]) else ""
     if isinstance(got, list) and len(got) > 1:
         words = known.get(tuple(got), "") if isinstance(got[0], float) else NO_VALUES
     if isinstance(got, list) and any(isinstance(each, list) for each in got):
@@ -328,6 +329,7 @@ check_parallel_apply = Exercise(
             handing_over(collect=lambda results: results[0].result()),
             handing_over(collect=lambda results: [results[0].result()]),
             handing_over(collect=lambda results: torch.stack(in_order(results))),
+            handing_over(collect=lambda results: (result.result() for result in results)),
         ],
         NO_GRADIENTS: handing_over(never_gradients, in_order),
         "parallel_apply did the work: use device.submit.": by_name,
@@ -374,7 +376,7 @@ class Noting(nn.Module):
         self.calls.append((threading.current_thread().name, self))
         if self.calls.meeting:
             with contextlib.suppress(threading.BrokenBarrierError):
-                self.calls.meeting.wait(timeout=1.0)
+                self.calls.meeting.wait(timeout=2.0)
         return torch.tanh(self.linear(batch))
 
 
