@@ -1,4 +1,4 @@
-"""Exercises of page `schedules`: GPipe, a simulator, 1F1B, a deadlock, one by hand, interleaved."""
+"""Exercises of page `schedules`: GPipe, a simulator, 1F1B, one by hand, interleaved."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ import torch
 from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borrowed, short
 from mpcourse.schedules.actions import Action, ScheduleError, needs, number_actions
 from mpcourse.schedules.builder import UNITS, Builder
+from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import (
     gpipe_schedule,
@@ -59,6 +60,19 @@ def in_rows(attempt, *size):
     return as_actions(attempt(*size))
 
 
+def written_without(package):
+    """A world in which the package's own function, also by its name, is refused."""
+    instead = "write the order yourself."
+
+    def play(attempt, *size):
+        refuse_borrowed(attempt, {package.__name__, "make_schedule"}, instead)
+        if inspect.unwrap(attempt) is package:
+            raise NotYet(f"That is the package's own: {instead}")
+        return in_rows(attempt, *size)
+
+    return play
+
+
 def first_row_that_differs(outcome, expected):
     if len(outcome) != len(expected):
         return [f"expected {len(expected)} lists, got {len(outcome)}"]
@@ -81,7 +95,6 @@ def why_wrong(outcome, expected):
 SIZES = {
     "cases": [(1, 2), (2, 3), (3, 5), (4, 2), (5, 7)],
     "given": "{} stage(s) and {} micro-batches",
-    "play": in_rows,
     "compared": first_row_that_differs,
     "hint": why_wrong,
     "correct": "All {count} sizes agree, also fewer micro-batches than stages.",
@@ -115,8 +128,11 @@ def by_microbatches(p, m):
 check_gpipe = Exercise(
     my_gpipe,
     read_again='"What is a schedule?"',
+    play=written_without(gpipe_schedule),
     **SIZES,
     wrong={
+        "That is the package's own": gpipe_schedule,
+        "make_schedule did the work": lambda p, m: make_schedule("gpipe", p, p, m),
         NAIVE: [naive_schedule, lambda p, m: tuple(map(tuple, naive_schedule(p, m)))],
         TURNED: backwards_turned,
         "One list per device, not one per micro-batch.": by_microbatches,
@@ -136,7 +152,7 @@ check_gpipe = Exercise(
     ],
 )
 
-# 2. The simulator; 6. its line for transfers
+# 2. The simulator; 5. its line for transfers
 
 AGAIN = "Stop when a whole round over the devices gets none any further: the rest has no end."
 
@@ -184,17 +200,23 @@ def my_simulate_transfers(schedule, cost, transfer):
     return end
 
 
-def simulated(end_of, rounds=99, late=lambda need, action, other: other):
+def simulated(
+    end_of,
+    rounds=99,
+    late=lambda need, action, other: other,
+    home_of=lambda schedule: {a.stage_index: d for d, row in enumerate(schedule) for a in row},
+    stages_of=lambda schedule: len({a.stage_index for row in schedule for a in row}),
+):
     """The simulator with slips: `end_of(free, arrived, cost)`, `late`: how many transfers."""
 
     def attempt(schedule, cost, transfer=0):
-        home = {a.stage_index: d for d, row in enumerate(schedule) for a in row}
+        home, stages = home_of(schedule), stages_of(schedule)
         end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
         for _ in range(rounds):
             for device, row in enumerate(rows):
-                while row and all(need in end for need in needs(row[0], len(home))):
+                while row and all(need in end for need in needs(row[0], stages)):
                     action, arrived = row.pop(0), []
-                    for need in needs(action, len(home)):
+                    for need in needs(action, stages):
                         more = late(need, action, home[need.stage_index] != device)
                         arrived.append(end[need] + transfer * more)
                     end[action] = end_of(free[device], arrived, cost[action.kind])
@@ -208,6 +230,7 @@ def latest(free, arrived, cost):
     return max([free, *arrived]) + cost
 
 
+STAGES = "A device may have several stages: num_stages is not the number of devices."
 EMPTIED = "The schedule is not whole any more: let your function take actions from copies."
 
 
@@ -251,6 +274,11 @@ IN_A_CIRCLE = [
     [Action(1, *each) for each in [("F", 0), ("F", 1), ("B", 0), ("B", 1)]],
 ]
 
+V_LAYOUT = [  # stages 0 and 3 on device 0, stages 1 and 2 on device 1
+    number_actions([(0, "F"), (3, "FB"), (0, "B")]),
+    number_actions([(1, "F"), (2, "FB"), (1, "B")]),
+]
+
 check_simulate = Exercise(
     my_simulate,
     read_again='"How long does it take?"',
@@ -258,6 +286,7 @@ check_simulate = Exercise(
         (gpipe_schedule(2, 1), {"F": 1, "B": 2}),
         (one_f_one_b_schedule(2, 3), {"F": 2, "B": 3}),
         (one_f_one_b_schedule(3, 4)[::-1], {"F": 1, "B": 2}),
+        (interleaved_schedule(2, 2, 2), {"F": 1, "B": 2}),
         (IN_A_CIRCLE, {"F": 1, "B": 2}),
     ],
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
@@ -279,6 +308,7 @@ check_simulate = Exercise(
         "One round over the devices is not enough: what is missing may come from a later one.": (
             simulated(latest, rounds=1)
         ),
+        STAGES: simulated(latest, stages_of=len),
         "That is when it starts; asked is when it ends.": lambda schedule, cost: {
             action: end - cost[action.kind] for action, end in my_simulate(schedule, cost).items()
         },
@@ -310,6 +340,7 @@ check_transfers = Exercise(
         (gpipe_schedule(2, 2), {"F": 1, "B": 2}, 3),
         (interleaved_schedule(1, 2, 2), {"F": 1, "B": 2}, 3),
         (interleaved_schedule(2, 4, 2), {"F": 2, "B": 3}, 1),
+        (V_LAYOUT, {"F": 1, "B": 2}, 3),
     ],
     hint="A transfer delays what comes from another device; it keeps no device busy.",
     **SIMULATOR,
@@ -321,6 +352,10 @@ check_transfers = Exercise(
         "Neighbouring stages may be on one device: ask which device has a stage.": simulated(
             latest, late=lambda need, action, other: need.stage_index != action.stage_index
         ),
+        "The schedule says which device has a stage; it is not always stage % devices.": simulated(
+            latest, home_of=lambda schedule: {s: s % len(schedule) for s in range(99)}
+        ),
+        STAGES: simulated(latest, stages_of=len),
         "A gradient crosses as well, on the way back.": simulated(
             latest, late=lambda need, action, other: other and need.kind == "F"
         ),
@@ -376,7 +411,7 @@ def in_pairs(p, m):
 
 
 def last_stage_turned(p, m):
-    rows = one_f_one_b_schedule(p, m)
+    rows = my_one_f_one_b(p, m)
     kinds = [("F", 0), ("F", 1), ("B", 1), ("B", 0)]
     return [*rows[:-1], [Action(p - 1, *each) for each in kinds] + rows[-1][4:]]
 
@@ -384,8 +419,11 @@ def last_stage_turned(p, m):
 check_one_f_one_b = Exercise(
     my_one_f_one_b,
     read_again='"Who holds how much?"',
+    play=written_without(one_f_one_b_schedule),
     **SIZES,
     wrong={
+        "That is the package's own": one_f_one_b_schedule,
+        "one_f_one_b_schedule did the work": lambda p, m: one_f_one_b_schedule(p, m),
         "That is GPipe: as fast, but device 0 holds every micro-batch.": gpipe_schedule,
         "Its warm-up is one short: device r does num_stages - r forwards before its first B.": (
             warmed_up(lambda p, rank: max(1, p - rank - 1))
@@ -410,75 +448,7 @@ check_one_f_one_b = Exercise(
     also_right=[in_pairs],
 )
 
-# 4. Where each device stops for ever
-
-
-def my_stuck(schedule, ends):
-    """The simulator gives an end to all that can run; the first action without one is stuck.
-
-    A device whose actions all have an end comes to its own: None.
-    """
-    return [next((action for action in row if action not in ends), None) for row in schedule]
-
-
-def listed(outcome, expected):
-    def text(entries):
-        if not isinstance(entries, list | tuple):
-            return short(entries)
-        texts = [str(a) if isinstance(a, Action) else short(a) for a in entries]
-        return f"[{', '.join(texts)}]"
-
-    return [f"expected {text(expected)}", f"got {text(outcome)}"]
-
-
-def with_ends(schedule):
-    return schedule, my_simulate(schedule, {"F": 1, "B": 2})
-
-
-check_stuck = Exercise(
-    my_stuck,
-    read_again='"Who waits for whom?"',
-    cases=[
-        with_ends(gpipe_schedule(2, 1)),
-        with_ends(IN_A_CIRCLE),
-        with_ends(one_f_one_b_schedule(4, 5)),
-        with_ends([[Action(0, "F", 0)], *gpipe_schedule(2, 2)[1:]]),
-        with_ends(warmed_up(lambda p, rank: rank + 1)(3, 4)),
-    ],
-    given=lambda schedule, ends: "; ".join(
-        f"device {device}: {text_of(row)}" for device, row in enumerate(schedule)
-    ),
-    compared=listed,
-    hint="A list is asked for, with an Action or None for each device.",
-    correct="All cases agree: those that end, and those that wait for ever.",
-    wrong={
-        "Nobody finishes here: a device that never finishes waits with its next action.": (
-            lambda schedule, ends: [None] * len(schedule)
-        ),
-        "One entry per device: None for those that come to their end.": (
-            lambda schedule, ends: [action for action in my_stuck(schedule, ends) if action]
-        ),
-        "That is the last action that a device can do; asked is the next one, which it cannot.": (
-            lambda schedule, ends: [
-                ([a for a in row if a in ends] or [None])[-1] for row in schedule
-            ]
-        ),
-        "All that can never run is more than is asked for: the first one of each device.": [
-            lambda schedule, ends: [[a for a in row if a not in ends] for row in schedule],
-            lambda schedule, ends: [a for row in schedule for a in row if a not in ends],
-        ],
-        "The Action itself is asked for, not its text.": [
-            lambda schedule, ends: [a and str(a) for a in my_stuck(schedule, ends)],
-            lambda schedule, ends: list(map(str, my_stuck(schedule, ends))),
-        ],
-        "A list is asked for": lambda schedule, ends: torch.zeros(len(schedule)),
-        "None is what a function without return": lambda schedule, ends: None,
-    },
-    errors={"IndexError|StopIteration": "A device that comes to its end has no such action."},
-    also_right=[lambda schedule, ends: tuple(a and tuple(a) for a in my_stuck(schedule, ends))],
-)
-
-# 5. A schedule by hand: 3 stages, 4 micro-batches, at most 2 held, in less than 24
+# 4. A schedule by hand: 3 stages, 4 micro-batches, at most 2 held, in less than 24
 
 BOARD = "This is the board; its schedule is board.schedule."
 WHOLE = "Whole backwards are asked for here: B, no I and no W."
@@ -564,7 +534,7 @@ check_board = Exercise(
     ],
 )
 
-# 7. The order inside an interleaved schedule
+# 6. The order inside an interleaved schedule
 
 CHUNKS = "Device r has the stages r, r + num_devices, …: neighbours lie on neighbouring devices."
 ROUNDS = "A round is num_devices micro-batches: so many through one chunk, then through the next."
@@ -620,20 +590,12 @@ def interleaved_with(
     return attempt
 
 
-def own_rows(attempt, *size):
-    instead = "write the order yourself."
-    refuse_borrowed(attempt, {"interleaved_schedule", "make_schedule"}, instead)
-    if inspect.unwrap(attempt) is interleaved_schedule:
-        raise NotYet(f"That is the package's own: {instead}")
-    return in_rows(attempt, *size)
-
-
 check_interleaved = Exercise(
     my_interleaved,
     read_again='"In which order does a device take its chunks?"',
     cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 6, 2), (2, 4, 3)],
     given="{} device(s), {} micro-batch(es), {} chunks a device",
-    play=own_rows,
+    play=written_without(interleaved_schedule),
     compared=first_row_that_differs,
     hint=why_wrong,
     wrong={
