@@ -25,6 +25,8 @@ NO_PAIR = "Return two things on every rank: (layers, losses)."
 NOT_CALLED = "It waited for a message that never came: every rank calls step."
 TOO_MANY = "Give the stage the layers of this rank alone."
 ONLY_FORWARD = "no gradient: without loss_fn and targets, step goes forward only."
+TWICE = "the step was done more than once: it takes the whole batch, call it once."
+OTHER_BLOCKS = "these are not its blocks in the order of the net: rank 0 has the first."
 NOT_UNCUT = "the gradients are not those of the uncut net. Which targets and layers has it got?"
 TIMES = "a factor of the number of micro-batches too long: keep scale_grads, and a mean as loss."
 WHOLE = "A block got the whole batch: leave the work to schedule.step, which cuts it."
@@ -135,8 +137,13 @@ def gradients_of(attempt, count, microbatches):
         if any(each.grad is None for each in found):
             raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
         ratio = found[0].grad.norm() / right[0].grad.norm()
+        if not same(found, right):
+            raise NotYet(f"Rank {rank}: {OTHER_BLOCKS}")
         if not same([each.grad for each in found], [each.grad for each in right]):
-            words = TIMES if abs(ratio - microbatches) < 1e-6 else NOT_UNCUT
+            # a second step adds a gradient, then torch divides all by the number of parts
+            known = {1 + 1 / microbatches: TWICE, microbatches: TIMES}
+            near = [words for factor, words in known.items() if abs(ratio - factor) < 1e-6]
+            words = (near or [NOT_UNCUT])[0]
             raise NotYet(f"Rank {rank}: {words}")
         wanted = microbatches if rank == count - 1 else 0
         if len(losses) != wanted:
@@ -174,6 +181,11 @@ def uncut_net(rank, count, device, net, inputs, targets, microbatches):
     return net[rank * len(net) // count :][: len(net) // count], []
 
 
+def stepping_twice(*given):
+    my_pipeline(*given)
+    return my_pipeline(*given)
+
+
 check_pipeline = Exercise(
     my_pipeline,
     read_again='"What would you run in production?"',
@@ -196,6 +208,10 @@ check_pipeline = Exercise(
             pipeline_but(loss_fn=None, step=lambda args, *_: (args, {})),
         ],
         TIMES: pipeline_but(scale_grads=False),
+        TWICE: stepping_twice,
+        OTHER_BLOCKS: lambda rank, count, device, net, *work: my_pipeline(
+            rank, count, device, nn.Sequential(*reversed(net)), *work
+        ),
         NOT_UNCUT: [
             pipeline_but(loss_fn=nn.CrossEntropyLoss(reduction="sum", label_smoothing=0.1)),
             pipeline_but(
@@ -235,6 +251,10 @@ check_pipeline = Exercise(
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "A message is named like its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1."
 ONE_TEXT = "A row is one text here; a list of words is asked for."
+EMPTIED = "The given schedule has changed: work on copies of its rows, list(row)."
+NEVER_READY = (
+    "No action was ready any more. B waits for what makes(0I0) gives: note makes(action) as done."
+)
 OWN_ORDER = "Keep each rank's own actions, in their order"
 
 
@@ -283,9 +303,12 @@ def partner(word):
 def played(attempt, name, stages, ranks, microbatches):
     """Run the rows: a message passes when both its ends are next, an action when it has all."""
     schedule = make_schedule(name, stages, ranks, microbatches)
-    rows = attempt([list(row) for row in schedule], stages)
+    handed = [list(row) for row in schedule]
+    rows = attempt(handed, stages)
     if rows is ...:
         return ...
+    if handed != schedule:
+        raise NotYet(EMPTIED)
     if not isinstance(rows, list | tuple) or len(rows) != ranks:
         raise NotYet(f"Return one list of texts per rank, {ranks} in all; got {short(rows)}")
     if any(isinstance(row, str) for row in rows):
@@ -371,6 +394,13 @@ def send_before(row):
     return row
 
 
+def emptying(schedule, num_stages):
+    rows = my_messages(schedule, num_stages)
+    for row in schedule:
+        row.clear()
+    return rows
+
+
 def by_time(schedule, num_stages, to_itself=False):
     """All actions and messages in one list, in an order that works; each rank takes its own."""
     ranks = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
@@ -404,6 +434,7 @@ check_messages = Exercise(
     same=None,
     hint="When a rank has done an action, write its send, and the receive into the other's row.",
     correct="All messages are there, and in {count} schedules nobody blocks.",
+    errors={"had not returned": NEVER_READY},
     wrong={
         BLOCKED: [beside(), beside(before=False)],
         "0SEND_F0 is missing": lambda schedule, n: [[str(a) for a in row] for row in schedule],
@@ -425,6 +456,7 @@ check_messages = Exercise(
             lambda schedule, n: None,
             lambda schedule, n: [word for row in my_messages(schedule, n) for word in row],
         ],
+        EMPTIED: emptying,
     },
     also_right=[by_time],
 )
@@ -432,6 +464,8 @@ check_messages = Exercise(
 # 3. Rows that do not count
 
 NOT_FINITE = "NaN in a row that does not count makes gradients NaN all the same: add zeros."
+NOT_ZEROS = "The added rows hold other numbers than 0: rows of zeros are asked for."
+IN_PLACE = "The caller's batch has changed: return new tensors (torch.cat makes them)."
 
 
 def my_padded(inputs, targets, microbatches):
@@ -446,9 +480,13 @@ def my_padded(inputs, targets, microbatches):
 
 
 def padded(attempt, shape, parts, dtype):
-    """What is returned, with its types; finite numbers in the added rows count for nothing."""
+    """What is returned, with its types."""
     inputs = torch.arange(1.0, 1 + torch.Size(shape).numel(), dtype=dtype).reshape(shape)
-    result = attempt(inputs, torch.arange(shape[0]), parts)
+    targets = torch.arange(shape[0])
+    given = inputs.clone(), targets.clone()
+    result = attempt(inputs, targets, parts)
+    if not same((inputs, targets), given):
+        raise NotYet(IN_PLACE)
     is_pair = isinstance(result, tuple | list) and len(result) == 2
     if not is_pair or not all(isinstance(each, Tensor) and each.ndim for each in result):
         return result
@@ -456,6 +494,8 @@ def padded(attempt, shape, parts, dtype):
     added = rows[shape[0] :]
     if not added.isfinite().all():
         raise NotYet(NOT_FINITE)
+    if len(rows) == shape[0] + -shape[0] % parts and same(rows[: shape[0]], inputs) and added.any():
+        raise NotYet(NOT_ZEROS)
     rows = torch.cat([rows[: shape[0]], torch.zeros_like(added)])
     return rows, targets, str(rows.dtype), str(targets.dtype)
 
@@ -479,9 +519,21 @@ def float_rows(inputs, targets, parts):
     return rows, my_padded(inputs, targets, parts)[1]
 
 
+def last_row_again(inputs, targets, parts):
+    more = -len(inputs) % parts
+    return torch.cat([inputs, inputs[-1:].repeat_interleave(more, 0)]), filled()(
+        inputs, targets, parts
+    )[1]
+
+
+def resizing(inputs, targets, parts):
+    rows, ends = my_padded(inputs, targets, parts)
+    return inputs.resize_(rows.shape).copy_(rows), ends
+
+
 def row_by_row(inputs, targets, parts):
     while len(inputs) % parts:
-        inputs = torch.cat([inputs, inputs[-1:]])
+        inputs = torch.cat([inputs, 0 * inputs[-1:]])
     return [inputs, torch.tensor([*targets, *[-100] * (len(inputs) - len(targets))])]
 
 
@@ -519,6 +571,8 @@ check_padded = Exercise(
         ),
         "The inputs are of another type: new_zeros keeps it, torch.zeros is float32.": float_rows,
         NOT_FINITE: filled(number=float("nan")),
+        NOT_ZEROS: [filled(number=1e30), last_row_again],
+        IN_PLACE: resizing,
         "Add the rows behind those of the batch.": changed(
             lambda rows, ends, i, t, n: (rows.roll(-len(i) % n, 0), ends.roll(-len(i) % n, 0))
         ),
