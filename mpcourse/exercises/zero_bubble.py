@@ -8,6 +8,7 @@ from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borr
 from mpcourse.exercises.schedules import as_actions
 from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.builder import UNITS
+from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import simulate
 from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
 from mpcourse.schedules.validate import validate_schedule
@@ -91,6 +92,7 @@ GIVEN_BACK = "What is held is given back by W: do not put it off so long."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
 FILL_NOTHING = "Some W wait, but fill no hole. Where does a device wait before its last I?"
+BORROWED = {"make_schedule", "zero_bubble_schedule"}
 LATE_I = "An I that comes late makes the stages before wait: no W may hold it up."
 
 
@@ -121,7 +123,10 @@ def idle_share(attempt, p, m):
     except ScheduleError as error:
         raise NotYet(str(error), GIVEN_BACK * ("makes it hold" in str(error))) from None
     idle = simulate(schedule, UNITS).bubble_fraction
-    if idle <= MOST_IDLE or (p, m) != (4, 8):
+    if (p, m) != (4, 8):
+        return idle
+    if idle <= MOST_IDLE:
+        refuse_borrowed(attempt, BORROWED, "write the order yourself.")
         return idle
     after_i = [(a, b) for row in schedule for a, b in pairwise(row) if a.kind == "I"]
     if not after_i:
@@ -160,6 +165,18 @@ def weights_when_memory_is_full(p, m):
     return rows
 
 
+def ahead_and_late(ahead, late):
+    def attempt(p, m):
+        rows = []
+        for rank in range(p):
+            a, b = min(m, ahead(p, rank)), min(m, late(p, rank))
+            kinds = ["I" + "W" * (i >= b) + "F" * (i < m - a) for i in range(m)]
+            rows.append(number_actions([(rank, "F" * a + "".join(kinds) + "W" * b)]))
+        return rows
+
+    return attempt
+
+
 check_split_backward = Exercise(
     my_split_backward,
     read_again='"What fills the holes?"',
@@ -181,15 +198,18 @@ check_split_backward = Exercise(
         "comes before": split_with(lambda row: [*row[:1], *row[:0:-1]]),
         "W comes after I": split_with(maker=one_f_one_b_schedule, halves="WI"),
         "a schedule is a list with one list per device": lambda p, m: [],
+        "did the work: write the order yourself": [
+            lambda p, m: make_schedule("zb-h1", p, p, m),
+            lambda p, m: zero_bubble_schedule(p, m, "h1"),
+        ],
     },
-    also_right=[lambda p, m: zero_bubble_schedule(p, m, "h1")],
+    also_right=[ahead_and_late(lambda p, r: p - r, lambda p, r: r)],
 )
 
 # 3. No device waits once it has begun
 
 TOO_FULL = "At most 2p - 1 are held: fewer forwards ahead, or W sooner."
 MORE_AHEAD = "A device that waits for its first I can do more forwards before it."
-BORROWED = {"make_schedule", "zero_bubble_schedule"}
 LATER = "More W have to be kept back than in ZB-H1: they fill the holes before the last I."
 
 
@@ -227,18 +247,6 @@ def most_waits(attempt, p, m):
         ahead = [[action.kind for action in row].index("I") for row in schedule]
         why = LATER if ahead[0] >= min(m, 2 * p - 1) else MORE_AHEAD
     raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
-
-
-def ahead_and_late(ahead, late):
-    def attempt(p, m):
-        rows = []
-        for rank in range(p):
-            a, b = min(m, ahead(p, rank)), min(m, late(p, rank))
-            kinds = ["I" + "W" * (i >= b) + "F" * (i < m - a) for i in range(m)]
-            rows.append(number_actions([(rank, "F" * a + "".join(kinds) + "W" * b)]))
-        return rows
-
-    return attempt
 
 
 check_no_wait = Exercise(
