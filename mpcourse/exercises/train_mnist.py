@@ -480,9 +480,11 @@ check_merged = Exercise(
         "The spread between the micro-batches' means is lost: they differ, too.": [
             merged(variance) for variance in SPREAD_LOST
         ],
-        "Micro-batches of different sizes: each mean counts by its number of values.": [
-            merged(mean=plain),
-            *(merged(variance, plain) for variance in SPREAD_LOST),
+        "Micro-batches of different sizes: each mean counts by its number of values.": (
+            merged(mean=plain)
+        ),
+        "The means differ, which is spread as well; and each one counts by its number of values.": [
+            merged(variance, plain) for variance in SPREAD_LOST
         ],
         "Divide by the number of values less one, as torch does here.": (
             merged(lambda n, m, v: my_merged(n, m, v)[1] * (sum(n) - 1) / sum(n))
@@ -511,6 +513,7 @@ check_merged = Exercise(
 # 4. Dropout whose seed is its own
 
 OWN_GENERATOR = "Others draw from torch's one generator too: pass generator=self.generator."
+IN_PLACE = "The layer changes its input, which is not its own: make a new tensor, values * kept."
 GO_ON = "Each call drops the same places: make the generator once, in __init__, and let it go on."
 
 
@@ -543,9 +546,12 @@ def dropped(attempt, seed, p):
     if any(isinstance(module, ReproducibleDropout) for module in layer.modules()):
         raise NotYet("ReproducibleDropout did the work: draw the numbers here.")
     values = torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) + 1
+    before = values.clone()
     output = layer(values.requires_grad_())
     if output is ...:
         raise NotAttempted
+    if not torch.equal(values, before):
+        raise NotYet(IN_PLACE)
     if not isinstance(output, torch.Tensor) or output.shape != values.shape:
         raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
     if output.dtype != values.dtype:
@@ -615,6 +621,18 @@ def dropout_layer(mask=None, scale=lambda p: 1 / (1 - p), draw=torch.rand, on=Tr
     return layer_with(forward)
 
 
+def changing_its_input(layer, values):
+    if not layer.training:
+        return values
+    kept = torch.rand(values.shape, generator=layer.generator) >= layer.p
+    return values.mul_(kept) / (1 - layer.p)
+
+
+@torch.no_grad()
+def changing_it_unseen(layer, values):
+    return changing_its_input(layer, values)
+
+
 def each_call_anew(layer, numbers):
     layer.generator.manual_seed(layer.seed)
     return numbers >= layer.p
@@ -645,6 +663,7 @@ check_dropout = Exercise(
                 start=lambda layer: torch.manual_seed(layer.seed),
             ),
         ],
+        IN_PLACE: [layer_with(changing_its_input), layer_with(changing_it_unseen)],
         GO_ON: dropout_layer(each_call_anew),
         "so that the mean stays": dropout_layer(scale=lambda p: 1.0),
         "What is kept is divided by (1 - p).": dropout_layer(scale=lambda p: 1 / p),
@@ -670,6 +689,7 @@ check_dropout = Exercise(
             lambda layer, n: (n.double() >= layer.p).double()
         ),
     },
+    errors={"in-place operation": IN_PLACE},
     also_right=[
         dropout_layer(lambda layer, numbers: numbers.double() > layer.p),
         dropout_layer(lambda layer, numbers: 1 - (numbers < layer.p).float()),
