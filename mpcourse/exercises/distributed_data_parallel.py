@@ -5,6 +5,7 @@ import inspect
 import itertools
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ def my_local_loss(losses, total, count):
 
 
 NO_TENSOR = "expected a tensor of one number that backward() can use."
+WHOLE_NUMBERS = "// divides into whole numbers, and has no derivative: write a single slash."
 NO_HOOK = (
     "the weights are not in it, so its backward calls no hook and the others wait. "
     "Begin with losses.sum()."
@@ -98,6 +100,10 @@ check_local_loss = Exercise(
         "Upside down: divide by the samples of all ranks, multiply by the ranks.": (
             lambda losses, n, count: losses.sum() * n / count
         ),
+        "count // total is a whole number, 0 here: write a single slash.": (
+            lambda losses, n, count: losses.sum() * (count // n)
+        ),
+        WHOLE_NUMBERS: lambda losses, n, count: losses.sum() * count // n,
         "rank 1 has 0 samples and got tensor nan: the mean of no samples.": (
             lambda losses, n, count: losses.mean() * len(losses) * count / n
         ),
@@ -113,6 +119,7 @@ check_local_loss = Exercise(
         ),
         "got, averaged": lambda losses, n, count: losses.mean() * count / 2,
     },
+    errors={".*floor_divide": WHOLE_NUMBERS},
     also_right=[lambda losses, n, count: (losses / n).sum() * count],
 )
 
@@ -143,6 +150,7 @@ NO_GRADIENT_OF_OURS = (
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+A_TUPLE = "The hook returned a tuple: a hook returns nothing, so write a function of two lines."
 LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
 
 
@@ -192,8 +200,13 @@ def hooked(attempt, count, frozen):
     """Two backwards on rank 0, with the hooks: each gradient, and whether it was handed over."""
     net, plain, batches = two_steps(2, 3, 1, count=count, frozen=frozen)
     sums, handed, steps = {}, set(), []
+
+    def all_reduce(tensor, op=None, group=None, async_op=False):
+        handed.update(add_up(tensor, sums))
+        return SimpleNamespace(wait=lambda: None) if async_op else None
+
     with during("while the hooks were made"):
-        stub = inspect.unwrap(attempt)(net, lambda each: handed.update(add_up(each, sums)), count)
+        stub = inspect.unwrap(attempt)(net, all_reduce, count)
     if stub is ...:
         hooks = [p for p in net.parameters() if p._post_accumulate_grad_hooks]
         raise NotYet(LEFT_OVER) if hooks else NotAttempted
@@ -255,6 +268,13 @@ def all_each_time(module, all_reduce, count):
         parameter.register_post_accumulate_grad_hook(hook)
 
 
+def hooked_with_a_tuple(module, all_reduce, count):
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p: (all_reduce(p.grad), p.grad.div_(count))
+        )
+
+
 def only_the_first_step(module, all_reduce, count):
     handles = []
 
@@ -305,7 +325,7 @@ check_hooks = Exercise(
         "No hook of this parameter has changed its gradient.": (
             lambda module, all_reduce, count: None
         ),
-        "after the backward of step 1:": only_the_first_step,
+        "Only the first backward was averaged: the hooks have to stay.": only_the_first_step,
         CALLED_AT_ONCE: at_once,
         NO_GRADIENT_OF_OURS: [late_binding, all_each_time],
         f"all_reduce got None: {NOT_ARRIVED}": (
@@ -314,6 +334,7 @@ check_hooks = Exercise(
         RETURNS_NONE: hooks_with(
             lambda p, all_reduce, count: setattr(p, "grad", all_reduce(p.grad) / count)
         ),
+        A_TUPLE: hooked_with_a_tuple,
         LEFT_OVER: lambda *given: my_hooks(*given) or ...,
         FROZEN: hooks_with(reduced, takes_part=lambda parameter: True),
         "in the backward of step 0": (hooks_with(lambda p, all_reduce, count: 1 / 0)),
@@ -321,9 +342,19 @@ check_hooks = Exercise(
     errors={
         "require.* grad.*, while the hooks": FROZEN,
         "(all_reduce got|NoneType).*, while the hooks": CALLED_AT_ONCE,
+        ".*returned 'tuple'": A_TUPLE,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
-    also_right=[hooks_with(reduced), before_it_is_written],
+    also_right=[
+        hooks_with(reduced),
+        before_it_is_written,
+        hooks_with(
+            lambda p, all_reduce, count: (
+                all_reduce(p.grad, async_op=True).wait(),
+                p.grad.div_(count),
+            )
+        ),
+    ],
 )
 
 # 3. Gradients in buckets, sent beside the backward
