@@ -27,6 +27,7 @@ TWICE = "Layers that are registered twice count twice."
 DO_NOT_FIT = "The weights of torchvision's resnet50 do not fit:"
 OTHER_OUTPUTS = "the outputs differ from those of torchvision's resnet50"
 FLATTEN = "What comes between avgpool and fc in a ResNet?"
+SOFTMAX = "Torchvision's forward ends with fc: no softmax, which the loss brings itself."
 ORDER = "All parts are called: in which order does torchvision's forward call them?"
 KEEP = "`x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
 PICTURES = f"Move the pictures before conv1. {KEEP}"
@@ -102,6 +103,10 @@ def built_on(attempt, first, second):
     if not isinstance(outputs, Tensor):
         raise NotYet(f"expected a tensor, got {short(outputs)}")
     if outputs.shape != expected.shape or not torch.allclose(outputs, expected, atol=1e-4):
+        if outputs.shape == expected.shape and torch.allclose(
+            outputs, expected.softmax(1), atol=1e-4
+        ):
+            raise NotYet(OTHER_OUTPUTS, SOFTMAX)
         never = [name for name, _ in reference.named_children() if name not in called]
         raise NotYet(OTHER_OUTPUTS, f"It never calls {', '.join(never)}." if never else ORDER)
 
@@ -183,6 +188,7 @@ check_split_resnet50 = Exercise(
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
         FLATTEN: network_with(head=lambda n, x: n.fc(n.avgpool(x))),
+        SOFTMAX: network_with(head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)).softmax(1)),
         "It never calls maxpool.": network_with(stem=lambda n, x: n.relu(n.bn1(n.conv1(x)))),
         "It never calls bn1.": network_with(stem=lambda n, x: n.maxpool(n.relu(n.conv1(x)))),
         ORDER: [
@@ -275,6 +281,8 @@ check_largest_batch = Exercise(
         ([4, 20], [6, 11], 100),
         ([10, 4], [7, 8], 100),
         ([3, 5, 2], [10, 9, 4], 109),
+        ([3, 5, 2], [9, 14, 10], 109),  # the middle device is full first
+        ([3, 2, 5], [8, 9, 20], 109),  # the last one is
         ([10, 40], [5, 5], 100),
     ],
     given="weights {}, kept {} and limit {}",
@@ -295,6 +303,12 @@ check_largest_batch = Exercise(
             largest(choose=lambda most: sum(most) / len(most))
         ),
         "That is the first device alone.": largest(choose=lambda most: most[0]),
+        "That is the first two devices alone.": lambda w, k, limit: my_largest_batch(
+            w[:2], k[:2], limit
+        ),
+        "The devices between the first and the last have to fit as well.": lambda w, k, limit: (
+            my_largest_batch([w[0], w[-1]], [k[0], k[-1]], limit)
+        ),
         "That is the last device alone.": largest(choose=lambda most: most[-1]),
         "A part of a picture cannot be trained on: round down.": [
             largest(whole=float),
@@ -443,6 +457,9 @@ check_cut_by_time = Exercise(
         "The first device would have no block.": lambda f, b: torch.tensor(0),
         "The second device would have no block.": lambda f, b: len(f),
         "That is half of the blocks; blocks take different times.": lambda f, b: len(f) // 2,
+        "There the less busy device has the least work; asked is the busier one.": (
+            cut_where(lambda f, b, k: min(sum(both_of(f, b)[:k]), sum(both_of(f, b)[k:])))
+        ),
         FORWARD_ALONE: cut_where(lambda f, b, k: busier(f, k)),
         "Backward alone says this; the forward counts as well.": (
             cut_where(lambda f, b, k: busier(b, k))

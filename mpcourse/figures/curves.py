@@ -67,7 +67,7 @@ def plot_cuts(
     upper.legend()
     lower.bar(places, [size / 1024 for size in crossing], color=device_colour(2))
     lower.set_axisbelow(True)
-    _name_axes(lower, "cut after", "crossing (KiB per sample)")
+    _name_axes(lower, "cut behind", "crossing (KiB per sample)")
     upper.set_xticks(list(places), [""] * len(names))
     lower.set_xticks(list(places), list(names), rotation=60, ha="right")
     for ax in axes:
