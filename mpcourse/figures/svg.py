@@ -65,7 +65,7 @@ def box(
         f'fill="{colour}" stroke="#333333" stroke-width="0.6"/>'
     )
     ink = "#ffffff" if colour in _DARK else "#000000"
-    size = min(13.0, height * 0.6, 1.6 * width / max(len(label), 1))
+    size = min(13.0, height * 0.6, 1.35 * width / max(len(label), 1))  # W is the widest letter
     letters = text(
         x + width / 2, y + height / 2, label, size=size, anchor="middle", colour=ink, middle=True
     )

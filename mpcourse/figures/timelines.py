@@ -10,7 +10,6 @@ from mpcourse.schedules.timeline import Timeline
 # Of a pipeline's actions: sky blue, orange, yellow, green
 KIND_COLOURS = {"F": "#56B4E9", "B": "#E69F00", "I": "#F0E442", "W": "#009E73"}
 HELD = "#bbbbbb"
-ROOMY = 30  # pixels: a narrower box names no stage where its row has one only
 LEGIBLE = 18  # pixels: a narrower box has room for the kind of its action only
 STRIP = 22  # pixels: the height of what a device holds
 
@@ -154,10 +153,6 @@ class Rows:
     def boxes(self, until: float = math.inf) -> tuple[list[str], list[str]]:
         """The events that begin by then, as boxes and in words; one that lasts longer is cut."""
         shapes, spoken = [], []
-        stages: dict[int, set[object]] = {}
-        for event in self.timeline.events:
-            stage = getattr(event.action, "stage_index", None)
-            stages.setdefault(event.device_index, set()).add(stage)
         for index, action, start, end in self.timeline.events:
             if start > until:
                 continue
@@ -168,8 +163,6 @@ class Rows:
             corners = (self.left + start * self.pixels, self.y(index), width, 26)
             kind = getattr(action, "kind", None)  # of a pipeline's action
             label = str(action) if kind is None or width >= LEGIBLE else kind
-            if kind and LEGIBLE <= width < ROOMY and len(stages[index]) == 1:
-                label = f"{kind}{action.microbatch_index}"  # the row says which stage
             colour = KIND_COLOURS.get(kind, device_colour(index))
             name = self.device_names[index]
             hint = f"{action} on {name}: {times}"

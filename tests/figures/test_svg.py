@@ -85,7 +85,7 @@ def test_a_box_without_a_hint_tells_its_label_and_one_without_a_label_has_no_let
 
 @pytest.mark.parametrize(
     ("width", "height", "label", "size"),
-    [(100, 100, "A", 13), (100, 10, "A", 6), (10, 100, "abcd", 4), (1, 26, "job 1", 0.32)],
+    [(100, 100, "A", 13), (100, 10, "A", 6), (10, 100, "abcd", 3.38), (1, 26, "job 1", 0.27)],
 )
 def test_letters_become_smaller_where_the_box_is(width, height, label, size):
     letters = parse(svg.box(0, 0, width, height, colour="#ffffff", label=label))[-1]
