@@ -14,5 +14,6 @@ for _module in pkgutil.iter_modules(__path__):
     _names = vars(importlib.import_module(f"{__name__}.{_module.name}"))
     _own = {name: value for name, value in _names.items() if name.startswith("check_")}
     if _own:
+        assert not _own.keys() & globals().keys(), f"two checks of one name: {[*_own]}"
         PAGES[_module.name] = _own
         globals().update(_own)

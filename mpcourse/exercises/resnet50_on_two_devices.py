@@ -272,7 +272,7 @@ def together(weights, kept, limit):
     return max(0, int((len(weights) * limit - 3 * sum(weights)) // sum(kept)))
 
 
-check_largest_batch = Exercise(
+check_batch_over_devices = Exercise(
     my_largest_batch,
     read_again='"What does each device hold?"',
     cases=[

@@ -55,25 +55,6 @@ def test_a_trial_is_timed_from_an_idle_device_to_an_idle_one(cuda, monkeypatch):
     assert device.run(jobs._count, device, None, 1.0) == 100
 
 
-def test_the_clocks_of_the_verbs_are_read_when_the_devices_are_idle(cuda, monkeypatch):
-    devices = as_devices(["cuda:1"])
-    cuda.kernel("before", gpu=1, seconds=9.0)
-    verbs = {
-        "scatter": lambda batch, devices: [cuda.kernel("a", gpu=1, seconds=1.0)],
-        "replicate": lambda module, devices: [module, cuda.kernel("b", gpu=1, seconds=2.0)][:1],
-        "gather": lambda outputs, device: cuda.kernel("c", gpu=1, seconds=4.0),
-    }
-    for name, verb in verbs.items():
-        monkeypatch.setattr(anatomy, name, verb)
-
-    def module(chunk):
-        return cuda.kernel("f", gpu=1, seconds=3.0)
-
-    timeline = anatomy._forward_once(module, None, devices)
-    lengths = {event.action: event.end - event.start for event in timeline.events}
-    assert lengths == {"scatter": 1.0, "replicate": 2.0, "replica 0": 3.0, "gather": 4.0}
-
-
 def test_the_clock_of_a_backward_is_read_when_the_devices_are_idle(cuda):
     devices = as_devices(["cuda:0", "cuda:1"])
 
