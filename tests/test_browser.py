@@ -182,6 +182,8 @@ def find_controls(page: OpenPage) -> list[ElementHandle]:
 
 def check_control(page: OpenPage, control: ElementHandle) -> None:
     """Reach a control with the Tab key and change it with the keys that it is made for."""
+    if not control.evaluate("element => element.getClientRects().length"):
+        return  # a guess, typed above, has shown the answer that this button offered
     kind = control.evaluate(KIND)
     what = f"{page.path.stem}: the {kind} {control.evaluate(LABEL)!r}"
     tab_to(page, control, what=what)
