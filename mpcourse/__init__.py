@@ -25,7 +25,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `pruning`         | criteria, masks, removed channels, sizes and latencies              |
 | `multiprocess`    | `%%program`, and what programs import: collectives, DDP, sharding   |
 | `training`        | train, evaluate, the MNIST sample, the small nets                   |
-| `pipeline`        | micro-batches, stages, the engine; a step's time predicted          |
+| `pipeline`        | a smallest pipeline; micro-batches, stages, the engine; prediction  |
 | `splitting`       | models cut into stages; cuts and placements                         |
 | `data_parallel`   | scatter, gather, replicate, parallel_apply, DataParallel            |
 | `memory`          | bytes of a step: accounted, rehearsed, counted, recomputed          |

@@ -12,8 +12,10 @@ from mpcourse.devices.devices import Device, as_devices
 from mpcourse.devices.jobs import matrix_jobs
 from mpcourse.devices.timing import measure, measure_overlap, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.pipeline.smallest import SmallestPipeline
+from mpcourse.schedules.named import make_schedule
 
-LEAST = "no engine, a loop"
+SMALLEST = "the smallest pipeline"
 
 
 def overlap(devices: Sequence[Device]) -> Row:
@@ -51,19 +53,22 @@ def measure_engines(_: torch.device, count: int, steps: int, repeats: int) -> li
         return []
     devices = as_devices(["cpu"] * 2)
     ours = Pipeline(work.stages, devices, num_microbatches=count)
+    schedule = make_schedule("1f1b", 2, 2, count)
+    smallest = SmallestPipeline(tiny_work(count).stages, devices, schedule)
     fns = {
-        LEAST: lambda: devices[0].run(_loop, work, steps),
+        "no engine, a loop": lambda: devices[0].run(_loop, work, steps),
+        SMALLEST: lambda: [smallest.step(*work[1:]) for _ in range(steps)],
         "our engine": lambda: [ours.step(*work[1:]) for _ in range(steps)],
         f"{TORCH} over gloo": theirs,
     }
     times = measure_together(fns, devices, warmup=1, repeats=repeats)
     per_action = 1e6 / (steps * 4 * count)  # two stages, forward and backward
-    least = times[LEAST].median_s
+    least = times[SMALLEST].median_s
     return [
         (
             f"two tiny stages, {count} micro-batches: {name}",
             f"{timing.median_s * per_action:.0f} us an action",
-            f"{timing.median_s / least:.2f} x {LEAST}",
+            f"{timing.median_s / least:.2f} x {SMALLEST}",
         )
         for name, timing in times.items()
     ]

@@ -1,6 +1,6 @@
 """A schedule carried out on real tensors and devices (pages `pipeline` and `train_mnist`).
 
-Page `pipeline` writes one in forty lines: read it first. `microbatch` cuts a mini-batch and weighs
+`smallest` is a pipeline in forty lines: read it first. `microbatch` cuts a mini-batch and weighs
 its losses; a `Stage` keeps what its backward needs, or makes it anew; the `engine` runs the
 actions; `Pipeline` is all of them together. `batch_norm` and `dropout` make a cut batch count as
 one; `prediction` compares forecasts with measurements.
