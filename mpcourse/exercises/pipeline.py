@@ -505,6 +505,7 @@ NEEDS_GRADIENT = "A's backward begins at what B has sent: stage.backward(number,
 IS_A_LOSS = "B's output is a loss: its backward takes no gradient."
 NEEDS_ANSWER = "B's forward also needs the answer and its share: forward(number, x, answer, share)."
 NOT_A_GRADIENT = "Into `gradients` goes what B's backward returns, the gradient at its leaf."
+OWN_QUEUE = "A program gets from the queue that the other one puts into, not from its own."
 STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
 TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
@@ -518,11 +519,12 @@ class Post:
     """A queue that knows of the other one, so that a wait without end is no wait."""
 
     def __init__(self, world: SimpleNamespace) -> None:
-        self.world, self.items = world, deque()
+        self.world, self.items, self.senders = world, deque(), set()
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         """Hand over, and wake who waits."""
         with self.world.changed:
+            self.senders.add(threading.current_thread())
             self.items.append(item)
             self.world.changed.notify_all()
 
@@ -530,6 +532,8 @@ class Post:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
         world = self.world
         with world.changed:
+            if threading.current_thread() in self.senders:
+                raise NotYet(OWN_QUEUE)
             world.awaited.append(self)
             while not self.items:
                 if sum(not post.items for post in world.awaited) >= world.running:
@@ -761,10 +765,11 @@ check_two_queues = Exercise(
             ),
         ],
         NEEDS_GRADIENT: (first_with(gradient=lambda features, gradients: None), SECOND),
-        NOT_A_GRADIENT: [
-            (first_with(gradient=lambda features, gradients: features.get()), SECOND),
-            (FIRST, second_with(send=lambda gradients, came, gradient: gradients.put(came))),
-        ],
+        NOT_A_GRADIENT: (
+            FIRST,
+            second_with(send=lambda gradients, came, gradient: gradients.put(came)),
+        ),
+        OWN_QUEUE: (first_with(gradient=lambda features, gradients: features.get()), SECOND),
         OTHER_PIECE: (first_backwards, SECOND),
         NO_SHARE: [
             (FIRST, second_with(lambda n, rows, pieces: 1)),
