@@ -39,6 +39,7 @@ BANNED_CODE = re.compile(
     r"\b(?:interact|interactive_output|Output)\(|clear_output|tqdm\.auto|NBVAL_"
 )
 LINK_TO_PAGE = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]*))?\)")
+PAPER = re.compile(r"(?<!\[)\b(?:arXiv:\d|doi:10\.)\S+")  # a link's words begin with it
 HEADING = re.compile(r"^#{1,6} (.*?)\s*$", re.MULTILINE)
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 
@@ -279,6 +280,12 @@ def anchors(path: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in headings(path)}
 
 
+def links_to_the_papers_that_it_names(page: Page) -> Iterator[str]:
+    for cell in page.texts:
+        for match in PAPER.finditer(cell.source):
+            yield f"{cell} names {match[0]} without a link to https://arxiv.org/abs or doi.org"
+
+
 # Words
 
 
@@ -318,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     has_a_check_after_every_exercise,
     folds_answers_that_hide_nothing_else,
     links_to_pages_and_headings_that_exist,
+    links_to_the_papers_that_it_names,
     types_no_measured_numbers,
     has_no_banned_words,
     has_no_banned_code,

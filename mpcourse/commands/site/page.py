@@ -20,7 +20,6 @@ from mpcourse.figures.svg import svg_in
 BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
 MINUTES = re.compile(r"About (\d+) minutes")
 TAG = re.compile(r"<(?!/?(?:details|summary|sub|sup|br)>|!--)/?[A-Za-z][^>]*>")
-PAPER = re.compile(r"(?<![\[/])\b(?:arXiv:(\d{4}\.\d{4,5})|doi:(10\.\d+/[^\s;,]*[^\s;,.)]))")
 GUESS = re.compile(r"<your guess: (.*); run the cell to (?:choose|type it)>")
 ANSWER = re.compile(r"Your guess: none yet\. Answer: (.*)\.", re.DOTALL)
 COMPARED = re.compile(r"\b(\w+)\.compare\(")
@@ -86,7 +85,6 @@ def _words(cell: NotebookNode) -> str:
     found = TAG.search(INLINE_CODE_OR_MATH.sub(" ", FENCED.sub(" ", source)))
     if found:
         raise ValueError(f"a text holds {found[0]!r}, which no page needs: {source[:60]!r}")
-    source = PAPER.sub(_paper, source)
     return folded(source) if "answer" in _tags(cell) else source
 
 
@@ -96,11 +94,6 @@ def _launch(line: str) -> str:
         return ""
     links = (f"[{words}]({address})" for words, address in BADGE.findall(line))
     return f"Run this page: {' · '.join(links)}"
-
-
-def _paper(found: re.Match) -> str:
-    address = f"arxiv.org/abs/{found[1]}" if found[1] else f"doi.org/{found[2]}"
-    return f"[{found[0]}](https://{address})"
 
 
 def _output(output: NotebookNode, source: str, key: str, frames: Frames | None) -> NotebookNode:
