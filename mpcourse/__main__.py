@@ -52,6 +52,9 @@ from mpcourse.commands.arguments import grade_arguments, pages_arguments
 from mpcourse.commands.clean_copies import FIRST_PAGE, in_words, write_copies
 from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError, find_environment
 
+# Its labconfig/ has defaults for JupyterLab: nothing to click away, names that can be read. What
+# the user has set is left alone, and wins.
+LAB_DEFAULTS = ROOT / "mpcourse/commands"
 STORED, COPIES = "notebooks", "my_notebooks"
 # Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
 # The cells of a page, and the tests of a file, stay in one process. In the order of pyproject.toml:
@@ -156,6 +159,8 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
         why = "As you asked," if options.no_browser else "There is no display here, so"
         print(f"{why} no browser is opened: open the address with token= below in yours.")
     print("To stop: Ctrl-C, then y.", flush=True)
+    folders = [str(LAB_DEFAULTS), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, folders))
     return environment.run(
         *lab_arguments(folder, browser=browser, is_root=is_root(), port=options.port), *rest
     )

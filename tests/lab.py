@@ -21,6 +21,7 @@ from nbformat import NotebookNode
 from playwright.sync_api import Browser, Playwright, sync_playwright
 from playwright.sync_api import Page as Tab
 
+from mpcourse.__main__ import LAB_DEFAULTS
 from mpcourse.commands.pages import read
 
 START_LIMIT_S = 300  # generous: other programs may hold the machine
@@ -36,7 +37,6 @@ FLAGS = [
 SETTINGS = {
     # All cells stand in the document, those out of sight too, and nothing below them.
     "notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 
 
@@ -109,6 +109,7 @@ def environment(folder: Path) -> dict[str, str]:
     own = {name: str(folder / name.lower()) for name in names}
     own["JUPYTERLAB_SETTINGS_DIR"] = str(folder / "settings")
     own["JUPYTERLAB_WORKSPACES_DIR"] = str(folder / "workspaces")
+    own["JUPYTER_CONFIG_PATH"] = str(LAB_DEFAULTS)  # as `lab` does
     for name, values in SETTINGS.items():
         file = folder / "settings/@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from mpcourse.commands.clean_copies import write_copies
 from mpcourse.commands.grading.questions import bound_names, plain_python
 from mpcourse.commands.page_format import (
     bootstrap_source,
@@ -85,6 +86,9 @@ CLOCK_ANSWERS = """element => {
   for (const view of output.querySelectorAll('.widget-html-content'))
     watch.observe(view, {childList: true, subtree: true});
 }"""
+
+CUT_OFF = "all => all.filter(e => e.scrollWidth > e.clientWidth + 40)"  # more than `.ipynb`
+BROKEN = "all => all.filter(e => e.complete && !e.naturalWidth).map(e => e.src)"
 
 AT_MAXIMUM = """element => Number(element.getAttribute('aria-valuenow') ?? element.value)
   >= Number(element.getAttribute('aria-valuemax') ?? element.max)"""
@@ -312,6 +316,22 @@ def test_the_widgets_of_a_page_run_and_obey_the_keyboard(
 ):
     leave_what_widgets_need(server.folder / "notebooks" / path.name)
     open_and_check(browser, server, f"notebooks/{path.name}", artefacts=ARTEFACTS)
+
+
+def test_a_first_look_has_nothing_in_its_way(browser: Browser, tmp_path: Path):
+    write_copies(ROOT / "notebooks", tmp_path / "course/my_notebooks")
+    with (
+        running_lab(tmp_path / "course") as server,
+        browser.new_context(viewport=SCREEN) as context,
+    ):
+        tab = OpenPage(context.new_page(), server, "my_notebooks/00_start_here.ipynb").tab
+        names = tab.locator(".jp-DirListing-itemText")
+        assert len(names.all()) == len(find_pages([]))
+        assert names.evaluate_all(CUT_OFF) == []
+        assert tab.locator("img").evaluate_all(BROKEN) == []
+        tab.wait_for_timeout(3000)  # what would like to be clicked away comes late
+        assert tab.locator(".Toastify__toast").count() == 0
+        tab.screenshot(path=ARTEFACTS / "first-look.png")
 
 
 def test_all_kinds_of_controls_obey_the_keyboard(browser: Browser, server: Server, tmp_path: Path):

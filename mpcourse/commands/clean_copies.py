@@ -5,6 +5,7 @@ Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard libr
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from mpcourse.commands.shell import write_whole
 PAGES = "[0-9][0-9]_*.ipynb"
 FIRST_PAGE = "00_start_here.ipynb"
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
+# In a file of a page: they open it elsewhere, and are broken pictures where there is no network.
+BADGES = re.compile(r'^ *".*<!-- badges -->\\n",\n( *"\\n",\n)?', re.MULTILINE)
 
 
 class Copies(NamedTuple):
@@ -69,7 +72,7 @@ def write_copies(pages: Path, folder: Path) -> Copies:
     copies = Copies([], [], [])
     for source in sources:
         _remove_renumbered(folder, source.name, editions)
-        text = clean_copy(source.read_text(encoding="utf-8"))
+        text = BADGES.sub("", clean_copy(source.read_text(encoding="utf-8")))
         _write_copy(folder, source, text, editions, copies)
     write_whole(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
     return copies

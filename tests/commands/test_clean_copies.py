@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpcourse.commands.clean_copies import EDITIONS, Copies, clean_copy, in_words, write_copies
+from mpcourse.commands.setup import ROOT
 
 NAME, NEW = "07_pipeline.ipynb", "07_pipeline.new.ipynb"
 
@@ -45,6 +46,16 @@ def change(pages: Path, text: str) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != EDITIONS)
+
+
+def test_a_copy_offers_no_other_place_to_open_it(mine):
+    write_copies(ROOT / "notebooks", mine)
+    for path in mine.glob("*.ipynb"):
+        page, copy = (json.loads(p.read_text()) for p in (ROOT / "notebooks" / path.name, path))
+        title, _, badges, _, *text = page["cells"][0]["source"]
+        assert "badge" in badges
+        assert copy["cells"][0]["source"] == [title, "\n", *text]
+        assert [cell["id"] for cell in copy["cells"]] == [cell["id"] for cell in page["cells"]]
 
 
 def test_a_clean_copy_is_the_page_without_what_it_printed():

@@ -61,10 +61,14 @@ def environment(monkeypatch, tmp_path) -> FakeEnvironment:
     return environment
 
 
-def test_lab_opens_a_clean_copy_of_the_first_page(environment, tmp_path, capsys):
+def test_lab_opens_a_clean_copy_of_the_first_page(environment, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
     assert command_line.main(["lab"]) == 0
     assert environment.ensured == [COURSE]
     [ran] = environment.ran
+    defaults, mine = os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    assert mine == "mine"
+    assert Path(defaults, "labconfig/default_setting_overrides.json").is_file()
     assert ran[:2] == ["jupyterlab", f"--LabApp.default_url=/lab/tree/{PAGE}"]
     assert "--no-browser" not in ran
     assert environment.here is False
