@@ -137,6 +137,17 @@ check_gpipe = Exercise(
         TURNED: backwards_turned,
         "One list per device, not one per micro-batch.": by_microbatches,
         "expected 1 lists, got 2": lambda p, m: my_gpipe(m, p),
+        "The numbers are swapped: first the stage, then the kind, then the micro-batch.": (
+            lambda p, m: [
+                [Action(i, kind, rank) for kind in "FB" for i in range(m)] for rank in range(p)
+            ]
+        ),
+        "Stage r is on device r, so the first list is that of stage 0.": (
+            lambda p, m: my_gpipe(p, m)[::-1]
+        ),
+        "Whole backwards are asked for: B, no I and no W.": lambda p, m: [
+            [Action(rank, kind, i) for kind in "FIW" for i in range(m)] for rank in range(p)
+        ],
         "which is not in 0 to 1": lambda p, m: my_gpipe(p, m + 1),
         NOTHING_WAITS: lambda p, m: [[None, *row] for row in my_gpipe(p, m)],
         f"{NO_SCHEDULE}got tensor": lambda p, m: torch.zeros(p, m),
@@ -204,6 +215,7 @@ def simulated(
     end_of,
     rounds=99,
     late=lambda need, action, other: other,
+    which=lambda needed: needed,
     home_of=lambda schedule: {a.stage_index: d for d, row in enumerate(schedule) for a in row},
     stages_of=lambda schedule: len({a.stage_index for row in schedule for a in row}),
 ):
@@ -214,9 +226,9 @@ def simulated(
         end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
         for _ in range(rounds):
             for device, row in enumerate(rows):
-                while row and all(need in end for need in needs(row[0], stages)):
+                while row and all(need in end for need in which(needs(row[0], stages))):
                     action, arrived = row.pop(0), []
-                    for need in needs(action, stages):
+                    for need in which(needs(action, stages)):
                         more = late(need, action, home[need.stage_index] != device)
                         arrived.append(end[need] + transfer * more)
                     end[action] = end_of(free[device], arrived, cost[action.kind])
@@ -230,6 +242,14 @@ def latest(free, arrived, cost):
     return max([free, *arrived]) + cost
 
 
+def raising_a_deadlock(schedule, cost):
+    ends = my_simulate(schedule, cost)
+    if len(ends) < sum(map(len, schedule)):
+        raise ScheduleError("a deadlock")
+    return ends
+
+
+NEVER = "it can never start: leave it out of the dict."
 STAGES = "A device may have several stages: num_stages is not the number of devices."
 EMPTIED = "The schedule is not whole any more: let your function take actions from copies."
 
@@ -255,7 +275,7 @@ def first_end_that_differs(ends, expected):
         if ends.get(action) != expected[action]:
             got = f"got {ends[action]:g}" if action in ends else "it has no end"
             return [f"expected {action} to end at {expected[action]:g}", got]
-    return [f"{next(a for a in ends if a not in expected)} has an end; it can never start"]
+    return [f"{next(a for a in ends if a not in expected)} has an end; {NEVER}"]
 
 
 def case_in_words(schedule, cost, transfer=0):
@@ -267,7 +287,10 @@ SIMULATOR = {
     "given": case_in_words,
     "play": ends_as_text,
     "compared": first_end_that_differs,
-    "errors": {"had not returned|RecursionError|KeyError": AGAIN},
+    "errors": {
+        "had not returned|RecursionError|KeyError": AGAIN,
+        "(?i)deadlock": "Raise nothing: what waits for ever gets no end, the rest gets one.",
+    },
 }
 IN_A_CIRCLE = [
     [Action(0, *each) for each in [("F", 0), ("B", 0), ("F", 1), ("B", 1)]],
@@ -302,9 +325,18 @@ check_simulate = Exercise(
         "What needs(action, num_stages) lists has to end first.": (
             simulated(lambda free, arrived, cost: free + cost)
         ),
-        "An action takes cost[action.kind].": simulated(
-            lambda free, arrived, cost: max([free, *arrived]) + 1
+        "All that needs(action, num_stages) lists has to end first, not the first of it alone.": (
+            simulated(latest, which=lambda needed: needed[:1])
         ),
+        "An action takes cost[action.kind].": [
+            simulated(lambda free, arrived, cost: max([free, *arrived]) + 1),
+            lambda schedule, cost: my_simulate(schedule, {"F": 1, "B": 2}),
+        ],
+        NEVER: lambda schedule, cost: {
+            **{action: 0 for row in schedule for action in row},
+            **my_simulate(schedule, cost),
+        },
+        "Raise nothing: what waits for ever gets no end, the rest gets one.": raising_a_deadlock,
         "One round over the devices is not enough: what is missing may come from a later one.": (
             simulated(latest, rounds=1)
         ),
@@ -333,6 +365,26 @@ check_simulate = Exercise(
     also_right=[simulated(latest)],
 )
 
+
+def over_the_distance(schedule, cost, transfer):
+    home = {action.stage_index: device for device, row in enumerate(schedule) for action in row}
+
+    def borders(need, action, other):
+        return abs(home[need.stage_index] - home[action.stage_index])
+
+    return simulated(latest, late=borders)(schedule, cost, transfer)
+
+
+def ending_at_the_arrival(schedule, cost, transfer):
+    home = {action.stage_index: device for device, row in enumerate(schedule) for action in row}
+    ends = my_simulate_transfers(schedule, cost, transfer)
+    for action in list(ends):
+        for need in needs(action, len(home)):
+            if home[need.stage_index] != home[action.stage_index]:
+                ends[need] += transfer
+    return ends
+
+
 check_transfers = Exercise(
     my_simulate_transfers,
     read_again='"What if a transfer takes time?"',
@@ -341,6 +393,7 @@ check_transfers = Exercise(
         (interleaved_schedule(1, 2, 2), {"F": 1, "B": 2}, 3),
         (interleaved_schedule(2, 4, 2), {"F": 2, "B": 3}, 1),
         (V_LAYOUT, {"F": 1, "B": 2}, 3),
+        (interleaved_schedule(3, 3, 2), {"F": 1, "B": 2}, 1),
     ],
     hint="A transfer delays what comes from another device; it keeps no device busy.",
     **SIMULATOR,
@@ -354,6 +407,13 @@ check_transfers = Exercise(
         ),
         "The schedule says which device has a stage; it is not always stage % devices.": simulated(
             latest, home_of=lambda schedule: {s: s % len(schedule) for s in range(99)}
+        ),
+        "A transfer takes as long between any two devices.": over_the_distance,
+        "An action ends when its device is done, not when its result has arrived.": (
+            ending_at_the_arrival
+        ),
+        "An output crosses as well, on the way there.": simulated(
+            latest, late=lambda need, action, other: other and need.kind == "B"
         ),
         STAGES: simulated(latest, stages_of=len),
         "A gradient crosses as well, on the way back.": simulated(
@@ -401,6 +461,11 @@ def warmed_up(forwards):
     return attempt
 
 
+def not_cut_short(p, m):
+    kinds = ["F" * (p - r) + "BF" * (m - p + r) + "B" * (p - r) for r in range(p)]
+    return [number_actions([row]) for row in enumerate(kinds)]
+
+
 def in_pairs(p, m):
     rows = []
     for rank in range(p):
@@ -431,6 +496,10 @@ check_one_f_one_b = Exercise(
         "Its warm-up is one too long: it runs, but every device holds one more.": (
             warmed_up(lambda p, rank: p - rank + 1)
         ),
+        "Twice the warm-up: as fast, but it holds nearly twice as much.": (
+            warmed_up(lambda p, rank: 2 * (p - rank) - 1)
+        ),
+        "There are never more forwards ahead than there are micro-batches.": not_cut_short,
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
             warmed_up(lambda p, rank: p)
         ),
@@ -572,6 +641,7 @@ def interleaved_with(
     round_of=lambda p, m: p,
     back=lambda chunk, v: v - 1 - chunk,
     ahead_of=lambda p, v, rank: (v - 1) * p + 2 * (p - 1 - rank),
+    backward_first=False,
 ):
     def attempt(p, m, v):
         size = round_of(p, m)
@@ -583,7 +653,7 @@ def interleaved_with(
             ahead = min(m * v, ahead_of(p, v, rank))
             row = forwards[:ahead]
             for pair in zip(forwards[ahead:], backwards, strict=False):
-                row += pair
+                row += pair[::-1] if backward_first else pair
             rows.append(number_actions(row + backwards[m * v - ahead :]))
         return rows
 
@@ -611,6 +681,10 @@ check_interleaved = Exercise(
             interleaved_with(ahead_of=lambda p, v, rank: (v - 1) * p + p - 1 - rank),
             interleaved_with(ahead_of=lambda p, v, rank: 99),
         ],
+        "A turn is one forward, then one backward: here the backward comes first.": (
+            interleaved_with(backward_first=True)
+        ),
+        "A device has num_chunks stages, not one.": lambda p, m, v: gpipe_schedule(p, m),
         "One list per device, not one per stage.": lambda p, m, v: gpipe_schedule(p * v, m),
         "interleaved_schedule did the work": lambda p, m, v: interleaved_schedule(p, m, v),
         "That is the package's own": interleaved_schedule,

@@ -30,7 +30,7 @@ def my_halves(x, weight, gradient):
 
 
 def both_halves(attempt, *case):
-    refuse_borrowed(attempt, {"grad", "backward", "linear"}, "two matrix products will do.")
+    refuse_borrowed(attempt, {"grad", "backward", "vjp"}, "two matrix products will do.")
     outcome = attempt(*case)
     if not isinstance(outcome, tuple | list) or len(outcome) != 2:
         raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
@@ -49,7 +49,7 @@ def sizes_of_both(outcome, expected):
 def drawn(rows, inputs, outputs):
     generator = torch.Generator().manual_seed(rows)
     sizes = [(rows, inputs), (outputs, inputs), (rows, outputs)]
-    return tuple(torch.randn(*size, generator=generator) for size in sizes)
+    return tuple(torch.randn(*size, generator=generator, dtype=torch.double) for size in sizes)
 
 
 check_halves = Exercise(
@@ -68,11 +68,21 @@ check_halves = Exercise(
         "The weight's gradient is transposed: it has the shape of the weight.": (
             lambda x, w, g: (g @ w, x.T @ g)
         ),
-        "The forward multiplies by weight.T; the way back by weight itself.": (
-            lambda x, w, g: (g @ w.T, g.T @ x)
-        ),
+        "The forward multiplies by weight.T; the way back by weight itself.": [
+            lambda x, w, g: (g @ w.T, g.T @ x),
+            lambda x, w, g: (torch.nn.functional.linear(g, w), g.T @ x),
+        ],
+        "vjp did the work": lambda x, w, g: torch.autograd.functional.vjp(
+            lambda a, b: a @ b.T, (x, w), g
+        )[1],
         "The weight's gradient adds over the rows; no mean is taken.": (
             lambda x, w, g: (g @ w, g.T @ x / len(x))
+        ),
+        "Each row has a part in the weight's gradient, not the first alone.": (
+            lambda x, w, g: (g @ w, torch.outer(g[0], x[0]))
+        ),
+        "The input's gradient is transposed: it has a row per sample.": (
+            lambda x, w, g: (w.T @ g.T, g.T @ x)
         ),
         "That is the bias's gradient; the weight's has a number for each pair": (
             lambda x, w, g: (g @ w, g.sum(0))
@@ -82,12 +92,14 @@ check_halves = Exercise(
     also_right=[
         lambda x, w, g: (torch.einsum("no,oi->ni", g, w), torch.einsum("no,ni->oi", g, x)),
         lambda x, w, g: [(w.T @ g.T).T, (x.T @ g).T],
+        lambda x, w, g: (g.numpy() @ w.numpy(), g.numpy().T @ x.numpy()),
     ],
 )
 
 # 2. Split backwards: idle at most 0.15 with 4 stages and 8 micro-batches, under a cap
 
 MOST_IDLE = 0.15
+NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
 GIVEN_BACK = "What is held is given back by W: do not put it off so long."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
@@ -116,25 +128,32 @@ def my_split_backward(num_stages, num_microbatches):
     return schedule
 
 
+def all_follow(schedule):
+    """Whether each W stands right behind its I."""
+    pairs = [(a, b) for row in schedule for a, b in pairwise(row) if a.kind == "I"]
+    return all(b == a._replace(kind="W") for a, b in pairs)
+
+
 def idle_share(attempt, p, m):
     schedule = as_actions(attempt(p, m))
     try:
         validate_schedule(schedule, p, m, max_activations=p)
     except ScheduleError as error:
-        raise NotYet(str(error), GIVEN_BACK * ("makes it hold" in str(error))) from None
+        follows = all_follow(schedule) and any(a.kind == "W" for row in schedule for a in row)
+        why = NOT_MORE_AHEAD if follows else GIVEN_BACK
+        raise NotYet(str(error), why * ("makes it hold" in str(error))) from None
     idle = simulate(schedule, UNITS).bubble_fraction
     if (p, m) != (4, 8):
         return idle
     if idle <= MOST_IDLE:
         refuse_borrowed(attempt, BORROWED, "write the order yourself.")
         return idle
-    after_i = [(a, b) for row in schedule for a, b in pairwise(row) if a.kind == "I"]
-    if not after_i:
+    if any(action.kind == "B" for row in schedule for action in row):
         why = STILL_WHOLE
     elif idle > 0.2 + 1e-9:
         why = LATE_I
     else:
-        why = BESIDE if all(b == a._replace(kind="W") for a, b in after_i) else FILL_NOTHING
+        why = BESIDE if all_follow(schedule) else FILL_NOTHING
     raise NotYet(f"expected an idle share of at most {MOST_IDLE:.3f}", f"got {idle:.3f}", why)
 
 
@@ -190,6 +209,7 @@ check_split_backward = Exercise(
         BESIDE: split_with(maker=one_f_one_b_schedule),
         FILL_NOTHING: weights_when_memory_is_full,
         LATE_I: split_with(maker=naive_schedule),
+        NOT_MORE_AHEAD: ahead_and_late(lambda p, r: 2 * (p - r) - 1, lambda p, r: 0),
         GIVEN_BACK: [
             split_with(lambda row: sorted(row, key=lambda action: action.kind == "W")),
             lambda p, m: zero_bubble_schedule(p, m, "h2"),
