@@ -26,6 +26,8 @@ UNCHANGED = (
     "messages, but its tensor is unchanged: `chunks[i] = …` does not write into it, "
     "`chunks[i].add_(…)` does, if the chunks are views."
 )
+UNTOUCHED = "sent no message, and its tensor is unchanged: all that a ring does is missing."
+FLOORED = "`//` drops what is left over: divide by `/`."
 TWICE = "Something is added twice: in the second round whole sums replace what is there."
 TWO_ROUNDS = "messages; two rounds of {} steps have more."
 ONE_SUM = "And after the first it should hold one whole sum."
@@ -105,6 +107,8 @@ def wrong_result(results, rank, wanted, exchange):
         return [f"got {short(result)}", A_SUM.format(count)]
     if any(same(result, wanted * count / part) for part in (count**2, 2 * count)):
         return [f"got {short(result)}", DIVIDED_TWICE]
+    if all(same(each, wanted.floor()) for each in results):
+        return [f"expected {short(wanted)}", f"got {short(result)}", FLOORED]
     lines = [f"expected {short(wanted)}", f"rank {rank} got {short(result)}"]
     index = int((result - wanted).abs().gt(1e-6 * wanted.abs()).nonzero()[0])
     times = times_in(result[index], count, count, 1)
@@ -119,8 +123,10 @@ def what_is_in_it(result, rank, index, times, exchange):
         return [words]
     count, messages = exchange.count, len(exchange.sent_by(rank))
     own = torch.full_like(result, float(BASE**rank))
-    if messages and (same(result, own / count) or same(result, own)):
-        return [f"Rank {rank} sent {messages} {UNCHANGED}"]
+    if same(result, own) or (messages and same(result, own / count)):
+        return [
+            f"Rank {rank} sent {messages} {UNCHANGED}" if messages else f"Rank {rank} {UNTOUCHED}"
+        ]
     parts = ", ".join(f"rank {other} {many} time(s)" for other, many in enumerate(times))
     sums = [times_in(number, count, count, 1) for number in result]
     firsts = [piece[0] for _, _, piece in exchange.sent if piece.numel()]
@@ -261,6 +267,11 @@ check_ring = Exercise(
     wrong={
         A_SUM.format(3): ring(divide=False),
         DIVIDED_TWICE: lambda *given: my_all_reduce(*given) / given[2],
+        FLOORED: [
+            lambda *given: my_all_reduce(*given) * given[2] // given[2],
+            lambda *given: my_all_reduce(*given).floor(),
+        ],
+        UNTOUCHED: lambda tensor, *_: tensor,
         OVERWRITTEN: ring(add=Tensor.copy_),
         INCOMPLETE: [ring(first=1), ring(second=0), adds_to_what_it_sent],
         TWO_ROUNDS.format(2): [
@@ -366,12 +377,15 @@ def at_equal_indices(programs, only_first=False):
     return found
 
 
-def one_pass(many, either):
-    """Look at each rank once, for one operation or many; at its sends, or `either` kind."""
+def one_pass(many, either, again=False):
+    """Look at each rank once, for one operation or many; at its sends, or `either` kind.
+
+    `again`: as many passes as there are ranks.
+    """
 
     def attempt(programs):
         rest = [list(program) for program in programs]
-        for rank, mine in enumerate(rest):
+        for rank, mine in [*enumerate(rest)] * (len(programs) if again else 1):
             while mine and (either or mine[0][0] == "send"):
                 other, operation = partner_of(rest, rank, 0)
                 if rest[other][:1] != [operation]:
@@ -397,6 +411,7 @@ check_deadlock = Exercise(
         ([[(S, 1), (R, 1)], [(R, 0), (S, 0)]],),
         ([[(S, 1), (S, 2)], [(R, 0)], [(R, 0)]],),
         ([[(S, 1)], [(R, 0), (R, 0)]],),
+        ([[(S, 1)] * 5, [(R, 0)] * 5],),
         ([[(S, 1), (S, 2)], [(R, 2), (R, 0)], [(R, 0), (S, 1)]],),
         ([[(S, 1), (R, 2)], [(R, 0), (S, 2)], [(R, 1), (S, 0)]],),
         ([[(R, 1), (S, 1)], [(R, 2), (S, 0)], [(S, 1)], []],),
@@ -419,6 +434,15 @@ check_deadlock = Exercise(
             at_equal_indices
         ),
         AGAIN: [one_pass(many, either) for many in (False, True) for either in (False, True)],
+        "One pass a rank is too few for long programs: repeat until nothing moves.": (
+            [one_pass(False, either, again=True) for either in (False, True)]
+        ),
+        "The first operation of a program has index 0.": (
+            lambda programs: {rank: index + 1 for rank, index in my_stuck(programs).items()}
+        ),
+        "If all end, return {{}}; None is what a function without return gives back.": (
+            lambda programs: my_stuck(programs) or None
+        ),
         "Ranks whose operations meet go on to their next ones.": (
             lambda programs: at_equal_indices(programs, only_first=True)
         ),
@@ -547,6 +571,8 @@ check_fit = Exercise(
 
 # 4. An all-reduce as a tree, and as a ring
 
+TWO_TIMES = "expected two numbers: the seconds as a tree, and as a ring."
+
 
 def my_seconds(count, nbytes, latency, bandwidth):
     """Rounds times what one message takes.
@@ -557,6 +583,37 @@ def my_seconds(count, nbytes, latency, bandwidth):
     tree = 2 * math.log2(count) * (latency + nbytes / bandwidth)
     ring = 2 * (count - 1) * (latency + nbytes / count / bandwidth)
     return tree, ring
+
+
+def two_seconds(attempt, *case):
+    outcome = call_for_numbers(attempt, *case)
+    if not isinstance(outcome, list | tuple) or len(outcome) != 2:
+        raise NotYet(f"got {short(outcome)}", TWO_TIMES)
+    return outcome
+
+
+def with_latency_once(tree, ring):
+    """All bytes as they are, but the latency only once."""
+
+    def attempt(*given):
+        free = my_seconds(*given[:2], 0.0, given[3])
+        once = [seconds + given[2] for seconds in free]
+        return tuple(
+            o if w else r for o, w, r in zip(once, (tree, ring), my_seconds(*given), strict=True)
+        )
+
+    return attempt
+
+
+def smaller_each_round(part):
+    """A tree whose messages have only a part of the bytes in each round."""
+
+    def attempt(count, nbytes, latency, bandwidth):
+        rounds = range(1, round(math.log2(count)) + 1)
+        tree = sum(latency + nbytes * part(number) / bandwidth for number in rounds)
+        return 2 * tree, my_seconds(count, nbytes, latency, bandwidth)[1]
+
+    return attempt
 
 
 def pair(tree=lambda n: 2 * math.log2(n), ring=lambda n: 2 * (n - 1), part=lambda n: 1 / n):
@@ -574,7 +631,7 @@ check_tree_and_ring = Exercise(
     read_again='"Is a ring always the fastest?"',
     cases=[(2, 100, 1.0, 10.0), (8, 4000, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
     given="{} ranks, {:g} bytes, latency {:g}, bandwidth {:g}",
-    play=call_for_numbers,
+    play=two_seconds,
     hint="Rounds times (latency + bytes of one message / bandwidth), for each of the two.",
     wrong={
         "The tree comes first.": lambda *given: my_seconds(*given)[::-1],
@@ -594,7 +651,20 @@ check_tree_and_ring = Exercise(
         "That is a star. In a tree the messages of one round travel at the same time.": (
             pair(lambda n: 2 * (n - 1))
         ),
-        "for each of the two": [lambda *given: 1.0, lambda *given: "ab"],
+        "Every round has its latency: multiply it by the rounds, as the bytes.": [
+            with_latency_once(*which) for which in ((True, True), (True, False), (False, True))
+        ],
+        "This tree sends whole tensors in every round; no message of it is smaller.": [
+            smaller_each_round(part)
+            for part in (lambda k: 0.5, lambda k: 0.5**k, lambda k: 0.5 ** (k - 1))
+        ],
+        "for each of the two": lambda *given: (1.0, 2.0),
+        TWO_TIMES: [
+            lambda *given: 1.0,
+            lambda *given: "ring",
+            lambda *given: "tree" if my_seconds(*given)[0] < my_seconds(*given)[1] else "ring",
+            lambda *given: None,
+        ],
     },
     also_right=[lambda *given: torch.tensor(my_seconds(*given), dtype=torch.float64)],
 )

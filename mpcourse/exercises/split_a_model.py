@@ -2,6 +2,7 @@
 
 import copy
 import re
+from functools import cache
 from itertools import accumulate, chain, combinations, pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, numbers, same, short
 from mpcourse.splitting.placement import try_placement
 from mpcourse.splitting.pretended import gpu_name
 from mpcourse.splitting.splits import balanced_bounds, split_sequential
@@ -29,7 +30,14 @@ NOT_KEPT = "They were copied there, but x.to(place) leaves x where it is: keep w
 USE_BOTH = "All layers are on {}: use both."
 NOT_NEEDED = "This copy is not needed: {}."
 TO_OUTPUTS = "Bring the labels to the outputs, not the outputs to the labels."
+PARTS = "gradient of front", "gradient of back"
 COPIED_TWICE = "One copy is made twice."
+SWAPPED = "The places are swapped: front belongs on {}, back on {}."
+BACKWARD_TWICE = "The gradients are twice as large: backward was called twice."
+PLAIN = "`.item()` makes a plain number of it: return the tensor itself."
+AGAIN_IN_BACKWARD = "backward was called twice: once is enough."
+SOFTMAX = "cross_entropy takes the outputs as they are: its softmax is inside."
+A_SUM = "That is the sum over the rows: leave out reduction, the mean is asked."
 
 
 def my_training_step(front, back, inputs, labels, first, second):
@@ -55,17 +63,14 @@ def step_on(attempt, first, second):
         return copies_made(attempt, *given)
     loss = attempt(*given)
     if not isinstance(loss, Tensor) or loss.dim():
-        raise NotYet(f"{NO_LOSS}{short(loss)}")
+        why = NO_RETURN if loss is None else PLAIN * isinstance(loss, float)
+        raise NotYet(f"{NO_LOSS}{short(loss)}", why)
     gradients = [[p.grad for p in part.parameters()] for part in (front, back)]
     for name, held in zip(("front", "back"), gradients, strict=True):
         if None in held:
             why = WHO if None in gradients[1] else CUT_OFF
             raise NotYet(f"There is a loss, but {name} has no gradient.", why)
-    return {
-        "loss": loss.detach(),
-        "gradient of front": gradients[0],
-        "gradient of back": gradients[1],
-    }
+    return {"loss": loss.detach(), **dict(zip(PARTS, gradients, strict=True))}
 
 
 def copies_made(attempt, front, back, inputs, labels, first, second):
@@ -90,6 +95,8 @@ def copies_made(attempt, front, back, inputs, labels, first, second):
     wanted += [(first, second, (7, 5)), (second, first, (7, 5))]
     if sorted(found) == sorted(wanted):
         return
+    if [saw["front"][1], saw["back"][1]] == [second, first]:
+        raise NotYet(SWAPPED.format(first, second))
     if len(placement.parameter_bytes) < 2:
         raise NotYet(USE_BOTH.format(*placement.parameter_bytes))
     more = [t for t, way in zip(placement.transfers, found, strict=True) if way not in wanted]
@@ -120,6 +127,8 @@ def where_numbers_differ(outcome, expected):
     if not same(loss, right):
         return [f"expected a loss of {right:.6f}, got {loss:.6f}"]
     name = next(name for name in expected if not same(outcome[name], expected[name]))
+    if all(same(outcome[each], [2 * g for g in expected[each]]) for each in PARTS):
+        return [BACKWARD_TWICE]
     return [f"The loss is right, but the {name} is not."]
 
 
@@ -136,11 +145,12 @@ def step(front=0, hidden=1, back=1, labels=1, loss=None, rows=0, kept=True, **ki
             middle = middle.detach()
         outputs = to(second_part, back)(to(middle, hidden))
         outputs = outputs if loss is None else to(outputs, loss)
+        outputs = outputs.softmax(1) if "softmax" in kinds else outputs
         result = cross_entropy(
             outputs, to(classes, labels), reduction=kinds.get("reduction", "mean")
         )
-        if "backward" not in kinds:
-            result.backward()
+        for last in reversed(range(kinds.get("backward", 1))):
+            result.backward(retain_graph=last > 0)
         return result
 
     return attempt
@@ -203,11 +213,22 @@ check_training_step = Exercise(
             lambda f, b, x, y, *places: my_training_step(f, b, x, y.to(places[0]), *places)
         ),
         "This copy is not needed": lambda *given: my_training_step(*given).cpu(),
-        NO_LOSS: [lambda *given: my_training_step(*given).item(), lambda *given: None],
+        PLAIN: lambda *given: my_training_step(*given).item(),
+        f"{NO_LOSS}None\n{NO_RETURN}": lambda *given: None,
         CUT_OFF: step(cut=True),
-        WHO: step(backward=False),
-        THE_LOSS: step(reduction="sum"),
-        "The loss is right, but the gradient of front is not.": with_places(lambda *p: p, times=2),
+        WHO: step(backward=0),
+        SOFTMAX: step(softmax=True),
+        A_SUM: step(reduction="sum"),
+        THE_LOSS: lambda *given: my_training_step(*given) * 2,
+        BACKWARD_TWICE: [step(backward=2), with_places(lambda *p: p, times=2)],
+        AGAIN_IN_BACKWARD: lambda *given: my_training_step(*given).backward(),
+        SWAPPED.format("cuda:0", "cuda:1"): with_places(lambda a, b: (b, a)),
+        "The loss is right, but the gradient of front is not.": (
+            lambda front, *given: (
+                my_training_step(front, *given),
+                [p.grad.zero_() for p in front.parameters()],
+            )[0]
+        ),
         "Given first 'cuda:1' and second 'cuda:0'": (
             with_places(lambda a, b: (a, "cpu" if b == "cpu" else "cuda:1"))
         ),
@@ -217,7 +238,8 @@ check_training_step = Exercise(
         "Use the places that come in": with_places(lambda *_: ("cuda:98", "cuda:99")),
     },
     errors={
-        "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second."
+        "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
+        "backward through the graph a second time": AGAIN_IN_BACKWARD,
     },
     also_right=[step(), in_two_backwards],
 )
@@ -241,6 +263,7 @@ def my_split(model, num_stages):
     """
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in model]
 
+    @cache  # each question is answered once
     def best(start, stages):  # the largest stage, and where the stages end, from `start` on
         if stages == 1:
             return sum(sizes[start:]), [len(sizes)]
@@ -255,12 +278,13 @@ def my_split(model, num_stages):
 
 
 def made_of(sizes):
-    """Layers of so many weights (0: a ReLU), or of so many inputs and outputs, with biases."""
+    """Layers of so many weights (0: a ReLU, below: frozen), or (inputs, outputs) with biases."""
 
     def layer(size):
         if isinstance(size, tuple):
             return nn.Linear(*size)
-        return nn.Linear(1, size, bias=False) if size else nn.ReLU()
+        free = nn.Linear(1, abs(size), bias=False) if size else nn.ReLU()
+        return free.requires_grad_(size > 0)
 
     return nn.Sequential(*map(layer, sizes))
 
@@ -331,6 +355,18 @@ def filled_up(beyond):
     return attempt
 
 
+def halving(model, num_stages):
+    """The right answer for two stages, asked of the largest stage until there are enough."""
+    parts = [model]
+    while len(parts) < num_stages:
+        held = [
+            size if len(p) > 1 else -1 for p, size in zip(parts, parameters_of(parts), strict=True)
+        ]
+        index = held.index(max(held))
+        parts[index : index + 1] = my_split(parts[index], 2)
+    return parts
+
+
 check_split = Exercise(
     my_split,
     read_again='"Half of the layers, half of the parameters?"',
@@ -340,8 +376,10 @@ check_split = Exercise(
         ([2, 2, 2, 6, 1], 2),
         ([4, 3, 3], 2),
         ([9, 1, 1], 3),
+        ([-6, 2, 2, 2], 2),
         ([3, 0, (1, 2), 0, 5], 2),
         ([0, (1, 6), 0, (5, 1), (7, 1)], 2),
+        ([4, 4, 4, 4, 4, 4], 3),
         ([1, 8, 3, 2, 1, 1], 3),
         ([1, 1, 1, 10, 1, 1], 3),
         ([2, 3, 4, 5, 6], 1),
@@ -349,6 +387,7 @@ check_split = Exercise(
     ],
     given=lambda sizes, stages: (
         f"layers of {parameters_of(made_of(sizes))} parameters and {stages} stages"
+        + ", the first layer frozen" * (sizes[0] in range(-99, 0))
     ),
     play=cut_into_stages,
     same=as_good,
@@ -372,6 +411,12 @@ check_split = Exercise(
         ),
         "Those stages are as alike as can be; asked is that the largest be small.": least(
             lambda stages: max(parameters_of(stages)) - min(parameters_of(stages))
+        ),
+        "Halving the largest stage again and again is greedy, too: compare all cuts.": halving,
+        "A frozen layer takes room too: count it, whatever requires_grad says.": least(
+            lambda stages: max(
+                sum(p.numel() for p in s.parameters() if p.requires_grad) for s in stages
+            )
         ),
         "Compare all cuts": lambda m, n: stages_of(m, [*range(n), len(m)]),
         "Layer 3, the last, is in no stage": (lambda m, n: my_split(m[:-1], min(n, len(m) - 1))),
@@ -511,6 +556,8 @@ IN_BOTH = "A parameter is in both parts: two devices cannot both update it."
 IN_NONE = "parameters are in no part of yours."
 OTHER_CUT = "The first part holds fc1, the second fc2 and fc3."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
+DROPOUT = "A Dropout changes numbers at random: the model's forward has none."
+NO_BRACKETS = "Brackets are missing: nn.ReLU is a class, nn.ReLU() is a module."
 NO_WAY_BACK = "No gradient can flow back from the outputs."
 
 
@@ -549,7 +596,10 @@ def outputs_of_parts(attempt, seed):
     outputs = parts[1](parts[0](images))
     if not isinstance(outputs, Tensor):
         raise NotYet(f"expected a tensor out of the second module, got {short(outputs)}")
-    if same(outputs, model(images)) and (words := untrained(model, outputs)):
+    is_right = same(outputs, model(images))
+    if not is_right and any(isinstance(m, nn.Dropout) for part in parts for m in part.modules()):
+        raise NotYet(DROPOUT)
+    if is_right and (words := untrained(model, outputs)):
         raise NotYet("the outputs are right", words)
     return outputs
 
@@ -592,6 +642,7 @@ def parts_with(*second, first=()):
     def attempt(model):
         found = {name: getattr(model, name) for name in ("fc1", "fc2", "fc3")}
         made = {"relu": nn.ReLU, "gelu": nn.GELU, "softmax": lambda: nn.Softmax(1)}
+        made["dropout"] = nn.Dropout
         layers = lambda names: [found[n] if n in found else made[n]() for n in names]
         return [
             nn.Sequential(nn.Flatten(), model.fc1, *layers(first)),
@@ -637,6 +688,8 @@ check_parts = Exercise(
         "The model's forward bends with ReLU, not with another activation.": (
             parts_with("gelu", "fc2", "gelu", "fc3")
         ),
+        DROPOUT: parts_with("relu", "fc2", "relu", "dropout", "fc3"),
+        NO_BRACKETS: lambda m: [m.fc1, nn.Sequential(nn.ReLU, m.fc2)],
         "Write down, in order": parts_with("fc2", "relu", "relu", "fc3", "relu"),
         BEFORE_FC1: lambda m: [m.fc1, nn.Sequential(m.fc2, m.fc3)],
         NEW_MODEL: lambda m: my_parts(Net().double()),
@@ -650,7 +703,7 @@ check_parts = Exercise(
         "fc1.weight is frozen": lambda m: my_parts(m.requires_grad_(False)),
         NO_WAY_BACK: called(lambda layers, hidden: torch.no_grad()(layers)(hidden)),
     },
-    errors={"shapes cannot be multiplied": BEFORE_FC1},
+    errors={"shapes cannot be multiplied": BEFORE_FC1, "not a Module subclass": NO_BRACKETS},
     also_right=[
         lambda m: (
             nn.Sequential(nn.Flatten(), m.fc1),

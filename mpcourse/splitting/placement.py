@@ -3,6 +3,7 @@
 Page `split_a_model`.
 """
 
+import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -169,7 +170,7 @@ class _Recorder(TorchDispatchMode):
 
 def _line_of(program: Callable, problem: BaseException) -> str | None:
     """The last line of the program's own file that led to the error."""
-    code = getattr(program, "__code__", None)
+    code = getattr(inspect.unwrap(program), "__code__", None)
     frames = traceback.extract_tb(problem.__traceback__)
     own = [frame.line for frame in frames if code and frame.filename == code.co_filename]
     return own[-1] if own else None

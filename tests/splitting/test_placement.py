@@ -1,5 +1,6 @@
 """Pretended GPUs: what crosses is counted, what meets is refused, nothing real is touched."""
 
+import functools
 import threading
 
 import pytest
@@ -214,6 +215,13 @@ def test_a_torch_without_fake_tensors_is_named(monkeypatch):
     monkeypatch.setattr(pretended, "FakeTensorMode", None)
     with pytest.raises(RuntimeError, match=r"has no torch\._subclasses\.fake_tensor"):
         try_placement(step, ROWS, LABELS)
+
+
+def test_a_wrapper_is_not_the_program_whose_line_is_named():
+    in_another_file = eval("lambda *given: step(*given)", {"step": step})
+    wrapped = functools.wraps(step)(in_another_file)
+    line = try_placement(wrapped, ROWS, LABELS, "cuda:1", "cpu").line
+    assert line == "loss = cross_entropy(outputs, labels.to(labels_on))"
 
 
 # What stays as it was
