@@ -1,4 +1,4 @@
-"""Exercises of page `start_here`: a speed-up, a timeline, a worker, a clock."""
+"""Exercises of page `start_here`: a timeline, a worker, a clock."""
 
 import contextlib
 import queue
@@ -12,45 +12,10 @@ import torch
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
-from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, short
+from mpcourse.exercises.exercise import TIME_LIMIT_S, Exercise, NotYet, expected_and_got, short
 from mpcourse.schedules.timeline import Event, Timeline
 
-# 1. A speed-up
-
-
-def my_speedup(before_s, after_s):
-    """Before over after: half the time is twice as fast.
-
-    Upside down it says 0.5 where something became faster. The time saved has a unit and says
-    nothing without the time it was saved from; in percent it can never reach 100, however fast
-    the new code is.
-    """
-    return before_s / after_s
-
-
-check_speedup = Exercise(
-    my_speedup,
-    read_again='"A check, failed on purpose"',
-    cases=[(6.0, 2.0), (3.0, 4.0), (2.0, 3.0), (0.5, 0.5)],
-    given="{:g} s before and {:g} s after",
-    hint="A number: one time by the other.",
-    wrong={
-        "That is upside down: a speed-up above 1 means faster than before.": lambda b, a: a / b,
-        "That is the time saved; a speed-up is a ratio and has no unit.": lambda b, a: b - a,
-        "That is the time saved in percent.": lambda b, a: (b - a) / b * 100,
-        "That is the share of the time saved, not how many times.": lambda b, a: (b - a) / b,
-        "That is how much more per second; twice as fast is 2, not 1.": lambda b, a: (b - a) / a,
-        "That is in percent; a speed-up of 2 means twice as fast.": lambda b, a: b / a * 100,
-        "That is rounded: return the ratio as it is.": [
-            *(lambda b, a, digits=digits: round(b / a, digits) for digits in (0, 1, 2)),
-            lambda b, a: b // a,
-        ],
-        "one time by the other": lambda b, a: f"{b / a}x",
-    },
-    also_right=[lambda before, after: 1 / (after / before)],
-)
-
-# 2. A timeline
+# 1. A timeline
 
 
 def exercise_timeline() -> Timeline:
@@ -109,6 +74,7 @@ check_idle = Exercise(
         "B also waits before its job: count the time from 0 to 1.": ("B", 0.625),
         "B also waits after its job: the run lasts until A has ended.": ("B", 0.125),
         "The run lasts until A has ended, not until B has.": ("B", 1 / 3),
+        "That is the time in which B works; asked is the share in which it waits.": ("B", 2),
         "1 - (time in which B works)": ("B", 0.5),
         WHITE: [("A", 0.75), (1, 0.75)],
         NOT_A_SHARE.format("'0.75'"): ("B", "0.75"),
@@ -117,7 +83,7 @@ check_idle = Exercise(
     also_right=[("device b", 1 - 0.25), ("B", torch.tensor(0.75))],
 )
 
-# 3. A worker
+# 2. A worker
 
 
 def my_worker():
@@ -152,11 +118,11 @@ def my_worker():
     return hand_over
 
 
-def worker_with(serve_job, *, error_of=lambda value: None, lasts=True):
+def worker_with(serve_job, *, error_of=lambda value: None, lasts=True, line=queue.SimpleQueue):
     """A worker out of what it does with a job, and of what the caller takes for an error."""
 
     def attempt():
-        jobs = queue.SimpleQueue()
+        jobs = line()
 
         def serve():
             with contextlib.suppress(Exception):
@@ -185,6 +151,13 @@ def error_as_value(fn, box):
     try:
         box.put(fn())
     except Exception as error:
+        box.put(error)
+
+
+def index_errors_alone(fn, box):
+    try:
+        box.put(fn())
+    except IndexError as error:
         box.put(error)
 
 
@@ -220,6 +193,22 @@ def not_handed_over(fn):
     return lambda: value
 
 
+def thread_a_job(fn):
+    box = queue.SimpleQueue()
+    threading.Thread(target=error_as_value, args=(fn, box), daemon=True).start()
+    return lambda: box.get(timeout=0.2)
+
+
+def pool_of_four():
+    pool = ThreadPoolExecutor(4)
+    return lambda fn: pool.submit(fn).result
+
+
+def in_turn(fn, box):
+    with ONE_AT_A_TIME:
+        error_as_value(fn, box)
+
+
 def waiting_pool():
     pool = ThreadPoolExecutor(1)
     return lambda fn: not_handed_over(pool.submit(fn).result)
@@ -249,10 +238,8 @@ def by_truth(good):
 
 
 def which_thread(hand_over, _):
-    threads = [hand_over(threading.get_ident)() for _ in range(2)]
-    if threading.get_ident() in threads:
-        return "the caller's thread"
-    return "one thread of its own" if len(set(threads)) == 1 else "a new thread for each job"
+    own = hand_over(threading.current_thread)() is not threading.current_thread()
+    return "a thread of its own" if own else "the caller's thread"
 
 
 def when_it_returns(hand_over, _):
@@ -267,13 +254,62 @@ def values_in_order(hand_over, _):
     return [wait() for wait in reversed(waits)][::-1]
 
 
-def error_of_a_job(hand_over, _):
-    wait = hand_over(lambda: [1, 2, 3][5])
+class Held:
+    """A job that tells when it begins, and in which thread, and lasts until it may go."""
+
+    def __init__(self):
+        self.begun, self.may_go, self.thread = threading.Event(), threading.Event(), None
+
+    def __call__(self):
+        """Run as a job does."""
+        self.thread = threading.current_thread()  # kept, so that no other takes its number
+        self.begun.set()
+        return self.may_go.wait(TIME_LIMIT_S)
+
+
+def order_of_jobs(hand_over, _):
+    held, order = Held(), []
+    waits = [hand_over(held)]
+    held.begun.wait(1.0)
+    waits += [hand_over(lambda number=number: order.append(number)) for number in (1, 2, 3)]
+    held.may_go.set()
+    for wait in waits:
+        wait()
+    return order
+
+
+def threads_of(hand_over):
+    """Those in which jobs of one worker are under way at the same time, eight at most."""
+    jobs, waits = [], []
+    while len(jobs) < 8 and all(job.begun.wait(0.3) for job in jobs):
+        jobs.append(Held())
+        waits.append(hand_over(jobs[-1]))
+    for job in jobs:
+        job.may_go.set()
+    for wait in waits:
+        wait()
+    return {job.thread for job in jobs}
+
+
+def threads_of_two(hand_over, attempt):
+    first, second = threads_of(hand_over), threads_of(attempt())
+    if first & second:
+        raise NotYet("a job of one worker ran in a thread of the other.", OWN_QUEUE)
+    most = max(len(first), len(second))
+    return "each has one thread" if most == 1 else f"one has {most} threads"
+
+
+def error_of_a_job(hand_over, _, *, job=lambda: [1, 2, 3][5], error=IndexError):
+    wait = hand_over(job)
     try:
         value = wait()
-    except IndexError:
-        return "wait raised IndexError"
+    except error:
+        return f"wait raised {error.__name__}"
     return f"wait returned {short(value)}"
+
+
+def error_of_another_job(hand_over, attempt):
+    return error_of_a_job(hand_over, attempt, job=lambda: {}["key"], error=KeyError)
 
 
 def after_an_error(hand_over, attempt):
@@ -299,11 +335,15 @@ def at_work(attempt, given, trial, expected, words):
 RETURNS = "wait returns what fn returned."
 ONE_THREAD = "Start one thread, when the worker is made."
 WAITING = "Waiting is for wait."
+FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
 OWN_BOX = "Each job needs a box of its own for its value."
 NO_VALUE = "None and 0 are values too: mark in the box which of the two is in it, value or error."
 CATCH = "Catch the error in the thread, put it into the box, and raise it in wait."
+EVERY_KIND = "Catch every kind of error in the thread: except Exception, not one kind alone."
 ENDED = "The thread has ended with the error: catch it inside the loop."
-OWN_QUEUE = "Each worker has its own queue."
+OWN_QUEUE = "Each worker has its own queue: make it inside my_worker."
+NO_TURNS = "Two workers run two jobs at the same time: neither waits for the other."
+SHARED_LINE, ONE_AT_A_TIME = queue.SimpleQueue(), threading.Lock()
 ONE_POOL = ThreadPoolExecutor(1)
 
 check_worker = Exercise(
@@ -311,14 +351,17 @@ check_worker = Exercise(
     read_again='"A worker in a few lines"',
     cases=[
         ("a job that returns 42", lambda hand_over, _: hand_over(lambda: 42)(), 42, RETURNS),
-        ("two jobs", which_thread, "one thread of its own", ONE_THREAD),
+        ("a job that says where it runs", which_thread, "a thread of its own", ONE_THREAD),
         ("a job that takes its time", when_it_returns, "it returned at once", WAITING),
+        ("two workers", threads_of_two, "each has one thread", ONE_THREAD),
         ("a job that returns 0", lambda hand_over, _: hand_over(lambda: 0)(), 0, NO_VALUE),
         ("a job that returns None", lambda hand_over, _: hand_over(lambda: None)(), None, NO_VALUE),
         ("three jobs", values_in_order, [0, 1, 2], OWN_BOX),
+        ("three jobs behind a long one", order_of_jobs, [1, 2, 3], FIRST_IN),
         ("a job that raises IndexError", error_of_a_job, "wait raised IndexError", CATCH),
+        ("a job that raises KeyError", error_of_another_job, "wait raised KeyError", EVERY_KIND),
         ("a job after one that raised", after_an_error, 42, ENDED),
-        ("two workers whose jobs meet", meeting_of_two, [True, True], OWN_QUEUE),
+        ("two workers whose jobs meet", meeting_of_two, [True, True], NO_TURNS),
     ],
     given="{0}",
     play=at_work,
@@ -330,7 +373,10 @@ check_worker = Exercise(
             lambda: not_handed_over,
             lambda: lambda fn: fn,
             lambda: lambda fn: ThreadPoolExecutor(1).submit(fn).result,
+            lambda: thread_a_job,
+            pool_of_four,
         ],
+        FIRST_IN: worker_with(error_as_value, error_of=an_error, line=queue.LifoQueue),
         WAITING: waiting_pool,
         OWN_BOX: one_box,
         NO_VALUE: [
@@ -339,14 +385,19 @@ check_worker = Exercise(
         ],
         CATCH: worker_with(error_as_value),
         "it raised TypeError": lambda: lambda fn: fn(),
+        EVERY_KIND: worker_with(index_errors_alone, error_of=an_error),
         ENDED: worker_with(last_error, error_of=an_error, lasts=False),
         "was stopped": worker_with(lambda fn, box: box.put(fn()), error_of=an_error),
-        OWN_QUEUE: lambda: lambda fn: ONE_POOL.submit(fn).result,
+        NO_TURNS: worker_with(in_turn, error_of=an_error),
+        OWN_QUEUE: [
+            lambda: lambda fn: ONE_POOL.submit(fn).result,
+            worker_with(error_as_value, error_of=an_error, line=lambda: SHARED_LINE),
+        ],
     },
-    also_right=[by_future],
+    also_right=[by_future, worker_with(error_as_value, error_of=an_error)],
 )
 
-# 4. A clock
+# 3. A clock
 
 
 def my_time(device, fn):
