@@ -16,7 +16,8 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 from torch import nn
 
-from mpcourse.commands.page_format import bootstrap_source, normalise, read_repository
+from mpcourse.commands.address import read_address
+from mpcourse.commands.page_format import bootstrap_source, normalise
 from mpcourse.commands.pages import save
 from mpcourse.commands.setup import ROOT
 from mpcourse.devices import available_cores, get_devices
@@ -96,7 +97,7 @@ def make_screenshot(file: Path) -> None:
         folder = Path(place) / "course"
         copy_course(folder)
         page = folder / "notebooks/00_explorer.ipynb"
-        cells = [new_code_cell(bootstrap_source(read_repository())), new_code_cell(EXPLORER)]
+        cells = [new_code_cell(bootstrap_source(read_address())), new_code_cell(EXPLORER)]
         save(normalise(new_notebook(cells=cells)), page)
         browser = find_browser(playwright)
         look = {"device_scale_factor": 1.5, "viewport": {"width": 1150, "height": 900}}

@@ -49,7 +49,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpcourse.commands.arguments import grade_arguments, pages_arguments
-from mpcourse.commands.clean_copies import FIRST_PAGE, in_words, write_copies
+from mpcourse.commands.clean_copies import FIRST_PAGE, find_pages, write_copies
 from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError, find_environment
 
 # Its labconfig/ has defaults for JupyterLab: nothing to click away, names that can be read. What
@@ -105,6 +105,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("pages", "Run the pages and save them with their outputs", "", pages_arguments())
     handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
     handout.add_argument("folder", type=Path, help="where to; made when absent")
+    handout.add_argument("pages", nargs="*", metavar="PAGE", help="number or name; none: all")
+    handout.add_argument(
+        "--without-solutions",
+        action="store_true",
+        help="leave them out; a clone of the course still has them",
+    )
     site = add(
         "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
     )
@@ -153,7 +159,7 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
     environment.ensure(COURSE)
     folder = STORED if options.stored else COPIES
     if not options.stored:
-        hand_out(ROOT / COPIES, COPIES)
+        hand_out(ROOT / COPIES)
     browser = has_display(os.environ, platform=sys.platform) and not options.no_browser
     if not browser:
         why = "As you asked," if options.no_browser else "There is no display here, so"
@@ -166,10 +172,11 @@ def run_lab(options: argparse.Namespace, rest: Sequence[str]) -> int:
     )
 
 
-def hand_out(folder: Path, name: str) -> None:
+def hand_out(folder: Path, names: Sequence[str] = (), *, solutions: bool = True) -> None:
     """Bring the clean copies in `folder` up to date, and say so where something changed."""
     try:
-        said = in_words(write_copies(ROOT / STORED, folder), f"{name}/")
+        pages = find_pages(names, folder=ROOT / STORED)
+        said = write_copies(pages, folder, solutions=solutions)
     except (OSError, ValueError) as error:
         raise SetupError(f"no clean copies were written to {folder}: {error}") from None
     if said:
@@ -231,7 +238,7 @@ def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Write clean copies of the pages for a class; what is there already is kept."""
-    hand_out(options.folder, str(options.folder))
+    hand_out(options.folder, options.pages, solutions=not options.without_solutions)
     return 0
 
 

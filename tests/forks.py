@@ -10,6 +10,7 @@ from pathlib import Path
 from mpcourse.commands.setup import ROOT
 
 ADDRESS = "https://github.com/someone/their-fork"
+BRANCH = "autumn-26"
 FOLDERS = ("mpcourse", "data", "notebooks", "binder")
 FILES = ("pyproject.toml", "README.md", "requirements.txt")
 
@@ -70,6 +71,7 @@ def make_fork(folder: Path) -> Fork:
     git("clone", "--quiet", "--bare", course, bare, cwd=folder)
     here = {**os.environ, **with_address_here(bare)}
     git("clone", "--quiet", ADDRESS, clone, cwd=folder, environment=here)
+    git("checkout", "--quiet", "-b", BRANCH, cwd=clone)
     run = subprocess.run(
         [sys.executable, "-m", "mpcourse.commands.pages", "--address"],
         cwd=clone,
@@ -80,5 +82,5 @@ def make_fork(folder: Path) -> Fork:
     )
     assert run.returncode == 0, run.stderr
     git("commit", "--quiet", "--all", "-m", "Our address", cwd=clone)
-    git("push", "--quiet", "origin", "main", cwd=clone, environment=here)
+    git("push", "--quiet", "--set-upstream", "origin", BRANCH, cwd=clone, environment=here)
     return Fork(bare, clone, run.stdout)

@@ -16,16 +16,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from mpcourse.commands.address import BADGES_MARK, badges, read_address
 from mpcourse.commands.page_format import (
-    BADGES_MARK,
     KERNELSPEC,
-    badges,
     bootstrap_source,
     normalise,
-    read_repository,
     to_text,
 )
-from mpcourse.commands.page_sizes import FENCED, prose
 from mpcourse.commands.pages import NOTEBOOKS
 
 PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users)\b|\b[CD]:\\(?![nrt])")  # not "C:\n"
@@ -40,6 +37,10 @@ BANNED_CODE = re.compile(
 )
 LINK_TO_PAGE = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]*))?\)")
 PAPER = re.compile(r"(?<!\[)\b(?:arXiv:\d|doi:10\.)\S+")  # a link's words begin with it
+FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
+NOT_READ = re.compile(r"<!--.*?-->|</?[A-Za-z][^>]*>|!\[[^\]]*\]\([^)]*\)|https?://\S+", re.DOTALL)
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 HEADING = re.compile(r"^#{1,6} (.*?)\s*$", re.MULTILINE)
 NOT_COMPARED = {"nbval-ignore-output", "nbval-skip"}
 
@@ -127,6 +128,12 @@ def sources_of(page: Path) -> list[str]:
     return [re.sub(r"^(\s*)[%!].*", r"\1pass", s, flags=re.M) for s in plain if s[:2] != "%%"]
 
 
+def prose(source: str) -> str:
+    """The text of a Markdown cell: without code, formulas, tags, pictures and addresses."""
+    words = LINK.sub(r"\1", NOT_READ.sub(" ", FENCED.sub(" ", source)))
+    return INLINE_CODE_OR_MATH.sub(" ", words)
+
+
 # The stored file
 
 
@@ -206,7 +213,7 @@ def has_one_title(page: Page) -> Iterator[str]:
 
 
 def has_badges_of_its_own(page: Page) -> Iterator[str]:
-    line = badges(read_repository(), page.name)
+    line = badges(read_address(), page.name)
     if page.cells[0].source.split("\n")[1:3] != ["", line]:
         yield f"below the H1 there has to be an empty line and then {line}"
     for cell in page.texts[1:]:
@@ -219,7 +226,7 @@ def has_the_bootstrap_cell(page: Page) -> Iterator[str]:
     if tagged != page.code[:1]:
         yield "the first code cell, and no other, has the tag `bootstrap`"
     for cell in tagged:
-        if cell.source != bootstrap_source(read_repository()):
+        if cell.source != bootstrap_source(read_address()):
             yield f"{cell} differs from `bootstrap_source`; run `python -m mpcourse pages`"
 
 

@@ -327,6 +327,7 @@ def pretend_cuda(monkeypatch, gpus: int = 1, copy_seconds: float = 0.0) -> Prete
         "is_initialized": lambda: True,
         "device_count": lambda: gpus,
         "get_device_name": lambda device: "Pretended",
+        "get_device_capability": lambda device: (9, 0),
         "current_device": cuda.current_device,
         "set_device": cuda.set_device,
         "device": cuda.on_device,

@@ -10,12 +10,12 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from mpcourse.commands.address import read_address
 from mpcourse.commands.clean_copies import write_copies
 from mpcourse.commands.grading.questions import bound_names, plain_python
 from mpcourse.commands.page_format import (
     bootstrap_source,
     normalise,
-    read_repository,
     to_text,
 )
 from mpcourse.commands.pages import find_pages, read
@@ -284,7 +284,7 @@ OWN = {"moving": [SLIDER, OTHERS], "stuck": [SLIDER.replace("slider.value", "1")
 def write_own_pages(folder: Path) -> None:
     folder.mkdir()
     for name, sources in OWN.items():
-        cells = map(new_code_cell, [bootstrap_source(read_repository()), *sources])
+        cells = map(new_code_cell, [bootstrap_source(read_address()), *sources])
         notebook = normalise(new_notebook(cells=[new_markdown_cell("# 99 Own"), *cells]))
         (folder / f"{name}.ipynb").write_text(to_text(notebook), encoding="utf-8")
 
@@ -319,7 +319,7 @@ def test_the_widgets_of_a_page_run_and_obey_the_keyboard(
 
 
 def test_a_first_look_has_nothing_in_its_way(browser: Browser, tmp_path: Path):
-    write_copies(ROOT / "notebooks", tmp_path / "course/my_notebooks")
+    write_copies(find_pages([]), tmp_path / "course/my_notebooks")
     with (
         running_lab(tmp_path / "course") as server,
         browser.new_context(viewport=SCREEN) as context,

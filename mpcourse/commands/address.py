@@ -1,52 +1,104 @@
-"""The course's public address: where a clone came from, and the lines in which it is kept.
+"""The course's public address: where a clone came from, the setting, badges that lead there.
 
 Page: all of them; `python -m mpcourse pages --address` writes it into badges, first cells and
-README.
+README. Sources: Colab's and Binder's pages on badges; Kaggle announced `kernels/welcome?src=` with
+addresses of the form github.com/OWNER/NAME/blob/... (kaggle.com/product-feedback/152480).
 """
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
-from mpcourse.commands.clean_copies import FIRST_PAGE
-from mpcourse.commands.page_format import BADGES_MARK, badges, read_repository
+from mpcourse.commands.clean_copies import CLEAN, FIRST_PAGE
 from mpcourse.commands.setup import ROOT
 
 PLACEHOLDER = "https://github.com/OWNER/mpcourse"
 ON_GITHUB = re.compile(
     r"(?:https://(?:[^@/]+@)?|git@|ssh://git@)github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?"
 )
+BRANCH = re.compile(r"\w[\w.-]*", re.ASCII)
 MEND = "python3 -m mpcourse pages --address https://github.com/YOU/mpcourse"
+BADGES_MARK = "<!-- badges -->"
 
 
-def public_origin(root: Path = ROOT) -> str:
-    """Tell from which public repository this clone came, as in "https://github.com/OWNER/mpcourse".
+class Address(NamedTuple):
+    """Where the public finds the course, as in "https://github.com/OWNER/NAME" and "main"."""
 
-    Raises ValueError when its origin is not on GitHub: the badges need that.
+    repository: str
+    branch: str
+
+
+def read_address(root: Path = ROOT) -> Address:
+    """Read the one setting that badges and bootstrap cells follow."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return Address(
+        settings["project"]["urls"]["Repository"], settings["tool"]["mpcourse"]["branch"]
+    )
+
+
+def find_address(repository: str = "", branch: str = "", root: Path = ROOT) -> Address:
+    """Complete and check an address; what is not given is the clone's origin and branch.
+
+    Raises ValueError when the three services could not open it: they need a repository on GitHub,
+    and a branch whose name is one word in a link.
     """
     # git's own setting: `git remote get-url` would follow a rewriting of addresses on this machine
-    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
-    try:
-        origin = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:
-        origin = ""
+    origin = repository or _ask_git("config", "--get", "remote.origin.url", root=root)
     match = ON_GITHUB.fullmatch(origin)
     if not match:
-        found = f"the clone's origin is {origin!r}" if origin else "this is no clone with an origin"
-        raise ValueError(f"{found}, no repository on GitHub; name one: {MEND}")
-    return f"https://github.com/{match[1]}"
+        found = f"{origin!r} is" if origin else "this is no clone with an origin,"
+        raise ValueError(f"{found} no repository on GitHub; name one: {MEND}")
+    branch = branch or _ask_git("symbolic-ref", "--short", "HEAD", root=root)
+    if not BRANCH.fullmatch(branch):
+        found = f"{branch!r}, which will not do in a link" if branch else "none (a detached head)"
+        words = "letters, digits, points, dashes and underscores"
+        raise ValueError(f"the branch is {found}; name one of {words}: --branch main")
+    return Address(f"https://github.com/{match[1]}", branch)
 
 
-def write_setting(address: str, root: Path = ROOT) -> None:
-    """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines.
+def _ask_git(*words: str, root: Path) -> str:
+    try:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # there is no git here
+        return ""
 
-    `read_repository` takes it from the former; the latter are badges and what to clone.
+
+def badges(address: Address, page_name: str) -> str:
+    """Write the line of links that open the clean copy of a page on Colab, Kaggle and Binder.
+
+    It ends with its marker: at its start, an HTML comment would turn the whole line into HTML and
+    the badges into plain text.
     """
+    name, page = address.repository.removeprefix("https://github.com/"), f"{CLEAN}/{page_name}"
+    file = f"{name}/blob/{address.branch}/{page}"
+    links = {
+        "Open In Colab](https://colab.research.google.com/assets/colab-badge.svg": (
+            f"https://colab.research.google.com/github/{file}"
+        ),
+        "Open In Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg": (
+            f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}"
+        ),
+        "Launch Binder](https://mybinder.org/badge_logo.svg": (
+            f"https://mybinder.org/v2/gh/{name}/{address.branch}?urlpath=lab/tree/{page}"
+        ),
+    }
+    return " ".join([*(f"[![{image})]({link})" for image, link in links.items()), BADGES_MARK])
+
+
+def write_setting(address: Address, root: Path = ROOT) -> None:
+    """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines."""
+    clone = f"--branch {address.branch} " if address.branch != "main" else ""
     lines = {
-        "pyproject.toml": {r'^Repository = ".*"$': f'Repository = "{address}"'},
+        "pyproject.toml": {
+            r'^Repository = ".*"$': f'Repository = "{address.repository}"',
+            r'^branch = ".*"$': f'branch = "{address.branch}"',
+        },
         "README.md": {
             rf"^.*{BADGES_MARK}$": badges(address, FIRST_PAGE),
-            r"^git clone \S+ mpcourse$": f"git clone {address} mpcourse",
+            r"^git clone .*mpcourse$": f"git clone {clone}{address.repository} mpcourse",
         },
     }
     for name, replacements in lines.items():
@@ -58,7 +110,7 @@ def write_setting(address: str, root: Path = ROOT) -> None:
 
 def address_remedy(root: Path = ROOT) -> str:
     """Say what to type while badges and first cells lead nowhere; empty when all is well."""
-    if read_repository(root) != PLACEHOLDER:
+    if read_address(root).repository != PLACEHOLDER:
         return ""
     return (
         f"badges and first cells lead nowhere until someone who publishes the course types {MEND}"

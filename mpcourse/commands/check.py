@@ -312,10 +312,10 @@ def judge_room(item: str, free: int, *, least: int, enough: int) -> Finding:
 
 def check_address() -> list[Finding]:
     """Do the pages' badges and first cells lead to a course?"""
-    from mpcourse.commands.address import address_remedy, read_repository
+    from mpcourse.commands.address import address_remedy, read_address
 
-    remedy = address_remedy()
-    return [Finding("Public address", "note" if remedy else "ok", read_repository(), remedy)]
+    remedy, address = address_remedy(), read_address()
+    return [Finding("Public address", "note" if remedy else "ok", address.repository, remedy)]
 
 
 def check_overlap() -> list[Finding]:

@@ -6,25 +6,44 @@ Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard libr
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
 
 PAGES = "[0-9][0-9]_*.ipynb"
 FIRST_PAGE = "00_start_here.ipynb"
+CLEAN = "notebooks/clean"  # of the pages as they are, for the badges
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
 # In a file of a page: they open it elsewhere, and are broken pictures where there is no network.
 BADGES = re.compile(r'^ *".*<!-- badges -->\\n",\n( *"\\n",\n)?', re.MULTILINE)
+WORDS_ON_SOLUTION = re.compile(
+    r"<details><summary>A solution</summary>.*?</details>"
+    r"|(?<!\S)(?=\S)[^.?\n]*\b[Ff]olded\b[^.?\n]*\.",
+    re.DOTALL,
+)
+LEFT_OUT = "The solution was left out of this copy."
+STAND_IN = """\
+from mpcourse.commands.clean_copies import left_out
+
+# The course's own solution runs here, for what comes after it.
+get_ipython().run_cell(left_out("{page}", "{cell}")).raise_error()"""
 
 
-class Copies(NamedTuple):
-    """What became of the copies; file names, in the order of the pages."""
+def find_pages(names: Sequence[str], *, folder: Path = ROOT / "notebooks") -> list[Path]:
+    """Pages by name ("pipeline"), number ("07" or "7") or path, in this order; no names: all."""
+    pages = sorted(folder.glob(PAGES))
+    return [_find_page(name, pages) for name in names] if names else pages
 
-    made: list[str]  # there was none yet
-    renewed: list[str]  # the page has changed and the copy was as it had been made
-    offered: list[str]  # both have changed: the copy stays, this lies beside it
+
+def _find_page(name: str, pages: Sequence[Path]) -> Path:
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return Path(name)
+    for page in pages:
+        if name in (page.stem[3:], page.stem, page.name) or name.zfill(2) == page.name[:2]:
+            return page
+    raise ValueError(f"no page {name!r}; there are: {', '.join(p.stem for p in pages) or 'none'}")
 
 
 def clean_copy(page: str) -> str:
@@ -37,9 +56,9 @@ def clean_copy(page: str) -> str:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(execution_count=None, outputs=[])
-        elif "answer" in cell["metadata"].get("tags", []):
+        elif "answer" in _tags(cell):
             cell["source"] = folded("".join(cell["source"]))
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    return _to_text(notebook)
 
 
 def folded(answer: str) -> str:
@@ -47,83 +66,100 @@ def folded(answer: str) -> str:
     return f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>"
 
 
+def without_solutions(page: str, key: str) -> str:
+    """The text of a page or its copy without the solutions of its exercises.
+
+    Where one was, a sentence says so; where later cells need one, a call runs the course's own.
+    """
+    notebook = json.loads(page)
+    cells = notebook["cells"]
+    checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
+    for check, end in zip(checks, [*checks[1:], len(cells)], strict=True):
+        text, following = cells[check + 1], cells[check + 2 : end]
+        words = WORDS_ON_SOLUTION.sub(LEFT_OUT, "".join(text["source"]))
+        hidden = [c for c in following if c["metadata"].get("jupyter", {}).get("source_hidden")]
+        if hidden and (hidden[0] is following[0] or LEFT_OUT in words):
+            hidden[0]["source"] = STAND_IN.format(page=key, cell=hidden[0]["id"])
+        first, *rest = words.split(LEFT_OUT)
+        text["source"] = f"{first}{LEFT_OUT}{''.join(rest)}" if rest else f"{first}\n\n{LEFT_OUT}"
+    return _to_text(notebook)
+
+
+def left_out(key: str, cell_id: str) -> str:
+    """The source of a cell that a copy without solutions lacks, from the stored page."""
+    [page] = find_pages([key])
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    return next("".join(cell["source"]) for cell in cells if cell["id"] == cell_id)
+
+
 def edition_of(notebook: dict) -> str:
     """What the cells of a page say, in 12 characters.
 
     Title and first cell are left out: they hold the public address, which is another in a fork.
     """
-    cells = [c for c in notebook["cells"][1:] if "bootstrap" not in c["metadata"].get("tags", [])]
-    return _digest("\0".join("".join(cell["source"]) for cell in cells))[:12]
+    cells = [cell for cell in notebook["cells"][1:] if "bootstrap" not in _tags(cell)]
+    return _digest("\0".join("".join(cell["source"]) for cell in cells).encode())[:12]
 
 
-def write_copies(pages: Path, folder: Path) -> Copies:
-    """Bring the clean copies of all pages in a folder up to date.
+def _tags(cell: dict) -> list[str]:
+    return cell["metadata"].get("tags", [])
+
+
+def _to_text(notebook: dict) -> str:
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_copies(pages: Sequence[Path], folder: Path, *, solutions: bool = True) -> str:
+    """Bring the clean copies of pages in a folder up to date; say in words what changed.
 
     A copy that was opened and saved, run, or edited is never touched again: a newer edition of its
     page is written beside it, once. A copy that was deleted is made anew.
     """
-    if folder.resolve() == pages.resolve():
+    if any(folder.resolve() in (page.parent, ROOT / CLEAN) for page in map(Path.resolve, pages)):
         raise ValueError(f"{folder} holds the pages themselves: name another folder")
-    sources = sorted(pages.glob(PAGES))
-    if not sources:
-        raise ValueError(f"{pages} holds no pages")
+    if not pages:
+        raise ValueError("there are no pages")
     folder.mkdir(parents=True, exist_ok=True)
     editions = _read_editions(folder)
-    copies = Copies([], [], [])
-    for source in sources:
-        _remove_renumbered(folder, source.name, editions)
-        text = BADGES.sub("", clean_copy(source.read_text(encoding="utf-8")))
-        _write_copy(folder, source, text, editions, copies)
+    made, renewed, offered = [], [], []
+    for page in pages:
+        text = BADGES.sub("", clean_copy(page.read_text(encoding="utf-8")))
+        text = text if solutions else without_solutions(text, page.stem[3:])
+        path, digest = folder / page.name, _digest(text.encode())
+        beside = path.with_suffix(f".new-{digest[:6]}.ipynb")
+        for old in folder.glob(f"[0-9][0-9]{page.stem[2:]}.*ipynb"):  # another number, or beside
+            if old not in (path, beside) and _is_untouched(old, editions):
+                old.unlink()
+        if not path.exists():
+            done = made
+        elif _digest(path.read_bytes()) == digest:
+            continue
+        elif _is_untouched(path, editions):
+            done = renewed
+        elif beside.name in editions:
+            continue  # it has been offered
+        else:
+            path, done = beside, offered
+        write_whole(path, text)
+        editions[path.name] = digest
+        done.append(path.name)
     write_whole(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
-    return copies
-
-
-def _write_copy(
-    folder: Path, source: Path, text: str, editions: dict[str, str], copies: Copies
-) -> None:
-    digest = _digest(text)
-    path = folder / source.name
-    if path.exists():
-        beside = [name for name in editions if name.startswith(f"{source.stem}.")]
-        if digest in (editions[name] for name in beside) or _digest_of(path) == digest:
-            return  # this edition has been handed out
-        path = next(p for p in _places(path) if not p.exists() or _is_untouched(p, editions))
-        done = copies.renewed if path.name == source.name else copies.offered
-    else:
-        done = copies.made
-    write_whole(path, text)
-    editions[path.name] = digest
-    done.append(path.name)
-
-
-def _places(path: Path) -> Iterator[Path]:
-    """Where an edition may go: `07_pipeline.ipynb`, then `.new.ipynb`, `.new-2.ipynb`, and on."""
-    yield path
-    yield path.with_suffix(".new.ipynb")
-    count = 2
-    while True:
-        yield path.with_suffix(f".new-{count}.ipynb")
-        count += 1
-
-
-def _remove_renumbered(folder: Path, name: str, editions: dict[str, str]) -> None:
-    """Remove untouched copies of a page that has another number by now."""
-    for path in sorted(folder.glob(f"[0-9][0-9]{name[2:]}")):
-        if path.name != name and _is_untouched(path, editions):
-            path.unlink()
-            del editions[path.name]
+    lines = [
+        made and f"{folder}/ has clean copies of {len(made)} pages: work in these.",
+        renewed and f"{folder}/: newer editions of {', '.join(renewed)}.",
+        offered
+        and f"{folder}/: your copies stay as they are; newer editions lie beside them as "
+        f"{', '.join(offered)}.",
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _is_untouched(path: Path, editions: dict[str, str]) -> bool:
-    return _digest_of(path) == editions.get(path.name)
+    return _digest(path.read_bytes()) == editions.get(path.name)
 
 
-def _digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read_editions(folder: Path) -> dict[str, str]:
@@ -133,18 +169,3 @@ def _read_editions(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def in_words(copies: Copies, folder: str) -> str:
-    """What became of the copies, for people; empty when nothing did."""
-    lines = []
-    if copies.made:
-        lines.append(f"{folder} has clean copies of {len(copies.made)} pages: work in these.")
-    if copies.renewed:
-        lines.append(f"{folder}: newer editions of {', '.join(copies.renewed)}.")
-    if copies.offered:
-        lines.append(
-            f"{folder}: your copies stay as they are; newer editions lie beside them as "
-            f"{', '.join(copies.offered)}."
-        )
-    return "\n".join(lines)

@@ -1,65 +1,45 @@
 """Execute the pages in fresh kernels and save them in the form that the tests want.
 
-Page: all of them; `python -m mpcourse pages` is for whoever writes one.
+Page: all of them; `python -m mpcourse pages` is for whoever writes one. Source: the documentation
+of nbclient and nbformat.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from mpcourse.commands.address import public_origin, write_setting
+from mpcourse.commands.address import Address, find_address, read_address, write_setting
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.kernels import PageError, run_cells
+from mpcourse.commands.clean_copies import CLEAN, clean_copy, find_pages
 from mpcourse.commands.page_format import (
     normalise,
     page_key,
-    read_repository,
     to_text,
+    without_colours,
     write_address,
     write_links,
 )
-from mpcourse.commands.page_sizes import table
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import write_whole
-from mpcourse.commands.solutions import write_solutions
+from mpcourse.commands.shell import show_progress, write_whole
+from mpcourse.exercises import PAGES, Exercise
 
 NOTEBOOKS = ROOT / "notebooks"
-
-
-def execute(path: Path, show: Callable[[str], None]) -> list[str]:
-    """Run one page in a fresh kernel in its folder and save it; a line for each cell with stderr.
-
-    The stored page is replaced in one step, and only when every cell ran. `show` gets a line of
-    progress before every code cell. Raises PageError when a cell failed, took too long or lost its
-    kernel, ValueError when the page has no title to put the badges under.
-    """
-    notebook = read(path)
-    write_address(notebook, read_repository(), page_name=path.name)
-    write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
-    write_solutions(notebook, page_key(path.name))
-    notebook = normalise(notebook)
-    start = time.perf_counter()
-
-    def at(position: int) -> str:
-        where = f"{path.name}, cell {position} of {len(notebook.cells)}"
-        show(f"{where}, {time.perf_counter() - start:.0f} s so far")
-        return where
-
-    run_cells(notebook, path.resolve().parent, at)
-    notebook = normalise(notebook)
-    save(notebook, path)
-    return [
-        f"{path.name}, cell {position}: stderr: {output.text.strip()}"
-        for position, cell in enumerate(notebook.cells, start=1)
-        for output in cell.get("outputs", [])
-        if output.get("name") == "stderr"
-    ]
+CELL_TIMEOUT_S = 300
+CALL = re.compile(r"\b(check_\w+)\(")
+DETAILS = "<details><summary>{}</summary>\n\n{}\n\n</details>"
+WRITTEN = re.compile(r"<details><summary>A solution</summary>\n\n.*?\n\n</details>", re.DOTALL)
 
 
 def read(path: Path) -> NotebookNode:
@@ -73,19 +53,88 @@ def save(notebook: NotebookNode, path: Path) -> None:
     write_whole(path, to_text(notebook))
 
 
-def find_pages(names: Sequence[str], *, folder: Path = NOTEBOOKS) -> list[Path]:
-    """Pages by name ("pipeline"), number ("07" or "7") or path, in this order; no names: all."""
-    pages = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    return [_find_page(name, pages) for name in names] if names else pages
+def renew(path: Path, address: Address, *, run: bool) -> None:
+    """Bring badges, first cell, links and solutions of a page up to date, run it, and save it.
+
+    The stored page and its clean copy are replaced only when every cell ran. Raises ValueError when
+    the page has no title to put the badges under, or a link leads nowhere.
+    """
+    notebook = read(path)
+    write_address(notebook, address, page_name=path.name)
+    write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
+    write_solutions(notebook, page_key(path.name))
+    notebook = normalise(notebook)
+    if run:
+        run_cells(notebook, path)
+        notebook = normalise(notebook)
+    save(notebook, path)
+    if path.resolve().parent == NOTEBOOKS:
+        (ROOT / CLEAN).mkdir(exist_ok=True)
+        write_whole(ROOT / CLEAN / path.name, clean_copy(to_text(notebook)))
 
 
-def _find_page(name: str, pages: Sequence[Path]) -> Path:
-    if name.endswith(".ipynb") and Path(name).is_file():
-        return Path(name)
-    for page in pages:
-        if name in (page_key(page.name), page.stem, page.name) or name.zfill(2) == page.name[:2]:
-            return page
-    raise ValueError(f"no page {name!r}; there are: {', '.join(p.stem for p in pages) or 'none'}")
+def write_solutions(notebook: NotebookNode, page: str) -> None:
+    """Put a folded solution behind the hint of each exercise that the page does not go on with.
+
+    Args:
+        notebook: The page; texts below its check cells change.
+        page: Its name, as in "pipeline".
+    """
+    for text, exercise in _unsolved(notebook, page):
+        words, code = exercise.solution_text()
+        solution = DETAILS.format("A solution", f"{words}\n\n```python\n{code}\n```")
+        hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
+        above, below = (hint + end, rest) if end else ("", hint)
+        parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
+        text.source = "\n\n".join(filter(None, parts))
+
+
+def _unsolved(notebook: NotebookNode, page: str) -> Iterator[tuple[NotebookNode, Exercise]]:
+    """Each exercise that no folded cell of the page answers, with the text below its check."""
+    cells = notebook.cells
+    for position, cell in enumerate(cells[:-1]):
+        if "check" in cell.metadata.get("tags", []):
+            answer = cells[position + 2 : position + 3]
+            if not any(each.metadata.get("jupyter", {}).get("source_hidden") for each in answer):
+                yield cells[position + 1], PAGES[page][CALL.search(cell.source)[1]]
+
+
+def own_kernel(manager: type[KernelManager], **settings: Any) -> KernelManager:
+    """A manager whose kernel is this interpreter, whatever kernels the user has installed."""
+    specs = KernelSpecManager(kernel_dirs=[])  # no folders to look in
+    return manager(kernel_name="python3", kernel_spec_manager=specs, **settings)
+
+
+def run_cells(notebook: NotebookNode, path: Path) -> None:
+    """Run a page from top to bottom in its folder, in place, with a line of progress."""
+    start = time.perf_counter()
+
+    def show(cell: NotebookNode, cell_index: int) -> None:
+        where = f"{path.name}, cell {cell_index + 1} of {len(notebook.cells)}"
+        show_progress(f"{where}, {time.perf_counter() - start:.0f} s so far")
+
+    NotebookClient(
+        notebook,
+        km=own_kernel(AsyncKernelManager),
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        store_widget_state=False,
+        extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+        on_cell_execute=show,
+    ).execute()
+    print(f"{path.name}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def execute(path: Path, address: Address) -> int:
+    """Run one page in a fresh kernel and save it; return 1, and leave it, where that failed."""
+    try:
+        renew(path, address, run=True)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError, ValueError) as error:
+        print(f"\n{path.name}: {without_colours(str(error))}", file=sys.stderr)
+        print(f"{path.name} is as it was.", file=sys.stderr)
+        return 1
+    return 0
 
 
 def check(paths: Sequence[Path]) -> int:
@@ -97,64 +146,45 @@ def check(paths: Sequence[Path]) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/test_notebooks.py"]
     command += ["-k", f"keeps_the_rule and ({which})"]
     status = subprocess.run(command, cwd=ROOT).returncode
-    print(table((path.stem, read(path)) for path in paths))
+    print("words  questions  text and code cells  (1,000 to 1,800, 6 in 1,000 words, 35 to 60)")
+    for path in paths:
+        cells = read(path).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        prose = re.sub(r"```.*?```|<.*?>|\(\S*\)|`.+?`|\$.+?\$", " ", text, flags=re.DOTALL)
+        counts = f"{len(prose.split()):5}  {prose.count('?'):9}  {len(cells):19}"
+        print(f"{counts}  {path.stem}")
     return status
 
 
-def readdress(paths: Sequence[Path], address: str, *, root: Path = ROOT) -> None:
-    """Write another public address into setting and README, and into badges and first cells.
-
-    Nothing is run: outputs stay as they are. Raises ValueError, with nothing changed, when the
-    address is not of the form "https://github.com/OWNER/NAME".
-    """
-    notebooks = {path: read(path) for path in paths}
-    for path, notebook in notebooks.items():
-        write_address(notebook, address, page_name=path.name)
-    write_setting(address, root)
-    for path, notebook in notebooks.items():
-        save(notebook, path)
-
-
-def _execute_and_report(path: Path) -> int:
-    start = time.perf_counter()
-    try:
-        defects = execute(path, _show_progress)
-    except (PageError, ValueError) as error:
-        print(f"\n{error}\n{path.name} is as it was.", file=sys.stderr)
-        return 1
-    _show_progress(f"{path.name}: saved, {time.perf_counter() - start:.0f} s")
-    print("", *defects, sep="\n", file=sys.stderr if defects else sys.stdout)
-    return 1 if defects else 0
-
-
-def _show_progress(line: str) -> None:
-    """Rewrite one line in a terminal; a file or a pipe gets line after line."""
-    if sys.stdout.isatty():
-        print(f"\r{line:<79}", end="", flush=True)
-    else:
-        print(line, flush=True)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run `python -m mpcourse pages [--check | --address [URL]] [PAGE ...]`; return its status.
+    """Run `python -m mpcourse pages ...`; return its status.
 
-    0: all well, 1: a page failed or has defects, 2: there is no such page.
+    0: all well, 1: a page failed, 2: there is no such page, or no such address.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse pages", parents=[pages_arguments()], allow_abbrev=False
     )
-    arguments = parser.parse_args(argv)
+    asked = parser.parse_args(argv)
     try:
-        paths = find_pages(arguments.pages)
-        if arguments.address is not None:
-            address = (arguments.address or public_origin()).rstrip("/").removesuffix(".git")
-            readdress(find_pages([]), address)
-            print(f"{address} is written into {len(find_pages([]))} pages, README and setting")
-            return 0
+        paths = find_pages(asked.pages)
+        if asked.check:
+            return check(paths)
+        if asked.address is None and asked.branch is None:
+            address = find_address(*read_address())
+        else:
+            address = find_address(asked.address or "", asked.branch or "")
+            paths, asked.stored = find_pages([]), True
+        if not asked.stored:
+            return max((execute(path, address) for path in paths), default=0)
+        write_setting(address)
+        for path in paths:
+            renew(path, address, run=False)
+        where = f"{address.repository}, branch {address.branch}"
+        print(f"{len(paths)} pages, their clean copies, README and setting lead to {where}")
+        return 0
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    return check(paths) if arguments.check else max(map(_execute_and_report, paths), default=0)
 
 
 if __name__ == "__main__":

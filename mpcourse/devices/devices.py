@@ -6,6 +6,8 @@ the life of the process.
 
 import contextlib
 import os
+import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,17 +81,60 @@ def get_devices(n: int = 2) -> list[Device]:
     """Return n devices, the best kind that this machine has.
 
     With GPUs, n is spread over them: one GPU each, or shares when n is larger than their number.
-    Without, CPU cores; more devices than cores work, but cannot all compute at the same time.
+    Without, or where the installed torch supports none of them, CPU cores; more devices than cores
+    work, but cannot all compute at the same time.
 
     Args:
         n: How many devices, 1 or more.
     """
     check_count("n, the number of devices,", n)
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus == 0:
+    gpus = usable_gpus()
+    if not gpus:
         return as_devices([torch.device("cpu")] * n)
     # neighbours land on one GPU, so that a pipeline over all of them crosses between GPUs least
-    return as_devices([torch.device("cuda", i * gpus // n if n > gpus else i) for i in range(n)])
+    places = [i * len(gpus) // n if n > len(gpus) else i for i in range(n)]
+    return as_devices([torch.device("cuda", gpus[place]) for place in places])
+
+
+def usable_gpus() -> list[int]:
+    """Return the indices of the GPUs for which the installed torch holds code; warn of others.
+
+    `torch.cuda.is_available()` is true for those too, and their first kernel fails.
+    """
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if gpus and not torch.cuda.is_initialized():
+        with warnings.catch_warnings(action="ignore"):  # torch says the same in twenty lines
+            torch.cuda.init()
+    versions = [torch.cuda.get_device_capability(gpu) for gpu in gpus]
+    built_for = torch.cuda.get_arch_list()
+    usable = [gpu for gpu in gpus if has_code_for(versions[gpu], built_for)]
+    for gpu in set(gpus) - set(usable):
+        name, (major, minor) = torch.cuda.get_device_name(gpu), versions[gpu]
+        warnings.warn(
+            f"{name} is not used: the installed torch has no code for its generation "
+            f"(sm_{major}{minor}). On Kaggle, choose GPU T4 x2 in the settings.",
+            stacklevel=2,
+        )
+    return usable
+
+
+def has_code_for(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
+    """Tell whether a GPU can run a torch that was built for these (`torch.cuda.get_arch_list`).
+
+    Machine code (`sm_75`) runs on GPUs of its major version from its minor one on, PTX
+    (`compute_75`) is compiled on all later ones; those for one GPU alone end with "a". Source: CUDA
+    C++ Programming Guide, binary and PTX compatibility.
+    """
+    codes = [re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name) for name in built_for]
+    if not codes or None in codes:  # none of CUDA's names: AMD's, which torch checks itself
+        return True
+    for kind, major, minor, only in (code.groups() for code in codes):
+        oldest = int(major), int(minor)
+        newest = (99, 9) if kind == "compute" and not only else (oldest[0], 9)
+        newest = oldest if only == "a" else newest
+        if oldest <= capability <= newest:
+            return True
+    return False
 
 
 def as_devices(devices: Sequence[DeviceLike]) -> list[Device]:
@@ -128,13 +173,12 @@ def _place(entry: torch.device | str) -> torch.device:
         raise ValueError(f'{entry!r} is no device; use "cpu", "cuda:0", …') from error
     if device.type == "cpu":
         return device
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type != "cuda" or (device.index or 0) >= gpus:
-        here = f"{gpus} CUDA GPUs and the CPU"
+    gpus = usable_gpus()
+    index = torch.cuda.current_device() if gpus and device.index is None else device.index
+    if device.type != "cuda" or index not in gpus:
+        here = f"{len(gpus)} CUDA GPUs and the CPU"
         raise ValueError(f"this machine has no device {str(device)!r}; it has {here}")
-    return torch.device(
-        "cuda", torch.cuda.current_device() if device.index is None else device.index
-    )
+    return torch.device("cuda", index)
 
 
 def _numbered(place: torch.device, before: list, times: int) -> Device:

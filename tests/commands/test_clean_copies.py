@@ -1,14 +1,28 @@
 """Clean copies have no outputs; an edited one is never overwritten, a newer edition lies beside."""
 
 import json
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
-from mpcourse.commands.clean_copies import EDITIONS, Copies, clean_copy, in_words, write_copies
+from mpcourse.commands.clean_copies import (
+    CLEAN,
+    EDITIONS,
+    LEFT_OUT,
+    clean_copy,
+    find_pages,
+    left_out,
+    without_solutions,
+    write_copies,
+)
 from mpcourse.commands.setup import ROOT
+from mpcourse.exercises import PAGES
 
-NAME, NEW = "07_pipeline.ipynb", "07_pipeline.new.ipynb"
+NAME = "07_pipeline.ipynb"
+NOTHING, MADE, RENEWED, OFFERED = "", "has clean copies of 1 pages", "newer editions of", "beside"
+STORED = find_pages([])
 
 
 def page(text: str = "2 + 2") -> str:
@@ -40,22 +54,18 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "mine"
 
 
-def change(pages: Path, text: str) -> None:
-    (pages / NAME).write_text(page(text), encoding="utf-8")
+def copied(pages: Path, mine: Path, text: str = "") -> str:
+    """What is said about copies of the pages, after the one page was written anew."""
+    if text:
+        (pages / NAME).write_text(page(text), encoding="utf-8")
+    said = write_copies(find_pages([], folder=pages), mine)
+    found = [words for words in (MADE, RENEWED, OFFERED) if words in said]
+    assert len(found) <= 1, said
+    return found[-1] if found else said
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != EDITIONS)
-
-
-def test_a_copy_offers_no_other_place_to_open_it(mine):
-    write_copies(ROOT / "notebooks", mine)
-    for path in mine.glob("*.ipynb"):
-        page, copy = (json.loads(p.read_text()) for p in (ROOT / "notebooks" / path.name, path))
-        title, _, badges, _, *text = page["cells"][0]["source"]
-        assert "badge" in badges
-        assert copy["cells"][0]["source"] == [title, "\n", *text]
-        assert [cell["id"] for cell in copy["cells"]] == [cell["id"] for cell in page["cells"]]
+def beside(mine: Path) -> list[Path]:
+    return sorted(path for path in mine.glob("*.ipynb") if path.name != NAME)
 
 
 def test_a_clean_copy_is_the_page_without_what_it_printed():
@@ -80,81 +90,111 @@ def test_in_a_clean_copy_an_answer_is_folded():
     assert after[0] == before["cells"][0]
 
 
+def test_a_copy_for_here_offers_no_other_place_to_open_it(mine: Path):
+    write_copies(STORED, mine)
+    for path in STORED:
+        page, copy = (json.loads(p.read_text()) for p in (path, mine / path.name))
+        title, _, badges, _, *text = page["cells"][0]["source"]
+        assert "badge" in badges
+        assert copy["cells"][0]["source"] == [title, "\n", *text]
+        assert [cell["id"] for cell in copy["cells"]] == [cell["id"] for cell in page["cells"]]
+
+
+# Without solutions
+
+
+def lines_of(cells: list[dict]) -> set[str]:
+    return {line.strip() for cell in cells for line in "".join(cell["source"]).splitlines()} - {""}
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_copy_without_solutions_shows_none_and_says_so(path: Path):
+    """What the page shows above an exercise is no secret, and some lines are anybody's."""
+    stored = json.loads(path.read_text("utf-8"))["cells"]
+    copy = without_solutions(clean_copy(path.read_text("utf-8")), path.stem[3:])
+    cells = json.loads(copy)["cells"]
+    checks = [i for i, cell in enumerate(cells) if "check" in cell["metadata"].get("tags", [])]
+    for i in checks:
+        name = re.search(r"\b(check_\w+)\(", "".join(cells[i]["source"]))[1]
+        code = PAGES[path.stem[3:]][name].solution_text()[1]
+        solution = lines_of([{"source": code}]) - lines_of(cells[:i])
+        shown = solution & lines_of(cells[i:])
+        assert len(shown) <= len(solution) / 3, (name, shown)
+        assert LEFT_OUT in cells[i + 1]["source"]
+        if stored[i + 2 : i + 3] and "jupyter" in stored[i + 2]["metadata"]:
+            assert f'left_out("{path.stem[3:]}", "{cells[i + 2]["id"]}")' in cells[i + 2]["source"]
+    assert copy.count(LEFT_OUT) == len(checks)
+    assert [cell["id"] for cell in cells] == [cell["id"] for cell in stored]
+    nbformat.validate(nbformat.reads(copy, 4))
+
+
+def test_what_was_left_out_is_run_from_the_stored_page():
+    assert left_out("split_a_model", "cell-18").startswith("def training_step(")
+
+
+# What is handed out again
+
+
 def test_copies_are_made_once_and_an_untouched_one_follows_its_page(pages: Path, mine: Path):
-    assert write_copies(pages, mine) == Copies([NAME], [], [])
-    assert names(mine) == [NAME]
-    assert write_copies(pages, mine) == Copies([], [], [])
+    assert copied(pages, mine) == MADE
+    assert {path.name for path in mine.iterdir()} == {NAME, EDITIONS}
+    assert copied(pages, mine) == NOTHING
     (mine / NAME).unlink()  # to start anew
-    assert write_copies(pages, mine) == Copies([NAME], [], [])
-    change(pages, "3 + 3")
-    assert write_copies(pages, mine) == Copies([], [NAME], [])
+    assert copied(pages, mine) == MADE
+    assert copied(pages, mine, "3 + 3") == RENEWED
     assert "3 + 3" in (mine / NAME).read_text(encoding="utf-8")
-    assert names(mine) == [NAME]
+    assert beside(mine) == []
 
 
 @pytest.mark.parametrize("edit", ["my work", clean_copy(page("my work")), page()])
 def test_an_edited_or_run_copy_stays_and_the_newer_edition_lies_beside_it(
     pages: Path, mine: Path, edit: str
 ):
-    write_copies(pages, mine)
+    copied(pages, mine)
     (mine / NAME).write_text(edit, encoding="utf-8")
-    assert write_copies(pages, mine) == Copies([], [], [])  # the page has not changed
-    change(pages, "3 + 3")
-    assert write_copies(pages, mine) == Copies([], [], [NEW])
+    assert copied(pages, mine, "3 + 3") == OFFERED
     assert (mine / NAME).read_text(encoding="utf-8") == edit
-    assert "3 + 3" in (mine / NEW).read_text(encoding="utf-8")
-    assert write_copies(pages, mine) == Copies([], [], [])
-    (mine / NEW).unlink()  # seen, not wanted
-    assert write_copies(pages, mine) == Copies([], [], [])
-    assert names(mine) == [NAME]
-
-
-def test_an_edited_offer_stays_too(pages: Path, mine: Path):
-    write_copies(pages, mine)
-    (mine / NAME).write_text("first work", encoding="utf-8")
-    change(pages, "3 + 3")
-    write_copies(pages, mine)
-    (mine / NEW).write_text("second work", encoding="utf-8")
-    change(pages, "4 + 4")
-    assert write_copies(pages, mine).offered == ["07_pipeline.new-2.ipynb"]
-    change(pages, "5 + 5")
-    assert write_copies(pages, mine).offered == ["07_pipeline.new-2.ipynb"]  # it was untouched
-    assert names(mine) == [NAME, "07_pipeline.new-2.ipynb", NEW]
-    assert (mine / NEW).read_text(encoding="utf-8") == "second work"
+    [offer] = beside(mine)
+    assert re.fullmatch(r"07_pipeline\.new-[0-9a-f]{6}\.ipynb", offer.name)
+    assert "3 + 3" in offer.read_text(encoding="utf-8")
+    assert copied(pages, mine) == NOTHING
+    offer.unlink()  # seen, not wanted
+    assert copied(pages, mine) == NOTHING
+    assert copied(pages, mine, "4 + 4") == OFFERED
+    [offer] = beside(mine)
+    assert copied(pages, mine, "5 + 5") == OFFERED
+    assert offer not in beside(mine)  # nobody had touched it
+    [offer] = beside(mine)
+    offer.write_text("second work", encoding="utf-8")
+    assert copied(pages, mine, "6 + 6") == OFFERED
+    assert offer.read_text(encoding="utf-8") == "second work"
+    assert len(beside(mine)) == 2
 
 
 @pytest.mark.parametrize("lost", ["", "{", "[1]", "null"])
 def test_without_the_notes_every_copy_counts_as_edited(pages: Path, mine: Path, lost: str):
-    write_copies(pages, mine)
+    copied(pages, mine)
     (mine / EDITIONS).write_text(lost, encoding="utf-8")
-    assert write_copies(pages, mine) == Copies([], [], [])  # it is what would be written
+    assert copied(pages, mine) == NOTHING  # it is what would be written
     (mine / EDITIONS).unlink()
-    change(pages, "3 + 3")
-    assert write_copies(pages, mine) == Copies([], [], [NEW])
+    assert copied(pages, mine, "3 + 3") == OFFERED
 
 
 def test_an_untouched_copy_follows_its_page_to_another_number(pages: Path, mine: Path):
-    write_copies(pages, mine)
+    copied(pages, mine)
     (pages / NAME).rename(pages / "12_pipeline.ipynb")
-    assert write_copies(pages, mine).made == ["12_pipeline.ipynb"]
-    assert names(mine) == ["12_pipeline.ipynb"]
+    assert copied(pages, mine) == MADE
+    assert [path.name for path in mine.glob("*.ipynb")] == ["12_pipeline.ipynb"]
     (mine / "12_pipeline.ipynb").write_text("my work", encoding="utf-8")
     (pages / "12_pipeline.ipynb").rename(pages / NAME)
-    assert write_copies(pages, mine).made == [NAME]
+    assert copied(pages, mine) == MADE
     assert (mine / "12_pipeline.ipynb").read_text(encoding="utf-8") == "my work"
 
 
 def test_pages_are_never_the_target_and_no_pages_are_an_error(pages: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="holds the pages themselves"):
-        write_copies(pages, tmp_path / "notebooks" / ".." / "notebooks")
-    with pytest.raises(ValueError, match="holds no pages"):
-        write_copies(tmp_path, tmp_path / "mine")
+    for folder in (tmp_path / "notebooks" / ".." / "notebooks", ROOT / CLEAN):
+        with pytest.raises(ValueError, match="holds the pages themselves"):
+            write_copies(find_pages([], folder=pages), folder)
+    with pytest.raises(ValueError, match="no pages"):
+        write_copies([], tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
-
-
-def test_what_happened_is_said():
-    assert in_words(Copies([], [], []), "mine/") == ""
-    said = in_words(Copies(["a", "b"], ["c"], ["d.new"]), "mine/").splitlines()
-    assert "clean copies of 2 pages" in said[0]
-    assert "newer editions of c." in said[1]
-    assert "your copies stay as they are; newer editions lie beside them as d.new." in said[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import ADDRESS, Fork, git
+from forks import Fork
 from hosted import (
     CLONE,
     COLAB,
@@ -20,10 +20,9 @@ from hosted import (
     make_environment,
     run_page,
 )
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from mpcourse.commands.page_format import bootstrap_source, page_key, write_address
-from mpcourse.commands.pages import find_pages, save
+from mpcourse.commands.clean_copies import CLEAN, find_pages
+from mpcourse.commands.page_format import page_key
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 
@@ -64,7 +63,7 @@ def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
 ):
     python = python_of(place)
     before = installed(python)
-    page = fork.clone / "notebooks" / name
+    page = fork.clone / CLEAN / name
     run = run_page(page, place, python, folder=tmp_path, git=fork.environment)
     print(f"{run.seconds:.0f} s, peak {run.peak / GB:.2f} GB, growth {run.growth / GB:.2f} GB")
     assert run.errors() == []
@@ -87,24 +86,3 @@ def test_a_page_alone_runs_and_leaves_the_place_as_it_found_it(
     for output in run.outputs():
         data = output.get("data", {})
         assert VIEW in data or not A_WIDGET.match(data.get("text/plain", "")), data
-
-
-@pytest.mark.slow
-@pytest.mark.hosted
-@pytest.mark.parametrize("newer", [False, True])
-def test_a_clone_of_an_earlier_session_is_kept_or_brought_up_to_date(
-    newer: bool, fork: Fork, python_of: Callable[[Place], Path], tmp_path: Path
-):
-    clone, page = tmp_path / KAGGLE.folder / CLONE, tmp_path / "01_one.ipynb"
-    clone.parent.mkdir(parents=True)
-    git("clone", "--quiet", fork.bare, clone, cwd=tmp_path)
-    git("reset", "--quiet", "--hard", "HEAD~1", cwd=clone)
-    source = "print((course / 'pyproject.toml').read_text())"
-    notebook = new_notebook(cells=[new_markdown_cell("# 01 One"), new_code_cell(source)])
-    write_address(notebook, ADDRESS, page_name=page.name)
-    notebook.cells[1].source = bootstrap_source(ADDRESS).replace("= False", f"= {newer}")
-    save(notebook, page)
-    run = run_page(page, KAGGLE, python_of(KAGGLE), folder=tmp_path, git=fork.environment)
-    assert run.errors() == []
-    [output] = run.notebook.cells[3].outputs
-    assert (ADDRESS in output.text) == newer

@@ -85,10 +85,19 @@ def test_lab_opens_the_stored_pages_when_asked(environment, tmp_path):
 
 
 def test_handout_writes_clean_copies_and_needs_nothing_installed(environment, tmp_path, capsys):
-    folder = tmp_path / "class" / "monday"
+    folder, other = tmp_path / "class" / "monday", "notebooks/05_split_a_model.ipynb"
+    copy_course(tmp_path, other)
     assert command_line.main(["handout", str(folder)]) == 0
-    assert [path.name for path in folder.glob("*.ipynb")] == ["00_start_here.ipynb"]
-    assert f"{folder}/ has clean copies of 1 pages" in capsys.readouterr().out
+    assert len(list(folder.glob("*.ipynb"))) == 2
+    assert f"{folder}/ has clean copies of 2 pages" in capsys.readouterr().out
+    some = ["handout", str(tmp_path / "some"), "5", "--without-solutions"]
+    assert command_line.main(some) == 0
+    [copy] = (tmp_path / "some").glob("*.ipynb")
+    assert copy.name == Path(other).name
+    for path, seen in [(copy, False), (folder / copy.name, True)]:
+        assert ("def training_step(" in path.read_text("utf-8")) == seen
+    assert command_line.main(["handout", str(folder), "9"]) == 1
+    assert "no page '9'; there are: 00_start_here, 05_split_a_model" in capsys.readouterr().err
     assert command_line.main(["handout", str(tmp_path / "notebooks")]) == 1
     assert "holds the pages themselves" in capsys.readouterr().err
     assert environment.ensured == []

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from mpcourse.commands.address import FIRST_PAGE
-from mpcourse.commands.page_format import BADGES_MARK, badges, read_repository
+from mpcourse.commands.address import BADGES_MARK, FIRST_PAGE, badges, read_address
 from mpcourse.commands.pages import find_pages
 from mpcourse.commands.setup import ROOT
 
@@ -39,6 +38,6 @@ def test_the_hours_of_the_course_are_those_that_its_pages_name():
 
 
 def test_badges_and_what_to_clone_follow_the_setting():
-    address = read_repository()
+    address = read_address()
     assert LINES.count(badges(address, FIRST_PAGE)) == 1
-    assert LINES.count(f"git clone {address} mpcourse") == 1
+    assert LINES.count(f"git clone {address.repository} mpcourse") == 1

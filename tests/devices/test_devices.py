@@ -16,6 +16,7 @@ from mpcourse.devices.devices import (
     available_cores,
     describe_devices,
     get_devices,
+    has_code_for,
     synchronize,
 )
 
@@ -40,13 +41,18 @@ def pretend_gpus(monkeypatch):
     """A function that lets torch say it has some GPUs; a CUDA call fails."""
 
     def no_cuda(*_, **__):
-        raise AssertionError("naming devices must not start CUDA")
+        raise AssertionError("naming devices must not compute on them")
 
-    def pretend(count, current=0):
+    def pretend(count, current=0, capability=(9, 0)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Model {device.index}")
+        monkeypatch.setattr(
+            torch.cuda, "get_device_name", lambda gpu: f"Model {getattr(gpu, 'index', gpu)}"
+        )
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: capability)
+        monkeypatch.setattr(torch.cuda, "init", lambda: None)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90"])
         for name in ("_lazy_init", "Stream", "set_device", "current_stream", "synchronize"):
             monkeypatch.setattr(torch.cuda, name, no_cuda)
 
@@ -67,6 +73,39 @@ def no_gpus(pretend_gpus):
 def test_a_number_of_devices_that_is_no_whole_number_from_1_is_refused(n, kind):
     with pytest.raises(kind, match=f"a whole number from 1; got {n}"):
         get_devices(n)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((6, 0), "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120", False),  # Kaggle's P100, 2026
+        ((7, 5), "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120", True),
+        ((8, 9), "sm_75 sm_80 sm_86 sm_90", True),
+        ((8, 0), "sm_75 sm_86 sm_90", False),  # machine code of a later minor version
+        ((8, 0), "compute_75", True),
+        ((7, 0), "compute_75", False),
+        ((12, 0), "sm_90 compute_90", True),
+        ((10, 0), "sm_90a compute_90a", False),
+        ((10, 3), "sm_100f", True),
+        ((9, 0), "sm_90a", True),
+        ((9, 4), "gfx942 gfx90a", True),
+        ((9, 0), "", True),  # torch does not say
+    ],
+)
+def test_a_gpu_is_used_where_torch_has_code_for_it(capability, built_for, runs):
+    assert has_code_for(capability, built_for.split()) == runs
+
+
+def test_a_gpu_that_torch_has_no_code_for_is_named_and_cpu_cores_are_used(pretend_gpus):
+    pretend_gpus(1, capability=(6, 0))
+    words = r"Model 0 is not used: .* no code for .* \(sm_60\)\. On Kaggle, choose GPU T4 x2"
+    with pytest.warns(UserWarning, match=words):
+        assert get_devices(2) == [core(0), core(1)]
+    with (
+        pytest.warns(UserWarning, match=words),
+        pytest.raises(ValueError, match="it has 0 CUDA GPUs"),
+    ):
+        as_devices(["cuda:0"])
 
 
 @pytest.mark.usefixtures("no_gpus")

@@ -14,8 +14,7 @@ import torch
 from nbformat import NotebookNode
 
 from mpcourse.commands.grading.questions import bound_names, exercises_of
-from mpcourse.commands.pages import find_pages, read
-from mpcourse.commands.solutions import write_solutions
+from mpcourse.commands.pages import find_pages, read, write_solutions
 from mpcourse.devices import workers
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, Verdict, call

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jupyter_client.manager import KernelManager
 
-from mpcourse.commands.kernels import own_kernel
+from mpcourse.commands.pages import own_kernel
 
 READY_LIMIT_S = 120.0
 INTERRUPT_GRACE_S = 5.0

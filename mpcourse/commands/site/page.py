@@ -13,10 +13,11 @@ from nbformat.v4 import new_output
 from mpcourse.commands.address import PLACEHOLDER
 from mpcourse.commands.clean_copies import folded
 from mpcourse.commands.page_format import BADGES_MARK
-from mpcourse.commands.page_sizes import FENCED, INLINE_CODE_OR_MATH
 from mpcourse.commands.site.explorers import Frames
 from mpcourse.figures.svg import svg_in
 
+FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
 BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
 MINUTES = re.compile(r"About (\d+) minutes")
 TAG = re.compile(r"<(?!/?(?:details|summary|sub|sup|br)>|!--)/?[A-Za-z][^>]*>")

@@ -15,8 +15,8 @@ from string import Template
 import nbformat
 from sphinx.cmd.build import build_main
 
-from mpcourse.commands.address import address_remedy
-from mpcourse.commands.page_format import page_key, read_repository
+from mpcourse.commands.address import address_remedy, read_address
+from mpcourse.commands.page_format import page_key
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.explorers import page_frames
@@ -115,7 +115,7 @@ def _front_page(notebooks: Mapping[str, nbformat.NotebookNode]) -> dict[str, str
         "short": ", ".join(short),
         "pages": str(len(notebooks)),
         "hours": f"{minutes / 60:.0f}",
-        "address": read_repository(),
+        "address": read_address().repository,
         "map": "\n".join(map_),
     }
 

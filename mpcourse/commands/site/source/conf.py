@@ -4,8 +4,7 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-from mpcourse.commands.address import PLACEHOLDER
-from mpcourse.commands.page_format import read_repository
+from mpcourse.commands.address import PLACEHOLDER, read_address
 
 project = "mpcourse"
 html_title = "mpcourse"
@@ -44,7 +43,7 @@ html_theme_options = {
 }
 html_math_renderer = "mathml"
 ogp_social_cards = {"enable": False}
-repository, ogp_site_url = read_repository(), ""
+repository, ogp_site_url = read_address().repository, ""
 if repository != PLACEHOLDER:
     owner, name = repository.removeprefix("https://github.com/").split("/")
     html_baseurl = ogp_site_url = f"https://{owner.lower()}.github.io/{name}/"
