@@ -1,6 +1,7 @@
 """Every page in a real JupyterLab and browser: its widgets run there and obey the keyboard."""
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from mpcourse.figures.svg import svg_in
 
 pytest.importorskip("playwright", reason="playwright is not installed; see tests/requirements.txt")
 
+from axe import faults
 from forks import copy_course
 from lab import SCREEN, OpenPage, Server, running_browser, running_lab, wait_for
 from playwright.sync_api import Browser, ElementHandle
@@ -55,7 +57,7 @@ VALUE = """element => {
   if (element.getAttribute('role') === 'slider') return element.getAttribute('aria-valuenow');
   if (['radio', 'checkbox'].includes(element.type)) return element.checked;
   if (element.tagName === 'SELECT') return [...element.options].map(o => o.selected).join();
-  if (element.tagName === 'BUTTON') return element.classList.contains('mod-active');
+  if (element.tagName === 'BUTTON') return element.getAttribute('aria-pressed') === 'true';
   return element.value;
 }"""
 
@@ -87,6 +89,9 @@ CLOCK_ANSWERS = """element => {
     watch.observe(view, {childList: true, subtree: true});
 }"""
 
+# In what a screen reader is told of a page: a control without a name.
+CONTROLS = "slider|textbox|button|radio|radiogroup|group|combobox|listbox|checkbox|spinbutton"
+NAMELESS = re.compile(rf"^ *- (?:{CONTROLS})(?! \"(?!\"))\b.*", re.MULTILINE)
 CUT_OFF = "all => all.filter(e => e.scrollWidth > e.clientWidth + 40)"  # more than `.ipynb`
 BROKEN = "all => all.filter(e => e.complete && !e.naturalWidth).map(e => e.src)"
 
@@ -146,6 +151,7 @@ def check_page(page: OpenPage, *, artefacts: Path) -> None:
     check_pictures(page, read(page.path), name)  # JupyterLab does not trust the page yet
     page.screenshot(artefacts / f"{name}-1-opened.png")
     page.run_all()
+    check_names(page, name)
     check_pictures(page, page.saved(), name)
     page.screenshot(artefacts / f"{name}-2-run.png")
     check_outputs(page.saved(), name)
@@ -177,6 +183,16 @@ def check_pictures(page: OpenPage, notebook: NotebookNode, name: str) -> None:
     for words, width in page.tab.evaluate(DRAWN):
         assert len(words.split()) > 3, f"{name}: a picture has no words: {words!r}"
         assert width > 0, f"{name}: a picture is not shown: {words}"
+
+
+def check_names(page: OpenPage, name: str) -> None:
+    """What a screen reader is told of the controls: what each is, and is called."""
+    outputs = page.tab.locator(".jp-Notebook .jp-OutputArea-output:has(.jupyter-widgets)")
+    for output in outputs.all():
+        told = output.aria_snapshot()
+        assert not NAMELESS.findall(told), f"{name}: {NAMELESS.findall(told)} in {told[:300]}"
+    if outputs.count():
+        assert faults(page.tab, ".jp-OutputArea-output .jupyter-widgets") == []
 
 
 def find_controls(page: OpenPage) -> list[ElementHandle]:
@@ -214,7 +230,10 @@ def check_slider(page: OpenPage, slider: ElementHandle, *, what: str) -> None:
     picture = slider.evaluate(PICTURE)
     assert picture is not None, f"{what} has no picture"
     key = "ArrowLeft" if slider.evaluate(AT_MAXIMUM) else "ArrowRight"
+    said = slider.get_attribute("aria-valuetext")
     check_change(page, slider, keys=[key], what=what)
+    told = lambda: slider.get_attribute("aria-valuetext") not in ("", said)  # noqa: E731
+    wait_for(told, limit_s=REACTION_LIMIT_S, what=f"{what} to say its value")
     changed = lambda: slider.evaluate(PICTURE) != picture  # noqa: E731
     wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change its picture")
     back = "ArrowRight" if key == "ArrowLeft" else "ArrowLeft"
@@ -258,7 +277,8 @@ def check_change(page: OpenPage, control: ElementHandle, *, keys: list[str], wha
 # Two pages of our own: with all kinds of controls, and with a slider that moves nothing.
 
 SLIDER = """\
-from ipywidgets import HTML, IntSlider, VBox
+from ipywidgets import HTML, IntSlider
+from mpcourse.widgets.panel import Panel
 
 slider, view = IntSlider(value=3, min=1, max=5, description="rows"), HTML()
 
@@ -269,15 +289,14 @@ def draw(change=None):
 
 slider.observe(draw, names="value")
 draw()
-VBox([slider, view])"""
+Panel([slider, view])"""
 OTHERS = """\
 import ipywidgets as w
 
-two = ["one", "two"]
-small = [w.Dropdown(options=two), w.RadioButtons(options=two), w.Select(options=two)]
-small += [w.ToggleButtons(options=two), w.ToggleButton(description="on"), w.Checkbox()]
-small += [w.Text(), w.Textarea(), w.IntText(), w.BoundedIntText(value=5, max=5), w.Button()]
-w.VBox(small)"""
+two = [w.Dropdown, w.RadioButtons, w.Select, w.ToggleButtons]
+one = [w.ToggleButton, w.Checkbox, w.Text, w.Textarea, w.IntText, w.BoundedIntText, w.Button]
+small = [kind(options=["one", "two"], description=kind.__name__) for kind in two]
+Panel([*small, *(kind(description=kind.__name__) for kind in one)])"""
 OWN = {"moving": [SLIDER, OTHERS], "stuck": [SLIDER.replace("slider.value", "1")]}
 
 

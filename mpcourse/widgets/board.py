@@ -10,9 +10,10 @@ from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.builder import UNITS, Builder
 from mpcourse.schedules.simulation import simulate
 from mpcourse.schedules.standard import one_f_one_b_schedule
+from mpcourse.widgets.panel import Panel
 
 
-class ScheduleBoard(ipywidgets.VBox):
+class ScheduleBoard(Panel):
     """Buttons that add the next action of a kind to a device, and the schedule so far.
 
     A button that stands for an illegal move may be pressed: the reason is shown, nothing changes.

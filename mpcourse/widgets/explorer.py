@@ -11,11 +11,12 @@ from mpcourse.data_parallel import scatter
 from mpcourse.figures import mesh_picture, scatter_picture, timeline_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.widgets.panel import Panel
 
 WIDE = ipywidgets.Layout(width="30em")
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Panel):
     """Controls above a picture that follows them.
 
     Args:

@@ -11,8 +11,10 @@ from typing import Any
 
 import ipywidgets
 
+from mpcourse.widgets.panel import Panel
 
-class Prediction(ipywidgets.VBox):
+
+class Prediction(Panel):
     """A place for a guess; `.compare(answer)` shows it beside the answer later.
 
     In JupyterLab a guess is kept beside the notebook, and is there again in a new kernel.
@@ -74,7 +76,7 @@ class Prediction(ipywidgets.VBox):
         return Comparison(self, str(answer), within, values)
 
 
-class Comparison(ipywidgets.VBox):
+class Comparison(Panel):
     """A guess beside the answer, which waits for the guess or for the button "Show the answer".
 
     As text, in a stored page, it has the answer.

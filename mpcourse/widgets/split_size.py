@@ -61,7 +61,7 @@ class SplitExplorer(Explorer):
         self.status = ipywidgets.HTML()
         if measure is not None:
             self.button.on_click(self._measure)
-            self.children = (control, self.button, self.status, self.view)
+            self.children = (control, self.button, self.status, *self.children[1:])
 
     def _measure(self, _: Any = None) -> None:
         """Run the chosen split size in the kernel; the button waits meanwhile."""

@@ -132,7 +132,7 @@ def test_a_choice_is_made_with_buttons_and_begins_empty():
 
 def test_a_prediction_asks_its_question_as_the_label_of_an_empty_field():
     prediction = predict("rows of <each> device")
-    (entry,) = prediction.children
+    entry, _ = prediction.children
     assert entry is prediction.entry
     assert entry.description == "rows of <each> device"
     assert (entry.value, entry.placeholder) == ("", "your guess")
@@ -142,7 +142,7 @@ def test_a_prediction_asks_its_question_as_the_label_of_an_empty_field():
 def test_without_a_guess_the_answer_waits_for_a_button():
     prediction = predict("time of 1F1B")
     comparison = prediction.compare("33")
-    view, button = comparison.children
+    view, button, _ = comparison.children
     assert "33" not in view.value
     assert (button.description, button.layout.display) == ("Show the answer", None)
     button.click()
@@ -162,7 +162,7 @@ def test_without_a_guess_the_answer_waits_for_a_button():
 )
 def test_a_guess_of_the_wrong_kind_hears_what_is_asked_for(answer: str, guess: str, asked: str):
     prediction = predict("a guess")
-    view, button = prediction.compare(answer).children
+    view, button, _ = prediction.compare(answer).children
     prediction.entry.value = guess
     assert (answer in view.value) == (button.layout.display == "none") == (not asked)
     assert asked in view.value

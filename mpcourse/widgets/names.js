@@ -1,0 +1,28 @@
+// Gives sliders, rows of buttons and play buttons the names and states that ipywidgets leaves out.
+window.mpcourseNames ??= (() => {
+  const all = (what) => document.querySelectorAll(what);
+  const put = (element, attributes) => {
+    for (const [key, value] of Object.entries(attributes))
+      if (element && element.getAttribute(key) !== value) element.setAttribute(key, value);
+  };
+  const label = (view) => view.querySelector('.widget-label')?.textContent.trim() ?? '';
+  const name = () => {
+    for (const view of all('.widget-hslider')) {
+      const readout = view.querySelector('.widget-readout');
+      const words = { 'aria-label': label(view) };
+      put(view.querySelector('[role=slider]'), { ...words, 'aria-valuetext': readout?.textContent ?? '' });
+      if (readout?.isContentEditable) put(readout, { ...words, role: 'textbox' });
+    }
+    for (const view of all('.widget-radio')) put(view, { role: 'radiogroup', 'aria-label': label(view) });
+    for (const view of all('.widget-toggle-buttons')) put(view, { role: 'group', 'aria-label': label(view) });
+    for (const button of all('.widget-toggle-button'))
+      put(button, { 'aria-pressed': String(button.classList.contains('mod-active')) });
+    for (const icon of all('.widget-play button > i'))
+      put(icon.parentElement, { 'aria-label': icon.className.replace(/.*fa-/, '') });
+    for (const words of all('.widget-html')) // read out when they change; a picture is too long
+      if (!words.querySelector('svg, img')) put(words, { role: 'status' });
+  };
+  const watched = { subtree: true, childList: true, attributeFilter: ['class', 'aria-valuetext'] };
+  new MutationObserver(name).observe(document.body, watched);
+  return name() ?? true;
+})();
