@@ -16,6 +16,5 @@ from mpcourse.pipeline.prediction import (
     predict_step,
     split_work,
     timed_sizes,
-    try_schedule,
 )
 from mpcourse.pipeline.stage import Stage

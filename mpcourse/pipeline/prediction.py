@@ -1,8 +1,8 @@
-"""Predict a pipeline's step, then measure it: every split size, every schedule.
+"""Predict a pipeline's step, then measure it, for every split size.
 
-Pages `pipeline` and `schedules`.
+Page `pipeline`.
 
-For a split size, the prediction stands before anything is swept. Each stage is timed alone, forward
+The prediction stands before anything is swept. Each stage is timed alone, forward
 and backward, at three sizes of micro-batch: the smallest, the middle and the largest of the sweep.
 Through the three times of each stage and direction goes a line, `fixed + per_sample * size`, and
 the simulator turns lines into step times, for sizes that nobody timed too.
@@ -14,7 +14,6 @@ for a single sample: begin a sweep at two), and caches. Two stages at work share
 much this slows them is measured too, and stretches the moments at which both work.
 """
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -24,14 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.devices.devices import Device, DeviceLike, as_devices
+from mpcourse.devices.devices import DeviceLike, as_devices
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
-from mpcourse.schedules.named import NAMED, make_schedule
+from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import Costs, costs_from, simulate
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.resnet import thin_resnet50
-from mpcourse.splitting.splits import split_sequential
 
 Loss = Callable[[Any, Any], Tensor]
 REPEATS = 3  # how often a step is timed, after one to warm up
@@ -189,62 +187,3 @@ def measure_stages(
         return tuple(fit_line(sizes, times) for times in columns)
 
     return StageLines(lines("forward"), lines("backward"), at_once)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One schedule, predicted and run."""
-
-    predicted: Timeline  # with costs from micro-batches that ran alone
-    measured: Timeline  # of the middle one of the steps
-    loss: Tensor
-    gradients: list[Tensor]  # on the host
-    activation_size: float  # of a stage, in shares of a device's part of the model
-
-
-def try_schedule(
-    name: str,
-    model: nn.Sequential,
-    devices: Sequence[Device],
-    batch: tuple[Tensor, Tensor],
-    loss_fn: Loss,
-    *,
-    num_microbatches: int,
-    repeats: int = 5,
-) -> Trial:
-    """Cut a copy of a model for a schedule, predict its timeline, and measure it.
-
-    Args:
-        name: One of `mpcourse.schedules.NAMED`.
-        model: Layers, cut into stages of as many layers each; it stays as it is.
-        devices: Where to.
-        batch: Inputs and targets.
-        loss_fn: As for `Pipeline.step`.
-        num_microbatches: Into how many the batch is cut; at most its number of samples.
-        repeats: Steps after the first, which warms up.
-    """
-    per_device = NAMED[name].stages_per_device
-    num_stages = per_device * len(devices)
-    stages = split_sequential(copy.deepcopy(model), num_stages, by="count")
-    pipeline = Pipeline(stages, devices, name, num_microbatches=num_microbatches)
-    first = [tensor.tensor_split(num_microbatches)[0] for tensor in batch]
-    alone = Pipeline(stages, devices, name, num_microbatches=1)  # so nothing overlaps
-    costs = costs_from(_middle(alone, first, loss_fn, repeats))
-    schedule = make_schedule(name, num_stages, len(devices), num_microbatches)
-    measured = _middle(pipeline, batch, loss_fn, repeats)
-    pipeline.zero_grad()
-    loss = pipeline.step(*batch, loss_fn).cpu()
-    gradients = [parameter.grad.cpu() for parameter in pipeline.parameters()]
-    return Trial(simulate(schedule, costs), measured, loss, gradients, 1 / per_device)
-
-
-def _middle(
-    pipeline: Pipeline, batch: Sequence[Tensor], loss_fn: Callable, repeats: int
-) -> Timeline:
-    """The timeline of the middle one of the steps, by makespan."""
-    pipeline.step(*batch, loss_fn)
-    runs = []
-    for _ in range(repeats):
-        pipeline.step(*batch, loss_fn)
-        runs.append(pipeline.timeline)
-    return sorted(runs, key=lambda run: run.makespan)[repeats // 2]

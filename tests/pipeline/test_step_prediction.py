@@ -1,6 +1,5 @@
 """Predictions are made from three timed sizes; where nothing interferes, measurements meet them."""
 
-import copy
 import functools
 import re
 import statistics
@@ -26,9 +25,7 @@ from mpcourse.pipeline.prediction import (
     slowed,
     split_work,
     timed_sizes,
-    try_schedule,
 )
-from mpcourse.schedules.named import SCHEDULES
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
@@ -211,46 +208,3 @@ def test_a_thin_resnet_of_full_width_is_a_resnet50():
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
-
-
-LOSS = nn.MSELoss()
-
-
-def make_model(layers: int = 4) -> nn.Sequential:
-    return nn.Sequential(*[nn.Linear(3, 3) for _ in range(layers)]).double()
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_trial_equals_the_uncut_model_and_leaves_it_alone(name: str) -> None:
-    model, batch = make_model(), torch.randn(2, 7, 3, dtype=torch.double).unbind()
-    uncut = copy.deepcopy(model)
-    trial = try_schedule(name, model, get_devices(2), batch, LOSS, num_microbatches=3, repeats=2)
-    loss = LOSS(uncut(batch[0]), batch[1])
-    loss.backward()
-    torch.testing.assert_close(trial.loss, loss.detach(), rtol=1e-12, atol=1e-12)
-    expected = [parameter.grad for parameter in uncut.parameters()]
-    torch.testing.assert_close(trial.gradients, expected, rtol=1e-12, atol=1e-12)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert torch.equal(model[0].weight, uncut[0].weight)
-
-
-@pytest.mark.parametrize(("name", "size"), [("1f1b", 1), ("interleaved", 0.5), ("zb-v", 0.5)])
-def test_prediction_and_measurement_have_the_same_actions_in_the_same_order(
-    name: str, size: float
-) -> None:
-    batch = torch.randn(2, 8, 3, dtype=torch.double).unbind()
-    trial = try_schedule(name, make_model(), get_devices(2), batch, LOSS, num_microbatches=4)
-    for device in range(2):
-        orders = [
-            [event.action for event in run.events if event.device_index == device]
-            for run in (trial.predicted, trial.measured)
-        ]
-        assert orders[0] == orders[1]
-    assert trial.predicted.peak_activations == trial.measured.peak_activations
-    assert trial.activation_size == size
-
-
-def test_too_few_layers_are_refused() -> None:
-    batch = torch.randn(2, 4, 3, dtype=torch.double).unbind()
-    with pytest.raises(ValueError, match="2 layers make 1 to 2 stages; got 4"):
-        try_schedule("zb-v", make_model(2), get_devices(2), batch, LOSS, num_microbatches=2)
