@@ -1,8 +1,7 @@
 """`python data/make_pictures.py [timeline] [explorer]`: the README's pictures in `data/pictures/`.
 
 `timeline.svg` is measured now: close other programs. `explorer.png` is a screenshot of JupyterLab
-in Chromium (tests/requirements.txt has what that needs); its numbers are those that page `pipeline`
-has stored.
+in Chromium (tests/requirements.txt has what that needs), whose numbers are measured now, too.
 """
 
 import io
@@ -32,21 +31,23 @@ EXPLORER = """\
 from torch import nn
 
 from mpcourse.devices import get_devices, measure
-from mpcourse.commands.pages import find_pages, read
-from mpcourse.commands.site.explorers import split_explorer_of
-from mpcourse.pipeline import Pipeline, split_work
+from mpcourse.pipeline import Pipeline, measure_stages, split_work
+from mpcourse.widgets import split_explorer
 
-devices = get_devices(2)
+devices, loss_fn = get_devices(2), nn.CrossEntropyLoss()
+work = split_work(devices)
+rows, every = len(work.images), range(work.sizes[0], len(work.images) + 1, work.sizes[0])
 
 
 def run(size):
-    work, loss_fn = split_work(devices), nn.CrossEntropyLoss()
     pipeline = Pipeline(work.stages, devices, microbatch_size=size)
     step = lambda: pipeline.step(work.images, work.labels, loss_fn)
     return measure(step, devices, warmup=1, repeats=3).median_s
 
 
-split_explorer_of(read(find_pages(["pipeline"])[0]), measure=run)"""
+lines, measured = measure_stages(work, devices, loss_fn), {size: run(size) for size in work.sizes}
+names = [device.name for device in devices]
+split_explorer(lines, rows, every, work.sizes[2], names, measured=measured, measure=run)"""
 
 
 def make_timeline(file: Path) -> None:

@@ -11,6 +11,7 @@ from mpcourse.data_parallel import scatter
 from mpcourse.figures import mesh_picture, scatter_picture, timeline_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.schedules.timeline import Event, Timeline
+from mpcourse.widgets.frames import FRAMES, frames_of
 from mpcourse.widgets.panel import Panel
 
 WIDE = ipywidgets.Layout(width="30em")
@@ -24,6 +25,10 @@ class Explorer(Panel):
         controls: Name -> control.
         about: What the explorer shows, in words.
         play: The name of a slider that a play button moves to its end.
+        shown: What readers without a kernel may move: name -> values, or `None` for all that the
+            control has. The others stay where they are. All of all when `None`.
+        stored: Whether a page keeps the pictures for these readers: what they show is the page's
+            own, and nobody else can draw it.
     """
 
     def __init__(
@@ -33,9 +38,13 @@ class Explorer(Panel):
         *,
         about: str,
         play: str | None = None,
+        shown: Mapping[str, Sequence[Any] | None] | None = None,
+        stored: bool = False,
     ) -> None:
         self.draw = draw
         self.controls = dict(controls)
+        self.shown = dict.fromkeys(controls) if shown is None else shown
+        self.stored = stored
         self.about = about
         self.view = ipywidgets.HTML()
         for control in self.controls.values():
@@ -53,6 +62,16 @@ class Explorer(Panel):
             self.view.value = self.draw(**values).svg
         except Exception as error:  # the front end would swallow it
             self.view.value = in_html(error)
+
+    def frames(self) -> str:
+        """Its pictures for readers without a kernel; see `mpcourse.widgets.frames`."""
+        return frames_of(self.draw, self.controls, self.shown)
+
+    def _repr_mimebundle_(self, **which: Any) -> dict[str, Any]:
+        bundle = super()._repr_mimebundle_(**which)
+        if self.stored:
+            bundle[FRAMES] = self.frames()
+        return bundle
 
     def __repr__(self) -> str:
         return f"<explorer: {self.about}; run the cell to move its controls>"
@@ -89,7 +108,9 @@ def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
         name: What the values are, for example "batch size".
     """
     control = slider_over(name, list(pictures), next(iter(pictures)))
-    return Explorer(lambda value: pictures[value], {"value": control}, about=f"by {name}")
+    return Explorer(
+        lambda value: pictures[value], {"value": control}, about=f"by {name}", stored=True
+    )
 
 
 def idle_explorer(first: int = 4, second: int = 2) -> Explorer:

@@ -34,7 +34,9 @@ def layout_explorer() -> Explorer:
             options=list(zip(names, AXES, strict=True)), value="tensor", description="inside a host"
         ),
     }
-    return Explorer(layout_view, controls, about="step time of each layout, by model and links")
+    about = "step time of each layout, by model and links"
+    shown = {"model": None, "ranks": None, "neighbours": None}
+    return Explorer(layout_view, controls, about=about, shown=shown)
 
 
 def layout_view(

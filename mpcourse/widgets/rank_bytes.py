@@ -40,7 +40,11 @@ def fit_explorer() -> Explorer:
         model = MODELS.get(name) or LanguageModel(parameters, layers, width, 4096)
         return fit_view(name, model, **settings)
 
-    return Explorer(draw, controls, about="bytes of a rank, by what is sharded and recomputed")
+    about = "bytes of a rank, by what is sharded and recomputed"
+    powers = (1, 2, 4, 8, 16, 32, 64)
+    shown = {"name": tuple(MODELS), "batch": powers, "ranks": powers}
+    shown |= {"stage": None, "recompute": None}
+    return Explorer(draw, controls, about=about, shown=shown)
 
 
 def fit_view(

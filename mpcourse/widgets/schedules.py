@@ -31,7 +31,13 @@ def schedule_explorer() -> Explorer:
         "shown": slider("shown so far (%)", 100, 0, 100, step=2),
     }
     about = "a schedule's timeline and what its devices hold"
-    return Explorer(schedule_view, controls, about=about, play="shown")
+    shown = {
+        "schedule": None,
+        "devices": (2, 4, 6),
+        "microbatches": (2, 4, 8),
+        "transfer": (0, 1, 2),
+    }
+    return Explorer(schedule_view, controls, about=about, play="shown", shown=shown)
 
 
 def schedule_view(

@@ -68,4 +68,5 @@ def sparsity_explorer(study: SparsityStudy, sparsity: float) -> Explorer:
         lambda sparsity: sparsity_picture(study, sparsity),
         {"sparsity": control},
         about="weights, mask, accuracy and bytes by sparsity",
+        stored=True,
     )

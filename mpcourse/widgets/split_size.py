@@ -56,7 +56,7 @@ class SplitExplorer(Explorer):
 
         control = slider_over("split size", list(sizes), chosen)
         about = "a step by split size, and its place on the curve"
-        super().__init__(draw, {"size": control}, about=about)
+        super().__init__(draw, {"size": control}, about=about, stored=True)
         self.button = ipywidgets.Button(description=MEASURE)
         self.status = ipywidgets.HTML()
         if measure is not None:

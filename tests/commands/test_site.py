@@ -1,29 +1,41 @@
 """The site holds what the stored pages hold, its links lead somewhere, and it asks no one else."""
 
 import base64
-import gzip
+import copy
 import html
-import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from nbformat import write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from mpcourse.commands import page_format
-from mpcourse.commands.address import PLACEHOLDER
-from mpcourse.commands.page_format import badges, normalise, page_key
-from mpcourse.commands.pages import find_pages, read, save
+from mpcourse.commands import address
+from mpcourse.commands.address import PLACEHOLDER, Address, badges
+from mpcourse.commands.page_format import normalise, page_key
+from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site import site
-from mpcourse.commands.site.explorers import frames_of, page_frames, split_explorer_of
-from mpcourse.commands.site.page import _launch, for_readers
-from mpcourse.commands.site.site import build_site
-from mpcourse.figures.svg import svg_in
-from mpcourse.widgets import idle_explorer, predict, schedule_explorer, schedule_view
+from mpcourse.commands.site.page import _launch, explorer_html, for_readers
+from mpcourse.commands.site.site import build_site, to_html
+from mpcourse.figures.svg import Picture, svg_in
+from mpcourse.widgets import idle_explorer, picture_slider, predict
 
 PAGES = {page_key(path.name): path for path in find_pages([])}
+TEXTS = [
+    "index",
+    "CHANGELOG",
+    "CONTRIBUTING",
+    "comparison",
+    "devices",
+    "instructors",
+    "where",
+    "words",
+]
+NAMES = [*TEXTS, *(path.stem for path in PAGES.values())]
 LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("source", "src")}
 
 
@@ -43,46 +55,36 @@ class Tags(HTMLParser):
             self.loaded += [values[name] for at, name in LOADED if at == tag and name in values]
 
 
+OWN = {".git/HEAD": "ref", ".nojekyll": "", "CNAME": "course.example.org"}
+
+
+def lay(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in files}
+
+
 @pytest.fixture(scope="module")
 def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All pages; the frames, which take most of the time, are tried out elsewhere."""
+    """All pages and texts, in a folder as it is published."""
     folder = tmp_path_factory.mktemp("whole") / "site"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "page_frames", lambda page, notebook: None)
-        files = build_site(folder)
-    names = ["index.html", *(f"{path.stem}.html" for path in PAGES.values())]
-    assert [file.name for file in files] == names
+    lay(folder, OWN)
+    files = build_site(folder)
+    assert {folder / f"{name}.html" for name in NAMES} < set(files)
+    assert files[0] == folder / "index.html"
+    assert {name: (folder / name).read_text() for name in OWN} == OWN
     return folder
-
-
-@pytest.fixture
-def small_page(tmp_path: Path) -> Path:
-    guess = predict("how many", ["one", "two"])
-    cells = [
-        new_markdown_cell("# 01 One & only\n\n- add `1`;\n\nAbout 5 minutes."),
-        new_code_cell("print('<b>')", outputs=[new_output("stream", text="<b>\n")]),
-        new_code_cell("x = 1", metadata={"jupyter": {"source_hidden": True}}),
-        new_code_cell(
-            'guess = predict("how many", ["one", "two"])\nguess', outputs=[shown(repr(guess))]
-        ),
-        new_code_cell('guess.compare("two")', outputs=[shown(repr(guess.compare("two")))]),
-        new_code_cell("check_one(1)", metadata={"tags": ["check"]}, outputs=[shown("… not yet")]),
-        new_markdown_cell("It is **one**.", metadata={"tags": ["answer"]}),
-        new_markdown_cell("## A formula\n\nIt is $x_1$, see [there](01_one.ipynb#A-formula)."),
-    ]
-    path = tmp_path / "01_one.ipynb"
-    save(normalise(new_notebook(cells=cells)), path)
-    return path
-
-
-def shown(words: str):
-    return new_output("display_data", {"text/plain": words})
 
 
 # The pages as they are stored.
 
 
-@pytest.mark.parametrize("name", ["index", *(path.stem for path in PAGES.values())])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_to_a_place_that_is_there(name: str, whole_site: Path):
     tags = Tags((whole_site / f"{name}.html").read_text(encoding="utf-8"))
     inside = [link for link in tags.links if not re.match(r"https?://", link)]
@@ -96,7 +98,7 @@ def test_every_link_leads_to_a_place_that_is_there(name: str, whole_site: Path):
             assert unquote(anchor) in ids, f"{name} links to {link}"
 
 
-@pytest.mark.parametrize("name", ["index", *(path.stem for path in PAGES.values())])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_loaded_from_elsewhere(name: str, whole_site: Path):
     tags = Tags((whole_site / f"{name}.html").read_text(encoding="utf-8"))
     assert len(tags.loaded) > 3
@@ -134,24 +136,75 @@ def test_every_formula_of_the_pages_is_drawn(whole_site: Path):
         assert re.findall(r"\$[^$\s][^$\n]*\$", words) == []
 
 
-def test_the_front_page_says_what_each_page_is_for(whole_site: Path):
+def test_the_front_page_leads_everywhere_and_has_an_explorer(whole_site: Path):
     text = (whole_site / "index.html").read_text(encoding="utf-8")
-    assert re.search(r"07 A pipeline of micro-batches</span></a>: \w+", text)
-    assert text.count(" minutes)") == len(PAGES)
+    main = text[text.index("<article") : text.index("</article>")]
+    assert {f"{path.stem}.html" for path in PAGES.values()} < set(Tags(main).links)
+    assert "A pipeline of micro-batches</span></a> (90 minutes)" in main
+    assert '<figure class="explorer" data-frames="H4sI' in main
+    assert '<meta name="description" content="' in text
 
 
-# A page of our own, and where the site may go.
+def test_every_explorer_has_its_pictures_and_every_choice_its_answer(whole_site: Path):
+    texts = {
+        key: (whole_site / f"{path.stem}.html").read_text("utf-8") for key, path in PAGES.items()
+    }
+    stored = {key: path.read_text(encoding="utf-8") for key, path in PAGES.items()}
+    with_explorer = {key for key in PAGES if '"<explorer: ' in stored[key]}
+    assert with_explorer == {key for key in PAGES if 'class="explorer"' in texts[key]}
+    assert "data-frames" in texts["pipeline"]
+    names = re.compile(r'<(fieldset|details) class="\w+" data-guess="(\w+)">')
+    found = {(key, *each) for key, text in texts.items() for each in names.findall(text)}
+    asked = {(key, name) for key, tag, name in found if tag == "fieldset"}
+    waits = {each for each in asked if (each[0], "details", each[1]) not in found}
+    assert len(asked) > 20
+    assert len(waits) < 2, waits  # one is answered on a quiet machine only
 
 
-def test_a_small_page_becomes_html(small_page: Path, tmp_path: Path):
-    [_, file] = build_site(tmp_path / "site", [small_page])
-    text = file.read_text(encoding="utf-8")
+# A page of our own.
+
+CELLS = [
+    new_markdown_cell("# 01 One & only\n\n- add `1`;\n\nAbout 5 minutes."),
+    new_code_cell("print('<b>')", outputs=[new_output("stream", text="<b>\n")]),
+    new_code_cell("x = 1", metadata=(folded := {"jupyter": {"source_hidden": True}})),
+    new_code_cell('guess = predict("how many", ["one", "two"])\nguess'),
+    new_code_cell('guess.compare("two")'),
+    new_code_cell("check_one(1)", metadata={"tags": ["check"]}),
+    new_markdown_cell("One way:"),
+    new_code_cell("one = 1", metadata=folded),
+    new_markdown_cell("It is **one**.", metadata={"tags": ["answer"]}),
+    new_markdown_cell("## A formula\n\nIt is $x_1$, see [there](01_one.ipynb#A-formula)."),
+]
+
+
+def shown(words: str, **others: str):
+    return new_output("display_data", {"text/plain": words, **others})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """What Sphinx reads: the site's settings, a front page, and one page."""
+    guess = predict("how many", ["one", "two"])
+    notebook = copy.deepcopy(new_notebook(cells=CELLS))
+    for at, words in ((3, repr(guess)), (4, repr(guess.compare("two"))), (5, "… not yet")):
+        notebook.cells[at].outputs = [shown(words)]
+    shutil.copytree(site.SOURCE, tmp_path / "source", ignore=shutil.ignore_patterns("*.md"))
+    shutil.copy(ROOT / "data/pictures/explorer.png", tmp_path / "source")
+    write(for_readers(normalise(notebook), "one"), tmp_path / "source/01_one.ipynb")
+    front = "# Front\n\n{{ links }}\n\n```{toctree}\n01_one\n```\n"
+    (tmp_path / "source/index.md").write_text(front, encoding="utf-8")
+    return tmp_path / "source"
+
+
+def test_a_small_page_becomes_html(source: Path, tmp_path: Path):
+    to_html(source, tmp_path / "built")
+    text = (tmp_path / "built/01_one.html").read_text(encoding="utf-8")
     assert "<title>01 One &amp; only" in text
     assert "&lt;b&gt;\n</pre>" in text
     assert 'id="a-formula"' in text
     assert "#a-formula" in Tags(text).links
     assert "<msub>" in text
-    assert "imports and preparation" in text
+    assert text.index("imports and preparation") < text.index("Show a solution")
     answer = text[text.index("<details><summary>Answer</summary>") :].partition("</details>")[0]
     assert "<strong>one</strong>" in answer
     assert '<fieldset class="guess" data-guess="guess"><legend>how many</legend>' in text
@@ -160,10 +213,36 @@ def test_a_small_page_becomes_html(small_page: Path, tmp_path: Path):
     assert "not yet" not in text
 
 
+def test_what_sphinx_warns_of_is_said(source: Path, tmp_path: Path):
+    (source / "index.md").write_text("# Front\n\n[nowhere](nowhere.md)", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"index\.md:3: WARNING: .*'nowhere\.md'"):
+        to_html(source, tmp_path / "built")
+
+
+def test_an_address_brings_links_a_map_and_a_card(source: Path, tmp_path: Path, monkeypatch):
+    repository = "https://github.com/Ada/course"
+    monkeypatch.setattr(address, "read_address", lambda: Address(repository, "main"))
+    to_html(source, tmp_path / "built")
+    text = (tmp_path / "built/index.html").read_text(encoding="utf-8")
+    assert {repository, f"{repository}/blob/main/CITATION.cff"} < set(Tags(text).links)
+    [card] = re.findall(r'property="og:image" content="https://ada.github.io/course/(.+?)"', text)
+    assert (tmp_path / "built" / card).is_file()
+    found = (tmp_path / "built/sitemap.xml").read_text(encoding="utf-8")
+    assert "https://ada.github.io/course/01_one.html" in found
+
+
+def test_badges_become_words_where_they_lead_somewhere():
+    assert _launch(badges(Address(PLACEHOLDER, "main"), "01_one.ipynb")) == ""
+    line = _launch(badges(Address("https://github.com/Ada/course", "dev"), "01_one.ipynb"))
+    for place in ("colab.research.google.com", "kaggle.com", "mybinder.org"):
+        assert f"](https://{place}/" in line
+    assert "![" not in line
+
+
 @pytest.mark.parametrize("live", ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>"])
 def test_html_that_could_run_is_refused_in_a_text_and_dropped_from_an_output(live: str):
-    output = new_output("display_data", {"text/html": live, "text/plain": "words"})
-    cells = [new_markdown_cell("# 01 One"), new_code_cell("1", outputs=[output])]
+    cells = [new_markdown_cell("# 01 One"), new_code_cell("1")]
+    cells[1].outputs = [shown("words", **{"text/html": live})]
     page = for_readers(new_notebook(cells=cells), "one")
     assert page.cells[1].outputs[0].data == {"text/plain": "words"}
     cells[0].source += f"\n\n`{live}`"
@@ -173,64 +252,54 @@ def test_html_that_could_run_is_refused_in_a_text_and_dropped_from_an_output(liv
         for_readers(new_notebook(cells=cells), "one")
 
 
-def test_links_to_launch_and_a_map_stand_where_there_is_an_address(
-    small_page, tmp_path, monkeypatch
-):
-    assert _launch(badges(PLACEHOLDER, "01_one.ipynb")) == ""
-    notebook, address = read(small_page), "https://github.com/Ada/course"
-    notebook.cells[0].source += "\n\n" + badges(address, "01_one.ipynb")
-    save(notebook, small_page)
-    monkeypatch.setattr(page_format, "read_repository", lambda: address)
-    [_, file] = build_site(tmp_path / "with", [small_page])
-    text = file.read_text(encoding="utf-8")
-    links = [link for link in Tags(text).links if "Ada/course" in link]
-    for place in ("github.com", "colab.research.google.com", "kaggle.com", "mybinder.org"):
-        assert [link for link in links if link.startswith(f"https://{place}/")]
-    assert 'property="og:title" content="01 One' in text
-    found = (tmp_path / "with/sitemap.xml").read_text(encoding="utf-8")
-    assert "https://ada.github.io/course/01_one.html" in found
+@pytest.mark.parametrize(
+    "live",
+    [
+        '<svg onload="alert(1)"/>',
+        "<svg><script>alert(1)</script></svg>",
+        '<svg><a xlink:href="javascript:alert(1)"><text>x</text></a></svg>',
+        '<svg><rect fill="red"ONCLICK = "alert(1)"/></svg>',
+        "<svg><foreignObject></foreignObject></svg>",
+    ],
+)
+def test_a_picture_that_could_run_is_refused(live: str):
+    picture = Picture(live, "One", "A picture.")
+    cell = new_code_cell("1", outputs=[shown("", **{"text/html": picture._repr_html_()})])
+    with pytest.raises(ValueError, match="a picture holds '<"):
+        for_readers(new_notebook(cells=[cell]), "one")
+    frames = picture_slider({1: picture}, "number").frames()
+    with pytest.raises(ValueError, match="a picture holds '<"):
+        explorer_html("", frames)
+    with pytest.raises(ValueError, match="padding"):
+        explorer_html("", f'{idle_explorer().frames()}">{live}')
 
 
-OWN = {".git/HEAD": "ref", ".nojekyll": "", "CNAME": "course.example.org"}
-
-
-def lay(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in files}
+# Where the site may go: seen without Sphinx, which would take long.
 
 
 @pytest.fixture
-def no_sphinx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes where is seen without Sphinx: each page becomes one file as it is."""
+def build(monkeypatch: pytest.MonkeyPatch):
+    """Builds a site of these files in a folder."""
 
-    def copies(source: Path, built: Path) -> None:
-        for path in [source / "index.md", *source.glob("*.ipynb")]:
-            lay(built, {f"{path.stem}.html": path.read_text(encoding="utf-8")})
+    def build(folder: Path, *names: str) -> None:
+        files = dict.fromkeys(["index.html", *names], "built")
+        monkeypatch.setattr(site, "lay_out", lambda source: None)
+        monkeypatch.setattr(site, "to_html", lambda source, built: lay(built, files))
+        build_site(folder)
 
-    monkeypatch.setattr(site, "_run_sphinx", copies)
+    return build
 
 
-@pytest.mark.usefixtures("no_sphinx")
-def test_a_second_build_replaces_what_the_first_wrote_and_nothing_else(
-    small_page: Path, tmp_path: Path
-):
-    folder, other = tmp_path / "site", tmp_path / "02_other.ipynb"
-    other.write_bytes(small_page.read_bytes())
+def test_a_second_build_replaces_what_the_first_wrote_and_nothing_else(build, tmp_path: Path):
+    folder = tmp_path / "site"
     lay(folder, OWN)
-    build_site(folder, [small_page, other])
+    build(folder, "one.html", "two.html")
     lay(folder, OWN | {"notes/mine.html": "mine", "index.html": "changed by hand"})
-    build_site(folder, [small_page])
-    build_site(tmp_path / "alone", [small_page])
+    build(folder, "one.html")
+    build(tmp_path / "alone", "one.html")
     assert contents(folder) == contents(tmp_path / "alone") | OWN | {"notes/mine.html": "mine"}
 
 
-@pytest.mark.usefixtures("no_sphinx")
 @pytest.mark.parametrize(
     ("files", "words"),
     [
@@ -241,32 +310,27 @@ def test_a_second_build_replaces_what_the_first_wrote_and_nothing_else(
     ],
 )
 def test_what_no_build_wrote_is_named_and_left_alone(
-    files: dict[str, str], words: str, small_page: Path, tmp_path: Path
+    files: dict[str, str], words: str, build, tmp_path: Path
 ):
-    folder = tmp_path / "site"
-    lay(folder, files | {"../letter.txt": "dear Ada"})
+    lay(tmp_path / "site", files | {"../letter.txt": "dear Ada"})
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=words):
-        build_site(folder, [small_page])
+        build(tmp_path / "site")
     with pytest.raises(ValueError, match=r"letter\.txt is a file; name a folder"):
-        build_site(tmp_path / "letter.txt", [small_page])
+        build(tmp_path / "letter.txt")
     assert contents(tmp_path) == before
 
 
-@pytest.mark.usefixtures("no_sphinx")
-def test_nothing_is_written_through_a_link(small_page: Path, tmp_path: Path):
-    for name in ("elsewhere", "site"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "site" / site.WRITTEN).touch()
+def test_nothing_is_written_through_a_link(build, tmp_path: Path):
+    lay(tmp_path, {f"site/{site.WRITTEN}": "", "elsewhere/letter.txt": ""})
     (tmp_path / "site/index.html").symlink_to(tmp_path / "elsewhere/index.html")
     with pytest.raises(ValueError, match=r"index\.html is in another folder"):
-        build_site(tmp_path / "site", [small_page])
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+        build(tmp_path / "site")
+    assert contents(tmp_path / "elsewhere") == {"letter.txt": ""}
 
 
-@pytest.mark.usefixtures("no_sphinx")
-def test_a_build_that_is_cut_off_can_be_repeated(small_page: Path, tmp_path: Path, monkeypatch):
-    write, count = Path.write_bytes, iter(range(3))
+def test_a_build_that_is_cut_off_can_be_repeated(build, tmp_path: Path, monkeypatch):
+    write, count = Path.write_bytes, iter(range(2))
 
     def fails(path: Path, contents: bytes) -> int:
         if next(count, None) is None:
@@ -276,60 +340,7 @@ def test_a_build_that_is_cut_off_can_be_repeated(small_page: Path, tmp_path: Pat
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", fails)
         with pytest.raises(OSError, match="No space"):
-            build_site(tmp_path / "site", [small_page])
-    build_site(tmp_path / "site", [small_page])
-    build_site(tmp_path / "alone", [small_page])
+            build(tmp_path / "site", "one.html")
+    build(tmp_path / "site", "one.html")
+    build(tmp_path / "alone", "one.html")
     assert contents(tmp_path / "site") == contents(tmp_path / "alone")
-
-
-# Explorers without a kernel.
-
-
-def test_each_position_has_the_widgets_own_picture():
-    explorer = schedule_explorer()
-    chosen = {"schedule": None, "devices": (2, 4), "microbatches": (3, 8)}
-    frames = frames_of(explorer, chosen)
-    assert frames.first == explorer.view.value
-    names = frames.controls[0]["words"]
-    at = (names.index("gpipe") * 2 + 0) * 2 + 1
-    assert frames.pictures[at] == schedule_view("gpipe", 2, 8).svg
-    assert [control["slider"] for control in frames.controls] == [False, False, False]
-
-
-def test_the_script_of_the_frames_has_each_picture_once():
-    frames = frames_of(idle_explorer(), {"first": None, "second": (1, 2)})
-    twice = type(frames)(frames.about, frames.controls, [*frames.pictures, frames.pictures[0]])
-    script = twice.to_script().removeprefix("window.FRAMES = ").removesuffix(";\n")
-    found = json.loads(script)
-    found |= json.loads(gzip.decompress(base64.b64decode(found["packed"])))
-    assert [found["pictures"][index] for index in found["order"]] == twice.pictures
-    assert len(found["pictures"]) == len(frames.pictures) == 16
-    assert twice.to_script() == twice.to_script()
-
-
-def test_frames_of_controls_and_values_that_there_are_not_are_refused():
-    with pytest.raises(ValueError, match="no control 'third'; there are first, second"):
-        frames_of(idle_explorer(), {"third": None})
-    with pytest.raises(ValueError, match=r"first cannot be all of \[1, 99\]; it has \[1, 2, 3"):
-        frames_of(idle_explorer(), {"first": (1, 99)})
-
-
-def test_the_split_explorer_says_what_the_page_printed():
-    notebook = read(PAGES["pipeline"])
-    printed = "\n".join(
-        out.text for cell in notebook.cells for out in cell.get("outputs", []) if "text" in out
-    )
-    rows = re.findall(r"split size +(\d+): predicted +(\d+) ms, measured +(\d+) ms", printed)
-    assert len(rows) == 6
-    explorer = split_explorer_of(notebook)
-    for size, predicted, measured in rows:
-        assert explorer.predicted[int(size)] * 1e3 == pytest.approx(float(predicted), abs=1.5)
-        assert explorer.measured[int(size)] * 1e3 == pytest.approx(float(measured), abs=0.6)
-    frames = page_frames("pipeline", notebook)
-    assert len(frames.pictures) == len(explorer.predicted)
-    words = re.search(r"simulated; split size \d+, .*? ms", explorer.view.value)[0]
-    assert words[:30] in str(for_readers(notebook, "pipeline", frames).cells)
-    for cell in notebook.cells:
-        cell.pop("outputs", None)
-    with pytest.raises(ValueError, match="page pipeline has no outputs"):
-        split_explorer_of(notebook)

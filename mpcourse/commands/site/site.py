@@ -4,53 +4,41 @@ Page: all of them; `python -m mpcourse site FOLDER` builds it. Nothing is run: p
 are those that the pages hold. The files of the site open from a folder as well as from a server.
 """
 
+import io
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from shutil import copytree
-from string import Template
+from shutil import copy, copytree
 
 import nbformat
-from sphinx.cmd.build import build_main
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from mpcourse.commands.address import address_remedy, read_address
-from mpcourse.commands.page_format import page_key
+from mpcourse.commands.address import address_remedy
+from mpcourse.commands.page_format import page_key, without_colours
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.site.explorers import page_frames
-from mpcourse.commands.site.page import aims_of, explorer_html, for_readers, minutes_of, title_of
+from mpcourse.commands.site.page import explorer_of, for_readers
 
 SOURCE = Path(__file__).with_name("source")
 WRITTEN = "mpcourse-site.txt"  # names the files of a site: these may be replaced, and no others
-FRONT = "schedules"  # whose explorer stands on the front page
-SHORT = ("start_here", "split_a_model", "pipeline")  # the path of three hours
-PARTS = {  # what a part of the course is called -> the page that it begins with
-    "Begin": "start_here",
-    "Cut the batch": "scatter_and_gather",
-    "Cut the network": "split_a_model",
-    "Several processes, several hosts": "torch_pipelining",
-    "Make it fit": "does_it_fit",
-    "Make it smaller": "pruning",
-    "Put together": "capstone",
-}
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")  # where GitHub looks for them
+FOLDER = r"(?:\.\./|notebooks/|data/pictures/|mpcourse/commands/site/source/)+"  # in a link
 
 
-def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
-    """Write the site of these pages, or of all; return its HTML pages, the front page first.
+def build_site(folder: Path) -> list[Path]:
+    """Write the site; return its HTML files, the front page first.
 
     What an earlier build has written is replaced, all else in the folder stays. Raises ValueError,
     with nothing changed, where that cannot be.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder for the site")
     old = _written(folder)
-    paths = find_pages([]) if paths is None else paths
     with tempfile.TemporaryDirectory() as temporary:
         source, built = Path(temporary, "source"), Path(temporary, "built")
-        _write_source(source, paths)
-        _run_sphinx(source, built)
+        lay_out(source)
+        to_html(source, built)
         files = {
             path.relative_to(built).as_posix(): path.read_bytes()
             for path in sorted(built.rglob("*"))
@@ -63,75 +51,41 @@ def build_site(folder: Path, paths: Sequence[Path] | None = None) -> list[Path]:
     for name, contents in files.items():  # the list first: a build that is cut off can be repeated
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(contents)
-    return [folder / f"{name}.html" for name in ("index", *(path.stem for path in paths))]
+    (folder / ".nojekyll").touch()  # so that GitHub serves what begins with _, too
+    pages = [name for name in files if re.fullmatch(r"[^/]+\.html", name)]
+    return [folder / name for name in sorted(pages, key=lambda name: name != "index.html")]
 
 
-def _write_source(source: Path, paths: Sequence[Path]) -> None:
-    """Lay out what Sphinx reads: settings, a front page, the pages, frames of their explorers."""
+def lay_out(source: Path) -> None:
+    """Put what Sphinx reads into one folder: settings, texts, pictures, and the pages."""
     copytree(SOURCE, source)
-    frames_folder = source / "_static/frames"
-    frames_folder.mkdir()
-    notebooks = {path.stem: read(path) for path in paths}
-    front = ""
-    for path in paths:
-        key = page_key(path.name)
-        frames = page_frames(key, notebooks[path.stem])
-        if frames:
-            (frames_folder / f"{key}.js").write_text(frames.to_script(), encoding="utf-8")
-        if frames and key == FRONT:
-            front = explorer_html(frames.about, key, frames)
-        page = for_readers(notebooks[path.stem], key, frames)
-        nbformat.write(page, source / path.name)
-    picture = ROOT / "data/pictures/timeline.svg"
-    (source / picture.name).write_bytes(picture.read_bytes())
-    template = Template((SOURCE / "index.md").read_text(encoding="utf-8"))
-    text = template.substitute(_front_page(notebooks), explorer=front, picture=picture.name)
-    (source / "index.md").write_text(text, encoding="utf-8")
+    for name in TEXTS:
+        copy(ROOT / name, source)
+    for text in source.glob("*.md"):
+        links = re.sub(rf"(?<=\]\(){FOLDER}", "", text.read_text("utf-8"))
+        text.write_text(links, "utf-8")
+    for picture in (ROOT / "data/pictures").iterdir():
+        copy(picture, source)
+    (source / "explorer.html").write_text(explorer_of("schedules"), encoding="utf-8")
+    for path in find_pages([]):
+        nbformat.write(for_readers(read(path), page_key(path.name)), source / path.name)
 
 
-def _front_page(notebooks: Mapping[str, nbformat.NotebookNode]) -> dict[str, str]:
-    """What the front page says of the pages, by the names in its template."""
-    keys = {page_key(f"{stem}.ipynb"): stem for stem in notebooks}
-    stems = [keys[key] for key in SHORT if key in keys]
-    short = [f"[{title_of(notebooks[stem])}]({stem}.ipynb)" for stem in stems]
-    minutes = sum(map(minutes_of, notebooks.values()))
-    begins = {page: part for part, page in PARTS.items()}
-    map_, trees = [], []
-    for key, stem in keys.items():
-        if key in begins or not trees:
-            map_.append(f"### {begins.get(key, 'Pages')}\n")
-            trees.append([begins.get(key, "Pages")])
-        aims = "; ".join(aims_of(notebooks[stem]))
-        about = f"{aims} ({minutes_of(notebooks[stem])} minutes)"
-        map_.append(f"- [{title_of(notebooks[stem])}]({stem}.ipynb): {about}\n")
-        trees[-1].append(stem)
-    for caption, *stems in trees:
-        listed = "\n".join(stems)
-        map_.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n")
-    script = (ROOT / "README.md").read_text(encoding="utf-8")
-    alt = re.search(r"!\[([^\]]*)\]\(data/pictures/timeline.svg\)", script)[1]
-    return {
-        "alt": " ".join(alt.split()),
-        "short": ", ".join(short),
-        "pages": str(len(notebooks)),
-        "hours": f"{minutes / 60:.0f}",
-        "address": read_address().repository,
-        "map": "\n".join(map_),
-    }
-
-
-def _run_sphinx(source: Path, built: Path) -> None:
-    """Build; raise ValueError with what Sphinx said where it failed or warned."""
-    warnings = source.parent / "warnings.txt"
-    words = ["-b", "html", "-q", "-E", "-w", str(warnings), "-d", str(source.parent / "doctrees")]
-    status = build_main([*words, str(source), str(built)])
-    said = warnings.read_text(encoding="utf-8").strip() if warnings.exists() else ""
-    if status or said:
-        raise ValueError(f"Sphinx (exit status {status}) says: {said}")
+def to_html(source: Path, built: Path) -> None:
+    """Run Sphinx; raise ValueError with what it said where it failed or warned."""
+    said = io.StringIO()
+    with patch_docutils(source), docutils_namespace():
+        doctrees = source.parent / "doctrees"
+        app = Sphinx(source, source, built, doctrees, "html", status=None, warning=said)
+        app.build()
+    if said.getvalue():
+        raise ValueError(f"Sphinx says: {without_colours(said.getvalue()).strip()}")
 
 
 def _written(folder: Path) -> set[str]:
     """The files that an earlier build wrote; ValueError where others are, and no site."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder for the site")
     if (folder / WRITTEN).is_file():
         return {WRITTEN, *(folder / WRITTEN).read_text(encoding="utf-8").splitlines()}
     others = [path.name for path in folder.glob("[!.]*") if path.name != "CNAME"]
@@ -140,7 +94,7 @@ def _written(folder: Path) -> set[str]:
     return set()
 
 
-def _refuse_others(folder: Path, new: Mapping[str, bytes], old: set[str]) -> None:
+def _refuse_others(folder: Path, new: Iterable[str], old: set[str]) -> None:
     """Raise ValueError when a file that no build wrote would be replaced, or one elsewhere."""
     whole = folder.resolve()
     for name in {*new, *old}:
@@ -152,9 +106,8 @@ def _refuse_others(folder: Path, new: Mapping[str, bytes], old: set[str]) -> Non
 
 def main(argv: Sequence[str]) -> int:
     """Build the site in the folder that is named; return the exit status."""
-    folder = Path(argv[0])
     try:
-        files = build_site(folder)
+        files = build_site(Path(argv[0]))
     except (ValueError, OSError) as error:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1

@@ -29,8 +29,8 @@ function control({ label, words, start, slider }, moved) {
   return { position, size: words.length, row: element("label", {}, element("span", {}, label), input, shown) };
 }
 
-async function explore(figure, { controls, packed }) {
-  const { pictures, order } = await unpack(packed);
+async function explore(figure) {
+  const { controls, pictures, order } = await unpack(figure.dataset.frames);
   const view = figure.querySelector(".view");
   const said = figure.querySelector(".said");
   const draw = () => {
@@ -67,11 +67,8 @@ const widths = new ResizeObserver((entries) => {
   }
 });
 for (const wide of document.querySelectorAll(
-  ".picture, .view, .cell_output pre, .highlight pre, .pst-scrollable-table-container",
+  ".picture, .view, p:has(> img), .cell_output pre, .highlight pre, .pst-scrollable-table-container",
 ))
   widths.observe(wide);
 for (const question of document.querySelectorAll("fieldset.guess")) ask(question);
-document.addEventListener("DOMContentLoaded", () => { // the script with the frames has run, too
-  const figure = document.querySelector(".explorer");
-  if (figure && window.FRAMES) explore(figure, window.FRAMES);
-});
+for (const figure of document.querySelectorAll(".explorer")) explore(figure);
