@@ -1,18 +1,28 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
 
 import itertools
+import time
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from mpcourse.data_parallel import gather, scatter
-from mpcourse.exercises.exercise import Exercise, NotYet, call, raised, refuse_borrowed, same
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    leaving_alone,
+    raised,
+    refuse_borrowed,
+    same,
+)
 
 CUT_OFF = "The result is cut off from its inputs: no gradient can flow back."
 KEEP_THE_WAY = (
-    "Leave out detach, item, tolist and torch.tensor: slices and torch.cat keep the way open."
+    "Leave out detach, item, tolist and torch.tensor: slices, sums and torch.cat keep the way open."
 )
 BORROWED = "The result is right, but {} did the work"
+CHANGED = "What was handed in has changed, but the caller still needs it: make something new."
 
 
 def with_gradients(names: set[str], instead: str):
@@ -20,13 +30,15 @@ def with_gradients(names: set[str], instead: str):
 
     def play(attempt, *case):
         if not any(leaf.requires_grad for leaf in tensors_in(case)):
-            return call(attempt, *case)
+            return leaving_alone(CHANGED)(attempt, *case)
         refuse_borrowed(attempt, names, instead)
         try:
-            result = call(attempt, *case)
+            result = attempt(*case)
+            result = list(result) if hasattr(result, "__next__") else result
         except RuntimeError as error:
             raise NotYet(raised(error), KEEP_THE_WAY) from None
-        if not all(leaf.grad_fn for leaf in tensors_in(result)):
+        leaves = tensors_in(result)
+        if not (leaves and all(leaf.grad_fn for leaf in leaves)):
             raise NotYet(CUT_OFF, KEEP_THE_WAY)
         return result
 
@@ -49,9 +61,7 @@ def my_scatter(batch, num_devices):
     """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
 
     The range ends with the batch: so the last slice may be short, and a device for which no row is
-    left gets no chunk. Rounding down instead drops rows or makes the last chunk the longest. One
-    slice per device, however many rows there are, adds empty chunks at the end. Sizes that are as
-    even as possible, such as 3, 2, 2, are those of `tensor_split`.
+    left gets no chunk. Rounding down instead drops rows or makes the last chunk the longest.
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
@@ -80,11 +90,18 @@ def scatter_by_name(batch, n):
     return scatter(batch, ["cpu"] * n)
 
 
+def stands_still(batch, n):
+    start = 0
+    while start < len(batch):
+        time.sleep(0.001)
+
+
 def scatter_by_masks(batch, n):
     size, rows = -(-len(batch) // n), torch.arange(len(batch))
     return (batch[rows // size == device] for device in range(n) if device * size < len(batch))
 
 
+STANDS_STILL = "A loop does not end: does the start move on by the size of a chunk?"
 SHAPES = [((6,), 2), ((7,), 3), ((5,), 4), ((1,), 3), ((9, 2), 4), ((16, 1), 5)]
 
 check_scatter = Exercise(
@@ -101,6 +118,7 @@ check_scatter = Exercise(
     play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
     same=same_list,
     hint="A full chunk has ceil(rows / devices) rows: the number of rows, divided and rounded up.",
+    errors={"had not returned": STANDS_STILL},
     wrong={
         "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up.": (
             lambda b, n: b.tensor_split(n)
@@ -113,6 +131,11 @@ check_scatter = Exercise(
             lambda b, n: [b[i::n] for i in range(n)]
         ),
         "That takes the number of pieces for the size of a piece.": lambda b, n: b.split(n),
+        "That cuts columns; the rows are dimension 0.": lambda b, n: b.chunk(n, dim=-1),
+        "Return a list: the place in it says which device.": (
+            lambda b, n: dict(enumerate(b.chunk(n)))
+        ),
+        STANDS_STILL: stands_still,
         "Those are the sizes; return the chunks themselves.": (
             lambda b, n: [len(chunk) for chunk in b.chunk(n)]
         ),
@@ -145,7 +168,7 @@ check_scatter = Exercise(
         "Can't call numpy()": lambda b, n: [
             torch.from_numpy(chunk.numpy()) for chunk in my_scatter(b, n)
         ],
-        "tensor [0, 0, 0]": lambda b, n: my_scatter(b.zero_(), n),
+        CHANGED: lambda b, n: my_scatter(b.zero_(), n),
     },
     also_right=[scatter_by_masks, lambda b, n: b.split((len(b) + n - 1) // n)],
 )
@@ -173,17 +196,19 @@ def my_scatter_nest(inputs, num_devices):
     return [inputs] * num_devices
 
 
-def nests(*, deep=True, container=type, texts=False, empty=True, rows=zip):
+def repeated(value, n):
+    return [value] * n
+
+
+def nests(*, deep=True, container=type, leaf=repeated, empty=object, rows=zip):
     """A scatter of nests that goes wrong in one place."""
 
     def cut(value, n, inside=False):
         if isinstance(value, torch.Tensor):
             return list(value.chunk(n))
-        if texts and isinstance(value, str):
-            return list(value)
         if not isinstance(value, dict | tuple | list) or (inside and not deep):
-            return [value] * n
-        if not value and empty:
+            return leaf(value, n)
+        if not value and isinstance(value, empty):
             return [value] * n
         parts = value.values() if isinstance(value, dict) else value
         found = rows(*(cut(part, n, True) for part in parts))
@@ -192,6 +217,26 @@ def nests(*, deep=True, container=type, texts=False, empty=True, rows=zip):
         return [container(value)(row) for row in found]
 
     return cut
+
+
+def by_number(*columns):
+    return [[column[i] for column in columns] for i in range(max(map(len, columns)))]
+
+
+def letters(value, n):
+    return letters(value[0], n) if isinstance(value, str) else [value] * n
+
+
+def shared_out(value, n):
+    return [value / n if isinstance(value, float) else value] * n
+
+
+def in_place(nest, n):
+    if isinstance(nest, dict):
+        for key in nest:
+            nest[key] = my_scatter_nest(nest[key], n)
+        return [dict(zip(nest, row, strict=True)) for row in zip(*nest.values(), strict=False)]
+    return my_scatter_nest(nest, n)
 
 
 def turned_around(nest, n):
@@ -232,6 +277,9 @@ def in_a_nest(nest, devices):
 
 
 ROWS = torch.arange(4)
+FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
+LETTERS = "A text consists of texts, without end: ask for tuple and list, not for what has parts."
+NO_STAR = "tuple and list take the row as one thing: type(inputs)(row), without a star."
 
 check_scatter_nest = Exercise(
     my_scatter_nest,
@@ -243,10 +291,13 @@ check_scatter_nest = Exercise(
         ({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
         ({"rate": 0.1, "steps": (1, 2)}, 3),
         ({"pixels": ROWS, "extra": []}, 2),
+        ({"pixels": ROWS, "extra": {}}, 2),
     ],
     given=in_a_nest,
+    play=leaving_alone(CHANGED),
     same=same_nest,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
+    errors={"IndexError": FEWER, "RecursionError": LETTERS, "at most 1 argument": NO_STAR},
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
         "That is the first device's nest; return a list of nests.": (
@@ -255,10 +306,18 @@ check_scatter_nest = Exercise(
         "That is a nest of lists; return a list of nests, one for each chunk.": turned_around,
         "Types have changed: a tuple stays a tuple.": nests(container=lambda _: list),
         "Types have changed: a list stays a list.": nests(container=lambda _: tuple),
-        "A text is no nest of letters: each device gets all of it.": nests(texts=True),
-        "zip over no columns gives no row: an empty nest goes to every device as it is.": (
-            nests(empty=False)
+        "A text is no nest of letters: each device gets all of it.": (
+            nests(leaf=lambda value, n: list(value) if isinstance(value, str) else [value] * n)
         ),
+        "zip over no columns gives no row: an empty nest goes to every device as it is.": [
+            nests(empty=()),
+            nests(empty=(tuple, list)),
+        ],
+        "A number is not shared out: each device gets it as it is.": (nests(leaf=shared_out)),
+        FEWER: nests(rows=by_number),
+        LETTERS: nests(leaf=letters),
+        NO_STAR: nests(container=lambda nest: lambda row: type(nest)(*row)),
+        CHANGED: in_place,
         "A nest inside the nest was not taken apart: scatter calls itself for it.": (
             nests(deep=False)
         ),
@@ -276,9 +335,8 @@ check_scatter_nest = Exercise(
 def my_gather(outputs):
     """Rows are joined end to end, key by key; a loss first gets the dimension to join along.
 
-    `torch.stack` would add a dimension to the rows too, and fails where a chunk is shorter. Adding
-    the losses up, or averaging them, decides what only the caller can decide. `item()` and
-    `torch.tensor` give the right numbers, but cut the way back for the gradient.
+    `torch.stack` would add a dimension to the rows too, and fails where a chunk is shorter.
+    `item()` and `torch.tensor` give the right numbers, but cut the way back for the gradient.
     """
     joined = {}
     for key in outputs[0]:
@@ -316,10 +374,22 @@ def without_a_graph(outputs):
 
 
 def gather_by_hand(outputs):
-    for key, first in outputs[0].items():
+    joined = dict(outputs[0])
+    for key, first in joined.items():
         values = [output[key] for output in outputs]
-        outputs[0][key] = torch.hstack(values) if first.dim() == 0 else torch.vstack(values)
+        joined[key] = torch.hstack(values) if first.dim() < 2 else torch.vstack(values)
+    return joined
+
+
+def into_the_first(outputs):
+    outputs[0].update(my_gather(outputs))
     return outputs[0]
+
+
+def same_types(result, expected):
+    """As `same`, and of the same types: a class is an integer."""
+    types = [[leaf.dtype for leaf in tensors_in(each)] for each in (result, expected)]
+    return same(result, expected) and types[0] == types[1]
 
 
 def cat(ts):
@@ -341,6 +411,7 @@ check_gather = Exercise(
         ([{"logits": torch.tensor([[n, n + 1]])} for n in (1.0, 3.0)],),
         ([{"loss": torch.tensor(loss)} for loss in (0.5, 0.25)],),
         ([output(3), output(3), output(1)],),
+        ([{"classes": torch.tensor(rows)} for rows in ([3, 1], [2])],),
         ([{"aux": torch.tensor(n), "maps": torch.ones(1, 2, 2, 2) * n} for n in (1.0, 2.0)],),
         ([output(1, grad=True) for _ in range(2)],),
     ],
@@ -350,6 +421,7 @@ check_gather = Exercise(
         + " where gradients are required" * any(t.requires_grad for t in outputs[0].values())
     ),
     play=with_gradients({"gather", "gather_nest"}, "join with torch.cat instead."),
+    same=same_types,
     hint=f"{NO_DIMENSION} Take the keys from the first dict: another model returns others.",
     wrong={
         "That is the first device's output alone.": [lambda o: o[0], per_loss(lambda ts: ts[0])],
@@ -383,6 +455,13 @@ check_gather = Exercise(
             stack_if_it_is_called_loss,
         ],
         NO_DIMENSION: [per_field(torch.cat), per_loss(torch.vstack), only_logits],
+        "Integers have become floats: torch.cat keeps the type.": (
+            per_field(lambda ts: cat(ts).float())
+        ),
+        CHANGED: [
+            into_the_first,
+            lambda outputs: {key: cat([o.pop(key) for o in outputs]) for key in [*outputs[0]]},
+        ],
         BORROWED.format("gather"): gather_by_name,
         CUT_OFF: [
             per_loss(lambda ts: torch.tensor([t.item() for t in ts])),
@@ -399,8 +478,7 @@ check_gather = Exercise(
 def my_mean(chunk_means, chunk_sizes):
     """A chunk's mean times its rows is the chunk's sum; the sum over all rows, divided by them.
 
-    The mean of the means gives a chunk of one row as much weight as one of three. Dividing the sum
-    by the number of chunks, or not at all, depends on how the batch was cut, and a mean must not.
+    Dividing by the number of chunks depends on how the batch was cut, and a mean must not.
     """
     return (chunk_means * chunk_sizes).sum() / chunk_sizes.sum()
 
@@ -425,9 +503,15 @@ check_mean = Exercise(
             ([1.0, 3.0], [2, 2]),
             ([1.25, 3.5], [4, 3]),
         ]
-    ],
-    given=lambda means, sizes: f"means {means.tolist()} of chunks of {sizes.tolist()} rows",
+    ]
+    + [(torch.tensor([2.0, 8.0], requires_grad=True), torch.tensor([2, 1]))],
+    given=lambda means, sizes: (
+        f"means {means.tolist()} of chunks of {sizes.tolist()} rows"
+        + " where a gradient is required" * means.requires_grad
+    ),
+    play=with_gradients(set(), ""),
     same=same_number,
+    hint="The mean is the sum over all rows, divided by the number of rows.",
     wrong={
         "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
         "That leaves the last chunk out: its rows count too.": [
@@ -442,12 +526,33 @@ check_mean = Exercise(
             lambda m, n: m.sum() / n.sum()
         ),
         "A chunk's sum is its mean times its rows.": lambda m, n: (m / n).sum(),
+        "7 is the number of rows of one batch: add up the sizes of the chunks.": (
+            lambda m, n: (m * n).sum() / 7
+        ),
+        "A long chunk has to count more than a short one, not less.": (
+            lambda m, n: (m / n).sum() / (1 / n).sum()
+        ),
+        "That is the sum of the means; a mean is never larger than all of them.": (
+            lambda m, n: m.sum() * n.sum() / n.sum()
+        ),
+        "The weights have to add up to 1: divide by the sum of the sizes, not by the largest.": (
+            lambda m, n: (m * (n / n.max())).sum()
+        ),
         "One number is asked for: add the chunks up.": lambda m, n: m * n / n.sum(),
         "That is rounded: return the number as it is.": [
             lambda m, n: round(my_mean(m, n).item(), 1),
             lambda m, n: (m * n).sum() // n.sum(),
         ],
         "expected tensor 4": [lambda m, n: m.max(), lambda m, n: "4.0"],
+        CHANGED: lambda m, n: m.mul_(n).sum() / n.sum(),
+        CUT_OFF: [
+            lambda m, n: my_mean(m, n).detach(),
+            lambda m, n: my_mean(m, n).item(),
+        ],
+        "Can't call numpy()": lambda m, n: np.average(m, weights=n),
     },
-    also_right=[lambda m, n: torch.repeat_interleave(m, n).mean().reshape(1)],
+    also_right=[
+        lambda m, n: torch.repeat_interleave(m, n).mean().reshape(1),
+        lambda m, n: sum(mean * size for mean, size in zip(m, n, strict=True)) / sum(n),
+    ],
 )
