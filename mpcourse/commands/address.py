@@ -21,6 +21,14 @@ ON_GITHUB = re.compile(
 BRANCH = re.compile(r"\w[\w.-]*", re.ASCII)
 MEND = "python3 -m mpcourse pages --address https://github.com/YOU/mpcourse"
 BADGES_MARK = "<!-- badges -->"
+BADGES = (
+    "[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+    "(https://colab.research.google.com/github/{name}/blob/{branch}/{page}) "
+    "[![Open In Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]"
+    "(https://kaggle.com/kernels/welcome?src=https://github.com/{name}/blob/{branch}/{page}) "
+    "[![Launch Binder](https://mybinder.org/badge_logo.svg)]"
+    f"(https://mybinder.org/v2/gh/{{name}}/{{branch}}?urlpath=lab/tree/{{page}}) {BADGES_MARK}"
+)
 
 
 class Address(NamedTuple):
@@ -72,46 +80,29 @@ def badges(address: Address, page_name: str) -> str:
     It ends with its marker: at its start, an HTML comment would turn the whole line into HTML and
     the badges into plain text.
     """
-    name, page = address.repository.removeprefix("https://github.com/"), f"{CLEAN}/{page_name}"
-    file = f"{name}/blob/{address.branch}/{page}"
-    links = {
-        "Open In Colab](https://colab.research.google.com/assets/colab-badge.svg": (
-            f"https://colab.research.google.com/github/{file}"
-        ),
-        "Open In Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg": (
-            f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}"
-        ),
-        "Launch Binder](https://mybinder.org/badge_logo.svg": (
-            f"https://mybinder.org/v2/gh/{name}/{address.branch}?urlpath=lab/tree/{page}"
-        ),
-    }
-    return " ".join([*(f"[![{image})]({link})" for image, link in links.items()), BADGES_MARK])
+    name = address.repository.removeprefix("https://github.com/")
+    return BADGES.format(name=name, branch=address.branch, page=f"{CLEAN}/{page_name}")
 
 
 def write_setting(address: Address, root: Path = ROOT) -> None:
     """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines."""
-    clone = f"--branch {address.branch} " if address.branch != "main" else ""
-    lines = {
-        "pyproject.toml": {
-            r'^Repository = ".*"$': f'Repository = "{address.repository}"',
-            r'^branch = ".*"$': f'branch = "{address.branch}"',
-        },
-        "README.md": {
-            rf"^.*{BADGES_MARK}$": badges(address, FIRST_PAGE),
-            r"^git clone .*mpcourse$": f"git clone {clone}{address.repository} mpcourse",
-        },
-    }
-    for name, replacements in lines.items():
+    branch = f"--branch {address.branch} " if address.branch != "main" else ""
+    for name, line, new in [
+        ("pyproject.toml", r'^Repository = ".*"$', f'Repository = "{address.repository}"'),
+        ("pyproject.toml", r'^branch = ".*"$', f'branch = "{address.branch}"'),
+        ("README.md", rf"^.*{BADGES_MARK}$", badges(address, FIRST_PAGE)),
+        (
+            "README.md",
+            r"^git clone .*mpcourse$",
+            f"git clone {branch}{address.repository} mpcourse",
+        ),
+    ]:
         text = (root / name).read_text(encoding="utf-8")
-        for line, replacement in replacements.items():
-            text = re.sub(line, replacement, text, count=1, flags=re.MULTILINE)
+        text = re.sub(line, new, text, count=1, flags=re.MULTILINE)
         (root / name).write_text(text, encoding="utf-8")
 
 
 def address_remedy(root: Path = ROOT) -> str:
     """Say what to type while badges and first cells lead nowhere; empty when all is well."""
-    if read_address(root).repository != PLACEHOLDER:
-        return ""
-    return (
-        f"badges and first cells lead nowhere until someone who publishes the course types {MEND}"
-    )
+    nowhere = "badges and first cells lead nowhere until someone who publishes the course types "
+    return f"{nowhere}{MEND}" if read_address(root).repository == PLACEHOLDER else ""

@@ -6,7 +6,7 @@ Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard libr
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mpcourse.commands.setup import ROOT
@@ -72,17 +72,21 @@ def without_solutions(page: str, key: str) -> str:
     Where one was, a sentence says so; where later cells need one, a call runs the course's own.
     """
     notebook = json.loads(page)
-    cells = notebook["cells"]
-    checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
-    for check, end in zip(checks, [*checks[1:], len(cells)], strict=True):
-        text, following = cells[check + 1], cells[check + 2 : end]
+    for _, text, following in checks_of(notebook["cells"]):
         words = WORDS_ON_SOLUTION.sub(LEFT_OUT, "".join(text["source"]))
-        hidden = [c for c in following if c["metadata"].get("jupyter", {}).get("source_hidden")]
+        hidden = [cell for cell in following if "jupyter" in cell["metadata"]]
         if hidden and (hidden[0] is following[0] or LEFT_OUT in words):
             hidden[0]["source"] = STAND_IN.format(page=key, cell=hidden[0]["id"])
         first, *rest = words.split(LEFT_OUT)
         text["source"] = f"{first}{LEFT_OUT}{''.join(rest)}" if rest else f"{first}\n\n{LEFT_OUT}"
     return _to_text(notebook)
+
+
+def checks_of(cells: Sequence[dict]) -> Iterator[tuple[dict, dict, Sequence[dict]]]:
+    """Each check cell of a page, the text below it, and what follows, to the next check."""
+    checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
+    for check, end in zip(checks, [*checks[1:], len(cells)], strict=True):
+        yield cells[check], cells[check + 1], cells[check + 2 : end]
 
 
 def left_out(key: str, cell_id: str) -> str:

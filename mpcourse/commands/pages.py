@@ -9,20 +9,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import nbclient
 import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager, KernelManager
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from mpcourse.commands.address import Address, find_address, read_address, write_setting
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import CLEAN, clean_copy, find_pages
+from mpcourse.commands.clean_copies import CLEAN, checks_of, clean_copy, find_pages
 from mpcourse.commands.page_format import (
     normalise,
     page_key,
@@ -33,7 +33,7 @@ from mpcourse.commands.page_format import (
 )
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import show_progress, write_whole
-from mpcourse.exercises import PAGES, Exercise
+from mpcourse.exercises import PAGES
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 300
@@ -80,23 +80,15 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
         notebook: The page; texts below its check cells change.
         page: Its name, as in "pipeline".
     """
-    for text, exercise in _unsolved(notebook, page):
-        words, code = exercise.solution_text()
+    for check, text, following in checks_of(notebook.cells):
+        if following and following[0].metadata.get("jupyter"):
+            continue  # a folded cell is one
+        words, code = PAGES[page][CALL.search(check.source)[1]].solution_text()
         solution = DETAILS.format("A solution", f"{words}\n\n```python\n{code}\n```")
         hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
         text.source = "\n\n".join(filter(None, parts))
-
-
-def _unsolved(notebook: NotebookNode, page: str) -> Iterator[tuple[NotebookNode, Exercise]]:
-    """Each exercise that no folded cell of the page answers, with the text below its check."""
-    cells = notebook.cells
-    for position, cell in enumerate(cells[:-1]):
-        if "check" in cell.metadata.get("tags", []):
-            answer = cells[position + 2 : position + 3]
-            if not any(each.metadata.get("jupyter", {}).get("source_hidden") for each in answer):
-                yield cells[position + 1], PAGES[page][CALL.search(cell.source)[1]]
 
 
 def own_kernel(manager: type[KernelManager], **settings: Any) -> KernelManager:
@@ -113,16 +105,16 @@ def run_cells(notebook: NotebookNode, path: Path) -> None:
         where = f"{path.name}, cell {cell_index + 1} of {len(notebook.cells)}"
         show_progress(f"{where}, {time.perf_counter() - start:.0f} s so far")
 
-    NotebookClient(
+    nbclient.execute(
         notebook,
+        cwd=str(path.resolve().parent),
         km=own_kernel(AsyncKernelManager),
         timeout=CELL_TIMEOUT_S,
         record_timing=False,
         store_widget_state=False,
         extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
-        resources={"metadata": {"path": str(path.resolve().parent)}},
         on_cell_execute=show,
-    ).execute()
+    )
     print(f"{path.name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 

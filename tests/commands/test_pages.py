@@ -250,8 +250,8 @@ def test_a_clone_of_an_earlier_day_follows_its_branch_and_keeps_what_was_edited(
     publish("first")
     git("checkout", "--quiet", "main", cwd=origin)
     publish("of another branch")
-    git("checkout", "--quiet", "autumn", cwd=origin)
     assert opened() == "first"
+    git("checkout", "--quiet", "autumn", cwd=origin)
     publish("second")
     assert opened(before="sys.modules['mpcourse'] = sys") == "first"  # a kernel works with it
     assert opened() == "second"
