@@ -100,6 +100,14 @@ def test_a_copy_for_here_offers_no_other_place_to_open_it(mine: Path):
         assert [cell["id"] for cell in copy["cells"]] == [cell["id"] for cell in page["cells"]]
 
 
+def test_the_badges_open_what_the_pages_are_today():
+    """`python -m mpcourse pages --stored` brings these copies up to date."""
+    clean = {path.name: path.read_text("utf-8") for path in (ROOT / CLEAN).iterdir()}
+    assert clean.keys() == {path.name for path in STORED}
+    old = [p.name for p in STORED if clean[p.name] != clean_copy(p.read_text("utf-8"))]
+    assert old == []
+
+
 # Without solutions
 
 
