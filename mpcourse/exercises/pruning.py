@@ -648,7 +648,7 @@ def remove_by_cat(first, second, unit):
 
 check_remove = Exercise(
     my_remove,
-    read_again='"Does a channel of zeros write zero?"',
+    read_again='"A channel of zeros does not write zero"',
     cases=[(0.0, 1), (-0.75, 3), (0.5, 0), (2.0, 2)],
     given="Linear(3, 4), Linear(4, 2) and unit {1}, whose bias is {0:g}",
     play=removing,

@@ -273,7 +273,7 @@ def proximal_by_cases(weight, threshold):
 
 check_proximal = Exercise(
     my_proximal,
-    read_again='"Why does one of them stop at zero?"',
+    read_again='"L1: which way ends at zero?"',
     cases=[
         (torch.tensor([0.5, 0.05, -0.3, 0.0], dtype=torch.float64), 0.1),
         (torch.tensor([-2.0, 1.0, 0.75, -0.25], dtype=torch.float64), 1.0),
