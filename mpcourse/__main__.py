@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rest = [word for word in words[1:cut] if word != "--here"] + rest
     try:
         return COMMANDS[options.command](options, rest)
-    except (SetupError, TimeoutError) as error:
+    except SetupError as error:
         print(f"\nmpcourse: {error}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:

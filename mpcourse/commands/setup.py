@@ -7,9 +7,9 @@ Nothing is deleted or installed in an environment that the course did not make f
 link, one of uv's or conda's, that of another clone. It is used as it is, or named and left alone.
 """
 
-import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -17,9 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from mpcourse.commands.shell import call, last_lines, locked
+from mpcourse.commands.shell import call, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ("requirements.txt",)
@@ -27,12 +26,11 @@ TESTS = (*COURSE, "tests/requirements.txt")
 SITE = (*COURSE, "requirements-site.txt")
 NEEDED_GB = 7 if sys.platform == "linux" else 2  # torch for Linux brings CUDA along
 STAMP = "mpcourse.json"  # in an environment that the course made: for which clone
-LOG = "mpcourse.log"  # beside it: what venv or pip said last
 
 # Runs inside the environment. pip writes INSTALLER last of a package's files, so a package without
 # it is one in whose middle pip was stopped; pip itself takes such a package for installed.
 PROBE = """
-import importlib.metadata, importlib.util, json, pathlib, platform, sys, sysconfig
+import importlib.metadata, importlib.util, json, pathlib, sys, sysconfig
 def look(requirement):
     try:
         try:
@@ -47,7 +45,6 @@ def look(requirement):
 states = {requirement: look(requirement) for requirement in sys.argv[1:]}
 packages = pathlib.Path(sysconfig.get_path("purelib")).glob("*.dist-info")
 print(json.dumps({
-    "version": platform.python_version(),
     "is_supported": sys.version_info >= (3, 11),
     "has_pip": importlib.util.find_spec("pip") is not None,
     "half_installed": [p.stem for p in packages if not (p / "INSTALLER").exists()],
@@ -55,28 +52,6 @@ print(json.dumps({
     "absent": [each for each in states if states[each] == "absent"],
 }))
 """
-
-NO_ENSUREPIP = """this Python cannot make environments: its module ensurepip is missing.
-On Debian and Ubuntu it is a package of its own: sudo apt install python3-venv
-(for a Python beside the system's own: python{0}.{1}-venv). Then type the same command again."""
-
-NO_VENV = """{folder} could not be made: {why}.
-Look whether the disk is full ({free_gb:.1f} GB are free), whether you may write there, and whether
-a program still uses the folder. Then delete it and type the same command again. --here does
-without it, in an environment of your own."""
-
-NO_INSTALL = """pip ended with {why}; its last lines above say why, {log} has all of them.
-- "No space left on device": the course takes about {needed_gb} GB in {folder}
-  and, while it installs, as much again in {temporary} and pip's cache; {free_gb:.1f} GB are free.
-  Free some, or let TMPDIR and PIP_CACHE_DIR name folders on a larger disk.
-- "Retrying", "Connection", "No matching distribution": pip does not reach its package index, or
-  that has no torch for this Python ({version}; 3.11 to 3.13 are tested). Check the network; a
-  proxy goes into HTTPS_PROXY, an index of your own into PIP_INDEX_URL.
-- "externally-managed-environment": leave out --here, or activate an environment of your own.
-Then type the same command again: it goes on from what is there."""
-
-LEFT_ALONE = """{folder} will not do: {problem}. It was left alone, for {whose}.
-{mend}For an environment of the course's own, {away} and type the same command again."""
 
 
 class SetupError(Exception):
@@ -98,20 +73,18 @@ class Environment:
         With nothing to do it asks the environment's Python one question and ends. Two processes
         that call it at the same time take turns.
         """
-        lock = self.folder / "mpcourse.lock" if self.is_active else self.root / ".venv.lock"
-        with locked(lock):
-            facts = self.probe(files)
-            problem = self.problem(facts)
-            if problem:
-                facts = self._make(problem, facts, files)
-            if facts["missing"]:
-                self._install(facts, files)
+        try:
+            with locked(self.root / ".venv.lock"):
+                facts = self.probe(files)
+                if problem := self.problem(facts):
+                    facts = self._make(problem, files)
+                if facts["missing"]:
+                    self._install(facts, files)
+        except OSError as error:
+            here = "--here does without .venv, in an environment of your own"
+            raise SetupError(f"{error}: is the disk full? May you write there? {here}.") from None
 
-    def run(self, module: str, *arguments: str) -> int:
-        """Run a module by this environment's Python; an interrupt leaves no traceback."""
-        return self._call("mpcourse.commands", module, *arguments)
-
-    def _call(self, module: str, *arguments: str, log: BinaryIO | None = None) -> int:
+    def run(self, module: str, *arguments: str, quiet: bool = False) -> int:
         """Run a module in the clone, as if the environment were active.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
@@ -122,7 +95,8 @@ class Environment:
             # A user's setting of pip's --user would fail in here, or install elsewhere.
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
-        return call([self.python, "-m", module, *arguments], cwd=self.root, env=env, log=log)
+        command = [self.python, "-m", "mpcourse.commands", module, *arguments]
+        return call(command, cwd=self.root, env=env, quiet=quiet)
 
     def probe(self, files: Sequence[str] = ()) -> dict:
         """Ask the environment's Python what `PROBE` asks; empty when it does not answer."""
@@ -143,33 +117,21 @@ class Environment:
         if not facts:
             return "its Python does not run"
         if not facts["is_supported"]:
-            return f"its Python {facts['version']} is too old"
-        if self.is_active or not self._is_ours():
-            return ""
-        if facts["half_installed"]:
-            return f"an installation was cut off at {facts['half_installed'][0]}"
-        if facts["missing"] and not facts["has_pip"]:
-            return "it has no pip"
-        if self._clone() != str(self.root) and not self._is_link():
-            return "the clone was moved after it was made"
+            return "its Python is too old"
+        if self._is_ours() and not self.is_active:
+            if facts["half_installed"]:
+                return f"an installation was cut off at {facts['half_installed'][0]}"
+            if facts["missing"] and not facts["has_pip"]:
+                return "it has no pip"
         return ""
 
-    def _clone(self) -> str:
-        """The clone that the course made this environment for; empty when it did not make it."""
-        try:
-            return json.loads((self.folder / STAMP).read_text(encoding="utf-8"))["clone"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return ""
-
     def _is_ours(self) -> bool:
-        """Whether packages may be added here: it is not another clone's, nor made by others."""
-        clone = self._clone()
-        is_of_another = clone not in ("", str(self.root)) and Path(clone).exists()
-        return not is_of_another and (self.is_active or bool(clone))
-
-    def _is_link(self) -> bool:
-        """Whether the folder is elsewhere, through a link or a junction."""
-        return self.folder.resolve() != self.folder.parent.resolve() / self.folder.name
+        """Whether the course made it, for this clone or one that is there no more (moved)."""
+        try:
+            clone = json.loads((self.folder / STAMP).read_text(encoding="utf-8"))["clone"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        return clone == str(self.root) or not Path(clone).exists()
 
     def _is_vacant(self) -> bool:
         """Whether there is nothing yet, or an empty folder, also at the end of a link."""
@@ -177,105 +139,71 @@ class Environment:
             return not any(self.folder.iterdir())
         return not os.path.lexists(self.folder)
 
-    def _make(self, problem: str, facts: dict, files: Sequence[str]) -> dict:
-        if not self._is_vacant() and (
-            self.is_active or self._is_link() or not (self._is_ours() and self._clone())
-        ):
-            raise SetupError(self._left_alone(problem, facts, files))
-        if importlib.util.find_spec("ensurepip") is None:
-            raise SetupError(NO_ENSUREPIP.format(*sys.version_info))
+    def _make(self, problem: str, files: Sequence[str]) -> dict:
+        place = self.folder.resolve()  # venv makes nothing where a link is
+        is_link = place != self.folder.parent.resolve() / self.folder.name
+        if not self._is_vacant() and (self.is_active or is_link or not self._is_ours()):
+            raise self._left_alone(problem, files)
         print(f"Making the environment {self.folder}: {problem}.", flush=True)
         print(f"This happens once; it takes some minutes and {NEEDED_GB} GB.", flush=True)
+        place.mkdir(parents=True, exist_ok=True)
+        for path in place.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != STAMP:  # it stays: what is half deleted is still ours
+                path.unlink()
+        (place / STAMP).write_text(json.dumps({"clone": str(self.root)}), encoding="utf-8")
         # The Python that all environments are made from: an active .venv cannot replace itself.
         base = getattr(sys, "_base_executable", None) or sys.executable
-        place = self.folder.resolve()  # venv makes nothing where a link is
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            for path in place.iterdir():
-                if path.name != STAMP:  # it stays to the end: what is half deleted is still ours
-                    shutil.rmtree(
-                        path
-                    ) if path.is_dir() and not path.is_symlink() else path.unlink()
-            (place / STAMP).write_text(json.dumps({"clone": str(self.root)}), encoding="utf-8")
-            with self._open_log() as log:
-                status = call([base, "-m", "venv", place], cwd=self.root, log=log)
-        except OSError as error:
-            raise SetupError(self._explain(NO_VENV, str(error))) from None
+        status = call([base, "-m", "venv", place], cwd=self.root, quiet=True)
         facts = self.probe(files)
         if status or self.problem(facts):
-            print(last_lines(log.name), flush=True)
-            raise SetupError(self._explain(NO_VENV, f"exit status {status}, as said above"))
+            raise self._trouble("venv", status)
         return facts
 
     def _install(self, facts: dict, files: Sequence[str]) -> None:
-        if not self._is_ours() or not facts["has_pip"]:
-            problem = f"it lacks {', '.join(facts['missing'])}"
-            raise SetupError(self._left_alone(problem, facts, files))
-        with self._open_log() as log:
-            print(f"Installing from {' and '.join(files)}; {log.name} has pip's words.", flush=True)
-            options = [option for file in files for option in ("-r", file)]
-            status = self._call("pip", "install", *options, log=log)
-        if status:
-            print(last_lines(log.name), flush=True)
-            left = self.probe(files)
-            if not left or left["absent"]:
-                why = f"exit status {status}"
-                raise SetupError(self._explain(NO_INSTALL, why, log.name, facts["version"]))
-            but = (
-                f" but for the versions of {', '.join(left['missing'])}" if left["missing"] else ""
-            )
-            print(f"pip ended with exit status {status}. All that is needed is there{but}.")
+        if not facts["has_pip"] or not (self.is_active or self._is_ours()):
+            raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
+        print(f"Installing from {' and '.join(files)}.", flush=True)
+        options = [option for file in files for option in ("-r", file)]
+        status = self.run("pip", "install", *options, quiet=True)
+        if status and self.probe(files).get("absent", files):
+            raise self._trouble("pip", status)
+        if status:  # without a network, say, one goes on with the versions that are there
+            print(f"pip ended with exit status {status}. All packages are there: going on.")
 
-    def _open_log(self) -> BinaryIO:
-        try:
-            return (self.folder / LOG).open("wb")
-        except OSError:  # an environment that only an administrator may write in
-            return tempfile.NamedTemporaryFile(prefix="mpcourse-", suffix=".log", delete=False)
+    def _left_alone(self, problem: str, files: Sequence[str]) -> SetupError:
+        options = " ".join(f"-r {file}" for file in files)
+        return SetupError(f"""{self.folder} will not do: {problem}.
+It was left alone: it is a link, or belongs to another clone, or the course did not make it. To add
+what it lacks, if that is all: "{self.python}" -m pip install {options}
+(with uv: uv pip install --python "{self.python}" {options}).
+For an environment of the course's own, rename it, remove the link or leave out --here, and type the
+same command again.""")
 
-    def _left_alone(self, problem: str, facts: dict, files: Sequence[str]) -> str:
-        """What to do about an environment that is not ours to mend."""
-        clone = self._clone()
-        if self._is_link():
-            whose, away = f"it is a link to {self.folder.resolve()}", "remove the link"
-        elif clone and clone != str(self.root):
-            whose, away = f"it belongs to the clone {clone}", "rename it"
-        else:
-            whose, away = "the course did not make it", "rename it"
-        mend = ""
-        if facts.get("missing"):
-            pip = f'"{self.python}" -m pip install'
-            uv = f'uv pip install --python "{self.python}"'
-            options = " ".join(f"-r {file}" for file in files)
-            mend = f"To add that yourself: {pip if facts['has_pip'] else uv} {options}\n"
-        away = "leave out --here" if self.is_active else away
-        return LEFT_ALONE.format(
-            folder=self.folder, problem=problem, whose=whose, mend=mend, away=away
-        )
-
-    def _explain(self, message: str, why: str, log: str = "", version: str = "") -> str:
-        return message.format(
-            why=why,
-            log=log,
-            version=version,
-            folder=self.folder,
-            temporary=tempfile.gettempdir(),
-            needed_gb=NEEDED_GB,
-            free_gb=shutil.disk_usage(self.root).free / 1e9,
-        )
+    def _trouble(self, what: str, status: int) -> SetupError:
+        free_gb = shutil.disk_usage(self.root).free / 1e9
+        return SetupError(f"""{what} ended with exit status {status}; above is what it said last.
+- "No space left on device": the course takes about {NEEDED_GB} GB in {self.folder}
+  and, while it installs, as much again in {tempfile.gettempdir()} and pip's cache.
+  {free_gb:.1f} GB are free; TMPDIR and PIP_CACHE_DIR may name folders on a larger disk.
+- "Connection", "No matching distribution": pip does not reach its package index, or that has no
+  torch for Python {platform.python_version()} (tested: 3.11 to 3.13). Check the network; a proxy
+  goes into HTTPS_PROXY, an index of your own into PIP_INDEX_URL.
+- "externally-managed-environment": leave out --here, or activate an environment of your own.
+Then type the same command again: it goes on from what is there.""")
 
 
 def read_requirements(files: Sequence[str], root: Path = ROOT) -> list[str]:
     """Return the requirements in these files of a clone, and in those that they name."""
     found = []
-    for file in files:
-        try:
-            lines = (root / file).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError as error:
-            message = f"{error.filename} is missing: start in a clone of the course."
-            raise SetupError(message) from None
-        for line in (line.split("#")[0].strip() for line in lines):
+    for path in (root / file for file in files):
+        if not path.is_file():
+            raise SetupError(f"{path} is missing: start in a clone of the course.")
+        for line in path.read_text(encoding="utf-8").splitlines():
+            line = line.partition("#")[0].strip()
             if line.startswith("-r "):
-                found += read_requirements([str(Path(file).parent / line[3:].strip())], root)
+                found += read_requirements([line[3:].strip()], path.parent)
             elif line and not line.startswith("-"):
                 found.append(line)
     return found

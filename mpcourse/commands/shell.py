@@ -11,15 +11,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-if os.name == "nt":
-    import msvcrt
-else:
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+EVERY_S = 30  # a line of progress where there is no terminal to rewrite it in
 
 
 def call(
@@ -27,49 +28,56 @@ def call(
     *,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    log: BinaryIO | None = None,
+    quiet: bool = False,
 ) -> int:
     """Run a command in the foreground; return 0 to 255, or 128 + n when signal n ended it.
 
-    What it says goes to the file `log` if there is one; a terminal then has one line that tells
-    how long it takes and what was said last.
+    When it is `quiet`, one line tells how far it is; only if it fails is what it said last shown.
 
     Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way
     (`subprocess.run` kills it after a quarter of a second), and raises KeyboardInterrupt if it did
     not end with 0. An interrupt or SIGTERM that reaches this process alone is passed on.
     """
-    start = time.monotonic()
+    settings = {"prefix": "mpcourse-", "suffix": ".log", "delete": False}
+    log = tempfile.NamedTemporaryFile(**settings) if quiet else None
     process = subprocess.Popen(command, cwd=cwd, env=env, stdout=log, stderr=log)
     previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    interrupted = False
-    try:
-        while process.returncode is None:
-            try:
-                process.wait(1.0 if log else None)
-            except subprocess.TimeoutExpired:
-                show_progress(f"{time.monotonic() - start:4.0f} s  {_doing(log.name)}")
-            except KeyboardInterrupt:
-                interrupted = True
-                if os.name != "nt" and not os.isatty(0):  # no terminal has told the command
-                    process.send_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
-        if log:
-            show_progress("")
+    interrupted, seconds = False, 0
+    while process.returncode is None:
+        try:
+            process.wait(1 if log else None)
+        except subprocess.TimeoutExpired:
+            seconds += 1
+            line = f"{seconds:4} s  {how_far(Path(log.name))}"
+            show_progress(line)
+            if not sys.stdout.isatty() and seconds % EVERY_S == 0:
+                print(line, flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
+            if os.name != "nt" and not os.isatty(0):  # no terminal has told the command
+                process.send_signal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
+    if log:
+        show_progress("")
     if interrupted and process.returncode:
         raise KeyboardInterrupt
+    if log and process.returncode:
+        said = Path(log.name).read_text("utf-8", "replace").rstrip().splitlines()
+        print(*[line for line in said if "WARNING: Retrying" not in line][-10:], sep="\n")
+        print(f"All of it is in {log.name}.", flush=True)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def last_lines(path: str) -> str:
-    """What stands at the end of a log."""
-    return "\n".join(Path(path).read_text("utf-8", "replace").rstrip().splitlines()[-20:])
-
-
-def _doing(path: str) -> str:
-    """What pip said last that it is doing: `Downloading torch...`, `Installing collected ...`."""
-    found = re.findall(r"^ *([A-Z]\w+ing .*)", Path(path).read_text("utf-8", "replace"), re.M)
-    return found[-1] if found else ""
+def how_far(log: Path) -> str:
+    """What pip is at, from its log: packages of all that it has found to be needed."""
+    said = log.read_text("utf-8", "replace")
+    if "WARNING: Retrying" in said.rstrip().rpartition("\n")[2]:
+        return "the package index does not answer; pip tries again"
+    needed = len(set(re.findall(r"^Collecting ([\w.-]+)", said, re.MULTILINE)))
+    if "\nInstalling collected packages" in said:
+        return f"installing {needed} packages"
+    sizes = re.findall(r"(?:Downloading|Using cached) \S+(?:whl|gz) (\(.*?\))", said)
+    return f"fetching package {len(sizes)} of {needed} {sizes[-1]}" if sizes else ""
 
 
 def show_progress(words: str) -> None:
@@ -80,45 +88,21 @@ def show_progress(words: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, poll_s: float = 0.5, limit_s: float = 3600.0) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path` while the block runs, after waiting for whoever holds it.
 
-    The operating system takes the lock back when a process ends, however it ends: a file that was
-    left behind locks nobody out. Where the file cannot be written there is no lock. Raises
-    TimeoutError when another process held it for `limit_s`.
+    The system takes the lock back when a process ends: a file left behind locks nobody out. There
+    is no lock where the file cannot be written, nor on Windows, where a file in use is safe anyway.
     """
     with contextlib.ExitStack() as stack:
-        file = None
         with contextlib.suppress(OSError):
             file = stack.enter_context(path.open("a"))
-        if file:
-            _wait_for_lock(file.fileno(), path, poll_s, limit_s)
+            try:
+                fcntl and fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"Another start is at work (it holds {path}): waiting for it.", flush=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _wait_for_lock(fileno: int, path: Path, poll_s: float, limit_s: float) -> None:
-    give_up_at = time.monotonic() + limit_s
-    said = False
-    while not _try_lock(fileno):
-        if time.monotonic() > give_up_at:
-            raise TimeoutError(f"another start holds {path}: end it, or delete that file")
-        if not said:
-            print(f"Another start is at work (it holds {path}): waiting for it.", flush=True)
-            said = True
-        time.sleep(poll_s)
-
-
-def _try_lock(fileno: int) -> bool:
-    try:
-        if os.name == "nt":
-            msvcrt.locking(fileno, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without locks must not keep anyone from starting
-        pass
-    return True
 
 
 def write_whole(path: Path, text: str) -> None:

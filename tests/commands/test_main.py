@@ -233,7 +233,6 @@ def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
     ("trouble", "status", "said"),
     [
         (SetupError("do this"), 1, "mpcourse: do this"),
-        (TimeoutError("delete that"), 1, "mpcourse: delete that"),
         (KeyboardInterrupt(), 130, "Stopped."),
     ],
 )

@@ -1,6 +1,5 @@
 """The environment is made when absent, left alone when sound, and mended when broken."""
 
-import importlib.util
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import pytest
 from mpcourse.commands import setup
 from mpcourse.commands.setup import (
     COURSE,
-    LOG,
+    ROOT,
     STAMP,
     TESTS,
     Environment,
@@ -41,8 +40,9 @@ class Commands:
         self.venv_status = 0
         self.pip_seconds = 0.0
 
-    def __call__(self, command, *, cwd, env=None, log=None) -> int:
-        words = [str(word) for word in command]
+    def __call__(self, command, *, cwd, env=None, quiet=False) -> int:
+        assert quiet
+        words = [str(word) for word in command if word != "mpcourse.commands"]
         if words[2] == "venv":
             self.venv.append(words)
             if self.venv_status == 0:
@@ -52,8 +52,6 @@ class Commands:
         time.sleep(self.pip_seconds)
         self.pip.append([words[0], *words[4:]])
         self.pip_env = env
-        log.write(b"what pip said\n")
-        log.flush()
         if isinstance(self.pip_status, BaseException):
             raise self.pip_status
         if self.pip_installs:
@@ -145,7 +143,7 @@ def test_an_environment_is_made_and_filled_where_there_is_none(clone, commands, 
     assert (len(commands.venv), len(commands.pip)) == (1, 2)
     remove_python(environment)
     if place.startswith("link"):
-        with pytest.raises(SetupError, match=r"a link to .*scratch"):
+        with pytest.raises(SetupError, match="It was left alone"):
             environment.ensure(COURSE)
     else:
         environment.ensure(COURSE)
@@ -223,11 +221,6 @@ def cut_installation_off(environment: Environment) -> None:
     package(environment.folder, "torch", installer=False)
 
 
-def move(environment: Environment) -> Environment:
-    moved = environment.root.rename(environment.root.with_name("elsewhere"))
-    return find_environment(root=moved)
-
-
 def remove_pip_and_a_package(environment: Environment) -> None:
     remove_pip(environment)
     use_packaging_of_its_own(environment)
@@ -241,16 +234,23 @@ def remove_pip_and_a_package(environment: Environment) -> None:
         (break_python, "does not run"),
         (remove_pip_and_a_package, "no pip"),
         (cut_installation_off, "cut off at torch-1"),
-        (move, "moved"),
     ],
 )
 def test_a_broken_environment_is_made_anew(filled, commands, capsys, damage, reason):
-    environment = damage(filled) or filled
-    environment.ensure(COURSE)
+    damage(filled)
+    filled.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 1)
     assert reason in capsys.readouterr().out
-    environment.ensure(COURSE)
+    filled.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 1)
+
+
+def test_a_clone_may_be_moved(filled, commands):
+    moved = find_environment(root=filled.root.rename(filled.root.with_name("elsewhere")))
+    moved.ensure(COURSE)
+    lack_something(moved)
+    moved.ensure(COURSE)
+    assert (len(commands.venv), len(commands.pip)) == (0, 1)
 
 
 def be_too_old(environment: Environment) -> None:
@@ -292,19 +292,14 @@ def be_of_another_clone(environment: Environment) -> None:
     (environment.folder / STAMP).write_text(json.dumps({"clone": str(other)}))
 
 
-NOT_OURS = [
-    (be_a_link, "a link to .*scratch.*remove the link"),
-    (be_made_by_others, "the course did not make it.*rename it"),
-    (be_of_another_clone, "belongs to the clone .*another.*rename it"),
-]
+NOT_OURS = [be_a_link, be_made_by_others, be_of_another_clone]
 
 
-@pytest.mark.parametrize(("become", "whose"), NOT_OURS)
+@pytest.mark.parametrize("become", NOT_OURS)
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (remove_python, "does not run"),
-        (break_python, "does not run"),
         (be_no_environment, "does not run"),
         (be_too_old, "is too old"),
         (lack_something, r"it lacks other>=3.*-m pip install -r requirements.txt"),
@@ -312,22 +307,21 @@ NOT_OURS = [
     ],
 )
 def test_what_the_course_did_not_make_is_named_and_left_alone(
-    filled, commands, become, whose, damage, reason
+    filled, commands, become, damage, reason
 ):
     damage(filled)
     become(filled)
     (filled.folder / "precious.txt").write_text("a thesis")
     before = contents(filled.folder.resolve())
-    with pytest.raises(SetupError, match=f"(?s){re.escape(str(filled.folder))}.*{reason}") as said:
+    with pytest.raises(SetupError, match=f"(?s){re.escape(str(filled.folder))}.*{reason}"):
         filled.ensure(COURSE)
-    assert re.search(whose, str(said.value), re.DOTALL)
     assert contents(filled.folder.resolve()) == before
     assert (commands.venv, commands.pip) == ([], [])
 
 
-@pytest.mark.parametrize(("become", "whose"), NOT_OURS)
+@pytest.mark.parametrize("become", NOT_OURS)
 @pytest.mark.parametrize("oddity", [remove_pip, cut_installation_off])
-def test_what_the_course_did_not_make_is_used_as_it_is(filled, commands, become, whose, oddity):
+def test_what_the_course_did_not_make_is_used_as_it_is(filled, commands, become, oddity):
     use_packaging_of_its_own(filled)
     oddity(filled)
     become(filled)
@@ -366,9 +360,7 @@ def test_what_was_half_deleted_is_still_the_course_s(filled, commands, monkeypat
 
 
 @pytest.mark.parametrize("status", [1, KeyboardInterrupt()])
-def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(
-    clone, commands, capsys, status
-):
+def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(clone, commands, status):
     environment = find_environment(root=clone)
     commands.pip_status, commands.pip_installs = status, False
     with pytest.raises(SetupError if status == 1 else KeyboardInterrupt) as raised:
@@ -377,46 +369,35 @@ def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(
         said = str(raised.value)
         for word in ("exit status 1", "No space left", "GB are free", "PIP_INDEX_URL", "HTTPS"):
             assert word in said
-        assert str(environment.folder / LOG) in said
-        assert "\nwhat pip said\n" in capsys.readouterr().out
     commands.pip_status, commands.pip_installs = 0, True
     environment.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 2)
 
 
-@pytest.mark.parametrize(("asked", "but"), [("1", ""), ("2", " but for the versions of tiny>=2")])
-def test_pip_that_fails_keeps_nobody_out_of_what_is_there(filled, commands, capsys, asked, but):
+@pytest.mark.parametrize("asked", ["1", "2"])
+def test_pip_that_fails_keeps_nobody_out_of_what_is_there(filled, commands, capsys, asked):
     (filled.root / "requirements.txt").write_text(f"tiny>={asked}\nother>=3\n")
     package(filled.folder, "tiny", "0.9")
     package(filled.folder, "other", "3")
     commands.pip_status, commands.pip_installs = 1, asked == "1"
     filled.ensure(COURSE)
-    assert f"exit status 1. All that is needed is there{but}.\n" in capsys.readouterr().out
+    assert "exit status 1. All packages are there: going on.\n" in capsys.readouterr().out
     assert len(commands.pip) == 1
 
 
-@pytest.mark.parametrize(
-    ("lacking", "said"),
-    [
-        ("ensurepip", "apt install python3-venv"),
-        ("venv", r"(?s)a clone.\.venv.*exit status 1.*GB are free.*--here"),
-        ("requirements", r"requirements.txt is missing: start in a clone"),
-    ],
-)
-def test_where_nothing_can_be_made_it_says_what_to_do(clone, commands, monkeypatch, lacking, said):
-    find_spec = importlib.util.find_spec
-    if lacking == "ensurepip":
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name: None if name == lacking else find_spec(name)
-        )
-    elif lacking == "venv":
-        commands.venv_status = 1
-    else:
-        (clone / "requirements.txt").unlink()
-    with pytest.raises(SetupError, match=said):
-        find_environment(root=clone).ensure(COURSE)
+def test_where_nothing_can_be_made_it_says_what_to_do(clone, commands, monkeypatch):
+    environment = find_environment(root=clone)
+    commands.venv_status = 1
+    with pytest.raises(SetupError, match=r"(?s)venv.*status 1.*a clone.\.venv.*GB are free"):
+        environment.ensure(COURSE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", lambda *_, **__: os.mkdir("/dev/null/environment"))
+        with pytest.raises(SetupError, match=r"Not a directory.*May you write there.*--here"):
+            environment.ensure(COURSE)
+    (clone / "requirements.txt").unlink()
+    with pytest.raises(SetupError, match=r"requirements.txt is missing: start in a clone"):
+        environment.ensure(COURSE)
     assert commands.pip == []
-    assert lacking == "venv" or commands.venv == []
 
 
 def test_two_starts_at_the_same_time_install_once(clone, commands):
@@ -449,11 +430,7 @@ def foreign(filled) -> Environment:
     return replace(here, folder=filled.folder, python=filled.python)
 
 
-@pytest.mark.parametrize("can_write_a_log", [True, False])
-def test_here_installs_what_is_missing_once(foreign, commands, can_write_a_log):
-    if not can_write_a_log:
-        (foreign.folder / LOG).unlink()
-        (foreign.folder / LOG).mkdir()
+def test_here_installs_what_is_missing_once(foreign, commands):
     foreign.ensure(COURSE)
     foreign.ensure(COURSE)
     assert commands.pip == [[str(foreign.python), "-r", "requirements.txt"]]
@@ -467,7 +444,6 @@ def test_here_installs_what_is_missing_once(foreign, commands, can_write_a_log):
     [
         (remove_python, "does not run"),
         (lack_something_and_pip, "it lacks other>=3.*uv pip install"),
-        (be_of_another_clone, "it lacks other>=3.*belongs to the clone"),
     ],
 )
 def test_here_never_makes_anything_anew(foreign, commands, become, reason):
@@ -488,6 +464,7 @@ def test_a_real_installation_from_a_real_wheel(clone):
         archive.writestr(f"{info}/RECORD", f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n")
     lines = ["--no-index", f"--find-links {clone.as_uri()}", "tiny>=1  # the test"]
     (clone / "requirements.txt").write_text("\n".join(lines))
+    (clone / "mpcourse").symlink_to(ROOT / "mpcourse")
     environment = find_environment(root=clone)
     environment.ensure(COURSE)
     answer = subprocess.run([environment.python, "-c", "import tiny; exit(tiny.ANSWER)"])
@@ -495,4 +472,3 @@ def test_a_real_installation_from_a_real_wheel(clone):
     # What pip really leaves behind when it is done counts as whole, not as cut off.
     facts = environment.probe(COURSE)
     assert (environment.problem(facts), facts["missing"]) == ("", [])
-    assert "Successfully installed tiny-1.0" in (environment.folder / LOG).read_text()

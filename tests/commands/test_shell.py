@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcourse.commands.shell import call, last_lines, locked, write_whole
+from mpcourse.commands import shell
+from mpcourse.commands.shell import call, locked, write_whole
 
 needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
 
@@ -47,16 +48,39 @@ def test_a_command_gets_folder_and_environment_and_gives_its_status(tmp_path):
         assert call(python(code), cwd=tmp_path) == 128 + 9
 
 
-def test_a_terminal_has_one_line_for_what_goes_to_the_log(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    code = "import time; print('Collecting a\\nDone', flush=True); time.sleep(3); raise OSError(7)"
-    with (tmp_path / "log").open("wb") as log:
-        assert call(python(code), cwd=tmp_path, log=log) == 1
+PIP = """
+import sys, time
+print("Collecting a>=1 (from -r x)\\n  Downloading a-1.whl.metadata (2 kB)\\nCollecting b")
+print("Downloading a-1-py3-none-any.whl (899.8 MB)", flush=True)
+time.sleep(2.5)
+print("WARNING: Retrying (Retry(total=4))", flush=True)
+time.sleep(2)
+print("Downloading b-1.whl (3 kB)\\nInstalling collected packages: a, b", flush=True)
+time.sleep(2)
+print("ERROR: No space left on device")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_one_line_tells_how_far_pip_is_and_a_failure_what_it_said(
+    tmp_path, monkeypatch, capsys, status, is_terminal
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(shell, "EVERY_S", 1)
+    assert call([*python(PIP), str(status)], cwd=tmp_path, quiet=True) == status
     said = capsys.readouterr().out
-    assert re.search(r"\r +\d+ s  Collecting a +\r", said)
-    assert said.endswith(" \r")
-    assert "OSError" not in said
-    assert last_lines(tmp_path / "log").splitlines()[-1] == "OSError: 7"
+    start = r"\r" if is_terminal else ""
+    for words in (
+        "fetching package 1 of 2 \\(899.8 MB\\)",
+        "the package index does not answer; pip tries again",
+        "installing 2 packages",
+    ):
+        assert re.search(rf"{start} +\d s  {words}", said)
+    assert ("ERROR: No space left on device\nAll of it is in " in said) == bool(status)
+    assert "WARNING" not in said
+    assert said.count("\n") < 20
 
 
 @needs_posix_signals
@@ -130,7 +154,7 @@ def test_lock_is_waited_for_and_a_killed_holder_does_not_keep_it(tmp_path, capsy
     entered = threading.Event()
 
     def enter() -> None:
-        with locked(path, poll_s=0.01):
+        with locked(path):
             entered.set()
 
     thread = threading.Thread(target=enter)
@@ -145,22 +169,10 @@ def test_lock_is_waited_for_and_a_killed_holder_does_not_keep_it(tmp_path, capsy
     assert str(path) in said
 
 
-def test_waiting_for_a_lock_ends_with_what_to_do(tmp_path):
-    path = tmp_path / "lock"
-    holder = hold_elsewhere(path)
-    with pytest.raises(TimeoutError, match="delete that file"), locked(path, limit_s=0, poll_s=0):
-        pass
-    path.unlink()  # the way out that the message names
-    with locked(path, limit_s=0):
-        pass
-    holder.kill()
-    holder.communicate()
-
-
 def test_a_lock_is_free_after_an_error_and_where_it_cannot_be_written(tmp_path):
     with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
         1 / 0  # noqa: B018
     for path in (tmp_path / "lock", tmp_path / "no such folder" / "lock"):
-        with locked(path, limit_s=0):
+        with locked(path):
             pass
     assert (tmp_path / "lock").exists()
