@@ -23,6 +23,11 @@ WORDS_ON_SOLUTION = re.compile(
     r"|(?<!\S)(?=\S)[^.?\n]*\b[Ff]olded\b[^.?\n]*\.",
     re.DOTALL,
 )
+WORDS = {
+    "made": "has clean copies of {0} pages: work in these.",
+    "renewed": "has newer editions of {1}.",
+    "offered": "keeps your copies as they are; newer editions lie beside them as {1}.",
+}
 LEFT_OUT = "The solution was left out of this copy."
 STAND_IN = """\
 from mpcourse.commands.clean_copies import left_out
@@ -86,7 +91,9 @@ def checks_of(cells: Sequence[dict]) -> Iterator[tuple[dict, dict, Sequence[dict
     """Each check cell of a page, the text below it, and what follows, to the next check."""
     checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
     for check, end in zip(checks, [*checks[1:], len(cells)], strict=True):
-        yield cells[check], cells[check + 1], cells[check + 2 : end]
+        below = cells[check + 1 : end]
+        if below and below[0]["cell_type"] == "markdown":
+            yield cells[check], below[0], below[1:]
 
 
 def left_out(key: str, cell_id: str) -> str:
@@ -124,52 +131,42 @@ def write_copies(pages: Sequence[Path], folder: Path, *, solutions: bool = True)
     if not pages:
         raise ValueError("there are no pages")
     folder.mkdir(parents=True, exist_ok=True)
-    editions = _read_editions(folder)
-    made, renewed, offered = [], [], []
+    try:
+        editions = dict(json.loads((folder / EDITIONS).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # lost: every copy counts as touched
+        editions = {}
+    done: dict[str, list[str]] = {what: [] for what in WORDS}
     for page in pages:
         text = BADGES.sub("", clean_copy(page.read_text(encoding="utf-8")))
         text = text if solutions else without_solutions(text, page.stem[3:])
-        path, digest = folder / page.name, _digest(text.encode())
-        beside = path.with_suffix(f".new-{digest[:6]}.ipynb")
-        for old in folder.glob(f"[0-9][0-9]{page.stem[2:]}.*ipynb"):  # another number, or beside
-            if old not in (path, beside) and _is_untouched(old, editions):
-                old.unlink()
-        if not path.exists():
-            done = made
-        elif _digest(path.read_bytes()) == digest:
-            continue
-        elif _is_untouched(path, editions):
-            done = renewed
-        elif beside.name in editions:
-            continue  # it has been offered
-        else:
-            path, done = beside, offered
-        write_whole(path, text)
-        editions[path.name] = digest
-        done.append(path.name)
+        what, path = _place(folder / page.name, _digest(text.encode()), editions)
+        if what:
+            write_whole(path, text)
+            editions[path.name] = _digest(text.encode())
+            done[what].append(path.name)
     write_whole(folder / EDITIONS, json.dumps(editions, indent=1, sort_keys=True) + "\n")
-    lines = [
-        made and f"{folder}/ has clean copies of {len(made)} pages: work in these.",
-        renewed and f"{folder}/: newer editions of {', '.join(renewed)}.",
-        offered
-        and f"{folder}/: your copies stay as they are; newer editions lie beside them as "
-        f"{', '.join(offered)}.",
-    ]
-    return "\n".join(filter(None, lines))
+    said = {what: WORDS[what].format(len(names), ", ".join(names)) for what, names in done.items()}
+    return "\n".join(f"{folder}/ {said[what]}" for what in done if done[what])
 
 
-def _is_untouched(path: Path, editions: dict[str, str]) -> bool:
-    return _digest(path.read_bytes()) == editions.get(path.name)
+def _place(path: Path, digest: str, editions: dict[str, str]) -> tuple[str, Path]:
+    """What becomes of an edition, if anything, and in which file; removes what it replaces."""
+
+    def is_untouched(path: Path) -> bool:
+        return _digest(path.read_bytes()) == editions.get(path.name)
+
+    beside = path.with_suffix(f".new-{digest[:6]}.ipynb")
+    for old in path.parent.glob(f"[0-9][0-9]{path.stem[2:]}.*ipynb"):
+        if old not in (path, beside) and is_untouched(old):  # another number, or an older offer
+            old.unlink()
+    if not path.exists():
+        return "made", path
+    if _digest(path.read_bytes()) == digest:
+        return "", path
+    if is_untouched(path):
+        return "renewed", path
+    return "" if beside.name in editions else "offered", beside
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _read_editions(folder: Path) -> dict[str, str]:
-    """What was written where; without it every copy counts as touched."""
-    try:
-        found = json.loads((folder / EDITIONS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
