@@ -455,9 +455,20 @@ def my_places(net, inputs, limit):
     return [0] * cut + [1] * (len(net) - cut)
 
 
-def placed(attempt, widths, rows, limit):
+class Casting(nn.Linear):
+    """Takes rows of any precision and computes in its own."""
+
+    def forward(self, rows):
+        """The outputs, in the weights' precision."""
+        return super().forward(rows.to(self.weight.dtype))
+
+
+def placed(attempt, widths, rows, limit, double=None):
     """The cut, what each GPU then holds, and what the fuller one can hold at best."""
-    net = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in pairwise(widths)))
+    net = nn.Sequential(*(Casting(a, b, bias=False) for a, b in pairwise(widths)))
+    wide = [8 if index == double else 4 for index in range(len(net))]  # bytes of a number
+    if double is not None:
+        net[double].double()
     places = numbers(attempt(net, torch.zeros(rows, widths[0]), limit))
     if not isinstance(places, list) or len(places) != len(net):
         raise NotYet(f"expected {len(net)} places, one per layer; got {short(places)}")
@@ -469,13 +480,13 @@ def placed(attempt, widths, rows, limit):
         crossing = f"{len(cuts)} {ONE_CUT}" if cuts and places[0] == 0 else FROM_GPU_0
         raise NotYet(got, crossing if cuts else ONE_GPU)
     (cut,) = cuts
-    nbytes = 4 * rows * widths[cut]
+    nbytes = wide[cut - 1] * rows * widths[cut]
     if nbytes > limit:
         shape = rows, widths[cut]
         raise NotYet(got, f"A tensor of shape {shape} crosses: {nbytes} {TOO_MANY_BYTES}")
-    held = [4 * a * b for a, b in pairwise(widths)]
+    held = [n * a * b for n, (a, b) in zip(wide, pairwise(widths), strict=True)]
     fuller = {c: max(sum(held[:c]), sum(held[c:])) for c in range(1, len(net))}
-    best = min(most for c, most in fuller.items() if 4 * rows * widths[c] <= limit)
+    best = min(m for c, m in fuller.items() if wide[c - 1] * rows * widths[c] <= limit)
     return cut, [fuller[cut]], best
 
 
@@ -493,6 +504,16 @@ def choosing(choose):
     return attempt
 
 
+def in_numbers(net, inputs, limit):
+    """Bytes cross, but the parameters are counted in numbers."""
+
+    def fuller(allowed, layers, sent):
+        held = parameters_of(net)
+        return min(allowed, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
+
+    return choosing(fuller)(net, inputs, limit)
+
+
 check_places = Exercise(
     my_places,
     read_again='"Where does a cut cost least?"',
@@ -503,9 +524,11 @@ check_places = Exercise(
         ([50, 2, 40, 60, 30], 5, 800),
         ([6, 30, 6, 20, 6, 30, 4], 10, 240),
         ([10, 8, 20, 59, 43, 6, 60], 5, 860),
+        ([10, 12, 10, 10], 3, 500, 2),
     ],
-    given=lambda widths, rows, limit: (
+    given=lambda widths, rows, limit, *double: (
         f"the net {'-'.join(map(str, widths))}, {rows} rows of float32 and a limit of {limit} bytes"
+        + ", its last layer in double precision" * len(double)
     ),
     play=placed,
     same=as_good,
@@ -530,6 +553,7 @@ check_places = Exercise(
         "That is nearest to the middle by layers; their bytes of parameters count.": (
             choosing(lambda allowed, layers, sent: min(allowed, key=lambda c: abs(2 * c - layers)))
         ),
+        "Bytes, not numbers: one in double precision has 8.": in_numbers,
         "A tensor of exactly 128 bytes may cross.": (
             lambda net, inputs, limit: my_places(net, inputs, limit - 1)
         ),

@@ -7,7 +7,6 @@ from mpcourse.figures.curves import (
     plot_gaps,
     plot_over_sparsity,
     plot_over_steps,
-    plot_sent,
     plot_times,
 )
 from mpcourse.figures.gains import gains_picture

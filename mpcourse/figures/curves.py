@@ -75,39 +75,6 @@ def plot_cuts(
     return axes
 
 
-def plot_sent(
-    ranks: Sequence[int],
-    lines: Mapping[str, Sequence[float]],
-    measured: Mapping[str, tuple[int, float]],
-    ax: "Axes",
-) -> "Axes":
-    """Plot what the busiest rank sends over the number of ranks, with measured points on top.
-
-    Args:
-        ranks: Numbers of ranks.
-        lines: Way -> simulated, for each of `ranks`, in units of the tensor.
-        measured: Way -> (number of ranks, measured here, in units of the tensor).
-        ax: The matplotlib axes to draw into.
-
-    Raises:
-        ValueError: A line has more or fewer points than `ranks`, or a measured way no line.
-    """
-    _check_lengths(lines, len(ranks), "ranks")
-    if unknown := [way for way in measured if way not in lines]:
-        raise ValueError(f"no line for {', '.join(unknown)}; lines are {', '.join(lines)}")
-    for index, (way, values) in enumerate(lines.items()):
-        style = _marked(index) | {"linestyle": STYLES[index % 2]}
-        ax.plot(ranks, values, label=f"{way}, simulated", **style | {"marker": ""})
-        if way in measured:
-            point = [[value] for value in measured[way]]
-            style |= {"linestyle": "none", "markersize": 9}
-            ax.plot(*point, label=f"{way}, {MEASURED}", **style)
-    _name_axes(ax, "ranks", "sent by the busiest rank (tensors)", "an all-reduce of one tensor")
-    ax.set_ylim(bottom=0)
-    ax.legend()
-    return ax
-
-
 def plot_gaps(
     places: Sequence[float],
     gaps: Mapping[str, Sequence[float]],

@@ -11,7 +11,7 @@ from mpcourse.splitting.cuts import (
     cut_costs,
     shares_before,
 )
-from mpcourse.splitting.placement import Transfer, run_layers, step_layers, try_placement
+from mpcourse.splitting.placement import Transfer, try_placement
 from mpcourse.splitting.resnet import (
     ModelParallelResNet50,
     PipelineParallelResNet50,

@@ -6,13 +6,12 @@ Page `split_a_model`.
 import inspect
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -94,27 +93,6 @@ def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 
     except DevicesMet as problem:
         error, line = str(problem), _line_of(program, problem)
     return Placement(tuple(recorder.transfers), recorder.parameter_bytes(), error, line)
-
-
-def run_layers(layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor) -> Tensor:
-    """Run layers one after the other, each moved to its place, with what it is given.
-
-    `places` has a torch.device or the name of one for each layer, pretended or real. The layers are
-    moved, not copied.
-    """
-    for layer, place in zip(layers, places, strict=True):
-        inputs = layer.to(place)(inputs.to(place))
-    return inputs
-
-
-def step_layers(
-    layers: Iterable[nn.Module], places: Sequence[Any], inputs: Tensor, labels: Tensor
-) -> Tensor:
-    """Forward and backward of a classifier whose layers are on several places; returns its loss."""
-    outputs = run_layers(layers, places, inputs)
-    loss = cross_entropy(outputs, labels.to(places[-1]))
-    loss.backward()
-    return loss
 
 
 INDEXING = {  # a GPU's tensor takes an index from the host, but not the other way round

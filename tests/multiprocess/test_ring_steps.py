@@ -1,9 +1,9 @@
-"""What a ring holds and sends, counted; and its picture and curve."""
+"""What a ring holds and sends, counted; and its picture."""
 
 import pytest
-from matplotlib.figure import Figure
 
-from mpcourse.figures import plot_sent, ring_picture
+from mpcourse.figures import ring_picture
+from mpcourse.figures.ring import ARROW
 from mpcourse.multiprocess.ring_steps import most_sent, passed_chunk, ring_states
 
 
@@ -49,29 +49,16 @@ def test_the_picture_says_what_each_rank_holds_and_what_is_new():
     assert "rank 1 holds 0+1 of chunk 0, new" in picture.svg
     assert "rank 1 holds 1 of chunk 1;" in picture.svg
     assert "simulated; step 1 of 4 (round 1, add)" in picture.svg
-    assert picture.svg.count("→") == 3
+    assert picture.svg.count(ARROW) == 3 * 2  # shaft and head
     assert "round 2, replace" in ring_picture(ring_states(3), 3).svg
-    assert "→" not in ring_picture(ring_states(3), 0).svg
+    assert ARROW not in ring_picture(ring_states(3), 0).svg
+
+
+def test_in_every_picture_arrows_say_who_is_whose_right_neighbour():
+    assert ring_picture(ring_states(3), 0).svg.count("to the right neighbour") == 3
+    assert "to rank 0" in ring_picture(ring_states(1), 0).svg
 
 
 def test_pictures_of_no_step_are_refused():
     with pytest.raises(ValueError, match="step is 0 to 4; got 5"):
         ring_picture(ring_states(3), 5)
-
-
-def test_measured_points_stand_on_simulated_lines():
-    ax = plot_sent(
-        [2, 3], {"star": [1, 2], "ring": [1, 4 / 3]}, {"ring": (3, 1.3)}, Figure().subplots()
-    )
-    labels = ["star, simulated", "ring, simulated", "ring, measured here"]
-    assert [line.get_label() for line in ax.lines] == labels
-    assert ax.lines[2].get_xydata().tolist() == [[3, 1.3]]
-
-
-def test_lines_that_do_not_fit_are_refused():
-    ax = Figure().subplots()
-    with pytest.raises(ValueError, match="star has 1 values; there are 2 ranks"):
-        plot_sent([2, 3], {"star": [1]}, {}, ax)
-    with pytest.raises(ValueError, match="no line for tree; lines are star"):
-        plot_sent([2], {"star": [1]}, {"tree": (2, 1)}, ax)
-    assert not ax.lines

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mpcourse.splitting import pretended
-from mpcourse.splitting.placement import Placement, Transfer, run_layers, step_layers, try_placement
+from mpcourse.splitting.placement import Placement, Transfer, try_placement
 from mpcourse.splitting.splits import split_sequential
 from mpcourse.training.nets import mnist_net
 
@@ -24,6 +24,12 @@ def step(rows, labels, hidden_on="cuda:1", labels_on="cuda:1"):
     outputs = second(hidden.to(hidden_on))
     loss = cross_entropy(outputs, labels.to(labels_on))
     loss.backward()
+
+
+def run_layers(layers, places, inputs):
+    for layer, place in zip(layers, places, strict=True):
+        inputs = layer.to(place)(inputs.to(place))
+    return inputs
 
 
 # What crosses
@@ -282,33 +288,3 @@ def test_no_real_gpu_is_looked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # as where there is one
     monkeypatch.setattr(torch.cuda, "current_device", refuse)
     assert try_placement(step, ROWS, LABELS).error is None
-
-
-# Layers on real places
-
-
-def test_a_step_of_layers_is_a_step_of_the_whole_and_sends_the_labels_to_the_last():
-    net, images, labels = mnist_net(), torch.randn(3, 1, 28, 28), torch.tensor([0, 1, 2])
-    expected = cross_entropy(net(images), labels)
-    gradients = torch.autograd.grad(expected, list(net.parameters()))
-    assert torch.equal(step_layers(net, ["cpu"] * 6, images, labels), expected)
-    found = [parameter.grad for parameter in net.parameters()]
-    torch.testing.assert_close(found, list(gradients))
-    with pytest.raises(ValueError, match="zip"):
-        run_layers(net, ["cpu"] * 5, images)
-    places = ["cuda:0"] * 4 + ["cuda:1"] * 2
-    transfers = try_placement(step_layers, net, places, images, labels).transfers
-    assert [(transfer.target, transfer.shape) for transfer in transfers] == [
-        ("cuda:0", (3, 1, 28, 28)),
-        ("cuda:1", (3, 64)),
-        ("cuda:1", (3,)),
-        ("cuda:0", (3, 64)),
-    ]
-
-
-def test_a_gpu_s_index_is_refused_by_the_host_and_the_host_s_index_and_number_taken_by_a_gpu():
-    refused = try_placement(lambda rows: rows[torch.tensor([0, 1], device="cuda:0")], ROWS)
-    assert refused.error is not None
-    assert "cpu" in str(refused.error)
-    taken = try_placement(lambda rows: rows.to("cuda:0")[torch.tensor([0])] + torch.ones(()), ROWS)
-    assert taken.error is None
