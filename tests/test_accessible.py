@@ -15,11 +15,12 @@ from playwright.sync_api import Browser, Page
 
 from mpcourse.commands.page_format import page_key
 from mpcourse.commands.pages import find_pages
-from mpcourse.commands.site.site import build_site
+from mpcourse.commands.site.site import SOURCE, build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-STEMS = ["index", *(path.stem for path in find_pages([]))]
+PAGES = [path.stem for path in find_pages([])]
+TEXTS = [path.stem for path in SOURCE.glob("*.md")]
 WITH_EXPLORER = ("pipeline", "schedules", "does_it_fit")
 PAGE_LIMIT = 4_000_000  # bytes that a page loads
 TWO_FRAMES = "new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
@@ -80,7 +81,7 @@ def opened(browser: Browser, folder: Path) -> Iterator[OpenSite]:
         yield OpenSite(context.new_page(), folder)
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", [*TEXTS, "CONTRIBUTING", *PAGES])
 def test_a_page_of_the_site_can_be_read_by_all(stem: str, opened: OpenSite):
     opened.open(stem)
     opened.tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
@@ -102,7 +103,7 @@ def test_a_page_of_the_site_can_be_read_by_all(stem: str, opened: OpenSite):
 
 @pytest.mark.parametrize("key", WITH_EXPLORER)
 def test_an_explorer_follows_the_arrow_keys(key: str, opened: OpenSite):
-    [stem] = [stem for stem in STEMS[1:] if page_key(f"{stem}.ipynb") == key]
+    [stem] = [stem for stem in PAGES if page_key(f"{stem}.ipynb") == key]
     opened.open(stem)
     view, said = opened.tab.locator(".explorer .view"), opened.tab.locator(".explorer .said")
     for slider in opened.tab.locator(".explorer input[type=range]").all():

@@ -19,22 +19,14 @@ from mpcourse.commands.page_format import normalise, page_key
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site import site
-from mpcourse.commands.site.page import _launch, explorer_html, for_readers
+from mpcourse.commands.site.page import _launch, explorer_of, for_readers
 from mpcourse.commands.site.site import build_site, to_html
 from mpcourse.figures.svg import Picture, svg_in
 from mpcourse.widgets import idle_explorer, picture_slider, predict
 
 PAGES = {page_key(path.name): path for path in find_pages([])}
-TEXTS = [
-    "index",
-    "CHANGELOG",
-    "CONTRIBUTING",
-    "comparison",
-    "devices",
-    "instructors",
-    "where",
-    "words",
-]
+TEXTS = [path.stem for folder in (site.SOURCE, ROOT) for path in folder.glob("*.md")]
+TEXTS.remove("README")
 NAMES = [*TEXTS, *(path.stem for path in PAGES.values())]
 LOADED = {("img", "src"), ("script", "src"), ("link", "href"), ("source", "src")}
 
@@ -269,9 +261,9 @@ def test_a_picture_that_could_run_is_refused(live: str):
         for_readers(new_notebook(cells=[cell]), "one")
     frames = picture_slider({1: picture}, "number").frames()
     with pytest.raises(ValueError, match="a picture holds '<"):
-        explorer_html("", frames)
+        explorer_of("", "", frames)
     with pytest.raises(ValueError, match="padding"):
-        explorer_html("", f'{idle_explorer().frames()}">{live}')
+        explorer_of("", "", f'{idle_explorer().frames()}">{live}')
 
 
 # Where the site may go: seen without Sphinx, which would take long.

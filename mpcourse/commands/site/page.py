@@ -11,21 +11,13 @@ from html import escape
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
+from mpcourse import widgets
 from mpcourse.commands.address import BADGES_MARK, PLACEHOLDER
 from mpcourse.commands.clean_copies import folded
 from mpcourse.figures.svg import svg_in
-from mpcourse.widgets import (
-    fit_explorer,
-    idle_explorer,
-    layout_explorer,
-    mesh_explorer,
-    scatter_explorer,
-    schedule_explorer,
-)
 from mpcourse.widgets.frames import FRAMES, unpacked
 
-FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-INLINE_CODE_OR_MATH = re.compile(r"(`+).+?\1|\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
+CODE_OR_MATH = re.compile(r"(?ms)^(```|~~~).*?^\1|(`+).+?\2|\$\$.+?\$\$|\$[^$\n]+\$")
 BADGE = re.compile(r"\[!\[(.+?)\]\(.+?\)\]\((.+?)\)")
 LIVE_HTML = re.compile(r"<(?!/?(?:details|summary|sub|sup|br)>|!--)/?[A-Za-z][^>]*>")
 DRAWN = "svg|title|desc|g|rect|path|circle|text"  # what the course's pictures are made of
@@ -37,27 +29,22 @@ ASKED = re.compile(r'\b(\w+) = predict\(\s*"([^"]*)"')
 
 # Explorers that need nothing of their page's; the others have their pictures in the page.
 EXPLORERS = {
-    "start_here": idle_explorer,
-    "scatter_and_gather": partial(scatter_explorer, rows=5, devices=4),
-    "schedules": schedule_explorer,
-    "torch_pipelining": mesh_explorer,
-    "does_it_fit": fit_explorer,
-    "cut_inside_a_layer": layout_explorer,
+    "start_here": widgets.idle_explorer,
+    "scatter_and_gather": partial(widgets.scatter_explorer, rows=5, devices=4),
+    "schedules": widgets.schedule_explorer,
+    "torch_pipelining": widgets.mesh_explorer,
+    "does_it_fit": widgets.fit_explorer,
+    "cut_inside_a_layer": widgets.layout_explorer,
 }
 
 
-def explorer_of(key: str) -> str:
-    """The HTML of an explorer of `EXPLORERS`, by the name of its page; nothing is measured."""
-    explorer = EXPLORERS[key]()
-    return explorer_html(explorer.about, explorer.frames())
+def explorer_of(key: str, about: str = "", frames: str = "") -> str:
+    """The HTML of an explorer that the site's script moves: that of a page, or what a page holds.
 
-
-def explorer_html(about: str, frames: str) -> str:
-    """An explorer that needs no kernel: the site's script moves its frames.
-
-    Raises:
-        ValueError: A picture holds what is not drawn and could run in a reader's browser.
+    Raises ValueError when a picture could run in a reader's browser.
     """
+    if not frames:
+        about, frames = (explorer := EXPLORERS[key]()).about, explorer.frames()
     said = unpacked(frames)
     pictures = [_still(picture) for picture in said["pictures"]]
     return (
@@ -74,14 +61,9 @@ def anchor_of(heading: str) -> str:
 
 
 def for_readers(notebook: NotebookNode, key: str) -> NotebookNode:
-    """A copy of a stored page for a site that has no kernel.
+    """A copy of a stored page, called `key`, for a site that has no kernel.
 
-    Args:
-        notebook: The page, with its outputs.
-        key: Its name, as in "pipeline".
-
-    Raises:
-        ValueError: A text or picture holds what no page needs: it could run in a reader's browser.
+    Raises ValueError when a text or picture could run something in a reader's browser.
     """
     notebook = copy.deepcopy(notebook)
     notebook.cells = [cell for cell in notebook.cells if "bootstrap" not in _tags(cell)]
@@ -105,7 +87,7 @@ def _tags(cell: NotebookNode) -> list[str]:
 def _words(cell: NotebookNode) -> str:
     lines = [_launch(line) if BADGES_MARK in line else line for line in cell.source.splitlines()]
     source = "\n".join(lines)
-    found = LIVE_HTML.search(INLINE_CODE_OR_MATH.sub(" ", FENCED.sub(" ", source)))
+    found = LIVE_HTML.search(CODE_OR_MATH.sub(" ", source))
     if found:
         raise ValueError(f"a text holds {found[0]!r}, which no page needs: {source[:60]!r}")
     return folded(source) if "answer" in _tags(cell) else source
@@ -137,10 +119,8 @@ def _output(output: NotebookNode, source: str, key: str) -> NotebookNode:
         name = COMPARED.findall(source)[-1]
         html = f'<details class="answer" data-guess="{name}"><summary>Answer</summary>'
         html += f"<p>{escape(answer[1])}</p></details>"
-    elif FRAMES in data:
-        html = explorer_html(about.removeprefix("explorer: "), data[FRAMES])
-    elif words.startswith("<explorer:") and key in EXPLORERS:
-        html = explorer_of(key)
+    elif FRAMES in data or (words.startswith("<explorer:") and key in EXPLORERS):
+        html = explorer_of(key, about.removeprefix("explorer: "), data.get(FRAMES, ""))
     elif words.startswith(("<explorer:", "<board:")):
         html = f'<p class="guess">{escape(about)} (it needs the page in JupyterLab)</p>'
     elif drawn := svg_in(data.get("text/html", "")):

@@ -14,6 +14,7 @@ from shutil import copy, copytree
 
 import nbformat
 from sphinx.application import Sphinx
+from sphinx.errors import SphinxError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from mpcourse.commands.address import address_remedy
@@ -24,27 +25,23 @@ from mpcourse.commands.site.page import explorer_of, for_readers
 
 SOURCE = Path(__file__).with_name("source")
 WRITTEN = "mpcourse-site.txt"  # names the files of a site: these may be replaced, and no others
-TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")  # where GitHub looks for them
 FOLDER = r"(?:\.\./|notebooks/|data/pictures/|mpcourse/commands/site/source/)+"  # in a link
 
 
 def build_site(folder: Path) -> list[Path]:
-    """Write the site; return its HTML files, the front page first.
+    """Write the site; return its pages, the front page first.
 
-    What an earlier build has written is replaced, all else in the folder stays. Raises ValueError,
-    with nothing changed, where that cannot be.
+    What an earlier build has written is replaced, all else stays. Raises ValueError, with nothing
+    changed, where that cannot be.
     """
     old = _written(folder)
     with tempfile.TemporaryDirectory() as temporary:
         source, built = Path(temporary, "source"), Path(temporary, "built")
         lay_out(source)
         to_html(source, built)
-        files = {
-            path.relative_to(built).as_posix(): path.read_bytes()
-            for path in sorted(built.rglob("*"))
-            if path.is_file() and path.name not in (".buildinfo", "objects.inv")
-        }
-    files = {WRITTEN: "".join(f"{name}\n" for name in sorted(files)).encode()} | files
+        made = [path for path in sorted(built.rglob("[!.]*")) if path.is_file()]
+        files = {path.relative_to(built).as_posix(): path.read_bytes() for path in made}
+    files = {WRITTEN: "\n".join(files).encode()} | files
     _refuse_others(folder, files, old)
     for name in old - set(files):
         (folder / name).unlink(missing_ok=True)
@@ -59,25 +56,22 @@ def build_site(folder: Path) -> list[Path]:
 def lay_out(source: Path) -> None:
     """Put what Sphinx reads into one folder: settings, texts, pictures, and the pages."""
     copytree(SOURCE, source)
-    for name in TEXTS:
-        copy(ROOT / name, source)
+    for text in ROOT.glob("*.md"):
+        copy(text, source)
     for text in source.glob("*.md"):
         links = re.sub(rf"(?<=\]\(){FOLDER}", "", text.read_text("utf-8"))
         text.write_text(links, "utf-8")
-    for picture in (ROOT / "data/pictures").iterdir():
-        copy(picture, source)
+    copytree(ROOT / "data/pictures", source, dirs_exist_ok=True)
     (source / "explorer.html").write_text(explorer_of("schedules"), encoding="utf-8")
     for path in find_pages([]):
         nbformat.write(for_readers(read(path), page_key(path.name)), source / path.name)
 
 
 def to_html(source: Path, built: Path) -> None:
-    """Run Sphinx; raise ValueError with what it said where it failed or warned."""
-    said = io.StringIO()
+    """Run Sphinx; raise ValueError with what it warned of."""
+    said, trees = io.StringIO(), source.parent / "doctrees"
     with patch_docutils(source), docutils_namespace():
-        doctrees = source.parent / "doctrees"
-        app = Sphinx(source, source, built, doctrees, "html", status=None, warning=said)
-        app.build()
+        Sphinx(source, source, built, trees, "html", status=None, warning=said).build()
     if said.getvalue():
         raise ValueError(f"Sphinx says: {without_colours(said.getvalue()).strip()}")
 
@@ -88,8 +82,7 @@ def _written(folder: Path) -> set[str]:
         raise ValueError(f"{folder} is a file; name a folder for the site")
     if (folder / WRITTEN).is_file():
         return {WRITTEN, *(folder / WRITTEN).read_text(encoding="utf-8").splitlines()}
-    others = [path.name for path in folder.glob("[!.]*") if path.name != "CNAME"]
-    if others:
+    if any(path.name != "CNAME" for path in folder.glob("[!.]*")):
         raise ValueError(f"{folder} holds something else than a site; name another folder")
     return set()
 
@@ -108,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     """Build the site in the folder that is named; return the exit status."""
     try:
         files = build_site(Path(argv[0]))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SphinxError) as error:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1
     print(f"{len(files)} pages are written; open {files[0]}")

@@ -1,11 +1,9 @@
 """Sphinx's settings for the site; with a public address, links and a map of it come as well."""
 
 import re
-from functools import partial
 
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
-from sphinx.writers.html5 import HTML5Translator
 
 from mpcourse.commands.address import PLACEHOLDER, read_address
 from mpcourse.commands.page_format import page_key
@@ -22,7 +20,6 @@ exclude_patterns = ["_static", "README.md"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_code_prompt_show = "Show the code: imports and preparation"
-nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["dollarmath", "substitution"]
 myst_heading_anchors = 4
 myst_heading_slug_func = "mpcourse.commands.site.page.anchor_of"
@@ -37,11 +34,9 @@ html_copy_source = False
 html_use_index = False
 html_show_search_summary = False  # a page opened from a folder may not fetch others
 html_context = {"default_mode": "auto"}
-html_last_updated_fmt = None
 html_theme_options = {
     "home_page_in_toc": True,
     "navbar_persistent": [],
-    "show_navbar_depth": 1,
     "use_download_button": False,
     "use_fullscreen_button": False,
     "pygments_light_style": "a11y-high-contrast-light",
@@ -74,12 +69,10 @@ if repository != PLACEHOLDER:
 myst_substitutions |= {"start": f"```\n{start}\n```", "links": links}
 
 
-def write_formula(writer: HTML5Translator, node: object, *, display: str) -> None:
-    """Write a formula as MathML, which browsers draw by themselves."""
-    writer.body.append(convert(node.astext(), display=display))
-
-
 def setup(app: Sphinx) -> None:
-    """Draw formulas without a script and without a network."""
-    ways = [(partial(write_formula, display=way), None) for way in ("inline", "block")]
-    app.add_html_math_renderer("mathml", *ways)
+    """Write formulas as MathML, which browsers draw without a script and without a network."""
+
+    def way(display: str) -> tuple:
+        return lambda page, node: page.body.append(convert(node.astext(), display=display)), None
+
+    app.add_html_math_renderer("mathml", way("inline"), way("block"))
