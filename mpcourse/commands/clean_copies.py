@@ -90,7 +90,7 @@ def without_solutions(page: str, key: str) -> str:
 def checks_of(cells: Sequence[dict]) -> Iterator[tuple[dict, dict, Sequence[dict]]]:
     """Each check cell of a page, the text below it, and what follows, to the next check."""
     checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
-    for check, end in zip(checks, [*checks[1:], len(cells)], strict=True):
+    for check, end in zip(checks, [*checks, len(cells)][1:], strict=True):
         below = cells[check + 1 : end]
         if below and below[0]["cell_type"] == "markdown":
             yield cells[check], below[0], below[1:]

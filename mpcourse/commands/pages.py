@@ -83,7 +83,10 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
     for check, text, following in checks_of(notebook.cells):
         if following and following[0].metadata.get("jupyter"):
             continue  # a folded cell is one
-        words, code = PAGES[page][CALL.search(check.source)[1]].solution_text()
+        name = CALL.search(check.source)[1]
+        if name not in PAGES.get(page, {}):
+            raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
+        words, code = PAGES[page][name].solution_text()
         solution = DETAILS.format("A solution", f"{words}\n\n```python\n{code}\n```")
         hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)

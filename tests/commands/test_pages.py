@@ -395,6 +395,13 @@ def test_check_names_the_page_and_the_broken_rules_and_counts_words(course: Path
     assert re.search(r"\d+ +0 +8  01_sample", result.stdout)
 
 
+def test_a_check_that_no_exercise_has_is_named():
+    check = new_code_cell("check_mine(my_work)", metadata={"tags": ["check"]})
+    notebook = new_notebook(cells=[check, new_markdown_cell("On.")])
+    with pytest.raises(ValueError, match=r"check_mine is not in mpcourse/exercises/mine\.py"):
+        pages.write_solutions(notebook, "mine")
+
+
 FAILING = {
     "1 / 0": "ZeroDivisionError: division by zero",
     "import os\n\nos._exit(1)": "Kernel died",
