@@ -118,8 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "grade",
         "Run learners' copies of the pages and report on each exercise",
-        "The course's checks judge. It is no jail: grade what strangers wrote on a machine that "
-        "holds nothing else.",
+        "On Linux their cells see nothing of this machine; elsewhere what does not hold is said.",
         grade_arguments(),
     )
     return parser
@@ -138,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"unknown: {' '.join(unknown)} (what JupyterLab or pytest shall get follows --)"
         )
-    if options.command in ("lab", "grade") and is_root():
+    if options.command == "lab" and is_root():
         print("You are root, and so is all that a notebook does.", flush=True)
     rest = words[cut + 1 :]
     if options.command in ("pages", "grade"):  # what runs in the environment reads it again

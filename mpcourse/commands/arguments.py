@@ -38,11 +38,11 @@ def grade_arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
     parser.add_argument(
-        "--time-limit-s", type=float, default=1200, help="for a page (default: %(default)s)"
+        "--time-limit-s", type=float, default=300, help="for a page (default: %(default)s)"
     )
     parser.add_argument(
         "--memory-gb", type=float, default=4, help="for a page (default: %(default)s)"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="pages at a time (default: 1)")
+    parser.add_argument("--jobs", type=int, help="pages at a time (default: half of the cores)")
     parser.add_argument("--again", action="store_true", help="also what was graded before")
     return parser

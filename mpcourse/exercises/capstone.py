@@ -17,8 +17,10 @@ from mpcourse.capstone import (
     run_plan,
     simulate_plan,
 )
+from mpcourse.capstone.plans import BLOCK_PRICE, counted_costs
 from mpcourse.devices import get_devices
 from mpcourse.exercises.exercise import (
+    Elsewhere,
     Exercise,
     NotAttempted,
     NotYet,
@@ -155,7 +157,13 @@ def busy_of(over):
 
 def makespan_of(attempt, plan, work, price):
     """In blocks that cost so: a timeline with its length, or a number."""
-    outcome = attempt(plan, lambda size: Costs(*my_counted(work, size, price)))
+
+    def costs_of(size):
+        found = counted_costs(work, size)  # at the course's price
+        rows = found.forward, found.backward
+        return Costs(*([each - BLOCK_PRICE + price for each in row] for row in rows))
+
+    outcome = attempt(plan, costs_of)
     timed = isinstance(outcome, Timeline)
     return {"makespan": outcome.makespan} if timed else numbers(outcome)
 
@@ -369,8 +377,6 @@ def plan_target(task: Task) -> tuple[float, float]:
 
 def judge_plan(plan, task, prediction):
     """Forecast a plan, hold it against the limits, run it; return its score, in lines."""
-    if callable(plan):
-        raise NotYet(NO_FUNCTION)
     try:
         found = task.forecast(plan)
     except (TypeError, ValueError) as error:
@@ -518,13 +524,21 @@ class PlanExercise(Exercise):
     Where no task is given, it is a small one.
     """
 
-    def _taken(self, attempt):
+    def taken(self, attempt):
+        """Plan, task and prediction; of one that runs elsewhere nothing yet."""
+        if isinstance(attempt[0], Elsewhere):
+            return super().taken(attempt)
         if attempt[0] is ...:
             raise NotAttempted
+        if callable(attempt[0]):
+            raise NotYet(NO_FUNCTION)
         return attempt if len(attempt) > 2 else (attempt[0], small_task(), *attempt[1:])
 
     def _judge(self, attempt):
-        return self.play(*attempt)
+        if isinstance(attempt, Elsewhere):
+            plan, prediction = attempt.outcome_of(0)
+            attempt = plan, attempt.given("task"), prediction
+        return self.look(*attempt)
 
 
 def kept_by_all(share, *plan, blocks=range(1, 5)):
@@ -535,7 +549,8 @@ def kept_by_all(share, *plan, blocks=range(1, 5)):
 check_plan = PlanExercise(
     my_plan_and_prediction,
     read_again='"The open task"',
-    play=judge_plan,
+    play=lambda attempt: (attempt[0], attempt[-1]),
+    look=judge_plan,
     correct="{outcome}",
     values=True,
     wrong={

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, same, short
-from mpcourse.exercises.turn_taking import Exchange, Stuck
+from mpcourse.exercises.turn_taking import Exchange, Messages, Stuck
 
 # 1. All-reduce as a ring
 
@@ -60,13 +60,29 @@ def my_all_reduce(tensor, rank, count, send, recv):
 
 
 def around(attempt, count, numbers):
-    """The attempt on every rank: first numbers that show who is in a sum, then any numbers."""
-    exchange = Exchange(count)
-    tensors = [torch.full((numbers,), float(BASE**rank)) for rank in range(count)]
+    """Results and messages of every rank: with numbers that show who is in a sum, then any."""
+    exchange, found = Exchange(count), []
     try:
-        results = exchange.run(attempt, tensors)
+        results = exchange.run(attempt, who_is_in_it(count, numbers))
+        if not any(result is None for result in results):
+            found = Exchange(count).run(attempt, any_numbers(count, numbers))
     except Stuck:
-        results = None
+        results = []
+    return results, exchange.sent, exchange.unread, exchange.stuck, found
+
+
+def who_is_in_it(count, numbers):
+    return [torch.full((numbers,), float(BASE**rank)) for rank in range(count)]
+
+
+def any_numbers(count, numbers):
+    generator = torch.Generator().manual_seed(count * numbers)
+    return [torch.randn(numbers, generator=generator) for _ in range(count)]
+
+
+def as_a_ring(outcome, count, numbers):
+    results, sent, unread, stuck, found = outcome
+    exchange = Messages(count, sent, unread, stuck)
     if exchange.stuck is not None:
         waits = [
             f"rank {rank} for rank {source}" for rank, source in sorted(exchange.stuck.items())
@@ -74,16 +90,14 @@ def around(attempt, count, numbers):
         first = len(waits) == count and not exchange.sent
         line = f"It never ends: {', '.join(waits)} {NEVER_SENT}"
         raise NotYet(line, RECEIVES_FIRST * first, wrong_way(exchange))
-    wanted = torch.full((numbers,), sum(BASE**rank for rank in range(count)) / count)
-    for rank, result in enumerate(results):
+    wanted = torch.stack(who_is_in_it(count, numbers)).mean(0)
+    for rank, result in zip(range(count), results, strict=True):
         if not same(result, wanted):
             raise NotYet(*wrong_result(results, rank, wanted, exchange))
     if words := wrong_messages(exchange, numbers):
         raise NotYet(IS_RIGHT, *words)
-    generator = torch.Generator().manual_seed(count * numbers)
-    tensors = [torch.randn(numbers, generator=generator) for _ in range(count)]
-    wanted = torch.stack(tensors).mean(0)
-    for rank, result in enumerate(Exchange(count).run(attempt, tensors)):
+    wanted = torch.stack(any_numbers(count, numbers)).mean(0)
+    for rank, result in zip(range(count), found, strict=True):
         if not torch.allclose(result, wanted, atol=1e-5):
             raise NotYet(
                 f"expected {short(wanted)}", f"rank {rank} got {short(result)}", WRONG_PLACES
@@ -261,7 +275,7 @@ check_ring = Exercise(
     cases=[(3, 3), (2, 4), (4, 4), (3, 7), (4, 2), (1, 3)],
     given="{} rank(s), {} numbers each",
     play=around,
-    same=None,
+    look=as_a_ring,
     correct="The mean on every rank in {count} cases, to the right only, and never more than a "
     "ring has to send.",
     wrong={

@@ -498,9 +498,8 @@ def my_logits():
     return [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 9.0, 1.0]
 
 
-def slipping(attempt):
+def slipping(found):
     """How far off the loss is with the second list; with the first it must not be."""
-    found = attempt()
     try:
         lists = [torch.as_tensor(logits).double().flatten() for logits in found]
         hidden, shown = lists
@@ -528,8 +527,7 @@ def slip(logits):
 check_hidden_slip = Exercise(
     my_logits,
     read_again='"What is a loss made of?"',
-    play=slipping,
-    same=None,  # many lists do it
+    look=slipping,  # many lists do it
     correct="Unnoticed in the first; in the second the loss is off by {outcome}.",
     wrong={
         "It is noticed in the first list": [

@@ -434,7 +434,11 @@ class Message:
 
 
 def bucketed(attempt, count, size, frozen):
-    """Two steps on rank 0; all that can be wrong is said here, in the order in which it happens."""
+    """Of two steps on rank 0 the messages, how many left early, who was waited for, the gradients.
+
+    What goes wrong on the way is said here.
+    """
+    steps = []
     net, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
     sums, world, sent = {}, {"in the backward": False}, []
 
@@ -454,8 +458,6 @@ def bucketed(attempt, count, size, frozen):
         sent.clear()
         ranks = [gradients(plain, rows) for rows in batch]
         sums |= sums_of(ranks)
-        full, rest = divmod(len(ranks[0]), size)
-        where = f"in step {step}, with {len(ranks[0])} gradients:"
         world["in the backward"] = True
         with during(f"in the backward of step {step}"):
             gradients(net, batch[0])
@@ -464,19 +466,34 @@ def bucketed(attempt, count, size, frozen):
         with during(f"in finish, step {step}"):
             finish()
         held = [len(message.names) for message in sent]
+        waited = [message.waited for message in sent]
+        grads = {name: parameter.grad for name, parameter in net.named_parameters()}
+        steps.append((held, early, waited, copy.deepcopy(grads)))
+        if not all(waited) or sum(held) < len(ranks[0]):  # the next step would stumble over it
+            break
+    return steps
+
+
+def in_full_buckets(outcome, count, size, frozen):
+    """All that can be wrong is said here, in the order in which it happens."""
+    _, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
+    for step, batch in enumerate(batches):
+        held, early, waited, now = outcome[step]
+        ranks = [gradients(plain, rows) for rows in batch]
+        full, rest = divmod(len(ranks[0]), size)
+        where = f"in step {step}, with {len(ranks[0])} gradients:"
         for wrong, words in (
             (full and not early, LATE),
             (held[:full] != [size] * full, NOT_FULL),
             (held[full:] != [rest] * bool(rest), REST),
-            (not all(message.waited for message in sent), UNWAITED),
+            (not all(waited), UNWAITED),
         ):
             if wrong:
                 seen = f"messages of {held} gradients, {early} of them sent in the backward."
                 raise NotYet(where, seen, words)
-        now = dict(net.named_parameters())
         for name, mine in ranks[0].items():
             total = sum(rank[name] for rank in ranks)
-            if not same(now[name].grad, total / count):
+            if not same(now[name], total / count):
                 known = {
                     SUMMED: total,
                     DIVIDED_TWICE: total / count**2,
@@ -484,8 +501,8 @@ def bucketed(attempt, count, size, frozen):
                     NOT_BACK + EMPTIED: mine,
                     NOT_BACK: mine / count,
                 }
-                words = [words for words, value in known.items() if same(now[name].grad, value)]
-                lines = f"{name}: expected {short(total / count)}", f"got {short(now[name].grad)}"
+                words = [words for words, value in known.items() if same(now[name], value)]
+                lines = f"{name}: expected {short(total / count)}", f"got {short(now[name])}"
                 raise NotYet(where, *lines, [*words, ORDER][0])
 
 
@@ -572,7 +589,7 @@ check_buckets = Exercise(
         f"{count} ranks, {size} to a bucket{', the first weight frozen' if frozen else ''}"
     ),
     play=bucketed,
-    same=None,
+    look=in_full_buckets,
     correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
     wrong={
         BLOCKS: in_buckets(send_it=lambda all_reduce, flat, _: all_reduce(flat)),
@@ -633,7 +650,7 @@ SEEDS = "It seeds {}'s own generator: other random numbers then repeat, too."
 
 
 def dealt(attempt, samples, count, epochs):
-    """Deal out the samples in some epochs; right answers differ, so everything is said here."""
+    """Every rank's part in some epochs, one part once more, and whose generator was seeded."""
     seeded = set()
 
     def deal(rank, epoch):
@@ -649,6 +666,15 @@ def dealt(attempt, samples, count, epochs):
         return part
 
     parts = {epoch: [deal(rank, epoch) for rank in range(count)] for epoch in epochs}
+    again = deal(1, epochs[0]) if len(epochs) > 1 else None
+    return parts, again, sorted(seeded)
+
+
+def well_dealt(outcome, samples, count, epochs):
+    """Right answers differ, so everything is said here."""
+    parts, again, seeded = outcome
+    if not same([len(parts[epoch]) for epoch in epochs], [count] * len(epochs)):
+        raise NotYet(NO_LIST)
     for each in parts.values():
         if words := wrong_parts(each, samples):
             raise NotYet(*[f"rank {r} got {short(part)}" for r, part in enumerate(each)], words)
@@ -657,7 +683,7 @@ def dealt(attempt, samples, count, epochs):
         if sorted(first) == sorted(second):
             lines = f"epoch 0: rank 1 of 3 got {short(first)}", f"epoch 1: {short(second)}"
             raise NotYet(*lines, SAME_SAMPLES)
-        if first != deal(1, epochs[0]):
+        if first != again:
             raise NotYet(TWO_ORDERS)
         if any(neighbours_stay(parts[epochs[0]], parts[epoch]) for epoch in epochs[1:]):
             raise NotYet(MOVED_ON)
@@ -733,7 +759,7 @@ check_shard = Exercise(
         + ", ".join(map(str, epochs))
     ),
     play=dealt,
-    same=None,
+    look=well_dealt,
     correct="Nothing lost, nothing doubled, in {count} cases; every epoch has its own order.",
     wrong={
         ALL_OF_THEM: lambda n, r, c, e: order_of(n, e),

@@ -45,6 +45,10 @@ class NotAttempted(Exception):
     """The stub is as it was."""
 
 
+class Raised(Exception):
+    """An attempt raised something, or was stopped; the argument says what."""
+
+
 class NotYet(Exception):
     """Something is wrong still; the arguments are the lines that say what (empty ones go).
 
@@ -54,6 +58,18 @@ class NotYet(Exception):
     def __init__(self, *lines: str, read_again: str = "") -> None:
         super().__init__(*lines)
         self.read_again = read_again
+
+
+class Elsewhere:
+    """An attempt that runs in another process, which shows nothing of it but its outcomes."""
+
+    def taken(self) -> None:
+        """As `Exercise.taken`, over there."""
+        raise NotImplementedError
+
+    def outcome_of(self, number: int) -> Any:
+        """What comes out on case `number`; raises as `played` does."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -182,7 +198,9 @@ class Exercise:
         given: The case in words: a text with a place `{}` for each argument, or a function of them.
         play: `play(attempt, *case)` puts the attempt into its world and returns the outcome. May
             raise `NotYet` where nothing can be compared.
-        same: Compares an outcome with the solution's. None: `play` says everything itself.
+        same: Compares an outcome with the solution's.
+        look: `look(outcome, *case)` where outcomes may differ and all be right, in place of `same`:
+            raises `NotYet`, or returns what `correct` shows. Like `same` it sees the outcome alone.
         compared: The lines that show both.
         hint: What to say when no known wrong answer fits: a text, or a function of the outcome and
             of the solution's. A word in braces in the text is filled in: `{0}` with the case's
@@ -202,7 +220,8 @@ class Exercise:
     cases: Sequence[tuple] = ((),)
     given: str | Callable[..., str] = ""
     play: Callable[..., Any] = call
-    same: Callable[[Any, Any], bool] | None = same
+    same: Callable[[Any, Any], bool] = same
+    look: Callable[..., Any] | None = None
     compared: Callable[[Any, Any], list[str]] = expected_and_got
     hint: str | Callable[[Any, Any], str] = ""
     wrong: Mapping[str, Any] = field(default_factory=dict)
@@ -218,7 +237,7 @@ class Exercise:
         """Judge an attempt: the learner's function, or the values that were asked for."""
         try:
             with generators_kept():
-                outcome = self._judge(self._taken(attempt))
+                outcome = self._judge(self.taken(attempt))
         except NotAttempted:
             line = "Replace the ... in the cell above, then run both cells."
             return Verdict("not attempted", (line,))
@@ -229,8 +248,11 @@ class Exercise:
         said = self.correct.format(count=len(self.cases), outcome=outcome)
         return Verdict("correct", tuple(said.splitlines()))
 
-    def _taken(self, attempt: tuple) -> Any:
+    def taken(self, attempt: tuple) -> Any:
         """The attempt in the form that is played; the stub and what is no function end here."""
+        if isinstance(attempt[0], Elsewhere):
+            attempt[0].taken()
+            return attempt[0]
         if any(each is ... for each in attempt):
             raise NotAttempted
         if self.values:
@@ -245,16 +267,26 @@ class Exercise:
         for number, case in enumerate(self.cases):
             try:
                 outcome = self._outcome(attempt, case)
+                if self.look:
+                    outcome = self._looked_at(outcome, case)
+                    continue
             except NotYet as problem:
                 raise NotYet(self._given(case), *problem.args) from None
-            if self.same is None:
-                continue
             expected = self._expected(case)
             if not self._same(outcome, expected):
                 lines = self.compared(outcome, expected)
                 why = self._why(attempt, number, outcome, lines)
                 raise NotYet(self._given(case), *lines, *why)
         return outcome
+
+    def _looked_at(self, outcome: Any, case: tuple) -> Any:
+        """As `look`; what it cannot even look at is wrong."""
+        try:
+            return self.look(outcome, *case)
+        except NotYet:
+            raise
+        except Exception:
+            raise NotYet(f"got {short(outcome)}") from None
 
     def _why(self, attempt: Any, number: int, outcome: Any, lines: list[str]) -> list[str]:
         case = self.cases[number]
@@ -281,19 +313,13 @@ class Exercise:
         return self.play(solution, *copy.deepcopy(case))
 
     def _outcome(self, attempt: Any, case: tuple) -> Any:
-        """Play the attempt on one case, in a thread of its own and with a time limit."""
-        job = _bench.submit(self.play, attempt, *copy.deepcopy(case))
+        """Play the attempt on one case, here or where it runs."""
         try:
-            return collect([job], timeout=TIME_LIMIT_S)[0]
-        except (NotYet, NotAttempted):
-            raise
-        except BaseException as error:  # an attempt may raise SystemExit; an interrupt goes on
-            if job.done() and not job.cancelled() and job.exception() is error:
-                line = raised(error)
-            elif isinstance(error, TimeoutError):
-                line = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
-            else:
-                raise
+            if isinstance(attempt, Elsewhere):
+                return attempt.outcome_of([*map(id, self.cases)].index(id(case)))
+            return played(self.play, attempt, case)
+        except Raised as problem:
+            line = str(problem)
         hint = "" if callable(self.hint) else self.hint.format(*case, expected="")
         why = [words for piece, words in self.errors.items() if re.search(piece, line)]
         raise NotYet(line, *[*why, hint][:1])
@@ -352,6 +378,22 @@ class Exercise:
         return words, body
 
 
+def played(play: Callable[..., Any], attempt: Any, case: tuple) -> Any:
+    """The outcome of an attempt on one case, in a thread of its own and with a time limit."""
+    job = _bench.submit(play, attempt, *copy.deepcopy(case))
+    try:
+        return collect([job], timeout=TIME_LIMIT_S)[0]
+    except (NotYet, NotAttempted):
+        raise
+    except BaseException as error:  # an attempt may raise SystemExit; an interrupt goes on
+        if job.done() and not job.cancelled() and job.exception() is error:
+            raise Raised(raised(error)) from None
+        if isinstance(error, TimeoutError):
+            words = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
+            raise Raised(words) from None
+        raise
+
+
 def _reporting_the_stub(attempt: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(attempt)
     def reporting(*args: Any, **kwargs: Any) -> Any:
@@ -399,7 +441,16 @@ def during(what: str) -> Iterator[None]:
 
 def refuse_borrowed(attempt: Any, names: set[str], instead: str) -> None:
     """Raise `NotYet` if the attempt calls what it was to be written without."""
+    refuse(borrowed(attempt, names), instead)
+
+
+def borrowed(attempt: Any, names: set[str]) -> list[str]:
+    """Which of the names the attempt calls."""
     code = getattr(inspect.unwrap(attempt), "__code__", None)
-    borrowed = names & set(code.co_names if code else ())
-    if borrowed:
-        raise NotYet(f"The result is right, but {borrowed.pop()} did the work: {instead}")
+    return sorted(names & set(code.co_names if code else ()))
+
+
+def refuse(names: list[str], instead: str) -> None:
+    """Raise `NotYet` if there are any such names."""
+    if names:
+        raise NotYet(f"The result is right, but {names[0]} did the work: {instead}")

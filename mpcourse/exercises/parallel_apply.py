@@ -81,7 +81,7 @@ def order(attempt, devices, inputs):
 
     got = numbers(attempt([slow, lambda value: value * 100], inputs, devices))
     if got == [10.0, 200.0]:
-        return
+        return got
     known = {(200.0, 10.0): FINISHING, (200.0, 200.0): MOVED_ON}
     known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0)], OWN_INPUT)
     no_list = got is not None and not isinstance(got, list | tuple)
@@ -108,6 +108,7 @@ def places(attempt, devices, inputs):
         if device.name not in threads.get(number, ""):
             line = f"modules[{number}] ran in {threads.get(number)!r}, not in {device}'s worker."
             raise NotYet(line, HAND_OVER)
+    return [device.name in threads[number] for number, device in enumerate(devices)]
 
 
 def together(attempt, devices, inputs):
@@ -118,7 +119,7 @@ def together(attempt, devices, inputs):
         return value
 
     try:
-        attempt([meet, meet], inputs, devices)
+        return numbers(attempt([meet, meet], inputs, devices))
     except threading.BrokenBarrierError:
         raise NotYet(NEVER_MET, FIRST_SUBMIT) from None
 
@@ -130,6 +131,7 @@ def counts(attempt, devices, inputs):
         found = numbers(attempt([torch.neg] * count, given, used))
         if found != [-n for n in range(1, count + 1)]:
             raise NotYet(f"expected {count} outputs, got {short(found)}", AS_MANY)
+    return found
 
 
 def errors(attempt, devices, inputs):
@@ -138,8 +140,8 @@ def errors(attempt, devices, inputs):
 
     try:
         outputs = attempt([torch.neg, broken], inputs, devices)
-    except KeyError:
-        return
+    except KeyError as error:
+        return str(error)
     except Exception as error:
         raise NotYet(raised(error), ITS_TYPE) from None
     raise NotYet(f"got {short(outputs)}", SWALLOWED)
@@ -164,8 +166,10 @@ def grad_mode(attempt, devices, inputs):
         raise NotYet("called under no_grad, a module found the gradients on.", CUT_OFF)
     if not all(left_on):
         raise NotYet(STAYS_OFF)
-    if not all(output.requires_grad for output in attempt(modules, inputs, devices)):
+    outputs = attempt(modules, inputs, devices)
+    if not all(output.requires_grad for output in outputs):
         raise NotYet(NO_GRADIENTS)
+    return numbers(outputs), in_workers, left_on
 
 
 def errors_without_gradients(attempt, devices, inputs):
@@ -179,13 +183,18 @@ def errors_without_gradients(attempt, devices, inputs):
         device.run(torch.set_grad_enabled, True)
     if not all(left_on):
         raise NotYet(LEFT_OFF)
+    return left_on
+
+
+def by_hand(attempt, devices, inputs):
+    refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit.")
+    return numbers(attempt([torch.neg, torch.exp], inputs, devices))
 
 
 def in_a_trial(attempt, given, trial):
     devices = get_devices(2)
-    trial(
-        attempt, devices, [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(devices)]
-    )
+    inputs = [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(devices)]
+    return trial(attempt, devices, inputs)
 
 
 def handing_over(call=lambda module, value: module(value), collect=lambda results: results):
@@ -297,7 +306,7 @@ check_parallel_apply = Exercise(
         ("modules that raise KeyError, called under torch.no_grad()", errors_without_gradients),
         (
             "the source of the function",
-            lambda attempt, *_: refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit."),
+            by_hand,
         ),
     ],
     given="{0}",
@@ -411,7 +420,9 @@ def joined_wrongly(outputs, right, devices):
 
 
 def on_devices(attempt, rows, count):
+    """Outputs, gradients and how many were at work."""
     devices = get_devices(count)
+    torch.default_generator.manual_seed(rows)
     module = Noting().to(devices[0].device)
     batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device).reshape(rows, 3)
     wanted = -(-rows // -(-rows // count))
@@ -444,6 +455,7 @@ def on_devices(attempt, rows, count):
     if len(set(called)) < wanted:
         raise NotYet(f"{wanted} devices called one and the same module.", OWN_REPLICA)
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
+    return outputs, found, wanted
 
 
 def verbs(copies=replicate, pick=lambda chunks: chunks, join=gather):

@@ -335,7 +335,9 @@ def in_integers(attempt, *layer):
     """The outcome; where the numbers are right, but made by a product of floats, that is said."""
     with FloatProducts() as products:
         outcome = attempt(*layer)
-    if products.seen and same_sums(outcome, my_int8_linear(*layer)):
+    q_x, s_x, z_x, q_w, s_w, bias = layer
+    in_floats = (q_x.double() - z_x) * s_x @ (q_w * s_w[:, None].double()).T + bias
+    if products.seen and same_sums(outcome, in_floats):
         raise NotYet(NO_INTEGERS)
     return outcome
 
@@ -611,7 +613,8 @@ def error_left(attempt, weight, largest):
     scales = scales.detach().cpu().to(weight.dtype)
     if not ((scales > 0) & scales.isfinite()).all():
         return f"scales {short(scales)}"
-    fine = torch.linspace(0.02, 1.1, 1000)[:, None] * my_rows(weight)[1] * 127 / largest
+    top = weight.abs().amax(1)
+    fine = torch.linspace(0.02, 1.1, 1000)[:, None] * top.where(top > 0, 127.0) / largest
     errors = [(rounded_to(weight, each, largest) - weight).square().sum(1) for each in fine]
     least = torch.stack(errors).amin(0).clamp(min=1e-12)
     found = (rounded_to(weight, scales, largest) - weight).square().sum(1)

@@ -364,10 +364,20 @@ def read(attempt, data, size, step, batches):
 
 
 def go_on(attempt, samples, size, step):
+    """The batches from the beginning, twice, and from the step on; whose generator has moved."""
     data, epoch = TensorDataset(torch.arange(samples)), samples // size
     state = torch.get_rng_state()
     whole = read(attempt, data, size, 0, 4 * epoch)
     moved = not torch.equal(state, torch.get_rng_state())
+    again = read(attempt, data, size, 0, 4 * epoch)
+    found = read(attempt, data, size, step, epoch)
+    moved_later = moved or not torch.equal(state, torch.get_rng_state())
+    read(attempt, data, size, step, 37 * epoch + 1)  # for ever, as far as one can see
+    return whole, again, found, moved, moved_later
+
+
+def as_never_killed(outcome, samples, size, step):
+    (whole, again, found, moved, moved_later), epoch = outcome, samples // size
     epochs = [[*chain(*whole[i : i + epoch])] for i in range(0, 4 * epoch, epoch)]
     for each in epochs:
         if sorted(each) != list(range(samples)):
@@ -376,12 +386,11 @@ def go_on(attempt, samples, size, step):
             raise NotYet(ONE_OFF if one_off else NOT_EACH.format(samples, short(each)))
     if epochs[0] == sorted(epochs[0]):
         raise NotYet(UNSHUFFLED)
-    if whole != read(attempt, data, size, 0, 4 * epoch):
+    if whole != again:
         raise NotYet(OWN if moved else UNSEEDED)
     if all(each in turned(epochs[0]) for each in epochs):
         raise NotYet(ONE_ORDER)
     wanted = whole[step : step + epoch]
-    found = read(attempt, data, size, step, epoch)
     if found != wanted:
         usual = [(AGAIN, 0), (EPOCH_AGAIN, step - step % epoch), (FIRST_EPOCH, step % epoch)]
         usual += [(ONE_OFF, step - 1), (ONE_OFF, step + 1)]
@@ -389,9 +398,8 @@ def go_on(attempt, samples, size, step):
         rest = epoch - step % epoch
         fitting += [NEXT_EPOCH] * (found[:rest] == wanted[:rest])
         raise NotYet(f"expected {short(wanted)}", f"got {short(found)}", [*fitting, NEW_ORDER][0])
-    if moved or not torch.equal(state, torch.get_rng_state()):
+    if moved_later:
         raise NotYet(OWN)
-    read(attempt, data, size, step, 37 * epoch + 1)  # for ever, as far as one can see
 
 
 def turned(order):
@@ -459,7 +467,7 @@ check_batches = Exercise(
     cases=[(6, 2, 5), (6, 2, 3), (12, 3, 6), (40, 4, 25)],
     given="{} samples in batches of {}, and a run that goes on at step {}",
     play=go_on,
-    same=None,
+    look=as_never_killed,
     wrong={
         AGAIN: from_loader(lambda step, steps: 0),
         ONE_OFF: [

@@ -77,9 +77,9 @@ def torchvision_s():
 
 
 def built_on(attempt, first, second):
-    """Build the network in one place and compare it, or count copies over two pretended GPUs."""
+    """The outputs in one place and the layers called, or the copies over two pretended GPUs."""
     torch.default_generator.manual_seed(5005)
-    reference, images, expected = torchvision_s()
+    reference, images, _ = torchvision_s()
     if first != "cpu":
         return copies_made(attempt, images, first, second)
     with during("as it was built"):
@@ -102,6 +102,16 @@ def built_on(attempt, first, second):
         raise NotAttempted
     if not isinstance(outputs, Tensor):
         raise NotYet(f"expected a tensor, got {short(outputs)}")
+    return outputs, called
+
+
+def as_torchvision_s(outcome, first, second):
+    """Compare the outputs, or the copies."""
+    if first != "cpu":
+        return two_copies(*outcome, first, second)
+    torch.default_generator.manual_seed(5005)
+    reference, _, expected = torchvision_s()
+    outputs, called = outcome
     if outputs.shape != expected.shape or not torch.allclose(outputs, expected, atol=1e-4):
         if outputs.shape == expected.shape and torch.allclose(
             outputs, expected.softmax(1), atol=1e-4
@@ -142,16 +152,19 @@ def copies_made(attempt, images, first, second):
     if saw or error:
         # outside of named parts torch's words stand, with the names of the pretended GPUs
         raise NotYet(*saw or [re.sub(r"cpu:(\d)", r"cuda:\1", error), KEEP])
-    held = list(placement.parameter_bytes)
+    found = [(t.source, t.target, tuple(t.shape), t.backward) for t in placement.transfers]
+    went = "; ".join(" ".join(str(transfer).split()) for transfer in placement.transfers)
+    return list(placement.parameter_bytes), found, went
+
+
+def two_copies(held, found, went, first, second):
     if held != sorted([first, second]):
         raise NotYet(f"The parameters are on {', '.join(held)}; {A_HALF}")
-    found = [(t.source, t.target, t.shape, t.backward) for t in placement.transfers]
     wanted = [("cpu", first, (2, 3, 32, 32), False), (first, second, FEATURES, False)]
     if found == [*wanted, (second, first, FEATURES, True)]:
         return
     over = [shape for *way, shape, backward in found if "cpu" not in way and not backward]
     why = NOTHING_ELSE if any(backward for *_, backward in found) else NO_WAY_BACK
-    went = "; ".join(" ".join(str(transfer).split()) for transfer in placement.transfers)
     raise NotYet(f"copied: {went}", BEHIND_LAYER2 if over and over[0] != FEATURES else why)
 
 
@@ -184,7 +197,7 @@ check_split_resnet50 = Exercise(
     cases=[("cpu", "cpu"), ("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")],
     given="two pictures, 3 classes, first {!r} and second {!r}",
     play=built_on,
-    same=None,
+    look=as_torchvision_s,
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
         FLATTEN: network_with(head=lambda n, x: n.fc(n.avgpool(x))),

@@ -545,10 +545,14 @@ def my_board():
     return my_schedule
 
 
-def time_on_the_board(attempt):
+def no_board(attempt):
     if hasattr(attempt, "schedule"):
         raise NotYet(BOARD)
-    schedule = as_actions(attempt)
+    return as_actions(attempt)
+
+
+def time_on_the_board(outcome):
+    schedule = as_actions(outcome)
     if any(action.kind in "IW" for row in schedule for action in row):
         raise NotYet(WHOLE)
     try:
@@ -572,8 +576,8 @@ def rows_of(*kinds):
 check_board = Exercise(
     my_board,
     read_again='"Can you beat 24?"',
-    play=time_on_the_board,
-    same=None,
+    play=no_board,
+    look=time_on_the_board,
     correct="It takes {outcome:g}, and nobody holds more than 2; with whole backwards the best "
     "is 21.",
     values=True,

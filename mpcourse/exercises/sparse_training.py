@@ -1,5 +1,7 @@
 """Exercises of page `sparse_training`: a schedule, kept zeros, a proximal step, regrowth, work."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -119,7 +121,7 @@ def three_steps(attempt, name):
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]))
     other = nn.Parameter(torch.ones(2, 3))  # of the same shape: which memory belongs to whom?
     mask = torch.tensor([[True, False, True], [False, True, True]])
-    optimizer = OPTIMIZERS[name]([weight, other])
+    optimizer, seen = OPTIMIZERS[name]([weight, other]), []
     for step in range(3):
         slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
         weight.grad, other.grad = slope * (1 + step), torch.ones(2, 3)
@@ -136,6 +138,8 @@ def three_steps(attempt, name):
             raise NotYet("a gradient, another parameter or its memory has changed:", NOTHING_ELSE)
         if isinstance(result, Tensor):
             raise NotYet(RETURN_NOTHING)
+        seen += [weight.detach().clone(), copy.deepcopy(memory(optimizer, weight))]
+    return seen
 
 
 def memory(optimizer, parameter):

@@ -94,7 +94,7 @@ def copies_made(attempt, front, back, inputs, labels, first, second):
     wanted = [("cpu", first, (7, 6)), ("cpu", second, (7,))]
     wanted += [(first, second, (7, 5)), (second, first, (7, 5))]
     if sorted(found) == sorted(wanted):
-        return
+        return [(source, target, tuple(shape)) for source, target, shape in sorted(found)]
     if [saw["front"][1], saw["back"][1]] == [second, first]:
         raise NotYet(SWAPPED.format(first, second))
     if len(placement.parameter_bytes) < 2:

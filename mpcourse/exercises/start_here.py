@@ -330,6 +330,7 @@ def at_work(attempt, given, trial, expected, words):
     found = trial(hand_over, attempt)
     if found != expected:
         raise NotYet(*expected_and_got(found, expected), words)
+    return found
 
 
 RETURNS = "wait returns what fn returned."
@@ -449,10 +450,8 @@ OLDER = "The device was busy with older work: wait for it before the first readi
 
 
 def napping(attempt, kind):
-    """Play the attempt with a function that takes a known time; nothing to compare is left."""
-    device = get_devices(1)[0]
-    if kind == "queues":
-        device = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
+    """What the attempt measured of a function that takes a known time, and what was seen of it."""
+    device = device_that(kind)
     threads, naps = [], []
 
     def sleep():
@@ -472,8 +471,17 @@ def napping(attempt, kind):
     measured = attempt(device, nap)
     whole = time.perf_counter() - start
     synchronize([device])  # work that was handed over, but not waited for
-    judge_clock(as_number(measured), short(measured), whole, threads, naps, device, kind)
-    return True
+    return as_number(measured), short(measured), whole, threads, naps
+
+
+def device_that(kind):
+    if kind == "queues":
+        return QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
+    return get_devices(1)[0]
+
+
+def look_at_clock(found, kind):
+    judge_clock(*found, device_that(kind), kind)
 
 
 def judge_clock(seconds, got, whole, threads, naps, device, kind):
@@ -551,6 +559,7 @@ check_time = Exercise(
         "queues": "a device that queues, as GPUs do, and a nap",
     }[kind],
     play=napping,
+    look=look_at_clock,
     correct="A nap was measured as such on three devices: idle, busy, and one that queues.",
     wrong={
         EARLY: [

@@ -119,10 +119,9 @@ def small_work(rows=ROWS, width=6):
     return net, inputs, torch.randint(width, (rows,), generator=generator)
 
 
-def gradients_of(attempt, count, microbatches):
-    net, inputs, targets = small_work()
-    nn.functional.cross_entropy(net(inputs), targets).backward()
-    size = len(net) // count
+def left_behind(attempt, count, microbatches):
+    """On each rank the weights, their gradients and how many losses there are."""
+    found = []
     for rank, result in enumerate(on_ranks(attempt, count, microbatches)):
         if result is ...:
             return ...
@@ -131,26 +130,35 @@ def gradients_of(attempt, count, microbatches):
         layers, losses = result
         if not isinstance(layers, nn.Module) or not isinstance(losses, list | tuple):
             raise NotYet(NO_PAIR, "layers is this rank's part of the net, losses a list.")
-        found, right = list(layers.parameters()), list(net[rank * size :][:size].parameters())
+        weights = [each.detach() for each in layers.parameters()]
+        found.append((weights, [each.grad for each in layers.parameters()], len(losses)))
+    return found
+
+
+def as_uncut(outcome, count, microbatches):
+    net, inputs, targets = small_work()
+    nn.functional.cross_entropy(net(inputs), targets).backward()
+    size = len(net) // count
+    for rank, (found, grads, losses) in zip(range(count), outcome, strict=True):
+        right = list(net[rank * size :][:size].parameters())
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}. {TOO_MANY}")
-        if any(each.grad is None for each in found):
+        if any(each is None for each in grads):
             raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
-        ratio = found[0].grad.norm() / right[0].grad.norm()
+        ratio = grads[0].norm() / right[0].grad.norm()
         if not same(found, right):
             raise NotYet(f"Rank {rank}: {OTHER_BLOCKS}")
-        if not same([each.grad for each in found], [each.grad for each in right]):
+        if not same(grads, [each.grad for each in right]):
             # a second step adds a gradient, then torch divides all by the number of parts
             known = {1 + 1 / microbatches: TWICE, microbatches: TIMES}
             near = [words for factor, words in known.items() if abs(ratio - factor) < 1e-6]
             words = (near or [NOT_UNCUT])[0]
             raise NotYet(f"Rank {rank}: {words}")
         wanted = microbatches if rank == count - 1 else 0
-        if len(losses) != wanted:
+        if losses != wanted:
             words = "Each micro-batch has one, on the last rank."
-            words = {0: NO_LIST, len(targets) // microbatches: SIZE}.get(len(losses), words)
-            raise NotYet(f"Rank {rank} holds {len(losses)} losses, not {wanted}. {words}")
-    return None
+            words = {0: NO_LIST, len(targets) // microbatches: SIZE}.get(losses, words)
+            raise NotYet(f"Rank {rank} holds {losses} losses, not {wanted}. {words}")
 
 
 def pipeline_but(part=None, index=None, stages=None, step=None, number=None, engine=None, **given):
@@ -191,8 +199,8 @@ check_pipeline = Exercise(
     read_again='"What would you run in production?"',
     cases=[(2, 4), (4, 8), (2, 2)],
     given="{} ranks and {} micro-batches",
-    play=gradients_of,
-    same=None,
+    play=left_behind,
+    look=as_uncut,
     hint=f"{THREE} First: step(inputs). Last: step(target=…, losses=losses). Between: step().",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
@@ -300,15 +308,18 @@ def partner(word):
     return f"{int(stage) + step}{'RECV' if end == 'SEND' else 'SEND'}_{way}{number}"
 
 
-def played(attempt, name, stages, ranks, microbatches):
-    """Run the rows: a message passes when both its ends are next, an action when it has all."""
+def handed_in(attempt, name, stages, ranks, microbatches):
     schedule = make_schedule(name, stages, ranks, microbatches)
     handed = [list(row) for row in schedule]
     rows = attempt(handed, stages)
-    if rows is ...:
-        return ...
-    if handed != schedule:
+    if handed != schedule and rows is not ...:
         raise NotYet(EMPTIED)
+    return rows
+
+
+def run_rows(rows, name, stages, ranks, microbatches):
+    """Run the rows: a message passes when both its ends are next, an action when it has all."""
+    schedule = make_schedule(name, stages, ranks, microbatches)
     if not isinstance(rows, list | tuple) or len(rows) != ranks:
         raise NotYet(f"Return one list of texts per rank, {ranks} in all; got {short(rows)}")
     if any(isinstance(row, str) for row in rows):
@@ -331,7 +342,6 @@ def played(attempt, name, stages, ranks, microbatches):
             )
             raise NotYet(f"Rank {rank}: {word} {what}.", NAMES)
     passes(rows, wanted, stages)
-    return None
 
 
 def passes(rows, actions, stages):
@@ -430,8 +440,8 @@ check_messages = Exercise(
         ("zb-v", 4, 2, 4),
     ],
     given="{}, {} stages on {} ranks, {} micro-batch(es)",
-    play=played,
-    same=None,
+    play=handed_in,
+    look=run_rows,
     hint="When a rank has done an action, write its send, and the receive into the other's row.",
     correct="All messages are there, and in {count} schedules nobody blocks.",
     errors={"had not returned": NEVER_READY},

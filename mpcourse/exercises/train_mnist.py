@@ -16,6 +16,7 @@ from mpcourse.exercises.exercise import (
     short,
 )
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
+from mpcourse.training import train_epoch
 
 # 1. A loop for a net that is cut and for one that is not
 
@@ -42,6 +43,10 @@ def my_train(model, batches, optimizer, loss_fn):
     return losses
 
 
+def by_package(*given):
+    return train_epoch(*given).losses
+
+
 def trained(attempt, kind, count):
     """The losses and the weights afterwards; the gradients of an earlier step are still there."""
     chance = torch.Generator().manual_seed(count)
@@ -66,7 +71,7 @@ def trained(attempt, kind, count):
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
     weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
     outcome = numbers(losses), weights
-    if attempt is not my_train and same(outcome, trained(my_train, kind, count)):
+    if attempt is not by_package and same(outcome, trained(by_package, kind, count)):
         refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
     return outcome
 
@@ -537,7 +542,7 @@ class MySeededDropout(nn.Module):
 
 
 def dropped(attempt, seed, p):
-    """Ask all that is promised of a layer, the plainest first."""
+    """What a layer and others make of some values: whole, cut, again, elsewhere and in double."""
     layer = attempt(seed, p)
     if layer is ...:
         raise NotAttempted
@@ -556,6 +561,22 @@ def dropped(attempt, seed, p):
         raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
     if output.dtype != values.dtype:
         raise NotYet(f"{values.dtype} in, {output.dtype} out: keep the type of the values.")
+    plain, found = values.detach(), {"way back": output.requires_grad, "first": output}
+    found["second"] = layer(plain)
+    again, other = attempt(seed, p), attempt(seed + 1, p)
+    torch.manual_seed(seed + 2)  # another layer, elsewhere
+    torch.rand(7)
+    found |= {"again": again(plain), "other": other(plain)}
+    cut = attempt(seed, p)
+    found["cut"] = torch.cat([cut(piece) for piece in plain.split(18)])
+    found |= {"evaluated": layer.eval()(plain), "double": attempt(seed, p)(plain.double())}
+    return found
+
+
+def as_promised(found, seed, p):
+    """Ask all that is promised of a layer, the plainest first."""
+    values = torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) + 1
+    output = found["first"]
     kept = output != 0
     share = 1 - kept.double().mean().item()
     if share == 0:
@@ -570,28 +591,23 @@ def dropped(attempt, seed, p):
         raise NotYet("What is kept has to grow by 1 / (1 - p), so that the mean stays.")
     if not torch.allclose(output, values * kept / (1 - p)):
         raise NotYet("What is kept is divided by (1 - p).")
-    if not output.requires_grad:
+    if not found["way back"]:
         raise NotYet("No gradient gets through: multiply the values themselves by the mask.")
-    values = values.detach()
 
     def drops_as_before(result):
         return torch.equal(result != 0, kept)
 
-    if drops_as_before(layer(values)):
+    if drops_as_before(found["second"]):
         raise NotYet(GO_ON)
-    again, other = attempt(seed, p), attempt(seed + 1, p)
-    torch.manual_seed(seed + 2)  # another layer, elsewhere
-    torch.rand(7)
-    if not drops_as_before(again(values)):
+    if not drops_as_before(found["again"]):
         raise NotYet("Two layers with one seed drop different places.", OWN_GENERATOR)
-    if drops_as_before(other(values)):
+    if drops_as_before(found["other"]):
         raise NotYet("Layers with different seeds drop the same places: use `seed`.")
-    cut = attempt(seed, p)
-    if not drops_as_before(torch.cat([cut(piece) for piece in values.split(18)])):
+    if not drops_as_before(found["cut"]):
         raise NotYet("In micro-batches other places are dropped: one torch.rand number a value.")
-    if not torch.equal(layer.eval()(values), values):
+    if not torch.equal(found["evaluated"], values):
         raise NotYet("In evaluation mode the values pass as they are: ask self.training.")
-    if attempt(seed, p)(values.double()).dtype != torch.float64:
+    if found["double"].dtype != torch.float64:
         raise NotYet("torch.float64 in, another type out: keep the type of the values.")
 
 
@@ -652,7 +668,7 @@ check_dropout = Exercise(
     cases=[(3, 0.25), (8, 0.5)],
     given="seed {} and p = {}",
     play=dropped,
-    same=None,
+    look=as_promised,
     hint="torch.rand(values.shape, generator=self.generator) draws one number for every value.",
     correct="The seed alone says which places are dropped, cut or not.",
     wrong={

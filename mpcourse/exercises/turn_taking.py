@@ -6,6 +6,7 @@ turn to the next. So every run is the same, and when nobody can go on, that is k
 
 import time
 from collections import defaultdict, deque
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -20,12 +21,27 @@ class Stuck(Exception):
     """No rank can go on."""
 
 
-class Exchange:
-    """One run of a program on several ranks.
+@dataclass
+class Messages:
+    """What was seen of one run of a program on several ranks.
 
-    `sent` has (source, target, piece) of each message, in the order of the run; `stuck` says from
-    whom each rank waits for a message, if nobody could go on.
+    `sent` has (source, target, piece) of each message, in the order of the run; `unread` (source,
+    target) of those that nobody has received; `stuck` says from whom each rank waits for a message,
+    if nobody could go on.
     """
+
+    count: int
+    sent: list[tuple[int, int, Tensor]]
+    unread: list[tuple[int, int]]
+    stuck: dict[int, int] | None
+
+    def sent_by(self, rank: int) -> list[int]:
+        """How many numbers were in each message of a rank."""
+        return [piece.numel() for source, _, piece in self.sent if source == rank]
+
+
+class Exchange:
+    """One run of a program on several ranks; what is seen of it as in `Messages`."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -40,10 +56,6 @@ class Exchange:
     def unread(self) -> list[tuple[int, int]]:
         """(source, target) of the messages that nobody has received."""
         return [pair for pair, box in self._boxes.items() for _ in box]
-
-    def sent_by(self, rank: int) -> list[int]:
-        """How many numbers were in each message of a rank."""
-        return [piece.numel() for source, _, piece in self.sent if source == rank]
 
     def run(self, program, tensors: list[Tensor]) -> list:
         """Call `program(tensor, rank, count, send, recv)` on every rank; the results by rank.

@@ -4,7 +4,14 @@ from itertools import pairwise
 
 import torch
 
-from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borrowed
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    borrowed,
+    refuse,
+    refuse_borrowed,
+)
 from mpcourse.exercises.schedules import as_actions
 from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.builder import UNITS
@@ -134,8 +141,13 @@ def all_follow(schedule):
     return all(b == a._replace(kind="W") for a, b in pairs)
 
 
-def idle_share(attempt, p, m):
-    schedule = as_actions(attempt(p, m))
+def written(attempt, p, m):
+    """The schedule, and who else has written it."""
+    return as_actions(attempt(p, m)), borrowed(attempt, BORROWED)
+
+
+def idle_share(outcome, p, m):
+    schedule, others = as_actions(outcome[0]), outcome[1]
     try:
         validate_schedule(schedule, p, m, max_activations=p)
     except ScheduleError as error:
@@ -146,7 +158,7 @@ def idle_share(attempt, p, m):
     if (p, m) != (4, 8):
         return idle
     if idle <= MOST_IDLE:
-        refuse_borrowed(attempt, BORROWED, "write the order yourself.")
+        refuse(others, "write the order yourself.")
         return idle
     if any(action.kind == "B" for row in schedule for action in row):
         why = STILL_WHOLE
@@ -201,8 +213,8 @@ check_split_backward = Exercise(
     read_again='"What fills the holes?"',
     cases=[(2, 3), (3, 2), (4, 8)],
     given="{} stages and {} micro-batches",
-    play=idle_share,
-    same=None,
+    play=written,
+    look=idle_share,
     correct="With 4 stages and 8 micro-batches {outcome:.3f} is idle, and nobody holds 5.",
     wrong={
         STILL_WHOLE: one_f_one_b_schedule,
@@ -250,8 +262,8 @@ def my_no_wait(num_stages, num_microbatches):
     return schedule
 
 
-def most_waits(attempt, p, m):
-    schedule = as_actions(attempt(p, m))
+def most_waits(outcome, p, m):
+    schedule, others = as_actions(outcome[0]), outcome[1]
     try:
         validate_schedule(schedule, p, m, max_activations=2 * p - 1)
     except ScheduleError as error:
@@ -259,7 +271,7 @@ def most_waits(attempt, p, m):
     run = simulate(schedule, UNITS)
     waits = [run.waits(device) for device in range(p)]
     if not max(waits):
-        refuse_borrowed(attempt, BORROWED, "write the order yourself.")
+        refuse(others, "write the order yourself.")
         return waits
     if any(action.kind == "B" for row in schedule for action in row):
         why = STILL_WHOLE
@@ -274,8 +286,8 @@ check_no_wait = Exercise(
     read_again='"What closes the rest of the holes?"',
     cases=[(2, 4), (3, 6), (4, 8)],
     given="{} stages and {} micro-batches",
-    play=most_waits,
-    same=None,
+    play=written,
+    look=most_waits,
     correct="No device waits once it has begun, and nobody holds more than 2p - 1.",
     wrong={
         MORE_AHEAD: [my_split_backward, split_with(maker=one_f_one_b_schedule)],

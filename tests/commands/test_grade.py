@@ -1,275 +1,432 @@
-"""A class hands in: each is reported truly, within the limits, and stops nobody else."""
+"""A class hands in: whose is what, what is asked and taken, what people read; then all of it."""
 
+import ast
 import csv
 import inspect
 import io
 import json
-from collections.abc import Callable
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from processes import nothing_left
 
-from mpcourse.commands.clean_copies import clean_copy
+from mpcourse import exercises as all_exercises
+from mpcourse.commands.clean_copies import clean_copy, edition_of
 from mpcourse.commands.grading import gradebook as grade
-from mpcourse.commands.grading.network import closed_network
-from mpcourse.commands.pages import NOTEBOOKS
-from mpcourse.exercises import scatter_and_gather as solutions
+from mpcourse.commands.grading import report
+from mpcourse.commands.grading.gradebook import Record
+from mpcourse.commands.grading.no_solutions import write_course
+from mpcourse.commands.grading.outcomes import decode, encode
+from mpcourse.commands.grading.questions import exercises_of, merged
+from mpcourse.commands.grading.sandbox import Limits, can_close
+from mpcourse.commands.grading.submissions import clean, find_submissions
+from mpcourse.commands.pages import NOTEBOOKS, find_pages
+from mpcourse.commands.setup import ROOT
+from mpcourse.exercises import PAGES, scatter_and_gather
+from mpcourse.exercises import exercise as engine
 
 NAME = "01_scatter_and_gather.ipynb"
-PAGE = NOTEBOOKS / NAME
-EXERCISES = ["scatter", "scatter_nest", "gather", "mean"]
-TIME_S, MEMORY_GB = 40, 3
-WRONG_SCATTER = "def my_scatter(rows, count):\n    return list(rows.tensor_split(count))"
-REDEFINED = """
-def check_scatter(attempt):
-    print("✓ correct")
+WRONG = "def my_scatter(rows, count):\n    return list(rows.tensor_split(count))"
+CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}
 
 
-import mpcourse.exercises.exercise as judging
-judging.same = lambda *results: True
-judging.Exercise._judge.__code__ = (lambda self, attempt: None).__code__
-vars(check_mean)['cases'] = ()
-"""
-EATS = """
-import time
-eaten = []
-for _ in range(80):  # 5 GB, should nobody stop it
-    eaten.append(bytearray(b"1") * 2**26)
-    time.sleep(0.03)
-"""
-LEAVES = """
-import os, subprocess
-subprocess.Popen(["sleep", "1000"], start_new_session=True)
-os._exit(3)
-"""
-STUBBORN = """
-while True:
-    try:
-        while True:
-            pass
-    except BaseException:
-        pass
-"""
-ENDLESS = "def my_scatter(batch, num_devices):\n    while True:\n        pass"
-pytestmark = pytest.mark.slow
+def clean_page(name: str = NAME) -> NotebookNode:
+    return nbformat.reads(clean_copy((NOTEBOOKS / name).read_text("utf-8")), as_version=4)
 
 
-def whole() -> NotebookNode:
-    return nbformat.reads(clean_copy(PAGE.read_text(encoding="utf-8")), as_version=4)
-
-
-def solved(notebook: NotebookNode) -> NotebookNode:
+def solved(**instead: str) -> NotebookNode:
+    """A copy with right answers, some of them others."""
+    notebook = clean_page()
     for cell in notebook.cells:
         if "exercise" in cell.metadata.get("tags", []):
             name = cell.source.split("(")[0].removeprefix("def ")
-            cell.source = inspect.getsource(getattr(solutions, name))
+            source = inspect.getsource(getattr(scatter_and_gather, name))
+            cell.source = instead.get(name, source)
     return notebook
 
 
-def short(notebook: NotebookNode | None = None) -> NotebookNode:
-    """A solved copy without what stands between the exercises; the texts stay."""
-    notebook = solved(whole()) if notebook is None else notebook
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    asked = [c for c in code if {"exercise", "check"} & set(c.metadata.get("tags", []))]
-    kept = [id(c) for c in code[:2] + asked]
-    notebook.cells = [c for c in notebook.cells if c.cell_type != "code" or id(c) in kept]
-    return notebook
-
-
-def position_of(notebook: NotebookNode, words: str) -> int:
-    [found] = [i for i, cell in enumerate(notebook.cells) if cell.source.startswith(words)]
-    return found
-
-
-def with_cell_after(words: str, source: str, notebook: NotebookNode | None = None) -> NotebookNode:
-    notebook = short() if notebook is None else notebook
-    notebook.cells.insert(position_of(notebook, words) + 1, new_code_cell(source))
-    return notebook
-
-
-def hanging() -> NotebookNode:
-    """A cell that hangs, and later one that ends the kernel."""
-    notebook = with_cell_after("def my_scatter(", "while True:\n    pass")
-    return with_cell_after("check_scatter_nest(", LEAVES, notebook)
-
-
-def tampering() -> NotebookNode:
-    """Wrong answers, and whatever would make them seem right."""
-    notebook = short()
-    notebook.cells[position_of(notebook, "def my_scatter(")].source = WRONG_SCATTER
-    notebook.cells[position_of(notebook, "def my_gather(")].source = "def my_gather(outputs:"
-    notebook.cells[position_of(notebook, "def my_mean(")].source = "my_mean = 1 / 0"
-    notebook.cells.insert(position_of(notebook, "check_scatter(") - 1, new_code_cell(REDEFINED))
-    notebook.cells[position_of(notebook, "check_mean(")].source = 'print("✓ correct")'
-    return notebook
-
-
-def stubborn() -> NotebookNode:
-    notebook = with_cell_after("check_scatter(", STUBBORN)
-    notebook.cells[position_of(notebook, "def my_scatter(")].source = ENDLESS
-    return notebook
-
-
-def old() -> NotebookNode:
-    """Before there were editions: other words, another last exercise."""
-    notebook = short()
-    del notebook.metadata["mpcourse"]
-    del notebook.cells[position_of(notebook, "def my_mean(") :]
-    tags = {"tags": ["check"]}
-    notebook.cells.append(new_code_cell("check_median(my_median)", metadata=tags))
-    notebook.cells.append(new_markdown_cell("## The end"))
-    return notebook
-
-
-HANDED_IN: dict[str, Callable[[], NotebookNode]] = {
-    f"Zoë 李 =1+1/my_notebooks/{NAME}": short,
-    f"empty/{NAME}": lambda: short(whole()),
-    f"hanging_{NAME}": hanging,
-    f"hungry/{NAME}": lambda: with_cell_after("check_scatter(", EATS),
-    f"stubborn/{NAME}": stubborn,
-    f"tampering/{NAME}": tampering,
-    "old/02_scatter_and_gather.ipynb": old,
-}
-
-
-class Graded(NamedTuple):
-    folder: Path
-    out: Path
-    printed: str
-
-    @property
-    def records(self) -> dict[str, dict]:
-        found = json.loads((self.out / "results.json").read_text(encoding="utf-8"))
-        return {record["learner"]: record for record in found}
-
-    def states(self, learner: str) -> list[str]:
-        judged = self.records[learner]["judged"]
-        assert list(judged) == EXERCISES
-        return [state for state, _ in judged.values()]
-
-    def message(self, learner: str, exercise: str) -> str:
-        return self.records[learner]["judged"][exercise][1]
-
-    def notes(self, learner: str) -> list[str]:
-        return self.records[learner]["notes"]
-
-
-def run(folder: Path, out: Path, *more: str) -> int:
-    limits = ["--time-limit-s", str(TIME_S), "--memory-gb", str(MEMORY_GB), "--jobs", "2"]
-    return grade.main([str(folder), "--out", str(out), *limits, *more])
-
-
-@pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
-    """The class, graded; no process and no file is left behind."""
-    folder = tmp_path_factory.mktemp("class")
-    for name, make in HANDED_IN.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(nbformat.writes(make()), encoding="utf-8")
-    text = nbformat.writes(short())
-    (folder / f"half_{NAME}").write_text(text[: len(text) // 2], encoding="utf-8")
-    (folder / "notes.ipynb").write_text("nothing", encoding="utf-8")
-    out = tmp_path_factory.mktemp("results") / "deep"
-    with pytest.MonkeyPatch.context() as patch, io.StringIO() as printed:
-        printed.reconfigure = lambda **_: None
-        with nothing_left(tmp_path_factory.mktemp("left") / "tmp", patch):
-            patch.setattr("sys.stdout", printed)
-            assert run(folder, out) == 0
-        return Graded(folder, out, printed.getvalue())
+# Whose is it, and of which page?
 
 
 @pytest.mark.parametrize(
-    ("learner", "state"), [("Zoë 李 =1+1", "correct"), ("empty", "not attempted")]
+    ("file", "learner", "page"),
+    [
+        ("anna/07_pipeline.ipynb", "anna", "07_pipeline"),
+        ("anna/my_notebooks/07_pipeline.ipynb", "anna", "07_pipeline"),
+        ("anna_07_pipeline.ipynb", "anna", "07_pipeline"),
+        ("Zoë 李/07_pipeline-Copy1.ipynb", "Zoë 李", "07_pipeline"),
+        ("anna/11_torch_pipelining (2).ipynb", "anna", "11_torch_pipelining"),
+        ("anna/05_pipeline.new.ipynb", "anna", "07_pipeline"),  # as an older edition was numbered
+        ("07_pipeline.ipynb", "class", "07_pipeline"),
+        ("anna/pipelines.ipynb", "anna", None),
+        ("anna/.ipynb_checkpoints/07_pipeline.ipynb", None, None),
+        ("a..\\..\\x.ipynb", "a..\\..\\x", None),
+    ],
 )
-def test_a_perfect_copy_is_correct_and_an_untouched_one_not_attempted(
-    graded: Graded, learner: str, state: str
-):
-    assert graded.states(learner) == [state] * 4
-    assert graded.notes(learner) == []
+def test_a_notebook_has_a_learner_and_a_page(tmp_path, file, learner, page):
+    path = tmp_path / "class" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    (tmp_path / "class/other").mkdir()
+    (tmp_path / "class/other/notes.ipynb").touch()
+    found = [s for s in find_submissions(tmp_path / "class", find_pages([])) if s.path == path]
+    assert [(s.learner, s.page and s.page.stem, s.file) for s in found] == (
+        [(learner, page, file)] if learner else []
+    )
 
 
-def test_wrong_answers_are_explained_and_replaced_checks_do_not_count(graded: Graded):
-    assert graded.states("tampering") == ["not yet", "correct", "not yet", "not yet"]
-    namespace: dict = {}
-    exec(WRONG_SCATTER, namespace)
-    said = "\n".join(solutions.check_scatter(namespace["my_scatter"]).lines)
-    assert said in graded.message("tampering", "scatter")
-    assert "SyntaxError: incomplete input (line 1)" in graded.message("tampering", "gather")
-    assert "ZeroDivisionError: division by zero" in graded.message("tampering", "mean")
+def test_a_renamed_notebook_is_known_by_its_title_or_its_checks_and_a_link_is_not_read(tmp_path):
+    untitled = solved()
+    untitled.cells[0].source = "# Homework"
+    for name, notebook in (("final", solved()), ("untitled", untitled), ("empty", new_notebook())):
+        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+    (tmp_path / f"eve_{NAME}").symlink_to(tmp_path / "final.ipynb")
+    found = {s.learner: s for s in find_submissions(tmp_path, find_pages([]))}
+    pages = {learner: s.page and s.page.name for learner, s in found.items()}
+    assert pages == {"final": NAME, "untitled": NAME, "empty": None, "eve": None}
+    assert "a link" in found["eve"].problem
 
 
-def test_a_cell_that_hangs_is_stopped_and_a_kernel_that_ends_leaves_what_was_judged(
-    graded: Graded,
-):
-    assert graded.states("hanging") == ["correct"] * 2 + ["not judged"] * 2
-    assert graded.notes("hanging")[0].endswith(f"was stopped after {TIME_S / 2:.0f} s")
-    assert "ended its kernel (exit status 3)" in graded.message("hanging", "mean")
+# What is asked, and what of a copy is taken
 
 
-def test_a_cell_that_heeds_no_interrupt_leaves_what_was_judged(graded: Graded):
-    assert graded.states("stubborn") == ["not yet"] + 3 * ["not judged"]
-    assert "had not returned after 10 seconds" in graded.message("stubborn", "scatter")
-    assert "heeded no interrupt" in graded.message("stubborn", "mean")
+@pytest.mark.parametrize("page", find_pages([]), ids=lambda page: page.stem)
+def test_each_exercise_of_a_page_has_a_check_and_an_answer(page: Path):
+    exercises = exercises_of(nbformat.read(page, as_version=4))
+    assert len({exercise.name for exercise in exercises}) == len(exercises) > 2
+    for exercise in exercises:
+        assert callable(getattr(all_exercises, exercise.check))
+        assert exercise.asked
 
 
-def test_a_page_that_eats_memory_is_ended(graded: Graded):
-    assert graded.states("hungry") == ["correct"] + 3 * ["not judged"]
-    assert f"took more than {MEMORY_GB} GB of memory at cell" in graded.message("hungry", "mean")
+def page() -> NotebookNode:
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# 01 Title"),
+            new_code_cell("import math\ntask = 1", id="given"),
+            new_code_cell("measured = [measure(task)]", id="measured"),
+            new_markdown_cell("What now?"),
+            new_code_cell("my_plan = ...", metadata=EXERCISE, id="plan"),
+            new_code_cell("check_plan(my_plan, task)", metadata=CHECK, id="check"),
+        ]
+    )
 
 
-def test_replaced_checks_are_reported(graded: Graded):
-    notes = "\n".join(graded.notes("tampering"))
-    assert "redefines check_scatter: the course's own was used" in notes
-    assert "replaced mpcourse.exercises.exercise.same of the course" in notes
-    assert "replaced mpcourse.exercises.exercise.Exercise._judge of the course" in notes
-    assert "replaced check of my_mean.cases of the course" in notes
-    assert "the check cell check_mean(my_mean) is missing or changed" in notes
+@pytest.mark.parametrize(
+    ("changes", "run", "note"),
+    [
+        ({4: "my_plan = math.pi"}, ["import math\ntask = 1", "my_plan = math.pi", "?"], None),
+        ({4: "my_plan = 2", 2: "my_plan = 3"}, ["my_plan = 2", "?"], "its own were used: 3"),
+        ({4: "my_plan = 2", 5: "print('correct')"}, ["my_plan = 2", "?"], "own were used: 6"),
+        ({4: "my_plan = ("}, ["my_plan = (", "?"], None),
+        (
+            {4: "my_plan = f()", "+4": "def f(): return 4"},
+            ["def f(): return 4", "my_plan = f()", "?"],
+            None,
+        ),
+        ({"+4": "while True: pass"}, ["my_plan = ...", "?"], None),
+        ({"+6": "my_plan = 5"}, ["my_plan = ...", "my_plan = 5", "?"], None),
+        (
+            {4: "my_plan = []", "+5": "my_plan.append(1)"},
+            ["my_plan = []", "my_plan.append(1)", "?"],
+            None,
+        ),
+        ({4: "%time my_plan = 2"}, ["%time my_plan = 2", "?"], None),
+        ({3: "What then?"}, ["my_plan = ...", "?"], "1 texts of today's page are not in it"),
+    ],
+)
+def test_their_answers_go_into_our_page_with_what_they_need(changes, run, note):
+    copy = page()
+    copy.metadata["mpcourse"] = {"edition": "old" if 3 in changes else edition_of(page())}
+    for place, source in changes.items():
+        if isinstance(place, int):
+            copy.cells[place].source = source
+        else:
+            copy.cells.insert(int(place), new_code_cell(source))
+    cells, notes = merged(copy, page())
+    assert ["?" if cell.question else cell.source for cell in cells] == run
+    assert (note in notes[0]) if note else not notes
 
 
-def test_half_a_file_is_reported_as_such(graded: Graded):
-    assert graded.states("half") == ["not judged"] * 4
-    assert graded.message("half", "mean").startswith("half saved? The file is no whole notebook")
+def test_an_edition_does_not_depend_on_outputs_address_or_answers():
+    text = (NOTEBOOKS / NAME).read_text(encoding="utf-8")
+    moved = text.replace("/OWNER/", "/someone/")
+    assert moved != text
+    carried = [nbformat.reads(clean_copy(t), 4).metadata["mpcourse"] for t in (text, moved)]
+    assert carried[0] == carried[1] == {"edition": edition_of(nbformat.reads(text, 4))}
 
 
-def test_an_older_edition_is_graded_where_its_exercises_still_exist(graded: Graded):
-    assert graded.states("old") == ["correct"] * 3 + ["not judged"]
-    assert graded.message("old", "mean") == "no cell sets my_mean"
-    notes = "\n".join(graded.notes("old"))
-    assert "of an older edition, or its texts were edited" in notes
-    assert "calls check_median: the page has no such exercise today" in notes
+# The course without solutions
 
 
-def test_a_file_that_is_no_page_is_listed(graded: Graded):
-    [record] = [r for r in graded.records.values() if r["file"] == "notes.ipynb"]
-    assert record["judged"] == {}
-    assert record["notes"] == [grade.NO_PAGE]
+def test_no_solution_is_left_and_every_page_s_exercises_can_be_played(tmp_path: Path):
+    for each in find_pages([]):
+        folder = tmp_path / each.stem
+        write_course(folder, each)
+        left = {path.stem: path.read_text() for path in (folder / "mpcourse/exercises").glob("*")}
+        for name, source in left.items():
+            own = PAGES.get(name, {}).values()
+            names = {x.name for x in ast.walk(ast.parse(source)) if hasattr(x, "name")}
+            assert not names & {exercise.solution.__name__ for exercise in own}
+        assert not {"commands/check.py", "__main__.py"} & set(os.listdir(folder / "mpcourse"))
+        for name in left:  # one package with all of them, to import at once
+            if name not in ("__init__", "exercise"):
+                path = tmp_path / find_pages([])[0].stem / f"mpcourse/exercises/{name}.py"
+                old = path.read_text() if path.exists() else ""
+                path.write_text(max(old, left[name], key=len))
+    words = "import mpcourse.exercises as e; print({p: sorted(x) for p, x in e.PAGES.items()})"
+    command = [sys.executable, "-c", words]
+    env = {"PYTHONPATH": str(tmp_path / find_pages([])[0].stem), "HOME": str(tmp_path)}
+    found = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert found.stdout, found.stderr
+    assert ast.literal_eval(found.stdout) == {p: sorted(own) for p, own in PAGES.items()}
 
 
-def test_the_table_has_a_row_for_each_exercise_and_note(graded: Graded):
-    text = (graded.out / "results.csv").read_bytes().decode("utf-8-sig")
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    own = [row for row in rows if row["learner"] == "tampering" and row["exercise"]]
-    assert [row["exercise"] for row in own] == EXERCISES
-    assert [row["state"] for row in own] == graded.states("tampering")
-    assert {row["page"] for row in own} == {"01_scatter_and_gather"}
-    assert [r["message"] for r in rows if r["state"] == "note"].count(grade.NO_PAGE) == 1
+GUESSES = [None, True, False, 0, 1, "", [], (), {}, float("nan"), float("inf"), iter(())]
 
 
-def test_what_was_graded_is_not_graded_again(graded: Graded, monkeypatch: pytest.MonkeyPatch):
-    asked = []
-    before = (graded.out / "results.json").read_bytes()
-    monkeypatch.setattr(grade, "grade_one", lambda submission, *_: asked.append(submission.file))
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_that_anybody_would_guess_is_an_outcome(page: str):
+    """Who forges what comes out has to know it."""
+    for exercise in PAGES[page].values():
+        if not exercise.look:
+            wanted = [exercise._expected(case) for case in exercise.cases]
+        for guess in GUESSES:
+            if exercise.look:
+                with pytest.raises(engine.NotYet):
+                    tuple(exercise._looked_at(guess, case) for case in exercise.cases)
+            else:
+                assert not all(exercise._same(guess, each) for each in wanted), guess
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_read_as_data_a_solution_s_outcomes_are_as_right(name: str):
+    class Near(engine.Elsewhere):
+        def __init__(self, exercise):
+            self.exercise = exercise
+            solution = exercise.solution() if exercise.values else exercise.solution
+            self.answer = solution if isinstance(solution, tuple) else (solution,)
+
+        def taken(self):
+            self.attempt = self.exercise.taken(self.answer)
+
+        def outcome_of(self, number):
+            case = self.exercise.cases[number]
+            outcome = engine.played(self.exercise.play, self.attempt, case)
+            return decode(json.loads(json.dumps(encode(outcome))))
+
+        def given(self, name):
+            return self.exercise.taken(self.answer)[1]
+
+    for exercise in PAGES[name].values():
+        assert exercise(Near(exercise)).state == "correct"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ["tensor", "int64", [10**9], "", False],
+        ["tensor", "int64", [-1], "", False],
+        ["builtins:object"],
+        ["mpcourse.exercises.exercise:subprocess"],
+        ["os:stat_result"],
+        ["set", ["list"]],
+        [],
+        {"a": 1},
+        ["dict", 3],
+    ],
+)
+def test_what_is_no_outcome_is_refused(found):
+    with pytest.raises(ValueError, match="where an outcome was read"):
+        decode(found)
+
+
+# What people read
+
+
+def record(**changes) -> Record:
+    facts = {"learner": "<b>Anna</b>", "file": "a/01_page.ipynb", "page": "01_page.ipynb"}
+    judged = {"sum": ("not yet", "=HYPERLINK(1)\n<script>"), "mean": ("correct", "All & more")}
+    return Record(**{**facts, "judged": judged, "notes": ['+1, "quoted"'], **changes})
+
+
+def test_a_spreadsheet_computes_nothing_and_reads_utf_8():
+    text = report.write_csv([record(learner="@Zoë")])
+    assert text[0] == "\ufeff"
+    rows = list(csv.reader(io.StringIO(text[1:], newline="")))
+    first = ["'@Zoë", "01_page", "sum", "not yet", "'=HYPERLINK(1)\n<script>", "a/01_page.ipynb"]
+    assert rows[1] == first
+    assert rows[3][3:5] == ["note", '\'+1, "quoted"']
+
+
+def test_pages_hold_no_foreign_code_totals_and_nobody_else_s_results(tmp_path: Path):
+    same = {"answers": {"mean": "one digest"}}
+    records = [record(**same), record(learner="Bob", file="b.ipynb", **same)]
+    report.write_all(tmp_path, records, "graded today")
+    text = (tmp_path / "results.html").read_text()
+    assert "<script" not in text
+    assert "<b>Anna" not in text
+    assert "1 of 2*" in text
+    assert re.search('<th scope="row">01_page: sum</th><td>0</td><td>2</td>', text)
+    assert "&lt;b&gt;Anna&lt;/b&gt;, Bob" in text  # identical answers
+    links = re.findall('href="([^"]+)"', text)
+    assert len(links) == 2
+    for link, other in zip(links, ("Bob", "Anna"), strict=True):
+        own = (tmp_path / link).read_text()
+        assert other not in own
+        assert "&lt;script&gt;" in own
+
+
+def test_each_state_has_the_sign_that_the_pages_show():
+    assert {**report.SIGNS, **engine.SIGNS} == report.SIGNS
+    assert f"{report.SIGNS['not yet']} not yet" in report.line_of(record()).split("\n")[1]
+    both = report.in_words([record(), record(judged={})])
+    assert both == "1 learner, 2 notebooks: 1 correct, 1 not yet."
+
+
+def test_codes_that_move_a_cursor_are_taken_out():
+    assert clean("a\x1b[2Jb\nc\r\udc80") == "a\ufffd[2Jb\nc\ufffd\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("key", "limits", "stopped", "holds"),
+    [
+        ("k", Limits(5, 1), "", True),
+        ("k", Limits(9, 1), "too long", False),
+        ("other", Limits(5, 1), "", False),
+    ],
+)
+def test_a_record_holds_while_nothing_it_rests_on_changes(key, limits, stopped, holds):
+    assert record(key="k", limits=[5, 1], stopped=stopped).holds_for(key, limits) == holds
+
+
+@pytest.mark.parametrize(
+    ("count", "jobs", "words"), [(30, 2, "5 min"), (2, 2, "20 s"), (1, 4, "20 s")]
+)
+def test_how_long_a_class_takes(count, jobs, words):
+    assert grade.how_long(count, [10.0, 30.0], jobs) == f"about {words} left"
+
+
+# Bad input, before anything runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone"], "gone is not there: name the folder that holds the learners' notebooks"),
+        (["a.txt"], "a.txt is no folder"),
+        (["empty"], "empty holds no notebooks: LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"),
+        (["full", "--time-limit-s", "0"], "--time-limit-s is 0: from 5 to 8.64e+04 is allowed"),
+        (["full", "--time-limit-s", "nan"], "--time-limit-s is nan: from 5 to"),
+        (["full", "--memory-gb", "1e6"], "--memory-gb is 1e+06: from 1 to"),
+        (["full", "--jobs", "-1"], "--jobs is -1: from 1 to 64 is allowed"),
+        (["full", "--out", "a.txt"], "a.txt"),
+        (["full"], "You are root, and this system gives no namespaces"),
+    ],
+)
+def test_bad_input_is_named_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/anna_07_pipeline.ipynb").touch()
+    (tmp_path / "a.txt").touch()
+    monkeypatch.setattr(grade, "can_close", lambda: "root" not in words)
+    monkeypatch.setattr(grade.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(grade.os, "umask", lambda mode: 0)
     monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
-    assert run(graded.folder, graded.out) == 0
-    assert asked == []
-    assert (graded.out / "results.json").read_bytes() == before
+    assert grade.main(arguments, here=str(tmp_path)) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "empty", "full"]
 
 
-def test_the_network_is_closed_where_it_can_be(graded: Graded):
-    page = (graded.out / "results.html").read_text(encoding="utf-8")
-    assert ("without network" in page) == bool(closed_network())
+# All of it
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A class, graded as it is typed; no process and no file is left behind."""
+    folder = tmp_path_factory.mktemp("class")
+    handed_in = {
+        f"Zoë 李 =1+1/my_notebooks/{NAME}": solved(),
+        f"empty/{NAME}": clean_page(),
+        "wrong/homework final.ipynb": solved(my_scatter=WRONG, my_mean="my_mean = 1 / 0"),
+    }
+    for name, notebook in handed_in.items():
+        (folder / name).parent.mkdir(parents=True)
+        nbformat.write(notebook, folder / name)
+    text = nbformat.writes(solved())
+    (folder / f"half_{NAME}").write_text(text[: len(text) // 2], encoding="utf-8")
+    out = tmp_path_factory.mktemp("results") / "deep"
+    command = [sys.executable, "-m", "mpcourse.commands.grading.gradebook", "/", str(folder)]
+    command += ["--out", str(out), "--jobs", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        with nothing_left(tmp_path_factory.mktemp("left") / "tmp", patch):
+            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads((out / "results.json").read_text(encoding="utf-8"))["records"]
+    records = {each["learner"]: each for each in found}
+    return SimpleNamespace(out=out, said=said.stdout, records=records, command=command)
+
+
+def test_a_class_is_graded_truly(graded: SimpleNamespace):
+    states = {
+        learner: [state for state, _ in each["judged"].values()]
+        for learner, each in graded.records.items()
+    }
+    assert states == {
+        "Zoë 李 =1+1": ["correct"] * 4,
+        "empty": ["not attempted"] * 4,
+        "wrong": ["not yet", "correct", "correct", "not yet"],
+        "half": ["not judged"] * 4,
+    }
+    judged = graded.records["wrong"]["judged"]
+    namespace: dict = {}
+    exec(WRONG, namespace)
+    here = scatter_and_gather.check_scatter(namespace["my_scatter"])
+    assert judged["scatter"][1] == "\n".join(here.lines)  # word for word as in the notebook
+    assert "ZeroDivisionError: division by zero" in judged["mean"][1]
+    assert graded.records["half"]["stopped"].startswith("half saved? The file is no whole notebook")
+    assert "2 of 4; about" in graded.said
+    assert ("neither network nor files" in (graded.out / "results.html").read_text()) == can_close()
+
+
+def test_results_are_private_believed_with_their_seal_and_not_without(graded: SimpleNamespace):
+    paths = [path for path in graded.out.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    book = grade.Gradebook(graded.out)
+    assert len(book.earlier) == 4
+    again = subprocess.run(graded.command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert again.stdout.count("as graded before") == 4
+    results = graded.out / "results.json"
+    results.write_text(results.read_text().replace("not yet", "correct"))
+    book = grade.Gradebook(graded.out)
+    assert book.is_changed
+    assert not book.earlier
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends signals")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupt_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how):
+    """Killed outright it cannot tidy up its files, but its processes end all the same."""
+    (tmp_path / "class").mkdir()
+    notebook = solved(my_scatter="while True:\n    pass")
+    nbformat.write(notebook, tmp_path / f"class/anna_{NAME}")
+    command = [sys.executable, "-m", "mpcourse.commands.grading.gradebook", str(tmp_path), "class"]
+    with nothing_left(tmp_path / "tmp", monkeypatch):
+        process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        end = time.monotonic() + 120
+        while not list((tmp_path / "tmp").glob("graded-*")) and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(how)
+        assert process.wait(60) == (130 if how == signal.SIGINT else -how)
+        if how == signal.SIGKILL:
+            monkeypatch.setattr("pathlib.Path.iterdir", lambda self: iter(()))

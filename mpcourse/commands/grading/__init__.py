@@ -1,7 +1,7 @@
-"""Learners' copies run under limits, the course's own checks judge: `python -m mpcourse grade`.
+"""Learners' copies run in a sandbox, a judge outside compares: `python -m mpcourse grade`.
 
-`submissions` finds whose copy is of which page; `gradebook` keeps what became of each. `watch`
-starts, bounds and ends a `graded_run`, a process of its own without `network`, which runs a copy's
-cells in a `kernel` and asks the `judge` in it; `exercises` is what the course's page asks, `report`
-what an instructor reads.
+`submissions` finds whose copy is of which page; `gradebook` keeps what became of each, `report` is
+what people read. A `judge` takes from a copy what `questions` finds to be an answer, and asks the
+process in its `sandbox`, laid out by `inside`: there a `learner` plays the answers in a course with
+`no_solutions`. What comes back is data, `outcomes`.
 """

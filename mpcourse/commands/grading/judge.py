@@ -1,130 +1,164 @@
-"""Inside a learner's kernel: what the course's own check says, whatever the cells have replaced.
+"""One learner's notebook: its cells run in a sandbox, here is judged what came out.
 
-Behind `python -m mpcourse grade`. Before the first cell runs, `answer` notes what the course's
-modules hold; each later call first puts back what was replaced since, and names it. It is no jail:
-code that runs in the same process can find this, too.
+A process of its own for `gradebook`, which hands it notebooks one after the other. Nothing that a
+learner wrote is run, imported or unpickled in it: it asks the learner's process for the outcome of
+one case after the other, reads it as data and compares, with the exercise's own words.
 """
 
-import copy
+import contextlib
+import hashlib
 import json
-import math
+import os
+import queue
+import re
 import sys
-import types
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from IPython.core.getipython import get_ipython
+from nbformat import NotebookNode
 
-from mpcourse import exercises
-from mpcourse.exercises import PAGES, Exercise, Verdict
+from mpcourse.commands.grading.outcomes import decode
+from mpcourse.commands.grading.questions import (
+    NoNotebook,
+    Question,
+    answer_of,
+    given_by,
+    meaning,
+    merged,
+    read_copy,
+)
+from mpcourse.commands.grading.sandbox import START_LIMIT_S, Limits, NotJudged, Sandbox
+from mpcourse.commands.page_format import page_key
+from mpcourse.exercises import PAGES
+from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
 
-# What checks lean on outside the course, and would be tempting to replace.
-OUTSIDE = {torch: ("allclose", "equal", "isclose"), math: ("isclose",), copy: ("deepcopy",)}
-LEFT_ALONE = (list, dict, set)  # modules keep notes in them
-FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
-ABSENT = object()
-
-_noted: list["Noted"] = []
-
-
-class Noted:
-    """What modules, classes, functions and exercises of the course held at one moment."""
-
-    def __init__(self):
-        self.modules = {name: m for name, m in sys.modules.items() if _is_ours(name)}
-        self.held = {
-            module: {key: value for key, value in vars(module).items() if _is_kept(key, value)}
-            for module in self.modules.values()
-        }
-        values = [value for held in self.held.values() for value in held.values()]
-        classes = {v for v in values if isinstance(v, type) and _is_ours(v.__module__)}
-        self.held |= {cls: {k: v for k, v in vars(cls).items() if _acts(v)} for cls in classes}
-        for own in PAGES.values():
-            self.held |= {exercise: dict(vars(exercise)) for exercise in own.values()}
-        for outside, names in OUTSIDE.items():
-            self.held[outside] = {name: getattr(outside, name) for name in names}
-        values += [value for cls in classes for value in vars(cls).values()]
-        functions = {v for v in values if isinstance(v, types.FunctionType)}
-        self.functions = {
-            function: [getattr(function, part) for part in FUNCTION_PARTS]
-            for function in functions
-            if _is_ours(function.__module__)
-        }
-
-    def put_back(self) -> Iterator[str]:
-        """Undo what differs from then; yields its names."""
-        for name, module in self.modules.items():
-            if sys.modules.get(name) is not module:
-                sys.modules[name] = module
-                yield name
-        for owner, held in self.held.items():
-            for key, value in held.items():
-                now = vars(owner).get(key, ABSENT)
-                if now is not value:
-                    if isinstance(owner, type):
-                        setattr(owner, key, value)
-                    else:  # also where it is frozen
-                        vars(owner)[key] = value
-                    if not _same_code(now, value):
-                        yield f"{_name(owner)}.{key}"
-        for function, parts in self.functions.items():
-            for part, value in zip(FUNCTION_PARTS, parts, strict=True):
-                if getattr(function, part) is not value:
-                    setattr(function, part, value)
-                    yield f"{function.__module__}.{function.__qualname__}"
+CELL_SHARE = 0.25  # of a notebook's time, for one cell: one that hangs leaves the rest its turn
+GRACE_S = 10.0  # for a cell that is interrupted
 
 
-def _is_ours(name: str | None) -> bool:
-    return (name or "").split(".")[0] == "mpcourse"
+class Remote(Elsewhere):
+    """A learner's attempt at one exercise, in the sandbox."""
+
+    def __init__(self, box: Sandbox, question: Question, page: NotebookNode):
+        self._box, self._question, self._page = box, question, page
+
+    def taken(self) -> None:
+        """Let it be looked up over there."""
+        question = self._question
+        self._heard("take", question.check, question.source, question.asked)
+
+    def outcome_of(self, number: int) -> Any:
+        """Let it be played over there."""
+        return self._heard("play", self._question.check, number)
+
+    def given(self, name: str) -> Any:
+        """What the page gives besides, made here by the page's own cells."""
+        names: dict[str, Any] = {}
+        exec(compile(given_by(self._page, name), "<the page>", "exec"), names)
+        return names[name]
+
+    def _heard(self, *question: Any) -> Any:
+        kind, *rest = self._box.ask(*question)
+        words = [part for part in rest if isinstance(part, str)]
+        with contextlib.suppress(ValueError, IndexError):
+            if kind == "outcome":
+                return decode(rest[0])
+            if kind == "not yet":
+                raise NotYet(*map(str, rest[0]), read_again=words[0])
+        if kind == "not attempted":
+            raise NotAttempted
+        if kind == "raised" and words:
+            raise Raised(words[0])
+        if kind == "missing" and words:
+            raise Missing(words)
+        if kind != "taken":
+            raise NotJudged("its process answered with what is no answer")
+        return None
 
 
-def _is_kept(key: str, value: Any) -> bool:
-    return not key.startswith("__") and not isinstance(value, LEFT_ALONE)
+class Missing(Exception):
+    """No cell has set these names."""
 
 
-def _acts(value: Any) -> bool:
-    return callable(value) or isinstance(value, property | classmethod | staticmethod)
+def found_in(
+    copy: Path, page: Path, course: Path, limits: Limits, *, closed: bool
+) -> Iterator[dict]:
+    """Run a copy's cells, judge the exercises of its page; yields each thing as it is found out.
 
-
-def _name(owner: Any) -> str:
-    if isinstance(owner, Exercise):
-        return f"check of {owner.solution.__name__}"
-    inside = getattr(owner, "__module__", None)  # a module has none
-    return f"{inside}.{owner.__qualname__}" if inside else owner.__name__
-
-
-def _same_code(one: Any, other: Any) -> bool:
-    """Whether a module was only loaded again."""
-    codes = [getattr(function, "__code__", ABSENT) for function in (one, other)]
-    return codes[0] is not ABSENT and codes[0] == codes[1]
-
-
-def answer(path: str, source: str = "", check: str = "", needs: Sequence[str] = ()) -> None:
-    """Write what was replaced since the last call and, given a check cell, its verdict.
-
-    `path` gets JSON with `replaced`, names that were put back; `missing`, names of `needs` that no
-    cell has set; and `verdict`, a state with its message.
+    Raises NoNotebook or NotJudged where nothing more can be found out.
     """
-    if not _noted:
-        _noted.append(Noted())
-    found = {"replaced": list(dict.fromkeys(_noted[0].put_back()))}
-    names = dict(get_ipython().user_ns)
-    found["missing"] = [name for name in needs if name not in names]
-    found["verdict"] = "not judged", ""
-    if source and not found["missing"]:
-        found["verdict"] = _judge(source, check, names)
-    Path(path).write_text(json.dumps(found), encoding="utf-8")
-
-
-def _judge(source: str, check: str, names: dict[str, Any]) -> tuple[str, str]:
-    """State and message: the learner's answers under the course's check."""
-    names |= {"exercises": exercises, check: getattr(exercises, check)}
+    ours = read_copy(page)
+    cells, notes = merged(read_copy(copy), ours)
+    yield from ({"note": note} for note in notes)
+    failed: list[tuple[str, str]] = []
+    box = Sandbox(course, limits, closed=closed)
     try:
-        verdict = eval(compile(source.strip(), "<the check>", "eval"), names)
+        if box.ask(limit_s=START_LIMIT_S) != ["ready"]:
+            raise NotJudged("its process did not start")
+        box.begin()
+        for cell in cells:
+            yield {"at": cell.question.name if cell.question else cell.where}
+            if cell.question:
+                exercise = PAGES[page_key(page.name)][cell.question.check]
+                found = judged(exercise, Remote(box, cell.question, ours), failed)
+                answer = answer_of(cells, cell.question)
+                public = {"", meaning(exercise.solution_text()[1])}
+                key = "" if answer in public else hashlib.sha256(answer.encode()).hexdigest()
+                yield {"exercise": cell.question.name, **found, "answer": key}
+                continue
+            limit_s = limits.time_s * CELL_SHARE
+            kind, *words = box.ask("run", cell.source, limit_s, limit_s=limit_s + GRACE_S)
+            if kind != "done":
+                failed.append((cell.source, f"{cell.where} {words[0] if words else kind}"))
+                yield {"note": failed[-1][1]}
+    finally:
+        box.end()
+
+
+def judged(exercise: Exercise, attempt: Remote, failed: list[tuple[str, str]]) -> dict[str, str]:
+    """State and message of one exercise; `failed` has cells that raised, with what they raised."""
+    try:
+        verdict = exercise(attempt)
+        return {"state": verdict.state, "message": "\n".join(verdict.lines)}
+    except Missing as missing:
+        names = missing.args[0]
+        pattern = rf"\b({'|'.join(map(re.escape, names))})\b"
+        because = [words for source, words in failed if re.search(pattern, source)]
+        if because:
+            return {"state": "not yet", "message": because[0]}
+        return {"state": "not judged", "message": f"no cell sets {', '.join(names)}"}
+    except NotJudged:
+        raise
     except Exception as error:
-        return "not judged", f"the check failed with {type(error).__name__}: {error}"
-    if type(verdict) is not Verdict:
-        return "not judged", "the check gave no verdict"
-    return verdict.state, "\n".join(verdict.lines)
+        words = f"the check failed with {type(error).__name__}: {error}"
+        return {"state": "not judged", "message": words}
+
+
+def main() -> None:
+    """Judge what is asked for, a line of JSON each, until nobody asks any more."""
+    tasks: queue.Queue[dict] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            tasks.put(json.loads(line))
+        os._exit(1)  # whoever asked has gone; what this has started ends with it
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a check prints is no answer
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        task = tasks.get()
+        paths = [Path(task[name]) for name in ("copy", "page", "course")]
+        why = ""
+        try:
+            for found in found_in(*paths, Limits(*task["limits"]), closed=task["closed"]):
+                print(json.dumps(found), file=answers, flush=True)
+        except (NoNotebook, NotJudged) as error:
+            why = str(error)
+        print(json.dumps({"end": why}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

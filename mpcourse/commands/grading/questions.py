@@ -1,21 +1,28 @@
-"""What a page of the course asks, and where a learner's copy differs from it.
+"""What a page of the course asks, and which cells of a learner's copy answer it.
 
-Behind `python -m mpcourse grade`. The exercises are read from the course's own page: a copy cannot
-change what is asked, nor what judges it. Source: the documentation of ast and symtable.
+The learner's own cells go into the course's page: what stands in place of an exercise's cell, and
+what was added. All others are the page's own. Of all these the ones run whose names an answer
+needs; the page's measurements do not. Source: the documentation of ast and symtable.
 """
 
 import ast
+import functools
+import json
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from mpcourse.commands.clean_copies import edition_of
+from mpcourse.commands.clean_copies import edition_of, folded
 
-CHECK = re.compile(r"\bcheck_\w+")
+
+class NoNotebook(ValueError):
+    """The file cannot be read as a notebook; says why."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,81 @@ class Question:
     given: tuple[str, ...]  # other names that the call takes; the page sets them
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One step of a graded run: a cell to run or, with a question, an exercise to judge."""
+
+    source: str
+    where: str
+    question: Question | None = None
+    is_theirs: bool = False
+
+    @functools.cached_property
+    def touched(self) -> set[str]:
+        """Names that the cell binds or, if it is theirs, changes by a statement at its top."""
+        if not self.is_theirs:
+            return bound_names(self.source)
+        if "get_ipython()" in plain_python(self.source):
+            return set(re.findall(r"\w+", self.source))
+        try:
+            tree = ast.parse(plain_python(self.source))
+        except (SyntaxError, ValueError, RecursionError):
+            return set(re.findall(r"\w+", self.source))
+        imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+        changed = [*_changed(tree.body)]
+        names = {n.id for each in changed for n in ast.walk(each) if isinstance(n, ast.Name)}
+        return bound_names(self.source) | names - imported
+
+    @functools.cached_property
+    def used(self) -> set[str]:
+        """Names that the cell takes from elsewhere, in its functions as well."""
+        try:
+            tables = [symtable.symtable(plain_python(self.source), "cell", "exec")]
+        except (SyntaxError, ValueError, RecursionError):
+            return set()
+        own = set() if self.is_theirs else self.touched
+        found = {symbol.get_name() for symbol in tables[0].get_symbols()} - own
+        while tables:
+            table = tables.pop()
+            tables += table.get_children()
+            found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+        return found
+
+
+def _changed(statements: Sequence[ast.stmt]) -> Iterator[ast.expr]:
+    """What statements change without binding it: `x.y = 1`, `x[0] = 1`, `x.append(1)`."""
+    for each in statements:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
+            if isinstance(each.value.func, ast.Attribute):
+                yield each.value.func.value
+        elif isinstance(each, ast.Assign | ast.AugAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            yield from (t.value for t in targets if isinstance(t, ast.Attribute | ast.Subscript))
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            yield from _changed(getattr(each, name, []))
+
+
+def read_copy(path: Path) -> NotebookNode:
+    """Read a notebook, in whichever format; raises NoNotebook."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise NoNotebook(f"the file cannot be read: {type(error).__name__}") from None
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoNotebook(f"half saved? The file is no whole notebook: {error}") from None
+    try:
+        copy = nbformat.reads(text, as_version=4)
+        nbformat.validate(copy)
+    except Exception as error:  # nbformat raises what its reading stumbles over
+        words = str(error).split("\n")[0]
+        raise NoNotebook(f"the file is no notebook: {type(error).__name__}: {words}") from None
+    return copy
+
+
 def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
     """Position, from 1 over all cells, and cell: of the cells with code in them."""
     for position, cell in enumerate(notebook.cells, start=1):
@@ -38,7 +120,7 @@ def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
 
 def exercises_of(page: NotebookNode) -> list[Question]:
     """The exercises of a page of the course, in order; its check cells are tagged `check`."""
-    cells = [(_tags(cell), cell.source) for _, cell in code_cells(page)]
+    cells = [(tags_of(cell), cell.source) for _, cell in code_cells(page)]
     asked = {name for tags, source in cells if "exercise" in tags for name in bound_names(source)}
     return [_exercise(source, asked) for tags, source in cells if "check" in tags]
 
@@ -46,12 +128,8 @@ def exercises_of(page: NotebookNode) -> list[Question]:
 def _exercise(source: str, asked: set[str]) -> Question:
     call = ast.parse(source).body[-1].value
     check = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-    names = dict.fromkeys(
-        node.id
-        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
-        for node in ast.walk(argument)
-        if isinstance(node, ast.Name)
-    )
+    nodes = (node for each in call.args for node in ast.walk(each))
+    names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))
     return Question(
         name=check.removeprefix("check_"),
         check=check,
@@ -61,7 +139,8 @@ def _exercise(source: str, asked: set[str]) -> Question:
     )
 
 
-def _tags(cell: NotebookNode) -> list[str]:
+def tags_of(cell: NotebookNode) -> list[str]:
+    """The tags of a cell."""
     return cell.metadata.get("tags", [])
 
 
@@ -86,44 +165,62 @@ def meaning(source: str) -> str:
     """A cell without layout and comments: equal for cells that do the same, word for word."""
     try:
         return ast.dump(ast.parse(plain_python(source)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return source.strip()
 
 
-def differences(copy: NotebookNode, page: NotebookNode) -> Iterator[str]:
-    """Sentences on what an instructor has to know of a copy before it runs."""
-    yield from _edition(copy, page)
-    exercises = exercises_of(page)
-    ours = {meaning(cell.source) for _, cell in code_cells(page)}
-    checks = {exercise.check for exercise in exercises}
-    given = {name for exercise in exercises for name in exercise.given}
-    theirs = set()
+def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str]]:
+    """The cells that a graded run takes, in order, and what an instructor has to know of the copy.
+
+    An exercise is judged where its check stands; if a cell below sets its names anew, at the end.
+    """
+    own = [cell for _, cell in code_cells(page)]
+    places = {meaning(cell.source): place for place, cell in enumerate(own)}
+    by_id = {cell.id: place for place, cell in enumerate(own)}
+    theirs: list[list[Cell]] = [[] for _ in range(len(own) + 1)]  # those behind each cell of ours
+    at, changed = 0, []
     for position, cell in code_cells(copy):
-        theirs.add(meaning(cell.source))
-        if meaning(cell.source) in ours:
-            continue
-        bound = bound_names(cell.source)
-        for name in sorted(bound & checks - _imported(cell.source)):
-            yield f"cell {position} redefines {name}: the course's own was used"
-        for name in sorted(bound & given):
-            yield f"cell {position} sets {name}, which the page gives, in another way"
-        if "check" in _tags(cell):
-            for name in sorted(set(CHECK.findall(cell.source)) - checks):
-                yield f"cell {position} calls {name}: the page has no such exercise today"
-    for exercise in exercises:
-        if meaning(exercise.source) not in theirs:
-            call = exercise.source.splitlines()[-1]
-            yield f"the check cell {call} is missing or changed: the course's own was used"
+        place = by_id.get(cell.get("id"), places.get(meaning(cell.source)))
+        at = at if place is None else place + 1
+        if place is None or "exercise" in tags_of(own[place]):
+            theirs[at].append(Cell(cell.source, f"cell {position}", is_theirs=True))
+        elif meaning(cell.source) != meaning(own[place].source) and at > 1:  # a fork's first one
+            changed.append(str(position))
+    questions = {question.source: question for question in exercises_of(page)}
+    cells, late = theirs[0], []
+    for place, cell in enumerate(own):
+        if question := questions.get(cell.source):
+            below = {name for each in theirs[place + 1 :] for c in each for name in c.touched}
+            (late if below & set(question.asked) else cells).append(Cell("", "the check", question))
+        elif "exercise" not in tags_of(cell):
+            cells.append(Cell(cell.source, f"the page's cell {place + 1}"))
+        cells += theirs[place + 1]
+    notes = [*_edition(copy, page)]
+    if changed:
+        notes.append(f"cells of the page were changed, its own were used: {', '.join(changed)}")
+    return needed_for({name for q in questions.values() for name in q.asked}, cells + late), notes
 
 
-def _imported(source: str) -> set[str]:
-    """Names that a cell takes from `mpcourse.exercises`, under their own name."""
-    try:
-        body = ast.walk(ast.parse(plain_python(source)))
-    except (SyntaxError, ValueError):
-        return set()
-    ours = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "mpcourse.exercises"]
-    return {alias.name for node in ours for alias in node.names if not alias.asname}
+def needed_for(names: set[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Of the cells those that set or change the names, or what these need in turn."""
+    needed, before = set(names), set()
+    while needed != before:
+        before = set(needed)
+        kept = [each for each in cells if each.question or each.touched & needed]
+        needed = needed.union(*(each.used for each in kept))
+    return kept
+
+
+def given_by(page: NotebookNode, name: str) -> str:
+    """The source that gives a name its value, of the page's own cells."""
+    cells = [Cell(cell.source, "") for _, cell in code_cells(page) if not tags_of(cell)]
+    return "\n".join(cell.source for cell in needed_for({name}, cells))
+
+
+def answer_of(cells: Sequence[Cell], question: Question) -> str:
+    """What a learner's cells say that set the names of an exercise, without layout and comments."""
+    own = [each for each in cells if each.is_theirs and each.touched & set(question.asked)]
+    return "\n".join(sorted(meaning(each.source) for each in own))
 
 
 def _edition(copy: NotebookNode, page: NotebookNode) -> Iterator[str]:
@@ -133,14 +230,6 @@ def _edition(copy: NotebookNode, page: NotebookNode) -> Iterator[str]:
         return
     theirs = {cell.source for cell in copy.cells}
     texts = [c.source for c in page.cells[1:] if c.cell_type == "markdown"]
-    missing = sum(text not in theirs for text in texts)
-    if edition:
-        yield (
-            f"made from another edition of the page: {missing} of the {len(texts)} texts of "
-            "today's are not in it"
-        )
-    elif missing:
-        yield (
-            f"of an older edition, or its texts were edited: {missing} of the {len(texts)} texts "
-            "of today's page are not in it"
-        )
+    texts = [text for text in texts if not {text, folded(text)} & theirs]
+    if edition or texts:
+        yield f"of another edition, or edited: {len(texts)} texts of today's page are not in it"

@@ -1,76 +1,46 @@
-"""What became of learners' notebooks, for people: in a terminal, as a table, as a page to read.
+"""What became of learners' notebooks, for people: in a terminal, as a table, as pages to read.
 
-Behind `python -m mpcourse grade`. Each state has a sign and its word: no colour is needed.
+Behind `python -m mpcourse grade`. Each state has a sign and its word: no colour is needed. A page
+for each learner holds nobody else's results and can be handed back.
 """
 
 import csv
+import hashlib
 import io
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from html import escape
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
-from mpcourse.commands.grading.watch import Record
+from mpcourse.commands.shell import write_whole
 
 SIGNS = {"correct": "✓", "not yet": "✗", "not attempted": "…", "not judged": "?"}
 COLUMNS = ("learner", "page", "exercise", "state", "message", "file")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute such a cell
 STYLE = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
-h2 { border-bottom: 1px solid #888; }
-table { border-collapse: collapse; width: 100%; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem;
+  background: Canvas; color: CanvasText; }
+table { border-collapse: collapse; margin: 1rem 0; }
 .wide { overflow-x: auto; }
-caption { text-align: left; padding-bottom: .4rem; }
-th, td { border-bottom: 1px solid #8886; padding: .3rem .8rem .3rem 0; text-align: left; }
-th, td { vertical-align: top; overflow-wrap: anywhere; }
-.all { width: auto; } .all th, .all td { white-space: nowrap; }
-.state { white-space: nowrap; width: 9rem; } .name { width: 12rem; }
-.state b { display: inline-block; width: 1.4em; text-align: center; margin-right: .3em; }
-.correct b { background: #009e73; color: #000; } .not-yet b { background: #d55e00; color: #000; }
-.not-attempted b { background: #ccc; color: #000; }
-.not-judged b { background: #f0e442; color: #000; }
-.message { white-space: pre-wrap; }
-.file { opacity: .75; font-weight: normal; }
-@media (max-width: 45rem) {
-  .one tr { display: block; border-bottom: 1px solid #8886; padding: .3rem 0; }
-  .one th, .one td { display: block; width: auto; border: 0; padding: 0; }
-}
+caption { text-align: left; font-weight: bold; padding-bottom: .4rem; }
+th, td { border-bottom: 1px solid #888; padding: .3rem 1rem .3rem 0; text-align: left; }
+th, td { vertical-align: top; }
+.message { white-space: pre-wrap; overflow-wrap: anywhere; }
+.state { white-space: nowrap; }
 """
 
 
-def page_of(record: Record) -> str:
+def page_of(record) -> str:
     """The page's name; of what is no page, the file's."""
     return PurePath(record.page or record.file).stem
 
 
-def count(record: Record) -> str:
+def count(records: Sequence) -> str:
     """How many exercises are correct, in words."""
-    states = [state for state, _ in record.judged.values()]
-    return f"{states.count('correct')} of {len(states)}"
-
-
-def line_of(record: Record) -> str:
-    """One notebook in a terminal: a line, and one more for each exercise and note."""
-    lines = [
-        f"{record.learner}  {page_of(record)}  {count(record) if record.page else ''}".rstrip()
-    ]
-    for name, (state, message) in record.judged.items():
-        first = "" if state in ("correct", "not attempted") else " ".join(message.split())
-        if len(first) > 200:
-            first = first[:199] + "…"
-        lines.append(f"    {SIGNS[state]} {state:<13} {name}  {first}".rstrip())
-    lines += [f"    note: {' '.join(note.split())}" for note in record.notes]
-    return "\n".join(lines)
-
-
-def in_words(records: Sequence[Record]) -> str:
-    """The end of it all in a terminal: how many exercises are in which state."""
     states = [state for record in records for state, _ in record.judged.values()]
-    counts = [f"{states.count(state)} {state}" for state in SIGNS if state in states]
-    learners = counted(len({record.learner for record in records}), "learner")
-    notebooks = counted(len(records), "notebook")
-    return f"{learners}, {notebooks}: {', '.join(counts) or 'no exercises'}."
+    return f"{states.count('correct')} of {len(states)}"
 
 
 def counted(number: int, what: str) -> str:
@@ -78,84 +48,145 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def rows_of(record: Record) -> Iterable[tuple[str, ...]]:
-    """The rows of a notebook, in the order of `COLUMNS`; a note is in a row of its own."""
-    page = page_of(record)
+def line_of(record) -> str:
+    """One notebook in a terminal: a line, and one more for each exercise and note."""
+    lines = [f"{record.learner}  {page_of(record)}  {count([record]) if record.page else ''}"]
     for name, (state, message) in record.judged.items():
-        yield record.learner, page, name, state, message, record.file
-    for note in record.notes:
-        yield record.learner, page, "", "note", note, record.file
+        words = "" if state in ("correct", "not attempted") else " ".join(message.split())
+        words = words if len(words) <= 200 else words[:199] + "…"
+        lines.append(f"    {SIGNS[state]} {state:<13} {name}  {words}")
+    lines += [f"    note: {' '.join(note.split())}" for note in record.notes]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def write_csv(records: Sequence[Record]) -> str:
+def in_words(records: Sequence) -> str:
+    """The end of it all in a terminal: how many exercises are in which state."""
+    states = Counter(state for record in records for state, _ in record.judged.values())
+    counts = [f"{states[state]} {state}" for state in SIGNS if states[state]]
+    learners = counted(len({record.learner for record in records}), "learner")
+    notebooks = counted(len(records), "notebook")
+    return f"{learners}, {notebooks}: {', '.join(counts) or 'no exercises'}."
+
+
+def write_all(folder: Path, records: Sequence, facts: str) -> None:
+    """Write `results.csv`, `results.html` and in `learners/` a page for each of them."""
+    (folder / "learners").mkdir(exist_ok=True)
+    write_whole(folder / "results.csv", write_csv(records))
+    write_whole(folder / "results.html", overview(records, facts))
+    for learner, own in grouped(records).items():
+        parts = [f"<p>{escape(count(own))} exercises are correct.</p>", *map(_notebook, own)]
+        write_whole(folder / "learners" / file_of(learner), _html(learner, parts))
+
+
+def grouped(records: Sequence) -> dict[str, list]:
+    """The records of each learner."""
+    found = defaultdict(list)
+    for record in records:
+        found[record.learner].append(record)
+    return found
+
+
+def file_of(learner: str) -> str:
+    """A file name that any system takes, another for each learner."""
+    kept = re.sub(r"[^A-Za-z0-9-]+", "_", learner)[:40]
+    short = hashlib.sha256(learner.encode()).hexdigest()[:6]
+    return f"{kept}.html" if kept == learner else f"{kept}-{short}.html"
+
+
+def write_csv(records: Sequence) -> str:
     """The text of a CSV file; its first character tells spreadsheets that it is UTF-8."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(COLUMNS)
     for record in records:
-        table.writerows([list(map(_no_formula, row)) for row in rows_of(record)])
+        rows = [(name, *judged) for name, judged in record.judged.items()]
+        for row in rows + [("", "note", note) for note in record.notes]:
+            cells = record.learner, page_of(record), *row, record.file
+            table.writerow(["'" + c if c.startswith(FORMULA) else c for c in cells])
     return "\N{ZERO WIDTH NO-BREAK SPACE}" + text.getvalue()
 
 
-def _no_formula(text: str) -> str:
-    return "'" + text if text.startswith(FORMULA) else text
-
-
-def write_html(records: Sequence[Record], facts: str) -> str:
-    """The text of a page that stands alone: an overview, then each notebook."""
-    learners = list(dict.fromkeys(record.learner for record in records))
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>Results</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{STYLE}</style></head><body><main><h1>Results</h1>",
-        f"<p>{escape(in_words(records))} Graded with {escape(facts)}.</p>",
-        _overview(learners, records),
-    ]
-    for number, learner in enumerate(learners):
-        parts.append(f'<section id="l{number}"><h2>{escape(learner)}</h2>')
-        parts += [_notebook(record) for record in records if record.learner == learner]
-        parts.append("</section>")
-    return "\n".join([*parts, "</main></body></html>"]) + "\n"
-
-
-def _overview(learners: Sequence[str], records: Sequence[Record]) -> str:
+def overview(records: Sequence, facts: str) -> str:
+    """The text of a page: totals by learner and by exercise, and answers that are the same."""
     pages = sorted({record.page for record in records if record.page})
-    head = "".join(f'<th scope="col">{escape(PurePath(page).stem)}</th>' for page in pages)
     rows = []
-    for number, learner in enumerate(learners):
-        theirs = [record for record in records if record.learner == learner]
-        cells = "".join(
-            f"<td>{', '.join(map(_in_short, (r for r in theirs if r.page == page)))}</td>"
-            for page in pages
-        )
-        name = f'<th scope="row"><a href="#l{number}">{escape(learner)}</a></th>'
-        rows.append(f"<tr>{name}{cells}</tr>")
-    caption = "Correct exercises; with * not all could be judged, or there is a note."
-    return (
-        f'<div class="wide"><table class="all"><caption>{caption}</caption>'
-        f'<thead><tr><th scope="col">learner</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    for learner, own in grouped(records).items():
+        name = f'<a href="learners/{file_of(learner)}">{escape(learner)}</a>'
+        by_page = [", ".join(map(_in_short, (r for r in own if r.page == p))) for p in pages]
+        rows.append([name, count(own), *by_page, _in_short(*[r for r in own if not r.page][:1])])
+    heads = ["learner", "correct", *(escape(PurePath(page).stem) for page in pages), "unknown"]
+    parts = [
+        f"<p>{escape(in_words(records))} {escape(facts)}</p>",
+        _table("Correct exercises; * there is a note, or not all could be judged", heads, rows),
+        _table(
+            "Exercises, the one that failed most first", ["exercise", *SIGNS], exercises(records)
+        ),
+        _table("Identical answers", ["exercise", "learners"], identical(records)),
+    ]
+    return _html("Results", parts)
 
 
-def _in_short(record: Record) -> str:
-    return count(record) + ("*" if record.stopped or record.notes else "")
+def exercises(records: Sequence) -> list[list[str]]:
+    """For each exercise in how many notebooks it is in which state."""
+    found = defaultdict(Counter)
+    for record in records:
+        for name, (state, _) in record.judged.items():
+            found[f"{page_of(record)}: {name}"][state] += 1
+    names = sorted(found, key=lambda name: -found[name]["not yet"])
+    return [[escape(name), *(str(found[name][state]) for state in SIGNS)] for name in names]
 
 
-def _notebook(record: Record) -> str:
-    title = f'{escape(page_of(record))} <span class="file">{escape(record.file)}</span>'
-    rows = "".join(
-        f'<tr><th scope="row" class="name">{escape(name)}</th>'
-        f'<td class="state {state.replace(" ", "-")}"><b>{SIGNS[state]}</b>{state}</td>'
-        f'<td class="message">{escape(message)}</td></tr>'
-        for name, (state, message) in record.judged.items()
-    )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in record.notes)
-    return "".join(
+def identical(records: Sequence) -> list[list[str]]:
+    """Exercises to which several learners gave one answer, word for word; no stub, no solution."""
+    found = defaultdict(set)
+    for record in records:
+        for name, answer in record.answers.items():
+            if answer and record.judged[name][0] != "not attempted":
+                found[f"{page_of(record)}: {name}", answer].add(record.learner)
+    same = [(name, learners) for (name, _), learners in found.items() if len(learners) > 1]
+    return [[escape(name), escape(", ".join(sorted(learners)))] for name, learners in same]
+
+
+def _in_short(record=None) -> str:
+    marked = record and (record.stopped or record.notes)
+    return "" if record is None else count([record]) + "*" * bool(marked)
+
+
+def _notebook(record) -> str:
+    rows = [
         [
-            f"<h3>{title}</h3>",
-            f'<table class="one"><tbody>{rows}</tbody></table>' if rows else "",
-            f"<ul>{notes}</ul>" if notes else "",
+            escape(name),
+            f'<span class="state">{SIGNS[state]} {state}</span>',
+            f'<span class="message">{escape(message)}</span>',
         ]
+        for name, (state, message) in record.judged.items()
+    ]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in record.notes)
+    title = f"{page_of(record)} ({record.file})"
+    table = _table(escape(title), ["exercise", "state", "message"], rows)
+    return table + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{each}</td>" for each in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    table = (
+        f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    )
+    return f'<div class="wide" tabindex="0">{table}</table></div>'
+
+
+def _html(title: str, parts: Sequence[str]) -> str:
+    head = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+        '<meta name="viewport" content="width=device-width, initial-scale=1"></head>'
+    )
+    return (
+        f"{head}<body><main><h1>{escape(title)}</h1>\n"
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
     )

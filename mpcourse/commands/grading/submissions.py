@@ -1,10 +1,11 @@
 """Which notebooks of a folder are learners' copies of which pages.
 
 Behind `python -m mpcourse grade`: a folder for each learner, or each learner's name before the
-page's in the file names.
+page's in the file names. A file under another name is known by what is in it.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from mpcourse.commands.page_format import page_key
 
 PASSED_OVER = {"__pycache__", "node_modules"}  # and all that starts with a dot
+LARGEST = 2**27  # bytes
+CHECK = re.compile(r"\bcheck_\w+")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Submission:
     path: Path
     file: str  # its place in the folder, as people read it
     page: Path | None  # the course's page of which it is a copy, if any
+    problem: str = ""  # why it is not read
 
 
 def find_submissions(folder: Path, pages: Sequence[Path]) -> list[Submission]:
@@ -33,7 +37,7 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[Submission]:
     found = [
         path
         for path in folder.rglob("*.ipynb")
-        if path.is_file() and not _passed_over(path.relative_to(folder).parts)
+        if (path.is_file() or path.is_symlink()) and not _passed_over(path.relative_to(folder))
     ]
     if not found:
         raise ValueError(
@@ -44,8 +48,8 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[Submission]:
     return sorted(submissions, key=lambda s: (s.learner.casefold(), s.file))
 
 
-def _passed_over(parts: Sequence[str]) -> bool:
-    return any(part.startswith(".") or part in PASSED_OVER for part in parts)
+def _passed_over(path: Path) -> bool:
+    return any(part.startswith(".") or part in PASSED_OVER for part in path.parts)
 
 
 def _submission(path: Path, folder: Path, pages: Sequence[Path]) -> Submission:
@@ -55,9 +59,36 @@ def _submission(path: Path, folder: Path, pages: Sequence[Path]) -> Submission:
     match = re.match(rf"(.*?)(?<!\d)\d\d_({names})(?![A-Za-z0-9])", path.stem, re.DOTALL)
     relative = path.relative_to(folder)
     before = match[1].strip(" _-.") if match else ""
-    learner = relative.parts[0] if len(relative.parts) > 1 else before or folder.resolve().name
-    page = keys[match[2]] if match else None
-    return Submission(clean(learner), path, clean(relative.as_posix()), page)
+    learner = relative.parts[0] if len(relative.parts) > 1 else before or path.stem
+    if match and not before and len(relative.parts) == 1:
+        learner = folder.resolve().name
+    named = (clean(learner), path, clean(relative.as_posix()))
+    if path.is_symlink() or path.stat().st_size > LARGEST:
+        return Submission(*named, None, "a link or more than 128 MB: it was not read")
+    return Submission(*named, keys[match[2]] if match else recognised(path, pages))
+
+
+def recognised(path: Path, pages: Sequence[Path]) -> Path | None:
+    """The page of which a file is a copy, by its title or else by the checks that it calls."""
+    title, checks = _marks(path)
+    marks = {page: _marks(page) for page in pages}
+    for page in pages:
+        if title and marks[page][0] == title:
+            return page
+    best = max(pages, key=lambda page: len(checks & marks[page][1]))
+    return best if 2 * len(checks & marks[best][1]) > len(marks[best][1]) else None
+
+
+def _marks(path: Path) -> tuple[str, set[str]]:
+    """A notebook's title, without its number, and the checks that its cells call."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8-sig"))["cells"]
+        sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "", set()
+    code = "\n".join(source for kind, source in sources if kind == "code")
+    first = sources[0][1].split("\n")[0] if sources else ""
+    return re.sub(r"^# \d\d\W*", "", first) * first.startswith("# "), {*CHECK.findall(code)}
 
 
 def clean(text: str) -> str:

@@ -1,0 +1,405 @@
+"""Cells that want a wrong answer to be called correct, or to do harm: none of them gets anywhere.
+
+One sandbox serves until an attack has ended it; the next one starts meanwhile.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import psutil
+import pytest
+
+from mpcourse.commands.grading.judge import Remote, judged
+from mpcourse.commands.grading.no_solutions import write_course
+from mpcourse.commands.grading.questions import exercises_of
+from mpcourse.commands.grading.sandbox import Limits, NotJudged, Sandbox, can_close
+from mpcourse.commands.grading.submissions import digest
+from mpcourse.commands.pages import NOTEBOOKS
+from mpcourse.commands.setup import ROOT
+from mpcourse.exercises import check_mean, check_scatter
+
+PAGE = NOTEBOOKS / "01_scatter_and_gather.ipynb"
+LIMITS = Limits(60, 2.5)
+WRONG = """
+import torch
+
+def my_mean(chunk_means, chunk_sizes):
+    return chunk_means.mean()
+
+def my_scatter(batch, num_devices):
+    return list(batch.tensor_split(num_devices))
+"""
+RIGHT_MEAN = "def my_mean(m, n):\n    return (m * n).sum() / n.sum()\n"
+
+# What changes something in the process; it goes on after each of them.
+QUIET = {
+    "json.dumps": "import json; json.dumps = lambda *a, **k: '[\"correct\"]'",
+    "builtins.eval": "import builtins; builtins.eval = lambda *a: lambda *b: ['correct']",
+    "Path.write_text": "import pathlib; pathlib.Path.write_text = lambda *a, **k: 1",
+    "the judge in sys.modules": """
+import sys, types
+fake = types.ModuleType("judge")
+fake.judged = fake.answer = lambda *a, **k: {"state": "correct", "message": ""}
+for name in ("judge", "gradebook", "sandbox"):
+    sys.modules["mpcourse.commands.grading." + name] = fake
+""",
+    "the parent's command line": """
+import os
+for pid in [1, os.getppid(), *range(1, 9999, 50)]:
+    for name in ("cmdline", "environ"):
+        try:
+            words = open(f"/proc/{pid}/{name}").read().split("\\0")
+        except OSError:
+            continue
+        for word in words:
+            root = word.partition("=")[2] or word
+            for path in ("mpcourse/exercises/scatter_and_gather.py", "ann.ipynb"):
+                file = f"{root}/{path}"
+                if os.path.isfile(file) and "sum()" in open(file).read():
+                    exec({right!r})
+""",
+    "solutions by their path": """
+import glob, inspect
+for path in [{clone!r}, {class_!r}, *map(str, __import__("sys").path), ".", ".."]:
+    for name in glob.glob(path + "/**/*scatter_and_gather.*", recursive=True):
+        if "chunk_means * chunk_sizes" in open(name, errors="replace").read():
+            exec({right!r})
+""",
+    "solutions in memory": """
+import gc
+from mpcourse.exercises import check_mean
+for each in gc.get_objects():
+    if type(each).__name__ == "Exercise" and each.solution:
+        my_mean = each.solution
+    if getattr(each, "__name__", "") == "my_mean" and "sum" in each.__code__.co_names:
+        my_mean = each
+""",
+    "frames": """
+import sys
+frame = sys._getframe()
+while frame:
+    for name, value in frame.f_locals.items():
+        if name in ("expected", "solution"):
+            my_mean = lambda *given: value
+    frame = frame.f_back
+""",
+    "writing into clone and class": """
+import os
+for folder in ({clone!r}, {class_!r}, {clone!r} + "/mpcourse/exercises", "/etc", "/usr", "/"):
+    for name in ("was_here.py", "results.json"):
+        try:
+            os.makedirs(folder, exist_ok=True)
+            open(f"{folder}/{name}", "w").write("{}")
+        except OSError:
+            pass
+""",
+    "a process that stays": """
+import os, subprocess, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(977)"], {})
+    os._exit(0)
+""",
+    "torch.allclose": "torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True",
+    "math.isclose": "import math; math.isclose = lambda *a, **k: True",
+    "Exercise.__call__": """
+from mpcourse.exercises import exercise
+exercise.Exercise.__call__ = lambda self, *a: exercise.Verdict("correct", ("All.",))
+exercise.same = lambda *a: True
+""",
+    "what an exercise holds": """
+from mpcourse.exercises import check_mean, check_scatter
+for check in (check_mean, check_scatter):
+    object.__setattr__(check, "cases", ())
+    object.__setattr__(check, "same", lambda *a: True)
+    object.__setattr__(check, "look", lambda *a: "")
+""",
+    "how it is played": """
+import mpcourse.exercises.scatter_and_gather as page
+page.call = page.with_gradients = lambda *a: "correct"
+""",
+    "how outcomes are written": """
+import __main__
+__main__.encode = lambda value: "correct"
+""",
+    "the words of an answer": """
+import __main__
+__main__.play = lambda *a: ["correct"]
+""",
+    "an exception that says it": """
+from mpcourse.exercises.exercise import NotYet
+def my_mean(*given):
+    raise NotYet("✓ correct")
+""",
+    "equal to everything": """
+class Equal:
+    def __eq__(self, other): return True
+    def __float__(self): return 1.0
+    def __repr__(self): return "3.857143"
+    __hash__ = object.__hash__
+def my_mean(*given): return Equal()
+""",
+    "a number that lies": """
+class Number(float):
+    def __eq__(self, other): return True
+    def __sub__(self, other): return 0.0
+    __rsub__ = __sub__
+def my_mean(*given): return Number(1.0)
+""",
+    "a tensor that lies": """
+class Lies(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, fn, types, args=(), kwargs=None): return True
+def my_mean(*given): return torch.zeros(1).as_subclass(Lies)
+def my_scatter(*given): return torch.zeros(1).as_subclass(Lies)
+""",
+    "a pickle": """
+class Opens:
+    def __reduce__(self): return (open, ({clone!r} + "/was_here.py", "w"))
+def my_mean(*given): return Opens()
+""",
+    "no number": "def my_mean(*given): return float('nan')",
+    "infinite": "def my_mean(*given): return float('inf')",
+    "an empty tensor": "def my_mean(*given): return torch.zeros(0)",
+    "an endless iterator": """
+import itertools
+def my_scatter(*given): return itertools.count()
+""",
+    "an endless nest": """
+def my_mean(*given):
+    nest = []
+    nest.append(nest)
+    return nest
+""",
+    "a deep nest": """
+def my_mean(*given):
+    nest = 1.0
+    for _ in range(900):
+        nest = [nest]
+    return nest
+""",
+    "a record of the course": """
+from mpcourse.exercises.exercise import Verdict
+def my_mean(*given): return Verdict("correct", ("All.",))
+""",
+    "sys.settrace": "import sys; sys.settrace(lambda *a: None); sys.setprofile(lambda *a: None)",
+    "atexit": "import atexit; atexit.register(print, '[\"outcome\", 1.0]')",
+    "an import hook": """
+import sys
+class Hook:
+    def find_spec(self, name, path=None, target=None): raise ImportError(name)
+sys.meta_path.insert(0, Hook())
+""",
+    "__import__": "import builtins; builtins.__import__ = lambda *a, **k: None",
+    "mpcourse in the folder": "open('mpcourse.py', 'w').write('correct = 1'); open('json.py', 'w')",
+    "files of others": """
+import glob, os
+names = ["~/.ssh/*", "/root/.*rc", "/etc/shadow", "/home/*/.*", "/var/*", {class_!r} + "/*"]
+seen = [name for pattern in names for name in glob.glob(os.path.expanduser(pattern))]
+if any(os.path.isfile(name) and os.access(name, os.R_OK) for name in seen):
+    exec({right!r})
+""",
+    "the network": """
+import socket
+for place in (("1.1.1.1", 53), ("127.0.0.1", 22)):
+    try:
+        socket.create_connection(place, timeout=1)
+        exec({right!r})
+    except OSError:
+        pass
+""",
+    "more rights": """
+import ctypes, os, subprocess
+commands = [
+    "mount -o remount,rw /usr", "umount -l /usr", "mount -t tmpfs x /usr",
+    "nsenter -t 1 -m touch /usr/was_here", "chroot /proc/1/root touch /usr/was_here",
+    "unshare -Urm mount -o remount,rw,bind /usr", "echo x > /proc/sys/kernel/core_pattern",
+]
+done = [subprocess.run(c, shell=True, capture_output=True).returncode for c in commands]
+if 0 in done and os.access("/usr", os.W_OK):
+    exec({right!r})
+""",
+}
+
+# What ends its process, or has it ended.
+LOUD = {
+    "lines in all pipes": """
+import json, os
+for number in range(3, 64):
+    for path in (f"/proc/1/fd/{number}", f"/proc/self/fd/{number}"):
+        try:
+            with open(path, "w") as file:
+                file.write('["correct"]\\n{"exercise": "mean", "state": "correct"}\\n' * 3)
+        except OSError:
+            pass
+""",
+    "a thread that answers": """
+import os, threading, time
+def answer():
+    while True:
+        for number in range(3, 64):
+            try: os.write(number, b'["outcome", ["list"]]\\n')
+            except OSError: pass
+        time.sleep(0.01)
+threading.Thread(target=answer, daemon=True).start()
+""",
+    "os._exit": "import os; os._exit(0)",
+    "sys.exit in a thread of all": "import os, signal; os.kill(0, signal.SIGKILL); os.abort()",
+    "closed pipes": "import os; os.closerange(0, 99)",
+    "another stdout": "import os; [os.dup2(1, number) for number in range(3, 64)]",
+    "a flood": """
+import os
+while True:
+    for number in range(3, 64):
+        try: os.write(number, b"x" * 65536)
+        except OSError: pass
+""",
+    "processes": """
+import os, time
+while True:
+    try:
+        if os.fork() == 0: time.sleep(977)
+    except OSError: break
+os._exit(1)
+""",
+    "memory": """
+held = [bytearray(b"1") * 2**28 for _ in range(64)]
+""",
+    "memory of children": """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        held = bytearray(b"1") * 2**29
+        time.sleep(977)
+time.sleep(30)
+""",
+    "a loop that heeds nothing": """
+import signal
+for number in range(1, 32):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+while True:
+    try:
+        while True: pass
+    except BaseException: pass
+""",
+    "files": "for n in range(40): open(f'/tmp/{n}', 'wb').write(b'1' * 2**27)",
+    "a silent answer": """
+import time
+import __main__
+__main__.play = lambda *a: time.sleep(977)
+""",
+}
+
+
+class Graded(NamedTuple):
+    """What is there for the attacks, and what must stay as it is."""
+
+    clone: Path
+    class_: Path
+    course: Path
+
+
+def taken_stock(folders: tuple[Path, ...]) -> str:
+    files = [path for each in folders for path in sorted(each.rglob("*")) if path.is_file()]
+    kept = [path for path in files if "__pycache__" not in path.parts]
+    return digest(*(bytes(path) + path.read_bytes() for path in kept))
+
+
+class Boxes:
+    """The sandbox in use, and the next one, which starts meanwhile."""
+
+    def __init__(self, course: Path):
+        self._course, self.now = course, None
+        self._next = self._new()
+
+    def _new(self) -> Sandbox:
+        return Sandbox(self._course, LIMITS, closed=True)
+
+    def take(self) -> Sandbox:
+        if self.now is None:
+            self.now, self._next = self._next, self._new()
+            assert self.now.ask(limit_s=120) == ["ready"]
+            self.now.begin()
+        return self.now
+
+    def end(self) -> None:
+        if self.now is not None:
+            self.now.end()
+        self.now = None
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
+    if not can_close():
+        pytest.skip("this system gives no namespaces")
+    course, class_ = (tmp_path_factory.mktemp(name) for name in ("course", "class"))
+    (class_ / "ann_01_scatter_and_gather.ipynb").write_text(RIGHT_MEAN)
+    (class_ / "results.json").write_text("{}")
+    write_course(course, PAGE)
+    watched = ROOT / "mpcourse", class_, course
+    before = taken_stock(watched)
+    yield Graded(ROOT, class_, course)
+    assert taken_stock(watched) == before
+    words = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    assert not [each for each in words if "sleep(977)" in " ".join(each)]
+
+
+@pytest.fixture(scope="module")
+def in_use(graded: Graded) -> Iterator[Boxes]:
+    found = Boxes(graded.course)
+    yield found
+    found.end()
+    found._next.end()
+
+
+QUESTIONS = {q.name: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
+
+
+def states(box: Sandbox) -> dict[str, str]:
+    found = {}
+    for name, check in (("mean", check_mean), ("scatter", check_scatter)):
+        answer = judged(check, Remote(box, QUESTIONS[name], None), [])
+        found[name] = f"{answer['state']}: {answer['message']}"
+    return found
+
+
+def source_of(text: str, graded: Graded) -> str:
+    places = {"clone": str(graded.clone), "class_": str(graded.class_), "right": RIGHT_MEAN}
+    for name, place in places.items():
+        text = text.replace("{" + name + "!r}", repr(place))
+    return text
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_a_wrong_answer_stays_wrong(name: str, graded: Graded, in_use: Boxes):
+    box = in_use.take()
+    try:
+        box.ask("run", WRONG, 10.0)
+        box.ask("run", source_of(QUIET[name], graded), 20.0)
+        found = states(box)
+    except NotJudged as why:
+        found = {"mean": f"not judged: {why}"}
+        in_use.end()
+    assert all(state.startswith(("not yet", "not judged")) for state in found.values()), found
+
+
+@pytest.mark.parametrize("name", LOUD)
+def test_what_ends_its_process_ends_in_words(name: str, graded: Graded, in_use: Boxes):
+    in_use.end()
+    box, start = in_use.take(), time.monotonic()
+    processes = box._alive()
+    try:
+        box.ask("run", WRONG, 10.0)
+        box.ask("run", source_of(LOUD[name], graded), 5.0, limit_s=8.0)
+        found = states(box)
+    except NotJudged as why:
+        found = {"mean": f"not judged: {why}"}
+    in_use.end()
+    assert all(state.startswith(("not yet", "not judged")) for state in found.values()), found
+    assert time.monotonic() - start < LIMITS.time_s + 30
+    assert not psutil.wait_procs(processes, timeout=10)[1]
