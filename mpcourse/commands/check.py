@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +51,7 @@ def main() -> int:
 
 def mend(error: Exception, module: str = "") -> str:
     """Say what to do about an exception, raised by the import of `module` if that is named."""
-    if "torchvision" in f"{module} {error}" and importlib.util.find_spec("torchvision"):
+    if "torchvision" in f"{module} {error}" and not isinstance(error, ModuleNotFoundError):
         return mend_operators()
     if str(ROOT / "data") in str(error):
         return f"{RESTORE}data"
@@ -66,7 +65,7 @@ def mend(error: Exception, module: str = "") -> str:
 def mend_operators() -> str:
     """Say how to get a torchvision from where torch came from."""
     version, _, build = importlib.metadata.version("torch").partition("+")
-    has_index = re.fullmatch(r"cpu|cu\d+|rocm[\d.]+|xpu", build)
+    has_index = build.startswith(("cpu", "cu", "rocm", "xpu"))
     index = f" --index-url https://download.pytorch.org/whl/{build}" if has_index else ""
     line = f"-m pip install --force-reinstall torch=={version} torchvision{index}"
     return f"torch and torchvision have to come from one index: {PYTHON} {line}"

@@ -1,7 +1,7 @@
 """The environment of the course: made in the clone when absent, mended when the course made it.
 
-Behind `python -m mpcourse lab`, `test` and `pages` (page `start_here`). Standard library only: it
-runs on a bare Python, before anything is installed. Source: the documentation of `venv` and pip.
+Page `start_here`. Standard library only: it runs before anything is installed. Source: the
+documentation of `venv` and pip.
 
 Nothing is deleted or installed in an environment that the course did not make for this clone: a
 link, one of uv's or conda's, that of another clone. It is used as it is, or named and left alone.
@@ -68,11 +68,7 @@ class Environment:
     is_active: bool = False  # the user's own choice (--here): packages are added at most
 
     def ensure(self, files: Sequence[str]) -> None:
-        """Make this environment if there is none that can be used; install what it lacks.
-
-        With nothing to do it asks the environment's Python one question and ends. Two processes
-        that call it at the same time take turns.
-        """
+        """Make this environment if there is none that can be used; install what it lacks."""
         try:
             with locked(self.root / ".venv.lock"):
                 facts = self.probe(files)
@@ -118,12 +114,11 @@ class Environment:
             return "its Python does not run"
         if not facts["is_supported"]:
             return "its Python is too old"
-        if self._is_ours() and not self.is_active:
-            if facts["half_installed"]:
-                return f"an installation was cut off at {facts['half_installed'][0]}"
-            if facts["missing"] and not facts["has_pip"]:
-                return "it has no pip"
-        return ""
+        if self.is_active or not self._is_ours():
+            return ""
+        if facts["half_installed"]:
+            return f"an installation was cut off at {facts['half_installed'][0]}"
+        return "it has no pip" if facts["missing"] and not facts["has_pip"] else ""
 
     def _is_ours(self) -> bool:
         """Whether the course made it, for this clone or one that is there no more (moved)."""
@@ -135,9 +130,8 @@ class Environment:
 
     def _is_vacant(self) -> bool:
         """Whether there is nothing yet, or an empty folder, also at the end of a link."""
-        if self.folder.is_dir():
-            return not any(self.folder.iterdir())
-        return not os.path.lexists(self.folder)
+        is_folder = self.folder.is_dir()
+        return not (any(self.folder.iterdir()) if is_folder else os.path.lexists(self.folder))
 
     def _make(self, problem: str, files: Sequence[str]) -> dict:
         place = self.folder.resolve()  # venv makes nothing where a link is

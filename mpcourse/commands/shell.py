@@ -1,7 +1,6 @@
 """What a shell does: run a command in the foreground, wait for a lock file, write a file whole.
 
-Behind `python -m mpcourse` (page `start_here`); standard library only. Source: `man bash` (exit
-statuses), `man flock`.
+Page `start_here`. Standard library only. Source: `man bash` (exit statuses), `man flock`.
 """
 
 import contextlib
@@ -30,13 +29,12 @@ def call(
     env: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> int:
-    """Run a command in the foreground; return 0 to 255, or 128 + n when signal n ended it.
+    """Run a command; return 0 to 255, or 128 + n when signal n ended it.
 
     When it is `quiet`, one line tells how far it is; only if it fails is what it said last shown.
-
-    Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way
-    (`subprocess.run` kills it after a quarter of a second), and raises KeyboardInterrupt if it did
-    not end with 0. An interrupt or SIGTERM that reaches this process alone is passed on.
+    Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way,
+    and raises KeyboardInterrupt if it did not end with 0. An interrupt or SIGTERM that reaches this
+    process alone is passed on.
     """
     settings = {"prefix": "mpcourse-", "suffix": ".log", "delete": False}
     log = tempfile.NamedTemporaryFile(**settings) if quiet else None
@@ -73,11 +71,11 @@ def how_far(log: Path) -> str:
     said = log.read_text("utf-8", "replace")
     if "WARNING: Retrying" in said.rstrip().rpartition("\n")[2]:
         return "the package index does not answer; pip tries again"
-    needed = len(set(re.findall(r"^Collecting ([\w.-]+)", said, re.MULTILINE)))
+    needed = len(set(re.findall(r"^(?:Collecting|Processing) (\S+)", said, re.MULTILINE)))
     if "\nInstalling collected packages" in said:
         return f"installing {needed} packages"
     sizes = re.findall(r"(?:Downloading|Using cached) \S+(?:whl|gz) (\(.*?\))", said)
-    return f"fetching package {len(sizes)} of {needed} {sizes[-1]}" if sizes else ""
+    return f"fetching package {len(sizes)} of {needed} found so far {sizes[-1]}" if sizes else ""
 
 
 def show_progress(words: str) -> None:

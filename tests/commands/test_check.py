@@ -16,7 +16,7 @@ from forks import commit_all, copy_course
 
 from mpcourse.commands import check as command
 from mpcourse.commands.check import GIB
-from mpcourse.commands.clean_copies import write_copies
+from mpcourse.commands.clean_copies import find_pages, write_copies
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="makes an environment out of links")
 RUN = """
@@ -35,7 +35,7 @@ class Place:
     def make(self) -> "Place":
         names = ("mpcourse", "notebooks", "data", "requirements.txt", "pyproject.toml")
         commit_all(copy_course(self.clone, *names))
-        write_copies(self.clone / "notebooks", self.clone / "my_notebooks")
+        self.hand_out()
         bare = [sys._base_executable, "-m", "venv", "--without-pip", self.venv]
         subprocess.run(bare, check=True)
         here = [path for path in sys.path if path.endswith("site-packages")]
@@ -43,6 +43,10 @@ class Place:
         shutil.copytree(Path(sys.prefix, "share/jupyter/kernels"), self.share / "kernels")
         (self.share / "labextensions").symlink_to(Path(sys.prefix, "share/jupyter/labextensions"))
         return self
+
+    def hand_out(self) -> None:
+        pages = find_pages([], folder=self.clone / "notebooks")
+        write_copies(pages, self.clone / "my_notebooks")
 
     @property
     def site(self) -> Path:
@@ -72,7 +76,7 @@ class Place:
             (self.clone / "my_notebooks/random.py").rename(self.clone / "my_notebooks/mine.py")
         elif "delete it" in remedy:
             (self.clone / "my_notebooks/01_scatter_and_gather.ipynb").unlink()
-            write_copies(self.clone / "notebooks", self.clone / "my_notebooks")
+            self.hand_out()
 
     def hide(self, package: str, source: str = "raise OSError('libdraw.so: cannot open')") -> None:
         (self.site / package).mkdir()
@@ -229,6 +233,11 @@ INDEX = "--index-url https://download.pytorch.org/whl"
 def test_operators_that_do_not_load_are_mended_from_torchs_own_index(monkeypatch, torch, install):
     monkeypatch.setattr(importlib.metadata, "version", {"torch": torch}.__getitem__)
     assert command.mend_operators().endswith(f"-m pip install --force-reinstall {install}")
+
+
+def test_a_torch_that_torchvision_lacks_is_installed_anew():
+    error = ModuleNotFoundError("No module named 'torch'", name="torch")
+    assert command.mend(error, "torchvision").endswith('--force-reinstall "torch>=2.9"')
 
 
 def test_a_kernel_that_never_answers_ends_in_time(monkeypatch):

@@ -73,7 +73,7 @@ def test_one_line_tells_how_far_pip_is_and_a_failure_what_it_said(
     said = capsys.readouterr().out
     start = r"\r" if is_terminal else ""
     for words in (
-        "fetching package 1 of 2 \\(899.8 MB\\)",
+        "fetching package 1 of 2 found so far \\(899.8 MB\\)",
         "the package index does not answer; pip tries again",
         "installing 2 packages",
     ):
