@@ -339,9 +339,8 @@ check_ring = Exercise(
 def my_stuck(programs):
     """Let pairs meet for as long as any pair can.
 
-    A send goes on only together with its receive, so both ranks move by one. In which order pairs
-    meet does not matter, because no rank ever has a choice. Who is not at the end when nothing
-    moves any more waits for ever: for somebody who has ended, or who waits too.
+    A send goes on only together with its receive, so both ranks move by one. Who is not at the end
+    when nothing moves any more waits for ever: for somebody who has ended, or who waits too.
     """
     at = [0] * len(programs)
 
