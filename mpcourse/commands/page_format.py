@@ -18,7 +18,7 @@ from mpcourse.commands.address import BADGES_MARK, Address, badges
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("tags", "jupyter", "cellView")  # the rest is timing and editors' own notes
 FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterLab, on Colab
-PAGE_LINK = re.compile(r"\]\(\d\d_(\w+)\.ipynb(?=[)#])")
+PAGE_LINK = re.compile(r"\]\((\d\d_(\w+)\.ipynb)(?=[)#])")
 
 BOOTSTRAP = """\
 import os
@@ -68,16 +68,10 @@ def page_key(page_name: str) -> str:
 
 def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str]) -> None:
     """Bring the numbers in title and links up to date, in place: they stand in file names alone."""
-    numbered = {page_key(name): name for name in pages}
-
-    def renumbered(match: re.Match) -> str:
-        if match[1] not in numbered:
-            raise ValueError(f"{page_name} links to a page {match[1]!r}, which there is not")
-        return f"]({numbered[match[1]]}"
-
+    names = {page_key(name): name for name in pages}
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = PAGE_LINK.sub(renumbered, cell.source)
+        if cell.cell_type == "markdown":  # a rule names links to pages that are not there
+            cell.source = PAGE_LINK.sub(lambda m: f"]({names.get(m[2], m[1])}", cell.source)
     first = notebook.cells[0]
     first.source = re.sub(r"^# \d\d(?= )", f"# {page_name[:2]}", first.source)
 

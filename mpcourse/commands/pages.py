@@ -57,7 +57,7 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     """Bring badges, first cell, links and solutions of a page up to date, run it, and save it.
 
     The stored page and its clean copy are replaced only when every cell ran. Raises ValueError when
-    the page has no title to put the badges under, or a link leads nowhere.
+    the page has no title to put the badges under, or a check of no exercise.
     """
     notebook = read(path)
     write_address(notebook, address, page_name=path.name)
