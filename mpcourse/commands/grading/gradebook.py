@@ -163,7 +163,7 @@ class Judge:
             process.stdin.flush()
         watchdog = threading.Timer(limits.time_s * 1.5 + 2 * START_LIMIT_S, process.kill)
         watchdog.start()
-        record.stopped = "the judge took too long"
+        record.stopped = "its judge took too long, or has ended"
         for line in process.stdout:
             found = json.loads(line)
             if "end" in found:

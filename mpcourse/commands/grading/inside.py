@@ -136,7 +136,10 @@ def main() -> None:
     if os.name != "nt":
         limit(plan["limits"])
     os.chdir(plan["cwd"])
-    os.execve(sys.executable, [sys.executable, *plan["command"]], plan["env"])
+    command = [sys.executable, *plan["command"]]
+    if os.name == "nt":  # where a program cannot become another one
+        sys.exit(__import__("subprocess").call(command, env=plan["env"]))
+    os.execve(command[0], command, plan["env"])
 
 
 if __name__ == "__main__":

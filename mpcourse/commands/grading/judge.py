@@ -157,6 +157,8 @@ def main() -> None:
                 print(json.dumps(found), file=answers, flush=True)
         except (NoNotebook, NotJudged) as error:
             why = str(error)
+        except Exception as error:  # the next notebook is another one
+            why = f"the judge failed with {type(error).__name__}: {error}"
         print(json.dumps({"end": why}), file=answers, flush=True)
 
 
