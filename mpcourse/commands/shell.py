@@ -55,14 +55,17 @@ def call(
             if os.name != "nt" and not os.isatty(0):  # no terminal has told the command
                 process.send_signal(signal.SIGINT)
     signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
-    if log:
-        show_progress("")
     if interrupted and process.returncode:
         raise KeyboardInterrupt
-    if log and process.returncode:
-        said = Path(log.name).read_text("utf-8", "replace").rstrip().splitlines()
-        print(*[line for line in said if "WARNING: Retrying" not in line][-10:], sep="\n")
-        print(f"All of it is in {log.name}.", flush=True)
+    if log:
+        show_progress("")
+        log.close()
+        if process.returncode:
+            said = Path(log.name).read_text("utf-8", "replace").rstrip().splitlines()
+            print(*[line for line in said if "WARNING: Retrying" not in line][-10:], sep="\n")
+            print(f"All of it is in {log.name}.", flush=True)
+        else:
+            os.unlink(log.name)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 

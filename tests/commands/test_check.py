@@ -42,6 +42,7 @@ class Place:
         (self.site / "behind.pth").write_text("\n".join(here))
         shutil.copytree(Path(sys.prefix, "share/jupyter/kernels"), self.share / "kernels")
         (self.share / "labextensions").symlink_to(Path(sys.prefix, "share/jupyter/labextensions"))
+        self.hide("sphinx")  # only `site` installs it
         return self
 
     def hand_out(self) -> None:

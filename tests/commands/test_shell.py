@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def test_one_line_tells_how_far_pip_is_and_a_failure_what_it_said(
 ):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     monkeypatch.setattr(shell, "EVERY_S", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert call([*python(PIP), str(status)], cwd=tmp_path, quiet=True) == status
     said = capsys.readouterr().out
     start = r"\r" if is_terminal else ""
@@ -81,6 +83,7 @@ def test_one_line_tells_how_far_pip_is_and_a_failure_what_it_said(
     assert ("ERROR: No space left on device\nAll of it is in " in said) == bool(status)
     assert "WARNING" not in said
     assert said.count("\n") < 20
+    assert len(list(tmp_path.iterdir())) == status  # the log stays if it is needed
 
 
 @needs_posix_signals
