@@ -29,11 +29,12 @@ WORDS = {
     "offered": "keeps your copies as they are; newer editions lie beside them as {1}.",
 }
 LEFT_OUT = "The solution was left out of this copy."
-STAND_IN = """\
-from mpcourse.commands.clean_copies import left_out
+STANDS_IN = "from mpcourse.commands.clean_copies import left_out"
+STAND_IN = f"""\
+{STANDS_IN}
 
 # The course's own solution runs here, for what comes after it.
-get_ipython().run_cell(left_out("{page}", "{cell}")).raise_error()"""
+get_ipython().run_cell(left_out("{{page}}", "{{cell}}")).raise_error()"""
 
 
 def find_pages(names: Sequence[str], *, folder: Path = ROOT / "notebooks") -> list[Path]:

@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import nbclient
 import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager, KernelManager
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
@@ -94,12 +93,6 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
         text.source = "\n\n".join(filter(None, parts))
 
 
-def own_kernel(manager: type[KernelManager], **settings: Any) -> KernelManager:
-    """A manager whose kernel is this interpreter, whatever kernels the user has installed."""
-    specs = KernelSpecManager(kernel_dirs=[])  # no folders to look in
-    return manager(kernel_name="python3", kernel_spec_manager=specs, **settings)
-
-
 def run_cells(notebook: NotebookNode, path: Path) -> None:
     """Run a page from top to bottom in its folder, in place, with a line of progress."""
     start = time.perf_counter()
@@ -108,10 +101,11 @@ def run_cells(notebook: NotebookNode, path: Path) -> None:
         where = f"{path.name}, cell {cell_index + 1} of {len(notebook.cells)}"
         show_progress(f"{where}, {time.perf_counter() - start:.0f} s so far")
 
+    own = KernelSpecManager(kernel_dirs=[])  # this Python, whatever kernels the user has installed
     nbclient.execute(
         notebook,
         cwd=str(path.resolve().parent),
-        km=own_kernel(AsyncKernelManager),
+        km=AsyncKernelManager(kernel_spec_manager=own),
         timeout=CELL_TIMEOUT_S,
         record_timing=False,
         store_widget_state=False,

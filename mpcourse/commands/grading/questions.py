@@ -18,7 +18,7 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from mpcourse.commands.clean_copies import edition_of, folded
+from mpcourse.commands.clean_copies import STANDS_IN, edition_of, folded
 
 
 class NoNotebook(ValueError):
@@ -184,8 +184,9 @@ def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str
         at = at if place is None else place + 1
         if place is None or "exercise" in tags_of(own[place]):
             theirs[at].append(Cell(cell.source, f"cell {position}", is_theirs=True))
-        elif meaning(cell.source) != meaning(own[place].source) and at > 1:  # a fork's first one
-            changed.append(str(position))
+        elif at > 1 and STANDS_IN not in cell.source:  # the first one differs in a fork
+            if meaning(cell.source) != meaning(own[place].source):
+                changed.append(str(position))
     questions = {question.source: question for question in exercises_of(page)}
     cells, late = theirs[0], []
     for place, cell in enumerate(own):
