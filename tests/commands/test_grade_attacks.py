@@ -247,6 +247,11 @@ def answer():
         time.sleep(0.01)
 threading.Thread(target=answer, daemon=True).start()
 """,
+    "answers without a look at the question": """
+import sys
+while True:
+    sys._getframe(8).f_locals.get("answers", sys.stdout).write('["done"]\\n')
+""",
     "os._exit": "import os; os._exit(0)",
     "sys.exit in a thread of all": "import os, signal; os.kill(0, signal.SIGKILL); os.abort()",
     "closed pipes": "import os; os.closerange(0, 99)",

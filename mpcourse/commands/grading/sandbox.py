@@ -64,19 +64,15 @@ class Sandbox:
             (room / "my_notebooks").mkdir()
         python = {path: path for path in (sys.prefix, sys.base_prefix)}
         env = {"HOME": home, "PYTHONPATH": home, "PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
-        env |= {
-            "USER": "learner",
-            "MPLBACKEND": "agg",
-            "OMP_WAIT_POLICY": "passive",
-            "TMPDIR": "/tmp",
-        }
+        env |= {"USER": "learner", "TMPDIR": "/tmp"}
+        env |= {"MPLBACKEND": "agg", "OMP_WAIT_POLICY": "passive"}
         if not closed:
             env = {**os.environ, **env, "TMPDIR": home}
         plan = {
             "room": str(room) if closed else "",
             "shown": {**python, **{f"{HOME}/{each.name}": str(each) for each in course.glob("*")}},
             "files_gib": FILES_GIB,
-            "limits": {**MOST, "DATA": int((limits.memory_gib + 2) * GIB)},
+            "limits": {**MOST, "DATA": int((limits.memory_gib + DATA_GIB) * GIB)},
             "cwd": f"{home}/my_notebooks",
             "command": command,
             "env": env,
@@ -109,8 +105,8 @@ class Sandbox:
 
     def ask(self, *question: Any, limit_s: float = CASE_LIMIT_S) -> list:
         """What it answers; NotJudged if it ended, is silent, takes too much or says nonsense."""
-        if question:
-            self._send(question)
+        if question:  # in a thread: who does not read it shall not keep us waiting
+            threading.Thread(target=self._send, args=(question,), daemon=True).start()
         end = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(queue.Empty):
