@@ -15,13 +15,15 @@ from playwright.sync_api import Browser, Page
 
 from mpcourse.commands.page_format import page_key
 from mpcourse.commands.pages import find_pages
+from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.site import SOURCE, build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PAGES = [path.stem for path in find_pages([])]
-TEXTS = [path.stem for path in SOURCE.glob("*.md")]
-WITH_EXPLORER = ("pipeline", "schedules", "does_it_fit")
+TEXTS = [path.stem for place in (SOURCE, ROOT) for path in place.glob("*.md")]
+TEXTS.remove("README")
+WITH_EXPLORER = ("pipeline", "schedules", "does_it_fit", "pruning")
 PAGE_LIMIT = 4_000_000  # bytes that a page loads
 TWO_FRAMES = "new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
 LIMIT_MS = 60_000  # for a busy machine
@@ -81,7 +83,7 @@ def opened(browser: Browser, folder: Path) -> Iterator[OpenSite]:
         yield OpenSite(context.new_page(), folder)
 
 
-@pytest.mark.parametrize("stem", [*TEXTS, "CONTRIBUTING", *PAGES])
+@pytest.mark.parametrize("stem", [*TEXTS, *PAGES])
 def test_a_page_of_the_site_can_be_read_by_all(stem: str, opened: OpenSite):
     opened.open(stem)
     opened.tab.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
