@@ -25,6 +25,7 @@ def write_course(folder: Path, page: Path) -> None:
     skipped = shutil.ignore_patterns("exercises", "commands", "__main__.py")
     shutil.copytree(ROOT / "mpcourse", package, ignore=skipped)
     shutil.copytree(ROOT / "data", folder / "data")
+    shutil.copy(ROOT / "pyproject.toml", folder)  # by which a page's first cell knows a clone
     (package / "commands/grading").mkdir(parents=True)
     for name in HELPERS:
         shutil.copy(ROOT / "mpcourse/commands" / name, package / "commands" / name)
