@@ -320,6 +320,7 @@ check_new_cut = Exercise(
 
 # 4. The open task: what it takes to pass is counted, simulated or learnt; no clock decides
 
+OUR_STEP = 2345.141184  # M multiply-adds of our plan, counted: no solution is needed to tell it
 SLACK = 1.03  # a step as long as ours, and a little more, will do
 MIB = 2**20
 ROUNDS = 25  # in which the start and a plan take turns on the clock
@@ -366,13 +367,12 @@ def plan_target(task: Task) -> tuple[float, float]:
     """The simulated step of the course's own plan, and the longest that passes.
 
     Args:
-        task: What the plans are for.
+        task: What the plans are for: the page's, whose net and mini-batch are always the same.
 
     Returns:
         Both in millions of multiply-adds.
     """
-    ours = task.forecast(our_plan()).timeline.makespan
-    return ours, SLACK * ours
+    return OUR_STEP, SLACK * OUR_STEP
 
 
 def judge_plan(plan, task, prediction):

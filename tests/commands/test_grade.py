@@ -27,7 +27,7 @@ from mpcourse.commands.grading import report
 from mpcourse.commands.grading.gradebook import Record
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.outcomes import decode, encode
-from mpcourse.commands.grading.questions import exercises_of, merged
+from mpcourse.commands.grading.questions import code_cells, exercises_of, merged
 from mpcourse.commands.grading.sandbox import Limits, can_close
 from mpcourse.commands.grading.submissions import clean, find_submissions
 from mpcourse.commands.pages import NOTEBOOKS, find_pages
@@ -37,6 +37,7 @@ from mpcourse.exercises import exercise as engine
 
 NAME = "01_scatter_and_gather.ipynb"
 WRONG = "def my_scatter(rows, count):\n    return list(rows.tensor_split(count))"
+PI = "my_plan = pi"
 CHECK, EXERCISE = {"tags": ["check"]}, {"tags": ["exercise"]}
 
 
@@ -135,6 +136,15 @@ def page() -> NotebookNode:
             None,
         ),
         ({"+4": "while True: pass"}, ["my_plan = ...", "?"], None),
+        ({4: "my_plan = pi", "+4": "from math import *"}, ["from math import *", PI, "?"], None),
+        ({4: "my_plan = []", "+5": "fill(my_plan)"}, ["my_plan = []", "fill(my_plan)", "?"], None),
+        ({"+5": "print(my_plan)"}, ["my_plan = ...", "?"], None),
+        (
+            {4: "my_plan = np.pi", 1: "import math, numpy as np\ntask = 2"},
+            ["import numpy as np", "my_plan = np.pi", "?"],
+            None,
+        ),
+        ({4: PI, 1: "import math\nfrom math import *"}, ["from math import *", PI, "?"], None),
         ({"+6": "my_plan = 5"}, ["my_plan = ...", "my_plan = 5", "?"], None),
         (
             {4: "my_plan = []", "+5": "my_plan.append(1)"},
@@ -173,11 +183,14 @@ def test_no_solution_is_left_and_every_page_s_exercises_can_be_played(tmp_path: 
     for each in find_pages([]):
         folder = tmp_path / each.stem
         write_course(folder, each)
+        code = "\n".join(c.source for _, c in code_cells(nbformat.read(each, as_version=4)))
         left = {path.stem: path.read_text() for path in (folder / "mpcourse/exercises").glob("*")}
         for name, source in left.items():
             own = PAGES.get(name, {}).values()
             names = {x.name for x in ast.walk(ast.parse(source)) if hasattr(x, "name")}
             assert not names & {exercise.solution.__name__ for exercise in own}
+        for module, name in re.findall(r"from mpcourse\.exercises\.(\w+) import (\w+)", code):
+            assert re.search(rf"\b(def|class) {name}\b|^{name} = ", left[module], re.MULTILINE)
         assert not {"commands/check.py", "__main__.py"} & set(os.listdir(folder / "mpcourse"))
         for name in left:  # one package with all of them, to import at once
             if name not in ("__init__", "exercise"):
@@ -299,15 +312,50 @@ def test_codes_that_move_a_cursor_are_taken_out():
 
 
 @pytest.mark.parametrize(
-    ("key", "limits", "stopped", "holds"),
+    ("key", "changes", "holds"),
     [
-        ("k", Limits(5, 1), "", True),
-        ("k", Limits(9, 1), "too long", False),
-        ("other", Limits(5, 1), "", False),
+        ("k", {}, True),
+        ("k", {"stopped": "its process gave no answer for 30 s"}, False),
+        ("k", {"notes": ["cell 3 was stopped after 75 s"]}, False),
+        ("other", {}, False),
     ],
 )
-def test_a_record_holds_while_nothing_it_rests_on_changes(key, limits, stopped, holds):
-    assert record(key="k", limits=[5, 1], stopped=stopped).holds_for(key, limits) == holds
+def test_a_record_holds_while_nothing_it_rests_on_changes(key, changes, holds):
+    assert record(key="k", **changes).holds_for(key) == holds
+
+
+def test_a_file_that_is_open_elsewhere_costs_nothing_else(tmp_path: Path, monkeypatch):
+    book = grade.Gradebook(tmp_path)
+    (tmp_path / "results.csv").mkdir()  # cannot be written over
+    book.keep(record(), "graded today")
+    assert "results.csv" in book.problem
+    assert len(grade.Gradebook(tmp_path).earlier) == len(list(tmp_path.glob("learners/*"))) == 1
+    (tmp_path / "results.csv").rmdir()
+    book.keep(record(), "graded today")
+    assert not book.problem
+
+
+def test_a_judge_that_ends_in_the_middle_of_a_line_is_said_of_its_notebook(tmp_path, monkeypatch):
+    nbformat.write(solved(), tmp_path / f"anna_{NAME}")
+    [submission] = find_submissions(tmp_path, find_pages([]))
+    line = '{"exercise": "sum", "sta'
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"print({line!r}, end='')"],
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
+        text=True,
+    )
+    judge = grade.Judge()
+    monkeypatch.setattr(judge, "_started", lambda room: process)
+    found = judge.grade(submission, tmp_path, Limits(5, 1), print)
+    assert "has ended" in found.stopped
+    assert {state for state, _ in found.judged.values()} == {"not judged"}
+    process.communicate()
+
+
+def test_names_that_some_systems_take_for_one_have_files_of_their_own():
+    files = [report.file_of(name).casefold() for name in ("Anna", "anna", "ANNA", "con")]
+    assert len(set(files)) == 4
+    assert "con.html" not in files
 
 
 @pytest.mark.parametrize(
@@ -404,7 +452,7 @@ def test_results_are_private_believed_with_their_seal_and_not_without(graded: Si
     book = grade.Gradebook(graded.out)
     assert len(book.earlier) == 4
     again = subprocess.run(graded.command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert again.stdout.count("as graded before") == 4
+    assert again.stdout.count("as graded before") == 3  # not the half file
     results = graded.out / "results.json"
     results.write_text(results.read_text().replace("not yet", "correct"))
     book = grade.Gradebook(graded.out)

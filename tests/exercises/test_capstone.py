@@ -83,6 +83,7 @@ def test_a_prediction_may_have_any_type_of_number(task, number):
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
     ours, _ = plan_target(task)
+    assert ours == pytest.approx(task.forecast(capstone.our_plan()).timeline.makespan, rel=1e-9)
     plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
     longest = plan_target(task)[1]

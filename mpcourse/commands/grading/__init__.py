@@ -5,3 +5,5 @@ what people read. A `judge` takes from a copy what `questions` finds to be an an
 process in its `sandbox`, laid out by `inside`: there a `learner` plays the answers in a course with
 `no_solutions`. What comes back is data, `outcomes`.
 """
+
+CUT = "was stopped after"  # of a cell that took too long

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from mpcourse.commands.arguments import grade_arguments
+from mpcourse.commands.grading import CUT
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.questions import exercises_of, read_copy
 from mpcourse.commands.grading.report import counted, in_words, line_of, write_all
@@ -64,11 +65,10 @@ class Record:
     stopped: str = ""  # why not all was judged
     seconds: float = 0.0
     key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
-    limits: tuple[float, float] = (0.0, 0.0)
 
-    def holds_for(self, key: str, limits: Limits) -> bool:
+    def holds_for(self, key: str) -> bool:
         """Whether grading again would say the same: what limits have cut short may not."""
-        return self.key == key and (not self.stopped or tuple(self.limits) == limits)
+        return self.key == key and not self.stopped and not any(CUT in note for note in self.notes)
 
 
 def check_limits(options: argparse.Namespace) -> None:
@@ -91,7 +91,7 @@ def usual_jobs() -> int:
 
 
 class Gradebook:
-    """The records, kept in a folder: written anew after each page, so that nothing is lost.
+    """The records, kept in a folder: written anew after each page that is finished.
 
     Those of earlier calls are believed only with their seal, whose key lies in the clone.
     """
@@ -101,6 +101,7 @@ class Gradebook:
         self.folder = folder
         self.earlier: dict[str, Record] = {}
         self.is_changed = False
+        self.problem = ""  # why the last writing has failed
         self._records: dict[str, Record] = {}
         (folder / f"{RESULTS}.probe").touch()
         (folder / f"{RESULTS}.probe").unlink()
@@ -115,8 +116,12 @@ class Gradebook:
         self._records[record.file] = record
         kept = [asdict(each) for each in {**self.earlier, **self._records}.values()]
         sealed = {"seal": seal(kept), "records": kept}
-        write_whole(self.folder / RESULTS, json.dumps(sealed, indent=1, ensure_ascii=False))
-        write_all(self.folder, self.records, facts)
+        self.problem = ""
+        try:
+            write_whole(self.folder / RESULTS, json.dumps(sealed, indent=1, ensure_ascii=False))
+            write_all(self.folder, self.records, facts)
+        except OSError as error:  # open in another program, say: the next page may find it closed
+            self.problem = f"Not all results are written: {error}. Mend it and run this again."
 
     @property
     def records(self) -> list[Record]:
@@ -153,11 +158,11 @@ class Judge:
     ) -> Record:
         """Let one notebook be judged."""
         record = Record(submission.learner, submission.file, submission.page.name)
-        record.limits, start = tuple(limits), time.monotonic()
+        start = time.monotonic()
         paths = {"copy": submission.path.resolve(), "page": submission.page, "course": course}
         task = {name: str(path) for name, path in paths.items()}
         task |= {"limits": limits, "closed": can_close()}
-        process = self._started()
+        process = self._started(course.parent)
         with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(task) + "\n")
             process.stdin.flush()
@@ -165,7 +170,10 @@ class Judge:
         watchdog.start()
         record.stopped = "its judge took too long, or has ended"
         for line in process.stdout:
-            found = json.loads(line)
+            try:
+                found = json.loads(line)
+            except ValueError:  # it was ended in the middle of a line
+                break
             if "end" in found:
                 record.stopped = clean(found["end"])
                 break
@@ -182,11 +190,13 @@ class Judge:
         record.seconds = round(time.monotonic() - start, 1)
         return record
 
-    def _started(self) -> subprocess.Popen:
+    def _started(self, room: Path) -> subprocess.Popen:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mpcourse.commands.grading.judge"],
                 **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
+                # a closed sandbox has no GPU; its room goes with the courses, however this ends
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(room)},
                 cwd=ROOT,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
@@ -212,7 +222,7 @@ def grade(
 ) -> None:
     """Grade notebooks; what was graded before and is as it was is taken from the book."""
     facts = (
-        f"graded {time.strftime('%Y-%m-%d %H:%M')} by the course's edition {course_edition()[:12]},"
+        f"as of {time.strftime('%Y-%m-%d %H:%M')}, graded by the course's edition {course_edition()[:12]},"
         f" at most {limits.time_s:g} s and {limits.memory_gib:g} GB for a page, "
         + (CLOSED if can_close() else OPEN)
     )
@@ -222,7 +232,7 @@ def grade(
         if submission.page is None:
             words = submission.problem or NO_PAGE
             record = Record(submission.learner, submission.file, "", notes=[words])
-        elif key and before and before.holds_for(key, limits) and not again:
+        elif key and before and before.holds_for(key) and not again:
             record = before
         else:
             waiting.append((submission, key))
@@ -234,7 +244,7 @@ def grade(
         say(f"{counted(len(waiting), 'notebook')} to grade, {how_long(len(waiting), seen, jobs)}.")
     judges = [Judge() for _ in range(jobs)]
     free, pool = list(judges), ThreadPoolExecutor(jobs)
-    with tempfile.TemporaryDirectory(prefix="courses-") as folder:
+    with tempfile.TemporaryDirectory(prefix="courses-", ignore_cleanup_errors=True) as folder:
 
         @cache
         def course_for(page: Path) -> Path:
@@ -255,7 +265,7 @@ def grade(
         try:
             tasks = [pool.submit(one, *each) for each in waiting]
             seen = []
-            for count, task in enumerate(tasks, start=1):
+            for count, task in enumerate(as_completed(tasks), start=1):
                 record = task.result()
                 seen.append(record.seconds)
                 book.keep(record, facts)
@@ -281,7 +291,7 @@ def key_of(submission: Submission) -> str:
         parts = [submission.path.read_bytes(), submission.page.read_bytes()]
     except (OSError, AttributeError):
         return ""
-    return digest(*parts, course_edition().encode())
+    return digest(*parts, course_edition().encode(), str(can_close()).encode())
 
 
 @cache
@@ -304,7 +314,8 @@ def _interrupt(*_: object) -> None:
 def main(argv: Sequence[str], *, here: str = ".") -> int:
     """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
 
-    0: all has been graded, however well, 2: there was nothing to grade, 130: interrupted.
+    0: all has been graded, however well, 1: it could not all be written, 2: there was nothing to
+    grade, 130: interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False
@@ -339,7 +350,9 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
     finally:
         signal.signal(signal.SIGTERM, previous)
     say(in_words(book.records))
-    return 0
+    if book.problem:
+        print(book.problem, file=sys.stderr)
+    return 1 if book.problem else 0
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from mpcourse.exercises import PAGES
 from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
 
 CELL_SHARE = 0.25  # of a notebook's time, for one cell: one that hangs leaves the rest its turn
+MOST_WORDS = 4000  # characters of a message, which a learner's exception may be part of
 GRACE_S = 10.0  # for a cell that is interrupted
 
 
@@ -154,12 +155,13 @@ def main() -> None:
         why = ""
         try:
             for found in found_in(*paths, Limits(*task["limits"]), closed=task["closed"]):
+                found = {name: each[:MOST_WORDS] for name, each in found.items()}
                 print(json.dumps(found), file=answers, flush=True)
         except (NoNotebook, NotJudged) as error:
             why = str(error)
         except Exception as error:  # the next notebook is another one
             why = f"the judge failed with {type(error).__name__}: {error}"
-        print(json.dumps({"end": why}), file=answers, flush=True)
+        print(json.dumps({"end": why[:MOST_WORDS]}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from mpcourse.commands.grading import CUT
 from mpcourse.commands.grading.outcomes import encode
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, Raised, generators_kept
@@ -35,7 +36,7 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
         timer.cancel()
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, KeyboardInterrupt):
-        return ["raised", f"was stopped after {limit_s:.0f} s"]
+        return ["raised", f"{CUT} {limit_s:.0f} s"]
     if isinstance(error, SyntaxError):
         error = SyntaxError(f"{error.msg} (line {error.lineno})")
     return ["raised", f"raised {type(error).__name__}: {error}"] if error else ["done"]

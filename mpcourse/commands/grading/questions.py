@@ -20,6 +20,9 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import STANDS_IN, edition_of, folded
 
+ANY = "*"  # stands for the names that `from ... import *` binds
+ONLY_SHOW = {"print", "display"}
+
 
 class NoNotebook(ValueError):
     """The file cannot be read as a notebook; says why."""
@@ -78,15 +81,18 @@ class Cell:
 
 
 def _changed(statements: Sequence[ast.stmt]) -> Iterator[ast.expr]:
-    """What statements change without binding it: `x.y = 1`, `x[0] = 1`, `x.append(1)`."""
+    """What statements may change without binding it: `x[0] = 1`, `del x[0]`, `x.f()`, `f(x)`."""
     for each in statements:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
-            if isinstance(each.value.func, ast.Attribute):
-                yield each.value.func.value
-        elif isinstance(each, ast.Assign | ast.AugAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            function = each.value.func
+            if isinstance(function, ast.Attribute):
+                yield function.value
+            if not (isinstance(function, ast.Name) and function.id in ONLY_SHOW):
+                yield from [*each.value.args, *(keyword.value for keyword in each.value.keywords)]
+        elif isinstance(each, ast.Assign | ast.AugAssign | ast.Delete):
+            targets = [each.target] if isinstance(each, ast.AugAssign) else each.targets
             yield from (t.value for t in targets if isinstance(t, ast.Attribute | ast.Subscript))
         for name in ("body", "orelse", "finalbody", "handlers"):
             yield from _changed(getattr(each, name, []))
@@ -158,7 +164,27 @@ def bound_names(source: str) -> set[str]:
         table = symtable.symtable(plain_python(source), "cell", "exec")
     except (SyntaxError, ValueError):
         return set()
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    found = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    return found | {ANY} if re.search(r"^from .* import \*", source, re.MULTILINE) else found
+
+
+def added_to(source: str, ours: set[str]) -> str:
+    """The statements at a cell's top that give values to names, to none of ours."""
+    try:
+        body = ast.parse(plain_python(source)).body
+        statements = [ast.unparse(part) for each in body for part in _parts(each)]
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    bound = [(each, bound_names(each)) for each in statements]
+    return "\n".join(each for each, names in bound if names and not names & ours)
+
+
+def _parts(statement: ast.stmt) -> list[ast.stmt]:
+    """An import for each name; any other statement is its own only part."""
+    if not isinstance(statement, ast.Import | ast.ImportFrom):
+        return [statement]
+    rest = {name: getattr(statement, name) for name in statement._fields if name != "names"}
+    return [type(statement)(names=[alias], **rest) for alias in statement.names]
 
 
 def meaning(source: str) -> str:
@@ -173,8 +199,13 @@ def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str
     """The cells that a graded run takes, in order, and what an instructor has to know of the copy.
 
     An exercise is judged where its check stands; if a cell below sets its names anew, at the end.
+    Of a changed cell of the page those names are taken that the page does not have.
     """
     own = [cell for _, cell in code_cells(page)]
+    questions = {question.source: question for question in exercises_of(page)}
+    asked = {name for question in questions.values() for name in question.asked}
+    plain = (cell.source for cell in own if "exercise" not in tags_of(cell))
+    ours = asked.union(*map(bound_names, plain))
     places = {meaning(cell.source): place for place, cell in enumerate(own)}
     by_id = {cell.id: place for place, cell in enumerate(own)}
     theirs: list[list[Cell]] = [[] for _ in range(len(own) + 1)]  # those behind each cell of ours
@@ -184,10 +215,11 @@ def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str
         at = at if place is None else place + 1
         if place is None or "exercise" in tags_of(own[place]):
             theirs[at].append(Cell(cell.source, f"cell {position}", is_theirs=True))
-        elif at > 1 and STANDS_IN not in cell.source:  # the first one differs in a fork
-            if meaning(cell.source) != meaning(own[place].source):
+        elif meaning(cell.source) != meaning(own[place].source):
+            if at > 1 and STANDS_IN not in cell.source:  # the first one differs in a fork
                 changed.append(str(position))
-    questions = {question.source: question for question in exercises_of(page)}
+            added = added_to(cell.source, ours)
+            theirs[at].append(Cell(added, f"cell {position}", is_theirs=True))
     cells, late = theirs[0], []
     for place, cell in enumerate(own):
         if question := questions.get(cell.source):
@@ -199,12 +231,12 @@ def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str
     notes = [*_edition(copy, page)]
     if changed:
         notes.append(f"cells of the page were changed, its own were used: {', '.join(changed)}")
-    return needed_for({name for q in questions.values() for name in q.asked}, cells + late), notes
+    return needed_for(asked, cells + late), notes
 
 
 def needed_for(names: set[str], cells: Sequence[Cell]) -> list[Cell]:
     """Of the cells those that set or change the names, or what these need in turn."""
-    needed, before = set(names), set()
+    needed, before = {*names, ANY}, set()
     while needed != before:
         before = set(needed)
         kept = [each for each in cells if each.question or each.touched & needed]

@@ -71,11 +71,11 @@ def in_words(records: Sequence) -> str:
 def write_all(folder: Path, records: Sequence, facts: str) -> None:
     """Write `results.csv`, `results.html` and in `learners/` a page for each of them."""
     (folder / "learners").mkdir(exist_ok=True)
-    write_whole(folder / "results.csv", write_csv(records))
     write_whole(folder / "results.html", overview(records, facts))
     for learner, own in grouped(records).items():
         parts = [f"<p>{escape(count(own))} exercises are correct.</p>", *map(_notebook, own)]
         write_whole(folder / "learners" / file_of(learner), _html(learner, parts))
+    write_whole(folder / "results.csv", write_csv(records))  # last: a spreadsheet may hold it
 
 
 def grouped(records: Sequence) -> dict[str, list]:
@@ -87,10 +87,10 @@ def grouped(records: Sequence) -> dict[str, list]:
 
 
 def file_of(learner: str) -> str:
-    """A file name that any system takes, another for each learner."""
+    """A file name that any system takes, another for each learner, of whichever case."""
     kept = re.sub(r"[^A-Za-z0-9-]+", "_", learner)[:40]
     short = hashlib.sha256(learner.encode()).hexdigest()[:6]
-    return f"{kept}.html" if kept == learner else f"{kept}-{short}.html"
+    return f"{kept}-{short}.html"
 
 
 def write_csv(records: Sequence) -> str:
