@@ -222,7 +222,7 @@ def grade(
 ) -> None:
     """Grade notebooks; what was graded before and is as it was is taken from the book."""
     facts = (
-        f"as of {time.strftime('%Y-%m-%d %H:%M')}, graded by the course's edition {course_edition()[:12]},"
+        f"as of {time.strftime('%Y-%m-%d %H:%M')}, by the course's edition {course_edition()[:12]},"
         f" at most {limits.time_s:g} s and {limits.memory_gib:g} GB for a page, "
         + (CLOSED if can_close() else OPEN)
     )

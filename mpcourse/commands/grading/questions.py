@@ -246,7 +246,7 @@ def needed_for(names: set[str], cells: Sequence[Cell]) -> list[Cell]:
 
 def given_by(page: NotebookNode, name: str) -> str:
     """The source that gives a name its value, of the page's own cells."""
-    cells = [Cell(cell.source, "") for _, cell in code_cells(page) if not tags_of(cell)]
+    cells = [Cell(each.source, "") for _, each in code_cells(page) if "check" not in tags_of(each)]
     return "\n".join(cell.source for cell in needed_for({name}, cells))
 
 
