@@ -1,6 +1,7 @@
 """A class hands in: whose is what, what is asked and taken, what people read; then all of it."""
 
 import ast
+import builtins
 import csv
 import inspect
 import io
@@ -27,7 +28,7 @@ from mpcourse.commands.grading import report
 from mpcourse.commands.grading.gradebook import Record
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.outcomes import decode, encode
-from mpcourse.commands.grading.questions import code_cells, exercises_of, merged
+from mpcourse.commands.grading.questions import Cell, code_cells, exercises_of, given_by, merged
 from mpcourse.commands.grading.sandbox import Limits, can_close
 from mpcourse.commands.grading.submissions import clean, find_submissions
 from mpcourse.commands.pages import NOTEBOOKS, find_pages
@@ -103,11 +104,16 @@ def test_a_renamed_notebook_is_known_by_its_title_or_its_checks_and_a_link_is_no
 
 @pytest.mark.parametrize("page", find_pages([]), ids=lambda page: page.stem)
 def test_each_exercise_of_a_page_has_a_check_and_an_answer(page: Path):
-    exercises = exercises_of(nbformat.read(page, as_version=4))
+    notebook = nbformat.read(page, as_version=4)
+    exercises = exercises_of(notebook)
     assert len({exercise.name for exercise in exercises}) == len(exercises) > 2
     for exercise in exercises:
         assert callable(getattr(all_exercises, exercise.check))
         assert exercise.asked
+        for name in exercise.given:  # a judge makes it of the page's cells
+            made = Cell(given_by(notebook, name), "")
+            assert name in made.touched
+            assert made.used - made.touched <= {*dir(builtins), "display"}
 
 
 def page() -> NotebookNode:
@@ -465,13 +471,13 @@ def test_results_are_private_believed_with_their_seal_and_not_without(graded: Si
 def test_an_interrupt_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how):
     """Killed outright it cannot tidy up its files, but its processes end all the same."""
     (tmp_path / "class").mkdir()
-    notebook = solved(my_scatter="while True:\n    pass")
+    notebook = solved(my_scatter="my_scatter = 1\nwhile True:\n    pass")
     nbformat.write(notebook, tmp_path / f"class/anna_{NAME}")
     command = [sys.executable, "-m", "mpcourse.commands.grading.gradebook", str(tmp_path), "class"]
     with nothing_left(tmp_path / "tmp", monkeypatch):
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         end = time.monotonic() + 120
-        while not list((tmp_path / "tmp").glob("graded-*")) and time.monotonic() < end:
+        while not list((tmp_path / "tmp").glob("courses-*/graded-*")) and time.monotonic() < end:
             time.sleep(0.1)
         time.sleep(1)
         process.send_signal(how)

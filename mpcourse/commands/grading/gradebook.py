@@ -169,21 +169,19 @@ class Judge:
         watchdog = threading.Timer(limits.time_s * 1.5 + 2 * START_LIMIT_S, process.kill)
         watchdog.start()
         record.stopped = "its judge took too long, or has ended"
-        for line in process.stdout:
-            try:
+        with contextlib.suppress(ValueError):  # it was ended in the middle of a line
+            for line in process.stdout:
                 found = json.loads(line)
-            except ValueError:  # it was ended in the middle of a line
-                break
-            if "end" in found:
-                record.stopped = clean(found["end"])
-                break
-            if "note" in found:
-                record.notes.append(clean(found["note"]))
-            elif "exercise" in found:
-                name = found["exercise"]
-                record.judged[name] = found["state"], clean(found["message"])
-                record.answers[name] = found["answer"]
-            at(found.get("at", ""))
+                if "end" in found:
+                    record.stopped = clean(found["end"])
+                    break
+                if "note" in found:
+                    record.notes.append(clean(found["note"]))
+                elif "exercise" in found:
+                    name = found["exercise"]
+                    record.judged[name] = found["state"], clean(found["message"])
+                    record.answers[name] = found["answer"]
+                at(found.get("at", ""))
         watchdog.cancel()
         for question in exercises_of(read_copy(submission.page)):
             record.judged.setdefault(question.name, ("not judged", record.stopped))
@@ -195,8 +193,7 @@ class Judge:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mpcourse.commands.grading.judge"],
                 **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
-                # a closed sandbox has no GPU; its room goes with the courses, however this ends
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(room)},
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(room)},  # as a sandbox
                 cwd=ROOT,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
@@ -314,8 +311,7 @@ def _interrupt(*_: object) -> None:
 def main(argv: Sequence[str], *, here: str = ".") -> int:
     """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
 
-    0: all has been graded, however well, 1: it could not all be written, 2: there was nothing to
-    grade, 130: interrupted.
+    0: all is graded, however well, 1: not all was written, 2: nothing to grade, 130: interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False

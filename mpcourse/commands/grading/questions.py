@@ -21,7 +21,6 @@ from nbformat import NotebookNode
 from mpcourse.commands.clean_copies import STANDS_IN, edition_of, folded
 
 ANY = "*"  # stands for the names that `from ... import *` binds
-ONLY_SHOW = {"print", "display"}
 
 
 class NoNotebook(ValueError):
@@ -60,8 +59,8 @@ class Cell:
         except (SyntaxError, ValueError, RecursionError):
             return set(re.findall(r"\w+", self.source))
         imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-        changed = [*_changed(tree.body)]
-        names = {n.id for each in changed for n in ast.walk(each) if isinstance(n, ast.Name)}
+        nodes = (node for each in _changed(tree.body) for node in ast.walk(each))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
         return bound_names(self.source) | names - imported
 
     @functools.cached_property
@@ -86,11 +85,9 @@ def _changed(statements: Sequence[ast.stmt]) -> Iterator[ast.expr]:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
-            function = each.value.func
-            if isinstance(function, ast.Attribute):
-                yield function.value
-            if not (isinstance(function, ast.Name) and function.id in ONLY_SHOW):
-                yield from [*each.value.args, *(keyword.value for keyword in each.value.keywords)]
+            if getattr(each.value.func, "id", "") not in ("print", "display"):
+                function, *given = ast.iter_child_nodes(each.value)
+                yield from given if isinstance(function, ast.Name) else [function, *given]
         elif isinstance(each, ast.Assign | ast.AugAssign | ast.Delete):
             targets = [each.target] if isinstance(each, ast.AugAssign) else each.targets
             yield from (t.value for t in targets if isinstance(t, ast.Attribute | ast.Subscript))
@@ -172,19 +169,15 @@ def added_to(source: str, ours: set[str]) -> str:
     """The statements at a cell's top that give values to names, to none of ours."""
     try:
         body = ast.parse(plain_python(source)).body
-        statements = [ast.unparse(part) for each in body for part in _parts(each)]
+        for each in body:
+            if isinstance(each, ast.Import | ast.ImportFrom):  # without names it binds none
+                each.names = [
+                    a for a in each.names if (a.asname or a.name.split(".")[0]) not in ours
+                ]
+        bound = [(each, bound_names(each)) for each in map(ast.unparse, body)]
     except (SyntaxError, ValueError, RecursionError):
         return ""
-    bound = [(each, bound_names(each)) for each in statements]
     return "\n".join(each for each, names in bound if names and not names & ours)
-
-
-def _parts(statement: ast.stmt) -> list[ast.stmt]:
-    """An import for each name; any other statement is its own only part."""
-    if not isinstance(statement, ast.Import | ast.ImportFrom):
-        return [statement]
-    rest = {name: getattr(statement, name) for name in statement._fields if name != "names"}
-    return [type(statement)(names=[alias], **rest) for alias in statement.names]
 
 
 def meaning(source: str) -> str:
@@ -204,8 +197,7 @@ def merged(copy: NotebookNode, page: NotebookNode) -> tuple[list[Cell], list[str
     own = [cell for _, cell in code_cells(page)]
     questions = {question.source: question for question in exercises_of(page)}
     asked = {name for question in questions.values() for name in question.asked}
-    plain = (cell.source for cell in own if "exercise" not in tags_of(cell))
-    ours = asked.union(*map(bound_names, plain))
+    ours = asked.union(*(bound_names(c.source) for c in own if "exercise" not in tags_of(c)))
     places = {meaning(cell.source): place for place, cell in enumerate(own)}
     by_id = {cell.id: place for place, cell in enumerate(own)}
     theirs: list[list[Cell]] = [[] for _ in range(len(own) + 1)]  # those behind each cell of ours
