@@ -61,7 +61,7 @@ def my_scatter(batch, num_devices):
     """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
 
     The range ends with the batch: so the last slice may be short, and a device for which no row is
-    left gets no chunk. Rounding down instead drops rows or makes the last chunk the longest.
+    left gets no chunk. Rounding down gives 7 rows on 3 devices in four chunks: 2, 2, 2, 1.
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]

@@ -246,7 +246,7 @@ LATER = "More W have to be kept back than in ZB-H1: they fill the holes before t
 
 
 def my_no_wait(num_stages, num_microbatches):
-    """ZB-H1 is p - r forwards ahead and keeps r W back; both distances are doubled.
+    """ZB-H1 is p - r forwards ahead and keeps r W back; here it is 2(p - 1 - r) + 1, and 2r.
 
     Device r needs two forwards more than the next one: one for the way there, one for the way back.
     Its W come two later than those of the device before, so all hold the same.
