@@ -82,10 +82,11 @@ def check_versions() -> Iterator[Finding]:
     """Does the version of each requirement lie in its range?"""
     word = "ok" if sys.version_info < (3, 14) else "note"
     yield word, f"{platform.python_version()} at {sys.executable} (tested: 3.11 to 3.13)", ""
-    for line in find_environment(here=True).probe(COURSE)["missing"]:
+    facts = find_environment(here=True).probe(COURSE)
+    for line in facts["missing"]:
         if not (HOSTED and line.startswith(("jupyterlab", "nbval"))):
             yield "FAIL", f"{line} is not installed, or in another version", INSTALL
-    if not importlib.util.find_spec("pip"):
+    if not facts["has_pip"]:
         yield "note", "it has no pip", f"{PYTHON} -m ensurepip, or use uv pip"
 
 
