@@ -212,7 +212,8 @@ def test_a_check_that_raises_fails_and_the_others_go_on(monkeypatch, capsys):
 def test_what_is_not_as_asked_for_is_named_but_for_what_hosted_notebooks_have_of_their_own(
     monkeypatch, hosted, missing
 ):
-    found = SimpleNamespace(probe=lambda files: {"missing": ["jupyterlab>=4", "torch>=2.9"]})
+    facts = {"missing": ["jupyterlab>=4", "torch>=2.9"], "has_pip": True}
+    found = SimpleNamespace(probe=lambda files: facts)
     monkeypatch.setattr(command, "find_environment", lambda **_: found)
     monkeypatch.setattr(command, "HOSTED", hosted)
     failed = [
