@@ -1,6 +1,7 @@
 """Behind `python -m mpcourse`: the environment, the checks of the machine, the stored pages.
 
-`setup` and `shell` need nothing but Python; the rest runs in the environment they make.
+`setup`, `shell`, `arguments` and `clean_copies` need nothing but Python; the rest runs in the
+environment they make.
 """
 
 import os

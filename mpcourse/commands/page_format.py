@@ -1,7 +1,6 @@
 """The form of a stored page: badges, bootstrap cell, and nothing that depends on the machine.
 
-Page: all of them; `mpcourse.commands.pages` applies it. Source: the documentation of nbformat;
-Colab's, Binder's and Kaggle's own words on badges.
+Page: all of them; `mpcourse.commands.pages` applies it. Source: the documentation of nbformat.
 """
 
 import copy

@@ -2,9 +2,10 @@
 
 On Linux it gets namespaces of its own: a root in which there are the system's programs and Python,
 read-only, its copy of the course and room for files in memory; no other process, no network but the
-way back to itself, no rights. All that it starts ends with it. Elsewhere only the limits hold.
-Standard library only; run by path, so that nothing else is imported. Source: `man namespaces`,
-`man mount_setattr`, `man pivot_root`, `man capabilities`, `man prctl`, `man netdevice`.
+way back to itself, no rights. All that it starts ends with it. Elsewhere only the limits hold, on
+Windows not even those of one process. Standard library only; run by path, so that nothing else is
+imported. Source: `man namespaces`, `man mount_setattr`, `man pivot_root`, `man capabilities`,
+`man prctl`, `man netdevice`.
 """
 
 import ctypes

@@ -8,7 +8,6 @@ import _thread
 import ast
 import json
 import os
-import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -97,5 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["__main__"].__dict__.setdefault("__builtins__", __builtins__)
     main()

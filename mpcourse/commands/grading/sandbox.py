@@ -131,7 +131,7 @@ class Sandbox:
         raise NotJudged("its process answered with what is no answer")
 
     def _memory(self) -> int:
-        """Bytes of all its processes together; what several share is divided among them."""
+        """Bytes of all its processes together; what several share counts in each."""
         total = 0
         for process in self._alive():
             with contextlib.suppress(psutil.Error):
