@@ -54,9 +54,12 @@ check_largest_batch = Exercise(
         "Not even an empty step fits here: no batch does.": (
             lambda resident, gradients, each, limit: (limit - resident) // each
         ),
-        "Samples come whole: divide by //.": lambda resident, gradients, each, limit: (
-            (limit - resident) / each
-        ),
+        "Samples come whole: divide by //.": [
+            lambda resident, gradients, each, limit: (limit - resident) / each,
+            lambda resident, gradients, each, limit: (
+                round((limit - resident) / each) if gradients <= limit - resident else 0
+            ),
+        ],
         "the larger of gradients and activations": lambda *given: 100,
     },
     also_right=[by_trying],
@@ -176,6 +179,9 @@ check_moments = Exercise(
         ),
         "That is what each operation gives back: what else is live then?": read_by(
             lambda _, result: result.nbytes
+        ),
+        "These are changes: how many bytes are live in all?": read_by(
+            lambda c, _: c.live - c.ahead
         ),
         "Read `live` behind the operation, not ahead of it.": read_by(lambda c, _: c.ahead),
         "What was there before counts, too: hand `held` to the counter.": [
@@ -559,9 +565,7 @@ check_activation_bytes = Exercise(
             tokens, width, layers, min(heads, 1)
         ),
         "A score takes five bytes: two, a mask of one, two.": [
-            of_blocks(of_a_score=1),
-            of_blocks(of_a_score=2),
-            of_blocks(of_a_score=4),
+            of_blocks(of_a_score=size) for size in (1, 2, 3, 4, 6)
         ],
         "Stored scores come on top.": lambda tokens, width, layers, heads=0: of_blocks()(
             tokens, width, layers
