@@ -1,15 +1,24 @@
 """A small decoder-only transformer: to read, to train, to cut.
 
-Pages `a_transformer` and `cut_inside_a_layer`.
+Pages `a_transformer`, `cut_inside_a_layer` and `experts`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
 lets it write; `tied` keeps two copies of one embedding equal. `parallel_layers` and
 `parallel_vocabulary` cut a layer over ranks (`tensor_parallel_functions` has Megatron's f and g),
-`tensor_parallel` a whole decoder; `messages` predicts and counts what is sent; `performance_model`
-turns bytes and link speeds into the time of a step, `published` holds it against papers.
+`tensor_parallel` a whole decoder; `experts` puts many small MLPs in the place of one, and
+`parallel_experts` spreads them over ranks; `messages` predicts and counts what is sent;
+`performance_model` turns bytes and link speeds into the time of a step, `published` holds it
+against papers.
 """
 
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
+from mpcourse.transformer.experts import (
+    Mixture,
+    balance_loss,
+    choose,
+    with_experts,
+    within_capacity,
+)
 from mpcourse.transformer.generation import Cache, cached_logits, generate
 from mpcourse.transformer.learning import (
     next_token_loss,
@@ -19,6 +28,12 @@ from mpcourse.transformer.learning import (
     windows,
 )
 from mpcourse.transformer.messages import Counted, Message, block_messages
+from mpcourse.transformer.parallel_experts import (
+    Exchange,
+    ParallelMixture,
+    average_gradients,
+    spread_experts,
+)
 from mpcourse.transformer.parallel_layers import (
     ColumnParallelLinear,
     ParallelDropout,

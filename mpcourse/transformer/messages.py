@@ -1,6 +1,6 @@
 """What a cut layer sends: predicted from its sizes, counted as it runs.
 
-Page `cut_inside_a_layer`.
+Pages `cut_inside_a_layer` and `experts`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +10,16 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Shares of the whole tensor that each of n ranks sends, over n - 1 and times n, in a ring.
-# A broadcast has one sender: its share is the mean over all ranks as senders.
-ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1}
+# A broadcast has one sender: its share is the mean over all ranks as senders. An all-to-all goes
+# from rank to rank, and this is its share where each gets the same.
+ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1, "all-to-all": 1}
 _OPERATIONS = {
     "allreduce_": ("all-reduce", lambda arguments: arguments[0]),
     "broadcast_": ("broadcast", lambda arguments: arguments[0]),
     "allgather_": ("all-gather", lambda arguments: arguments[0][0]),
     "_allgather_base_": ("all-gather", lambda arguments: [arguments[0]]),
     "reduce_scatter_": ("reduce-scatter", lambda arguments: arguments[1][0]),
+    "alltoall_base_": ("all-to-all", lambda arguments: [arguments[1]]),
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
 }
 _OTHERS = "send recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
@@ -27,8 +29,8 @@ _OTHERS = "send recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan"
 class Message:
     """One collective."""
 
-    kind: str  # "all-reduce", "all-gather", "reduce-scatter" or "broadcast"
-    bytes: int  # of the whole tensor: summed, gathered, or before it is scattered or broadcast
+    kind: str  # a key of ROUNDS
+    bytes: int  # of the whole tensor: summed, gathered, or before it is scattered or sent
 
     def sent(self, ranks: int) -> float:
         """The bytes that each rank sends in a ring of `ranks`."""

@@ -69,8 +69,8 @@ def test_messages_are_counted_however_they_are_sent_or_refused():
             work = group.send([torch.ones(3)], 1 - group.rank(), 0)
             group.recv([torch.ones(3)], 1 - group.rank(), 0).wait()
             work.wait()
-            with pytest.raises(NotImplementedError, match=r"c10d.alltoall_base_ is not counted"):
-                distributed.all_to_all_single(whole, torch.ones(6), group=group)
+            with pytest.raises(NotImplementedError, match=r"c10d.alltoall_ is not counted"):
+                distributed.all_to_all(parts, [torch.ones(3), torch.ones(3)], group=group)
         return counted.messages
 
     wanted = [Message(kind, 24) for kind in ("all-gather", "reduce-scatter") for _ in range(2)]
