@@ -4,6 +4,8 @@ Behind `python -m mpcourse` (page `start_here`); standard library only.
 """
 
 import argparse
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -37,12 +39,22 @@ def grade_arguments() -> argparse.ArgumentParser:
         "folder", type=Path, help="holds LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
     )
     parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
-    parser.add_argument(
-        "--time-limit-s", type=float, default=300, help="for a page (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--memory-gb", type=float, default=4, help="for a page (default: %(default)s)"
-    )
-    parser.add_argument("--jobs", type=int, help="pages at a time (default: half of the cores)")
-    parser.add_argument("--again", action="store_true", help="also what was graded before")
+    for name, kind, least, most, usual, what in [
+        ("--time-limit-s", float, 5, 86400, 300, "for a page"),
+        ("--memory-gb", float, 1, 1024, 4, "for a page"),
+        ("--jobs", int, 1, 64, min(64, max(1, (os.cpu_count() or 1) // 2)), "pages at a time"),
+    ]:
+        words = f"{what}, from {least} to {most} (default: {usual})"
+        parser.add_argument(name, type=number(kind, least, most), default=usual, help=words)
     return parser
+
+
+def number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    """A number within a range, as an argument."""
+
+    def number(text: str) -> float:
+        if not least <= kind(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        return kind(text)
+
+    return number

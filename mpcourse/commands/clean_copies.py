@@ -29,18 +29,23 @@ WORDS = {
     "offered": "keeps your copies as they are; newer editions lie beside them as {1}.",
 }
 LEFT_OUT = "The solution was left out of this copy."
-STANDS_IN = "from mpcourse.commands.clean_copies import left_out"
-STAND_IN = f"""\
-{STANDS_IN}
+STAND_IN = """\
+from mpcourse.commands.clean_copies import left_out
 
 # The course's own solution runs here, for what comes after it.
-get_ipython().run_cell(left_out("{{page}}", "{{cell}}")).raise_error()"""
+get_ipython().run_cell(left_out("{page}", "{cell}")).raise_error()"""
+STANDS_IN = re.compile(r'run_cell\(left_out\(".*", "(.*)"\)')
 
 
 def find_pages(names: Sequence[str], *, folder: Path = ROOT / "notebooks") -> list[Path]:
     """Pages by name ("pipeline"), number ("07" or "7") or path, in this order; no names: all."""
     pages = sorted(folder.glob(PAGES))
     return [_find_page(name, pages) for name in names] if names else pages
+
+
+def page_key(page_name: str) -> str:
+    """The name by which all else calls a page: its file's name without number and ending."""
+    return page_name[3:].removesuffix(".ipynb")
 
 
 def _find_page(name: str, pages: Sequence[Path]) -> Path:
@@ -62,7 +67,7 @@ def clean_copy(page: str) -> str:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(execution_count=None, outputs=[])
-        elif "answer" in _tags(cell):
+        elif "answer" in tags_of(cell):
             cell["source"] = folded("".join(cell["source"]))
     return _to_text(notebook)
 
@@ -90,7 +95,7 @@ def without_solutions(page: str, key: str) -> str:
 
 def checks_of(cells: Sequence[dict]) -> Iterator[tuple[dict, dict, Sequence[dict]]]:
     """Each check cell of a page, the text below it, and what follows, to the next check."""
-    checks = [i for i, cell in enumerate(cells) if "check" in _tags(cell)]
+    checks = [i for i, cell in enumerate(cells) if "check" in tags_of(cell)]
     for check, end in zip(checks, [*checks, len(cells)][1:], strict=True):
         below = cells[check + 1 : end]
         if below and below[0]["cell_type"] == "markdown":
@@ -109,11 +114,12 @@ def edition_of(notebook: dict) -> str:
 
     Title and first cell are left out: they hold the public address, which is another in a fork.
     """
-    cells = [cell for cell in notebook["cells"][1:] if "bootstrap" not in _tags(cell)]
+    cells = [cell for cell in notebook["cells"][1:] if "bootstrap" not in tags_of(cell)]
     return _digest("\0".join("".join(cell["source"]) for cell in cells).encode())[:12]
 
 
-def _tags(cell: dict) -> list[str]:
+def tags_of(cell: dict) -> list[str]:
+    """The tags of a cell, of a notebook as JSON or as nbformat's."""
     return cell["metadata"].get("tags", [])
 
 

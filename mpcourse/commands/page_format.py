@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell
 from nbformat.validator import normalize
 
 from mpcourse.commands.address import BADGES_MARK, Address, badges
+from mpcourse.commands.clean_copies import page_key, tags_of
 
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("tags", "jupyter", "cellView")  # the rest is timing and editors' own notes
@@ -60,11 +61,6 @@ def bootstrap_source(address: Address) -> str:
     return BOOTSTRAP.format(address)
 
 
-def page_key(page_name: str) -> str:
-    """The name by which all else calls a page: its file's name without number and ending."""
-    return page_name[3:].removesuffix(".ipynb")
-
-
 def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str]) -> None:
     """Bring the numbers in title and links up to date, in place: they stand in file names alone."""
     names = {page_key(name): name for name in pages}
@@ -83,10 +79,10 @@ def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -
     title, *rest = cells[0].source.split("\n")
     text = "\n".join(line for line in rest if BADGES_MARK not in line).strip("\n")
     cells[0].source = f"{title}\n\n{badges(address, page_name)}\n\n{text}".rstrip()
-    if not any("bootstrap" in cell.metadata.get("tags", []) for cell in cells):
+    if not any("bootstrap" in tags_of(cell) for cell in cells):
         cells.insert(1, new_code_cell(id="bootstrap", metadata={"tags": ["bootstrap"]}))
     for cell in cells:
-        if "bootstrap" in cell.metadata.get("tags", []):
+        if "bootstrap" in tags_of(cell):
             cell.source = bootstrap_source(address)
             cell.metadata.update(copy.deepcopy(FOLDED))
 

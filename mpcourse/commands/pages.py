@@ -21,10 +21,9 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.address import Address, find_address, read_address, write_setting
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import CLEAN, checks_of, clean_copy, find_pages
+from mpcourse.commands.clean_copies import CLEAN, checks_of, clean_copy, find_pages, page_key
 from mpcourse.commands.page_format import (
     normalise,
-    page_key,
     to_text,
     without_colours,
     write_address,

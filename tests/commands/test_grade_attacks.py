@@ -3,6 +3,7 @@
 One sandbox serves until an attack has ended it; the next one starts meanwhile.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from mpcourse.commands.grading.judge import Remote, judged
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.questions import exercises_of
 from mpcourse.commands.grading.sandbox import Limits, NotJudged, Sandbox, can_close
-from mpcourse.commands.grading.submissions import digest
 from mpcourse.commands.pages import NOTEBOOKS
 from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import check_mean, check_scatter
@@ -312,7 +312,10 @@ class Graded(NamedTuple):
 def taken_stock(folders: tuple[Path, ...]) -> str:
     files = [path for each in folders for path in sorted(each.rglob("*")) if path.is_file()]
     kept = [path for path in files if "__pycache__" not in path.parts]
-    return digest(*(bytes(path) + path.read_bytes() for path in kept))
+    total = hashlib.sha256()
+    for path in kept:
+        total.update(hashlib.sha256(bytes(path) + path.read_bytes()).digest())
+    return total.hexdigest()
 
 
 class Boxes:
@@ -362,14 +365,13 @@ def in_use(graded: Graded) -> Iterator[Boxes]:
     found._next.end()
 
 
-QUESTIONS = {q.name: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
+QUESTIONS = {q.check: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
 
 
 def states(box: Sandbox) -> dict[str, str]:
     found = {}
-    for name, check in (("mean", check_mean), ("scatter", check_scatter)):
-        answer = judged(check, Remote(box, QUESTIONS[name], None), [])
-        found[name] = f"{answer['state']}: {answer['message']}"
+    for name, check in (("check_mean", check_mean), ("check_scatter", check_scatter)):
+        found[name] = ": ".join(judged(check, Remote(box, QUESTIONS[name], None), []))
     return found
 
 
@@ -397,7 +399,7 @@ def test_a_wrong_answer_stays_wrong(name: str, graded: Graded, in_use: Boxes):
 def test_what_ends_its_process_ends_in_words(name: str, graded: Graded, in_use: Boxes):
     in_use.end()
     box, start = in_use.take(), time.monotonic()
-    processes = box._alive()
+    processes = box.processes()
     try:
         box.ask("run", WRONG, 10.0)
         box.ask("run", source_of(LOUD[name], graded), 5.0, limit_s=8.0)

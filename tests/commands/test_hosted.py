@@ -21,8 +21,7 @@ from hosted import (
     run_page,
 )
 
-from mpcourse.commands.clean_copies import CLEAN, find_pages
-from mpcourse.commands.page_format import page_key
+from mpcourse.commands.clean_copies import CLEAN, find_pages, page_key
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 

@@ -7,41 +7,34 @@ work; outputs that a copy was saved with count for nothing.
 import argparse
 import contextlib
 import hashlib
-import hmac
 import json
+import multiprocessing
 import os
-import secrets
-import shutil
+import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from pathlib import Path
 
-import psutil
-
 from mpcourse.commands.arguments import grade_arguments
-from mpcourse.commands.grading import CUT
+from mpcourse.commands.clean_copies import find_pages, page_key
+from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
-from mpcourse.commands.grading.questions import exercises_of, read_copy
-from mpcourse.commands.grading.report import counted, in_words, line_of, write_all
-from mpcourse.commands.grading.sandbox import GIB, START_LIMIT_S, Limits, can_close
-from mpcourse.commands.grading.submissions import Submission, clean, digest, find_submissions
-from mpcourse.commands.pages import find_pages
+from mpcourse.commands.grading.report import counted, line_of, write_all
+from mpcourse.commands.grading.sandbox import START_LIMIT_S, Limits, can_close
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import show_progress, write_whole
+from mpcourse.commands.shell import write_whole
 
-RESULTS, KEY = "results.json", ".grading.key"
-MOST_TIME_S, MOST_JOBS = 86400.0, 64
-USUAL_S, USUAL_GIB = 15.0, 2.0  # of a notebook, before one has been seen
-NO_PAGE = "of no page of the course, neither by its name nor by what is in it"
-CLOSED = "in a process that sees neither network nor files but its own"
+RESULTS = "results.json"
+LARGEST = 2**27  # bytes of a notebook
+LOOKED_FOR = "LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
+CLOSED = "in processes that see neither network nor files but their own"
 OPEN = (
     "on a system that gives no namespaces: the cells could read what you can read, and write it; "
     "the judge did not run them, but look at the cells of whoever you do not trust"
@@ -50,305 +43,167 @@ ROOT_ONLY = (
     "You are root, and this system gives no namespaces: learners' cells could change everything. "
     "Grade as another user, or on a Linux machine that allows them."
 )
+BROKEN = (
+    "A judge has ended, maybe for lack of memory, or does not end. What was graded is kept; type "
+    "the same command again, with fewer --jobs."
+)
 
 
-@dataclass
-class Record:
-    """What became of one notebook."""
-
-    learner: str
-    file: str  # its place in the folder
-    page: str  # the page's file; empty when it is of no page of the course
-    judged: dict[str, tuple[str, str]] = field(default_factory=dict)  # exercise -> state, words
-    answers: dict[str, str] = field(default_factory=dict)  # exercise -> digest of what was written
-    notes: list[str] = field(default_factory=list)  # what an instructor should know besides
-    stopped: str = ""  # why not all was judged
-    seconds: float = 0.0
-    key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
-
-    def holds_for(self, key: str) -> bool:
-        """Whether grading again would say the same: what limits have cut short may not."""
-        return self.key == key and not self.stopped and not any(CUT in note for note in self.notes)
+def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Record]]:
+    """The notebooks of a folder and of those in it: of a learner each, or of a name before NN_."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "is not there"
+        raise ValueError(f"{folder} {what}: name the folder that holds the learners' notebooks")
+    paths = [path.relative_to(folder) for path in folder.rglob("*.ipynb")]
+    hidden = re.compile(r"\.|__pycache__$|node_modules$")
+    paths = [path for path in paths if not any(map(hidden.match, path.parts))]
+    if not paths:
+        raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
+    found = [(folder / path, _record_of(path, folder, pages)) for path in paths]
+    return sorted(found, key=lambda pair: (pair[1].learner.casefold(), pair[1].file))
 
 
-def check_limits(options: argparse.Namespace) -> None:
-    """Raise a `ValueError` that names a limit and its range, before anything has run."""
-    here = psutil.virtual_memory().total / GIB
-    ranges = {
-        "time-limit-s": (options.time_limit_s, 5, MOST_TIME_S),
-        "memory-gb": (options.memory_gb, 1, here),
-        "jobs": (options.jobs, 1, MOST_JOBS),
-    }
-    for name, (value, least, most) in ranges.items():
-        if not least <= value <= most:
-            raise ValueError(f"--{name} is {value:g}: from {least} to {most:.4g} is allowed")
+def _record_of(path: Path, folder: Path, pages: Sequence[Path]) -> Record:
+    """Pages are found by name: an older edition may have another number."""
+    names = {page_key(page.name): page.name for page in pages}
+    any_name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    match = re.match(rf"(.*?)(?<!\d)\d\d_({any_name})(?![A-Za-z0-9])", path.stem, re.DOTALL)
+    before = match[1].strip(" _-.") if match else path.stem
+    learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
+    record = Record(clean(learner), clean(path.as_posix()), names[match[2]] if match else "")
+    file = folder / path
+    if not match:
+        record.notes.append(f"of no page of the course by its name: {LOOKED_FOR} is looked for")
+    elif file.is_symlink() or file.stat().st_size > LARGEST:
+        record.stopped = "a link or more than 128 MB: it was not read"
+        record.notes.append(record.stopped)
+    return record
 
 
-def usual_jobs() -> int:
-    """Half of the cores, where memory allows."""
-    memory = psutil.virtual_memory().available / GIB
-    return int(max(1, min((os.cpu_count() or 1) // 2, memory // USUAL_GIB, MOST_JOBS)))
+def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
+    """Grade the notebooks of a folder; all results are written anew after each of them.
 
-
-class Gradebook:
-    """The records, kept in a folder: written anew after each page that is finished.
-
-    Those of earlier calls are believed only with their seal, whose key lies in the clone.
+    Returns what went wrong with that; raises ValueError, before anything runs, for bad input.
     """
-
-    def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.earlier: dict[str, Record] = {}
-        self.is_changed = False
-        self.problem = ""  # why the last writing has failed
-        self._records: dict[str, Record] = {}
-        (folder / f"{RESULTS}.probe").touch()
-        (folder / f"{RESULTS}.probe").unlink()
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
-            found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-            self.is_changed = not hmac.compare_digest(found["seal"], seal(found["records"]))
-            if not self.is_changed:
-                self.earlier = {each["file"]: Record(**each) for each in found["records"]}
-
-    def keep(self, record: Record, facts: str) -> None:
-        """Take a record in and write all files; `facts` stands at the top of the page to read."""
-        self._records[record.file] = record
-        kept = [asdict(each) for each in {**self.earlier, **self._records}.values()]
-        sealed = {"seal": seal(kept), "records": kept}
-        self.problem = ""
-        try:
-            write_whole(self.folder / RESULTS, json.dumps(sealed, indent=1, ensure_ascii=False))
-            write_all(self.folder, self.records, facts)
-        except OSError as error:  # open in another program, say: the next page may find it closed
-            self.problem = f"Not all results are written: {error}. Mend it and run this again."
-
-    @property
-    def records(self) -> list[Record]:
-        """Those of this call, in the order of learners and files."""
-        return sorted(self._records.values(), key=lambda r: (r.learner.casefold(), r.file))
-
-
-def seal(records: list[dict]) -> str:
-    """What only this clone can say of the records."""
-    words = json.dumps(records, sort_keys=True).encode()
-    return hmac.new(_key(), words, hashlib.sha256).hexdigest()
-
-
-@cache
-def _key() -> bytes:
-    """A secret of this clone; where it cannot be kept, one of this call."""
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            number = os.open(ROOT / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(number, "wb") as file:
-                file.write(secrets.token_bytes(32))
-        return (ROOT / KEY).read_bytes()
-    return secrets.token_bytes(32)
-
-
-class Judge:
-    """A process of `judge`, made when it is first needed, and again when it had to be ended."""
-
-    def __init__(self):
-        self._process: subprocess.Popen | None = None
-
-    def grade(
-        self, submission: Submission, course: Path, limits: Limits, at: Callable[[str], None]
-    ) -> Record:
-        """Let one notebook be judged."""
-        record = Record(submission.learner, submission.file, submission.page.name)
-        start = time.monotonic()
-        paths = {"copy": submission.path.resolve(), "page": submission.page, "course": course}
-        task = {name: str(path) for name, path in paths.items()}
-        task |= {"limits": limits, "closed": can_close()}
-        process = self._started(course.parent)
-        with contextlib.suppress(OSError):
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-        watchdog = threading.Timer(limits.time_s * 1.5 + 2 * START_LIMIT_S, process.kill)
-        watchdog.start()
-        record.stopped = "its judge took too long, or has ended"
-        with contextlib.suppress(ValueError):  # it was ended in the middle of a line
-            for line in process.stdout:
-                found = json.loads(line)
-                if "end" in found:
-                    record.stopped = clean(found["end"])
-                    break
-                if "note" in found:
-                    record.notes.append(clean(found["note"]))
-                elif "exercise" in found:
-                    name = found["exercise"]
-                    record.judged[name] = found["state"], clean(found["message"])
-                    record.answers[name] = found["answer"]
-                at(found.get("at", ""))
-        watchdog.cancel()
-        for question in exercises_of(read_copy(submission.page)):
-            record.judged.setdefault(question.name, ("not judged", record.stopped))
-        record.seconds = round(time.monotonic() - start, 1)
-        return record
-
-    def _started(self, room: Path) -> subprocess.Popen:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mpcourse.commands.grading.judge"],
-                **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(room)},  # as a sandbox
-                cwd=ROOT,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
-                text=True,
-            )
-        return self._process
-
-    def end(self) -> None:
-        """End it, and with it what it has started."""
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()  # it notices, and ends a sandbox without namespaces
-            self._process.wait()
-
-
-def grade(
-    submissions: Sequence[Submission],
-    book: Gradebook,
-    limits: Limits,
-    *,
-    jobs: int = 1,
-    again: bool = False,
-) -> None:
-    """Grade notebooks; what was graded before and is as it was is taken from the book."""
+    submissions = find_submissions(folder, find_pages([]))
+    if not can_close() and hasattr(os, "geteuid") and os.geteuid() == 0:
+        raise ValueError(ROOT_ONLY)
+    out.mkdir(parents=True, exist_ok=True)
+    sources = sorted((ROOT / "mpcourse").rglob("*.py"))
+    edition = _digest(*(path.read_bytes() for path in sources), str(can_close()).encode())
     facts = (
-        f"as of {time.strftime('%Y-%m-%d %H:%M')}, by the course's edition {course_edition()[:12]},"
-        f" at most {limits.time_s:g} s and {limits.memory_gib:g} GB for a page, "
-        + (CLOSED if can_close() else OPEN)
+        f"As of {time.strftime('%Y-%m-%d %H:%M')}, by the course's edition {edition[:12]}, at most "
+        f"{limits.time_s:g} s and {limits.memory_gib:g} GB for a page, "
+        f"{CLOSED if can_close() else OPEN}."
     )
-    waiting = []
-    for submission in submissions:
-        key, before = key_of(submission), book.earlier.get(submission.file)
-        if submission.page is None:
-            words = submission.problem or NO_PAGE
-            record = Record(submission.learner, submission.file, "", notes=[words])
-        elif key and before and before.holds_for(key) and not again:
-            record = before
-        else:
-            waiting.append((submission, key))
-            continue
-        book.keep(record, facts)
-        say(line_of(record) + ("" if not record.page else "\n    as graded before"))
-    seen = [record.seconds for record in book.earlier.values() if record.seconds] or [USUAL_S]
-    if waiting:
-        say(f"{counted(len(waiting), 'notebook')} to grade, {how_long(len(waiting), seen, jobs)}.")
-    judges = [Judge() for _ in range(jobs)]
-    free, pool = list(judges), ThreadPoolExecutor(jobs)
-    with tempfile.TemporaryDirectory(prefix="courses-", ignore_cleanup_errors=True) as folder:
+    print(f"{len(submissions)} notebooks; results go to {out}\n{facts}", flush=True)
+    earlier, records, waiting = _read_records(out / RESULTS), [], []
+    for path, record in submissions:
+        if record.page and not record.stopped:
+            page = ROOT / "notebooks" / record.page
+            parts = record.file.encode(), path.read_bytes(), page.read_bytes(), edition.encode()
+            record.key = _digest(*parts)
+        if record.key and record.key not in earlier:
+            waiting.append((record, path, page))
+        else:  # what was graded before is as it was
+            records.append(earlier.get(record.key, record))
+            print(line_of(records[-1]), flush=True)
+    problem = _keep(out, records, facts)
+    start = time.monotonic()
+    for count, record in enumerate(_judged(waiting, limits, jobs), start=1):
+        records.append(record)
+        problem = _keep(out, records, facts)
+        left = (time.monotonic() - start) / count * (len(waiting) - count) / 60
+        print(f"{line_of(record)}\n    {count} of {len(waiting)}; about {left:.0f} min left")
+        sys.stdout.flush()
+    print(f"{counted(records)} exercises are correct.")
+    return problem
 
-        @cache
-        def course_for(page: Path) -> Path:
-            write_course(Path(folder) / page.stem, page)
-            return Path(folder) / page.stem
 
-        def one(submission: Submission, key: str) -> Record:
-            judge, where = free.pop(), f"{submission.learner}, {submission.page.stem}"
-            with writing:
-                course = course_for(submission.page)
-            record = judge.grade(submission, course, limits, lambda at: show(f"{where}: {at}"))
-            record.key = key
-            free.append(judge)
-            return record
-
-        writing = threading.Lock()
-        show = show_progress
+def _judged(
+    waiting: Sequence[tuple[Record, Path, Path]], limits: Limits, jobs: int
+) -> Iterator[Record]:
+    """The records of notebooks as they are judged, some at a time; no process stays."""
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="courses-", ignore_cleanup_errors=True) as room:
+        pool = ProcessPoolExecutor(jobs, spawn, _become_a_judge, (room,))
         try:
-            tasks = [pool.submit(one, *each) for each in waiting]
-            seen = []
-            for count, task in enumerate(as_completed(tasks), start=1):
-                record = task.result()
-                seen.append(record.seconds)
-                book.keep(record, facts)
-                left = how_long(len(tasks) - count, seen, jobs) if count < len(tasks) else "the end"
-                say(f"{line_of(record)}\n    {count} of {len(tasks)}; {left}")
+            for page in {page for _, _, page in waiting}:
+                write_course(Path(room, page.stem), page)
+            tasks = [
+                pool.submit(judge, *each, Path(room, each[2].stem), limits) for each in waiting
+            ]
+            most_s = (limits.time_s + 2 * START_LIMIT_S) * (len(tasks) // jobs + 1)
+            for task in as_completed(tasks, most_s):
+                yield task.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for judge in judges:
-                judge.end()
-            pool.shutdown()
+            for process in multiprocessing.active_children():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
 
 
-def how_long(notebooks: int, seen: Sequence[float], jobs: int) -> str:
-    """How long so many notebooks take, by the seconds that others took."""
-    each = sum(seen) / len(seen)
-    minutes = notebooks * each / min(jobs, max(notebooks, 1)) / 60
-    return f"about {minutes:.0f} min left" if minutes >= 1.5 else f"about {60 * minutes:.0f} s left"
+def _become_a_judge(room: str) -> None:
+    """End with whoever asks, who alone hears of Ctrl-C; what a check prints is no answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = room
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def key_of(submission: Submission) -> str:
-    """Digest of all that a result hangs on; empty where that cannot be read."""
+def _keep(out: Path, records: Sequence[Record], facts: str) -> str:
+    """Write all files; returns why, if that cannot be."""
+    records = sorted(records, key=lambda r: (r.learner.casefold(), r.file))
+    kept = [asdict(record) for record in records if record.key and not record.stopped]
     try:
-        parts = [submission.path.read_bytes(), submission.page.read_bytes()]
-    except (OSError, AttributeError):
-        return ""
-    return digest(*parts, course_edition().encode(), str(can_close()).encode())
+        write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
+        write_all(out, records, facts)
+    except OSError as error:  # open in another program, say: the next time may find it closed
+        return f"Not all results are written: {error}. Mend it and type the same command again."
+    return ""
 
 
-@cache
-def course_edition() -> str:
-    """A digest of the course's programs."""
-    return digest(*(path.read_bytes() for path in sorted((ROOT / "mpcourse").rglob("*.py"))))
+def _read_records(path: Path) -> dict[str, Record]:
+    """What an earlier call has kept, by its key."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {each["key"]: Record(**each) for each in found}
+    return {}
 
 
-def say(words: str) -> None:
-    """Print over the line of progress."""
-    width = shutil.get_terminal_size().columns - 1
-    clear = "\r" + " " * width + "\r" if sys.stdout.isatty() else ""
-    print(clear + words, flush=True)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def main(argv: Sequence[str], *, here: str = ".") -> int:
     """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
 
-    0: all is graded, however well, 1: not all was written, 2: nothing to grade, 130: interrupted.
+    0: all is graded, however well, 1: not all was, or was written, 2: nothing to grade, 130:
+    interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False
     )
     options = parser.parse_args(argv)
-    options.jobs = usual_jobs() if options.jobs is None else options.jobs
-    folder = (Path(here) / options.folder).resolve()
-    out = Path(here) / (options.out or folder.with_name(f"{folder.name}-results"))
+    folder = Path(here, options.folder).resolve()
+    out = Path(here, options.out or folder.with_name(f"{folder.name}-results"))
     sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
     os.umask(0o077)  # marks are nobody else's business
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # judges, as sandboxes, compute on the CPU
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        check_limits(options)
-        submissions = find_submissions(folder, find_pages([]))
-        if not can_close() and hasattr(os, "geteuid") and os.geteuid() == 0:
-            raise ValueError(ROOT_ONLY)
-        book = Gradebook(out)
+        problem = grade(folder, out, Limits(options.time_limit_s, options.memory_gb), options.jobs)
+    except KeyboardInterrupt:
+        print("What was graded is kept; the same command goes on from there.", flush=True)
+        return 130
+    except (BrokenProcessPool, TimeoutError):
+        problem = BROKEN
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    previous = signal.signal(signal.SIGTERM, _interrupt)
-    limits = Limits(options.time_limit_s, options.memory_gb)
-    print(f"{counted(len(submissions), 'notebook')}; results go to {out}", flush=True)
-    if book.is_changed:
-        print(f"{RESULTS} was not written so by this clone: all is graded anew.", flush=True)
-    if not can_close():
-        print(f"Graded {OPEN}.", flush=True)
-    try:
-        grade(submissions, book, limits, jobs=options.jobs, again=options.again)
-    except KeyboardInterrupt:
-        say("What was graded is kept; the same command goes on from there.")
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    say(in_words(book.records))
-    if book.problem:
-        print(book.problem, file=sys.stderr)
-    return 1 if book.problem else 0
+    if problem:
+        print(problem, file=sys.stderr)
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ import sys
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys/devices/system")
 SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc/fonts")
 DEVICES = ("null", "zero", "full", "random", "urandom")
+HOME = "/home/learner/clone"
+WRITABLE = ("/tmp", "/dev/shm", "/home/learner", f"{HOME}/my_notebooks")
 NEW_USER, OTHERS_NEW = 0x10000000, 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
 NOSUID, NODEV, BIND, RECURSIVE, PRIVATE, DETACH = 2, 4, 4096, 16384, 1 << 18, 2
 MOUNT_SETATTR, READ_ONLY, ALL_BELOW, NO_FOLDER = 442, 1 | 2, 0x8000, -100
 DIE_WITH_PARENT, DROP_RIGHT, NO_NEW_RIGHTS = 1, 24, 38
-STRANGERS = 61184, 4000  # numbers of users that belong to nobody: the first, how many
 SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41
 
 
@@ -57,7 +58,7 @@ def enter(room: str, shown: dict, files_gib: float) -> None:
         if ctypes.CDLL(None).prctl(DROP_RIGHT, right, 0, 0, 0) < 0:
             break
     if not user:
-        stranger = STRANGERS[0] + seat % STRANGERS[1]
+        stranger = 61184 + seat % 4000  # a user's number that belongs to nobody
         os.setgroups([])
         os.setresgid(stranger, stranger, stranger)
         os.setresuid(stranger, stranger, stranger)
@@ -80,18 +81,11 @@ def lay_out(room: str, shown: dict, files_gib: float) -> None:
         show(outside, room + inside)
     for name in DEVICES:
         show(f"/dev/{name}", f"{room}/dev/{name}", writable=True)
-    for name in ("tmp", "dev/shm", "home/learner/clone/my_notebooks", "proc", "root"):
-        os.makedirs(f"{room}/{name}", exist_ok=True)
-    for name in ("tmp", "dev/shm", "home/learner", "home/learner/clone/my_notebooks"):
-        os.chmod(f"{room}/{name}", 0o1777)
-    for name, source in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
-        os.symlink(f"/proc/self/fd{source}", f"{room}/dev/{name}")
-    for name, text in {
-        "hosts": "127.0.0.1 localhost\n",
-        "passwd": "learner:x:0:0::/tmp:\n",
-    }.items():
-        with open(f"{room}/etc/{name}", "w") as file:
-            file.write(text)
+    for path in (*WRITABLE, "/proc"):
+        os.makedirs(room + path, exist_ok=True)
+        os.chmod(room + path, 0o1777)
+    with open(f"{room}/etc/hosts", "w") as file:
+        file.write("127.0.0.1 localhost\n")
     call("mount", "proc", f"{room}/proc", "proc", NOSUID | NODEV | 8, None)
     os.chdir(room)
     call("pivot_root", ".", ".")

@@ -14,7 +14,6 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from mpcourse.commands.grading import CUT
 from mpcourse.commands.grading.outcomes import encode
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, Raised, generators_kept
@@ -26,7 +25,7 @@ attempts: dict[str, Any] = {}  # check -> the attempt, as its exercise plays it
 
 
 def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
-    """Run a cell; what it raised, in words."""
+    """Run a cell; what became of it, in words."""
     timer = threading.Timer(limit_s, _thread.interrupt_main)
     timer.start()
     try:
@@ -35,10 +34,10 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
         timer.cancel()
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, KeyboardInterrupt):
-        return ["raised", f"{CUT} {limit_s:.0f} s"]
+        return ["was stopped", f"after {limit_s:.0f} s"]
     if isinstance(error, SyntaxError):
         error = SyntaxError(f"{error.msg} (line {error.lineno})")
-    return ["raised", f"raised {type(error).__name__}: {error}"] if error else ["done"]
+    return ["raised", f"{type(error).__name__}: {error}"] if error else ["done"]
 
 
 def take(shell: InteractiveShell, check: str, call: str, asked: list[str]) -> list:
@@ -58,19 +57,15 @@ def take(shell: InteractiveShell, check: str, call: str, asked: list[str]) -> li
 def play(_: InteractiveShell, check: str, number: int) -> list:
     """Play an attempt on a case; also what the outcome is made of ends within the time limit."""
     one = CHECKS[check]
-
-    def outcome(*given: Any) -> str:
-        return json.dumps(["outcome", encode(one.play(*given))])
-
     with generators_kept():
-        return exercise.played(outcome, attempts[check], one.cases[number])
+        found = exercise.played(lambda *a: encode(one.play(*a)), attempts[check], one.cases[number])
+    return ["outcome", found]
 
 
 def answer(shell: InteractiveShell, what: str, *rest: Any) -> str:
     """What comes of a question, as JSON."""
     try:
-        found = {"run": run, "take": take, "play": play}[what](shell, *rest)
-        return found if isinstance(found, str) else json.dumps(found)
+        return json.dumps({"run": run, "take": take, "play": play}[what](shell, *rest))
     except NotAttempted:
         return json.dumps(["not attempted"])
     except NotYet as problem:

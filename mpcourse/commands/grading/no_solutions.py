@@ -7,111 +7,89 @@ found in the syntax tree. Source: the documentation of ast.
 import ast
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpcourse.commands.page_format import page_key
+from mpcourse.commands.clean_copies import page_key
+from mpcourse.commands.grading.questions import Cell, needed_for
 from mpcourse.commands.setup import ROOT
 
 PLAYED = {"cases", "play", "values"}  # of an exercise's arguments; all others judge or explain
-ENGINE = ("__init__", "exercise")
-HELPERS = ("__init__.py", "grading/__init__.py", "grading/learner.py", "grading/outcomes.py")
-EXERCISES = "mpcourse.exercises."
+OTHERS = ("exercises", "commands", "__main__.py")
+KEPT = (
+    *("exercises/__init__.py", "exercises/exercise.py", "commands/__init__.py"),
+    *(f"commands/grading/{name}.py" for name in ("__init__", "learner", "outcomes")),
+)
+EXERCISES = r"mpcourse\.exercises\."
 
 
 def write_course(folder: Path, page: Path) -> None:
     """Lay out a copy of the course for a page in a folder."""
-    package, exercises = folder / "mpcourse", folder / "mpcourse/exercises"
-    skipped = shutil.ignore_patterns("exercises", "commands", "__main__.py")
-    shutil.copytree(ROOT / "mpcourse", package, ignore=skipped)
+    package = folder / "mpcourse"
+    shutil.copytree(ROOT / "mpcourse", package, ignore=shutil.ignore_patterns(*OTHERS))
     shutil.copytree(ROOT / "data", folder / "data")
     shutil.copy(ROOT / "pyproject.toml", folder)  # by which a page's first cell knows a clone
-    (package / "commands/grading").mkdir(parents=True)
-    for name in HELPERS:
-        shutil.copy(ROOT / "mpcourse/commands" / name, package / "commands" / name)
-    exercises.mkdir()
-    for name in ENGINE:
-        shutil.copy(ROOT / f"mpcourse/exercises/{name}.py", exercises)
-    first = page_key(page.name)
-    imports = rf"from {re.escape(EXERCISES)}{first} import (\w+)"
-    wanted = {first: {*re.findall(imports, page.read_text(encoding="utf-8"))}}
+    for name in KEPT:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "mpcourse" / name, package / name)
+    key = page_key(page.name)
+    imports = rf"from {EXERCISES}{key} import (\w+)"
+    wanted = {key: {*re.findall(imports, page.read_text(encoding="utf-8"))}}
     while wanted:
         name, asked = wanted.popitem()
-        module = Module((ROOT / f"mpcourse/exercises/{name}.py").read_text(encoding="utf-8"))
-        asked = {name for name in asked if not module.needs({name}) & module.solutions}
-        text, others = module.kept(asked | (module.checks if name == first else set()))
-        (exercises / f"{name}.py").write_text(text, encoding="utf-8")
-        wanted |= {other: names for other, names in others.items() if other not in ENGINE}
+        source = (ROOT / f"mpcourse/exercises/{name}.py").read_text(encoding="utf-8")
+        text, others = without_solutions(source, asked, checks=name == key)
+        (package / f"exercises/{name}.py").write_text(text, encoding="utf-8")
+        wanted |= {other: names for other, names in others.items() if other != "exercise"}
     for path in [folder, *folder.rglob("*")]:
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))  # for a stranger
 
 
-class Module:
-    """A module of exercises, taken apart into its statements."""
+def without_solutions(source: str, asked: set[str], *, checks: bool) -> tuple[str, dict]:
+    """A module of exercises with only what is asked for of it, and maybe its checks.
 
-    def __init__(self, source: str):
-        self._statements = ast.parse(source).body
-        self._values = {
-            name: each.value
-            for each in self._statements
-            if isinstance(each, ast.Assign)
-            for name in _defined(each)
-        }
-        self.solutions: set[str] = set()
-        self.checks = {name for name in self._values if name.startswith("check_")}
-        for name in self.checks:
-            self._leave_played(self._values[name])
+    Returns its text, and the names that it needs from other modules of exercises. What is asked
+    for and needs a solution is left out.
+    """
+    module = ast.parse(source).body
+    assigned = [each for each in module if isinstance(each, ast.Assign)]
+    values = {ast.unparse(each.targets[0]): each.value for each in assigned}
+    exercises = {name: value for name, value in values.items() if name.startswith("check_")}
+    solutions = set()
+    for exercise in exercises.values():
+        solutions |= {each.id for each in exercise.args if isinstance(each, ast.Name)}
+        _leave_played(exercise, values)
+    cells = [Cell(ast.unparse(part)) for each in module for part in _parts(each)]
 
-    def _leave_played(self, exercise: ast.Call) -> None:
-        given = [*exercise.keywords]
-        for each in exercise.keywords:
-            if each.arg is None:  # **NAME, of a dict in this module
-                pairs = self._values[each.value.id]
-                keys = zip(pairs.keys, pairs.values, strict=True)
-                given += [ast.keyword(key.value, value) for key, value in keys]
-        nothing = [ast.keyword("solution", ast.Constant(None))]
-        nothing += [ast.keyword("read_again", ast.Constant(""))]
-        self.solutions |= {each.id for each in exercise.args if isinstance(each, ast.Name)}
-        exercise.args = []
-        exercise.keywords = nothing + [each for each in given if each.arg in PLAYED]
+    def needs_solution(name: str) -> bool:
+        return any(cell.touched & solutions for cell in needed_for({name}, cells))
 
-    def needs(self, names: set[str]) -> set[str]:
-        """The names, and all that their statements use in turn."""
-        needed, used = set(), set(names)
-        while used != needed:
-            needed = used
-            used = needed.union(*map(_used, self._defining(needed)))
-        return needed
-
-    def _defining(self, names: set[str]) -> list[ast.stmt]:
-        return [each for each in self._statements if names & set(_defined(each))]
-
-    def kept(self, names: set[str]) -> tuple[str, dict[str, set[str]]]:
-        """What the names need, as source, and what it imports from other modules of exercises."""
-        needed, others = self.needs(names), {}
-        keep = self._defining(needed)
-        for each in keep:
-            if isinstance(each, ast.Import | ast.ImportFrom):
-                each.names = [alias for alias in each.names if _name(alias) in needed]
-            if isinstance(each, ast.ImportFrom) and each.module.startswith(EXERCISES):
-                others[each.module.removeprefix(EXERCISES)] = {alias.name for alias in each.names}
-        return "\n".join(ast.unparse(each) for each in keep) + "\n", others
+    names = {name for name in asked if not needs_solution(name)}.union(exercises if checks else ())
+    kept = "\n".join(cell.source for cell in needed_for(names, cells)) + "\n"
+    others = defaultdict(set)
+    for other, name in re.findall(rf"^from {EXERCISES}(\w+) import (\w+)", kept, re.MULTILINE):
+        others[other].add(name)
+    return kept, others
 
 
-def _name(alias: ast.alias) -> str:
-    return alias.asname or alias.name.split(".")[0]
+def _leave_played(exercise: ast.Call, values: dict[str, ast.expr]) -> None:
+    """Take from the call that makes an exercise all but what it is played with."""
+    given = [*exercise.keywords]
+    for each in exercise.keywords:
+        if each.arg is None:  # **NAME, of a dict in this module
+            pairs = values[each.value.id]
+            given += map(ast.keyword, (key.value for key in pairs.keys), pairs.values)
+    nothing = {"solution": None, "read_again": ""}
+    exercise.args = []
+    exercise.keywords = [ast.keyword(name, ast.Constant(x)) for name, x in nothing.items()]
+    exercise.keywords += [each for each in given if each.arg in PLAYED]
 
 
-def _defined(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module gives a value."""
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        yield from map(_name, statement.names)
-    elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        yield statement.name
+def _parts(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """A statement; an import of several names as one of each."""
+    if isinstance(statement, ast.ImportFrom):
+        module, names = statement.module, statement.names
+        yield from (ast.ImportFrom(module, [name], 0) for name in names)
     else:
-        names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-        yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
-
-
-def _used(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        yield statement

@@ -27,9 +27,8 @@ LONGEST_ANSWER = 2**25  # bytes
 START_LIMIT_S, CASE_LIMIT_S = 120.0, 30.0
 FILES_GIB = 1.0  # in the folders that it may write to; they are in memory
 DATA_GIB = 2.0  # that Python and torch take of what RLIMIT_DATA counts, before any work
-ENDED = "its process has ended"
+ENDED, NO_ANSWER = "its process has ended", "its process answered with what is no answer"
 MOST = {"CORE": 0, "NPROC": 1024, "NOFILE": 1024, "FSIZE": GIB // 4}
-HOME = "/home/learner/clone"
 RUN = ("-P", "-m", "mpcourse.commands.grading.learner")
 PROBE = """
 import socket
@@ -58,33 +57,30 @@ class Sandbox:
     ):
         self._end, self._limits = time.monotonic() + START_LIMIT_S, limits
         self._folder = tempfile.TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True)
-        room = Path(self._folder.name)
-        home = HOME if closed else str(room)
+        room = self._folder.name
         if not closed:
             shutil.copytree(course, room, dirs_exist_ok=True)
-            (room / "my_notebooks").mkdir()
-        python = {path: path for path in (sys.prefix, sys.base_prefix)}
+            Path(room, "my_notebooks").mkdir()
+        home = inside.HOME if closed else room
         env = {"HOME": home, "PYTHONPATH": home, "PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
-        env |= {"USER": "learner", "TMPDIR": "/tmp"}
-        env |= {"MPLBACKEND": "agg", "OMP_WAIT_POLICY": "passive"}
-        if not closed:
-            env = {**os.environ, **env, "TMPDIR": home}
+        env |= {"USER": "learner", "MPLBACKEND": "agg", "OMP_WAIT_POLICY": "passive"}
+        env = {**env, "TMPDIR": "/tmp"} if closed else {**os.environ, **env, "TMPDIR": home}
+        shown = {f"{home}/{each.name}": str(each) for each in course.glob("*")}
         plan = {
-            "room": str(room) if closed else "",
-            "shown": {**python, **{f"{HOME}/{each.name}": str(each) for each in course.glob("*")}},
+            "room": room if closed else "",
+            "shown": {path: path for path in (sys.prefix, sys.base_prefix)} | shown,
             "files_gib": FILES_GIB,
             "limits": {**MOST, "DATA": int((limits.memory_gib + DATA_GIB) * GIB)},
             "cwd": f"{home}/my_notebooks",
             "command": command,
             "env": env,
         }
-        self._process = subprocess.Popen(
+        self._process = psutil.Popen(
             [sys.executable, "-I", "-S", inside.__file__],
             **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL},
             cwd="/" if closed else room,
             start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
         )
-        self._family = {psutil.Process(self._process.pid)}
         self._lines: queue.Queue[bytes] = queue.Queue(4)
         threading.Thread(target=self._read, daemon=True).start()
         self._send(plan)
@@ -117,44 +113,39 @@ class Sandbox:
                 raise NotJudged(f"the notebook's {self._limits.time_s:g} s were over")
             if time.monotonic() > end:
                 raise NotJudged(f"its process gave no answer for {limit_s:.0f} s")
-            if self._memory() > self._limits.memory_gib * GIB:
+            if sum(map(_memory, self.processes())) > self._limits.memory_gib * GIB:
                 words = f"its processes took more than {self._limits.memory_gib:g} GB of memory"
                 raise NotJudged(words)
         if not line:
             raise NotJudged(ENDED)
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(line)
             if isinstance(found, list) and found and isinstance(found[0], str):
                 return found
-        except (ValueError, RecursionError):
-            pass
-        raise NotJudged("its process answered with what is no answer")
+        raise NotJudged(NO_ANSWER)
 
-    def _memory(self) -> int:
-        """Bytes of all its processes together; what several share counts in each."""
-        total = 0
-        for process in self._alive():
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
-        return total
-
-    def _alive(self) -> set[psutil.Process]:
-        for process in [*self._family]:
-            with contextlib.suppress(psutil.Error):
-                self._family |= set(process.children(recursive=True))
-        self._family = {process for process in self._family if process.is_running()}
-        return self._family
+    def processes(self) -> list[psutil.Process]:
+        """It and all that it has started; without namespaces, all but what has lost its parent."""
+        with contextlib.suppress(psutil.Error):
+            return [self._process, *self._process.children(recursive=True)]
+        return []
 
     def end(self) -> None:
         """End all of it at once."""
-        for process in self._alive():
+        for process in [*self.processes(), self._process]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self._process.kill()
         self._process.wait()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._folder.cleanup()
+
+
+def _memory(process: psutil.Process) -> int:
+    """Bytes of one process; what several share counts in each."""
+    with contextlib.suppress(psutil.Error):
+        return process.memory_info().rss
+    return 0
 
 
 @functools.cache

@@ -18,7 +18,8 @@ from sphinx.errors import SphinxError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from mpcourse.commands.address import address_remedy
-from mpcourse.commands.page_format import page_key, without_colours
+from mpcourse.commands.clean_copies import page_key
+from mpcourse.commands.page_format import without_colours
 from mpcourse.commands.pages import find_pages, read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.page import explorer_of, for_readers

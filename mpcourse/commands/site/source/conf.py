@@ -6,7 +6,7 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 from mpcourse.commands.address import PLACEHOLDER, read_address
-from mpcourse.commands.page_format import page_key
+from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.pages import find_pages, read
 
 project = "mpcourse"
