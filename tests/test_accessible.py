@@ -13,8 +13,7 @@ from axe import faults
 from lab import running_browser
 from playwright.sync_api import Browser, Page
 
-from mpcourse.commands.clean_copies import page_key
-from mpcourse.commands.pages import find_pages
+from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.site import SOURCE, build_site
 

@@ -46,8 +46,8 @@ def read_address(root: Path = ROOT) -> Address:
     )
 
 
-def find_address(repository: str = "", branch: str = "", root: Path = ROOT) -> Address:
-    """Complete and check an address; what is not given is the clone's origin and branch.
+def find_address(repository: str = "", root: Path = ROOT) -> Address:
+    """Check an address, the clone's origin if none is named; its branch is the clone's.
 
     Raises ValueError when the three services could not open it: they need a repository on GitHub,
     and a branch whose name is one word in a link.
@@ -58,11 +58,10 @@ def find_address(repository: str = "", branch: str = "", root: Path = ROOT) -> A
     if not match:
         found = f"{origin!r} is" if origin else "this is no clone with an origin,"
         raise ValueError(f"{found} no repository on GitHub; name one: {MEND}")
-    branch = branch or _ask_git("symbolic-ref", "--short", "HEAD", root=root)
+    branch = _ask_git("symbolic-ref", "--short", "HEAD", root=root)
     if not BRANCH.fullmatch(branch):
-        found = f"{branch!r}, which will not do in a link" if branch else "none (a detached head)"
-        words = "letters, digits, points, dashes and underscores"
-        raise ValueError(f"the branch is {found}; name one of {words}: --branch main")
+        words = "letters, digits, points, dashes and underscores (git checkout -b main)"
+        raise ValueError(f"the branch is {branch!r}: be on one whose name has only {words}")
     return Address(f"https://github.com/{match[1]}", branch)
 
 
@@ -100,9 +99,3 @@ def write_setting(address: Address, root: Path = ROOT) -> None:
         text = (root / name).read_text(encoding="utf-8")
         text = re.sub(line, new, text, count=1, flags=re.MULTILINE)
         (root / name).write_text(text, encoding="utf-8")
-
-
-def address_remedy(root: Path = ROOT) -> str:
-    """Say what to type while badges and first cells lead nowhere; empty when all is well."""
-    nowhere = "badges and first cells lead nowhere until someone who publishes the course types "
-    return f"{nowhere}{MEND}" if read_address(root).repository == PLACEHOLDER else ""

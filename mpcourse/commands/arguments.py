@@ -13,22 +13,10 @@ def pages_arguments() -> argparse.ArgumentParser:
     """What follows `pages`, to be a parent of a parser."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
-    parser.add_argument("--check", action="store_true", help="change nothing, check what is stored")
-    parser.add_argument(
-        "--stored",
-        action="store_true",
-        help="run nothing: bring all that the command writes up to date, and the clean copies",
-    )
-    parser.add_argument(
-        "--address",
-        nargs="?",
-        const="",
-        metavar="URL",
-        help="run nothing, write the public address everywhere; without URL the clone's origin",
-    )
-    parser.add_argument(
-        "--branch", metavar="NAME", help="with it; without, the clone's present branch"
-    )
+    stored = "run nothing: bring all that the command writes up to date, and the clean copies"
+    parser.add_argument("--stored", action="store_true", help=stored)
+    address = "run nothing, write the public address everywhere; without URL the clone's origin"
+    parser.add_argument("--address", nargs="?", const="", metavar="URL", help=address)
     return parser
 
 

@@ -72,9 +72,9 @@ def clean_copy(page: str) -> str:
     return _to_text(notebook)
 
 
-def folded(answer: str) -> str:
-    """Markdown that answers the question above it, behind a line to open it."""
-    return f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>"
+def folded(text: str, summary: str = "Answer") -> str:
+    """Markdown behind a line to open it."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def without_solutions(page: str, key: str) -> str:

@@ -6,7 +6,6 @@ of nbclient and nbformat.
 
 import argparse
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +20,14 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.address import Address, find_address, read_address, write_setting
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import CLEAN, checks_of, clean_copy, find_pages, page_key
+from mpcourse.commands.clean_copies import (
+    CLEAN,
+    checks_of,
+    clean_copy,
+    find_pages,
+    folded,
+    page_key,
+)
 from mpcourse.commands.page_format import (
     normalise,
     to_text,
@@ -30,13 +36,12 @@ from mpcourse.commands.page_format import (
     write_links,
 )
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import show_progress, write_whole
+from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 300
 CALL = re.compile(r"\b(check_\w+)\(")
-DETAILS = "<details><summary>{}</summary>\n\n{}\n\n</details>"
 WRITTEN = re.compile(r"<details><summary>A solution</summary>\n\n.*?\n\n</details>", re.DOTALL)
 
 
@@ -85,7 +90,7 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
         if name not in PAGES.get(page, {}):
             raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
         words, code = PAGES[page][name].solution_text()
-        solution = DETAILS.format("A solution", f"{words}\n\n```python\n{code}\n```")
+        solution = folded(f"{words}\n\n```python\n{code}\n```", "A solution")
         hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
@@ -93,13 +98,7 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
 
 
 def run_cells(notebook: NotebookNode, path: Path) -> None:
-    """Run a page from top to bottom in its folder, in place, with a line of progress."""
-    start = time.perf_counter()
-
-    def show(cell: NotebookNode, cell_index: int) -> None:
-        where = f"{path.name}, cell {cell_index + 1} of {len(notebook.cells)}"
-        show_progress(f"{where}, {time.perf_counter() - start:.0f} s so far")
-
+    """Run a page from top to bottom in its folder, in place."""
     own = KernelSpecManager(kernel_dirs=[])  # this Python, whatever kernels the user has installed
     nbclient.execute(
         notebook,
@@ -109,39 +108,21 @@ def run_cells(notebook: NotebookNode, path: Path) -> None:
         record_timing=False,
         store_widget_state=False,
         extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
-        on_cell_execute=show,
     )
-    print(f"{path.name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def execute(path: Path, address: Address) -> int:
     """Run one page in a fresh kernel and save it; return 1, and leave it, where that failed."""
+    print(path.name, end=": ", flush=True)
+    start = time.perf_counter()
     try:
         renew(path, address, run=True)
     except (CellExecutionError, CellTimeoutError, DeadKernelError, ValueError) as error:
         print(f"\n{path.name}: {without_colours(str(error))}", file=sys.stderr)
         print(f"{path.name} is as it was.", file=sys.stderr)
         return 1
+    print(f"{time.perf_counter() - start:.0f} s", flush=True)
     return 0
-
-
-def check(paths: Sequence[Path]) -> int:
-    """Test stored pages against `tests/page_rules.py` without running them, and print their sizes.
-
-    Returns pytest's exit status, 0 when every rule holds; sizes fail nothing.
-    """
-    which = " or ".join(path.stem for path in paths)
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "tests/test_notebooks.py"]
-    command += ["-k", f"keeps_the_rule and ({which})"]
-    status = subprocess.run(command, cwd=ROOT).returncode
-    print("words  questions  text and code cells  (1,000 to 1,800, 6 in 1,000 words, 35 to 60)")
-    for path in paths:
-        cells = read(path).cells
-        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-        prose = re.sub(r"```.*?```|<.*?>|\(\S*\)|`.+?`|\$.+?\$", " ", text, flags=re.DOTALL)
-        counts = f"{len(prose.split()):5}  {prose.count('?'):9}  {len(cells):19}"
-        print(f"{counts}  {path.stem}")
-    return status
 
 
 def main(argv: Sequence[str]) -> int:
@@ -154,25 +135,19 @@ def main(argv: Sequence[str]) -> int:
     )
     asked = parser.parse_args(argv)
     try:
-        paths = find_pages(asked.pages)
-        if asked.check:
-            return check(paths)
-        if asked.address is None and asked.branch is None:
-            address = find_address(*read_address())
-        else:
-            address = find_address(asked.address or "", asked.branch or "")
-            paths, asked.stored = find_pages([]), True
-        if not asked.stored:
+        paths = find_pages(asked.pages if asked.address is None else [])
+        address = read_address() if asked.address is None else find_address(asked.address)
+        if asked.address is None and not asked.stored:
             return max((execute(path, address) for path in paths), default=0)
         write_setting(address)
         for path in paths:
             renew(path, address, run=False)
-        where = f"{address.repository}, branch {address.branch}"
-        print(f"{len(paths)} pages, their clean copies, README and setting lead to {where}")
-        return 0
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    where = f"{address.repository}, branch {address.branch}"
+    print(f"{len(paths)} pages, their clean copies, README and setting lead to {where}")
+    return 0
 
 
 if __name__ == "__main__":

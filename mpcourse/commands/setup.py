@@ -80,7 +80,7 @@ class Environment:
             here = "--here does without .venv, in an environment of your own"
             raise SetupError(f"{error}: is the disk full? May you write there? {here}.") from None
 
-    def run(self, module: str, *arguments: str, quiet: bool = False) -> int:
+    def run(self, module: str, *arguments: str) -> int:
         """Run a module in the clone, as if the environment were active.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
@@ -92,7 +92,7 @@ class Environment:
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
         command = [self.python, "-m", "mpcourse.commands", module, *arguments]
-        return call(command, cwd=self.root, env=env, quiet=quiet)
+        return call(command, cwd=self.root, env=env)
 
     def probe(self, files: Sequence[str] = ()) -> dict:
         """Ask the environment's Python what `PROBE` asks; empty when it does not answer."""
@@ -149,7 +149,7 @@ class Environment:
         (place / STAMP).write_text(json.dumps({"clone": str(self.root)}), encoding="utf-8")
         # The Python that all environments are made from: an active .venv cannot replace itself.
         base = getattr(sys, "_base_executable", None) or sys.executable
-        status = call([base, "-m", "venv", place], cwd=self.root, quiet=True)
+        status = call([base, "-m", "venv", place], cwd=self.root)
         facts = self.probe(files)
         if status or self.problem(facts):
             raise self._trouble("venv", status)
@@ -160,7 +160,7 @@ class Environment:
             raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
         print(f"Installing from {' and '.join(files)}.", flush=True)
         options = [option for file in files for option in ("-r", file)]
-        status = self.run("pip", "install", *options, quiet=True)
+        status = self.run("pip", "install", *options)
         if status and self.probe(files).get("absent", files):
             raise self._trouble("pip", status)
         if status:  # without a network, say, one goes on with the versions that are there

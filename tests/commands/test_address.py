@@ -11,7 +11,6 @@ from mpcourse.commands.address import (
     FIRST_PAGE,
     PLACEHOLDER,
     Address,
-    address_remedy,
     badges,
     find_address,
     read_address,
@@ -50,7 +49,6 @@ def test_every_form_of_an_origin_is_read_and_of_what_is_typed(course: Path, orig
     assert find_address(origin, root=course) == SOMEONE
     git("remote", "add", "origin", origin, cwd=course)
     assert find_address(root=course) == SOMEONE
-    assert find_address(PLACEHOLDER, "main", course) == (PLACEHOLDER, "main")
 
 
 @pytest.mark.parametrize("origin", ["/srv/course.git", "https://example.org/a/b", "a/b", None])
@@ -62,24 +60,21 @@ def test_an_origin_that_is_not_public_is_named_with_what_to_type(course: Path, o
     assert not origin or repr(origin) in str(told.value)
 
 
-@pytest.mark.parametrize("branch", ["feature/x", "a b", "-x", "ä", 'x"; y', ""])
+@pytest.mark.parametrize("branch", ["feature/x", "ä", ""])
 def test_a_branch_that_will_not_do_in_a_link_is_named(course: Path, branch: str):
-    if not branch:
-        git("commit", "--quiet", "--allow-empty", "-m", "one", cwd=course)
-        git("checkout", "--quiet", "--detach", cwd=course)
-    with pytest.raises(ValueError, match=r"underscores: --branch main$") as told:
-        find_address(NAMED, branch, course)
-    assert str(told.value).startswith(f"the branch is {repr(branch) if branch else 'none (a det'}")
+    git("commit", "--quiet", "--allow-empty", "-m", "one", cwd=course)
+    git("checkout", "--quiet", *(["-b", branch] if branch else ["--detach"]), cwd=course)
+    with pytest.raises(ValueError, match=rf"the branch is {branch!r}: be on one whose name"):
+        find_address(NAMED, course)
 
 
-@pytest.mark.parametrize("words", [["x/course"], [NAMED, "--branch", "a/b"]])
-def test_a_wrong_address_changes_nothing(course: Path, words: list[str]):
+def test_a_wrong_address_changes_nothing(course: Path):
     files = [path for path in course.rglob("*") if path.suffix in (".ipynb", ".toml", ".md")]
     before = [path.read_bytes() for path in files]
-    command = [sys.executable, "-m", "mpcourse.commands.pages", "--address", *words]
+    command = [sys.executable, "-m", "mpcourse.commands.pages", "--address", "x/course"]
     run = subprocess.run(command, cwd=course, env={}, capture_output=True, text=True)
     assert run.returncode == 2
-    assert repr(words[-1]) in run.stderr
+    assert "'x/course'" in run.stderr
     assert "Traceback" not in run.stderr
     assert [path.read_bytes() for path in files] == before
 
@@ -87,10 +82,8 @@ def test_a_wrong_address_changes_nothing(course: Path, words: list[str]):
 def test_setting_and_readme_are_lines_and_all_else_stays(course: Path):
     files = [course / "pyproject.toml", course / "README.md"]
     before = [path.read_text(encoding="utf-8") for path in files]
-    assert address_remedy(course)
     write_setting(SOMEONE, course)
     assert read_address(course) == SOMEONE
-    assert address_remedy(course) == ""
     for path, text in zip(files, before, strict=True):
         new = path.read_text(encoding="utf-8")
         assert len(set(new.splitlines()) - set(text.splitlines())) == 2, path.name

@@ -149,7 +149,7 @@ def test_test_hands_on_what_follows_the_dashes_and_ends_with_pytests_status(
 @pytest.mark.parametrize(
     ("words", "module", "passed_on"),
     [
-        (["pages", "00", "--check"], "pages", ["00", "--check"]),
+        (["pages", "00", "--stored"], "pages", ["00", "--stored"]),
         (["site", "to/read"], "site.site", ["{here}/to/read"]),
         (
             ["grade", "class", "--jobs", "2"],
@@ -217,7 +217,10 @@ def test_help_is_printed_and_nothing_is_installed(environment, capsys, name):
         (["lab", "--port", "many"], "invalid int value: 'many'"),
         (["play"], "invalid choice: 'play'"),
         (["grade"], "the following arguments are required: folder"),
-        (["grade", "class", "--jobs", "many"], "invalid int value: 'many'"),
+        (["grade", "class", "--jobs", "many"], "invalid number value: 'many'"),
+        (["grade", "class", "--jobs", "0"], "--jobs: 0 is not from 1 to 64"),
+        (["grade", "class", "--time-limit-s", "nan"], "--time-limit-s: nan is not from 5 to 86400"),
+        (["grade", "class", "--memory-gb", "1e6"], "--memory-gb: 1e6 is not from 1 to 1024"),
         (["pages", "--adress"], "unknown: --adress"),
     ],
 )

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from mpcourse.commands import pages
 from mpcourse.commands.address import PLACEHOLDER, Address, badges
-from mpcourse.commands.clean_copies import CLEAN, clean_copy
+from mpcourse.commands.clean_copies import CLEAN, clean_copy, find_pages
 from mpcourse.commands.page_format import (
     FOLDED,
     bootstrap_source,
@@ -302,8 +302,8 @@ def test_normalise_keeps_what_a_page_is_and_drops_what_a_machine_adds():
 @pytest.mark.parametrize("name", ["01", "1", "01_sample", "sample", NAME])
 def test_a_page_is_found_by_number_by_name_and_by_path(tmp_path: Path, name: str):
     first, other, draft = (save(tmp_path / file) for file in (NAME, "10_other.ipynb", "a.ipynb"))
-    assert pages.find_pages([name, str(draft)], folder=tmp_path) == [first, draft]
-    assert pages.find_pages([], folder=tmp_path) == [first, other]
+    assert find_pages([name, str(draft)], folder=tmp_path) == [first, draft]
+    assert find_pages([], folder=tmp_path) == [first, other]
 
 
 def test_an_unknown_page_is_named_and_so_are_those_there_are(capsys):
@@ -385,16 +385,6 @@ def test_strict_nbval_passes_and_notices_a_changed_output_but_on_stderr(course: 
     changed.unlink()
     assert "1 failed, 13 passed" in result.stdout, result.stdout + result.stderr
     assert "02_changed.ipynb::Cell 1" in result.stdout
-
-
-def test_check_names_the_page_and_the_broken_rules_and_counts_words(course: Path, executed):
-    result = run_pages(course, "--check", "01")
-    assert result.returncode == 1
-    assert f"{NAME} has_no_stderr: no." in result.stdout
-    assert "cell 8 ('import sys') wrote to stderr" in result.stdout
-    assert "has_badges_of_its_own: no." not in result.stdout
-    assert re.search(r"words +questions +text and code cells", result.stdout)
-    assert re.search(r"\d+ +0 +8  01_sample", result.stdout)
 
 
 def test_a_check_that_no_exercise_has_is_named():

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from mpcourse.commands.address import BADGES_MARK, FIRST_PAGE, badges, read_address
-from mpcourse.commands.clean_copies import page_key
-from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.clean_copies import find_pages, page_key
+from mpcourse.commands.pages import read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.site import SOURCE
 

@@ -40,8 +40,7 @@ class Commands:
         self.venv_status = 0
         self.pip_seconds = 0.0
 
-    def __call__(self, command, *, cwd, env=None, quiet=False) -> int:
-        assert quiet
+    def __call__(self, command, *, cwd, env=None) -> int:
         words = [str(word) for word in command if word != "mpcourse.commands"]
         if words[2] == "venv":
             self.venv.append(words)

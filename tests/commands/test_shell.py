@@ -1,17 +1,14 @@
 """`call` ends as the command does; `locked` lets one process in at a time."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from mpcourse.commands import shell
 from mpcourse.commands.shell import call, locked, write_whole
 
 needs_posix_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no POSIX signals")
@@ -47,43 +44,6 @@ def test_a_command_gets_folder_and_environment_and_gives_its_status(tmp_path):
     if os.name != "nt":
         code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert call(python(code), cwd=tmp_path) == 128 + 9
-
-
-PIP = """
-import sys, time
-print("Collecting a>=1 (from -r x)\\n  Downloading a-1.whl.metadata (2 kB)\\nCollecting b")
-print("Downloading a-1-py3-none-any.whl (899.8 MB)", flush=True)
-time.sleep(2.5)
-print("WARNING: Retrying (Retry(total=4))", flush=True)
-time.sleep(2)
-print("Downloading b-1.whl (3 kB)\\nInstalling collected packages: a, b", flush=True)
-time.sleep(2)
-print("ERROR: No space left on device")
-sys.exit(int(sys.argv[1]))
-"""
-
-
-@pytest.mark.parametrize("status", [0, 1])
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_one_line_tells_how_far_pip_is_and_a_failure_what_it_said(
-    tmp_path, monkeypatch, capsys, status, is_terminal
-):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    monkeypatch.setattr(shell, "EVERY_S", 1)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert call([*python(PIP), str(status)], cwd=tmp_path, quiet=True) == status
-    said = capsys.readouterr().out
-    start = r"\r" if is_terminal else ""
-    for words in (
-        "fetching package 1 of 2 found so far \\(899.8 MB\\)",
-        "the package index does not answer; pip tries again",
-        "installing 2 packages",
-    ):
-        assert re.search(rf"{start} +\d s  {words}", said)
-    assert ("ERROR: No space left on device\nAll of it is in " in said) == bool(status)
-    assert "WARNING" not in said
-    assert said.count("\n") < 20
-    assert len(list(tmp_path.iterdir())) == status  # the log stays if it is needed
 
 
 @needs_posix_signals

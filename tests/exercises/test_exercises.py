@@ -13,8 +13,9 @@ import pytest
 import torch
 from nbformat import NotebookNode
 
+from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.grading.questions import bound_names, exercises_of
-from mpcourse.commands.pages import find_pages, read, write_solutions
+from mpcourse.commands.pages import read, write_solutions
 from mpcourse.devices import workers
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, Verdict, call

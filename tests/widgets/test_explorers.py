@@ -20,7 +20,8 @@ from page_rules import sources_of
 from sheets import SPARSITIES
 
 from mpcourse import widgets
-from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.clean_copies import find_pages
+from mpcourse.commands.pages import read
 from mpcourse.figures import (
     mesh_picture,
     scatter_picture,

@@ -17,10 +17,9 @@ from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from mpcourse.commands.address import address_remedy
-from mpcourse.commands.clean_copies import page_key
+from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.page_format import without_colours
-from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.pages import read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.page import explorer_of, for_readers
 
@@ -106,8 +105,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1
     print(f"{len(files)} pages are written; open {files[0]}")
-    if remedy := address_remedy():
-        print(f"It has no links to launch a page: {remedy}.")
     return 0
 
 

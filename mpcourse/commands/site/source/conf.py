@@ -6,8 +6,8 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 from mpcourse.commands.address import PLACEHOLDER, read_address
-from mpcourse.commands.clean_copies import page_key
-from mpcourse.commands.pages import find_pages, read
+from mpcourse.commands.clean_copies import find_pages, page_key
+from mpcourse.commands.pages import read
 
 project = "mpcourse"
 html_title = "mpcourse"
