@@ -74,6 +74,16 @@ def hiding(diagonal, dim=-1, fill=-math.inf):
     return attempt
 
 
+def seeing_only_from(diagonal):
+    """A mask that is true where a token may look, taken for one that is true where it may not."""
+
+    def attempt(scores):
+        seen = torch.ones_like(scores, dtype=torch.bool).triu(diagonal)
+        return scores.masked_fill(~seen, -math.inf).softmax(-1)
+
+    return attempt
+
+
 def wrong_weights(first_hidden):
     """What people give where this diagonal is the first to hide."""
     return {
@@ -87,9 +97,10 @@ def wrong_weights(first_hidden):
         "Hidden after the softmax: a row no longer sums to 1.": (
             lambda scores: scores.softmax(-1).tril(first_hidden - 1)
         ),
-        "The wrong half is hidden: a token sees what comes, not what was.": (
-            lambda scores: hiding(1)(scores.flip(0, 1)).flip(0, 1)
-        ),
+        "The wrong half is hidden: a token sees what comes, not what was.": [
+            lambda scores: hiding(1)(scores.flip(0, 1)).flip(0, 1),
+            seeing_only_from(first_hidden),
+        ],
         "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": (
             lambda scores: (
                 scores + torch.ones_like(scores).triu(first_hidden) * -math.inf
@@ -275,6 +286,11 @@ def without_its_norms(block, x):
     return x + block.mlp(x)
 
 
+def results_normed(block, x):
+    x = x + block.norm_1(block.attention(x))
+    return x + block.norm_2(block.mlp(x))
+
+
 def without_norm_1(block, x):
     x = x + block.attention(x)
     return x + block.mlp(block.norm_2(x))
@@ -339,6 +355,7 @@ check_logits = Exercise(
         ],
         "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
             decoding(block=without_its_norms),
+            decoding(block=results_normed),
             decoding(block=without_norm_1),
             decoding(block=without_norm_2),
         ],
