@@ -52,7 +52,14 @@ from mpcourse.transformer.performance_model import (
     layouts,
     step_seconds,
 )
-from mpcourse.transformer.published import PUBLISHED, Published, spread_of_ratios
+from mpcourse.transformer.published import (
+    HOPPER,
+    PUBLISHED,
+    RECENT,
+    Published,
+    compared,
+    spread_of_ratios,
+)
 from mpcourse.transformer.tensor_parallel import cut_inside, sum_whole_gradients
 from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, reduce_from_ranks
 from mpcourse.transformer.text import Text, counted_losses, load_prose

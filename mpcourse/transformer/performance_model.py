@@ -1,25 +1,31 @@
 """A model of the time of a training step under a layout, from bytes and link speeds (no clock).
 
-Page `cut_inside_a_layer`. A layout is tensor x pipeline x data; which of them has its ranks as
-neighbours inside a host decides about the link that its messages take.
+Page `cut_inside_a_layer`. A layout is tensor x context x data x pipeline; which of them has its
+ranks as neighbours inside a host decides about the link that its messages take. Expert ranks are no
+further factor: they are taken out of context x data, nearest first, and inside an expert the tensor
+ranks cut as everywhere (the groups of Megatron-Core: D. Liu et al., 2025, arXiv:2504.14960).
 
-Every block's forward runs again in the backward. Left out: latencies, several rings at once over
-the links of one host, messages that overlap with other work, the optimizer's step. Sources:
+Left out: latencies, several rings at once over the links of one host, messages that overlap with
+other work, tokens that an expert gets beyond its share, the optimizer's step. The scores that a
+causal mask hides are counted: with the zigzag order all context ranks have equally many. Sources:
 Narayanan et al., 2021, arXiv:2104.04473, for work and messages; Korthikanti et al., 2022,
-arXiv:2205.05198, for the bytes that the layers between the matrix products move.
+arXiv:2205.05198, for the bytes that the layers between the matrix products move; H. Liu et al.,
+2023, arXiv:2310.01889, for the ring; Lepikhin et al., 2020, arXiv:2006.16668, and Fedus et al.,
+2021, arXiv:2101.03961, for the experts.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from mpcourse.memory.per_rank import BLOCK, BLOCK_INPUT, GRADIENT, OPTIMIZER, WEIGHT
 from mpcourse.transformer.messages import block_messages
 
-AXES = ("tensor", "data", "pipeline")
+AXES = ("tensor", "context", "data", "pipeline")
 NUMBER = 2  # bytes of a number between the layers
 WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
-PASSES = 4  # forward, backward twice that, forward again
+INNER = 16  # of BLOCK: the inner numbers of an MLP four times as wide
 
 
 @dataclass(frozen=True)
@@ -31,11 +37,43 @@ class DecoderSizes:
     heads: int
     vocabulary: int = 51200
     context: int = 2048  # tokens of a sample
+    key_heads: int | None = None  # heads of keys and values; as many as `heads` when `None`
+    mlp: float = 8  # trained numbers of an MLP (of an expert), over the squared width
+    experts: int = 1  # MLPs of a layer
+    top: int = 1  # of these, how many each token goes to
+    fused: bool = False  # no score leaves the attention (FlashAttention, arXiv:2205.14135)
 
     @property
-    def parameters(self) -> int:
-        """How many numbers are trained, without norms and biases."""
-        return 12 * self.layers * self.width**2 + self.vocabulary * self.width
+    def keys(self) -> int:
+        """Numbers of a token's keys, and of its values."""
+        return self.width * (self.key_heads or self.heads) // self.heads
+
+    @property
+    def in_experts(self) -> float:
+        """How many of the trained numbers are shared out among expert ranks."""
+        return (self.experts > 1) * self.experts * self.layers * self.mlp * self.width**2
+
+    @property
+    def parameters(self) -> float:
+        """How many numbers are trained, without norms, biases and routers."""
+        block = 2 * self.width * (self.width + self.keys) + self.experts * self.mlp * self.width**2
+        return self.layers * block + self.vocabulary * self.width
+
+    @property
+    def block_operations(self) -> float:
+        """Operations of a block's forward for each token: products with weights, and scores."""
+        used = 2 * self.width * (self.width + self.keys) + self.top * self.mlp * self.width**2
+        return 2 * used + 4 * self.context * self.width
+
+    @property
+    def kept(self) -> float:
+        """Bytes that a block keeps, for each token and number of its width, without scores."""
+        return BLOCK + INNER * (self.top * self.mlp / 8 - 1)
+
+    def stored(self, tensor: int) -> float:
+        """These and the scores, on one of so many tensor ranks."""
+        scores = 0 if self.fused else 5 * self.heads * self.context / self.width
+        return WHOLE + (self.kept - WHOLE + scores) / tensor
 
 
 @dataclass(frozen=True)
@@ -63,17 +101,33 @@ class Layout:
     data: int = 1  # shares of the batch
     pipeline: int = 1  # stages
     chunks: int = 1  # stages in a row that each rank has (interleaved schedule)
+    context: int = 1  # ranks that share the tokens of each sample
+    expert: int = 1  # of context x data, ranks that share the experts of each layer
+    recompute: bool = True  # every block's forward runs again in the backward
     order: tuple[str, ...] = AXES  # first the axis whose ranks are neighbours in number
 
     @property
     def ranks(self) -> int:
         """How many ranks there are."""
-        return self.tensor * self.data * self.pipeline
+        return self.tensor * self.context * self.data * self.pipeline
 
     def speed(self, axis: str, cluster: Cluster) -> float:
-        """Bytes per second of the slowest link between ranks that differ in `axis` alone."""
-        inner = self.order[: self.order.index(axis) + 1]
-        reach = math.prod(getattr(self, name) for name in inner)
+        """Bytes per second of the slowest link between ranks that differ in `axis` alone.
+
+        Args:
+            axis: One of `AXES`, "expert", or "replica": those with the same part of the model.
+            cluster: Speeds.
+        """
+        reach, left, order = 1, self.expert, self.order
+        if axis == "replica":  # context and data ranks: the farther of those that there are
+            axis = max(("data", "context"), key=lambda a: (getattr(self, a) > 1, order.index(a)))
+        for name in order:
+            ranks = getattr(self, name)
+            if axis == "expert" and name in ("context", "data"):
+                ranks, left = min(ranks, left), math.ceil(left / ranks)
+            reach *= ranks
+            if name == axis or (axis == "expert" and left == 1):
+                break
         return cluster.between if cluster.host % reach else cluster.inside
 
 
@@ -89,74 +143,108 @@ def step_seconds(
         cluster: Speeds.
 
     Returns:
-        Seconds of: products, memory, layer sums, hand-overs, gradient sums, waiting.
+        Seconds of: products, memory, layer sums, ring (if there are context ranks), all-to-alls (if
+        there are expert ranks), hand-overs, gradient sums, waiting.
 
     Raises:
         ValueError: The layout does not divide model and batch.
     """
     check_layout(model, batch, layout)
-    tensor, tokens = layout.tensor, batch * model.context // layout.data
-    layers = model.layers / layout.pipeline
+    tensor, replicas = layout.tensor, layout.data * layout.context
+    tokens = batch * model.context // replicas
+    layers, hidden = model.layers / layout.pipeline, tokens * model.width * NUMBER
+    forwards = 1 + layout.recompute  # and a backward, which is twice the work of one
 
-    work = PASSES * layers * (24 * model.width**2 + 4 * model.context * model.width)
+    work = (2 + forwards) * layers * model.block_operations
     work += 6 * model.vocabulary * model.width / layout.pipeline
-    attention = 5 * model.heads * model.context / model.width
-    stored = WHOLE + (BLOCK - WHOLE + attention) / tensor
-    moved = 2 * PASSES * layers * tokens * model.width * stored  # written once, read once
+    moved = 2 * (2 + forwards) * layers * tokens * model.width * model.stored(tensor)
     messages = block_messages(tokens, model.width, NUMBER, sequence=False)
-    sent = 1.5 * layers * sum(message.sent(tensor) for message in messages)  # forward's sums again
-    handed = 2 * layout.chunks * tokens * model.width * NUMBER / tensor  # each sends its share
+    sent = layers * sum(message.sent(tensor) for message in messages) * (1 + forwards) / 2
+    sent *= (1 + model.top) / 2  # half of them are an MLP's: of all tokens that its experts get
+    keys = 2 * tokens * model.keys * NUMBER / tensor  # and values
+    # round the ring: both in each forward, both and their gradients in the backward
+    ring = (2 + forwards) * layers * (layout.context - 1) * keys
+    away = model.top * hidden / tensor * (layout.expert - 1) / layout.expert
+    there_and_back = 2 * (1 + forwards) * layers * away  # dispatch and combine
+    handed = 2 * layout.chunks * hidden / tensor  # each sends its share
     in_turn = {
         "products": tokens * work / tensor / (cluster.reached * cluster.flops),
         "memory": moved / cluster.moved,
         "layer sums": sent / layout.speed("tensor", cluster),
+        "ring": ring / layout.speed("context", cluster),
+        "all-to-alls": there_and_back / layout.speed("expert", cluster),
         "hand-overs": (layout.pipeline > 1) * handed / layout.speed("pipeline", cluster),
     }
-    own = model.parameters / tensor / layout.pipeline
-    gradients = 2 * (layout.data - 1) / layout.data * own * GRADIENT
+    for name, ranks in (("ring", layout.context), ("all-to-alls", layout.expert)):
+        if ranks == 1:
+            del in_turn[name]
+    same = replicas // layout.expert  # ranks with the same experts
+    common, in_experts = own_parameters(model, layout)
+    gradients = 2 * (replicas - 1) / replicas * common + 2 * (same - 1) / same * in_experts
     idle = (layout.pipeline - 1) / layout.chunks / (batch / layout.data)  # over busy
     return {
         **in_turn,
-        "gradient sums": gradients / layout.speed("data", cluster),
+        "gradient sums": gradients * GRADIENT / layout.speed("replica", cluster),
         "waiting": idle * sum(in_turn.values()),
     }
 
 
+def own_parameters(model: DecoderSizes, layout: Layout) -> tuple[float, float]:
+    """How many trained numbers a rank has: outside of its experts, and in them."""
+    shares = (model.parameters - model.in_experts, model.in_experts / layout.expert)
+    common, in_experts = (share / layout.tensor / layout.pipeline for share in shares)
+    return common, in_experts
+
+
 def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
-    """Predict what the fullest rank holds: states, and inputs of the blocks that run again."""
+    """Predict what the fullest rank holds: states, and what its blocks keep for the backward."""
     check_layout(model, batch, layout)
-    states = (WEIGHT + GRADIENT + OPTIMIZER) * model.parameters / layout.tensor / layout.pipeline
     in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
-    hidden = model.context * model.width
-    inputs = in_flight * model.layers / layout.pipeline * BLOCK_INPUT * hidden
-    return states + inputs + BLOCK * hidden / layout.tensor  # and the block that is computed
+    hidden = model.context / layout.context * model.width
+    blocks = in_flight * model.layers / layout.pipeline
+    if layout.recompute:  # inputs, and the block that is computed
+        kept = blocks * BLOCK_INPUT * hidden + model.kept * hidden / layout.tensor
+    else:
+        kept = blocks * model.stored(layout.tensor) * hidden
+    return (WEIGHT + GRADIENT + OPTIMIZER) * sum(own_parameters(model, layout)) + kept
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout) -> None:
-    """Refuse heads, layers or samples that cannot be shared out equally, and an order of others."""
+    """Refuse what cannot be shared out equally, and an order of other axes."""
     if sorted(layout.order) != sorted(AXES):
         raise ValueError(f"order has each of {AXES} once; got {layout.order}")
+    if not 1 <= model.top <= model.experts:
+        raise ValueError(f"a token cannot go to {model.top} of {model.experts} experts")
+    pieces = layout.context if layout.context < 2 else 2 * layout.context  # zigzag: two a rank
     for what, number, shares in (
         ("heads", model.heads, layout.tensor),
+        ("heads of keys", model.key_heads or model.heads, layout.tensor),
         ("layers", model.layers, layout.pipeline * layout.chunks),
         ("samples", batch, layout.data),
+        ("tokens", model.context, pieces),
+        ("experts", model.experts, layout.expert),
+        ("context x data ranks", layout.context * layout.data, layout.expert),
     ):
         if shares < 1 or number < 1 or number % shares:
             raise ValueError(f"{number} {what} cannot be cut into {shares} equal shares")
 
 
 def layouts(
-    model: DecoderSizes, batch: int, ranks: int, order: tuple[str, ...] = AXES
+    model: DecoderSizes,
+    batch: int,
+    ranks: int,
+    order: tuple[str, ...] = AXES,
+    contexts: Iterable[int] = (1,),
+    experts: Iterable[int] = (1,),
 ) -> Iterator[Layout]:
     """All layouts of so many ranks that divide the model, with micro-batches of one sample."""
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
-    for tensor in sizes:
-        for pipeline in sizes:
-            if ranks % (tensor * pipeline):
-                continue
-            layout = Layout(tensor, ranks // tensor // pipeline, pipeline, order=order)
-            try:
-                check_layout(model, batch, layout)
-            except ValueError:
-                continue
+    for tensor, pipeline, context, expert in product(sizes, sizes, contexts, experts):
+        data, left = divmod(ranks, tensor * pipeline * context)
+        layout = Layout(tensor, data, pipeline, context=context, expert=expert, order=order)
+        try:
+            check_layout(model, batch, layout)
+        except ValueError:
+            continue
+        if not left:
             yield layout

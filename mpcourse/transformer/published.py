@@ -1,20 +1,38 @@
-"""Step times from papers, to compare `step_seconds` with (page `cut_inside_a_layer`).
+"""Step times from papers, to compare `step_seconds` with.
 
-Quoted from arXiv:2104.04473, table 1 (Narayanan et al., 2021), as transcribed in MLCarbon's data;
-arXiv:2205.05198, table 5 (Korthikanti et al., 2022), as transcribed in Calculon's validation; and
-arXiv:2201.11990, section 2.4 (Smith et al., 2022), as quoted by llm-analysis. For the first table
-the paper's section 5.1 says that its schedule is interleaved, but not into how many chunks: 1
-is taken. With three or more the row that is missed by most is 14% off in place of 11. In all rows
-the backward runs every block's forward again.
+`PUBLISHED` is held against it on page `cut_inside_a_layer`. Quoted from arXiv:2104.04473, table 1
+(Narayanan et al., 2021), as transcribed in MLCarbon's data; arXiv:2205.05198, table 5 (Korthikanti
+et al., 2022), as transcribed in Calculon's validation; and arXiv:2201.11990, section 2.4 (Smith et
+al., 2022), as quoted by llm-analysis. For the first table the paper's section 5.1 says that its
+schedule is interleaved, but not into how many chunks: 1 is taken. With three or more the row that
+is missed by most is 14% off in place of 11. In all rows the backward runs every block's forward
+again.
+
+`RECENT` has context and expert ranks, on hosts with eight H100. Quoted from arXiv:2407.21783, table
+4 (Dubey et al., 2024: Llama 3 with 405 billion parameters), as transcribed in notes on Stanford's
+CS336, lecture 8; and from arXiv:2504.14960, tables 3 to 5 (D. Liu et al., 2025: Mixtral 8x22B and
+its variant G8T8, rows "TP + EP + DP" and "MCore"), as transcribed from its appendix; tables 3 and 4
+stand in RAPID-LLM's validation, too. Both papers give operations per second, or their share of the
+peak; three passes with all scores are taken to be counted, as in arXiv:2204.02311, which the first
+cites. What they do not give is taken to be so: as many chunks as the blocks allow (7 for Mixtral,
+as in Megatron's own table of mappings; with fewer the predictions for Llama drift apart more); no
+forward runs twice but for Llama's samples of 131,072 tokens, since the paper says "without
+activation checkpointing" of those of 8,192.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mpcourse.transformer.performance_model import Cluster, DecoderSizes, Layout, step_seconds
 
+LLAMA = "Dubey et al. 2024"
+MIXTRAL = "Liu et al. 2025"
+FINE = "Liu et al. 2025, 64 experts"
 LARGE = "Narayanan et al. 2021"
 RECOMPUTED = "Korthikanti et al. 2022"
 TURING = "Smith et al. 2022"
+HOPPER = Cluster(flops=989.5e12, moved=3.35e12, inside=450e9, between=50e9)
+"""DGX H100 hosts with 80 GB; their products are taken to reach the same share of the peak."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +51,65 @@ class Published:
         return sum(step_seconds(self.model, self.batch, self.layout, cluster).values())
 
 
-def spread_of_ratios(cluster: Cluster) -> float:
+def spread_of_ratios(cluster: Cluster, rows: Sequence[Published] = ()) -> float:
     """How far the model's predictions can drift apart where it should err alike: in one paper.
 
-    Of each paper the largest predicted / quoted over the smallest; of these the largest.
+    Of each paper (those of `PUBLISHED` if no rows are given) the largest predicted / quoted over
+    the smallest; of these the largest.
     """
+    papers = _by_paper(cluster, rows or PUBLISHED).values()
+    return max(max(ratios) / min(ratios) for ratios in papers)
+
+
+def recent(axis: str) -> list[Published]:
+    """Rows of `RECENT` that tell about an axis.
+
+    Args:
+        axis: "context": samples of more than 4,096 tokens; "expert": experts on several ranks, and
+            samples of 4,096.
+
+    Raises:
+        ValueError: It is another word.
+    """
+    if axis not in ("context", "expert"):
+        raise ValueError(f"there are rows for 'context' and 'expert'; got {axis!r}")
+    return [row for row in RECENT if (row.model.context > 4096) == (axis == "context")]
+
+
+def compared(axis: str) -> str:
+    """The rows of `recent(axis)` and the prediction, a line each; by paper how far it misses."""
+    rows = recent(axis)
+    lines = [
+        "405 billion: Llama 3; 141 billion: Mixtral 8x22B, a mixture of experts",
+        "ranks are tensor x pipeline x data, context, expert; seconds quoted and predicted",
+    ]
+    for row in rows:
+        it, predicted = row.layout, row.predicted(HOPPER)
+        place = f"{row.billions:g} billion, {row.batch:4} x {row.model.context:6} tokens, "
+        place += f"{it.tensor} x {it.pipeline:2} x {it.data:3}, {it.context:2}, {it.expert}:"
+        lines.append(
+            f"{place} {row.seconds:6.2f} {predicted:6.2f} {predicted / row.seconds - 1:+4.0%}"
+        )
+    for paper, ratios in _by_paper(HOPPER, rows).items():
+        missed = f"{min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}"
+        lines.append(f"{paper}: {missed}, spread {max(ratios) / min(ratios):.2f}")
+    return "\n".join(lines)
+
+
+def _by_paper(cluster: Cluster, rows: Sequence[Published]) -> dict[str, list[float]]:
+    """Paper -> predicted over quoted of its rows."""
     ratios: dict[str, list[float]] = {}
-    for row in PUBLISHED:
+    for row in rows:
         ratios.setdefault(row.paper, []).append(row.predicted(cluster) / row.seconds)
-    return max(max(each) / min(each) for each in ratios.values())
+    return ratios
 
 
-def _seconds(model: DecoderSizes, batch: int, ranks: int, teraflops: float) -> float:
-    """Of a step whose speed was published: work by the paper's equation 3, four passes."""
-    tokens, width, layers = batch * model.context, model.width, model.layers
-    share = 1 + model.context / (6 * width) + model.vocabulary / (16 * layers * width)
-    return 96 * tokens * layers * width**2 * share / (ranks * teraflops * 1e12)
+def _seconds(
+    model: DecoderSizes, batch: int, ranks: int, teraflops: float, passes: int = 4
+) -> float:
+    """Of a step whose speed was published: work by the first paper's equation 3."""
+    operations = passes * model.layers * model.block_operations + 6 * model.vocabulary * model.width
+    return batch * model.context * operations / (ranks * teraflops * 1e12)
 
 
 # billions, heads, width, layers, tensor, pipeline, ranks, batch, 10^12 operations/s for each rank
@@ -71,6 +132,47 @@ _TABLE_5 = (
     (530, 128, 20480, 105, 35, 3, 280, 49.05),
     (1000, 160, 25600, 128, 64, 1, 512, 94.42),
 )
+# tokens, context, data, samples, 10^12 operations/s for each rank, forward twice
+_LLAMA = (
+    (8192, 1, 64, 2048, 430, False),
+    (8192, 1, 128, 2048, 400, False),
+    (131072, 16, 8, 128, 380, True),
+)
+# experts, tokens, ranks, context, tensor, expert, pipeline, samples, share of the peak
+_MIXTRAL = (
+    (8, 4096, 128, 1, 4, 8, 1, 256, 0.366),
+    (8, 4096, 128, 1, 2, 4, 8, 256, 0.463),
+    (8, 4096, 128, 1, 2, 4, 8, 1024, 0.494),
+    (8, 4096, 256, 1, 2, 4, 8, 1024, 0.480),
+    (8, 4096, 512, 1, 2, 4, 8, 1024, 0.455),
+    (8, 4096, 1024, 1, 2, 4, 8, 1024, 0.423),
+    (8, 16384, 128, 4, 2, 4, 8, 1024, 0.453),
+    (8, 32768, 256, 8, 2, 4, 8, 512, 0.432),
+    (8, 65536, 512, 16, 2, 4, 8, 256, 0.426),
+    (8, 131072, 1024, 16, 4, 8, 8, 128, 0.382),
+    (64, 4096, 128, 1, 8, 8, 1, 256, 0.087),
+    (64, 4096, 128, 1, 2, 8, 8, 256, 0.171),
+    (64, 4096, 128, 1, 2, 8, 8, 1024, 0.198),
+    (64, 4096, 256, 1, 2, 8, 8, 1024, 0.184),
+    (64, 4096, 512, 1, 2, 8, 8, 1024, 0.163),
+    (64, 4096, 1024, 1, 2, 8, 8, 1024, 0.134),
+)
+
+
+def llama(context: int) -> DecoderSizes:
+    """Llama 3 with 405 billion parameters.
+
+    It has 126 layers; embedding and logits take the places of two more in its 16 stages.
+    """
+    mlp = 3 * 53248 / 16384  # three matrices
+    return DecoderSizes(16384, 128, 128, 128256, context, key_heads=8, mlp=mlp, fused=True)
+
+
+def mixtral(context: int, experts: int = 8) -> DecoderSizes:
+    """Mixtral 8x22B, each token to two of 8 experts; or, to eight of 64, each an eighth as wide."""
+    mlp, top = 3 * 16384 / 6144 * 8 / experts, 2 if experts == 8 else 8
+    routed = {"experts": experts, "top": top}
+    return DecoderSizes(6144, 56, 48, 32000, context, key_heads=8, mlp=mlp, fused=True, **routed)
 
 
 def _table_1() -> list[Published]:
@@ -106,3 +208,25 @@ PUBLISHED: tuple[Published, ...] = (*_table_1(), *_table_5(), *_turing())
 
 13 of the 14 took longer than predicted: what the model leaves out costs time.
 """
+
+
+def _recent() -> list[Published]:
+    rows = []
+    for tokens, context, data, batch, speed, recompute in _LLAMA:
+        layout = Layout(8, data, 16, 8, context=context, recompute=recompute)
+        model = llama(tokens)
+        counted = replace(model, layers=126)
+        seconds = _seconds(counted, batch, layout.ranks, speed, passes=3)
+        rows.append(Published(LLAMA, 405, model, layout, batch, seconds))
+    for experts, tokens, ranks, context, tensor, expert, pipeline, batch, share in _MIXTRAL:
+        model, data = mixtral(tokens, experts), ranks // context // tensor // pipeline
+        axes = {"context": context, "expert": expert, "recompute": False}
+        layout = Layout(tensor, data, pipeline, chunks=7 if pipeline > 1 else 1, **axes)
+        seconds = _seconds(model, batch, ranks, share * HOPPER.flops / 1e12, passes=3)
+        paper = MIXTRAL if experts == 8 else FINE
+        rows.append(Published(paper, 141, model, layout, batch, seconds))
+    return rows
+
+
+RECENT: tuple[Published, ...] = tuple(_recent())
+"""19 rows of two papers; nothing was set by them, and almost all took longer than predicted."""

@@ -14,7 +14,14 @@ from mpcourse.widgets.explorer import (
     scatter_explorer,
     slider,
 )
-from mpcourse.widgets.layouts import layout_explorer, layout_view
+from mpcourse.widgets.layouts import (
+    context_explorer,
+    context_view,
+    expert_explorer,
+    expert_view,
+    layout_explorer,
+    layout_view,
+)
 from mpcourse.widgets.prediction import predict
 from mpcourse.widgets.progress_bar import progress
 from mpcourse.widgets.pruned_pipeline import pruning_view

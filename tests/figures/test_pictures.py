@@ -29,7 +29,8 @@ from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.placement import Transfer
-from mpcourse.widgets import fit_view, layout_view
+from mpcourse.widgets import context_view, expert_view, fit_view, layout_view
+from mpcourse.widgets.layouts import MIXTURES
 
 
 def pipeline(devices: int) -> tuple[Timeline, list[str]]:
@@ -73,6 +74,8 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     (layout_view, (), {}),
     (layout_view, ("1008 billion",), {}),
     (layout_view, ("1.7 billion", 8), {"between": 1}),
+    *((context_view, (tokens,), {"ranks": 1024}) for tokens in (8192, 524288)),
+    *((expert_view, (model, 8), {"ranks": 1024}) for model in MIXTURES),
 ]
 
 

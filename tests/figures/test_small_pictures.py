@@ -17,7 +17,7 @@ from mpcourse.figures import (
     transfers_picture,
 )
 from mpcourse.splitting.placement import Transfer
-from mpcourse.widgets import layout_view
+from mpcourse.widgets import context_view, expert_view, layout_view
 
 # A batch, scattered
 
@@ -296,6 +296,21 @@ def test_layouts_that_fit_stand_above_those_that_do_not():
     said = Sheet(layout_view()).description
     assert said.index("within the error") < said.index("does not fit")
     assert "simulated; 39.1 billion parameters on 64 ranks" in said
+
+
+def test_layouts_have_as_many_context_and_expert_ranks_as_asked_for():
+    for view, axis in ((context_view, "context"), (expert_view, "expert")):
+        with_any, without, with_4 = (Sheet(view(**{axis: n})).description for n in (0, 1, 4))
+        assert f", {axis} 8 " in with_any
+        assert f", {axis}" in with_any.partition("GB: within the error")[0]  # of the fastest
+        assert f", {axis} " not in without
+        layouts = [line for line in with_4.split("; ") if " GB" in line]
+        assert all(f", {axis} 4 " in line for line in layouts)
+        assert len(layouts) >= 10
+    assert "R: ring" in Sheet(context_view()).words
+    assert "A: all-to-alls" in Sheet(expert_view()).words
+    assert "up to 17% slower" in Sheet(expert_view()).description  # as the papers' rows differ
+    assert "up to 53% slower" in Sheet(expert_view("64 of an eighth, 8 for each token")).description
 
 
 def test_bars_of_different_purposes_are_refused():

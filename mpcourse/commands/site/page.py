@@ -35,6 +35,8 @@ EXPLORERS = {
     "torch_pipelining": widgets.mesh_explorer,
     "does_it_fit": widgets.fit_explorer,
     "cut_inside_a_layer": widgets.layout_explorer,
+    "long_sequences": widgets.context_explorer,
+    "experts": widgets.expert_explorer,
 }
 
 
