@@ -37,10 +37,10 @@ class DecoderSizes:
     heads: int
     vocabulary: int = 51200
     context: int = 2048  # tokens of a sample
-    key_heads: int | None = None  # heads of keys and values; as many as `heads` when `None`
+    key_heads: int | None = None  # key heads and values; as many as `heads` when `None`
     mlp: float = 8  # trained numbers of an MLP (of an expert), over the squared width
     experts: int = 1  # MLPs of a layer
-    top: int = 1  # of these, how many each token goes to
+    k: int = 1  # of these, how many each token goes to
     fused: bool = False  # no score leaves the attention (FlashAttention, arXiv:2205.14135)
 
     @property
@@ -62,13 +62,13 @@ class DecoderSizes:
     @property
     def block_operations(self) -> float:
         """Operations of a block's forward for each token: products with weights, and scores."""
-        used = 2 * self.width * (self.width + self.keys) + self.top * self.mlp * self.width**2
+        used = 2 * self.width * (self.width + self.keys) + self.k * self.mlp * self.width**2
         return 2 * used + 4 * self.context * self.width
 
     @property
     def kept(self) -> float:
         """Bytes that a block keeps, for each token and number of its width, without scores."""
-        return BLOCK + INNER * (self.top * self.mlp / 8 - 1)
+        return BLOCK + INNER * (self.k * self.mlp / 8 - 1)
 
     def stored(self, tensor: int) -> float:
         """These and the scores, on one of so many tensor ranks."""
@@ -160,11 +160,11 @@ def step_seconds(
     moved = 2 * (2 + forwards) * layers * tokens * model.width * model.stored(tensor)
     messages = block_messages(tokens, model.width, NUMBER, sequence=False)
     sent = layers * sum(message.sent(tensor) for message in messages) * (1 + forwards) / 2
-    sent *= (1 + model.top) / 2  # half of them are an MLP's: of all tokens that its experts get
+    sent *= (1 + model.k) / 2  # half of them are an MLP's: of all tokens that its experts get
     keys = 2 * tokens * model.keys * NUMBER / tensor  # and values
-    # round the ring: both in each forward, both and their gradients in the backward
-    ring = (2 + forwards) * layers * (layout.context - 1) * keys
-    away = model.top * hidden / tensor * (layout.expert - 1) / layout.expert
+    # round the ring: both in each forward and in the backward, there with gradients that come home
+    ring = layers * ((2 + forwards) * (layout.context - 1) + 1) * keys
+    away = model.k * hidden / tensor * (layout.expert - 1) / layout.expert
     there_and_back = 2 * (1 + forwards) * layers * away  # dispatch and combine
     handed = 2 * layout.chunks * hidden / tensor  # each sends its share
     in_turn = {
@@ -213,12 +213,12 @@ def check_layout(model: DecoderSizes, batch: int, layout: Layout) -> None:
     """Refuse what cannot be shared out equally, and an order of other axes."""
     if sorted(layout.order) != sorted(AXES):
         raise ValueError(f"order has each of {AXES} once; got {layout.order}")
-    if not 1 <= model.top <= model.experts:
-        raise ValueError(f"a token cannot go to {model.top} of {model.experts} experts")
+    if not 1 <= model.k <= model.experts:
+        raise ValueError(f"a token cannot go to {model.k} of {model.experts} experts")
     pieces = layout.context if layout.context < 2 else 2 * layout.context  # zigzag: two a rank
     for what, number, shares in (
         ("heads", model.heads, layout.tensor),
-        ("heads of keys", model.key_heads or model.heads, layout.tensor),
+        ("key heads", model.key_heads or model.heads, layout.tensor),
         ("layers", model.layers, layout.pipeline * layout.chunks),
         ("samples", batch, layout.data),
         ("tokens", model.context, pieces),

@@ -9,15 +9,15 @@ is missed by most is 14% off in place of 11. In all rows the backward runs every
 again.
 
 `RECENT` has context and expert ranks, on hosts with eight H100. Quoted from arXiv:2407.21783, table
-4 (Dubey et al., 2024: Llama 3 with 405 billion parameters), as transcribed in notes on Stanford's
-CS336, lecture 8; and from arXiv:2504.14960, tables 3 to 5 (D. Liu et al., 2025: Mixtral 8x22B and
-its variant G8T8, rows "TP + EP + DP" and "MCore"), as transcribed from its appendix; tables 3 and 4
-stand in RAPID-LLM's validation, too. Both papers give operations per second, or their share of the
-peak; three passes with all scores are taken to be counted, as in arXiv:2204.02311, which the first
-cites. What they do not give is taken to be so: as many chunks as the blocks allow (7 for Mixtral,
-as in Megatron's own table of mappings; with fewer the predictions for Llama drift apart more); no
-forward runs twice but for Llama's samples of 131,072 tokens, since the paper says "without
-activation checkpointing" of those of 8,192.
+4 (Grattafiori et al., 2024: Llama 3 with 405 billion parameters), as transcribed in notes on
+Stanford's CS336, lecture 8; and from arXiv:2504.14960, tables 3 to 5 (D. Liu et al., 2025: Mixtral
+8x22B and its variant G8T8, rows "TP + EP + DP" and "MCore"), as transcribed from its appendix;
+tables 3 and 4 stand in RAPID-LLM's validation, too. Both papers give operations per second, or
+their share of the peak; three passes with all scores are taken to be counted, as in
+arXiv:2204.02311, which the first cites. What they do not give is taken to be so: as many chunks as
+the blocks allow (7 for Mixtral, as in Megatron's own table of mappings; with fewer the predictions
+for Llama drift apart more); no forward runs twice but for Llama's samples of 131,072 tokens, since
+the paper says "without activation checkpointing" of those of 8,192.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from mpcourse.transformer.performance_model import Cluster, DecoderSizes, Layout, step_seconds
 
-LLAMA = "Dubey et al. 2024"
+LLAMA = "Grattafiori et al. 2024"
 MIXTRAL = "Liu et al. 2025"
 FINE = "Liu et al. 2025, 64 experts"
 LARGE = "Narayanan et al. 2021"
@@ -170,8 +170,8 @@ def llama(context: int) -> DecoderSizes:
 
 def mixtral(context: int, experts: int = 8) -> DecoderSizes:
     """Mixtral 8x22B, each token to two of 8 experts; or, to eight of 64, each an eighth as wide."""
-    mlp, top = 3 * 16384 / 6144 * 8 / experts, 2 if experts == 8 else 8
-    routed = {"experts": experts, "top": top}
+    mlp, k = 3 * 16384 / 6144 * 8 / experts, 2 if experts == 8 else 8
+    routed = {"experts": experts, "k": k}
     return DecoderSizes(6144, 56, 48, 32000, context, key_heads=8, mlp=mlp, fused=True, **routed)
 
 

@@ -22,7 +22,7 @@ from mpcourse.transformer.performance_model import AXES
 from mpcourse.transformer.published import FINE, LARGE, LLAMA, MIXTRAL, RECOMPUTED, TURING, recent
 
 MODEL = DecoderSizes(width=8192, layers=48, heads=64)
-MIXTURE = DecoderSizes(64, 6, 8, vocabulary=100, context=48, key_heads=4, experts=16, top=2)
+MIXTURE = DecoderSizes(64, 6, 8, vocabulary=100, context=48, key_heads=4, experts=16, k=2)
 CLUSTER = Cluster()
 LINKS = (*AXES, "expert", "replica")
 DATA_FIRST = ("data", "pipeline", "context", "tensor")
@@ -147,9 +147,9 @@ def refused(model: DecoderSizes, layout: Layout, words: str):
 def test_experts_are_shared_by_context_and_data_ranks_and_no_more():
     refused(MIXTURE, Layout(data=2, expert=4), "2 context x data ranks cannot be cut into 4 equal")
     refused(MIXTURE, Layout(data=4, pipeline=2, expert=16), "4 context x data ranks cannot be cut")
-    refused(MIXTURE, Layout(tensor=8), "4 heads of keys cannot be cut into 8 equal shares")
-    for top in (0, 17):
-        refused(replace(MIXTURE, top=top), Layout(), f"go to {top} of 16 experts")
+    refused(MIXTURE, Layout(tensor=8), "4 key heads cannot be cut into 8 equal shares")
+    for k in (0, 17):
+        refused(replace(MIXTURE, k=k), Layout(), f"go to {k} of 16 experts")
     assert SMALL.ranks == 2 * 4 * 3 * 4
     assert set(step_seconds(MIXTURE, 8, SMALL, CLUSTER)) > {"ring", "all-to-alls"}
 
@@ -167,7 +167,7 @@ def test_a_dense_model_is_predicted_as_before_there_were_context_and_expert_rank
     assert sum(step_seconds(MODEL, 512, layout, CLUSTER).values()) == pytest.approx(seconds, 1e-12)
     assert held_bytes(MODEL, 512, layout) == pytest.approx(held, 1e-12)
     assert MODEL.parameters == 12 * 48 * 8192**2 + 51200 * 8192
-    one = replace(MODEL, experts=1, top=1, key_heads=64)
+    one = replace(MODEL, experts=1, k=1, key_heads=64)
     assert step_seconds(one, 512, layout, CLUSTER) == step_seconds(MODEL, 512, layout, CLUSTER)
 
 
@@ -188,14 +188,14 @@ def test_context_ranks_share_work_and_activations_and_hold_whole_states(recomput
     assert times[8]["gradient sums"] == shared["gradient sums"] > times[1]["gradient sums"] == 0
 
 
-@pytest.mark.parametrize(("recompute", "rounds"), [(True, 4), (False, 3)])
+@pytest.mark.parametrize(("recompute", "rounds"), [(True, 3 + 3 + 3 + 4), (False, 3 + 3 + 4)])
 def test_round_the_ring_go_keys_and_values_of_the_other_ranks(recompute: bool, rounds: int):
     # 8 samples of 48 tokens over 4 x 4 ranks: 24 tokens; half of the 4 key heads of 8 numbers
     own = 24 * (2 * 8) * 2 * 2  # bytes of the keys and of the values
     layout = replace(SMALL, recompute=recompute)
     ring = step_seconds(MIXTURE, 8, layout, CLUSTER)["ring"]
-    # a forward passes on those of 3 others; the backward does, and their gradients
-    assert ring == pytest.approx(rounds * 2 * 3 * own / 300e9, rel=1e-12)  # 2 of the 6 layers
+    # a forward passes on blocks of 3 ranks; the backward does, and four times gradients
+    assert ring == pytest.approx(rounds * 2 * own / 300e9, rel=1e-12)  # 2 of the 6 layers
     assert "ring" not in step_seconds(MIXTURE, 8, replace(layout, context=1, data=8), CLUSTER)
 
 
@@ -224,13 +224,13 @@ def test_experts_are_held_and_summed_by_fewer_ranks():
 
 
 def test_a_token_is_worked_on_by_as_many_experts_as_it_goes_to():
-    one = step_seconds(replace(MIXTURE, top=1), 8, Layout(tensor=2), CLUSTER)
-    four = step_seconds(replace(MIXTURE, top=4), 8, Layout(tensor=2), CLUSTER)
+    one = step_seconds(replace(MIXTURE, k=1), 8, Layout(tensor=2), CLUSTER)
+    four = step_seconds(replace(MIXTURE, k=4), 8, Layout(tensor=2), CLUSTER)
     added = 4 * 6 * 3 * 2 * 8 * 64**2 * (8 * 48) / 2  # four passes, six layers, three experts more
     assert four["products"] - one["products"] == pytest.approx(added / (0.7 * 312e12), rel=1e-9)
     assert four["layer sums"] == pytest.approx(2.5 * one["layer sums"])  # attention's is the other
     scores = 5 * 8 * 48 / 64
-    fused = step_seconds(replace(MIXTURE, top=1, fused=True), 8, Layout(tensor=2), CLUSTER)
+    fused = step_seconds(replace(MIXTURE, k=1, fused=True), 8, Layout(tensor=2), CLUSTER)
     assert fused["memory"] / one["memory"] == pytest.approx(22 / (22 + scores / 2))
 
 
