@@ -474,6 +474,9 @@ check_work = Exercise(
         ),
         "That is the work of `every` steps: divide by them.": (lambda w, n, e: 3 * n * e + w - n),
         "Divide by /: // drops the fraction.": lambda w, n, e: 3 * n + (w - n) // e,
+        "Those are FLOPs: a multiply-add counts once here.": lambda w, n, e: (
+            6 * n + 2 * (w - n) / e
+        ),
     },
     also_right=[lambda w, n, e: sum(2 * n + (n if step % e else w) for step in range(e)) / e],
 )
