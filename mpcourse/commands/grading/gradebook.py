@@ -26,7 +26,7 @@ from mpcourse.commands.arguments import grade_arguments
 from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
-from mpcourse.commands.grading.report import counted, line_of, write_all
+from mpcourse.commands.grading.report import counted, lines_of, write_all
 from mpcourse.commands.grading.sandbox import START_LIMIT_S, Limits, can_close
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
@@ -107,15 +107,14 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
             waiting.append((record, path, page))
         else:  # what was graded before is as it was
             records.append(earlier.get(record.key, record))
-            print(line_of(records[-1]), flush=True)
+            print(lines_of(records[-1]), flush=True)
     problem = _keep(out, records, facts)
     start = time.monotonic()
     for count, record in enumerate(_judged(waiting, limits, jobs), start=1):
         records.append(record)
         problem = _keep(out, records, facts)
         left = (time.monotonic() - start) / count * (len(waiting) - count) / 60
-        print(f"{line_of(record)}\n    {count} of {len(waiting)}; about {left:.0f} min left")
-        sys.stdout.flush()
+        print(f"{lines_of(record)}{count} of {len(waiting)}; about {left:.0f} min left", flush=True)
     print(f"{counted(records)} exercises are correct.")
     return problem
 

@@ -5,44 +5,37 @@ Tensors are their bytes, the course's own records their fields. Anything else ar
 """
 
 import base64
-import collections
 import dataclasses
-import fractions
-import itertools
 import math
 import sys
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 
-MOST_YIELDED = 100_000  # by an iterator
 PLAIN = (type(None), bool, int, float, str)
-MAKERS = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "iterator": iter,
-    "dict": dict,
-    "counter": lambda pairs: collections.Counter(dict(pairs)),
-    "Fraction": lambda pair: fractions.Fraction(*pair),
-    "device": lambda words: torch.device(*words),
-    "dtype": lambda words: DTYPES[words[0]],
-    "ellipsis": lambda _: ...,
-    "other": lambda words: Unreadable(*words),
-}
 NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64"
 DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Unreadable:
     """Something that was not read; its `repr` is what it was."""
 
-    def __init__(self, words: str):
-        self._words = str(words)
+    words: str
 
     def __repr__(self) -> str:
-        return self._words
+        return self.words
+
+
+MAKERS = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "dict": dict,
+    "other": lambda words: Unreadable(*words),
+}
 
 
 def encode(value: Any) -> Any:
@@ -56,26 +49,18 @@ def encode(value: Any) -> Any:
         return ["array", *_bytes(torch.tensor(value)), False]
     if isinstance(value, np.generic):
         return encode(value.item())
-    if kind.__module__.startswith("mpcourse.") and _fields(kind):
-        return [
-            f"{kind.__module__}:{kind.__name__}",
-            *(encode(getattr(value, f)) for f in _fields(kind)),
-        ]
-    if isinstance(value, dict):
-        name = "counter" if isinstance(value, collections.Counter) else "dict"
-        return [name, *(encode(pair) for pair in value.items())]
-    for name, known in {"tuple": tuple, "list": (list, range), "set": (set, frozenset)}.items():
+    for base, known in {int: int, str: str, float: Real}.items():
+        if isinstance(value, known):
+            return base(value)
+    if kind.__module__.startswith("mpcourse.") and (fields := _fields(kind)):
+        parts = [encode(getattr(value, field)) for field in fields]
+        return [f"{kind.__module__}:{kind.__name__}", *parts]
+    for name, known in {"list": (list, range), "tuple": tuple, "set": (set, frozenset)}.items():
         if isinstance(value, known):
             return [name, *map(encode, value)]
-    if hasattr(value, "__next__"):
-        return ["iterator", *map(encode, itertools.islice(value, MOST_YIELDED))]
-    if isinstance(value, fractions.Fraction):
-        return ["Fraction", value.numerator, value.denominator]
-    for base in (int, float, str):
-        if isinstance(value, base):
-            return base(value)
-    name = kind.__name__ if kind in (torch.device, torch.dtype, type(...)) else "other"
-    return [name, repr(value)[:200] if name == "other" else str(value).removeprefix("torch.")]
+    if isinstance(value, dict):
+        return ["dict", *map(encode, value.items())]
+    return ["other", repr(value)[:200]]
 
 
 def decode(found: Any) -> Any:
@@ -108,13 +93,15 @@ def _fields(kind: type) -> tuple[str, ...]:
 def _bytes(value: torch.Tensor) -> tuple[str, list[int], str]:
     plain = value.cpu().resolve_conj().resolve_neg().contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    name = str(plain.dtype).removeprefix("torch.")
-    return name, list(plain.shape), base64.b64encode(data).decode()
+    return (
+        str(plain.dtype).removeprefix("torch."),
+        list(plain.shape),
+        base64.b64encode(data).decode(),
+    )
 
 
 def _tensor(name: str, dtype: str, shape: list[int], data: str, needs_grad: bool) -> Any:
-    raw = bytearray(base64.b64decode(data, validate=True))
-    kind = DTYPES[dtype]
+    raw, kind = bytearray(base64.b64decode(data, validate=True)), DTYPES[dtype]
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(shape)
     if math.prod(shape) * kind.itemsize != len(raw):

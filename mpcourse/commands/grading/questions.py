@@ -6,7 +6,6 @@ documentation of ast and symtable.
 
 import ast
 import functools
-import json
 import re
 import symtable
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,12 @@ from mpcourse.commands.clean_copies import STANDS_IN, tags_of
 from mpcourse.commands.grading.sandbox import NotJudged
 
 ANY = "*"  # stands for the names that `from ... import *` binds
-UNREADABLE = (SyntaxError, ValueError, RecursionError)  # what ast and symtable raise for a source
+# `x[0] = 1`, `del x[0]`, `x.f()`; `f(x)`, and magics, which are calls in plain Python.
+CHANGES = re.compile(
+    r"^\s*(?:del )?(\w+) *(?:[.[]|=)"
+    r"|^\s*(?!print\b|display\b|def\b)\w+(?:\(\)\.\w+)?\((.*)\)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Cell:
 
     @functools.cached_property
     def touched(self) -> set[str]:
-        """Names that the cell binds or, if it is theirs, changes by a statement at its top."""
+        """Names that the cell binds or, if it is theirs, changes."""
         bound = bound_names(self.source)
         return bound | changed_names(self.source) if self.is_theirs else bound
 
@@ -73,7 +77,7 @@ def table_of(source: str) -> symtable.SymbolTable:
     """The names of a cell; none when it does not parse."""
     try:
         return symtable.symtable(plain_python(source), "cell", "exec")
-    except UNREADABLE:
+    except (SyntaxError, ValueError, RecursionError):
         return symtable.symtable("", "cell", "exec")
 
 
@@ -85,68 +89,39 @@ def bound_names(source: str) -> set[str]:
 
 
 def changed_names(source: str) -> set[str]:
-    """Names that may change without being bound: `x[0] = 1`, `del x[0]`, `x.f()`, `f(x)`.
-
-    Of a cell with magics, or one that does not parse, all its words.
-    """
-    python = plain_python(source)
-    try:
-        todo: list[ast.AST] = [ast.parse(python)]
-    except UNREADABLE:
-        python = "get_ipython()"
-    if "get_ipython()" in python:
-        return set(re.findall(r"\w+", source))
-    changed: list[ast.AST] = []
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            changed.append(node.value)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function, *given = ast.iter_child_nodes(node.value)
-            if getattr(function, "id", "") not in ("print", "display"):
-                changed += given if isinstance(function, ast.Name) else [function, *given]
-        todo += ast.iter_child_nodes(node)
-    nodes = (node for each in changed for node in ast.walk(each))
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+    """Names that lines may change, as far as a look at them tells; some that they do not."""
+    found = CHANGES.findall(plain_python(source))
+    return {name for parts in found for part in parts for name in re.findall(r"\w+", part)}
 
 
 def read_copy(path: Path) -> NotebookNode:
     """Read a notebook, in whichever format; raises NotJudged."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise NotJudged(f"half saved? The file is no whole notebook: {error}") from None
-    try:
-        copy = nbformat.reads(text, as_version=4)
+        copy = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
         nbformat.validate(copy)
     except Exception as error:  # nbformat raises what its reading stumbles over
-        words = str(error).split("\n")[0]
-        raise NotJudged(f"the file is no notebook: {type(error).__name__}: {words}") from None
+        words = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise NotJudged(f"half saved? The file is no whole notebook: {words}") from None
     return copy
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """The cells with code in them."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    """The cells with code."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def exercises_of(page: NotebookNode) -> list[Question]:
     """The exercises of a page of the course, in order; its check cells are tagged `check`."""
-    cells = code_cells(page)
-    stubs = [bound_names(cell.source) for cell in cells if "exercise" in tags_of(cell)]
-    asked = set().union(*stubs)
-    return [_exercise(cell.source, asked) for cell in cells if "check" in tags_of(cell)]
-
-
-def _exercise(source: str, asked: set[str]) -> Question:
-    call = ast.parse(source).body[-1].value
-    check = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-    nodes = (node for each in call.args for node in ast.walk(each))
-    names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))
-    return Question(check, source, tuple(name for name in names if name in asked))
+    tagged = [(tags_of(cell), cell.source) for cell in code_cells(page)]
+    asked = {name for tags, source in tagged if "exercise" in tags for name in bound_names(source)}
+    questions = []
+    for source in (source for tags, source in tagged if "check" in tags):
+        call = ast.parse(source).body[-1].value
+        nodes = (node for each in call.args for node in ast.walk(each))
+        names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))
+        check = ast.unparse(call.func).split(".")[-1]
+        questions.append(Question(check, source, tuple(name for name in names if name in asked)))
+    return questions
 
 
 def steps(copy: NotebookNode, page: NotebookNode) -> list[Cell]:
