@@ -4,10 +4,10 @@ Page `start_here`. Imports stand inside the checks, so that a broken package fai
 only. Source for what to do about torchvision: github.com/pytorch/vision/issues/9077.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import pkgutil
 import platform
 import re
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mpcourse.commands import hiding_problem
-from mpcourse.commands.clean_copies import PAGES
+from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.setup import COURSE, ROOT, find_environment, read_requirements
 
 GIB = 2**30
@@ -26,8 +26,8 @@ LIMIT_S = 90.0  # a kernel's first start from a slow disk takes half a minute
 PYTHON = f'"{sys.executable}"' if " " in sys.executable else sys.executable
 INSTALL = "python3 -m mpcourse lab installs what is missing (--here: where you are now)"
 RESTORE = "in the clone: git checkout -- "
+ANEW = f"{PYTHON} -m pip install --force-reinstall"
 KERNEL = f"{PYTHON} -m ipykernel install --sys-prefix"
-HOSTED = bool(os.environ.keys() & {"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"})
 WIDGETS = "@jupyter-widgets/jupyterlab-manager"  # of the package jupyterlab_widgets
 
 # "ok", "FAIL", or "note" (good to know); what was seen; what to do about it.
@@ -56,8 +56,7 @@ def mend(error: Exception, module: str = "") -> str:
         return mend_operators()
     if str(ROOT / "data") in str(error):
         return f"{RESTORE}data"
-    lacking = error.name if isinstance(error, ImportError) else ""
-    top = (lacking or module).partition(".")[0]
+    top = (getattr(error, "name", "") or module).partition(".")[0]
     if top == "mpcourse":
         return f"git diff shows what was changed; to take it back, {RESTORE}mpcourse"
     return reinstall(top) if top else f"mend what failed above; if nothing did, {INSTALL}"
@@ -68,14 +67,14 @@ def mend_operators() -> str:
     version, _, build = importlib.metadata.version("torch").partition("+")
     has_index = build.startswith(("cpu", "cu", "rocm", "xpu"))
     index = f" --index-url https://download.pytorch.org/whl/{build}" if has_index else ""
-    line = f"-m pip install --force-reinstall torch=={version} torchvision{index}"
-    return f"torch and torchvision have to come from one index: {PYTHON} {line}"
+    words = "torch and torchvision have to come from one index"
+    return f"{words}: {ANEW} torch=={version} torchvision{index}"
 
 
 def reinstall(module: str) -> str:
     """The line that installs the package of a module anew, and what it needs."""
     asked = {line.split(">")[0]: line for line in read_requirements(COURSE)}
-    return f'{PYTHON} -m pip install --force-reinstall "{asked.get(module, module)}"'
+    return f'{ANEW} "{asked.get(module, module)}"'
 
 
 def check_versions() -> Iterator[Finding]:
@@ -84,8 +83,7 @@ def check_versions() -> Iterator[Finding]:
     yield word, f"{platform.python_version()} at {sys.executable} (tested: 3.11 to 3.13)", ""
     facts = find_environment(here=True).probe(COURSE)
     for line in facts["missing"]:
-        if not (HOSTED and line.startswith(("jupyterlab", "nbval"))):
-            yield "FAIL", f"{line} is not installed, or in another version", INSTALL
+        yield "FAIL", f"{line} is not installed, or in another version", INSTALL
     if not facts["has_pip"]:
         yield "note", "it has no pip", f"{PYTHON} -m ensurepip, or use uv pip"
 
@@ -116,23 +114,21 @@ def check_course() -> Iterator[Finding]:
     for folder in (ROOT / "notebooks", ROOT / "my_notebooks"):
         if problem := hiding_problem(str(folder)):
             found.append(("FAIL", problem, "give it another name"))
-        for page in filter(is_damaged, sorted(folder.glob(PAGES))):
+        for page in filter(is_damaged, find_pages([], folder=folder)):
             path = page.relative_to(ROOT).as_posix()
             anew = "rename or delete it: python3 -m mpcourse lab makes a clean copy"
             remedy = anew if folder.name == "my_notebooks" else f"{RESTORE}{path}"
             found.append(("FAIL", f"{path} is damaged", remedy))
     command = ["git", "-c", "core.quotepath=off", "status", "--porcelain", "--untracked-files=no"]
-    try:
+    with contextlib.suppress(FileNotFoundError):  # no git: nothing to compare with
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        changes = [(line[:2], line[3:]) for line in run.stdout.splitlines()]
-    except FileNotFoundError:  # no git: nothing to compare with
-        changes = []
-    for state, path in changes:
-        if "D" in state and path.startswith(("mpcourse/", "notebooks/", "data/")):
-            found.append(("FAIL", f"{path} is missing", f"{RESTORE}{path}"))
-        elif path.startswith("mpcourse/"):
-            remedy = f"git diff shows how; to take it back, {RESTORE}{path}"
-            found.append(("note", f"{path} was changed", remedy))
+        for line in run.stdout.splitlines():
+            state, path = line[:2], line[3:]
+            if "D" in state and path.startswith(("mpcourse/", "notebooks/", "data/")):
+                found.append(("FAIL", f"{path} is missing", f"{RESTORE}{path}"))
+            elif path.startswith("mpcourse/"):
+                remedy = f"git diff shows how; to take it back, {RESTORE}{path}"
+                found.append(("note", f"{path} was changed", remedy))
     yield from found or [("ok", "nothing is missing, damaged or changed", "")]
 
 
@@ -167,8 +163,7 @@ def check_widgets() -> Iterator[Finding]:
     if any(place.is_file() for place in places):
         yield "ok", WIDGETS, ""
     else:
-        word = "note" if HOSTED else "FAIL"
-        yield word, f"the extension {WIDGETS} is missing", reinstall("jupyterlab_widgets")
+        yield "FAIL", f"the extension {WIDGETS} is missing", reinstall("jupyterlab_widgets")
 
 
 def check_machine() -> Iterator[Finding]:

@@ -9,7 +9,6 @@ link, one of uv's or conda's, that of another clone. It is used as it is, or nam
 
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,11 @@ STAMP = "mpcourse.json"  # in an environment that the course made: for which clo
 # it is one in whose middle pip was stopped; pip itself takes such a package for installed.
 PROBE = """
 import importlib.metadata, importlib.util, json, pathlib, sys, sysconfig
-def look(requirement):
+facts = {"is_supported": sys.version_info >= (3, 11), "missing": [], "absent": []}
+facts["has_pip"] = importlib.util.find_spec("pip") is not None
+packages = pathlib.Path(sysconfig.get_path("purelib")).glob("*.dist-info")
+facts["half_installed"] = [p.stem for p in packages if not (p / "INSTALLER").exists()]
+for requirement in sys.argv[1:]:
     try:
         try:
             from packaging.requirements import Requirement
@@ -39,18 +42,11 @@ def look(requirement):
             from pip._vendor.packaging.requirements import Requirement
         wanted = Requirement(requirement)
         found = importlib.metadata.version(wanted.name)
-        return "met" if wanted.specifier.contains(found, prereleases=True) else "other"
+        facts["missing"] += [requirement] * (not wanted.specifier.contains(found, prereleases=True))
     except Exception:  # no such package, or one that is damaged
-        return "absent"
-states = {requirement: look(requirement) for requirement in sys.argv[1:]}
-packages = pathlib.Path(sysconfig.get_path("purelib")).glob("*.dist-info")
-print(json.dumps({
-    "is_supported": sys.version_info >= (3, 11),
-    "has_pip": importlib.util.find_spec("pip") is not None,
-    "half_installed": [p.stem for p in packages if not (p / "INSTALLER").exists()],
-    "missing": [each for each in states if states[each] != "met"],
-    "absent": [each for each in states if states[each] == "absent"],
-}))
+        facts["missing"].append(requirement)
+        facts["absent"].append(requirement)
+print(json.dumps(facts))
 """
 
 
@@ -177,13 +173,12 @@ same command again.""")
 
     def _trouble(self, what: str, status: int) -> SetupError:
         free_gb = shutil.disk_usage(self.root).free / 1e9
-        return SetupError(f"""{what} ended with exit status {status}; above is what it said last.
+        return SetupError(f"""{what} ended with exit status {status}; above is what it said.
 - "No space left on device": the course takes about {NEEDED_GB} GB in {self.folder}
   and, while it installs, as much again in {tempfile.gettempdir()} and pip's cache.
   {free_gb:.1f} GB are free; TMPDIR and PIP_CACHE_DIR may name folders on a larger disk.
-- "Connection", "No matching distribution": pip does not reach its package index, or that has no
-  torch for Python {platform.python_version()} (tested: 3.11 to 3.13). Check the network; a proxy
-  goes into HTTPS_PROXY, an index of your own into PIP_INDEX_URL.
+- "Connection", "No matching distribution": check the network; a proxy goes into HTTPS_PROXY, an
+  index of your own into PIP_INDEX_URL. torch is there for Python 3.11 to 3.13.
 - "externally-managed-environment": leave out --here, or activate an environment of your own.
 Then type the same command again: it goes on from what is there.""")
 
@@ -194,12 +189,10 @@ def read_requirements(files: Sequence[str], root: Path = ROOT) -> list[str]:
     for path in (root / file for file in files):
         if not path.is_file():
             raise SetupError(f"{path} is missing: start in a clone of the course.")
-        for line in path.read_text(encoding="utf-8").splitlines():
-            line = line.partition("#")[0].strip()
-            if line.startswith("-r "):
-                found += read_requirements([line[3:].strip()], path.parent)
-            elif line and not line.startswith("-"):
-                found.append(line)
+        lines = [line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines()]
+        others = [line.removeprefix("-r ") for line in lines if line.startswith("-r ")]
+        found += read_requirements(others, path.parent)
+        found += [line for line in lines if line and not line.startswith("-")]
     return found
 
 

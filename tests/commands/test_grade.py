@@ -86,7 +86,7 @@ def test_a_notebook_has_a_learner_and_a_page(tmp_path, file, learner, page):
         [(learner, page and f"{page}.ipynb", file)] if learner else []
     )
     if page == "":
-        assert "of no page of the course by its name: LEARNER/NN_page.ipynb" in found[0].notes[0]
+        assert "of no page of the course by its name: LEARNER/NN_page.ipynb" in found[0].stopped
 
 
 def test_a_link_is_not_read(tmp_path):
@@ -327,8 +327,8 @@ def test_names_that_some_systems_take_for_one_have_files_of_their_own():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["gone"], "gone is not there: name the folder that holds the learners' notebooks"),
-        (["a.txt"], "a.txt is no folder"),
+        (["gone"], "gone holds no notebooks"),
+        (["a.txt"], "a.txt holds no notebooks"),
         (["empty"], "empty holds no notebooks: LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"),
         (["full", "--out", "a.txt"], "a.txt"),
         (["full"], "You are root, and this system gives no namespaces"),
@@ -393,7 +393,9 @@ def test_a_class_is_graded_truly(graded: SimpleNamespace):
     exec(WRONG, namespace)
     here = scatter_and_gather.check_scatter(namespace["my_scatter"])
     assert judged["check_scatter"][1] == "\n".join(here.lines)  # word for word as in the notebook
-    assert "ZeroDivisionError: division by zero" in judged["check_mean"][1]
+    assert judged["check_mean"][1] == "No cell that ran to its end sets my_mean."
+    [note] = graded.records["wrong"]["notes"]
+    assert "raised ZeroDivisionError: division by zero" in note
     rows = [*csv.reader((graded.out / "results.csv").open(encoding="utf-8-sig", newline=""))]
     half = [row[3:5] for row in rows if row[0] == "half"]
     assert len(half) == 4

@@ -371,7 +371,7 @@ QUESTIONS = {q.check: q for q in exercises_of(nbformat.read(PAGE, as_version=4))
 def states(box: Sandbox) -> dict[str, str]:
     found = {}
     for name, check in (("check_mean", check_mean), ("check_scatter", check_scatter)):
-        found[name] = ": ".join(judged(check, Remote(box, QUESTIONS[name], None), []))
+        found[name] = ": ".join(judged(check, Remote(box, QUESTIONS[name], None)))
     return found
 
 

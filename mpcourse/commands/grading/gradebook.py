@@ -50,34 +50,36 @@ BROKEN = (
 
 
 def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Record]]:
-    """The notebooks of a folder and of those in it: of a learner each, or of a name before NN_."""
-    if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "is not there"
-        raise ValueError(f"{folder} {what}: name the folder that holds the learners' notebooks")
-    paths = [path.relative_to(folder) for path in folder.rglob("*.ipynb")]
-    hidden = re.compile(r"\.|__pycache__$|node_modules$")
-    paths = [path for path in paths if not any(map(hidden.match, path.parts))]
-    if not paths:
-        raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
-    found = [(folder / path, _record_of(path, folder, pages)) for path in paths]
-    return sorted(found, key=lambda pair: (pair[1].learner.casefold(), pair[1].file))
+    """The notebooks of a folder and of those in it, which no link leads out of.
 
-
-def _record_of(path: Path, folder: Path, pages: Sequence[Path]) -> Record:
-    """Pages are found by name: an older edition may have another number."""
+    Of whom each is says the folder in which it lies, or the name before the page's. Pages are found
+    by name: an older edition may have another number.
+    """
     names = {page_key(page.name): page.name for page in pages}
-    any_name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    match = re.match(rf"(.*?)(?<!\d)\d\d_({any_name})(?![A-Za-z0-9])", path.stem, re.DOTALL)
-    before = match[1].strip(" _-.") if match else path.stem
-    learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
-    record = Record(clean(learner), clean(path.as_posix()), names[match[2]] if match else "")
-    file = folder / path
-    if not match:
-        record.notes.append(f"of no page of the course by its name: {LOOKED_FOR} is looked for")
-    elif file.is_symlink() or file.stat().st_size > LARGEST:
-        record.stopped = "a link or more than 128 MB: it was not read"
-        record.notes.append(record.stopped)
-    return record
+    any_name = "|".join(sorted(names, key=len, reverse=True))
+    named = re.compile(rf"(.*?)(?<!\d)\d\d_({any_name})(?![A-Za-z0-9])", re.DOTALL)
+    found = []
+    for file in folder.rglob("*.ipynb"):
+        path = file.relative_to(folder)
+        if any(part.startswith(".") for part in path.parts):
+            continue
+        match = named.match(path.stem)
+        before = match[1].strip(" _-.") if match else path.stem
+        learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
+        record = Record(clean(learner), clean(str(path)), names[match[2]] if match else "")
+        if not match:
+            record.stopped = f"of no page of the course by its name: {LOOKED_FOR} is looked for"
+        elif file.is_symlink() or file.stat().st_size > LARGEST:
+            record.stopped = "a link or more than 128 MB: it was not read"
+        found.append((file, record))
+    if not found:
+        raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
+    return sorted(found, key=lambda pair: order(pair[1]))
+
+
+def order(record: Record) -> tuple[str, str]:
+    """By learner, then by file."""
+    return record.learner.casefold(), record.file
 
 
 def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
@@ -92,14 +94,13 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
     sources = sorted((ROOT / "mpcourse").rglob("*.py"))
     edition = _digest(*(path.read_bytes() for path in sources), str(can_close()).encode())
     facts = (
-        f"As of {time.strftime('%Y-%m-%d %H:%M')}, by the course's edition {edition[:12]}, at most "
-        f"{limits.time_s:g} s and {limits.memory_gib:g} GB for a page, "
-        f"{CLOSED if can_close() else OPEN}."
+        f"As of {time.strftime('%Y-%m-%d %H:%M')}, at most {limits.time_s:g} s and "
+        f"{limits.memory_gib:g} GB for a page, {CLOSED if can_close() else OPEN}."
     )
     print(f"{len(submissions)} notebooks; results go to {out}\n{facts}", flush=True)
     earlier, records, waiting = _read_records(out / RESULTS), [], []
     for path, record in submissions:
-        if record.page and not record.stopped:
+        if not record.stopped:
             page = ROOT / "notebooks" / record.page
             parts = record.file.encode(), path.read_bytes(), page.read_bytes(), edition.encode()
             record.key = _digest(*parts)
@@ -107,7 +108,7 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
             waiting.append((record, path, page))
         else:  # what was graded before is as it was
             records.append(earlier.get(record.key, record))
-            print(lines_of(records[-1]), flush=True)
+    print("".join(map(lines_of, records)), flush=True)
     problem = _keep(out, records, facts)
     start = time.monotonic()
     for count, record in enumerate(_judged(waiting, limits, jobs), start=1):
@@ -152,7 +153,7 @@ def _become_a_judge(room: str) -> None:
 
 def _keep(out: Path, records: Sequence[Record], facts: str) -> str:
     """Write all files; returns why, if that cannot be."""
-    records = sorted(records, key=lambda r: (r.learner.casefold(), r.file))
+    records = sorted(records, key=order)
     kept = [asdict(record) for record in records if record.key and not record.stopped]
     try:
         write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))

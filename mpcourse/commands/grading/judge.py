@@ -5,7 +5,6 @@ the outcome of one case after the other, which is read as data and compared, wit
 words.
 """
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ class Record:
     page: str  # the page's file; empty when it is of no page of the course
     judged: dict[str, tuple[str, str]] = field(default_factory=dict)  # check -> state, words
     notes: list[str] = field(default_factory=list)  # what an instructor should know besides
-    stopped: str = ""  # why not all was judged, or would be next time
+    stopped: str = ""  # why not all was judged, or more might be next time
     key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
 
 
@@ -102,7 +101,6 @@ def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) 
 
 
 def _judge_all(record, cells, page, course, limits) -> None:
-    failed: list[tuple[str, str]] = []
     exercises = PAGES[page_key(record.page)]
     box = Sandbox(course, limits, closed=can_close())
     try:
@@ -112,30 +110,26 @@ def _judge_all(record, cells, page, course, limits) -> None:
         for cell in cells:
             if cell.question:
                 check = cell.question.check
-                state, words = judged(exercises[check], Remote(box, cell.question, page), failed)
+                state, words = judged(exercises[check], Remote(box, cell.question, page))
                 record.judged[check] = state, clean(words)
                 continue
             limit_s = limits.time_s * CELL_SHARE
             kind, *words = box.ask("run", cell.source, limit_s, limit_s=limit_s + GRACE_S)
             if kind != "done":
-                failed.append((cell.source, clean(" ".join([cell.where, kind, *map(str, words)]))))
-                record.notes.append(failed[-1][1])
+                record.notes.append(clean(" ".join([cell.where, kind, *map(str, words)])))
             if kind == "was stopped":
-                record.stopped = failed[-1][1]
+                record.stopped = record.notes[-1]
     finally:
         box.end()
 
 
-def judged(exercise: Exercise, attempt: Remote, failed: list[tuple[str, str]]) -> tuple[str, str]:
-    """State and message of one exercise; `failed` has cells that raised, with what they raised."""
+def judged(exercise: Exercise, attempt: Remote) -> tuple[str, str]:
+    """State and message of one exercise."""
     try:
         verdict = exercise(attempt)
         return verdict.state, "\n".join(verdict.lines)
     except Missing as missing:
-        names = str(missing)
-        pattern = rf"\b({'|'.join(map(re.escape, names.split(', ')))})\b"
-        because = [words for source, words in failed if re.search(pattern, source)]
-        return ("not yet", because[0]) if because else ("not judged", f"no cell sets {names}")
+        return "not yet", f"No cell that ran to its end sets {missing}."
     except NotJudged:
         raise
     except Exception as error:

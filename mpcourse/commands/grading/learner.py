@@ -67,13 +67,14 @@ def answer(shell: InteractiveShell, what: str, *rest: Any) -> str:
     try:
         return json.dumps({"run": run, "take": take, "play": play}[what](shell, *rest))
     except NotAttempted:
-        return json.dumps(["not attempted"])
+        found = ["not attempted"]
     except NotYet as problem:
-        return json.dumps(["not yet", [str(line) for line in problem.args], problem.read_again])
+        found = ["not yet", [str(line) for line in problem.args], problem.read_again]
     except Raised as problem:
-        return json.dumps(["raised", str(problem)])
+        found = ["raised", str(problem)]
     except BaseException as error:
-        return json.dumps(["raised", f"raised {type(error).__name__}: {error}"])
+        found = ["raised", f"raised {type(error).__name__}: {error}"]
+    return json.dumps(found)
 
 
 def main() -> None:

@@ -31,13 +31,18 @@ def page_of(record: Record) -> str:
     return PurePath(record.page or record.file).stem
 
 
+def notes_of(record: Record) -> list[str]:
+    """What an instructor should know besides."""
+    return list(dict.fromkeys(filter(None, [*record.notes, record.stopped])))
+
+
 def lines_of(record: Record) -> str:
     """One notebook: a line, and more for each exercise and note."""
     lines = [f"{record.learner}  {page_of(record)}  {counted([record])} correct  ({record.file})"]
     for name, (state, message) in record.judged.items():
         words = "" if state == "not attempted" else message
         lines += [f"  {SIGNS[state]} {state}: {name}", *(f"      {w}" for w in words.splitlines())]
-    return "\n".join(lines + [f"  note: {note}" for note in record.notes]) + "\n"
+    return "\n".join(lines + [f"  note: {note}" for note in notes_of(record)]) + "\n"
 
 
 def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
@@ -47,7 +52,7 @@ def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
     for learner, own in groupby(records, lambda record: record.learner):
         own = list(own)
         write_whole(folder / "learners" / file_of(learner), "\n".join(map(lines_of, own)))
-        pages = (f"{page_of(r)} {counted([r])}{'*' * bool(r.notes)}" for r in own)
+        pages = (f"{page_of(r)} {counted([r])}{'*' * bool(notes_of(r))}" for r in own)
         lines.append(f"  {learner}: {counted(own)}; {', '.join(pages)}")
     found = defaultdict(Counter)
     for record in records:
@@ -73,7 +78,7 @@ def csv_of(records: Sequence[Record]) -> str:
     table.writerow(COLUMNS)
     for record in records:
         rows = [(name, *judged) for name, judged in record.judged.items()]
-        for row in rows + [("", "note", note) for note in record.notes]:
+        for row in rows + [("", "note", note) for note in notes_of(record)]:
             cells = record.learner, page_of(record), *row, record.file
             table.writerow(["'" + c if c.startswith(FORMULA) else c for c in cells])
     return "\N{ZERO WIDTH NO-BREAK SPACE}" + text.getvalue()

@@ -8,7 +8,7 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import copy, copytree
 
@@ -42,7 +42,11 @@ def build_site(folder: Path) -> list[Path]:
         made = [path for path in sorted(built.rglob("[!.]*")) if path.is_file()]
         files = {path.relative_to(built).as_posix(): path.read_bytes() for path in made}
     files = {WRITTEN: "\n".join(files).encode()} | files
-    _refuse_others(folder, files, old)
+    for name in old.union(files):
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{folder / name} is in another folder; take it away first")
+        if name not in old and (folder / name).exists():
+            raise ValueError(f"{folder / name} was not written by this command; take it away first")
     for name in old - set(files):
         (folder / name).unlink(missing_ok=True)
     for name, contents in files.items():  # the list first: a build that is cut off can be repeated
@@ -51,6 +55,17 @@ def build_site(folder: Path) -> list[Path]:
     (folder / ".nojekyll").touch()  # so that GitHub serves what begins with _, too
     pages = [name for name in files if re.fullmatch(r"[^/]+\.html", name)]
     return [folder / name for name in sorted(pages, key=lambda name: name != "index.html")]
+
+
+def _written(folder: Path) -> set[str]:
+    """The files that an earlier build wrote; ValueError where others are, and no site."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder for the site")
+    if (folder / WRITTEN).is_file():
+        return {WRITTEN, *(folder / WRITTEN).read_text(encoding="utf-8").splitlines()}
+    if any(path.name != "CNAME" for path in folder.glob("[!.]*")):
+        raise ValueError(f"{folder} holds something else than a site; name another folder")
+    return set()
 
 
 def lay_out(source: Path) -> None:
@@ -74,27 +89,6 @@ def to_html(source: Path, built: Path) -> None:
         Sphinx(source, source, built, trees, "html", status=None, warning=said).build()
     if said.getvalue():
         raise ValueError(f"Sphinx says: {without_colours(said.getvalue()).strip()}")
-
-
-def _written(folder: Path) -> set[str]:
-    """The files that an earlier build wrote; ValueError where others are, and no site."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder for the site")
-    if (folder / WRITTEN).is_file():
-        return {WRITTEN, *(folder / WRITTEN).read_text(encoding="utf-8").splitlines()}
-    if any(path.name != "CNAME" for path in folder.glob("[!.]*")):
-        raise ValueError(f"{folder} holds something else than a site; name another folder")
-    return set()
-
-
-def _refuse_others(folder: Path, new: Iterable[str], old: set[str]) -> None:
-    """Raise ValueError when a file that no build wrote would be replaced, or one elsewhere."""
-    whole = folder.resolve()
-    for name in {*new, *old}:
-        if not (whole / name).resolve().is_relative_to(whole):
-            raise ValueError(f"{folder / name} is in another folder; take it away first")
-        if name not in old and (whole / name).exists():
-            raise ValueError(f"{folder / name} was not written by this command; take it away first")
 
 
 def main(argv: Sequence[str]) -> int:
