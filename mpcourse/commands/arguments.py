@@ -28,7 +28,7 @@ def grade_arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
     for name, kind, least, most, usual, what in [
-        ("--time-limit-s", float, 5, 86400, 300, "for a page"),
+        ("--time-limit-s", float, 30, 86400, 300, "for a page"),
         ("--memory-gb", float, 1, 1024, 4, "for a page"),
         ("--jobs", int, 1, 64, min(64, max(1, (os.cpu_count() or 1) // 2)), "pages at a time"),
     ]:

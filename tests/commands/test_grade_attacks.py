@@ -1,7 +1,4 @@
-"""Cells that want a wrong answer to be called correct, or to do harm: none of them gets anywhere.
-
-One sandbox serves until an attack has ended it; the next one starts meanwhile.
-"""
+"""Cells that want a wrong answer to be called correct, or to do harm: none of them gets anywhere."""
 
 import hashlib
 import time
@@ -16,13 +13,13 @@ import pytest
 from mpcourse.commands.grading.judge import Remote, judged
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.questions import exercises_of
-from mpcourse.commands.grading.sandbox import Limits, NotJudged, Sandbox, can_close
+from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.commands.pages import NOTEBOOKS
 from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import check_mean, check_scatter
 
 PAGE = NOTEBOOKS / "01_scatter_and_gather.ipynb"
-LIMITS = Limits(60, 2.5)
+LIMITS = Limits(30, 2.5)
 WRONG = """
 import torch
 
@@ -233,7 +230,7 @@ for number in range(3, 64):
     for path in (f"/proc/1/fd/{number}", f"/proc/self/fd/{number}"):
         try:
             with open(path, "w") as file:
-                file.write('["correct"]\\n{"exercise": "mean", "state": "correct"}\\n' * 3)
+                file.write('["check_mean", ["correct"]]\\n["check_mean 0", ["correct"]]\\n' * 3)
         except OSError:
             pass
 """,
@@ -242,7 +239,7 @@ import os, threading, time
 def answer():
     while True:
         for number in range(3, 64):
-            try: os.write(number, b'["outcome", ["list"]]\\n')
+            try: os.write(number, b'["check_mean 0", ["outcome", 1.0]]\\n')
             except OSError: pass
         time.sleep(0.01)
 threading.Thread(target=answer, daemon=True).start()
@@ -250,7 +247,10 @@ threading.Thread(target=answer, daemon=True).start()
     "answers without a look at the question": """
 import sys
 while True:
-    sys._getframe(8).f_locals.get("answers", sys.stdout).write('["done"]\\n')
+    frame = sys._getframe()
+    while frame and "answers" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["answers"].write('["check_mean", ["correct"]]\\n')
 """,
     "os._exit": "import os; os._exit(0)",
     "sys.exit in a thread of all": "import os, signal; os.kill(0, signal.SIGKILL); os.abort()",
@@ -318,29 +318,6 @@ def taken_stock(folders: tuple[Path, ...]) -> str:
     return total.hexdigest()
 
 
-class Boxes:
-    """The sandbox in use, and the next one, which starts meanwhile."""
-
-    def __init__(self, course: Path):
-        self._course, self.now = course, None
-        self._next = self._new()
-
-    def _new(self) -> Sandbox:
-        return Sandbox(self._course, LIMITS, closed=True)
-
-    def take(self) -> Sandbox:
-        if self.now is None:
-            self.now, self._next = self._next, self._new()
-            assert self.now.ask(limit_s=120) == ["ready"]
-            self.now.begin()
-        return self.now
-
-    def end(self) -> None:
-        if self.now is not None:
-            self.now.end()
-        self.now = None
-
-
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
     if not can_close():
@@ -357,22 +334,17 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
     assert not [each for each in words if "sleep(977)" in " ".join(each)]
 
 
-@pytest.fixture(scope="module")
-def in_use(graded: Graded) -> Iterator[Boxes]:
-    found = Boxes(graded.course)
-    yield found
-    found.end()
-    found._next.end()
-
-
 QUESTIONS = {q.check: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
 
 
-def states(box: Sandbox) -> dict[str, str]:
-    found = {}
-    for name, check in (("check_mean", check_mean), ("check_scatter", check_scatter)):
-        found[name] = ": ".join(judged(check, Remote(box, QUESTIONS[name], None)))
-    return found
+def states(attack: str, course: Path) -> list[str]:
+    """What is said of wrong answers, after a cell that attacks."""
+    cells = [("wrong", WRONG, 10.0), ("attack", attack, 5.0)]
+    asks = [(q.check, q.source, q.asked) for q in QUESTIONS.values()]
+    answers, why = run(course, cells + asks, LIMITS, closed=True)
+    checks = {"check_mean": check_mean, "check_scatter": check_scatter}
+    attempts = {name: Remote(QUESTIONS[name], answers, None) for name in checks}
+    return [": ".join(judged(checks[name], attempts[name], why)) for name in checks]
 
 
 def source_of(text: str, graded: Graded) -> str:
@@ -382,31 +354,10 @@ def source_of(text: str, graded: Graded) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_a_wrong_answer_stays_wrong(name: str, graded: Graded, in_use: Boxes):
-    box = in_use.take()
-    try:
-        box.ask("run", WRONG, 10.0)
-        box.ask("run", source_of(QUIET[name], graded), 20.0)
-        found = states(box)
-    except NotJudged as why:
-        found = {"mean": f"not judged: {why}"}
-        in_use.end()
-    assert all(state.startswith(("not yet", "not judged")) for state in found.values()), found
-
-
-@pytest.mark.parametrize("name", LOUD)
-def test_what_ends_its_process_ends_in_words(name: str, graded: Graded, in_use: Boxes):
-    in_use.end()
-    box, start = in_use.take(), time.monotonic()
-    processes = box.processes()
-    try:
-        box.ask("run", WRONG, 10.0)
-        box.ask("run", source_of(LOUD[name], graded), 5.0, limit_s=8.0)
-        found = states(box)
-    except NotJudged as why:
-        found = {"mean": f"not judged: {why}"}
-    in_use.end()
-    assert all(state.startswith(("not yet", "not judged")) for state in found.values()), found
-    assert time.monotonic() - start < LIMITS.time_s + 30
-    assert not psutil.wait_procs(processes, timeout=10)[1]
+@pytest.mark.parametrize("name", [*QUIET, *LOUD])
+def test_a_wrong_answer_stays_wrong_and_nothing_is_left(name: str, graded: Graded):
+    start = time.monotonic()
+    found = states(source_of({**QUIET, **LOUD}[name], graded), graded.course)
+    assert all(state.startswith(("not yet", "not judged")) for state in found), found
+    assert time.monotonic() - start < LIMITS.time_s + 10
+    assert not psutil.Process().children(recursive=True)

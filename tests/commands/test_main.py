@@ -219,7 +219,10 @@ def test_help_is_printed_and_nothing_is_installed(environment, capsys, name):
         (["grade"], "the following arguments are required: folder"),
         (["grade", "class", "--jobs", "many"], "invalid number value: 'many'"),
         (["grade", "class", "--jobs", "0"], "--jobs: 0 is not from 1 to 64"),
-        (["grade", "class", "--time-limit-s", "nan"], "--time-limit-s: nan is not from 5 to 86400"),
+        (
+            ["grade", "class", "--time-limit-s", "nan"],
+            "limit-s: nan is not from 30 to 86400",
+        ),
         (["grade", "class", "--memory-gb", "1e6"], "--memory-gb: 1e6 is not from 1 to 1024"),
         (["pages", "--adress"], "unknown: --adress"),
     ],

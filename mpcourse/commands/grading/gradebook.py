@@ -27,7 +27,7 @@ from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.report import counted, lines_of, write_all
-from mpcourse.commands.grading.sandbox import START_LIMIT_S, Limits, can_close
+from mpcourse.commands.grading.sandbox import Limits, can_close
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
 
@@ -133,7 +133,7 @@ def _judged(
             tasks = [
                 pool.submit(judge, *each, Path(room, each[2].stem), limits) for each in waiting
             ]
-            most_s = (limits.time_s + 2 * START_LIMIT_S) * (len(tasks) // jobs + 1)
+            most_s = 2 * limits.time_s * (len(tasks) // jobs + 1)
             for task in as_completed(tasks, most_s):
                 yield task.result()
         finally:
@@ -143,8 +143,9 @@ def _judged(
 
 
 def _become_a_judge(room: str) -> None:
-    """End with whoever asks, who alone hears of Ctrl-C; what a check prints is no answer."""
+    """End with whoever asks, who alone hears of Ctrl-C, and end what runs here then."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     tempfile.tempdir = room
     sys.stdout = sys.stderr = open(os.devnull, "w")
     parent = multiprocessing.parent_process()

@@ -5,7 +5,7 @@ the outcome of one case after the other, which is read as data and compared, wit
 words.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,20 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.grading.outcomes import decode
-from mpcourse.commands.grading.questions import Question, exercises_of, given_by, read_copy, steps
-from mpcourse.commands.grading.sandbox import START_LIMIT_S, Limits, NotJudged, Sandbox, can_close
+from mpcourse.commands.grading.questions import (
+    NoNotebook,
+    Question,
+    exercises_of,
+    given_by,
+    read_copy,
+    steps,
+)
+from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.exercises import PAGES
 from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
 
 CELL_SHARE = 0.25  # of a notebook's time, for one cell: one that hangs leaves the rest its turn
 MOST_WORDS = 4000  # characters of a message, which a learner's exception may be part of
-GRACE_S = 10.0  # for a cell that is interrupted
 
 
 @dataclass
@@ -36,24 +42,19 @@ class Record:
     key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
 
 
-class Missing(Exception):
-    """No cell has set these names."""
-
-
 class Remote(Elsewhere):
-    """A learner's attempt at one exercise, in the sandbox."""
+    """A learner's attempt at one exercise, of which the sandbox has answered by keys."""
 
-    def __init__(self, box: Sandbox, question: Question, page: NotebookNode):
-        self._box, self._question, self._page = box, question, page
+    def __init__(self, question: Question, answers: dict, page: NotebookNode):
+        self._question, self._answers, self._page = question, answers, page
 
     def taken(self) -> None:
-        """Let it be looked up over there."""
-        question = self._question
-        self._heard("take", question.check, question.source, question.asked)
+        """Whether it was there to be played."""
+        self._heard(self._question.check)
 
     def outcome_of(self, number: int) -> Any:
-        """Let it be played over there."""
-        return self._heard("play", self._question.check, number)
+        """What came out."""
+        return self._heard(f"{self._question.check} {number}")
 
     def given(self, name: str) -> Any:
         """What the page gives besides, made here by the page's own cells."""
@@ -61,9 +62,9 @@ class Remote(Elsewhere):
         exec(compile(given_by(self._page, name), "<the page>", "exec"), names)
         return names[name]
 
-    def _heard(self, *question: Any) -> Any:
-        match self._box.ask(*question):
-            case ["taken"]:
+    def _heard(self, key: str) -> Any:
+        match self._answers[key]:
+            case None:  # there is something to be played
                 return None
             case ["outcome", found]:
                 return decode(found)
@@ -73,9 +74,7 @@ class Remote(Elsewhere):
                 raise NotYet(*map(str, lines), read_again=where)
             case ["raised", str(words)]:
                 raise Raised(words)
-            case ["missing", *names]:
-                raise Missing(", ".join(map(str, names)))
-        raise NotJudged("its process answered with what is no answer")
+        raise ValueError("its process answered with what is no answer")
 
 
 def clean(text: str) -> str:
@@ -92,45 +91,42 @@ def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) 
     """Run a copy's cells, judge the exercises of its page, and say so in the record."""
     ours = read_copy(page)
     try:
-        _judge_all(record, steps(read_copy(copy), ours), ours, course, limits)
-    except NotJudged as error:
+        cells = steps(read_copy(copy), ours)
+    except NoNotebook as error:
         record.stopped = clean(str(error))
-    for question in exercises_of(ours):
-        record.judged.setdefault(question.check, ("not judged", record.stopped))
+        unjudged = {each.check: ("not judged", record.stopped) for each in exercises_of(ours)}
+        return replace(record, judged=unjudged)
+    limit_s = limits.time_s * CELL_SHARE
+    task = [
+        (c.question.check, c.question.source, c.question.asked)
+        if c.question
+        else (c.where, c.source, limit_s)
+        for c in cells
+    ]
+    answers, why = run(course, task, limits, closed=can_close())
+    for cell in cells:
+        if cell.question:
+            check = cell.question.check
+            exercise = PAGES[page_key(page.name)][check]
+            state, words = judged(exercise, Remote(cell.question, answers, ours), why)
+            record.judged[check] = state, clean(words)
+        elif (found := answers.get(cell.where, ["done"])) != ["done"]:
+            record.notes.append(clean(f"{cell.where} {' '.join(map(str, found))}"))
+    if "not judged" in dict(record.judged.values()):
+        record.stopped = why
+    elif any("was stopped after" in note for note in record.notes):
+        record.stopped = "a cell was stopped"
     return record
 
 
-def _judge_all(record, cells, page, course, limits) -> None:
-    exercises = PAGES[page_key(record.page)]
-    box = Sandbox(course, limits, closed=can_close())
-    try:
-        if box.ask(limit_s=START_LIMIT_S) != ["ready"]:
-            raise NotJudged("its process did not start")
-        box.begin()
-        for cell in cells:
-            if cell.question:
-                check = cell.question.check
-                state, words = judged(exercises[check], Remote(box, cell.question, page))
-                record.judged[check] = state, clean(words)
-                continue
-            limit_s = limits.time_s * CELL_SHARE
-            kind, *words = box.ask("run", cell.source, limit_s, limit_s=limit_s + GRACE_S)
-            if kind != "done":
-                record.notes.append(clean(" ".join([cell.where, kind, *map(str, words)])))
-            if kind == "was stopped":
-                record.stopped = record.notes[-1]
-    finally:
-        box.end()
-
-
-def judged(exercise: Exercise, attempt: Remote) -> tuple[str, str]:
-    """State and message of one exercise."""
+def judged(exercise: Exercise, attempt: Remote, why: str) -> tuple[str, str]:
+    """State and message of one exercise; `why` says what there is to say where no answer came."""
     try:
         verdict = exercise(attempt)
         return verdict.state, "\n".join(verdict.lines)
-    except Missing as missing:
-        return "not yet", f"No cell that ran to its end sets {missing}."
-    except NotJudged:
-        raise
+    except Raised as problem:  # before anything was played
+        return "not yet", str(problem)
+    except KeyError:
+        return "not judged", why
     except Exception as error:
         return "not judged", f"the check failed with {type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """In the sandbox: a learner's cells run here, and their answers are played, case by case.
 
-Asked on one pipe and answering on another, a line of JSON each. It judges nothing: whatever is
-written into that pipe, here or by a cell, is an outcome for somebody else to compare.
+Told what to do by a line of JSON, and answering with a line each. It judges nothing: whatever is
+written there, here or by a cell, is an outcome for somebody else to compare.
 """
 
 import _thread
@@ -9,6 +9,7 @@ import ast
 import json
 import os
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,6 @@ from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, Raised, 
 
 CHECKS = {name: check for checks in PAGES.values() for name, check in checks.items()}
 ELSEWHERE = exercise.Verdict("not yet", ("Checks are asked elsewhere.",))
-
-attempts: dict[str, Any] = {}  # check -> the attempt, as its exercise plays it
 
 
 def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
@@ -40,32 +39,27 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
     return ["raised", f"{type(error).__name__}: {error}"] if error else ["done"]
 
 
-def take(shell: InteractiveShell, check: str, call: str, asked: list[str]) -> list:
-    """Look up what the page's call hands to a check; only what was asked for."""
-    missing = [name for name in asked if name not in shell.user_ns]
-    if missing:
-        return ["missing", *missing]
+def take(shell: InteractiveShell, check: str, call: str, asked: list[str]) -> Any:
+    """What the page's call hands to a check, of what was asked for."""
     names = {**shell.user_ns, check: lambda *given: given}
     names["exercises"] = SimpleNamespace(**{check: names[check]})
     call = ast.parse(call).body[-1].value
     call.args = [a for a in call.args if not isinstance(a, ast.Name) or a.id in asked]
     given = eval(compile(ast.Expression(call), "<the check>", "eval"), names)
-    attempts[check] = CHECKS[check].taken(given)
-    return ["taken"]
+    return CHECKS[check].taken(given)
 
 
-def play(_: InteractiveShell, check: str, number: int) -> list:
+def play(check: str, attempt: Any, case: tuple) -> list:
     """Play an attempt on a case; also what the outcome is made of ends within the time limit."""
-    one = CHECKS[check]
     with generators_kept():
-        found = exercise.played(lambda *a: encode(one.play(*a)), attempts[check], one.cases[number])
-    return ["outcome", found]
+        world = CHECKS[check].play
+        return ["outcome", exercise.played(lambda *a: encode(world(*a)), attempt, case)]
 
 
-def answer(shell: InteractiveShell, what: str, *rest: Any) -> str:
-    """What comes of a question, as JSON."""
+def answered(act: Callable[..., list], *given: Any) -> str:
+    """What comes of it, as JSON."""
     try:
-        return json.dumps({"run": run, "take": take, "play": play}[what](shell, *rest))
+        return json.dumps(act(*given))
     except NotAttempted:
         found = ["not attempted"]
     except NotYet as problem:
@@ -78,16 +72,25 @@ def answer(shell: InteractiveShell, what: str, *rest: Any) -> str:
 
 
 def main() -> None:
-    """Answer until there are no more questions."""
-    questions, answers = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
+    """Do what the first line says: run cells, and play the answers to exercises."""
+    told, answers = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
     with open(os.devnull, "r+") as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
     Exercise.__call__ = lambda self, *attempt: ELSEWHERE
     shell = InteractiveShell.instance()
-    print(json.dumps(["ready"]), file=answers, flush=True)
-    for question in questions:
-        print(answer(shell, *json.loads(question)), file=answers, flush=True)
+
+    def say(key: str, *act: Any) -> None:
+        print(f"[{json.dumps(key)}, {answered(*act)}]", file=answers, flush=True)
+
+    for key, source, rest in json.loads(told.readline()):
+        if key not in CHECKS:
+            say(key, run, shell, source, rest)
+            continue
+        attempt: list[Any] = []
+        say(key, lambda: attempt.append(take(shell, key, source, rest)))  # noqa: B023
+        for number, case in enumerate(CHECKS[key].cases if attempt else ()):
+            say(f"{key} {number}", play, key, attempt[0], case)
     os._exit(0)
 
 

@@ -17,7 +17,6 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import STANDS_IN, tags_of
-from mpcourse.commands.grading.sandbox import NotJudged
 
 ANY = "*"  # stands for the names that `from ... import *` binds
 # `x[0] = 1`, `del x[0]`, `x.f()`; `f(x)`, and magics, which are calls in plain Python.
@@ -26,6 +25,10 @@ CHANGES = re.compile(
     r"|^\s*(?!print\b|display\b|def\b)\w+(?:\(\)\.\w+)?\((.*)\)",
     re.MULTILINE,
 )
+
+
+class NoNotebook(ValueError):
+    """The file cannot be read as a notebook; says why."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,13 @@ def changed_names(source: str) -> set[str]:
 
 
 def read_copy(path: Path) -> NotebookNode:
-    """Read a notebook, in whichever format; raises NotJudged."""
+    """Read a notebook, in whichever format; raises NoNotebook."""
     try:
         copy = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
         nbformat.validate(copy)
     except Exception as error:  # nbformat raises what its reading stumbles over
         words = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        raise NotJudged(f"half saved? The file is no whole notebook: {words}") from None
+        raise NoNotebook(f"half saved? The file is no whole notebook: {words}") from None
     return copy
 
 
