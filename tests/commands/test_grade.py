@@ -400,7 +400,7 @@ def test_a_class_is_graded_truly(graded: SimpleNamespace):
     half = [row[3:5] for row in rows if row[0] == "half"]
     assert [state for state, _ in half] == ["not judged"] * 4 + ["note"]
     for _, words in half:
-        assert words.startswith("half saved? The file is no whole notebook")
+        assert words.startswith("the notebook cannot be read: half saved?")
     assert "2 of 4; about" in graded.said
     assert ("neither network nor files" in (graded.out / "results.txt").read_text()) == can_close()
 

@@ -1,4 +1,4 @@
-"""Cells that want a wrong answer to be called correct, or to do harm: none of them gets anywhere."""
+"""Cells that want a wrong answer to be called correct, or to do harm: none gets anywhere."""
 
 import hashlib
 import time

@@ -5,7 +5,7 @@ the outcome of one case after the other, which is read as data and compared, wit
 words.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,7 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.grading.outcomes import decode
-from mpcourse.commands.grading.questions import (
-    NoNotebook,
-    Question,
-    exercises_of,
-    given_by,
-    read_copy,
-    steps,
-)
+from mpcourse.commands.grading.questions import Question, exercises_of, given_by, read_copy, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.exercises import PAGES
 from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
@@ -92,30 +85,25 @@ def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) 
     ours = read_copy(page)
     try:
         cells = steps(read_copy(copy), ours)
-    except NoNotebook as error:
-        record.stopped = clean(str(error))
-        unjudged = {each.check: ("not judged", record.stopped) for each in exercises_of(ours)}
-        return replace(record, judged=unjudged)
+    except Exception as error:  # whatever such a file may be
+        record.stopped = clean(f"the notebook cannot be read: {error}")
+        cells = []
     limit_s = limits.time_s * CELL_SHARE
     task = [
-        (c.question.check, c.question.source, c.question.asked)
-        if c.question
-        else (c.where, c.source, limit_s)
+        (c.where, q.source, q.asked) if (q := c.question) else (c.where, c.source, limit_s)
         for c in cells
     ]
-    answers, why = run(course, task, limits, closed=can_close())
+    answers, why = run(course, task, limits, closed=can_close()) if cells else ({}, record.stopped)
     for cell in cells:
-        if cell.question:
-            check = cell.question.check
-            exercise = PAGES[page_key(page.name)][check]
-            state, words = judged(exercise, Remote(cell.question, answers, ours), why)
-            record.judged[check] = state, clean(words)
-        elif (found := answers.get(cell.where, ["done"])) != ["done"]:
-            record.notes.append(clean(f"{cell.where} {' '.join(map(str, found))}"))
-    if "not judged" in dict(record.judged.values()):
-        record.stopped = why
-    elif any("was stopped after" in note for note in record.notes):
-        record.stopped = "a cell was stopped"
+        if cell.question is None and answers.get(cell.where):
+            record.notes.append(clean(f"{cell.where} {answers[cell.where]}"))
+            if "was stopped after" in record.notes[-1]:
+                record.stopped = record.notes[-1]
+    for question in exercises_of(ours):
+        exercise = PAGES[page_key(page.name)][question.check]
+        state, words = judged(exercise, Remote(question, answers, ours), why)
+        record.judged[question.check] = state, clean(words)
+        record.stopped = record.stopped or why * (state == "not judged")
     return record
 
 

@@ -23,8 +23,8 @@ CHECKS = {name: check for checks in PAGES.values() for name, check in checks.ite
 ELSEWHERE = exercise.Verdict("not yet", ("Checks are asked elsewhere.",))
 
 
-def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
-    """Run a cell; what became of it, in words."""
+def run(shell: InteractiveShell, source: str, limit_s: float) -> str:
+    """Run a cell; what went wrong, in words."""
     timer = threading.Timer(limit_s, _thread.interrupt_main)
     timer.start()
     try:
@@ -33,10 +33,10 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> list:
         timer.cancel()
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, KeyboardInterrupt):
-        return ["was stopped", f"after {limit_s:.0f} s"]
+        return f"was stopped after {limit_s:.0f} s"
     if isinstance(error, SyntaxError):
         error = SyntaxError(f"{error.msg} (line {error.lineno})")
-    return ["raised", f"{type(error).__name__}: {error}"] if error else ["done"]
+    return f"raised {type(error).__name__}: {error}" if error else ""
 
 
 def take(shell: InteractiveShell, check: str, call: str, asked: list[str]) -> Any:
@@ -56,7 +56,7 @@ def play(check: str, attempt: Any, case: tuple) -> list:
         return ["outcome", exercise.played(lambda *a: encode(world(*a)), attempt, case)]
 
 
-def answered(act: Callable[..., list], *given: Any) -> str:
+def answered(act: Callable[..., Any], *given: Any) -> str:
     """What comes of it, as JSON."""
     try:
         return json.dumps(act(*given))

@@ -27,10 +27,6 @@ CHANGES = re.compile(
 )
 
 
-class NoNotebook(ValueError):
-    """The file cannot be read as a notebook; says why."""
-
-
 @dataclass(frozen=True)
 class Question:
     """One exercise of a page."""
@@ -98,13 +94,13 @@ def changed_names(source: str) -> set[str]:
 
 
 def read_copy(path: Path) -> NotebookNode:
-    """Read a notebook, in whichever format; raises NoNotebook."""
+    """Read a notebook, in whichever format; raises ValueError."""
     try:
         copy = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
         nbformat.validate(copy)
     except Exception as error:  # nbformat raises what its reading stumbles over
         words = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        raise NoNotebook(f"half saved? The file is no whole notebook: {words}") from None
+        raise ValueError(f"half saved? {words}") from None
     return copy
 
 
@@ -147,7 +143,7 @@ def steps(copy: NotebookNode, page: NotebookNode) -> list[Cell]:
         asks = [i for i, each in enumerate(cells) if called.search(each.source)]
         sets = [i for i, c in enumerate(cells) if c.is_theirs and c.touched & {*question.asked}]
         last = max([*asks[:1], *sets]) if asks else len(cells)
-        cells.insert(last + 1, Cell("", "the check", question))
+        cells.insert(last + 1, Cell("", question.check, question))
     return needed_for({name for each in questions for name in each.asked}, cells)
 
 
