@@ -44,8 +44,8 @@ def main() -> int:
             findings = [("FAIL", f"{type(error).__name__}: {error}", mend(error))]
         for word, detail, remedy in findings:
             failed += word == "FAIL"
-            more = f"\n      what to do: {remedy}" if remedy else ""
-            print(f"{word:<4}  {item}: {detail}{more}", flush=True)
+            print(f"{word:<4}  {item}: {detail}")
+            print(f"      what to do: {remedy}\n" if remedy else "", end="", flush=True)
     print(f"\nFAILED: {failed}; each line says what to do." if failed else "\nNothing failed.")
     return 1 if failed else 0
 
@@ -179,10 +179,11 @@ def check_machine() -> Iterator[Finding]:
         used = int(limit.with_name("memory.current").read_text())
         memory = min(memory, int(limit.read_text()) - used)
     disk = shutil.disk_usage(ROOT).free
-    for what, free, least, enough in (("memory", memory, 1, 2), ("disk", disk, 0.2, 1)):
-        word = "ok" if free >= enough * GIB else "note" if free >= least * GIB else "FAIL"
-        remedy = f"close programs or delete files; {enough} GiB is comfortable"
-        yield word, f"{free / GIB:.1f} GiB of {what} free", "" if word == "ok" else remedy
+    for what, free, least in (("memory", memory, 1), ("disk", disk, 0.2)):
+        word, remedy = (
+            ("ok", "") if free >= least * GIB else ("FAIL", "close programs or delete files")
+        )
+        yield word, f"{free / GIB:.1f} GiB of {what} free; {least} GiB is needed", remedy
 
 
 def check_data() -> Iterator[Finding]:

@@ -110,18 +110,16 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 def _tidy(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
     tidy: list[NotebookNode] = []
     for output in outputs:
-        if output.output_type == "stream":
-            if tidy and tidy[-1].get("name") == output.name:
-                tidy[-1].text += output.text
-                continue
-            if not output.text:
-                continue
-        if "data" in output:
-            output.data.pop("application/vnd.jupyter.widget-view+json", None)
+        output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
         if output.output_type == "error":
             entries = map(without_colours, output.traceback)
             output.traceback = [entry for entry in entries if not entry.startswith("File ")]
-        tidy.append(output)
+        if tidy and output.output_type == tidy[-1].output_type == "stream":
+            if output.name == tidy[-1].name:
+                tidy[-1].text += output.text
+                continue
+        if output.get("text", "something"):
+            tidy.append(output)
     return tidy
 
 

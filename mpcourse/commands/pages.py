@@ -66,10 +66,18 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     write_address(notebook, address, page_name=path.name)
     write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
     write_solutions(notebook, page_key(path.name))
-    notebook = normalise(notebook)
     if run:
-        run_cells(notebook, path)
-        notebook = normalise(notebook)
+        own = KernelSpecManager(kernel_dirs=[])  # this Python, whatever kernels are installed
+        nbclient.execute(
+            notebook,
+            cwd=str(path.resolve().parent),
+            km=AsyncKernelManager(kernel_spec_manager=own),
+            timeout=CELL_TIMEOUT_S,
+            record_timing=False,
+            store_widget_state=False,
+            extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
+        )
+    notebook = normalise(notebook)
     save(notebook, path)
     if path.resolve().parent == NOTEBOOKS:
         (ROOT / CLEAN).mkdir(exist_ok=True)
@@ -95,20 +103,6 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
         text.source = "\n\n".join(filter(None, parts))
-
-
-def run_cells(notebook: NotebookNode, path: Path) -> None:
-    """Run a page from top to bottom in its folder, in place."""
-    own = KernelSpecManager(kernel_dirs=[])  # this Python, whatever kernels the user has installed
-    nbclient.execute(
-        notebook,
-        cwd=str(path.resolve().parent),
-        km=AsyncKernelManager(kernel_spec_manager=own),
-        timeout=CELL_TIMEOUT_S,
-        record_timing=False,
-        store_widget_state=False,
-        extra_arguments=["--log-level=ERROR"],  # without the kernel's notes on its own sockets
-    )
 
 
 def execute(path: Path, address: Address) -> int:

@@ -306,15 +306,6 @@ def test_codes_that_move_a_cursor_are_taken_out():
     assert clean("a\x1b[2Jb\nc\r\udc80") == "a\ufffd[2Jb\nc\ufffd\ufffd"
 
 
-def test_a_file_that_is_open_elsewhere_costs_nothing_else(tmp_path: Path):
-    (tmp_path / "results.csv").mkdir()  # cannot be written over
-    kept, stopped = record(key="k"), record(key="l", stopped="its process gave no answer")
-    assert "results.csv" in grade._keep(tmp_path, [kept, stopped], "graded today")
-    assert grade._read_records(tmp_path / grade.RESULTS).keys() == {"k"}
-    (tmp_path / "results.csv").rmdir()
-    assert grade._keep(tmp_path, [kept], "graded today") == ""
-
-
 def test_names_that_some_systems_take_for_one_have_files_of_their_own():
     files = [report.file_of(name).casefold() for name in ("Anna", "anna", "ANNA", "con")]
     assert len(set(files)) == 4

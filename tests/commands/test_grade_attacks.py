@@ -343,7 +343,7 @@ def states(attack: str, course: Path) -> list[str]:
     asks = [(q.check, q.source, q.asked) for q in QUESTIONS.values()]
     answers, why = run(course, cells + asks, LIMITS, closed=True)
     checks = {"check_mean": check_mean, "check_scatter": check_scatter}
-    attempts = {name: Remote(QUESTIONS[name], answers, None) for name in checks}
+    attempts = {name: Remote(name, answers, None) for name in checks}
     return [": ".join(judged(checks[name], attempts[name], why)) for name in checks]
 
 

@@ -59,7 +59,7 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
     any_name = "|".join(sorted(names, key=len, reverse=True))
     named = re.compile(rf"(.*?)(?<!\d)\d\d_({any_name})(?![A-Za-z0-9])", re.DOTALL)
     found = []
-    for file in folder.rglob("*.ipynb"):
+    for file in sorted(folder.rglob("*.ipynb")):
         path = file.relative_to(folder)
         if any(part.startswith(".") for part in path.parts):
             continue
@@ -74,50 +74,45 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         found.append((file, record))
     if not found:
         raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
-    return sorted(found, key=lambda pair: order(pair[1]))
+    return found
 
 
-def order(record: Record) -> tuple[str, str]:
-    """By learner, then by file."""
-    return record.learner.casefold(), record.file
-
-
-def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> str:
+def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
     """Grade the notebooks of a folder; all results are written anew after each of them.
 
-    Returns what went wrong with that; raises ValueError, before anything runs, for bad input.
+    Raises ValueError, before anything runs, for bad input.
     """
     submissions = find_submissions(folder, find_pages([]))
     if not can_close() and hasattr(os, "geteuid") and os.geteuid() == 0:
         raise ValueError(ROOT_ONLY)
     out.mkdir(parents=True, exist_ok=True)
-    sources = sorted((ROOT / "mpcourse").rglob("*.py"))
-    edition = _digest(*(path.read_bytes() for path in sources), str(can_close()).encode())
     facts = (
         f"As of {time.strftime('%Y-%m-%d %H:%M')}, at most {limits.time_s:g} s and "
         f"{limits.memory_gib:g} GB for a page, {CLOSED if can_close() else OPEN}."
     )
     print(f"{len(submissions)} notebooks; results go to {out}\n{facts}", flush=True)
+    sources = [path.read_bytes() for path in sorted((ROOT / "mpcourse").rglob("*.py"))]
+    course = _digest(*sources, str(can_close()).encode()).encode()
     earlier, records, waiting = _read_records(out / RESULTS), [], []
     for path, record in submissions:
         if not record.stopped:
             page = ROOT / "notebooks" / record.page
-            parts = record.file.encode(), path.read_bytes(), page.read_bytes(), edition.encode()
-            record.key = _digest(*parts)
+            record.key = _digest(record.file.encode(), path.read_bytes(), page.read_bytes(), course)
         if record.key and record.key not in earlier:
             waiting.append((record, path, page))
         else:  # what was graded before is as it was
             records.append(earlier.get(record.key, record))
     print("".join(map(lines_of, records)), flush=True)
-    problem = _keep(out, records, facts)
+    write_all(out, records, facts)
     start = time.monotonic()
     for count, record in enumerate(_judged(waiting, limits, jobs), start=1):
         records.append(record)
-        problem = _keep(out, records, facts)
+        kept = [asdict(each) for each in records if each.key and not each.stopped]
+        write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
+        write_all(out, records, facts)
         left = (time.monotonic() - start) / count * (len(waiting) - count) / 60
         print(f"{lines_of(record)}{count} of {len(waiting)}; about {left:.0f} min left", flush=True)
     print(f"{counted(records)} exercises are correct.")
-    return problem
 
 
 def _judged(
@@ -152,18 +147,6 @@ def _become_a_judge(room: str) -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def _keep(out: Path, records: Sequence[Record], facts: str) -> str:
-    """Write all files; returns why, if that cannot be."""
-    records = sorted(records, key=order)
-    kept = [asdict(record) for record in records if record.key and not record.stopped]
-    try:
-        write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
-        write_all(out, records, facts)
-    except OSError as error:  # open in another program, say: the next time may find it closed
-        return f"Not all results are written: {error}. Mend it and type the same command again."
-    return ""
-
-
 def _read_records(path: Path) -> dict[str, Record]:
     """What an earlier call has kept, by its key."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -179,8 +162,7 @@ def _digest(*parts: bytes) -> str:
 def main(argv: Sequence[str], *, here: str = ".") -> int:
     """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
 
-    0: all is graded, however well, 1: not all was, or was written, 2: nothing to grade, 130:
-    interrupted.
+    0: all is graded, however well, 2: bad input, or not all could be graded, 130: interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False
@@ -193,18 +175,17 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # judges, as sandboxes, compute on the CPU
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        problem = grade(folder, out, Limits(options.time_limit_s, options.memory_gb), options.jobs)
+        grade(folder, out, Limits(options.time_limit_s, options.memory_gb), options.jobs)
+        return 0
     except KeyboardInterrupt:
         print("What was graded is kept; the same command goes on from there.", flush=True)
         return 130
     except (BrokenProcessPool, TimeoutError):
-        problem = BROKEN
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if problem:
-        print(problem, file=sys.stderr)
-    return 1 if problem else 0
+        error = BROKEN
+    except (ValueError, OSError) as problem:  # a table that another program holds open, say
+        error = problem
+    print(error, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

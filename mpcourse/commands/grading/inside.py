@@ -103,8 +103,8 @@ def show(outside: str, inside: str, *, writable: bool = False) -> None:
     else:
         open(inside, "x").close()
     call("mount", outside, inside, None, BIND | RECURSIVE, None)
-    attributes = struct.pack("QQQQ", 0 if writable else READ_ONLY, 0, 0, 0)
     if not writable:
+        attributes = struct.pack("QQQQ", READ_ONLY, 0, 0, 0)
         call("syscall", MOUNT_SETATTR, NO_FOLDER, inside, ALL_BELOW, attributes, len(attributes))
 
 
@@ -113,11 +113,10 @@ def limit(names_to_most: dict) -> None:
     import resource  # not on Windows
 
     for name, most in names_to_most.items():
-        kind = getattr(resource, f"RLIMIT_{name}", None)
-        if kind is not None:
-            hard = resource.getrlimit(kind)[1]
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(kind, (most, most))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.grading.outcomes import decode
-from mpcourse.commands.grading.questions import Question, exercises_of, given_by, read_copy, steps
+from mpcourse.commands.grading.questions import exercises_of, given_by, read_copy, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.exercises import PAGES
 from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
@@ -35,28 +35,30 @@ class Record:
     key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
 
 
+@dataclass
 class Remote(Elsewhere):
     """A learner's attempt at one exercise, of which the sandbox has answered by keys."""
 
-    def __init__(self, question: Question, answers: dict, page: NotebookNode):
-        self._question, self._answers, self._page = question, answers, page
+    check: str
+    answers: dict[str, Any]
+    page: NotebookNode
 
     def taken(self) -> None:
         """Whether it was there to be played."""
-        self._heard(self._question.check)
+        self._heard(self.check)
 
     def outcome_of(self, number: int) -> Any:
         """What came out."""
-        return self._heard(f"{self._question.check} {number}")
+        return self._heard(f"{self.check} {number}")
 
     def given(self, name: str) -> Any:
         """What the page gives besides, made here by the page's own cells."""
         names: dict[str, Any] = {"display": lambda *_: None}
-        exec(compile(given_by(self._page, name), "<the page>", "exec"), names)
+        exec(compile(given_by(self.page, name), "<the page>", "exec"), names)
         return names[name]
 
     def _heard(self, key: str) -> Any:
-        match self._answers[key]:
+        match self.answers[key]:
             case None:  # there is something to be played
                 return None
             case ["outcome", found]:
@@ -101,7 +103,7 @@ def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) 
                 record.stopped = record.notes[-1]
     for question in exercises_of(ours):
         exercise = PAGES[page_key(page.name)][question.check]
-        state, words = judged(exercise, Remote(question, answers, ours), why)
+        state, words = judged(exercise, Remote(question.check, answers, ours), why)
         record.judged[question.check] = state, clean(words)
         record.stopped = record.stopped or why * (state == "not judged")
     return record

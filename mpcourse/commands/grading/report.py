@@ -48,6 +48,7 @@ def lines_of(record: Record) -> str:
 def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
     """Write `results.csv`, `results.txt` and in `learners/` a text for each of them."""
     (folder / "learners").mkdir(exist_ok=True)
+    records = sorted(records, key=lambda record: (record.learner, record.file))
     lines = [facts, "", "Correct exercises (* there is a note)"]
     for learner, own in groupby(records, lambda record: record.learner):
         own = list(own)

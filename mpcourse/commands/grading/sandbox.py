@@ -63,10 +63,11 @@ def run(
             cwd="/" if closed else room,
             start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
         )
+        family: set[psutil.Process] = {process}
         try:
-            why = _watched(process, answered, limits)
+            why = _watched(process, answered, limits, family)
         finally:
-            for each in [*_family(process), process]:
+            for each in family:
                 with contextlib.suppress(psutil.Error):
                     each.kill()
             process.wait()
@@ -100,8 +101,11 @@ def _plan(course: Path, room: str, limits: Limits, closed: bool, command: tuple)
     }
 
 
-def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits) -> str:
-    """Wait until the process has ended, or takes too much; returns which of these it was."""
+def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: set) -> str:
+    """Wait until the process has ended, or takes too much; returns which of these it was.
+
+    Its family is all that was seen of what it has started; namespaces end the rest with it.
+    """
     end = time.monotonic() + limits.time_s
     while True:
         with contextlib.suppress(psutil.TimeoutExpired):
@@ -109,24 +113,16 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits) -> str:
             return "its process has ended"
         if time.monotonic() > end:
             return f"the notebook's {limits.time_s:g} s were over"
-        if sum(map(_memory, _family(process))) > limits.memory_gib * GIB:
-            return f"its processes took more than {limits.memory_gib:g} GB of memory"
         if os.fstat(answered.fileno()).st_size > MOST_ANSWERED:
             return "its answers were too long"
-
-
-def _family(process: psutil.Process) -> list[psutil.Process]:
-    """It and all that it has started; without namespaces, all but what has lost its parent."""
-    with contextlib.suppress(psutil.Error):
-        return [process, *process.children(recursive=True)]
-    return []
-
-
-def _memory(process: psutil.Process) -> int:
-    """Bytes of one process; what several share counts in each."""
-    with contextlib.suppress(psutil.Error):
-        return process.memory_info().rss
-    return 0
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            family.update(process.children(recursive=True))
+        taken = 0  # what several share counts in each
+        for each in family:
+            with contextlib.suppress(psutil.Error):
+                taken += each.memory_info().rss
+        if taken > limits.memory_gib * GIB:
+            return f"its processes took more than {limits.memory_gib:g} GB of memory"
 
 
 @functools.cache

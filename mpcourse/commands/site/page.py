@@ -13,7 +13,7 @@ from nbformat.v4 import new_output
 
 from mpcourse import widgets
 from mpcourse.commands.address import BADGES_MARK, PLACEHOLDER
-from mpcourse.commands.clean_copies import folded
+from mpcourse.commands.clean_copies import folded, tags_of
 from mpcourse.figures.svg import svg_in
 from mpcourse.widgets.frames import FRAMES, unpacked
 
@@ -68,22 +68,18 @@ def for_readers(notebook: NotebookNode, key: str) -> NotebookNode:
     Raises ValueError when a text or picture could run something in a reader's browser.
     """
     notebook = copy.deepcopy(notebook)
-    notebook.cells = [cell for cell in notebook.cells if "bootstrap" not in _tags(cell)]
+    notebook.cells = [cell for cell in notebook.cells if "bootstrap" not in tags_of(cell)]
     for position, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
             cell.source = _words(cell)
             continue
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
-            cell.metadata.tags = [*_tags(cell), "hide-input"]
-            if "check" in _tags(notebook.cells[max(position - 2, 0)]):
+            cell.metadata.tags = [*tags_of(cell), "hide-input"]
+            if "check" in tags_of(notebook.cells[max(position - 2, 0)]):
                 cell.metadata["mystnb"] = {"code_prompt_show": "Show a solution"}
-        outputs = [] if "check" in _tags(cell) else cell.outputs
+        outputs = [] if "check" in tags_of(cell) else cell.outputs
         cell.outputs = [_output(each, cell.source, key) for each in outputs]
     return notebook
-
-
-def _tags(cell: NotebookNode) -> list[str]:
-    return list(cell.metadata.get("tags", []))
 
 
 def _words(cell: NotebookNode) -> str:
@@ -92,7 +88,7 @@ def _words(cell: NotebookNode) -> str:
     found = LIVE_HTML.search(CODE_OR_MATH.sub(" ", source))
     if found:
         raise ValueError(f"a text holds {found[0]!r}, which no page needs: {source[:60]!r}")
-    return folded(source) if "answer" in _tags(cell) else source
+    return folded(source) if "answer" in tags_of(cell) else source
 
 
 def _launch(line: str) -> str:
