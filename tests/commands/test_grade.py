@@ -341,6 +341,20 @@ def test_bad_input_is_named_before_anything_runs(tmp_path, monkeypatch, capsys, 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "empty", "full"]
 
 
+@pytest.mark.parametrize("trouble", [grade.BrokenProcessPool(), TimeoutError(), OSError("full")])
+def test_trouble_on_the_way_ends_in_words(monkeypatch, capsys, trouble):
+    def fail(*_):
+        raise trouble
+
+    monkeypatch.setattr(grade, "grade", fail)
+    monkeypatch.setattr(grade.os, "umask", lambda mode: 0)
+    monkeypatch.setattr(grade.os, "environ", {})
+    monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
+    assert grade.main(["class"]) == 2
+    assert ("full" if str(trouble) else "A judge has ended") in capsys.readouterr().err
+
+
 # All of it
 
 
