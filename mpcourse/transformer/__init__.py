@@ -1,16 +1,17 @@
 """A small decoder-only transformer: to read, to train, to cut.
 
-Pages `a_transformer`, `cut_inside_a_layer` and `experts`.
+Pages `a_transformer`, `cut_inside_a_layer`, `long_sequences` and `experts`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
 lets it write; `tied` keeps two copies of one embedding equal. `parallel_layers` and
 `parallel_vocabulary` cut a layer over ranks (`tensor_parallel_functions` has Megatron's f and g),
-`tensor_parallel` a whole decoder; `experts` puts many small MLPs in the place of one, and
-`parallel_experts` spreads them over ranks; `messages` predicts and counts what is sent;
-`performance_model` turns bytes and link speeds into the time of a step, `published` holds it
-against papers.
+`tensor_parallel` a whole decoder; `ring_attention` and `cut_tokens` cut its tokens; `experts` puts
+many small MLPs in the place of one, and `parallel_experts` spreads them over ranks; `messages`
+predicts and counts what is sent; `performance_model` turns bytes and link speeds into the time of a
+step, `published` holds it against papers.
 """
 
+from mpcourse.transformer.cut_tokens import cut_tokens, ulysses_attention
 from mpcourse.transformer.decoder import Attention, Block, Decoder, attention_weights
 from mpcourse.transformer.experts import (
     Mixture,
@@ -60,6 +61,7 @@ from mpcourse.transformer.published import (
     compared,
     spread_of_ratios,
 )
+from mpcourse.transformer.ring_attention import merge, own_places, ring_attention
 from mpcourse.transformer.tensor_parallel import cut_inside, sum_whole_gradients
 from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, reduce_from_ranks
 from mpcourse.transformer.text import Text, counted_losses, load_prose

@@ -1,6 +1,6 @@
 """What a cut layer sends: predicted from its sizes, counted as it runs.
 
-Pages `cut_inside_a_layer` and `experts`.
+Pages `cut_inside_a_layer`, `long_sequences` and `experts`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,27 +21,30 @@ _OPERATIONS = {
     "reduce_scatter_": ("reduce-scatter", lambda arguments: arguments[1][0]),
     "alltoall_base_": ("all-to-all", lambda arguments: [arguments[1]]),
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
+    "send": ("send", lambda arguments: arguments[0]),
 }
-_OTHERS = "send recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
+_OTHERS = "recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
 
 
 @dataclass(frozen=True)
 class Message:
-    """One collective."""
+    """One collective, or a send from one rank to one."""
 
-    kind: str  # a key of ROUNDS
+    kind: str  # a key of ROUNDS, or "send"
     bytes: int  # of the whole tensor: summed, gathered, or before it is scattered or sent
 
     def sent(self, ranks: int) -> float:
         """The bytes that each rank sends in a ring of `ranks`."""
+        if self.kind == "send":
+            return self.bytes
         return ROUNDS[self.kind] * (ranks - 1) / ranks * self.bytes
 
 
 class Counted(TorchDispatchMode):
-    """Inside `with Counted() as counted:`, note this thread's collectives as `counted.messages`.
+    """Inside `with Counted() as counted:`, note this thread's messages as `counted.messages`.
 
     Kinds that `Message` does not know, and torch's functional collectives (those of a DTensor), are
-    refused; sends from one rank to one are passed over.
+    refused.
     """
 
     def __init__(self) -> None:

@@ -134,7 +134,7 @@ def sum_whole_gradients(model: nn.Module, group: ProcessGroup | None = None) -> 
     backward and the optimizer step.
 
     Args:
-        model: From `cut_inside(…, sequence=True)`.
+        model: From `cut_inside(…, sequence=True)` or `cut_tokens`.
         group: The ranks; None is all of them.
 
     Raises:
