@@ -54,7 +54,9 @@ def two_lists(attempt, *case):
     outcome = numbers(attempt(*case))
     if isinstance(outcome, Costs):
         outcome = outcome.forward, outcome.backward
-    return [list(row) for row in outcome] if isinstance(outcome, tuple | list) else outcome
+    if isinstance(outcome, tuple | list) and all(isinstance(row, tuple | list) for row in outcome):
+        return [list(row) for row in outcome]
+    return outcome
 
 
 def counted_with(there=1, back=2, first=1, fixed=(1, 1), per_sample=0):
@@ -91,9 +93,13 @@ check_counted = Exercise(
         "A backward does the forward's work twice: for the inputs and for the weights.": (
             counted_with(back=1)
         ),
-        "The backward's work is doubled, its price is not: price + 2 * work * size.": (
-            counted_with(fixed=(1, 2))
-        ),
+        "The backward's work is doubled, its price is not: price + 2 * work * size.": [
+            counted_with(fixed=(1, 2)),
+            lambda work, size, price: (
+                [price + each * size for each in work],
+                [price + work[0] * size, *(2 * (price + each * size) for each in work[1:])],
+            ),
+        ],
         "The price is paid once a micro-batch, however many samples it has.": (
             counted_with(per_sample=1)
         ),
@@ -109,7 +115,10 @@ check_counted = Exercise(
         "Backward and forward are swapped: forward comes first.": (
             lambda *case: my_counted(*case)[::-1]
         ),
-        "Two lists, forward and backward": lambda *case: sum(my_counted(*case)[0]),
+        "Two lists, forward and backward": [
+            lambda *case: sum(my_counted(*case)[0]),
+            lambda *case: my_counted(*case)[0],
+        ],
     },
     also_right=[
         lambda work, size, price: Costs(*my_counted(work, size, price)),
