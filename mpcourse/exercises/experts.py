@@ -1,0 +1,527 @@
+"""Exercises of page `experts`: choices, room, balance, who gets which rows, what is averaged."""
+
+import itertools
+
+import torch
+from torch import Tensor, distributed, nn
+
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.transformer import Mixture, ParallelMixture
+
+WAIT_S = 5.0  # for ranks that do not send the same messages
+
+# 1. Which experts, and how much of each?
+
+NO_GRADIENT = "The weights have no gradient: the router would never learn."
+TWO_TENSORS = "Return two tensors (N, k): the weights, and which experts."
+BY_ITSELF = (
+    "With k = 1 the weight is divided by itself: it is always 1, and the router learns nothing."
+)
+
+
+def my_choose(probabilities, k):
+    """The k likeliest experts, and what they weigh: together 1.
+
+    One alone keeps its probability. Divided by itself it would be 1 whatever the router says, and a
+    constant has no gradient.
+    """
+    weights, chosen = probabilities.topk(k, dim=-1)
+    if k > 1:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights, chosen
+
+
+def with_gradient(attempt, probabilities, k):
+    """What is returned, and the gradient that comes through the weights."""
+    leaf = probabilities.clone().requires_grad_()
+    found = attempt(leaf * 1, k)
+    two = isinstance(found, tuple | list) and len(found) == 2
+    if not two or not all(isinstance(each, Tensor) for each in found):
+        raise NotYet(f"got {short(found)}", TWO_TENSORS)
+    weights, chosen = found
+    if weights.shape != (len(leaf), k) or chosen.shape != (len(leaf), k):
+        shapes = f"got the shapes {tuple(weights.shape)} and {tuple(chosen.shape)}"
+        raise NotYet(shapes, TWO_TENSORS)
+    if chosen.is_floating_point():
+        raise NotYet(f"got {short(list(found))}", "The weights come first, then the experts.")
+    gradient = torch.zeros_like(leaf)
+    if weights.requires_grad:
+        order = torch.arange(1.0, weights.numel() + 1).view_as(weights)
+        (gradient,) = torch.autograd.grad((weights * order).sum(), leaf)
+    return weights.detach(), chosen, gradient, weights.requires_grad
+
+
+def weights_in_words(outcome, expected):
+    (weights, chosen, _, has), (right, who, *_) = outcome, expected
+    if not has:
+        return ["got weights without a gradient"]
+    lines = [f"expected weights {short(right.tolist())} of experts {short(who.tolist())}"]
+    return [*lines, f"got {short(weights.tolist())} of experts {short(chosen.tolist())}"]
+
+
+def chosen_with(weigh, largest=True):
+    """The k likeliest, or the least likely, weighed in another way."""
+
+    def attempt(probabilities, k):
+        weights, chosen = probabilities.topk(k, dim=-1, largest=largest)
+        return weigh(weights, k), chosen
+
+    return attempt
+
+
+def summing_to_1(weights, k):
+    return weights / weights.sum(-1, keepdim=True) if k > 1 else weights
+
+
+def by_sorting(probabilities, k):
+    found, order = probabilities.sort(dim=-1, descending=True)
+    return summing_to_1(found[:, :k], k), order[:, :k]
+
+
+def by_loops(probabilities, k):
+    rows = []
+    for row in probabilities:
+        best = sorted(range(len(row)), key=lambda e: -row[e].item())[:k]
+        total = sum(row[e] for e in best) if k > 1 else 1
+        rows.append((torch.stack([row[e] / total for e in best]), torch.tensor(best)))
+    return torch.stack([w for w, _ in rows]), torch.stack([c for _, c in rows])
+
+
+def rising(probabilities, k):
+    weights, chosen = my_choose(probabilities, k)
+    return weights.flip(-1), chosen.flip(-1)
+
+
+TABLE = torch.tensor([[0.1, 0.6, 0.3, 0.0], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04, 0.7, 0.2]]).double()
+
+check_choose = Exercise(
+    my_choose,
+    read_again='"Who gets a token, and who gets a gradient?"',
+    cases=[(TABLE[:1], 2), (TABLE, 1), (TABLE, 2), (TABLE, 4)],
+    given=lambda table, k: f"probabilities {short(table.tolist())} and k = {k}",
+    play=with_gradient,
+    compared=weights_in_words,
+    hint="The k largest of each row; several are divided by their sum, one alone stays.",
+    wrong={
+        "With k > 1 the weights of a token sum to 1: divide by the sum of the chosen ones, not of "
+        "all experts.": [
+            chosen_with(lambda weights, k: weights),
+            lambda p, k: tuple((p / p.sum(-1, keepdim=True)).topk(k, dim=-1)),
+        ],
+        BY_ITSELF: chosen_with(lambda weights, k: weights / weights.sum(-1, keepdim=True)),
+        "These are probabilities already: divide by their sum, without a softmax.": [
+            chosen_with(lambda weights, k: weights.softmax(-1)),
+            chosen_with(lambda weights, k: weights.softmax(-1) if k > 1 else weights),
+        ],
+        "All weights are the same: the router's numbers are lost.": chosen_with(
+            lambda weights, k: weights * 0 + 1 / k
+        ),
+        "These are the least likely experts.": chosen_with(summing_to_1, largest=False),
+        "The likeliest comes first.": rising,
+        NO_GRADIENT: [
+            chosen_with(lambda weights, k: summing_to_1(weights, k).detach()),
+            lambda p, k: (torch.tensor(my_choose(p, k)[0].tolist()), my_choose(p, k)[1]),
+        ],
+        "The weights come first, then the experts.": lambda p, k: my_choose(p, k)[::-1],
+        TWO_TENSORS: [
+            lambda p, k: my_choose(p, k)[1],
+            lambda p, k: (p, my_choose(p, k)[1]),
+        ],
+    },
+    also_right=[by_sorting, by_loops],
+)
+
+# 2. Which tokens stay?
+
+
+def my_within_capacity(chosen, experts, capacity):
+    """All first choices stand in line before all second ones, and tokens in their order.
+
+    The transpose puts them into that order. A running count tells the place of each in the line of
+    its own expert.
+    """
+    asked = nn.functional.one_hot(chosen.T.flatten(), experts)
+    place = (asked.cumsum(0) * asked).sum(1)  # from 1
+    return (place <= capacity).view(chosen.T.shape).T
+
+
+def in_line(chosen, experts, capacity, order):
+    """The choices in that order, each as long as its expert has room."""
+    kept, taken = torch.zeros_like(chosen, dtype=torch.bool), [0] * experts
+    for token, place in order:
+        expert = int(chosen[token, place])
+        kept[token, place] = taken[expert] < capacity
+        taken[expert] += 1
+    return kept
+
+
+def lines_by(order):
+    """Room in an order that is a function of the numbers of tokens and of choices."""
+    return lambda chosen, experts, capacity: in_line(
+        chosen, experts, capacity, order(*map(range, chosen.shape))
+    )
+
+
+def less(by):
+    return lambda chosen, experts, capacity: my_within_capacity(chosen, experts, capacity + by)
+
+
+def each_choice_alone(chosen, experts, capacity):
+    columns = chosen.split(1, dim=1)
+    return torch.cat([my_within_capacity(c, experts, capacity) for c in columns], 1)
+
+
+CHOICES = torch.tensor([[0, 1], [0, 2], [1, 0], [2, 0], [0, 1], [0, 2]])
+
+check_within_capacity = Exercise(
+    my_within_capacity,
+    read_again='"What if all want the same expert?"',
+    cases=[
+        (torch.tensor([[0], [0], [1], [0]]), 2, 2),
+        (torch.tensor([[1, 0], [0, 1], [0, 1]]), 2, 2),
+        (CHOICES, 3, 3),
+        (CHOICES, 4, 1),
+    ],
+    given=lambda chosen, experts, capacity: (
+        f"choices {short(chosen.tolist())} of {experts} experts, capacity {capacity}"
+    ),
+    compared=lambda outcome, expected: [
+        f"{name} {short(each.int().tolist() if isinstance(each, Tensor) else each)}"
+        for name, each in (("expected", expected), ("got", outcome))
+    ],
+    hint="How many choices of the same expert stand before this one in the line?",
+    wrong={
+        "A second choice was served before another token's first: all first choices come first.": (
+            lines_by(lambda tokens, places: [(t, p) for t in tokens for p in places])
+        ),
+        "One too few: `capacity` choices find room.": less(-1),
+        "One too many: only `capacity` choices find room.": less(1),
+        "Each expert serves its line from the front: the last ones are dropped.": [
+            lines_by(lambda tokens, places: [(t, p) for p in places for t in reversed(tokens)]),
+        ],
+        "An expert has one room for first and second choices together.": each_choice_alone,
+        "The second choices went first.": lines_by(
+            lambda tokens, places: [(t, p) for p in reversed(places) for t in tokens]
+        ),
+        "`capacity` is the room of each expert, not of all together.": (
+            lambda chosen, experts, capacity: in_line(
+                0 * chosen,
+                experts,
+                capacity,
+                [(t, p) for p in range(chosen.shape[1]) for t in range(len(chosen))],
+            )
+        ),
+        "That has the shape (k, N): transpose it back.": (
+            lambda *case: my_within_capacity(*case).T.contiguous()
+        ),
+        "How many choices of the same expert": lambda chosen, *rest: chosen >= 0,
+    },
+    also_right=[
+        lines_by(lambda tokens, places: [(t, p) for p in places for t in tokens]),
+        lambda *case: my_within_capacity(*case).int(),
+    ],
+)
+
+# 3. A loss that is lowest when the load is even
+
+
+def my_balance_loss(probabilities, chosen):
+    """The share of choices of each expert times its mean probability, summed, times the experts.
+
+    The shares are counts: they have no gradient, and work as constants. The gradient flows through
+    the mean probabilities, and presses most on those of the busiest expert.
+    """
+    experts = probabilities.shape[1]
+    share = chosen.flatten().bincount(minlength=experts) / chosen.numel()
+    return experts * (share * probabilities.mean(dim=0)).sum()
+
+
+def loss_and_gradient(attempt, probabilities, chosen):
+    leaf = probabilities.clone().requires_grad_()
+    loss = attempt(leaf * 1, chosen)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise NotYet(f"got {short(loss)}", "Return one number, as a tensor: it needs a gradient.")
+    if not loss.requires_grad:
+        return loss.detach().reshape(()), torch.zeros_like(leaf)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    return loss.detach().reshape(()), gradient
+
+
+def loss_in_words(outcome, expected):
+    (loss, gradient), (right, wanted) = outcome, expected
+    if abs(loss - right) > 1e-6:
+        return [f"expected {short(float(right))}", f"got {short(float(loss))}"]
+    rows = [short(each[0].tolist()) for each in (wanted, gradient)]
+    return ["The value is right.", f"The first token's gradient should be {rows[0]}, is {rows[1]}"]
+
+
+def balance_with(first, second, factor=lambda p, c: p.shape[1]):
+    """A sum over experts of two numbers each, times a factor."""
+    return lambda p, c: factor(p, c) * (first(p, c) * second(p, c)).sum()
+
+
+def shares(p, c):
+    return c.flatten().bincount(minlength=p.shape[1]) / c.numel()
+
+
+def means(p, c):
+    return p.mean(0)
+
+
+def by_one_hot(p, c):
+    share = nn.functional.one_hot(c, p.shape[1]).double().mean(dim=(0, 1))
+    return (share @ p.double().mean(0)) * p.shape[1]
+
+
+def by_expert(p, c):
+    parts = [(c == e).sum() / c.numel() * p[:, e].mean() for e in range(p.shape[1])]
+    return torch.stack(parts).mean() * len(parts) ** 2
+
+
+check_balance = Exercise(
+    my_balance_loss,
+    read_again='"Who keeps the load even?"',
+    cases=[
+        (TABLE[:2], torch.tensor([[1], [3]])),
+        (TABLE, torch.tensor([[1], [3], [2]])),
+        (TABLE, torch.tensor([[1, 2], [3, 2], [2, 3]])),
+    ],
+    given=lambda p, c: f"probabilities {short(p.tolist())} and choices {short(c.tolist())}",
+    play=loss_and_gradient,
+    compared=loss_in_words,
+    hint="experts * sum over experts of (share of the choices * mean probability).",
+    wrong={
+        "The gradient flows nowhere: counts have none. One of the two factors has to be the mean "
+        "probability, with its history.": [
+            balance_with(shares, shares),
+            balance_with(shares, lambda p, c: p.mean(0).detach()),
+        ],
+        "The factor is missing: an even load would give 1 over the number of experts.": (
+            balance_with(shares, means, lambda p, c: 1)
+        ),
+        "Where are the choices? These are probabilities alone.": balance_with(means, means),
+        "Take the mean of the probabilities over the tokens, not their sum.": balance_with(
+            shares, lambda p, c: p.sum(0)
+        ),
+        "A share is of all choices, so that shares sum to 1: with k choices a token there are "
+        "N k.": balance_with(lambda p, c: shares(p, c) * c.shape[1], means),
+        "Counts are no shares: divide by the number of choices.": balance_with(
+            lambda p, c: shares(p, c) * c.numel(), means
+        ),
+        "The product is taken expert by expert, and summed over them; here it is their mean.": (
+            balance_with(shares, means, lambda p, c: 1 / p.shape[1])
+        ),
+        "The sum over experts comes after the product, not before.": (
+            lambda p, c: p.shape[1] * shares(p, c).sum() * p.mean(0).sum()
+        ),
+        "The sign: this would reward the busiest expert.": balance_with(
+            shares, means, lambda p, c: -p.shape[1]
+        ),
+        "Return one number, as a tensor: it needs a gradient.": [
+            lambda p, c: my_balance_loss(p, c).item(),
+            lambda p, c: p.shape[1] * shares(p, c) * p.mean(0),
+        ],
+        "share of the choices * mean probability": lambda p, c: my_balance_loss(p, c) + 1,
+    },
+    also_right=[by_one_hot, by_expert],
+)
+
+# 4. Counts to split sizes
+
+UNEVEN = "That order holds for equal loads only: the counts say how many rows each expert got."
+THREE_THINGS = "Return three: send and receive, a number for each rank, and the order of the rows."
+
+
+def my_splits(mine, coming):
+    """Sums over the experts of a rank give the sizes; the order sorts rows by their expert.
+
+    Rows come by rank, and of each rank by expert. So the names of the experts repeat for each rank,
+    each as often as it has rows. A stable sort of the names puts the rows of one expert side by
+    side.
+    """
+    ranks, own = coming.shape
+    send = mine.view(ranks, own).sum(dim=1).tolist()
+    receive = coming.sum(dim=1).tolist()
+    names = torch.arange(own).repeat(ranks).repeat_interleave(coming.flatten())
+    return send, receive, names.argsort(stable=True)
+
+
+def three_numbers(attempt, mine, coming):
+    found = call_for_numbers(attempt, mine, coming)
+    if not isinstance(found, list) or len(found) != 3:
+        raise NotYet(f"got {short(found)}", THREE_THINGS)
+    return found
+
+
+def changed(place, change):
+    """The solution with another thing at one place, a function of the case and of what is right."""
+
+    def attempt(mine, coming):
+        found = [*my_splits(mine, coming)]
+        found[place] = change(mine, coming, found[place])
+        return found
+
+    return attempt
+
+
+def with_lists(mine, coming):
+    ranks, own = coming.shape
+    send = [sum(mine[r * own : (r + 1) * own].tolist()) for r in range(ranks)]
+    starts = [0, *coming.flatten().cumsum(0).tolist()]
+    places = [[*range(a, b)] for a, b in itertools.pairwise(starts)]
+    order = [place for e in range(own) for r in range(ranks) for place in places[r * own + e]]
+    return tuple(send), torch.tensor([int(row.sum()) for row in coming]), order
+
+
+def for_equal_loads(mine, coming, order):
+    return torch.arange(int(coming.sum())).view(*coming.shape, -1).transpose(0, 1).flatten()
+
+
+check_splits = Exercise(
+    my_splits,
+    read_again='"Rows travel"',
+    cases=[
+        (torch.tensor([3, 1]), torch.tensor([[3], [2]])),
+        (torch.tensor([1, 2, 0, 4]), torch.tensor([[1, 2], [2, 1]])),
+        (torch.tensor([2, 0, 1, 1, 0, 3]), torch.tensor([[2, 0], [1, 4], [0, 2]])),
+        (torch.tensor([0, 0, 5, 0, 0, 0]), torch.tensor([[0, 0, 5], [1, 0, 2]])),
+    ],
+    given=lambda mine, coming: f"mine {short(mine.tolist())} and coming {short(coming.tolist())}",
+    play=three_numbers,
+    hint="Experts of a rank stand side by side in `mine`; rows come by rank, then by expert.",
+    wrong={
+        "Send and receive are the wrong way round: `mine` is what leaves.": (
+            lambda *case: [my_splits(*case)[i] for i in (1, 0, 2)]
+        ),
+        "A split has a number for each rank: add up the experts that it holds.": [
+            lambda mine, coming: [mine, coming.flatten(), my_splits(mine, coming)[2]],
+            changed(0, lambda mine, coming, right: mine),
+        ],
+        "That adds up over the ranks, not over the experts of a rank.": [
+            changed(1, lambda mine, coming, right: coming.sum(0)),
+            changed(0, lambda mine, coming, right: mine.view(coming.shape).sum(0)),
+        ],
+        "The rows stay in the order in which they came: by rank. An expert needs its rows side by "
+        "side.": changed(2, lambda mine, coming, right: torch.arange(len(right))),
+        UNEVEN: changed(2, for_equal_loads),
+        "That is the way back: row `order[i]` of what came is the i-th that the experts take.": (
+            changed(2, lambda mine, coming, right: right.argsort())
+        ),
+        "These are names of experts in order; the order is where their rows stand.": changed(
+            2,
+            lambda mine, coming, right: (
+                torch.arange(coming.shape[1])
+                .repeat(len(coming))
+                .repeat_interleave(coming.flatten())
+                .sort()
+                .values
+            ),
+        ),
+        THREE_THINGS: lambda *case: my_splits(*case)[:2],
+        "Experts of a rank stand": lambda mine, coming: [[0], [0], [0]],
+    },
+    errors={"shape .* is invalid": UNEVEN},
+    also_right=[with_lists],
+)
+
+# 5. A program that trains, and is wrong
+
+GROUP = "These groups know no ranks outside themselves: say group=group."
+SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
+
+
+def my_average(part, group):
+    """The router is one on all ranks, so its gradient is averaged. The experts are different ones.
+
+    What comes back by the all-to-alls has added up, for each expert, the gradients of all ranks'
+    losses. The loss of the step is their mean: divide by the ranks, and send nothing.
+    """
+    for parameter in part.parameters():
+        parameter.grad /= group.size()
+    distributed.all_reduce(part.router.weight.grad, group=group)
+
+
+def gradients_by_rank(attempt, words, ranks):
+    """What the gradients of a mixture with two experts a rank are, after the attempt."""
+    draw = torch.Generator().manual_seed(ranks)
+    whole = Mixture(3, 4, 2 * ranks).double()
+    for parameter in whole.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=draw).double()
+    tokens = torch.randn(ranks, 9, 3, generator=draw).double()
+
+    def program(group):
+        part = ParallelMixture.of(whole, group)
+        part(tokens[group.rank()]).square().mean().backward()
+        attempt(part, group)
+        experts = torch.cat([p.grad.flatten() for p in part.experts.parameters()])
+        return part.router.weight.grad.flatten(), experts
+
+    return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+
+
+def gradients_in_words(outcome, expected):
+    lines = []
+    for place, name in enumerate(("the router", "rank 0's experts")):
+        wanted, found = expected[0][place], outcome[0][place]
+        near = torch.allclose(found, wanted, rtol=1e-6, atol=1e-9)
+        ratio = float(found.norm() / wanted.norm())
+        lines.append(f"{name}: {'right' if near else f'wrong, {ratio:.3g} times the right size'}")
+    return lines
+
+
+def averaged(router, experts):
+    """What happens to each kind: a pair (whether it is summed over the ranks, whether divided)."""
+
+    def attempt(part, group):
+        for parameter in part.parameters():
+            summed, divided = router if parameter is part.router.weight else experts
+            if summed:
+                distributed.all_reduce(parameter.grad, group=group)
+            if divided:
+                parameter.grad /= group.size()
+
+    return attempt
+
+
+def by_name(part, group):
+    for name, parameter in part.named_parameters():
+        if not name.startswith("experts."):
+            distributed.all_reduce(parameter.grad, group=group)
+        parameter.grad = parameter.grad / group.size()
+
+
+MEAN = "An expert's gradient has come from all ranks' losses, added up; the loss is their mean."
+check_average = Exercise(
+    my_average,
+    read_again='"Which gradients are averaged?"',
+    cases=[("four experts on 2 ranks", 2), ("six experts on 3 ranks", 3)],
+    given="{0}",
+    play=gradients_by_rank,
+    compared=gradients_in_words,
+    hint="Which parameters do all ranks hold, and what has an expert's gradient been through?",
+    correct="Router and experts have the gradients of one process.",
+    wrong={
+        "Rank 0's first expert is not rank 1's first expert: their gradients have nothing to do "
+        "with one another.": [
+            averaged((True, True), (True, True)),
+            averaged((True, True), (True, False)),
+        ],
+        MEAN: averaged((True, True), (False, False)),
+        "That is the sum of the ranks' gradients; the loss is their mean.": [
+            averaged((True, False), (False, False)),
+            averaged((True, False), (False, True)),
+            averaged((True, False), (True, False)),
+        ],
+        "The router is the same on all ranks and has seen this rank's tokens only.": [
+            averaged((False, False), (False, False)),
+            averaged((False, True), (False, True)),
+            averaged((False, False), (True, True)),
+            averaged((False, False), (False, True)),
+        ],
+        GROUP: lambda part, group: distributed.all_reduce(part.router.weight.grad),
+        SAME_MESSAGES: lambda part, group: group.rank() == 0 and my_average(part, group),
+    },
+    errors={"process group has not been|is not registered": GROUP, "": SAME_MESSAGES},
+    also_right=[averaged((True, True), (False, True)), by_name],
+)
