@@ -1,0 +1,68 @@
+"""The study of page `experts` repeats itself, and its nets cost and hold what they are said to."""
+
+import experts_study
+import pytest
+from experts_study import DRY, NETS, RATES, best_rate, build, compare, found_with, try_rates
+from torch import nn
+
+from mpcourse.devices.devices import get_devices
+from mpcourse.training.in_memory import Data
+from mpcourse.transformer import Mixture, load_prose, text_loss
+
+
+@pytest.fixture(autouse=True)
+def _fewer(monkeypatch):
+    kept = ("dense, same cost", "mixture, no balance loss")
+    monkeypatch.setattr(experts_study, "NETS", {name: NETS[name] for name in kept})
+    monkeypatch.setattr(experts_study, "RATES", RATES[:2])
+
+
+def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate():
+    [device] = get_devices(1)
+    data = Data(device.device)
+    tried = device.run(try_rates, data, 0, DRY)
+    first = device.run(compare, data, 0, DRY)
+    found_with.cache_clear()
+    assert device.run(compare, data, 0, DRY) == first
+    for row in first:
+        losses = {r["rate"]: r["validation_loss"] for r in tried if r["net"] == row["net"]}
+        assert row["rate"] == min(losses, key=losses.get)
+        assert best_rate(NETS[row["net"]], data.place, DRY) == row["rate"]
+    assert not try_rates(data, 4, DRY)
+
+
+def test_a_rate_is_judged_on_text_that_is_neither_trained_on_nor_the_test(monkeypatch):
+    text, seen = load_prose(), []
+    monkeypatch.setattr(
+        experts_study, "text_loss", lambda *given: seen.append(given[1]) or text_loss(*given)
+    )
+    trained = []
+    real = experts_study.train_decoder
+    monkeypatch.setattr(
+        experts_study,
+        "train_decoder",
+        lambda step, parameters, tokens, **rest: (
+            trained.append(tokens) or real(step, parameters, tokens, **rest)
+        ),
+    )
+    found_with.cache_clear()
+    found_with(NETS["mixture"], 0.05, 0, "cpu", 1)
+    [judged], [learnt] = seen, trained
+    assert len(learnt) + len(judged) == len(text.train)
+    assert (judged == text.train[len(learnt) :]).all()
+
+
+def test_costs_and_parameters_are_those_compared():
+    counted = {}
+    for name, net in NETS.items():
+        module = build(net, 74, 0).blocks[0].mlp
+        counted[name] = sum(p.numel() for p in module.parameters())
+        if isinstance(module, Mixture):
+            linear = [module.router, *module.experts[0]]
+        else:
+            linear = [*module]
+        work = sum(layer.weight.numel() for layer in linear if isinstance(layer, nn.Linear))
+        assert work == net.multiply_adds
+    mixtures = {net.multiply_adds for name, net in NETS.items() if "parameters" not in name}
+    assert len(mixtures) == 1
+    assert 0 <= counted["dense, same parameters"] / counted["mixture"] - 1 < 0.01
