@@ -8,10 +8,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+LOOKED_FOR = "LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
+
 
 def pages_arguments() -> argparse.ArgumentParser:
-    """What follows `pages`, to be a parent of a parser."""
-    parser = argparse.ArgumentParser(add_help=False)
+    """What follows `pages`; also to be a parent of a parser."""
+    parser = argparse.ArgumentParser("python -m mpcourse pages", add_help=False, allow_abbrev=False)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
     stored = "run nothing: bring all that the command writes up to date, and the clean copies"
     parser.add_argument("--stored", action="store_true", help=stored)
@@ -21,11 +23,9 @@ def pages_arguments() -> argparse.ArgumentParser:
 
 
 def grade_arguments() -> argparse.ArgumentParser:
-    """What follows `grade`, to be a parent of a parser."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(
-        "folder", type=Path, help="holds LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
-    )
+    """What follows `grade`; also to be a parent of a parser."""
+    parser = argparse.ArgumentParser("python -m mpcourse grade", add_help=False, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help=f"holds {LOOKED_FOR}")
     parser.add_argument("--out", type=Path, help="for the results (default: FOLDER-results)")
     for name, kind, least, most, usual, what in [
         ("--time-limit-s", float, 30, 86400, 300, "for a page"),

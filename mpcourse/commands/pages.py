@@ -4,7 +4,6 @@ Page: all of them; `python -m mpcourse pages` is for whoever writes one. Source:
 of nbclient and nbformat.
 """
 
-import argparse
 import re
 import sys
 import time
@@ -124,10 +123,7 @@ def main(argv: Sequence[str]) -> int:
 
     0: all well, 1: a page failed, 2: there is no such page, or no such address.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m mpcourse pages", parents=[pages_arguments()], allow_abbrev=False
-    )
-    asked = parser.parse_args(argv)
+    asked = pages_arguments().parse_args(argv)
     try:
         paths = find_pages(asked.pages if asked.address is None else [])
         address = read_address() if asked.address is None else find_address(asked.address)

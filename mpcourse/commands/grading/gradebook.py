@@ -4,7 +4,6 @@ Behind `python -m mpcourse grade`, for whoever teaches with the course. Processe
 work; outputs that a copy was saved with count for nothing.
 """
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -22,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 
-from mpcourse.commands.arguments import grade_arguments
+from mpcourse.commands.arguments import LOOKED_FOR, grade_arguments
 from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
@@ -33,7 +32,6 @@ from mpcourse.commands.shell import write_whole
 
 RESULTS = "results.json"
 LARGEST = 2**27  # bytes of a notebook
-LOOKED_FOR = "LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
 CLOSED = "in processes that see neither network nor files but their own"
 OPEN = (
     "on a system that gives no namespaces: the cells could read what you can read, and write it; "
@@ -164,10 +162,7 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
 
     0: all is graded, however well, 2: bad input, or not all could be graded, 130: interrupted.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m mpcourse grade", parents=[grade_arguments()], allow_abbrev=False
-    )
-    options = parser.parse_args(argv)
+    options = grade_arguments().parse_args(argv)
     folder = Path(here, options.folder).resolve()
     out = Path(here, options.out or folder.with_name(f"{folder.name}-results"))
     sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
