@@ -29,7 +29,7 @@ from mpcourse.commands.grading.gradebook import find_submissions
 from mpcourse.commands.grading.judge import Record, clean
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.outcomes import decode, encode
-from mpcourse.commands.grading.questions import Cell, code_cells, exercises_of, given_by, steps
+from mpcourse.commands.grading.questions import Step, code_cells, exercises_of, given_by, steps
 from mpcourse.commands.grading.sandbox import can_close
 from mpcourse.commands.pages import NOTEBOOKS
 from mpcourse.commands.setup import ROOT
@@ -102,15 +102,15 @@ def test_a_link_is_not_read(tmp_path):
 def test_each_exercise_of_a_page_has_a_check_and_an_answer(page: Path):
     notebook = nbformat.read(page, as_version=4)
     exercises = exercises_of(notebook)
-    assert len({exercise.check for exercise in exercises}) == len(exercises) > 2
+    assert len({exercise.name for exercise in exercises}) == len(exercises) > 2
     for exercise in exercises:
-        assert callable(getattr(all_exercises, exercise.check))
+        assert callable(getattr(all_exercises, exercise.name))
         assert exercise.asked
 
 
 def test_what_a_page_gives_besides_a_judge_makes_of_its_cells():
     [capstone] = find_pages(["capstone"])
-    made = Cell(given_by(nbformat.read(capstone, as_version=4), "task"))
+    made = Step(given_by(nbformat.read(capstone, as_version=4), "task"))
     assert "task" in made.touched
     assert made.used - made.touched <= {*dir(builtins), "display"}
 
@@ -165,7 +165,7 @@ def test_of_a_copy_those_cells_run_that_an_answer_needs(changes, run):
             copy.cells[place].source = source
         else:
             copy.cells.insert(int(place), new_code_cell(source))
-    cells = ["?" if cell.question else cell.source for cell in steps(copy, ours)]
+    cells = ["?" if cell.asked else cell.source for cell in steps(copy, ours)]
     assert cells == run
 
 

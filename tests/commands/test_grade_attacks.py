@@ -334,13 +334,13 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
     assert not [each for each in words if "sleep(977)" in " ".join(each)]
 
 
-QUESTIONS = {q.check: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
+QUESTIONS = {q.name: q for q in exercises_of(nbformat.read(PAGE, as_version=4))}
 
 
 def states(attack: str, course: Path) -> list[str]:
     """What is said of wrong answers, after a cell that attacks."""
     cells = [("wrong", WRONG, 10.0), ("attack", attack, 5.0)]
-    asks = [(q.check, q.source, q.asked) for q in QUESTIONS.values()]
+    asks = [(q.name, q.source, q.asked) for q in QUESTIONS.values()]
     answers, why = run(course, cells + asks, LIMITS, closed=True)
     checks = {"check_mean": check_mean, "check_scatter": check_scatter}
     attempts = {name: Remote(name, answers, None) for name in checks}

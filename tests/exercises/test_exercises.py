@@ -142,14 +142,14 @@ def wanted_globals(code: str) -> set[str]:
 def test_each_exercise_is_on_its_page_and_its_solution_runs_there(page):
     name, notebook = page
     asked = exercises_of(notebook)
-    assert {each.check for each in asked} == set(PAGES[name])
+    assert {each.name for each in asked} == set(PAGES[name])
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     for each in asked:
-        _, solution = PAGES[name][each.check].solution_text()
-        assert set(each.asked) <= bound_names(solution), each.check
+        _, solution = PAGES[name][each.name].solution_text()
+        assert set(each.asked) <= bound_names(solution), each.name
         above = map(bound_names, code[: code.index(each.source)])
         there = set(dir(builtins)).union(*above)
-        assert wanted_globals(solution) <= there, each.check
+        assert wanted_globals(solution) <= there, each.name
 
 
 def test_the_headings_to_read_again_stand_on_the_page(page):

@@ -91,20 +91,17 @@ def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) 
         record.stopped = clean(f"the notebook cannot be read: {error}")
         cells = []
     limit_s = limits.time_s * CELL_SHARE
-    task = [
-        (c.where, q.source, q.asked) if (q := c.question) else (c.where, c.source, limit_s)
-        for c in cells
-    ]
+    task = [(cell.name, cell.source, cell.asked or limit_s) for cell in cells]
     answers, why = run(course, task, limits, closed=can_close()) if cells else ({}, record.stopped)
     for cell in cells:
-        if cell.question is None and answers.get(cell.where):
-            record.notes.append(clean(f"{cell.where} {answers[cell.where]}"))
+        if not cell.asked and answers.get(cell.name):
+            record.notes.append(clean(f"{cell.name} {answers[cell.name]}"))
             if "was stopped after" in record.notes[-1]:
                 record.stopped = record.notes[-1]
-    for question in exercises_of(ours):
-        exercise = PAGES[page_key(page.name)][question.check]
-        state, words = judged(exercise, Remote(question.check, answers, ours), why)
-        record.judged[question.check] = state, clean(words)
+    for check in (each.name for each in exercises_of(ours)):
+        exercise = PAGES[page_key(page.name)][check]
+        state, words = judged(exercise, Remote(check, answers, ours), why)
+        record.judged[check] = state, clean(words)
         record.stopped = record.stopped or why * (state == "not judged")
     return record
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpcourse.commands.clean_copies import page_key
-from mpcourse.commands.grading.questions import Cell, needed_for
+from mpcourse.commands.grading.questions import Step, needed_for
 from mpcourse.commands.setup import ROOT
 
 PLAYED = {"cases", "play", "values"}  # of an exercise's arguments; all others judge or explain
@@ -60,7 +60,7 @@ def without_solutions(source: str, asked: set[str], *, checks: bool) -> tuple[st
     for exercise in exercises.values():
         solutions |= {each.id for each in exercise.args if isinstance(each, ast.Name)}
         _leave_played(exercise, values)
-    cells = [Cell(ast.unparse(part)) for each in module for part in _parts(each)]
+    cells = [Step(ast.unparse(part)) for each in module for part in _parts(each)]
 
     def needs_solution(name: str) -> bool:
         return any(cell.touched & solutions for cell in needed_for({name}, cells))

@@ -28,21 +28,12 @@ CHANGES = re.compile(
 
 
 @dataclass(frozen=True)
-class Question:
-    """One exercise of a page."""
+class Step:
+    """One step of a graded run: a cell to run or, if something is asked, an exercise to judge."""
 
-    check: str
-    source: str  # the page's check cell, the call that judges
-    asked: tuple[str, ...]  # names that the learner is to give a value, in the order of the call
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One step of a graded run: a cell to run or, with a question, an exercise to judge."""
-
-    source: str
-    where: str = ""
-    question: Question | None = None
+    source: str  # of an exercise the page's check cell, the call that judges
+    name: str = ""  # "cell 3", or that of the check
+    asked: tuple[str, ...] = ()  # names that the learner is to give a value, in the call's order
     is_theirs: bool = False
 
     @functools.cached_property
@@ -109,21 +100,21 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def exercises_of(page: NotebookNode) -> list[Question]:
+def exercises_of(page: NotebookNode) -> list[Step]:
     """The exercises of a page of the course, in order; its check cells are tagged `check`."""
     tagged = [(tags_of(cell), cell.source) for cell in code_cells(page)]
     asked = {name for tags, source in tagged if "exercise" in tags for name in bound_names(source)}
-    questions = []
+    exercises = []
     for source in (source for tags, source in tagged if "check" in tags):
         call = ast.parse(source).body[-1].value
         nodes = (node for each in call.args for node in ast.walk(each))
         names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))
         check = ast.unparse(call.func).split(".")[-1]
-        questions.append(Question(check, source, tuple(name for name in names if name in asked)))
-    return questions
+        exercises.append(Step(source, check, tuple(name for name in names if name in asked)))
+    return exercises
 
 
-def steps(copy: NotebookNode, page: NotebookNode) -> list[Cell]:
+def steps(copy: NotebookNode, page: NotebookNode) -> list[Step]:
     """The cells that a graded run takes, in order, each exercise behind what answers it.
 
     An exercise is judged where its check is first called or, if a learner's cell below sets its
@@ -136,28 +127,27 @@ def steps(copy: NotebookNode, page: NotebookNode) -> list[Cell]:
             stands_in = STANDS_IN.search(cell.source)  # for a solution, which only a clone has
             source = own.get(stands_in[1], "") if stands_in else cell.source
             is_own = cell.get("id") in own or source in own.values()
-            cells.append(Cell(source, f"cell {position}", is_theirs=not is_own))
-    questions = exercises_of(page)
-    for question in questions:
-        called = re.compile(rf"\b{question.check}\(")
-        asks = [i for i, each in enumerate(cells) if called.search(each.source)]
-        sets = [i for i, c in enumerate(cells) if c.is_theirs and c.touched & {*question.asked}]
-        last = max([*asks[:1], *sets]) if asks else len(cells)
-        cells.insert(last + 1, Cell("", question.check, question))
-    return needed_for({name for each in questions for name in each.asked}, cells)
+            cells.append(Step(source, f"cell {position}", is_theirs=not is_own))
+    exercises = exercises_of(page)
+    for exercise in exercises:
+        called = re.compile(rf"\b{exercise.name}\(")
+        asks = [i for i, c in enumerate(cells) if not c.asked and called.search(c.source)]
+        sets = [i for i, c in enumerate(cells) if c.is_theirs and c.touched & {*exercise.asked}]
+        cells.insert(max([*asks[:1], *sets]) + 1 if asks else len(cells), exercise)
+    return needed_for({name for each in exercises for name in each.asked}, cells)
 
 
-def needed_for(names: Iterable[str], cells: Sequence[Cell]) -> list[Cell]:
+def needed_for(names: Iterable[str], cells: Sequence[Step]) -> list[Step]:
     """Of the cells those that set or change the names, or what these need in turn."""
     needed, before = {*names, ANY}, set()
     while needed != before:
         before = set(needed)
-        kept = [each for each in cells if each.question or each.touched & needed]
-        needed = needed.union(*(each.used for each in kept))
+        kept = [each for each in cells if each.asked or each.touched & needed]
+        needed = needed.union(*(each.used for each in kept if not each.asked))
     return kept
 
 
 def given_by(page: NotebookNode, name: str) -> str:
     """The source that gives a name its value, of the page's own cells."""
-    cells = [Cell(each.source) for each in code_cells(page) if "check" not in tags_of(each)]
+    cells = [Step(each.source) for each in code_cells(page) if "check" not in tags_of(each)]
     return "\n".join(cell.source for cell in needed_for({name}, cells))
