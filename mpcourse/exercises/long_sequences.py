@@ -1,0 +1,417 @@
+"""Exercises of page `long_sequences`: a merge, a ring's step, its order, bytes, time, a slip."""
+
+import torch
+from torch import distributed, nn
+
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, short
+from mpcourse.multiprocess import ranks_in_threads
+
+WAIT_S = 5.0  # for ranks that do not send the same messages
+
+# 1. Merge two partial attentions
+
+OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: take a difference, then `exp`."
+TWO = "Return two tensors: the outputs (T, c) and their log-sums (T, 1)."
+
+
+def my_merge(first, second):
+    """A part's sum of exponentials is `exp` of its log-sum; its share of both weighs its output.
+
+    Only differences of log-sums are exponentiated, so nothing overflows. The log-sum of both parts
+    is returned too, so that the result can be merged again.
+    """
+    (output_1, log_sum_1), (output_2, log_sum_2) = first, second
+    log_sum = torch.logaddexp(log_sum_1, log_sum_2)
+    output = (log_sum_1 - log_sum).exp() * output_1 + (log_sum_2 - log_sum).exp() * output_2
+    return output, log_sum
+
+
+def part(scale, seed):
+    """Attention of three queries over four keys, of which one query scores high or low."""
+    draw = torch.Generator().manual_seed(seed)
+    scores, value = (torch.randn(n, 4, generator=draw).double() for n in (3, 4))
+    scores = scale * scores + torch.tensor([[2.0], [scale], [-scale]]).double()
+    return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
+
+
+def naive(first, second):
+    sums = first[1].exp(), second[1].exp()
+    total = sums[0] + sums[1]
+    return (sums[0] * first[0] + sums[1] * second[0]) / total, total.log()
+
+
+def by_sigmoid(first, second):
+    share = torch.sigmoid(second[1] - first[1])
+    return first[0] + share * (second[0] - first[0]), torch.logaddexp(first[1], second[1])
+
+
+def weighed(weights, log_sum=torch.logaddexp):
+    """A merge with other weights, or another log-sum."""
+
+    def attempt(first, second):
+        one, two = weights(first[1], second[1])
+        return one * first[0] + two * second[0], log_sum(first[1], second[1])
+
+    return attempt
+
+
+def right_weights(one, two):
+    total = torch.logaddexp(one, two)
+    return (one - total).exp(), (two - total).exp()
+
+
+def merged(attempt, scale, one, two):
+    found = attempt(part(scale, one), part(scale, two))
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise NotYet(f"got {short(found)}", TWO)
+    return tuple(found)
+
+
+def why_this_merge(outcome, expected):
+    tensors = [each for each in outcome if isinstance(each, torch.Tensor)]
+    if len(tensors) < 2 or any(a.shape != b.shape for a, b in zip(outcome, expected, strict=True)):
+        return TWO
+    if not all(each.isfinite().all() for each in tensors):
+        return OVERFLOW
+    return "Weigh each output by its part's share of the sum of all exponentials."
+
+
+check_merge = Exercise(
+    my_merge,
+    read_again='"Can a softmax be computed in two parts?"',
+    cases=[(1.0, 1, 2), (1.0, 3, 4), (400.0, 5, 6)],
+    given="two partial attentions whose scores are about {0:g} in size",
+    play=merged,
+    hint=why_this_merge,
+    wrong={
+        "A plain mean: the part with the larger sum of exponentials has to weigh more.": weighed(
+            lambda one, two: (0.5, 0.5)
+        ),
+        "Added outputs: the weights of both parts together have to sum to 1.": weighed(
+            lambda one, two: (1.0, 1.0)
+        ),
+        OVERFLOW: naive,
+        "These are the weights, changed over: each output goes with its own log-sum.": weighed(
+            lambda one, two: right_weights(two, one)
+        ),
+        "Log-sums are no weights: `exp` makes sums of them.": weighed(
+            lambda one, two: (one / (one + two), two / (one + two))
+        ),
+        "The outputs are right. Sums add up, their logarithms do not: `torch.logaddexp`.": weighed(
+            right_weights, torch.add
+        ),
+        "The outputs are right; the larger log-sum is not yet that of both.": weighed(
+            right_weights, torch.maximum
+        ),
+        TWO: lambda first, second: first[0],
+    },
+    errors={"unpack|object is not": TWO},
+    also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
+)
+# 2. A step of the ring
+
+
+def my_step(rank, step, ranks):
+    """A block moves on by one rank in each step, so the one that is here comes from `step` back.
+
+    A block of an earlier rank holds only earlier tokens, one of a later rank only later ones. In a
+    rank's own block each token sees some, so it needs the mask.
+    """
+    owner = (rank - step) % ranks
+    return owner, "masked" if owner == rank else "whole" if owner < rank else "skipped"
+
+
+def step_with(owner, names=("whole", "masked", "skipped")):
+    def attempt(rank, step, ranks):
+        here = owner(rank, step, ranks)
+        return here, names[0] if here < rank else names[1] if here == rank else names[2]
+
+    return attempt
+
+
+def back(rank, step, ranks):
+    return (rank - step) % ranks
+
+
+ORDER = 'Return the owner first, then "whole", "masked" or "skipped".'
+
+check_ring_step = Exercise(
+    my_step,
+    read_again='"Keys and values go round"',
+    cases=[(1, 0, 2), (1, 1, 2), (0, 1, 2), (2, 1, 3), (0, 2, 5), (4, 3, 5)],
+    given="rank {}, step {}, {} ranks",
+    hint="Each rank passes on to the next: where was the block `step` steps ago?",
+    wrong={
+        "The other way round: a rank sends to the next one, so it gets from the one before.": [
+            step_with(lambda rank, step, ranks: (rank + step) % ranks)
+        ],
+        "Ranks are a ring: before rank 0 comes the last (`%`).": step_with(
+            lambda rank, step, ranks: rank - step
+        ),
+        "The owner is right. Earlier tokens are all seen, later ones are not: turn it round.": (
+            step_with(back, ("skipped", "masked", "whole"))
+        ),
+        "The owner is right. In an earlier block nothing is hidden: it needs no mask.": step_with(
+            back, ("masked", "masked", "skipped")
+        ),
+        "The owner is right. In its own block a token does not see those after it.": step_with(
+            back, ("whole", "whole", "skipped")
+        ),
+        "The owner is right. A later block is hidden whole: nothing is computed.": [
+            step_with(back, ("whole", "masked", "masked")),
+            step_with(back, ("whole", "masked", "whole")),
+        ],
+        "In step 0 each rank has its own block.": step_with(
+            lambda rank, step, ranks: (rank - step - 1) % ranks
+        ),
+        ORDER: [lambda *place: my_step(*place)[::-1], lambda *place: my_step(*place)[1]],
+    },
+    also_right=[lambda *place: list(my_step(*place))],
+)
+
+# 3. An order in which all ranks work alike
+
+
+def my_pieces(rank, ranks):
+    """The first piece sees least and the last sees most, so they go together, and so on inwards.
+
+    Piece i makes i + 1 products: those of pieces r and 2 n - 1 - r are always 2 n + 1.
+    """
+    return rank, 2 * ranks - 1 - rank
+
+
+def of_all(attempt, ranks):
+    return [numbers(attempt(rank, ranks)) for rank in range(ranks)]
+
+
+def balanced(pairs, ranks):
+    last = 2 * ranks - 1
+    for rank, pair in enumerate(pairs):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise NotYet(f"got {short(pair)} on rank {rank}", "Return two numbers of pieces.")
+        if not all(0 <= piece <= last for piece in pair):
+            raise NotYet(f"rank {rank}: {short(pair)}", f"The pieces are number 0 to {last}.")
+    if sorted(piece for pair in pairs for piece in pair) != [*range(last + 1)]:
+        raise NotYet(f"the ranks have {short(pairs)}", "Each piece belongs to exactly one rank.")
+    made = [sum(pair) + 2 for pair in pairs]
+    if len({*made}) > 1:
+        words = "Which piece makes as many too many as the other makes too few?"
+        raise NotYet(f"the ranks have {short(pairs)} and make {made} products", words)
+    return f"{made[0]} products"
+
+
+EXACTLY, MANY = "Each piece belongs to exactly one rank.", "makes as many too many"
+
+check_zigzag = Exercise(
+    my_pieces,
+    read_again='"Who waits in a causal ring?"',
+    cases=[(1,), (2,), (3,), (5,)],
+    given="{} rank(s)",
+    play=of_all,
+    look=balanced,
+    hint="Pair the piece that sees least with the one that sees most.",
+    correct="All ranks make as many products: {outcome} each, with 5 ranks.",
+    wrong={
+        MANY: [
+            lambda rank, ranks: (2 * rank, 2 * rank + 1),
+            lambda rank, ranks: (rank, rank + ranks),
+        ],
+        "The pieces are number 0 to": lambda rank, ranks: (rank, 2 * ranks - rank),
+        EXACTLY: [
+            lambda rank, ranks: (rank, ranks - 1 - rank),
+            lambda rank, ranks: (0, 2 * ranks - 1),
+        ],
+        "Return two numbers of pieces.": lambda rank, ranks: rank,
+    },
+    also_right=[
+        lambda rank, ranks: [2 * ranks - 1 - rank, rank],
+        lambda rank, ranks: (ranks - 1 - rank, ranks + rank),
+        lambda rank, ranks: torch.tensor([rank, 2 * ranks - 1 - rank]),
+    ],
+)
+
+# 4. What a rank sends
+
+
+def my_ring_bytes(tokens, width, itemsize, ranks):
+    """A block is passed on n - 1 times forward, and n - 1 times backward, for nobody needs it last.
+
+    Its gradients go once more, n times, since they have to come home. Each is keys and values of
+    tokens / n rows. One rank has nobody to send to.
+    """
+    block = 2 * tokens / ranks * width * itemsize
+    forward = (ranks - 1) * block
+    return forward, 2 * forward + block if ranks > 1 else 0
+
+
+def sends(forward, backward):
+    """So many blocks of keys and values, by the number of ranks."""
+    return lambda t, w, i, n: tuple(
+        (2 * t / n * w * i) * (f(n) if n > 1 else 0) for f in (forward, backward)
+    )
+
+
+check_ring_bytes = Exercise(
+    my_ring_bytes,
+    read_again='"What does a ring send?"',
+    cases=[(12, 5, 8, 3), (100, 30, 2, 2), (512, 64, 4, 4), (512, 64, 4, 1)],
+    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
+    hint="Blocks of tokens / n rows, times how often they are passed on; forward, backward.",
+    wrong={
+        "The gradients have to come home: they go n times, not n - 1.": sends(
+            lambda n: n - 1, lambda n: 2 * (n - 1)
+        ),
+        "Backward, keys and values go round again, beside their gradients.": [
+            sends(lambda n: n - 1, lambda n: n),
+            sends(lambda n: n - 1, lambda n: n - 1),
+        ],
+        "Nobody needs a block after the last step: it is passed on n - 1 times.": [
+            sends(lambda n: n, lambda n: 2 * n),
+            sends(lambda n: n, lambda n: 2 * n - 1),
+        ],
+        "Keys and values, and both their gradients: twice as much.": lambda *sizes: tuple(
+            each / 2 for each in my_ring_bytes(*sizes)
+        ),
+        "A block has the tokens of one rank, not all.": lambda t, w, i, n: my_ring_bytes(
+            t * n, w, i, n
+        ),
+        "Queries stay where they are: only keys and values travel.": lambda *sizes: tuple(
+            each * 1.5 for each in my_ring_bytes(*sizes)
+        ),
+        "Count bytes: each number has `itemsize` of them.": lambda t, w, i, n: my_ring_bytes(
+            t, w, 1, n
+        ),
+        "One rank has nobody to send to.": lambda t, w, i, n: (
+            2 * t * w * i * (n - 1) / n,
+            2 * t * w * i * (3 * n - 2 - (n - 1)) / n,
+        ),
+        "Return two numbers: forward, backward.": lambda *sizes: sum(my_ring_bytes(*sizes)),
+    },
+    also_right=[
+        lambda t, w, i, n: [
+            2 * t * w * i * (n - 1) // n,
+            (2 * t * w * i * (2 * n - 1)) // n * (n > 1),
+        ]
+    ],
+)
+
+# 5. From which length on a message is hidden
+
+
+def my_hidden_from(operations, speed, itemsize):
+    """A whole block of t tokens makes two products of 2 t t w operations; 2 t w numbers are sent.
+
+    Where both take as long, `4 t t w / operations = 2 t w itemsize / speed`. The width drops out.
+    """
+    return itemsize * operations / (2 * speed)
+
+
+def crossing(factor):
+    return lambda operations, speed, itemsize: factor * itemsize * operations / speed
+
+
+check_hidden_from = Exercise(
+    my_hidden_from,
+    read_again='"When is a message hidden?"',
+    cases=[(8e9, 1e9, 4), (3e12, 2e10, 2), (5e10, 1e9, 8)],
+    given="{:g} operations and {:g} bytes per second, {} bytes per number",
+    hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
+    wrong={
+        "Two products: scores, and weights times values.": crossing(1.0),
+        "Keys and values are sent: 2 t w numbers.": crossing(0.25),
+        "A product of t by w and w by t makes 2 t t w operations: each adds, too.": crossing(2.0),
+        "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
+            2 * speed / (size * ops)
+        ),
+        "Count bytes: each number has `itemsize` of them.": lambda ops, speed, size: (
+            ops / (2 * speed)
+        ),
+    },
+    also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
+)
+
+# 6. A loss that is wrong and falls
+
+JUDGED = "A target of -100 is not judged, and is not counted."
+
+
+def my_loss(logits, targets, group):
+    """Each rank takes the sum over its own tokens, and divides it by the number judged on all.
+
+    Then the ranks' losses, and their gradients, add up to those of the whole. A mean on each rank
+    would weigh a token more the fewer are judged beside it.
+    """
+    judged = (targets >= 0).sum()
+    distributed.all_reduce(judged, group=group)
+    total = nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+    return total / judged
+
+
+def on_ranks(attempt, words, judged):
+    """Each rank's loss; rank r judges `judged[r]` of its four tokens."""
+    draw = torch.Generator().manual_seed(len(judged))
+    logits = torch.randn(len(judged), 4, 6, generator=draw).double()
+    targets = torch.randint(6, (len(judged), 4), generator=draw)
+    for row, count in zip(targets, judged, strict=True):
+        row[count:] = -100
+
+    def program(group):
+        own = logits[group.rank()].clone().requires_grad_()
+        loss = attempt(own, targets[group.rank()].clone(), group)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise NotYet(f"got {short(loss)}", "Return one number, a tensor.")
+        if not loss.requires_grad:
+            raise NotYet("The loss has no gradient: it cannot be trained by.")
+        return loss.item()
+
+    return ranks_in_threads(program, len(judged), timeout_s=WAIT_S)
+
+
+def loss_of(divided, reduction="sum"):
+    """A loss divided by something else, of targets and group."""
+
+    def attempt(logits, targets, group):
+        total = nn.functional.cross_entropy(logits, targets, reduction=reduction)
+        return total / divided(targets, group)
+
+    return attempt
+
+
+def summed(number, group):
+    distributed.all_reduce(number, group=group)
+    return number
+
+
+def of_all_ranks(logits, targets, group):
+    loss = my_loss(logits, targets, group)
+    return loss + summed(loss.detach().clone(), group) - loss.detach()
+
+
+check_loss = Exercise(
+    my_loss,
+    read_again='"A decoder on n ranks"',
+    cases=[("4 and 4", [4, 4]), ("4 and 2", [4, 2]), ("1, 4 and 0", [1, 4, 0])],
+    given="ranks on which {0} tokens are judged",
+    play=on_ranks,
+    hint="The sum of the ranks' losses has to be the mean over all tokens that are judged.",
+    wrong={
+        "Here all ranks judge as many tokens. Where they do not, a mean of means is another number."
+        " Count over all ranks.": loss_of(lambda targets, group: group.size(), "mean"),
+        "The ranks' gradients are added, so a mean on each counts everything n times.": loss_of(
+            lambda targets, group: 1, "mean"
+        ),
+        JUDGED: loss_of(lambda targets, group: targets.numel() * group.size()),
+        "This is a sum over tokens: divide it.": loss_of(lambda targets, group: 1),
+        "Divided by this rank's tokens: count those of all ranks.": loss_of(
+            lambda targets, group: (targets >= 0).sum().clamp(min=1)
+        ),
+        "This is the loss of all ranks. Each rank returns its own share.": of_all_ranks,
+    },
+    errors={"": "Do all ranks send the same messages, in one order?"},
+    also_right=[
+        lambda logits, targets, group: (
+            -logits.log_softmax(-1)[targets >= 0, targets[targets >= 0]].sum()
+            / summed(torch.tensor([float((targets >= 0).sum())]), group)[0]
+        )
+    ],
+)
