@@ -45,17 +45,15 @@ def with_gradient(attempt, probabilities, k):
         raise NotYet(shapes, TWO_TENSORS)
     if chosen.is_floating_point():
         raise NotYet(f"got {short(list(found))}", "The weights come first, then the experts.")
-    gradient = torch.zeros_like(leaf)
-    if weights.requires_grad:
-        order = torch.arange(1.0, weights.numel() + 1).view_as(weights)
-        (gradient,) = torch.autograd.grad((weights * order).sum(), leaf)
-    return weights.detach(), chosen, gradient, weights.requires_grad
+    if not weights.requires_grad:
+        raise NotYet(f"got {short(list(found))}", NO_GRADIENT)
+    order = torch.arange(1.0, weights.numel() + 1).view_as(weights)
+    (gradient,) = torch.autograd.grad((weights * order).sum(), leaf)
+    return weights.detach(), chosen, gradient
 
 
 def weights_in_words(outcome, expected):
-    (weights, chosen, _, has), (right, who, *_) = outcome, expected
-    if not has:
-        return ["got weights without a gradient"]
+    (weights, chosen, _), (right, who, _) = outcome, expected
     lines = [f"expected weights {short(right.tolist())} of experts {short(who.tolist())}"]
     return [*lines, f"got {short(weights.tolist())} of experts {short(chosen.tolist())}"]
 
@@ -134,6 +132,9 @@ check_choose = Exercise(
 
 # 2. Which tokens stay?
 
+EACH_CHOICE = "Return one boolean for each choice, in the shape of `chosen`, (N, k)."
+TURNED = "That has the shape (k, N): transpose it back."
+
 
 def my_within_capacity(chosen, experts, capacity):
     """All first choices stand in line before all second ones, and tokens in their order.
@@ -144,6 +145,15 @@ def my_within_capacity(chosen, experts, capacity):
     asked = nn.functional.one_hot(chosen.T.flatten(), experts)
     place = (asked.cumsum(0) * asked).sum(1)  # from 1
     return (place <= capacity).view(chosen.T.shape).T
+
+
+def of_each_choice(attempt, chosen, experts, capacity):
+    found = attempt(chosen, experts, capacity)
+    kept = torch.as_tensor(found) if isinstance(found, list | tuple) else found
+    if not isinstance(kept, Tensor) or kept.shape != chosen.shape:
+        turned = isinstance(kept, Tensor) and kept.shape == chosen.T.shape
+        raise NotYet(f"got {short(found)}", TURNED if turned else EACH_CHOICE)
+    return kept
 
 
 def in_line(chosen, experts, capacity, order):
@@ -186,8 +196,9 @@ check_within_capacity = Exercise(
     given=lambda chosen, experts, capacity: (
         f"choices {short(chosen.tolist())} of {experts} experts, capacity {capacity}"
     ),
+    play=of_each_choice,
     compared=lambda outcome, expected: [
-        f"{name} {short(each.int().tolist() if isinstance(each, Tensor) else each)}"
+        f"{name} {short(each.int().tolist())}"
         for name, each in (("expected", expected), ("got", outcome))
     ],
     hint="How many choices of the same expert stand before this one in the line?",
@@ -212,14 +223,19 @@ check_within_capacity = Exercise(
                 [(t, p) for p in range(chosen.shape[1]) for t in range(len(chosen))],
             )
         ),
-        "That has the shape (k, N): transpose it back.": (
-            lambda *case: my_within_capacity(*case).T.contiguous()
-        ),
+        TURNED: lambda *case: my_within_capacity(*case).T.contiguous(),
+        EACH_CHOICE: [
+            lambda chosen, experts, capacity: (
+                nn.functional.one_hot(chosen.T.flatten(), experts).cumsum(0) <= capacity
+            ),
+            lambda *case: my_within_capacity(*case).T.flatten(),
+        ],
         "How many choices of the same expert": lambda chosen, *rest: chosen >= 0,
     },
     also_right=[
         lines_by(lambda tokens, places: [(t, p) for p in places for t in tokens]),
         lambda *case: my_within_capacity(*case).int(),
+        lambda *case: my_within_capacity(*case).tolist(),
     ],
 )
 
@@ -235,6 +251,9 @@ def my_balance_loss(probabilities, chosen):
     experts = probabilities.shape[1]
     share = chosen.flatten().bincount(minlength=experts) / chosen.numel()
     return experts * (share * probabilities.mean(dim=0)).sum()
+
+
+NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
 
 
 def loss_and_gradient(attempt, probabilities, chosen):
@@ -283,7 +302,7 @@ check_balance = Exercise(
     my_balance_loss,
     read_again='"Who keeps the load even?"',
     cases=[
-        (TABLE[:2], torch.tensor([[1], [3]])),
+        (TABLE[:2], torch.tensor([[1], [2]])),
         (TABLE, torch.tensor([[1], [3], [2]])),
         (TABLE, torch.tensor([[1, 2], [3, 2], [2, 3]])),
     ],
@@ -322,8 +341,13 @@ check_balance = Exercise(
             lambda p, c: my_balance_loss(p, c).item(),
             lambda p, c: p.shape[1] * shares(p, c) * p.mean(0),
         ],
+        NOBODY: lambda p, c: p.shape[1] * (c.flatten().bincount() / c.numel() * p.mean(0)).sum(),
+        "That is how far the counts are apart, and has no gradient: sum the products.": (
+            lambda p, c: shares(p, c).var()
+        ),
         "share of the choices * mean probability": lambda p, c: my_balance_loss(p, c) + 1,
     },
+    errors={"size of tensor": NOBODY},
     also_right=[by_one_hot, by_expert],
 )
 
@@ -491,6 +515,15 @@ def by_name(part, group):
         parameter.grad = parameter.grad / group.size()
 
 
+def average_by(ranks):
+    def attempt(part, group):
+        for parameter in part.parameters():
+            parameter.grad /= ranks
+        distributed.all_reduce(part.router.weight.grad, group=group)
+
+    return attempt
+
+
 MEAN = "An expert's gradient has come from all ranks' losses, added up; the loss is their mean."
 check_average = Exercise(
     my_average,
@@ -507,6 +540,7 @@ check_average = Exercise(
             averaged((True, True), (True, True)),
             averaged((True, True), (True, False)),
         ],
+        "There may be another number of ranks than 2: group.size().": (average_by(2)),
         MEAN: averaged((True, True), (False, False)),
         "That is the sum of the ranks' gradients; the loss is their mean.": [
             averaged((True, False), (False, False)),
