@@ -103,6 +103,13 @@ check_merge = Exercise(
         "The outputs are right; the larger log-sum is not yet that of both.": weighed(
             right_weights, torch.maximum
         ),
+        "The outputs are right. The log-sum lacks the maximum that was taken off.": weighed(
+            right_weights, lambda one, two: torch.logaddexp(one, two) - torch.maximum(one, two)
+        ),
+        "The larger has weight 1 now: divide by the sum of both weights.": weighed(
+            lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
+            torch.maximum,
+        ),
         TWO: lambda first, second: first[0],
     },
     errors={"unpack|object is not": TWO},
@@ -133,6 +140,17 @@ def back(rank, step, ranks):
     return (rank - step) % ranks
 
 
+def in_words(attempt, *place):
+    found = attempt(*place)
+    if not isinstance(found, tuple | list) or [*found][1:] not in [
+        ["whole"],
+        ["masked"],
+        ["skipped"],
+    ]:
+        raise NotYet(f"got {short(found)}", ORDER)
+    return numbers(found[0]), found[1]
+
+
 ORDER = 'Return the owner first, then "whole", "masked" or "skipped".'
 
 check_ring_step = Exercise(
@@ -140,6 +158,7 @@ check_ring_step = Exercise(
     read_again='"Keys and values go round"',
     cases=[(1, 0, 2), (1, 1, 2), (0, 1, 2), (2, 1, 3), (0, 2, 5), (4, 3, 5)],
     given="rank {}, step {}, {} ranks",
+    play=in_words,
     hint="Each rank passes on to the next: where was the block `step` steps ago?",
     wrong={
         "The other way round: a rank sends to the next one, so it gets from the one before.": [
@@ -313,7 +332,7 @@ def crossing(factor):
 check_hidden_from = Exercise(
     my_hidden_from,
     read_again='"When is a message hidden?"',
-    cases=[(8e9, 1e9, 4), (3e12, 2e10, 2), (5e10, 1e9, 8)],
+    cases=[(8e9, 1e9, 3), (3e12, 2e10, 2), (5e10, 1e9, 8)],
     given="{:g} operations and {:g} bytes per second, {} bytes per number",
     hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
     wrong={
@@ -323,15 +342,17 @@ check_hidden_from = Exercise(
         "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
             2 * speed / (size * ops)
         ),
-        "Count bytes: each number has `itemsize` of them.": lambda ops, speed, size: (
-            ops / (2 * speed)
-        ),
+        "Count bytes: each number has `itemsize` of them.": [
+            lambda ops, speed, size: ops / (2 * speed),
+            lambda ops, speed, size: ops / speed,
+        ],
     },
     also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
 )
 
 # 6. A loss that is wrong and falls
 
+ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 JUDGED = "A target of -100 is not judged, and is not counted."
 
 
@@ -362,6 +383,8 @@ def on_ranks(attempt, words, judged):
             raise NotYet(f"got {short(loss)}", "Return one number, a tensor.")
         if not loss.requires_grad:
             raise NotYet("The loss has no gradient: it cannot be trained by.")
+        if not loss.isfinite():
+            raise NotYet(f"got {short(loss)} on a rank", ZERO)
         return loss.item()
 
     return ranks_in_threads(program, len(judged), timeout_s=WAIT_S)
@@ -387,6 +410,12 @@ def of_all_ranks(logits, targets, group):
     return loss + summed(loss.detach().clone(), group) - loss.detach()
 
 
+def by_mean(logits, targets, group):
+    judged = (targets >= 0).sum()
+    share = judged / summed(judged.clone(), group)
+    return nn.functional.cross_entropy(logits, targets) * share
+
+
 check_loss = Exercise(
     my_loss,
     read_again='"A decoder on n ranks"',
@@ -406,8 +435,13 @@ check_loss = Exercise(
             lambda targets, group: (targets >= 0).sum().clamp(min=1)
         ),
         "This is the loss of all ranks. Each rank returns its own share.": of_all_ranks,
+        ZERO: by_mean,
+        "Pass `group=group`": lambda logits, targets, group: distributed.all_reduce(targets),
     },
-    errors={"": "Do all ranks send the same messages, in one order?"},
+    errors={
+        "Default process group": "Pass `group=group` to each message.",
+        "": "Do all ranks send the same messages, in one order?",
+    },
     also_right=[
         lambda logits, targets, group: (
             -logits.log_softmax(-1)[targets >= 0, targets[targets >= 0]].sum()
