@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Mixture, ParallelMixture
 
@@ -53,7 +53,10 @@ def with_gradient(attempt, probabilities, k):
 
 
 def weights_in_words(outcome, expected):
-    (weights, chosen, _), (right, who, _) = outcome, expected
+    (weights, chosen, gradient), (right, who, wanted) = outcome, expected
+    if torch.allclose(weights, right) and torch.equal(chosen, who):
+        same = f"the first token's gradient should be {short(wanted[0].tolist())}"
+        return ["Weights and choices are right.", f"{same}, is {short(gradient[0].tolist())}"]
     lines = [f"expected weights {short(right.tolist())} of experts {short(who.tolist())}"]
     return [*lines, f"got {short(weights.tolist())} of experts {short(chosen.tolist())}"]
 
@@ -91,7 +94,9 @@ def rising(probabilities, k):
     return weights.flip(-1), chosen.flip(-1)
 
 
-TABLE = torch.tensor([[0.1, 0.6, 0.3, 0.0], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04, 0.7, 0.2]]).double()
+TABLE = torch.tensor(
+    [[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04, 0.7, 0.2]]
+).double()
 
 check_choose = Exercise(
     my_choose,
@@ -117,6 +122,11 @@ check_choose = Exercise(
         ),
         "These are the least likely experts.": chosen_with(summing_to_1, largest=False),
         "The likeliest comes first.": rising,
+        "The sum has lost its history: divide by it with its gradient.": chosen_with(
+            lambda weights, k: (
+                weights / weights.detach().sum(-1, keepdim=True) if k > 1 else weights
+            )
+        ),
         NO_GRADIENT: [
             chosen_with(lambda weights, k: summing_to_1(weights, k).detach()),
             lambda p, k: (torch.tensor(my_choose(p, k)[0].tolist()), my_choose(p, k)[1]),
@@ -127,12 +137,18 @@ check_choose = Exercise(
             lambda p, k: (p, my_choose(p, k)[1]),
         ],
     },
-    also_right=[by_sorting, by_loops],
+    also_right=[
+        by_sorting,
+        by_loops,
+        chosen_with(lambda v, k: nn.functional.normalize(v, p=1, dim=1) if k > 1 else v),
+        chosen_with(lambda v, k: v.log().softmax(-1) if k > 1 else v),
+    ],
 )
 
 # 2. Which tokens stay?
 
 EACH_CHOICE = "Return one boolean for each choice, in the shape of `chosen`, (N, k)."
+BOOLEAN = "Numbers pick places where booleans pick what stays: compare, and return booleans."
 TURNED = "That has the shape (k, N): transpose it back."
 
 
@@ -153,6 +169,8 @@ def of_each_choice(attempt, chosen, experts, capacity):
     if not isinstance(kept, Tensor) or kept.shape != chosen.shape:
         turned = isinstance(kept, Tensor) and kept.shape == chosen.T.shape
         raise NotYet(f"got {short(found)}", TURNED if turned else EACH_CHOICE)
+    if kept.dtype != torch.bool:
+        raise NotYet(f"got {short(kept)}", BOOLEAN)
     return kept
 
 
@@ -223,6 +241,7 @@ check_within_capacity = Exercise(
                 [(t, p) for p in range(chosen.shape[1]) for t in range(len(chosen))],
             )
         ),
+        BOOLEAN: lambda *case: my_within_capacity(*case).int(),
         TURNED: lambda *case: my_within_capacity(*case).T.contiguous(),
         EACH_CHOICE: [
             lambda chosen, experts, capacity: (
@@ -234,7 +253,6 @@ check_within_capacity = Exercise(
     },
     also_right=[
         lines_by(lambda tokens, places: [(t, p) for p in places for t in tokens]),
-        lambda *case: my_within_capacity(*case).int(),
         lambda *case: my_within_capacity(*case).tolist(),
     ],
 )
@@ -259,7 +277,7 @@ NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
 def loss_and_gradient(attempt, probabilities, chosen):
     leaf = probabilities.clone().requires_grad_()
     loss = attempt(leaf * 1, chosen)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
+    if not isinstance(loss, Tensor) or loss.dim():
         raise NotYet(f"got {short(loss)}", "Return one number, as a tensor: it needs a gradient.")
     if not loss.requires_grad:
         return loss.detach().reshape(()), torch.zeros_like(leaf)
@@ -339,8 +357,12 @@ check_balance = Exercise(
         ),
         "Return one number, as a tensor: it needs a gradient.": [
             lambda p, c: my_balance_loss(p, c).item(),
+            lambda p, c: my_balance_loss(p, c).reshape(1),
             lambda p, c: p.shape[1] * shares(p, c) * p.mean(0),
         ],
+        "The columns of the probabilities are the experts; not all have been chosen.": balance_with(
+            shares, means, lambda p, c: int(c.max()) + 1
+        ),
         NOBODY: lambda p, c: p.shape[1] * (c.flatten().bincount() / c.numel() * p.mean(0)).sum(),
         "That is how far the counts are apart, and has no gradient: sum the products.": (
             lambda p, c: shares(p, c).var()
@@ -354,6 +376,7 @@ check_balance = Exercise(
 # 4. Counts to split sizes
 
 UNEVEN = "That order holds for equal loads only: the counts say how many rows each expert got."
+SPLIT_LISTS = "`all_to_all_single` takes splits as lists of whole numbers: see `tolist()`."
 THREE_THINGS = "Return three: send and receive, a number for each rank, and the order of the rows."
 
 
@@ -372,7 +395,10 @@ def my_splits(mine, coming):
 
 
 def three_numbers(attempt, mine, coming):
-    found = call_for_numbers(attempt, mine, coming)
+    found = attempt(mine, coming)
+    if isinstance(found, tuple | list) and any(isinstance(each, Tensor) for each in found[:2]):
+        raise NotYet(f"got {short([*found])}", SPLIT_LISTS)
+    found = numbers(found)
     if not isinstance(found, list) or len(found) != 3:
         raise NotYet(f"got {short(found)}", THREE_THINGS)
     return found
@@ -395,7 +421,7 @@ def with_lists(mine, coming):
     starts = [0, *coming.flatten().cumsum(0).tolist()]
     places = [[*range(a, b)] for a, b in itertools.pairwise(starts)]
     order = [place for e in range(own) for r in range(ranks) for place in places[r * own + e]]
-    return tuple(send), torch.tensor([int(row.sum()) for row in coming]), order
+    return tuple(send), [int(row.sum()) for row in coming], order
 
 
 def for_equal_loads(mine, coming, order):
@@ -419,12 +445,12 @@ check_splits = Exercise(
             lambda *case: [my_splits(*case)[i] for i in (1, 0, 2)]
         ),
         "A split has a number for each rank: add up the experts that it holds.": [
-            lambda mine, coming: [mine, coming.flatten(), my_splits(mine, coming)[2]],
-            changed(0, lambda mine, coming, right: mine),
+            changed(1, lambda mine, coming, right: coming.flatten().tolist()),
+            changed(0, lambda mine, coming, right: mine.tolist()),
         ],
         "That adds up over the ranks, not over the experts of a rank.": [
-            changed(1, lambda mine, coming, right: coming.sum(0)),
-            changed(0, lambda mine, coming, right: mine.view(coming.shape).sum(0)),
+            changed(1, lambda mine, coming, right: coming.sum(0).tolist()),
+            changed(0, lambda mine, coming, right: mine.view(coming.shape).sum(0).tolist()),
         ],
         "The rows stay in the order in which they came: by rank. An expert needs its rows side by "
         "side.": changed(2, lambda mine, coming, right: torch.arange(len(right))),
@@ -442,6 +468,7 @@ check_splits = Exercise(
                 .values
             ),
         ),
+        SPLIT_LISTS: changed(0, lambda mine, coming, right: torch.tensor(right)),
         THREE_THINGS: lambda *case: my_splits(*case)[:2],
         "Experts of a rank stand": lambda mine, coming: [[0], [0], [0]],
     },
