@@ -206,7 +206,7 @@ def of_all(attempt, ranks):
 def balanced(pairs, ranks):
     last = 2 * ranks - 1
     for rank, pair in enumerate(pairs):
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
+        if not isinstance(pair, list | tuple | set) or len(pair) != 2:
             raise NotYet(f"got {short(pair)} on rank {rank}", "Return two numbers of pieces.")
         if not all(0 <= piece <= last for piece in pair):
             raise NotYet(f"rank {rank}: {short(pair)}", f"The pieces are number 0 to {last}.")
@@ -245,6 +245,7 @@ check_zigzag = Exercise(
     also_right=[
         lambda rank, ranks: [2 * ranks - 1 - rank, rank],
         lambda rank, ranks: (ranks - 1 - rank, ranks + rank),
+        lambda rank, ranks: {rank, 2 * ranks - 1 - rank},
         lambda rank, ranks: torch.tensor([rank, 2 * ranks - 1 - rank]),
     ],
 )
