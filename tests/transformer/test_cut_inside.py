@@ -74,6 +74,7 @@ def test_messages_are_counted_however_they_are_sent_or_refused():
         return counted.messages
 
     wanted = [Message(kind, 24) for kind in ("all-gather", "reduce-scatter") for _ in range(2)]
+    wanted.append(Message("send", 12))
     assert ranks_in_threads(program, 2) == 2 * [wanted]
 
 
