@@ -110,6 +110,9 @@ check_merge = Exercise(
             lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
             torch.maximum,
         ),
+        "A log-sum keeps its shape (T, 1), so that they can be merged again.": weighed(
+            right_weights, lambda one, two: torch.logaddexp(one, two).squeeze(-1)
+        ),
         TWO: lambda first, second: first[0],
     },
     errors={"unpack|object is not": TWO},
@@ -200,7 +203,8 @@ def my_pieces(rank, ranks):
 
 
 def of_all(attempt, ranks):
-    return [numbers(attempt(rank, ranks)) for rank in range(ranks)]
+    pairs = [attempt(rank, ranks) for rank in range(ranks)]
+    return [sorted(pair) if isinstance(pair, set) else numbers(pair) for pair in pairs]
 
 
 def balanced(pairs, ranks):
@@ -245,8 +249,8 @@ check_zigzag = Exercise(
     also_right=[
         lambda rank, ranks: [2 * ranks - 1 - rank, rank],
         lambda rank, ranks: (ranks - 1 - rank, ranks + rank),
-        lambda rank, ranks: {rank, 2 * ranks - 1 - rank},
         lambda rank, ranks: torch.tensor([rank, 2 * ranks - 1 - rank]),
+        lambda rank, ranks: {rank, 2 * ranks - 1 - rank},
     ],
 )
 
@@ -342,6 +346,9 @@ check_hidden_from = Exercise(
         "A product of t by w and w by t makes 2 t t w operations: each adds, too.": crossing(2.0),
         "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
             2 * speed / (size * ops)
+        ),
+        "No root: one t of 4 t t w and that of 2 t w cancel.": lambda ops, speed, size: (
+            (size * ops / (2 * speed)) ** 0.5
         ),
         "Count bytes: each number has `itemsize` of them.": [
             lambda ops, speed, size: ops / (2 * speed),
