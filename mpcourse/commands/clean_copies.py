@@ -52,18 +52,14 @@ def _find_page(name: str, pages: Sequence[Path]) -> Path:
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
     for page in pages:
-        if name in (page.stem[3:], page.stem, page.name) or name.zfill(2) == page.name[:2]:
+        if name in (page_key(page.name), page.stem, page.name) or name.zfill(2) == page.name[:2]:
             return page
     raise ValueError(f"no page {name!r}; there are: {', '.join(p.stem for p in pages) or 'none'}")
 
 
 def clean_copy(page: str) -> str:
-    """The text of a notebook without outputs and execution counts, its answers folded.
-
-    Its metadata names the edition, which stays when the copy is worked in.
-    """
+    """The text of a notebook without outputs and execution counts, its answers folded."""
     notebook = json.loads(page)
-    notebook["metadata"]["mpcourse"] = {"edition": edition_of(notebook)}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(execution_count=None, outputs=[])
@@ -109,15 +105,6 @@ def left_out(key: str, cell_id: str) -> str:
     return next("".join(cell["source"]) for cell in cells if cell["id"] == cell_id)
 
 
-def edition_of(notebook: dict) -> str:
-    """What the cells of a page say, in 12 characters.
-
-    Title and first cell are left out: they hold the public address, which is another in a fork.
-    """
-    cells = [cell for cell in notebook["cells"][1:] if "bootstrap" not in tags_of(cell)]
-    return _digest("\0".join("".join(cell["source"]) for cell in cells).encode())[:12]
-
-
 def tags_of(cell: dict) -> list[str]:
     """The tags of a cell, of a notebook as JSON or as nbformat's."""
     return cell["metadata"].get("tags", [])
@@ -145,7 +132,7 @@ def write_copies(pages: Sequence[Path], folder: Path, *, solutions: bool = True)
     done: dict[str, list[str]] = {what: [] for what in WORDS}
     for page in pages:
         text = BADGES.sub("", clean_copy(page.read_text(encoding="utf-8")))
-        text = text if solutions else without_solutions(text, page.stem[3:])
+        text = text if solutions else without_solutions(text, page_key(page.name))
         what, path = _place(folder / page.name, _digest(text.encode()), editions)
         if what:
             write_whole(path, text)

@@ -81,7 +81,7 @@ def compared(axis: str) -> str:
     rows = recent(axis)
     lines = [
         "405 billion: Llama 3; 141 billion: Mixtral 8x22B, a mixture of experts",
-        "ranks are tensor x pipeline x data, context, expert; seconds quoted and predicted",
+        "ranks: tensor x pipeline x data, context, expert; seconds by the quoted speed, predicted",
     ]
     for row in rows:
         it, predicted = row.layout, row.predicted(HOPPER)
