@@ -23,18 +23,25 @@ def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | N
     and raises KeyboardInterrupt if it did not end with 0. An interrupt or SIGTERM that reaches this
     process alone is passed on.
     """
-    process = subprocess.Popen(command, cwd=cwd, env=env)
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    interrupted = False
-    while process.returncode is None:
-        try:
-            process.wait()
-        except KeyboardInterrupt:
-            interrupted = True
-            if os.name != "nt" and not os.isatty(0):  # no terminal has told the command
-                process.send_signal(signal.SIGINT)
-    signal.signal(signal.SIGTERM, previous or signal.SIG_DFL)
-    if interrupted and process.returncode:
+    process, arrived = None, []
+
+    def pass_on(number: int, _: object = None) -> None:
+        arrived.append(number)
+        told = number == signal.SIGINT and (os.name == "nt" or os.isatty(0))  # by the terminal
+        if process and not told:
+            process.send_signal(number)
+
+    # Before the command starts: a signal between its first line and our handler would end us alone.
+    previous = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        process = subprocess.Popen(command, cwd=cwd, env=env)
+        for number in arrived.copy():  # while it was being started
+            pass_on(number)
+        process.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+    if signal.SIGINT in arrived and process.returncode:
         raise KeyboardInterrupt
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 

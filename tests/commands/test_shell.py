@@ -63,6 +63,19 @@ def test_a_signal_to_this_process_alone_is_passed_on_and_waited_for(number, said
 
 
 @needs_posix_signals
+def test_a_signal_while_the_command_is_being_started_reaches_it(monkeypatch):
+    def started_slowly(*args, **kwargs) -> subprocess.Popen:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return subprocess_popen(*args, **kwargs)
+
+    subprocess_popen = subprocess.Popen
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(subprocess, "Popen", started_slowly)
+    assert call(python("import time; time.sleep(60)"), cwd=Path.cwd()) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@needs_posix_signals
 def test_control_c_in_a_terminal_lets_the_command_end_in_its_own_way():
     pexpect = pytest.importorskip("pexpect", reason="pexpect makes the terminal")
     terminal = pexpect.spawn(sys.executable, ["-c", WRAPPED], encoding="utf-8", timeout=30)
