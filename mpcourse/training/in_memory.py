@@ -1,5 +1,6 @@
 """Train and judge on images that are held in memory, for pages that train many small nets."""
 
+import copy
 from collections.abc import Callable, Iterable
 
 import torch
@@ -25,12 +26,22 @@ class Data:
             for part in load_mnist()
         )
         self.place = place
+        self._use(train, test, batch_size)
+
+    def _use(self, train: list[torch.Tensor], test: list[torch.Tensor], batch_size: int) -> None:
         self.shuffled = DataLoader(TensorDataset(*train), batch_size, shuffle=True)
         self.test = [test]
         self.all_train = train
 
+    def for_choices(self) -> "Data":
+        """The training images alone, the last fifth of them for judging: to choose settings by."""
+        chosen, first = copy.copy(self), len(self.all_train[0]) * 4 // 5
+        parts = [part[:first] for part in self.all_train], [part[first:] for part in self.all_train]
+        chosen._use(*parts, self.shuffled.batch_size)
+        return chosen
+
     def accuracy(self, model: nn.Module) -> float:
-        """On the 1,000 test images."""
+        """On the 1,000 test images, or on those held back for choices."""
         return evaluate(model, self.test, LOSS).accuracy
 
 
