@@ -158,7 +158,7 @@ def my_within_capacity(chosen, experts, capacity):
     The transpose puts them into that order. A running count tells the place of each in the line of
     its own expert.
     """
-    asked = nn.functional.one_hot(chosen.T.flatten(), experts)
+    asked = chosen.T.flatten()[:, None] == torch.arange(experts)
     place = (asked.cumsum(0) * asked).sum(1)  # from 1
     return (place <= capacity).view(chosen.T.shape).T
 

@@ -5,7 +5,6 @@ backward. Sources: Lepikhin et al. 2020, arXiv:2006.16668; Fedus et al. 2021, ar
 """
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,20 +14,14 @@ from torch.distributed import ProcessGroup
 
 from mpcourse.transformer.experts import Mixture, balance_loss
 from mpcourse.transformer.parallel_layers import check_plain, own_part
-from mpcourse.transformer.tensor_parallel_functions import size_of
+from mpcourse.transformer.tensor_parallel_functions import size_of, sum_in_one_message
 
 
 class Exchange(Function):
     """Rows (sum(send), width) to their ranks: an all-to-all; backward, their gradients go home."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        send: Sequence[int],
-        receive: Sequence[int],
-        group: ProcessGroup | None,
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, send: list[int], receive: list[int], group: Any) -> Tensor:
         """Send the first `send[0]` rows to rank 0, the next to rank 1; join what comes, by rank."""
         ctx.back = receive, send, group
         arrived = rows.new_empty(sum(receive), *rows.shape[1:])
@@ -78,8 +71,7 @@ class ParallelMixture(Mixture):
         ranks, experts = size_of(self.group), len(self.experts)
         coming = torch.empty_like(counts)
         distributed.all_to_all_single(coming, counts, group=self.group)
-        send = counts.view(ranks, experts).sum(1).tolist()
-        receive = coming.view(ranks, experts).sum(1).tolist()
+        send, receive = (c.view(ranks, experts).sum(1).tolist() for c in (counts, coming))
         arrived = Exchange.apply(rows, send, receive, self.group)  # by rank, then by expert
         names = torch.arange(experts, device=rows.device).repeat(ranks).repeat_interleave(coming)
         order = names.argsort(stable=True)
@@ -105,7 +97,7 @@ def average_gradients(
     """Make the gradients those of the mean of all ranks' losses; call it once after the backward.
 
     An expert's have come from all ranks of `group` with the all-to-alls: they are divided by the
-    number of ranks, and no message is sent. All others are averaged.
+    number of ranks, and not sent. All others are averaged, in one message.
 
     Args:
         model: From `spread_experts`.
@@ -118,12 +110,10 @@ def average_gradients(
         if isinstance(module, ParallelMixture)
         for parameter in module.experts.parameters()
     }
-    for parameter in model.parameters():
-        if parameter.grad is None:  # frozen, on all ranks alike: an idle expert's are 0
-            continue
-        parameter.grad /= size_of(group)
-        if parameter not in own:
-            distributed.all_reduce(parameter.grad, group=group)
-        if copies is not None:
-            parameter.grad /= size_of(copies)
-            distributed.all_reduce(parameter.grad, group=copies)
+    # an idle expert's are 0; without one is what is frozen, on all ranks alike
+    given = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    for parameter in given:
+        parameter.grad /= size_of(group) * (1 if copies is None else size_of(copies))
+    sum_in_one_message([parameter.grad for parameter in given if parameter not in own], group)
+    if copies is not None:
+        sum_in_one_message([parameter.grad for parameter in given], copies)

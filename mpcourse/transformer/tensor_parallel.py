@@ -7,7 +7,7 @@ import copy
 import functools
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from mpcourse.transformer.decoder import Attention, Decoder, Embedding
@@ -20,7 +20,7 @@ from mpcourse.transformer.parallel_layers import (
     own_part,
 )
 from mpcourse.transformer.parallel_vocabulary import VocabParallelEmbedding, check_table
-from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, size_of
+from mpcourse.transformer.tensor_parallel_functions import copy_to_ranks, sum_in_one_message
 
 
 def cut_inside(
@@ -143,9 +143,4 @@ def sum_whole_gradients(model: nn.Module, group: ProcessGroup | None = None) -> 
     if not any(getattr(module, "sequence", False) for module in model.modules()):
         raise ValueError("without cut_inside(…, sequence=True) these gradients are whole already")
     gradients = [p.grad for p in whole_parameters(model) if p.grad is not None]
-    if size_of(group) == 1 or not gradients:
-        return
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    distributed.all_reduce(flat, group=group)
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    sum_in_one_message(gradients, group)

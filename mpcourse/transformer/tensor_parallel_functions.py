@@ -91,6 +91,16 @@ def size_of(group: ProcessGroup | None) -> int:
     return distributed.get_world_size() if group is None else group.size()
 
 
+def sum_in_one_message(tensors: list[Tensor], group: ProcessGroup | None = None) -> None:
+    """Replace each tensor by its sum over the ranks."""
+    if size_of(group) == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    distributed.all_reduce(flat, group=group)
+    for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
 def _all_reduce(x: Tensor, group: ProcessGroup | None) -> Tensor:
     if size_of(group) == 1:
         return x.view_as(x)

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 from cut_decoders import Place, check_gradients, gradients_as_weights
+from processes import printed_by
 from torch import Tensor, nn
 
 from mpcourse.multiprocess import ranks_in_threads
@@ -139,7 +140,9 @@ def test_a_decoder_on_a_mesh_of_experts_and_copies_steps_as_in_one_process():
         part = spread_experts(whole, group)
         place = 2 * copies.rank() + group.rank()
         (loss_of(part, slice(place, place + 1)) + balance(part)).backward()
-        average_gradients(part, group, copies)
+        with Counted() as counted:
+            average_gradients(part, group, copies)
+        assert len(counted.messages) == 2  # among the ranks with other experts, among the copies
         assert [block.mlp.load.tolist() for block in part.blocks] == loads[copies.rank()]
         expected = spread_experts(gradients_as_weights(whole), group)
         check_gradients(part, expected)
@@ -227,3 +230,25 @@ def test_a_rank_that_dies_ends_the_others_and_is_named():
         ranks_in_threads(program, 3, timeout_s=1.0)
     assert caught.value.__notes__ == ["raised on rank 1 of 3"]
     assert time.monotonic() - began < 15
+
+
+DIES = """
+import os
+import torch
+from torch import distributed
+from mpcourse.transformer import Mixture, ParallelMixture
+distributed.init_process_group("gloo")
+part = ParallelMixture.of(Mixture(5, 7, 6))
+part(torch.randn(3, 5))
+if distributed.get_rank() == 1:
+    os._exit(0)  # with this code torchrun lets the others run on
+try:
+    part(torch.randn(3, 5))
+except RuntimeError:
+    print("told")
+"""
+
+
+@pytest.mark.slow
+def test_in_processes_too_the_others_do_not_wait_for_a_rank_that_is_gone():
+    assert printed_by(DIES, 3) == ["told", "told"]
