@@ -8,7 +8,7 @@ from textwrap import dedent
 from hypothesis import strategies as st
 
 from mpcourse.schedules.actions import Action, Schedule, makes, needs
-from mpcourse.schedules.simulation import Costs
+from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import (
     gpipe_schedule,
     interleaved_schedule,
@@ -29,6 +29,24 @@ def parse(text: str) -> Schedule:
 
 def orders(schedule: Schedule) -> str:
     return "\n".join(" ".join(map(str, actions)) for actions in schedule)
+
+
+def drawing(schedule: Schedule) -> list[str]:
+    """A line per device and a column per unit of time, if F, B, I and W take one unit each.
+
+    With one stage per device the stage is left out.
+    """
+    timeline = simulate(schedule, ONE_EACH)
+    first = 1 if all(len({a.stage_index for a in row}) == 1 for row in schedule) else 0
+    width = max(len(str(event.action)) for event in timeline.events) - first
+    lines = []
+    for device in range(timeline.num_devices):
+        cells = [" " * width] * round(timeline.makespan)
+        for event in timeline.events:
+            if event.device_index == device:
+                cells[round(event.start)] = str(event.action)[first:].ljust(width)
+        lines.append(f"{device}   {' '.join(cells)}".rstrip())
+    return lines
 
 
 def spans(timeline: Timeline) -> str:

@@ -1,12 +1,15 @@
 """Imports in the package point down only, what is promised is there, and importing is quiet."""
 
 import ast
+import functools
 import importlib
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,38 +17,139 @@ from page_rules import sources_of
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
 PAGES = sorted((PACKAGE.parent / "notebooks").glob("*.ipynb"))
-MODULES = {  # dotted name -> file
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path.stem not in ("sitecustomize", "forked_ranks")  # started, not imported
-}
 
 # The folders from the roof down, as the map in `mpcourse/__init__.py` draws them.
 ROW = re.compile(r"^\| `(\w+)` +\|", re.MULTILINE)
 FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))))
 
 # These run, or can be read, without anything installed.
-PLAIN = re.compile(
-    r"mpcourse(\.__main__|\.schedules(\..+)?|\.commands(\.(arguments|setup|shell|clean_copies))?)?"
-)
+STANDARD_LIBRARY_ONLY = {
+    *("__init__", "__main__", "schedules", "commands.__init__", "commands.arguments"),
+    *("commands.setup", "commands.shell", "commands.clean_copies"),
+}
+KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
+NAMES_GPUS = {"devices", "exercises"}  # an exercise may be judged on GPUs that are pretended
 
 
-def imported_folders(path: Path) -> Iterator[str]:
-    """Folders of the course that a module imports, in functions too; not what only names types."""
-    text = path.read_text(encoding="utf-8").split("if TYPE_CHECKING:")
-    text[1:] = [re.sub(r"^( +.*\n|\n)+", "", part) for part in text[1:]]
-    yield from re.findall(r"^ *(?:from|import) mpcourse\.(\w+)", "\n".join(text), re.MULTILINE)
-    yield from re.findall(r"^ *from mpcourse import (\w+)", "\n".join(text), re.MULTILINE)
+@dataclass(frozen=True)
+class Module:
+    """A source file of the package."""
+
+    package: Path
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path.relative_to(self.package.parent))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Folder and module, as in ("devices", "workers"); a file at the top is its own folder."""
+        return self.path.relative_to(self.package).with_suffix("").parts
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the standard library has to do."""
+        return bool({self.parts[0], ".".join(self.parts)} & STANDARD_LIBRARY_ONLY)
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(encoding="utf-8"))
+
+    @functools.cached_property
+    def imported(self) -> set[str]:
+        """Full dotted names of all that is imported, in functions too."""
+        names = set()
+        for node in statements_that_run(self.tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self} imports from {'.' * node.level}: name the folder"
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        return names
+
+    @property
+    def own(self) -> set["Module"]:
+        """The course's modules that are imported."""
+        names = (name.split(".")[1:] for name in self.imported if self.is_own(name))
+        return {Module(self.package, self.found(name)) for name in names} - {self}
+
+    @property
+    def foreign(self) -> set[str]:
+        """Top-level packages of others that are imported."""
+        return {name.split(".")[0] for name in self.imported if not self.is_own(name)}
+
+    def is_own(self, name: str) -> bool:
+        return name.split(".")[0] == self.package.name
+
+    def found(self, name: list[str]) -> Path:
+        """The file that a dotted name stands for, or is defined in."""
+        for count in range(len(name), 0, -1):
+            path = self.package.joinpath(*name[:count])
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.exists():
+                    return file
+        return self.package / "__init__.py"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "mpcourse"])
-def test_a_module_imports_from_its_floor_and_those_below(name: str):
-    floor = FLOORS.index(name.split(".")[1])
-    assert not {*imported_folders(MODULES[name])} & {*FLOORS[:floor]}
+def statements_that_run(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree without `if TYPE_CHECKING:`, which only names types."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from statements_that_run(child)
+
+
+def modules(package: Path) -> list[Module]:
+    return [Module(package, path) for path in sorted(package.rglob("*.py"))]
+
+
+def broken_rules(module: Module) -> Iterator[str]:
+    folder = module.parts[0]
+    below = FLOORS[FLOORS.index(folder) :] if folder != "__init__" else []
+    for other in sorted({other.parts[0] for other in module.own} - {"__init__", *below}):
+        yield f"imports {other}, which does not lie below {folder}"
+    if module.is_plain:
+        for name in sorted(module.foreign - sys.stdlib_module_names):
+            yield f"imports {name}, which is not in the standard library"
+        for other in sorted(str(other) for other in module.own if not other.is_plain):
+            yield f"imports {other}, which needs more than the standard library"
+    for name, allowed in KNOWN_ONLY_TO.items():
+        if name in module.foreign and folder not in allowed:
+            yield f"imports {name}, which only {' and '.join(sorted(allowed))} may know"
+    for node in ast.walk(module.tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and text.startswith("cuda:") and folder not in NAMES_GPUS:
+            yield f"line {node.lineno}: {text!r} names a GPU; take a device as an argument"
+
+
+@pytest.mark.parametrize("module", modules(PACKAGE), ids=str)
+def test_module_keeps_to_the_shape_of_the_package(module: Module):
+    assert list(broken_rules(module)) == []
+
+
+def test_an_import_of_a_higher_folder_is_noticed(tmp_path: Path):
+    low = tmp_path / "mpcourse/devices/low.py"
+    low.parent.mkdir(parents=True)
+    (tmp_path / "mpcourse/figures").mkdir()
+    (tmp_path / "mpcourse/figures/__init__.py").touch()
+    low.write_text("def late():\n    from mpcourse import figures")
+    [problem] = broken_rules(Module(tmp_path / "mpcourse", low))
+    assert problem == "imports figures, which does not lie below devices"
+
+
+def test_no_modules_import_each_other():
+    """A folder's `__init__` only hands on what its modules hold."""
+    found = [module for module in modules(PACKAGE) if module.parts[-1] != "__init__"]
+    graph = {module: {m for m in module.own if m.parts[-1] != "__init__"} for module in found}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(map(str, error.args[1])), pytrace=False)
 
 
 def test_the_map_has_every_folder_once():
-    assert sorted(FLOORS) == sorted({name.split(".")[1] for name in MODULES if "." in name})
+    there = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert sorted(FLOORS) == sorted({name.removesuffix(".py") for name in there} - {"__init__"})
 
 
 # What others import: promised lines, whatever module holds a name; and what the pages name.
@@ -94,6 +198,10 @@ def run(code: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def names_of(found: list[Module]) -> list[str]:
+    return [".".join(("mpcourse", *m.parts)).removesuffix(".__init__") for m in found]
+
+
 def test_importing_the_package_is_silent_and_imports_nothing_else():
     result = run("import mpcourse; print(*sorted(sys.modules), sep='\\n')")
     assert result.stderr == ""
@@ -103,7 +211,7 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
 
 
 def test_what_needs_no_installation_imports_on_a_bare_python():
-    plain = [*filter(PLAIN.fullmatch, MODULES)]
+    plain = names_of([module for module in modules(PACKAGE) if module.is_plain])
     assert {"mpcourse.__main__", "mpcourse.commands.setup", "mpcourse.schedules"} <= set(plain)
     result = run("\n".join(f"import {name}" for name in plain), "-I", "-S")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -124,6 +232,6 @@ print(json.dumps(printed))
 
 
 def test_importing_the_modules_prints_nothing():
-    result = run(IMPORT_EACH.format(names=[*MODULES]))
+    result = run(IMPORT_EACH.format(names=names_of(modules(PACKAGE))))
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[-1]) == {}

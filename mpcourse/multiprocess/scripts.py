@@ -25,8 +25,7 @@ MAGIC = "program"
 # torchrun needs this to restart gloo reliably: it shares its store with the ranks otherwise, where
 # those of the second attempt find the addresses of the first (pytorch/pytorch issue 135712).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-# Elsewhere a process cannot be forked, or not safely.
-TORCHRUN = ["-m", "forked_ranks" if sys.platform == "linux" else "torch.distributed.run"]
+TORCHRUN = ["-m", "torch.distributed.run"]
 LOGS = "PET_LOG_DIR"  # of torchrun; here it also marks what belongs to a run
 GRACE_S = 5.0  # for a process that was asked to end, until it is killed
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pruning_study import DRY, WAYS, Data, compare_ways
+from pruning_study import DRY, WAYS, Data, compare_criteria, compare_ways
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import count_nonzeros
@@ -11,6 +11,20 @@ from mpcourse.pruning import count_nonzeros
 @pytest.fixture(scope="module")
 def data() -> Data:
     return Data(get_devices(1)[0].device)
+
+
+def test_a_seed_fixes_the_result(data: Data):
+    short = DRY._replace(epochs=1, tuning=0)
+    run = get_devices(1)[0].run
+    first, again = (run(compare_criteria, data, 3, short) for _ in range(2))
+    assert first == again
+    assert run(compare_criteria, data, 4, short) != first
+    by_name = {(row["criterion"], row["masks"]): row for row in first}
+    assert len(by_name) == 10
+    assert by_name["magnitude", "global"]["pruned"] > 3 * by_name["random", "layer"]["pruned"]
+    for row in first:
+        assert row["tuned"] == row["pruned"]  # without an epoch of tuning
+        assert row["dense"] > 0.7
 
 
 def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):

@@ -23,6 +23,15 @@ def data() -> Data:
     return Data(get_devices(1)[0].device)
 
 
+def test_a_seed_fixes_the_result(data: Data):
+    run = get_devices(1)[0].run
+    first, again = (run(compare_at_full_rate, data, 3, DRY) for _ in range(2))
+    assert first == again
+    assert run(compare_at_full_rate, data, 4, DRY) != first
+    assert [row["way"] for row in first] == list(WAYS)
+    assert all(row["accuracy"] > 0.6 for row in first)
+
+
 def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
     seen = []
 

@@ -1,5 +1,6 @@
 """`parallel_apply`: modules that run at the same time, and what happens when one of them fails."""
 
+import _thread
 import threading
 import time
 from functools import partial
@@ -256,6 +257,36 @@ def test_next_call_works_and_has_its_own_modes_after_an_exception():
     with torch.inference_mode(), pytest.raises(LookupError):
         parallel_apply([fail] * 2, [LookupError(1), LookupError(2)], devices=["cpu"] * 2)
     assert parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2) == [usual, usual]
+
+
+def press_ctrl_c_after(started):
+    """Interrupt the main thread shortly after all parties of the barrier have met."""
+
+    def press():
+        started.wait(WAIT_S)
+        time.sleep(0.3)  # the main thread waits by now
+        _thread.interrupt_main()
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+def test_interrupt_stops_the_modules_and_leaves_the_devices_usable():
+    started, ended = threading.Barrier(3), []
+
+    def work(index):
+        started.wait(WAIT_S)
+        try:
+            for _ in range(WAIT_S * 100):
+                time.sleep(0.01)
+        finally:
+            ended.append(index)
+
+    press_ctrl_c_after(started)
+    with pytest.raises(KeyboardInterrupt):
+        parallel_apply([work] * 2, [0, 1], devices=["cpu"] * 2)
+    assert sorted(ended) == [0, 1]
+    all_there = threading.Barrier(2)
+    parallel_apply([all_there.wait] * 2, [(WAIT_S,)] * 2, devices=["cpu"] * 2)
 
 
 # With GPUs: torch's own function gives the same. The twins of these tests are those above.

@@ -122,6 +122,19 @@ def test_replicas_compute_what_the_original_computes_and_their_gradients_add_up_
     assert any(gradient is not None for gradient in gradients(plain).values())
 
 
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning"
+)
+def test_torchscript_is_replicated_too():
+    module, x = nn.Linear(3, 3, **DOUBLE), torch.randn(5, 3, **DOUBLE)
+    scripted = torch.jit.script(copy.deepcopy(module))
+    for replica in replicate(scripted, CORES):
+        torch.testing.assert_close(replica(x), module(x), rtol=0, atol=1e-12)
+        replica(x).sum().backward()
+        module(x).sum().backward()
+    torch.testing.assert_close(gradients(scripted), gradients(module), rtol=0, atol=1e-12)
+
+
 def test_gradient_of_a_gradient_goes_through_the_replicas_too():
     module, x = (
         nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
@@ -179,6 +192,13 @@ def test_plain_tensor_attributes_are_the_originals():
     assert all(replica.plain is module.plain for replica in replicate(module, CORES))
 
 
+def test_gradient_of_a_sparse_embedding_stays_sparse():
+    module = Embedded(sparse=True)
+    sum(replica(torch.ones(1, 3)).sum() for replica in replicate(module, CORES)).backward()
+    assert module.table.weight.grad.is_sparse
+    assert module.table.weight.grad.to_dense().tolist() == [[0] * 3, [0] * 3, [0] * 3, [3] * 3]
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_mode_of_the_original_is_the_replicas(training):
     for replica in replicate(nn.Sequential(nn.Dropout(0.5)).train(training), CORES):
@@ -224,6 +244,14 @@ def test_replicating_leaves_the_original_as_it_was(make):
     assert len(list(twin.parameters())) == len(list(module.parameters()))
 
 
+def test_replica_of_a_replica_sends_its_gradient_to_the_original():
+    module = nn.Linear(1, 1)
+    for replica in replicate(module, CORES):
+        for inner in replicate(replica, CORES):
+            inner(torch.ones(1, 1)).sum().backward()
+    assert module.weight.grad.tolist() == [[9]]
+
+
 def test_under_inference_mode_the_replicas_compute_and_the_original_still_trains():
     module, x = Tied().eval(), torch.randn(2, 3, **DOUBLE)
     expected = module(x).detach()
@@ -232,6 +260,12 @@ def test_under_inference_mode_the_replicas_compute_and_the_original_still_trains
             torch.testing.assert_close(replica(x), expected, rtol=0, atol=1e-12)
     module(x).sum().backward()
     assert module.into.weight.grad is not None
+
+
+def test_memory_format_of_a_weight_is_kept():
+    module = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+    for replica in replicate(module, CORES):
+        assert replica.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(("layer", "name"), [(0, "weight"), (1, "bias"), (1, "running_var")])

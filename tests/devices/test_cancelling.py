@@ -13,7 +13,7 @@ import torch
 from threads import in_time
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from working import LIMIT_S, python, run
+from working import LIMIT_S, python, run, wait_for
 
 from mpcourse.devices import workers as workers_of_devices
 from mpcourse.devices.devices import get_devices
@@ -99,6 +99,30 @@ def test_a_stop_keeps_work_from_beginning_and_leaves_alone_what_has_ended(make_w
     assert type(result.exception(LIMIT_S)) is {"before": Cancelled, "after": type(None)}[when]
     assert ran == {"before": [], "after": [1]}[when]
     assert run(worker, lambda: "usable") == "usable"
+
+
+@pytest.fixture
+def undisturbed():
+    """Let no other thread run while this one goes on by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_stop_of_work_that_waits_loses_no_work_that_comes_with_it(workers, monkeypatch):
+    monkeypatch.setattr(workers_of_devices, "GRACE_S", 0.1)
+    first, second = workers
+    waiting, go = threading.Event(), threading.Event()
+    outer = first.submit(lambda: second.submit(wait_for, waiting, go).result())
+    waiting.wait(LIMIT_S)
+    time.sleep(0.05)  # `first` looks at its queue by now
+    with_it = first.submit(lambda: "not lost")
+    first.cancel(outer)
+    assert with_it.result(LIMIT_S) == "not lost"
+    assert isinstance(outer.exception(LIMIT_S), Cancelled)
+    go.set()
 
 
 @pytest.mark.usefixtures("no_looking_up")
@@ -209,6 +233,14 @@ def test_work_that_ends_after_it_was_given_up_changes_nothing(workers, monkeypat
     assert result.exception(0) is outcome
 
 
+def test_stopping_work_that_has_ended_changes_nothing(workers):
+    result = workers[0].submit(lambda: "value")
+    assert result.result() == "value"
+    cancel([result])
+    assert result.result() == "value"
+    assert workers[0].submit(lambda: "usable").result() == "usable"
+
+
 def test_work_that_was_stopped_says_so_to_whoever_else_asks(workers):
     begun = threading.Event()
     result = workers[0].submit(spin, begun)
@@ -295,6 +327,17 @@ def test_a_second_interrupt_does_not_leave_the_worker_with_work_that_cannot_be_s
         result.result()
     monkeypatch.undo()
     assert workers[0].submit(lambda: "usable").result(LIMIT_S / 2) == "usable"
+
+
+def test_ten_interrupts_of_loops_leave_no_thread_behind(workers):
+    threads = set()
+    for _ in range(10):
+        begun = threading.Event()
+        jobs = [worker.submit(spin, begun) for worker in workers]
+        with interrupted(begun):
+            collect(jobs)
+        threads |= {worker.submit(threading.current_thread).result() for worker in workers}
+    assert len(threads) == 2
 
 
 # other processes, and the end of this one

@@ -129,6 +129,24 @@ def test_shares_get_plain_streams_where_green_contexts_fail(
     assert share_streams(0, 2) == (["plain stream of GPU 0"] * 2, False)
 
 
+@pytest.mark.usefixtures("pretend_green_contexts")
+def test_shares_that_ask_at_once_get_the_same_streams(monkeypatch):
+    def slow(gpu, shares):
+        time.sleep(0.05)
+        return [object() for _ in range(shares)]
+
+    monkeypatch.setattr(streams, "_streams_with_own_multiprocessors", slow)
+    together = threading.Barrier(2)
+
+    def ask():
+        together.wait(30)
+        return share_streams(0, 2)
+
+    with ThreadPoolExecutor(2) as workers:
+        first, second = workers.submit(ask), workers.submit(ask)
+        assert first.result() is second.result()
+
+
 # with GPUs: the work sees what its caller had written, and the other way round
 
 

@@ -20,6 +20,7 @@ from mpcourse.memory import (
     rehearse_step,
     saved_for_backward,
 )
+from mpcourse.memory.accounting import WithoutContents
 from mpcourse.training.nets import deep_conv_net, mnist_net
 
 OPTIMIZERS = {
@@ -170,6 +171,25 @@ def test_a_loss_that_keeps_its_terms_is_accounted_for(loss):
     held = predicted.resident + predicted.batch
     assert counted.after_forward == pytest.approx(held + predicted.activations, rel=0.02)
     assert counted == rehearse_step(two_layers, rows, LOSSES[loss], OPTIMIZERS["sgd"])
+
+
+CONVERTED = {
+    "bfloat16": lambda model: model.bfloat16(),
+    "half": lambda model: model.half(),
+    "to a type": lambda model: model.to(torch.float64),
+    "to a device": lambda model: model.to("cpu"),
+    "memory format": lambda model: model.to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("how", CONVERTED)
+def test_a_model_is_converted_where_it_is_made(how):
+    """Sizes that nothing has seen before: a cache of torch's let later models pass."""
+
+    for width in (41, 43):
+        with WithoutContents():
+            model = CONVERTED[how](nn.Sequential(nn.Conv2d(3, width, 3), nn.Linear(width, 8)))
+        assert all(isinstance(p, nn.Parameter) for p in model.parameters())
 
 
 class WithAnother(nn.Sequential):

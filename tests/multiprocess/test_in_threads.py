@@ -1,6 +1,8 @@
 """Threads as ranks: results by rank, real sums, failures that name the rank."""
 
 import re
+import subprocess
+import sys
 import time
 import weakref
 
@@ -20,6 +22,22 @@ def test_each_rank_has_its_place_and_the_sum(ranks: int):
 
     total = ranks * (ranks + 1) / 2
     assert ranks_in_threads(program, ranks) == [(r, ranks, total) for r in range(ranks)]
+
+
+FIRST_MESSAGES = """
+import json, torch
+from torch import distributed
+from mpcourse.multiprocess import ranks_in_threads
+ranks_in_threads(lambda group: distributed.all_reduce(torch.ones(1), group=group), 2)
+print(json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", []))"""
+
+
+def test_torch_s_flight_recorder_stays_out_of_it(monkeypatch):
+    """In torch 2.11 two ranks of one process that write to it at once end the process."""
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)  # set by a test before this one
+    command = [sys.executable, "-c", FIRST_MESSAGES]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[]"
 
 
 def test_what_a_rank_raises_comes_out_and_names_it_not_those_that_waited():

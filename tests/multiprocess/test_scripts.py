@@ -1,12 +1,10 @@
 """Programs of a page: written, run in order of rank, explained when they fail, always ended."""
 
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 from processes import all_gone, nothing_left
 
 from mpcourse.multiprocess import scripts as module
@@ -55,7 +53,7 @@ raise ValueError(f"rank {rank}, attempt {attempt}")
 """
 RANKS = [
     pytest.param("python", 1, 2, id="python"),
-    pytest.param(TWO, 2, 12, id="ranks", marks=pytest.mark.slow),
+    pytest.param(TWO, 2, 20, id="ranks", marks=pytest.mark.slow),
 ]
 
 
@@ -102,30 +100,6 @@ def test_a_rank_that_ends_without_an_exception_is_named():
 def test_ranks_end_well_though_threads_of_gloo_are_still_busy():
     # without the pause at the end, every other rank is aborted
     run(HELD, "torchrun --standalone --nproc-per-node 4")
-
-
-BEGIN = """
-import sys
-there = "torch" in sys.modules
-import os
-SET
-import numpy, random, torch
-print(there, __name__, os.path.basename(__file__), sys.argv[1:])
-print(numpy.random.rand(), random.random(), torch.rand(1).item())
-assert os.getsid(0) == os.getpid()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("setting", "there"), [("", True), ('os.environ["OMP_X"] = "1"', False)])
-def test_ranks_find_torch_imported_unless_they_set_what_it_reads(setting, there, capsys):
-    scripts = Scripts()
-    scripts.write("program.py", BEGIN.replace("SET", setting))
-    scripts.run(f"{TWO} program.py a 'b c'")
-    begun, drawn, too, drawn_too = capsys.readouterr().out.splitlines()
-    there = there and sys.platform == "linux" and not torch.cuda.is_available()
-    assert begun == too == f"{there} __main__ program.py ['a', 'b c']"
-    assert not {*drawn.split()} & {*drawn_too.split()}
 
 
 def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):

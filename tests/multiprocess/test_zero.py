@@ -72,6 +72,12 @@ def test_sharded_training_is_unsharded_training(kit, stage, optimizer_class, opt
     same(lambda kit: trained(kit, optimizer_class, options), kit, stage, ranks)
 
 
+def test_weights_that_are_sent_alone_train_as_those_that_go_together(monkeypatch):
+    monkeypatch.setattr("mpcourse.multiprocess.sharded_optimizer.ALONE_BYTES", 0)
+    for ranks in (1, 2, 4):
+        same(lambda kit: trained(kit, AdamW, {"lr": 1e-2}), stage=1, ranks=ranks)
+
+
 # Bytes
 
 SIZES = [(30, 50), (50, 70), (70, 10)]
@@ -194,6 +200,17 @@ def test_weights_and_buffers_are_those_of_rank_0_and_names_stay():
     for parameters, buffers in ranks_in_threads(program, 2):
         close(parameters, dict(ODD.named_parameters()))
         close(buffers, dict(ODD.named_buffers()))
+
+
+def test_one_rank_may_print_and_read_without_the_others():
+    def program(group):
+        sharded = FullySharded(nn.Linear(3, 2), group=group)
+        if group.rank() == 0:
+            assert "in_features=3" in repr(sharded)
+            assert sharded.module.weight.shape == (3,)
+        return True
+
+    assert ranks_in_threads(program, 2, timeout_s=5) == [True, True]
 
 
 # What is refused

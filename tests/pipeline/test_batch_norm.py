@@ -1,6 +1,7 @@
 """A deferred batch norm remembers the whole mini-batch, and is an ordinary one everywhere else."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -91,6 +92,15 @@ def test_outputs_and_gradients_are_those_of_the_ordinary_layer():
         torch.testing.assert_close(gradients, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_outside_of_a_mini_batch_it_is_an_ordinary_layer(training):
+    plain = nn.BatchNorm2d(3).train(training)
+    layer = deferred(plain)
+    values = torch.randn(4, 3, 2, 2)
+    torch.testing.assert_close(layer(values), plain(values))
+    assert_same_memory(layer, plain)
+
+
 USES = {
     "as it is": lambda layer: layer,
     "frozen": lambda layer: layer.requires_grad_(False),
@@ -160,6 +170,20 @@ def test_a_model_is_converted_with_its_tensors_and_modes():
     torch.testing.assert_close(again.state_dict(), state)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_the_statistics_are_gathered_in_single(dtype):
+    torch.manual_seed(0)
+    values = (torch.randn(64, 3) * 200 + 300).to(dtype)  # whose sum of squares no half can hold
+    layer = deferred(nn.BatchNorm1d(3, momentum=1.0)).to(dtype)
+    output = torch.cat(see(layer, values, 16))
+    expected = nn.BatchNorm1d(3, momentum=1.0)
+    expected(values.float())
+    assert torch.isfinite(output).all()
+    close = functools.partial(torch.testing.assert_close, rtol=0.01, atol=0.0)
+    close(layer.running_mean.float(), expected.running_mean)
+    close(layer.running_var.float(), expected.running_var)
+
+
 def test_a_norm_that_is_held_twice_is_deferred_in_both_places_and_refused_where_it_runs_twice():
     norm = nn.BatchNorm1d(2)
     model = nn.Sequential(norm, nn.Sequential(norm))
@@ -173,6 +197,14 @@ def test_a_norm_that_is_held_twice_is_deferred_in_both_places_and_refused_where_
         with pytest.raises(RuntimeError, match="give each place a batch norm of its own"):
             pipeline.step(torch.randn(6, 2), torch.randn(6, 2), LOSS)
         assert_same(statistics(norm), before)
+
+
+def test_hooks_stay():
+    norm = nn.BatchNorm1d(3)
+    norm.register_forward_hook(lambda module, inputs, output: output * 100)
+    values = torch.randn(4, 3)
+    expected = copy.deepcopy(norm)(values)
+    assert_same(see(defer_batch_norms(norm), values, 4)[0], expected)
 
 
 class Recomputed(nn.Sequential):
@@ -203,6 +235,11 @@ def test_a_step_and_a_forward_in_training_are_one_mini_batch_also_where_a_norm_i
     assert_same_memory(pipeline.stages[0], uncut)
 
 
+def test_a_shape_without_channels_is_refused():
+    with pytest.raises(ValueError, match=r"shape \(N, C, ...\); got \(4,\)"):
+        DeferredBatchNorm(4)(torch.randn(4))
+
+
 def net_with_two_norms() -> nn.Sequential:
     return nn.Sequential(
         nn.BatchNorm1d(6), nn.Linear(6, 5), nn.ReLU(), nn.BatchNorm1d(5), nn.Linear(5, 3)
@@ -223,6 +260,17 @@ def test_in_a_pipeline_the_first_norm_agrees_with_the_uncut_model_and_a_deeper_o
     assert_same_memory(cut[0], uncut[0])
     assert cut[3].num_batches_tracked == 2
     assert (cut[3].running_var - uncut[3].running_var).abs().max() > 1e-6
+
+
+def test_a_step_that_fails_leaves_the_memory_as_it_was():
+    def fails(output, target):
+        raise KeyError("no loss")
+
+    pipeline = Pipeline([deferred(nn.BatchNorm1d(6)), nn.Linear(6, 2)], num_microbatches=2)
+    before = statistics(pipeline.stages[0])
+    with pytest.raises(KeyError, match="no loss"):
+        pipeline.step(torch.randn(4, 6), torch.randn(4, 2), fails, reduction="mean")
+    assert_same(statistics(pipeline.stages[0]), before)
 
 
 def test_running_gaps_are_the_largest_differences_layer_by_layer():

@@ -1,6 +1,7 @@
 """The engine waits for what has to come, for nothing else, and never for ever."""
 
 import _thread
+import dataclasses
 import gc
 import threading
 import time
@@ -11,7 +12,7 @@ import torch
 from threads import in_time
 from torch import nn
 
-from mpcourse.data_parallel import parallel_apply
+from mpcourse.data_parallel import DataParallel, parallel_apply
 from mpcourse.devices import workers
 from mpcourse.devices.devices import get_devices
 from mpcourse.devices.workers import collect
@@ -19,6 +20,7 @@ from mpcourse.pipeline.batch_norm import defer_batch_norms
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action
+from mpcourse.splitting import ToyModel
 
 LIMIT_S = 20.0  # for what takes well under one second
 BATCH = torch.ones(8, 4), torch.ones(8, 4)
@@ -71,6 +73,22 @@ def test_a_stage_may_hand_work_to_the_pipeline_s_other_worker(schedule, stage, o
     with torch.no_grad():
         torch.testing.assert_close(loss, LOSS(nn.Sequential(*stages)(BATCH[0]), BATCH[1]))
     assert all(weight.grad is not None for weight in pipeline.parameters())
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_data_parallel_on_the_same_devices_may_be_a_stage(stage):
+    devices = get_devices(2)
+    stages = linears()
+    stages[stage] = DataParallel(nn.Linear(4, 4), devices)
+    pipeline = Pipeline(stages, devices, num_microbatches=2)
+    assert torch.isfinite(in_time(pipeline.step, *BATCH, LOSS))
+
+
+def test_a_split_model_on_the_same_devices_may_be_a_stage():
+    devices = get_devices(2)
+    stages = [nn.Linear(4, 10), nn.Sequential(ToyModel(devices), nn.Linear(5, 4))]
+    pipeline = Pipeline(stages, devices, num_microbatches=2)
+    assert torch.isfinite(in_time(pipeline.step, *BATCH, LOSS))
 
 
 def test_two_pipelines_on_the_same_devices_from_two_threads():
@@ -186,6 +204,24 @@ def test_the_first_error_comes_out_not_that_of_the_first_device():
     with pytest.raises(KeyError) as caught:
         run_schedule(rows, get_devices(2), run, gradients=False)
     assert caught.value.args == (1,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no notes; not even Python's own context managers can raise it again as it is."""
+
+    reason: str
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_exception_that_takes_no_note_comes_out_and_the_workers_live_on(stage):
+    stages = linears()
+    stages[stage] = Raises(Frozen("no"))
+    pipeline = Pipeline(stages, num_microbatches=2)
+    for _ in range(2):
+        with pytest.raises((Frozen, dataclasses.FrozenInstanceError)):
+            in_time(pipeline.step, *BATCH, LOSS)
+    assert [device.run(lambda: 7) for device in pipeline.devices] == [7, 7]
 
 
 class Remembers(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import threading
 import time
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from torchvision.models import resnet50
 from ways import WAYS
 
 from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline import pipeline as pipeline_module
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.actions import Action, ScheduleError
 from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
@@ -276,6 +278,12 @@ def test_evaluation_before_training_leaves_no_gradients_and_no_graph():
     assert {str(event.action)[1] for event in pipeline.timeline.events} == {"F"}
 
 
+def test_a_device_may_be_named_more_often_than_there_are_cores():
+    stages = make_stages(4)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    assert_trains_as_uncut(Pipeline(stages, ["cpu"] * 4, num_microbatches=2), uncut, 6)
+
+
 # The measured timeline
 
 
@@ -417,3 +425,16 @@ def test_autocast_reaches_the_stages():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         pipeline(torch.ones(2, 2))
     assert seen == [torch.bfloat16]
+
+
+def test_targets_are_brought_over_whole_and_by_the_caller(monkeypatch):
+    """Copied between two GPUs by a worker, they would wait for the kernels of both."""
+    asked, bring_to = [], pipeline_module.bring_to
+
+    def noting(value, place):
+        asked.append((len(value), threading.current_thread() is threading.main_thread()))
+        return bring_to(value, place)
+
+    monkeypatch.setattr(pipeline_module, "bring_to", noting)
+    Pipeline(make_stages(2), num_microbatches=3).step(*make_batch(6), LOSS)
+    assert sorted(asked) == [(2, False)] * 3 + [(6, True)]

@@ -209,6 +209,22 @@ def test_an_error_in_a_backward_keeps_its_type(schedule):
     assert "stage 1" in caught.value.__notes__[0]
 
 
+def test_complex_values_are_handed_on_with_their_gradients():
+    def make() -> list[nn.Module]:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(4, dtype=torch.complex128))
+        return [
+            Calls(lambda s, x: x * s.w, w=weight),
+            Calls(lambda s, x: (x * s.w).abs(), w=nn.Parameter(weight.detach().clone())),
+        ]
+
+    stages, uncut = make(), nn.Sequential(*make())
+    inputs, targets = torch.randn(4, 4, dtype=torch.complex128), torch.randn(4, 4).double()
+    nn.functional.mse_loss(uncut(inputs), targets).backward()
+    Pipeline(stages, schedule="zb-h1", num_microbatches=2).step(inputs, targets, nn.MSELoss())
+    same_gradients(gradients_of(nn.ModuleList(stages)), gradients_of(uncut))
+
+
 def test_a_gradient_is_asked_for_only_where_the_sender_s_tensor_required_one():
     seen = {}
 

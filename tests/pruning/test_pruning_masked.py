@@ -90,6 +90,15 @@ def test_masks_stay_on_a_model_that_is_moved_to_another_type():
     assert not model.fc1.weight[~before["fc1"]].any()
 
 
+def test_a_bias_that_torch_has_pruned_stays_so():
+    model = pruned_net()
+    prune.l1_unstructured(model.fc1, "bias", amount=0.5)
+    expected = model(IMAGES)
+    make_permanent(model)
+    assert torch.equal(model(IMAGES), expected)
+    assert "fc1.bias_mask" in model.state_dict()
+
+
 def test_parameters_stay_the_same_objects_so_an_optimizer_goes_on():
     model = lenet_300_100()
     weight = model.fc1.weight

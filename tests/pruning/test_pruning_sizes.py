@@ -204,6 +204,16 @@ def test_a_sparse_model_computes_what_the_dense_one_does():
         to_sparse(nn.Sequential(nn.Conv2d(1, 1, 1)))
 
 
+class Doubled(nn.Linear):
+    def forward(self, rows):
+        return 2 * super().forward(rows)
+
+
+def test_layers_with_a_forward_of_their_own_stay_dense():
+    model, rows = nn.Sequential(Doubled(4, 4), nn.Linear(4, 2)), torch.randn(3, 4)
+    torch.testing.assert_close(to_sparse(model)(rows), model(rows))
+
+
 def test_latencies_are_of_forwards_in_evaluation_mode_without_gradients():
     seen = []
 

@@ -10,6 +10,7 @@ import torch
 from pruned import normed_net, pruned_net
 from torch import nn
 
+from mpcourse.compilation import by_export
 from mpcourse.pruning import count_nonzeros, masks_of, to_sparse
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
@@ -20,6 +21,8 @@ from mpcourse.quantization import (
     quantize_tensor,
     to_int8,
 )
+from mpcourse.quantization import product as product_module
+from mpcourse.training.loop import evaluate
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 ONES = quantize_tensor(torch.ones(1, 2))
@@ -72,6 +75,22 @@ def test_a_gpu_is_given_matrices_padded_with_zeros(shape: tuple[int, int, int], 
     for rows, inner, columns in seen:
         assert rows == m + 17  # the same number more for any: a traced program keeps it
         assert inner % 8 == columns % 8 == 0 < min(inner, columns)
+
+
+def test_what_gpus_multiply_is_exported_for_any_number_of_rows():
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", random_int8(5, 12))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return product_module._padded_matmul(rows, self.weight.t())
+
+    model, batch = Product().eval(), random_int8(40, 12)
+    expected = model(batch)
+    exported = by_export(model, batch).call
+    for rows in (2, 17, 40):
+        assert torch.equal(exported(batch[:rows]), expected[:rows])
 
 
 @pytest.mark.gpu
@@ -167,6 +186,18 @@ def test_a_diverged_row_stays_one_and_no_other_changes(static: bool, wrong: floa
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_an_int8_layer_moved_to_another_type_is_as_near_as_one_made_in_it(kind, static: bool):
+    layer, rows = nn.Linear(512, 8), torch.randn(16, 512)
+    ranges = calibrate(layer, [rows]) if static else None
+    expected = layer(rows)
+    for quantized in (to_int8(layer, ranges).to(kind), to_int8(layer.to(kind), ranges)):
+        found = quantized(rows.to(kind))
+        assert found.dtype == kind
+        assert (found.float() - expected).abs().max() < 0.05
+
+
 @pytest.mark.parametrize("change", [to_int8, prepare_qat, to_sparse])
 @pytest.mark.parametrize("gradients", [True, False])
 def test_layers_in_torch_s_encoder_are_called_and_not_read_past(change, gradients: bool):
@@ -224,6 +255,24 @@ def test_saving_loading_and_copying_give_the_same_outputs(make, static: bool):
     for other in (model, to_int8(model, None if static else calibrate(model, [IMAGES]))):
         with pytest.raises(RuntimeError, match=r"Missing key|Unexpected key"):
             fresh.load_state_dict(other.state_dict())
+
+
+class OnMeta(nn.Module):
+    """A net without parameters that notes where its inputs are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = to_int8(nn.Linear(4, 3)).to("meta"), []
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.seen.append(rows.device.type)
+        return torch.zeros(len(rows), 3)
+
+
+def test_evaluation_brings_the_inputs_to_a_net_without_parameters():
+    model = OnMeta()
+    evaluate(model, [(torch.ones(2, 4), torch.tensor([0, 1]))], nn.CrossEntropyLoss())
+    assert model.seen == ["meta"]
 
 
 def test_a_layer_in_two_places_is_replaced_in_both_and_its_subclasses_in_none():

@@ -1,4 +1,6 @@
 import re
+import time
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 
@@ -143,6 +145,28 @@ def test_the_peak_is_the_smallest_cap_that_the_checker_accepts(
     if peak > 1:
         with pytest.raises(ValueError, match=f"max_activations is {peak - 1}"):
             validate_schedule(schedule, num_stages, num_microbatches, peak - 1)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda schedule, p, m: simulate(schedule, Costs(1, 2)),
+        lambda schedule, p, m: validate_schedule(schedule, p, m),
+    ],
+    ids=["simulate", "validate_schedule"],
+)
+def test_time_grows_in_proportion_to_the_number_of_actions(work: Callable) -> None:
+    def best(p: int, m: int, repeats: int) -> float:
+        schedule = one_f_one_b_schedule(p, m)
+        seconds = []
+        for _ in range(repeats):
+            begin = time.thread_time()  # not the clock: the machine may have other work
+            work(schedule, p, m)
+            seconds.append(time.thread_time() - begin)
+        return min(seconds)
+
+    # 16 times the actions; with the square of them it would be 256 times the time
+    assert best(64, 256, 3) < 4 * 16 * best(16, 64, 10)
 
 
 # --- peak_activations of any timeline ------------------------------------------------------------

@@ -1,3 +1,4 @@
+import inspect
 from collections.abc import Callable
 from functools import partial
 from textwrap import dedent
@@ -5,8 +6,9 @@ from unittest import mock
 
 import pytest
 from hypothesis import given, settings
-from schedule_cases import is_legal, legal_schedules, orders
+from schedule_cases import drawing, is_legal, legal_schedules, orders
 
+from mpcourse.schedules import zero_bubble
 from mpcourse.schedules.actions import Schedule
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import (
@@ -50,6 +52,26 @@ TABLES = [
 @pytest.mark.parametrize(("schedule", "table"), TABLES)
 def test_small_schedules_are_these_tables(schedule: Schedule, table: str) -> None:
     assert orders(schedule) == dedent(table).strip()
+
+
+@pytest.mark.parametrize(
+    ("function", "schedule"),
+    [
+        (naive_schedule, naive_schedule(2, 2)),
+        (gpipe_schedule, gpipe_schedule(3, 3)),
+        (one_f_one_b_schedule, one_f_one_b_schedule(3, 4)),
+        (interleaved_schedule, interleaved_schedule(2, 4, 2)),
+        (zero_bubble._h_schedule, zero_bubble_schedule(3, 5, "h1")),
+        (zero_bubble._h_schedule, zero_bubble_schedule(3, 5, "h2")),
+        (zero_bubble._v_schedule, zero_bubble_schedule(2, 3, "v")),
+    ],
+)
+def test_the_picture_in_each_function_is_what_it_returns(
+    function: Callable, schedule: Schedule
+) -> None:
+    source = inspect.getsource(function)
+    for line in drawing(schedule):
+        assert f"    # {line}\n" in source
 
 
 @given(legal_schedules())

@@ -103,6 +103,14 @@ def test_measuring_leaves_no_trace():
         assert torch.equal(value, state[name])
 
 
+def test_layers_without_gradients_take_no_backward():
+    model = nn.Sequential(nn.Flatten(), nn.ReLU())
+    costs = measure_blocks(
+        model, torch.randn(2, 3), None, lambda out, _: out.sum(), get_devices(1)[0]
+    )
+    assert max(costs.backward) < 1e-3
+
+
 def test_it_measures_whatever_the_caller_has_switched_off():
     with torch.no_grad():
         costs = measured([Wait(0, 20)])

@@ -1,10 +1,14 @@
 """Pretended GPUs: what crosses is counted, what meets is refused, nothing real is touched."""
 
+import functools
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from mpcourse.splitting import pretended
 from mpcourse.splitting.placement import Placement, Transfer, try_placement
 from mpcourse.splitting.splits import split_sequential
 from mpcourse.training.nets import mnist_net
@@ -90,6 +94,27 @@ def test_every_way_to_move_a_tensor_counts_once(move, number):
     assert transfer == Transfer("cpu", f"cuda:{number}", (20, 10), 800, False)
 
 
+def test_a_single_number_can_be_moved_too():
+    def program():
+        return torch.tensor([1.0]).to("cuda:1") + torch.tensor(1.0).cuda(1) + torch.ones(3).cuda(1)
+
+    assert [transfer.nbytes for transfer in try_placement(program).transfers] == [4, 4, 12]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rows: torch.tensor([1.0, 2.0], device=1),
+        lambda rows: torch.asarray([1.0, 2.0], device="cuda:1"),
+        lambda rows: rows.new_tensor([1.0, 2.0], device="cuda:1"),
+        lambda rows: torch.empty(0, device="cuda:1").new_tensor([1.0, 2.0]),
+    ],
+)
+def test_numbers_from_the_host_cross_to_where_their_tensor_is(make):
+    placement = try_placement(lambda rows: make(rows) + torch.ones(2, device="cuda:1"), ROWS)
+    assert placement.transfers == (Transfer("cpu", "cuda:1", (2,), 8, False),)
+
+
 def test_what_is_already_there_does_not_cross():
     def program():
         rows = torch.ones(3, 10, device="cuda:1")
@@ -146,6 +171,20 @@ def test_tensors_on_two_devices_are_refused_in_torch_s_words(places, line, found
     assert str(placement) == f"at: {placement.line}\nRuntimeError: {placement.error}"
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda: torch.ones(3, device="cuda:0") + torch.ones(3, device="cuda:1"),
+        lambda: torch.ones((), device="cuda:0") + torch.ones(3, device="cuda:1"),
+        lambda: torch.ones((), device="cuda:0") + torch.ones((), device="cuda:1"),
+        lambda: torch.cat([torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")]),
+        lambda: torch.tensor([1.0], device="cuda:0") @ torch.ones(1, 2).cuda(1),
+    ],
+)
+def test_no_operation_takes_tensors_of_two_gpus(program):
+    assert try_placement(program).error == APART.format("cuda:0 and cuda:1")
+
+
 def test_other_errors_of_the_program_come_out_without_a_log(caplog, capfd):
     with pytest.raises(RuntimeError, match=r"2, 2"):
         try_placement(lambda: nn.Linear(3, 3)(torch.ones(2, 2)))
@@ -178,6 +217,19 @@ def test_a_gpu_too_many_is_named():
             try_placement(move, ROWS)
 
 
+def test_a_torch_without_fake_tensors_is_named(monkeypatch):
+    monkeypatch.setattr(pretended, "FakeTensorMode", None)
+    with pytest.raises(RuntimeError, match=r"has no torch\._subclasses\.fake_tensor"):
+        try_placement(step, ROWS, LABELS)
+
+
+def test_a_wrapper_is_not_the_program_whose_line_is_named():
+    in_another_file = eval("lambda *given: step(*given)", {"step": step})
+    wrapped = functools.wraps(step)(in_another_file)
+    line = try_placement(wrapped, ROWS, LABELS, "cuda:1", "cpu").line
+    assert line == "loss = cross_entropy(outputs, labels.to(labels_on))"
+
+
 # What stays as it was
 
 
@@ -207,6 +259,25 @@ def test_shared_parameters_stay_shared():
 
     placement = try_placement(program, list(model), model, ROWS)
     assert placement.parameter_bytes == {"cuda:1": 4 * (100 + 20)}
+
+
+def test_modules_move_as_ever_afterwards_and_in_other_threads():
+    def program():
+        layer = nn.Linear(2, 2)
+        found = []
+        thread = threading.Thread(target=lambda: found.append(outside.double().weight.dtype))
+        thread.start()
+        thread.join()
+        assert found == [torch.float64]
+        layer.to("cuda:0")
+
+    outside, apply = nn.Linear(2, 2), nn.Module._apply
+    try_placement(program)
+    assert nn.Module._apply is apply
+    with pytest.raises(ZeroDivisionError):
+        try_placement(lambda: 1 / 0)
+    assert nn.Module._apply is apply
+    assert outside.to(torch.float32).weight.dtype == torch.float32
 
 
 def test_no_real_gpu_is_looked_for(monkeypatch):

@@ -12,6 +12,7 @@ from torch import nn
 from torchvision.models import resnet50
 
 from mpcourse.devices.devices import get_devices
+from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.splitting.resnet import ModelParallelResNet50, PipelineParallelResNet50
 from mpcourse.splitting.splits import ToyModel, balanced_bounds, layer_costs, split_sequential
 from mpcourse.training.nets import mnist_net
@@ -223,3 +224,20 @@ def test_the_split_resnet_computes_what_resnet_does(make, resnet):
     expected = torch.autograd.grad(resnet(images).square().sum(), list(resnet.parameters()))
     for ours, theirs in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1", "zb-h2"])
+def test_a_pipeline_over_resnet_s_halves_equals_resnet(schedule, resnet):
+    model = ModelParallelResNet50(num_classes=10).double()
+    model.load_state_dict(resnet.state_dict())
+    model.eval()  # batch norm in training looks at each micro-batch by itself
+    resnet.eval()
+    images, labels = torch.randn(6, 3, 32, 32).double(), torch.randint(0, 10, (6,))
+    pipeline = Pipeline(model.stages(), schedule=schedule, microbatch_size=4)
+    pipeline.eval()
+    loss = pipeline.step(images, labels, nn.CrossEntropyLoss())
+    expected = nn.functional.cross_entropy(resnet(images), labels)
+    gradients = torch.autograd.grad(expected, list(resnet.parameters()))
+    torch.testing.assert_close(loss, expected.detach())
+    for ours, theirs in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(ours.grad, theirs, rtol=1e-8, atol=1e-11)

