@@ -6,7 +6,6 @@ import pytest
 import torch
 from sheets import SPARSITIES, Sheet
 
-from mpcourse import figures
 from mpcourse.figures import (
     SplitCurve,
     attention_picture,
@@ -77,12 +76,6 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((context_view, (tokens,), {"ranks": 1024}) for tokens in (8192, 524288)),
     *((expert_view, (model, 8), {"ranks": 1024}) for model in MIXTURES),
 ]
-
-
-def test_every_kind_of_picture_is_among_the_examples():
-    names = {name for name in vars(figures) if name.endswith("_picture")}
-    drawn = {draw.__name__ for draw, _, _ in EXAMPLES}
-    assert names - drawn == {"layouts_picture"}  # by layout_view; byte_bars by fit_view
 
 
 @pytest.mark.parametrize(("draw", "given", "options"), EXAMPLES)

@@ -3,7 +3,6 @@
 They are moved here as a reader moves them, by setting the value of a control; no browser is needed.
 """
 
-import inspect
 import itertools
 import math
 import random
@@ -115,15 +114,6 @@ def choices_of(explorer: Explorer) -> list[tuple]:
         return list(itertools.product(*values))
     chance = random.Random(0)
     return [tuple(map(chance.choice, values)) for _ in range(MOST_CHOICES)]
-
-
-def test_every_explorer_is_tested_here():
-    makers = {
-        name
-        for name, thing in vars(widgets).items()
-        if inspect.isfunction(thing) and inspect.signature(thing).return_annotation is Explorer
-    }
-    assert makers == set(EXPLORERS), "a new explorer belongs into EXPLORERS"
 
 
 @each_explorer
