@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PAGES = [path.stem for path in find_pages([])]
 TEXTS = [path.stem for place in (SOURCE, ROOT) for path in place.glob("*.md")]
 TEXTS.remove("README")
-WITH_EXPLORER = ("pipeline", "schedules", "does_it_fit", "pruning")
+WITH_EXPLORER = ("pipeline", "schedules", "sharded_data_parallel", "pruning")
 PAGE_LIMIT = 4_000_000  # bytes that a page loads
 TWO_FRAMES = "new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
 LIMIT_MS = 60_000  # for a busy machine

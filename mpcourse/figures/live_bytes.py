@@ -1,6 +1,7 @@
 """Bytes by purpose: live ones over the operations of a step, and what lies on which rank.
 
-Page `does_it_fit`. A purpose has one colour there, in the explorer's bars (`byte_bars`) as well.
+Pages `does_it_fit` and `sharded_data_parallel`: a purpose has one colour on both, in the explorer's
+bars (`byte_bars`) as well.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Bytes of a training step: accounted for, rehearsed, counted, and saved by recomputing.
 
-Page `does_it_fit`.
+Pages `does_it_fit` and `sharded_data_parallel`.
 """
 
 from mpcourse.memory.accounting import (

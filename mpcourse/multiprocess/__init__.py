@@ -1,7 +1,7 @@
 """What programs under torchrun import, and `%%program`, which writes and starts them from a page.
 
 Pages `collectives`, `distributed_data_parallel`, `torch_pipelining`, `ranks_and_hosts`,
-`does_it_fit` and `cut_inside_a_layer`.
+`sharded_data_parallel` and `cut_inside_a_layer`.
 
 | module              | holds                                                          |
 |---------------------|----------------------------------------------------------------|

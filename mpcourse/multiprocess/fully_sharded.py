@@ -1,6 +1,6 @@
 """A module whose parameters are sharded over the ranks, whole only where they are used (ZeRO 3).
 
-Page `does_it_fit`.
+Page `sharded_data_parallel`.
 
 Source: Rajbhandari et al., 2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277;
 `torch.distributed.fsdp.fully_shard` does it with DTensors.

@@ -1,6 +1,7 @@
 """Ranks as threads of this process: a group and real messages, without torchrun's start.
 
-For trying a technique out (page `cut_inside_a_layer`): what runs here runs in processes as it is.
+For trying a technique out (pages `sharded_data_parallel` and `cut_inside_a_layer`): what runs here
+runs in processes as it is.
 """
 
 import math

@@ -1,6 +1,6 @@
 """An optimizer whose state is sharded over the ranks (ZeRO, stages 1 and 2).
 
-Page `does_it_fit`.
+Page `sharded_data_parallel`.
 
 Source: Rajbhandari et al., 2020, arXiv:1910.02054; `torch.distributed.optim` has
 `ZeroRedundancyOptimizer`, which shards by whole parameters.

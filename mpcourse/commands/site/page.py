@@ -33,7 +33,7 @@ EXPLORERS = {
     "scatter_and_gather": partial(widgets.scatter_explorer, rows=5, devices=4),
     "schedules": widgets.schedule_explorer,
     "torch_pipelining": widgets.mesh_explorer,
-    "does_it_fit": widgets.fit_explorer,
+    "sharded_data_parallel": widgets.fit_explorer,
     "cut_inside_a_layer": widgets.layout_explorer,
     "long_sequences": widgets.context_explorer,
     "experts": widgets.expert_explorer,

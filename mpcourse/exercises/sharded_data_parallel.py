@@ -1,0 +1,617 @@
+"""Exercises of page `sharded_data_parallel`: bytes held and sent, a backward, a norm, a wait."""
+
+import math
+
+import torch
+from torch import Tensor, distributed
+
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.multiprocess import ranks_in_threads
+
+WAIT_S = 5.0  # for ranks that do not send the same messages
+
+# 1. The bytes of each stage
+
+
+def my_bytes_held(parameters, ranks, stage, each):
+    """What is shared out is divided by the ranks: the state first, the weights last.
+
+    The order of `each` is that of the bytes, and from the last to the first the stages take them.
+    """
+    weight, gradient, state = each
+    held = weight / (ranks if stage >= 3 else 1)
+    held += gradient / (ranks if stage >= 2 else 1)
+    held += state / (ranks if stage >= 1 else 1)
+    return parameters * held
+
+
+def held_with(shared):
+    """Bytes where `shared(stage)` says which of weights, gradients and state are shared out."""
+    return lambda parameters, ranks, stage, each: (
+        parameters
+        * sum(
+            size / (ranks if which in shared(stage) else 1)
+            for which, size in zip("WGS", each, strict=True)
+        )
+    )
+
+
+check_bytes_held = Exercise(
+    my_bytes_held,
+    read_again='"What can several ranks share?"',
+    cases=[
+        (10, 2, 0, (2, 2, 12)),
+        (10, 2, 1, (2, 2, 12)),
+        (12, 3, 2, (8, 4, 16)),
+        (12, 4, 3, (8, 4, 16)),
+        (100, 5, 3, (2, 2, 12)),
+    ],
+    given="{} parameters, {} ranks, stage {}, {} bytes each",
+    play=call_for_numbers,
+    hint="Each of the three is divided by the ranks from some stage on.",
+    wrong={
+        "In stage 0 nothing is shared out.": lambda p, n, stage, each: p * sum(each) / n,
+        "The stages add up: stage 2 shares the state too, stage 3 all.": held_with(
+            lambda stage: ["", "S", "G", "W"][stage]
+        ),
+        "The state is the first that is shared out, the weights the last.": held_with(
+            lambda stage: "WGS"[:stage]
+        ),
+        "Stage 1 shares the state alone, stage 2 the gradients too.": held_with(
+            lambda stage: ["", "GS", "GS", "GWS"][stage]
+        ),
+        "Stage 2 shares gradients and state, stage 3 the weights too.": [
+            held_with(lambda stage: ["", "S", "S", "GWS"][stage]),
+            held_with(lambda stage: ["", "S", "GS", "GS"][stage]),
+            held_with(lambda stage: ["", "S", "GWS", "GWS"][stage]),
+        ],
+        "Here stage 1 shares nothing, but it is the first that does.": held_with(
+            lambda stage: ["", "", "S", "GS"][stage]
+        ),
+        "These are the bytes of all ranks together: what does one hold?": (
+            lambda p, n, stage, each: n * my_bytes_held(p, n, stage, each)
+        ),
+        "These are bytes of one parameter: there are {0}.": (
+            lambda p, n, stage, each: my_bytes_held(1, n, stage, each)
+        ),
+        "These are numbers, not bytes: each has its own size.": (
+            lambda p, n, stage, each: my_bytes_held(p, n, stage, (1, 1, 1))
+        ),
+        "What is shared out over {1} ranks leaves a part of it, not nothing.": (
+            lambda p, n, stage, each: p * sum(each[: 3 - stage])
+        ),
+        "from some stage on": lambda p, n, stage, each: 7,
+    },
+    also_right=[
+        held_with(lambda stage: "SGW"[:stage]),
+        lambda p, n, stage, each: torch.tensor(
+            p * (sum(each[: 3 - stage]) + sum(each[3 - stage :]) / n)
+        ),
+    ],
+)
+
+# 2. The backward of a layer whose weights are elsewhere
+
+
+def my_layer_backward(x, part, gradient, gather, scatter):
+    """The weights are gathered once more, for the gradient of x goes through them.
+
+    This rank's rows give a gradient of all weights. The average over the ranks is of all rows, and
+    of it each rank keeps its part.
+    """
+    whole = gather(part).view(-1, x.shape[1] + 1)
+    of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], dim=1)
+    return gradient @ whole[:, :-1], scatter(of_whole)
+
+
+ROWS, INSIDE, OUTSIDE = 3, 5, 4  # of a rank; numbers that go in, that come out
+TWO = "Return two tensors: the gradient of x, and the gradient of this rank's part."
+SCATTER_ONCE = "One gather and one scatter are enough, on every rank."
+BESIDE = "The whole is (outputs, inputs + 1): the gradient of the bias is its last column."
+SHAPES = "gradient: (rows, outputs), x: (rows, inputs), weight: (outputs, inputs)."
+ALL_RANKS = "All ranks have to gather and scatter equally often, in one order."
+OF_THE_PART = "What it takes back is as long as `part`: a gradient of all weights, scattered."
+
+
+def on_shares(attempt, ranks):
+    """On each rank, both gradients and how often it gathered and scattered."""
+    draw = torch.Generator().manual_seed(ranks)
+    whole = torch.randn(OUTSIDE, INSIDE + 1, generator=draw).double()
+    rows = torch.randn(ranks, ROWS, INSIDE, generator=draw).double()
+    gradients = torch.randn(ranks, ROWS, OUTSIDE, generator=draw).double()
+
+    def program(group):
+        calls = []
+
+        def gather(part):
+            calls.append("gather")
+            found = part.new_empty(whole.numel())
+            distributed.all_gather_into_tensor(found, part.contiguous(), group=group)
+            return found
+
+        def scatter(tensor):
+            if tensor.numel() != whole.numel():
+                words = f"scatter got {tensor.numel()} numbers; the weights are {whole.numel()}"
+                raise NotYet(words, BESIDE)
+            calls.append("scatter")
+            found = tensor.new_empty(whole.numel() // ranks)
+            distributed.reduce_scatter_tensor(found, tensor.reshape(-1), group=group)
+            return found / ranks
+
+        own = group.rank()
+        part = whole.view(-1).chunk(ranks)[own].clone()
+        found = attempt(rows[own].clone(), part, gradients[own].clone(), gather, scatter)
+        if found is ...:
+            return found
+        pair = isinstance(found, tuple | list) and len(found) == 2
+        if not pair or not all(isinstance(each, Tensor) for each in found):
+            raise NotYet(f"got {short(found)} on rank {own}", TWO)
+        of_x, of_part = (each.detach() for each in found)
+        if of_x.shape != (ROWS, INSIDE):
+            shape = f"the gradient of x has the shape {tuple(of_x.shape)}"
+            raise NotYet(f"{shape}; x has {(ROWS, INSIDE)}", TWO)
+        return of_x, of_part.reshape(-1), calls
+
+    found = ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+    return found[0] if found[0] is ... else found
+
+
+def same_gradients(outcome, expected):
+    return all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-9)
+        for mine, right in zip(outcome, expected, strict=True)
+        for a, b in zip(mine[:2], right[:2], strict=True)
+    ) and all(len(mine[2]) <= 2 for mine in outcome)
+
+
+def gradients_in_words(outcome, expected):
+    (of_x, of_part, calls), (right_x, right_part, _) = outcome[0], expected[0]
+    if of_part.shape != right_part.shape:
+        return [f"expected {len(right_part)} numbers for the part, got {len(of_part)}"]
+    states = [
+        "right" if torch.allclose(*pair, rtol=0, atol=1e-9) else "wrong"
+        for pair in ((of_x, right_x), (of_part, right_part))
+    ]
+    words = f"on rank 0 the gradient of x is {states[0]}, that of the part {states[1]}"
+    return [words, f"messages: {', '.join(calls) or 'none'}"]
+
+
+def why_these_gradients(outcome, expected):
+    return SCATTER_ONCE if len(outcome[0][2]) > 2 else OF_THE_PART
+
+
+def backward_with(
+    weights=lambda whole: whole[:, :-1],
+    of_weights=lambda x, g: g.T @ x,
+    of_bias=lambda g: g.sum(0),
+):
+    """The backward with another thing at one place."""
+
+    def attempt(x, part, gradient, gather, scatter):
+        whole = gather(part).view(-1, x.shape[1] + 1)
+        columns = [of_weights(x, gradient), of_bias(gradient).unsqueeze(1)]
+        return gradient @ weights(whole), scatter(torch.cat(columns, 1))
+
+    return attempt
+
+
+def scaled(factor):
+    """The gradient of the part times a factor that is a function of the ranks."""
+
+    def attempt(x, part, *given):
+        of_x, of_part = my_layer_backward(x, part, *given)
+        return of_x, of_part * factor(OUTSIDE * (INSIDE + 1) // len(part))
+
+    return attempt
+
+
+def own_rows_only(x, part, gradient, gather, scatter):
+    whole = gather(part).view(-1, x.shape[1] + 1)
+    of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], 1)
+    return gradient @ whole[:, :-1], of_whole.view(-1)[: len(part)]
+
+
+def part_alone(x, part, gradient, gather, scatter):
+    """The part in the place of all weights, zeros around it."""
+    whole = torch.zeros(OUTSIDE * (INSIDE + 1)).double()
+    whole[: len(part)] = part
+    of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], 1)
+    return gradient @ whole.view(OUTSIDE, -1)[:, :-1], scatter(of_whole)
+
+
+def bias_behind(x, part, gradient, gather, scatter):
+    of_whole = torch.cat([(gradient.T @ x).flatten(), gradient.sum(0)])
+    return gradient @ gather(part).view(-1, x.shape[1] + 1)[:, :-1], scatter(of_whole)
+
+
+def by_autograd(x, part, gradient, gather, scatter):
+    whole = gather(part).view(-1, x.shape[1] + 1).requires_grad_()
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        output = torch.nn.functional.linear(x, whole[:, :-1], whole[:, -1])
+    of_x, of_whole = torch.autograd.grad(output, [x, whole], gradient)
+    return [of_x, scatter(of_whole)]
+
+
+def with_ones(x, part, gradient, gather, scatter):
+    of_part = scatter(gradient.mT @ torch.cat([x, torch.ones_like(x[:, :1])], 1))
+    return gradient @ gather(part).view(gradient.shape[1], -1)[:, : x.shape[1]], of_part
+
+
+check_layer_backward = Exercise(
+    my_layer_backward,
+    read_again='"The weights: stage 3"',
+    cases=[(1,), (2,), (4,)],
+    given="a layer of 5 inputs and 4 outputs on {0} rank(s)",
+    play=on_shares,
+    same=same_gradients,
+    compared=gradients_in_words,
+    hint=why_these_gradients,
+    correct="Both gradients are those of the whole layer, with one gather and one scatter.",
+    wrong={
+        "Each rank has seen its own rows only: the gradient of the part is an average over the "
+        "ranks, which `scatter` makes.": own_rows_only,
+        "`scatter` divides by the ranks already: it gives an average.": [
+            scaled(lambda ranks: 1 / ranks),
+            scaled(lambda ranks: ranks),
+        ],
+        "The gradient of x needs all weights: gather them again.": part_alone,
+        "The gradient of the weights is transposed: the product is (outputs, inputs).": (
+            backward_with(of_weights=lambda x, g: (x.T @ g).reshape(OUTSIDE, INSIDE))
+        ),
+        "The gradient of the bias is the sum over the rows, not their mean.": backward_with(
+            of_bias=lambda g: g.mean(0)
+        ),
+        "The bias has a gradient, too.": backward_with(of_bias=lambda g: 0 * g.sum(0)),
+        "The gradient of the weights is a sum over the rows; `scatter` averages over ranks.": (
+            backward_with(of_weights=lambda x, g: g.T @ x / len(x), of_bias=lambda g: g.mean(0))
+        ),
+        "The weights are all columns but the last, which is the bias.": backward_with(
+            weights=lambda whole: whole[:, 1:]
+        ),
+        BESIDE: [
+            bias_behind,
+            lambda x, part, g, gather, scatter: (
+                g @ gather(part).view(-1, x.shape[1] + 1)[:, :-1],
+                scatter(g.T @ x),
+            ),
+        ],
+        OF_THE_PART: lambda x, part, g, gather, scatter: (
+            my_layer_backward(x, part, g, gather, scatter)[0],
+            torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1).reshape(-1),
+        ),
+        TWO: [
+            lambda *given: my_layer_backward(*given)[0],
+            lambda *given: my_layer_backward(*given)[::-1],
+        ],
+        SCATTER_ONCE: lambda x, part, g, gather, scatter: (
+            gather(part),
+            my_layer_backward(x, part, g, gather, scatter),
+        )[1],
+    },
+    errors={"shape|size": SHAPES, "": ALL_RANKS},
+    also_right=[by_autograd, with_ones],
+)
+
+# 3. The bytes that are sent
+
+
+def my_bytes_sent(parameters, itemsize, ranks, stage):
+    """A reduce-scatter and an all-gather each send (n - 1) / n of what they are given.
+
+    Stages 0 to 2 need one of each, as the two halves of an all-reduce do. In stage 3 the weights
+    are gathered twice, for the forward and for the backward.
+    """
+    rounds = 3 if stage == 3 else 2
+    return rounds * (ranks - 1) / ranks * parameters * itemsize
+
+
+def rounds_of(rounds, share=lambda n: (n - 1) / n):
+    """So many times the parameters' bytes by stage."""
+    return lambda p, size, n, stage: rounds[stage] * share(n) * p * size
+
+
+check_bytes_sent = Exercise(
+    my_bytes_sent,
+    read_again='"How many bytes does each rank send?"',
+    cases=[(10, 8, 2, 0), (12, 4, 3, 1), (12, 4, 3, 2), (20, 2, 5, 3), (20, 2, 1, 3)],
+    given="{} parameters of {} bytes on {} rank(s), stage {}",
+    play=call_for_numbers,
+    hint="Count the messages of the stage, and what a ring sends for each.",
+    wrong={
+        "The all-gather of stage 1 is not on top: a reduce-scatter takes the place of the "
+        "all-reduce.": rounds_of((2, 3, 3, 3)),
+        "Stage 2 sends what stage 1 sends, at another time.": [
+            rounds_of((2, 2, 1, 3)),
+            rounds_of((2, 2, 3, 3)),
+            rounds_of((2, 2, 3, 4)),
+        ],
+        "Stage 3 gathers the weights twice: for the forward and for the backward.": rounds_of(
+            (2, 2, 2, 2)
+        ),
+        "Stage 3 gathers twice and scatters once; after the step nothing is gathered.": rounds_of(
+            (2, 2, 2, 4)
+        ),
+        "An all-reduce is a reduce-scatter and an all-gather: two rounds.": [
+            rounds_of((1, 2, 2, 3)),
+            rounds_of((1, 1, 1, 2)),
+            rounds_of((1, 2, 2, 2)),
+        ],
+        "What is shared out is whole again in the messages: only what is *held* shrinks.": (
+            lambda p, size, n, stage: my_bytes_sent(p, size, n, stage) / (n if stage else 1)
+        ),
+        "In a ring a rank sends (n - 1) / n of the bytes in each round, not all of them.": (
+            rounds_of((2, 2, 2, 3), lambda n: n > 1)
+        ),
+        "A rank alone sends nothing.": rounds_of(
+            (2, 2, 2, 3), lambda n: 1 if n == 1 else 1 - 1 / n
+        ),
+        "A ring's share is (n - 1) / n: n - 1 is what all ranks send together.": rounds_of(
+            (2, 2, 2, 3), lambda n: n - 1
+        ),
+        "These are numbers: each has {1} bytes.": lambda p, size, n, stage: my_bytes_sent(
+            p, 1, n, stage
+        ),
+        "messages of the stage": lambda *given: 7,
+    },
+    also_right=[
+        rounds_of((2, 2, 2, 3)),
+        lambda p, size, n, stage: sum([p * size / n * (n - 1)] * (2 + (stage > 2))),
+    ],
+)
+
+# 4. A norm over all ranks
+
+EVERY_RANK = "Every rank has to send the same messages, also one whose norm is small."
+IN_PLACE = "Scale the gradients where they are: `gradient *= ...`."
+A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
+GROUP_SRC = "In a group of its own a rank is named by `group_src=`."
+
+
+def my_clip(gradients, max_norm, group):
+    """Squares add up over the parts, norms do not: so the squares are summed over the ranks.
+
+    All ranks then scale by one factor, and only where the norm is too large.
+    """
+    square = sum(gradient.square().sum() for gradient in gradients)
+    distributed.all_reduce(square, group=group)
+    norm = square.sqrt()
+    for gradient in gradients:
+        gradient *= (max_norm / norm).clamp(max=1.0)
+    return norm
+
+
+def on_parts(attempt, words, lists, max_norm):
+    """Of each rank what is returned, and its gradients, side by side."""
+
+    def program(group):
+        gradients = [torch.tensor(numbers).double() for numbers in lists[group.rank()]]
+        norm = attempt(gradients, max_norm, group)
+        if norm is ...:
+            return norm
+        if isinstance(norm, Tensor) and norm.numel() == 1:
+            norm = norm.item()
+        if isinstance(norm, bool) or not isinstance(norm, float | int):
+            raise NotYet(f"got {short(norm)} on rank {group.rank()}", A_NUMBER)
+        return float(norm), [number for gradient in gradients for number in gradient.tolist()]
+
+    found = ranks_in_threads(program, len(lists), timeout_s=WAIT_S)
+    return found[0] if found[0] is ... else found
+
+
+def near(a, b):
+    return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7)  # torch adds 1e-6 to a norm
+
+
+def same_clip(outcome, expected):
+    pairs = zip(outcome, expected, strict=True)
+    return all(
+        near(mine, right) and all(map(near, numbers, wanted))
+        for (mine, numbers), (right, wanted) in pairs
+    )
+
+
+def clips_in_words(outcome, expected):
+    norms = [[each[0] for each in found] for found in (expected, outcome)]
+    if not all(map(near, *norms)):
+        return [f"expected the norm {short(norms[0][0])} on every rank, got {short(norms[1])}"]
+    parts = [[each[1] for each in found] for found in (expected, outcome)]
+    return ["The norm is right.", f"expected gradients {short(parts[0])}", f"got {short(parts[1])}"]
+
+
+def clip_with(norm_of, factor=lambda most, norm: (most / norm).clamp(max=1.0), given=None):
+    """Clipping with another norm, or another factor, or another thing given back."""
+
+    def attempt(gradients, max_norm, group):
+        norm = norm_of(gradients, group)
+        for gradient in gradients:
+            gradient *= factor(max_norm, norm)
+        return norm if given is None else given(norm, max_norm)
+
+    return attempt
+
+
+def reduced(value, group, operation=distributed.ReduceOp.SUM):
+    distributed.all_reduce(value, operation, group)
+    return value
+
+
+def square_of(gradients):
+    return sum(gradient.square().sum() for gradient in gradients)
+
+
+def norm_over(gradients, group):
+    return reduced(square_of(gradients), group).sqrt()
+
+
+def each_by_itself(gradients, max_norm, group):
+    for gradient in gradients:
+        norm = norm_over([gradient], group)
+        gradient *= (max_norm / norm).clamp(max=1.0)
+    return norm_over(gradients, group)
+
+
+def by_gathering(gradients, max_norm, group):
+    norms = [torch.zeros(()).double() for _ in range(group.size())]
+    distributed.all_gather(norms, torch.cat(gradients).norm(), group=group)
+    norm = torch.stack(norms).norm()
+    torch.nn.utils.clip_grads_with_norm_(with_grads(gradients), max_norm, norm)
+    return norm.item()
+
+
+def with_grads(gradients):
+    """Parameters whose gradients these are."""
+    holders = [torch.zeros_like(gradient) for gradient in gradients]
+    for holder, gradient in zip(holders, gradients, strict=True):
+        holder.grad = gradient
+    return holders
+
+
+def if_too_large(gradients, max_norm, group):
+    norm = float(norm_over(gradients, group))
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient.mul_(max_norm / (norm + 1e-6))
+    return norm
+
+
+def anew(gradients, max_norm, group):
+    """Scaled copies, which nobody sees."""
+    norm = norm_over(gradients, group)
+    gradients = [gradient * (max_norm / norm).clamp(max=1.0) for gradient in gradients]
+    return norm
+
+
+def where_too_large(gradients, max_norm, group):
+    """A message only where this rank's own norm is too large."""
+    if square_of(gradients).sqrt() > max_norm:
+        return my_clip(gradients, max_norm, group)
+    return square_of(gradients).sqrt()
+
+
+check_clip = Exercise(
+    my_clip,
+    read_again='"It trains, and it is wrong"',
+    cases=[
+        ("one rank, norm 5", [[[3.0], [4.0]]], 1.0),
+        ("two ranks with [3] and [4]", [[[3.0]], [[4.0]]], 1.0),
+        ("two ranks, a small norm and a large one", [[[0.6]], [[0.0], [8.0, 6.0]]], 2.0),
+        ("two ranks whose norm is small", [[[0.3], [0.0]], [[0.4], [0.0]]], 2.0),
+        ("three ranks", [[[2.0, -1.0]], [[2.0]], [[-4.0]]], 2.0),
+    ],
+    given="{0}, max_norm {2}",
+    play=on_parts,
+    same=same_clip,
+    compared=clips_in_words,
+    hint="norm = square root of the sum of all squares, of all tensors on all ranks.",
+    correct="All ranks scale by one factor: the direction of the gradient stays.",
+    wrong={
+        "Each rank takes the norm of its own parts, and scales by a factor of its own.": clip_with(
+            lambda gradients, group: square_of(gradients).sqrt()
+        ),
+        "Norms do not add up: their squares do.": clip_with(
+            lambda gradients, group: reduced(square_of(gradients).sqrt(), group)
+        ),
+        "The square root is missing.": clip_with(
+            lambda gradients, group: reduced(square_of(gradients), group)
+        ),
+        "The ranks hold parts of one gradient: sum the squares, without a mean.": clip_with(
+            lambda gradients, group: (reduced(square_of(gradients), group) / group.size()).sqrt()
+        ),
+        "The largest of the ranks' norms is not the norm of all.": clip_with(
+            lambda gradients, group: reduced(
+                square_of(gradients).sqrt(), group, distributed.ReduceOp.MAX
+            )
+        ),
+        "A gradient that is small enough stays as it is: the factor is at most 1.": clip_with(
+            norm_over, lambda most, norm: most / norm
+        ),
+        "The factor is max_norm over the norm.": clip_with(
+            norm_over, lambda most, norm: (1 / norm).clamp(max=1.0)
+        ),
+        "The gradients are as they were: scale them, where they are.": [
+            clip_with(norm_over, lambda most, norm: 1.0),
+            anew,
+        ],
+        "Each tensor is clipped by itself: one norm is for all.": each_by_itself,
+        "Return the norm before it was clipped.": clip_with(
+            norm_over, given=lambda norm, most: min(norm, torch.tensor(most))
+        ),
+        A_NUMBER: [
+            lambda *given: None if my_clip(*given) is not None else 0,
+            lambda gradients, *rest: (my_clip(gradients, *rest), gradients)[1],
+        ],
+        EVERY_RANK: where_too_large,
+        "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
+    },
+    errors={"is not registered": GROUP_SRC, "": EVERY_RANK},
+    also_right=[by_gathering, if_too_large],
+)
+
+# 5. What a gather can hide behind
+
+
+def my_forward_time(gather, product, layers, ahead):
+    """Without a gather ahead, all times add up.
+
+    With one, the first gather and the last product stand alone. Between them each product has the
+    next gather beside it, and the longer of the two decides.
+    """
+    if not ahead:
+        return layers * (gather + product)
+    return gather + (layers - 1) * max(gather, product) + product
+
+
+def ahead_as(between):
+    """The solution, but for the time of a forward whose gathers run ahead."""
+    return lambda g, p, n, ahead: between(g, p, n) if ahead else n * (g + p)
+
+
+def by_playing(gather, product, layers, ahead):
+    arrived = done = 0.0
+    ends = []
+    for layer in range(layers):
+        begins = max(arrived, ends[layer - 2] if layer > 1 else 0.0) if ahead else done
+        arrived = begins + gather
+        done = max(done, arrived) + product
+        ends.append(done)
+    return done
+
+
+check_forward_time = Exercise(
+    my_forward_time,
+    read_again='"What does a gather hide behind?"',
+    cases=[(1, 2, 3, False), (1, 2, 3, True), (4, 1, 3, True), (2, 5, 1, True), (3, 3, 6, True)],
+    given="a gather of {}, a product of {}, {} layer(s), ahead = {}",
+    play=call_for_numbers,
+    hint="Draw two rows of boxes: in which is there a gap?",
+    wrong={
+        "The first gather has no product to hide behind.": [
+            ahead_as(lambda g, p, n: n * max(g, p)),
+            ahead_as(lambda g, p, n: (n - 1) * max(g, p) + p),
+        ],
+        "The last product has no gather beside it.": ahead_as(
+            lambda g, p, n: g + (n - 1) * max(g, p)
+        ),
+        "Not every gather is hidden whole: one that is longer than a product makes it wait.": (
+            ahead_as(lambda g, p, n: g + n * p)
+        ),
+        "A product that is longer makes the next gather's layer wait.": ahead_as(
+            lambda g, p, n: n * g + p
+        ),
+        "Between the first gather and the last product, {2} layers have one pair less.": ahead_as(
+            lambda g, p, n: g + n * max(g, p) + p
+        ),
+        "With `ahead`, a gather runs beside the product before it.": lambda g, p, n, ahead: (
+            n * (g + p)
+        ),
+        "Without `ahead`, nothing runs beside anything.": lambda g, p, n, ahead: my_forward_time(
+            g, p, n, True
+        ),
+        "The shorter of the two is hidden: the longer one counts.": ahead_as(
+            lambda g, p, n: g + (n - 1) * min(g, p) + p
+        ),
+        "Draw two rows": lambda *given: 100,
+    },
+    also_right=[by_playing],
+)
