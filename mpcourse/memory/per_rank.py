@@ -1,7 +1,7 @@
 """Bytes of one rank that trains a transformer, by arithmetic alone: sharded, recomputed.
 
-Pages `does_it_fit` and `sharded_data_parallel`. Weights and gradients are in bfloat16, 2 bytes a number; Adam keeps 12 bytes a
-number in float32: its copy of the weights and two averages.
+Pages `does_it_fit` and `sharded_data_parallel`. Weights and gradients are in bfloat16, 2 bytes a
+number; Adam keeps 12 bytes a number in float32: its copy of the weights and two averages.
 
 Source: Rajbhandari et al., 2020 (ZeRO), arXiv:1910.02054, for the states; Korthikanti et al.,
 2022, arXiv:2205.05198, for the activations, with an attention that keeps no matrix of scores.
