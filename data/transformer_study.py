@@ -7,8 +7,6 @@ training of its own.
   positions and with positions held at 0.
 - `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
   than half a window in sight, its probabilities mixed half and half with those of counted letters.
-  Two controls: the same net sees only as many letters as the count, and the count also learns from
-  the part of the test that has passed.
 """
 
 import functools
@@ -23,7 +21,6 @@ from torch import Tensor, nn
 from mpcourse.training.in_memory import Data
 from mpcourse.transformer import (
     Decoder,
-    Text,
     counted_losses,
     load_prose,
     text_loss,
@@ -37,8 +34,6 @@ CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
 MIXED_SEEDS = (0, 1)
 COUNT = "7-gram"
-SHORT = 6  # letters before the one that is asked for: what this count sees
-REFRESHED = 250  # letters between two counts
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
@@ -85,37 +80,18 @@ def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) ->
     model, _ = train_one("learned", steps, seed, data.place)
     net = character_losses(model, test, CONTEXT, seen=CONTEXT // 2)
     judged = slice(CONTEXT // 2 + 1, CONTEXT // 2 + 1 + len(net))
-    short = character_losses(model, test, SHORT, seen=SHORT - 1)[judged.start - SHORT :][: len(net)]
-    counts, refreshed = (
-        found[judged] for found in (counted_losses(text)[COUNT], refreshed_losses())
-    )
+    counts = counted_losses(text)[COUNT][judged]
     row = {
         "net": net.mean(),
-        "net_short": short.mean(),
         "counts": counts.mean(),
-        "refreshed": refreshed.mean(),
         "net_and_counts": mixed(net, counts),
-        "net_short_and_counts": mixed(short, counts),
-        "net_and_refreshed": mixed(net, refreshed),
     }
     rounded = {name: round(loss.item(), 4) for name, loss in row.items()}
     return [{"steps": steps, "seed": seed, **rounded}]
 
 
-@functools.cache
-def refreshed_losses() -> Tensor:
-    """The losses of a count that is made anew every 250 letters, with the test so far."""
-    text, found = load_prose(), []
-    for start in range(0, len(text.test), REFRESHED):
-        past = max(0, start - SHORT)  # what the first letters of the part have behind them
-        known = torch.cat([text.train, text.test[:start]])
-        part = Text(text.characters, known, text.test[past : start + REFRESHED])
-        found.append(counted_losses(part)[COUNT][start - past :])
-    return torch.cat(found)
-
-
 @torch.no_grad()
-def character_losses(model: nn.Module, tokens: Tensor, context: int, seen: int = 0) -> Tensor:
+def character_losses(model: nn.Module, tokens: Tensor, context: int, seen: int) -> Tensor:
     """The loss of each character that has `seen` others before the last one in its window."""
     starts = torch.arange(0, len(tokens) - context, context - seen)
     inputs, targets = windows(tokens, context, starts)

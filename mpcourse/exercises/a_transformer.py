@@ -1,12 +1,12 @@
-"""Exercises of page `a_transformer`: masks, a decoder of parts, a head, a cache, tied copies."""
+"""Exercises of page `a_transformer`: masks, a decoder of parts, a cache, tied copies."""
 
-import copy
 import inspect
 import math
 
 import torch
 from torch import nn
 
+from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import (
     Exercise,
     NotAttempted,
@@ -15,7 +15,7 @@ from mpcourse.exercises.exercise import (
     same,
     short,
 )
-from mpcourse.transformer import Attention, Cache, Decoder, generate, next_token_loss
+from mpcourse.transformer import Decoder
 
 # 1 and 3. What a token sees
 
@@ -385,177 +385,7 @@ check_logits = Exercise(
     also_right=[decoding()],
 )
 
-# 4. A silent head
-
-NO_GRAD = "Weights are changed in place under `torch.no_grad()`: it is no part of the computation."
-PUT_BACK = "The model was changed: put the weights back."
-STILL_SILENT = "The weights are back, and the head is still silent: remove the hook."
-
-
-def my_silent_loss(model, inputs, targets, block, head):
-    """The head's values enter `output` by its own columns; zeros there leave nothing of it.
-
-    Without its query it would look everywhere alike and go on talking. The weights are put back, so
-    that the next head is judged on the whole model.
-    """
-    attention = model.blocks[block].attention
-    part = slice(head * attention.head_width, (head + 1) * attention.head_width)
-    with torch.no_grad():
-        kept = attention.output.weight[:, part].clone()
-        attention.output.weight[:, part] = 0
-        loss = next_token_loss(model(inputs), targets).item()
-        attention.output.weight[:, part] = kept
-    return loss
-
-
-def with_a_decoder(attempt, block, head):
-    """The loss that an attempt finds for a decoder of two blocks with three heads."""
-    torch.default_generator.manual_seed(7)
-    model = Decoder(5, 12, 3, layers=2, context=6).double()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    inputs, targets = torch.randint(5, (2, 4, 6))
-    before = copy.deepcopy(model.state_dict())
-    whole = next_token_loss(model(inputs), targets).item()
-    loss = attempt(model, inputs, targets, block, head)
-    now = model.state_dict()
-    if now.keys() != before.keys() or not all(torch.equal(before[name], now[name]) for name in now):
-        raise NotYet(PUT_BACK)
-    if next_token_loss(model(inputs), targets).item() != whole:
-        raise NotYet(STILL_SILENT)
-    return loss
-
-
-def silencing(change, result=lambda loss, whole: loss, restore=True):
-    """Change the attention of a block by `change(model, block, part)`, and put it back."""
-
-    @torch.no_grad()
-    def attempt(model, inputs, targets, block, head):
-        before = copy.deepcopy(model.state_dict())
-        whole = next_token_loss(model(inputs), targets).item()
-        change(model, block, slice(4 * head, 4 * head + 4))
-        loss = next_token_loss(model(inputs), targets).item()
-        if restore:
-            model.load_state_dict(before)
-        return result(loss, whole)
-
-    return attempt
-
-
-def zero_columns(model, block, part):
-    model.blocks[block].attention.output.weight[:, part] = 0
-
-
-def zero_rows(model, block, part):
-    model.blocks[block].attention.output.weight[part] = 0
-
-
-def zero_queries(model, block, part):
-    model.blocks[block].attention.query.weight[part] = 0
-    model.blocks[block].attention.query.bias[part] = 0
-
-
-def zero_values(model, block, part):
-    model.blocks[block].attention.value.weight[part] = 0
-
-
-def without_no_grad(model, inputs, targets, block, head):
-    model.blocks[block].attention.output.weight[:, 4 * head : 4 * head + 4] = 0
-
-
-def moved(part, by):
-    return slice(part.start + by, part.stop + by)
-
-
-class WithoutHead(nn.Module):
-    """Attention in which the values of a head are zero."""
-
-    def __init__(self, attention: Attention, head: int) -> None:
-        super().__init__()
-        self.attention, self.head = attention, head
-
-    def forward(self, x):
-        """The attention's output without the head."""
-        query, key, value = self.attention.project(x)
-        scores = query @ key.transpose(-2, -1) / self.attention.head_width**0.5
-        mixed = my_causal_weights(scores) @ value
-        mixed[:, self.head] = 0
-        return self.attention.join(mixed)
-
-
-def by_a_hook(model, inputs, targets, block, head, stays=False):
-    def mute(layer, given):
-        mixed = given[0].clone()
-        mixed[..., 4 * head : 4 * head + 4] = 0
-        return (mixed,)
-
-    hook = model.blocks[block].attention.output.register_forward_pre_hook(mute)
-    loss = next_token_loss(model(inputs), targets).item()
-    if not stays:
-        hook.remove()
-    return loss
-
-
-def replaced(model, inputs, targets, block, head):
-    model.blocks[block].attention = WithoutHead(model.blocks[block].attention, head)
-    return next_token_loss(model(inputs), targets)
-
-
-def by_its_values(model, inputs, targets, block, head):
-    quiet = copy.deepcopy(model)
-    quiet.blocks[block].attention = WithoutHead(quiet.blocks[block].attention, head)
-    return next_token_loss(quiet(inputs), targets)
-
-
-check_silent_head = Exercise(
-    my_silent_loss,
-    read_again='"Which head does the work?"',
-    cases=[(0, 0), (1, 2)],
-    given="block {} and head {} of 3",
-    play=with_a_decoder,
-    hint="Set the head's columns of `attention.output.weight` to 0, and put them back after.",
-    correct="The loss is that without the head, and the model is as it was.",
-    errors={"a leaf Variable that requires grad": NO_GRAD},
-    wrong={
-        "That is the loss with all heads.": silencing(lambda *given: None),
-        "That is the difference; asked is the loss itself.": silencing(
-            zero_columns, lambda loss, whole: loss - whole
-        ),
-        "Rows of `output` are what comes out, mixed from all heads; a head's values go in, by "
-        "columns.": silencing(zero_rows),
-        "Without a query a head looks everywhere alike, and still says what it finds. Silence what "
-        "it says.": silencing(zero_queries),
-        "That is the other block.": silencing(
-            lambda model, block, part: zero_columns(model, 1 - block, part)
-        ),
-        "Take `model.blocks[block]`: this is the same block whatever is asked.": silencing(
-            lambda model, block, part: zero_columns(model, 0, part)
-        ),
-        "A value has a bias as well: without its weights the head still says that.": silencing(
-            zero_values
-        ),
-        "That is one column; a head has `head_width` of them.": [
-            silencing(lambda m, b, part: zero_columns(m, b, slice(part.start, part.start + 1))),
-            silencing(lambda m, b, part: zero_columns(m, b, part.start // 4)),
-        ],
-        NO_GRAD: without_no_grad,
-        "That is another head: head h has the columns from h * head_width on.": [
-            silencing(lambda m, b, part, by=by: zero_columns(m, b, moved(part, by)))
-            for by in (-8, -4, 4, 8)
-        ],
-        "The whole attention of the block is silent, not one head.": silencing(
-            lambda model, block, part: zero_columns(model, block, slice(None))
-        ),
-        "Set the head's columns of `attention.output.weight` to 0": silencing(
-            lambda model, block, part: zero_columns(model, block, moved(part, 1))
-        ),
-        PUT_BACK: [silencing(zero_columns, restore=False), replaced],
-        STILL_SILENT: lambda *given: by_a_hook(*given, stays=True),
-    },
-    also_right=[by_its_values, by_a_hook],
-)
-
-# 5. The bytes of a cache
+# 4. The bytes of a cache
 
 
 def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
@@ -567,12 +397,9 @@ def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
     return 2 * layers * key_heads * head_width * texts * tokens * bytes_each
 
 
-def by_a_real_cache(layers, key_heads, head_width, texts, tokens, bytes_each):
-    if head_width > 100:
-        return bytes_each * 2 * layers * texts * key_heads * head_width * tokens
-    cache, model = Cache(), Decoder(3, key_heads * head_width, key_heads, layers, tokens)
-    generate(model, torch.zeros(texts, tokens, dtype=torch.long), 1, cache=cache)
-    return cache.num_bytes * bytes_each // 4
+def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_each):
+    kept = torch.empty(texts, key_heads, tokens, head_width, device="meta")
+    return sum(bytes_each * kept.numel() for _ in range(layers) for _ in ("key", "value"))
 
 
 check_cache_bytes = Exercise(
@@ -630,10 +457,10 @@ check_cache_bytes = Exercise(
         ),
         "a key and a value of `head_width` numbers": lambda *sizes: 1,
     },
-    also_right=[by_a_real_cache],
+    also_right=[one_tensor_at_a_time],
 )
 
-# 6. Tied copies
+# 5. Tied copies
 
 GRADIENTS_ONLY = "The copies themselves were changed: change `.grad` alone."
 TWICE = "The second sum took in the first one's result: add up once."
@@ -654,7 +481,8 @@ def my_mend(first, last):
 
 def with_two_copies(attempt, of_first, of_last, apart):
     """The gradients of two copies after the attempt; it may keep the stub's last line."""
-    of_last = of_last.to("cuda" if apart and torch.cuda.is_available() else "cpu")
+    gpus = usable_gpus() if apart else []
+    of_last = of_last.to(f"cuda:{gpus[0]}" if gpus else "cpu")
     # not equal here, so that a copied or averaged weight is seen
     first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.zeros_like(of_last))
     first.grad, last.grad = of_first.clone(), of_last.clone()

@@ -2,13 +2,13 @@
 
 Pages `a_transformer`, `cut_inside_a_layer`, `long_sequences` and `experts`.
 
-`decoder` is the network; `text` and `learning` train it on the course's own prose; `generation`
-lets it write; `tied` keeps two copies of one embedding equal. `parallel_layers` and
-`parallel_vocabulary` cut a layer over ranks (`tensor_parallel_functions` has Megatron's f and g),
-`tensor_parallel` a whole decoder; `ring_attention` and `cut_tokens` cut its tokens; `experts` puts
-many small MLPs in the place of one, and `parallel_experts` spreads them over ranks; `messages`
-predicts and counts what is sent; `performance_model` turns bytes and link speeds into the time of a
-step, `published` holds it against papers.
+`decoder` is the network; `text` and `learning` train it on the course's own prose; `tied` keeps two
+copies of one embedding equal. `parallel_layers` and `parallel_vocabulary` cut a layer over ranks
+(`tensor_parallel_functions` has Megatron's f and g), `tensor_parallel` a whole decoder;
+`ring_attention` and `cut_tokens` cut its tokens; `experts` puts many small MLPs in the place of
+one, and `parallel_experts` spreads them over ranks; `messages` predicts and counts what is sent;
+`performance_model` turns bytes and link speeds into the time of a step, `published` holds it
+against papers.
 """
 
 from mpcourse.transformer.cut_tokens import cut_tokens, ulysses_attention
@@ -20,7 +20,6 @@ from mpcourse.transformer.experts import (
     with_experts,
     within_capacity,
 )
-from mpcourse.transformer.generation import Cache, cached_logits, generate
 from mpcourse.transformer.learning import (
     next_token_loss,
     text_loss,

@@ -7,10 +7,8 @@ from transformer_study import (
     CONTEXT,
     COUNT,
     DRY,
-    SHORT,
     character_losses,
     mix_with_counts,
-    refreshed_losses,
     train_each_budget,
     train_one,
 )
@@ -54,29 +52,12 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters():
     long = [_loss_of(net, test[(at - 1) // 32 * 32 - 32 : at], test[at]) for at in (64, 79, 95)]
     found = character_losses(net, test, CONTEXT, seen=32)
     assert [found[at - 33].item() for at in (64, 79, 95)] == pytest.approx(long, abs=1e-5)
-    short = character_losses(net, test, SHORT, seen=SHORT - 1)[33 - SHORT :][: len(found)]
-    assert short[7].item() == pytest.approx(_loss_of(net, test[34:40], test[40]), abs=1e-5)
     counts = transformer_study.counted_losses(transformer_study.load_prose())[COUNT]
     counts = counts[33 : 33 + len(found)]
-    wanted = {"net": found, "net_short": short, "counts": counts}
+    half = -(((-found).exp() + (-counts).exp()) / 2).log()
+    wanted = {"net": found, "counts": counts, "net_and_counts": half}
     for name, losses in wanted.items():
         assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
-    for name, losses in {"net": found, "net_short": short}.items():
-        half = -(((-losses).exp() + (-counts).exp()) / 2).log().mean().item()
-        assert row[f"{name}_and_counts"] == pytest.approx(half, abs=1e-4)
-
-
-def test_a_refreshed_count_knows_the_test_so_far_and_nothing_of_what_comes(monkeypatch):
-    text, seen = transformer_study.load_prose(), []
-    real = transformer_study.counted_losses
-    monkeypatch.setattr(
-        "transformer_study.counted_losses", lambda part: seen.append(part) or real(part)
-    )
-    found = refreshed_losses.__wrapped__()
-    assert len(found) == len(text.test)
-    assert torch.equal(seen[2].train, torch.cat([text.train, text.test[:500]]))
-    assert torch.equal(seen[2].test, text.test[500 - SHORT : 750])
-    assert found.mean() < real(text)[COUNT].mean()
 
 
 def _loss_of(net, past, following) -> float:

@@ -21,13 +21,10 @@ from torch import distributed, nn
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import (
     Attention,
-    Cache,
     Counted,
     Decoder,
     Message,
-    cached_logits,
     cut_inside,
-    generate,
     reduce_from_ranks,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
@@ -194,24 +191,6 @@ def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
         check_gradients(cut, cut_inside(right, group))
 
     ranks_in_threads(program, 2)
-
-
-def test_a_cache_of_a_cut_decoder_holds_its_heads():
-    model, tokens = random_decoder(), torch.randint(V, (N, T))
-
-    def program(group):
-        cut, cache = cut_inside(model, group), Cache()
-        parts = [cached_logits(cut, part, cache) for part in tokens.split([5, 3], dim=1)]
-        logits = torch.cat(parts, 1)
-        (logits.sum() / group.size()).backward()
-        assert cache.num_bytes == 2 * LAYERS * N * T * WIDTH * 8 / group.size()
-        return logits, cut.blocks[0].norm_1.weight.grad
-
-    (first, one), (second, other) = ranks_in_threads(program, 2)
-    torch.testing.assert_close(torch.cat([first, second], -1), model(tokens), rtol=0, atol=1e-10)
-    assert torch.equal(one, other)
-    with pytest.raises(ValueError, match="each rank of a cut decoder scores its own tokens"):
-        ranks_in_threads(lambda group: generate(cut_inside(model, group), tokens, 1), 2)
 
 
 class Louder(Attention):

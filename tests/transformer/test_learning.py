@@ -1,4 +1,4 @@
-"""The text, what counting achieves, training, and a text that is written on."""
+"""The text, what counting achieves, training, and tied copies."""
 
 import contextlib
 import math
@@ -11,12 +11,9 @@ from mpcourse.devices import get_devices
 from mpcourse.pipeline import Pipeline
 from mpcourse.splitting import split_sequential
 from mpcourse.transformer import (
-    Cache,
     Decoder,
     Text,
-    cached_logits,
     counted_losses,
-    generate,
     load_prose,
     next_token_loss,
     sum_tied_gradients,
@@ -26,12 +23,6 @@ from mpcourse.transformer import (
     with_two_copies,
 )
 from mpcourse.transformer import text as counting
-
-
-def used_cache() -> Cache:
-    cache = Cache()
-    cached_logits(small(), torch.zeros(1, 3, dtype=torch.long), cache)
-    return cache
 
 
 def small(**more) -> Decoder:
@@ -112,7 +103,6 @@ def test_training_learns_what_repeats_and_the_seed_fixes_it():
     assert trained(1)[1] != losses
     tokens = torch.tensor([0, 1, 2, 3]).repeat(10)
     assert text_loss(model, tokens, 8) == pytest.approx(losses[-1], abs=0.2)
-    assert generate(model, tokens[None, :2], 20)[0, :12].tolist() == tokens[:12].tolist()
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -122,10 +112,9 @@ def test_dropout_is_off_and_every_mode_comes_back_also_after_an_error(right: boo
     model.blocks[2].mlp.eval()
     modes = {name: module.training for name, module in model.named_modules()}
     tokens = torch.randint(11, (1, 9)) if right else torch.full((1, 9), 11)
-    for call in (lambda: generate(model, tokens[:, :3], 9), lambda: text_loss(model, tokens[0], 8)):
-        with contextlib.nullcontext() if right else pytest.raises(IndexError):
-            torch.testing.assert_close(call(), call(), rtol=0, atol=0)
-        assert {name: module.training for name, module in model.named_modules()} == modes
+    with contextlib.nullcontext() if right else pytest.raises(IndexError):
+        assert text_loss(model, tokens[0], 8) == text_loss(model, tokens[0], 8)
+    assert {name: module.training for name, module in model.named_modules()} == modes
 
 
 def test_a_text_shorter_than_a_window_is_refused():
@@ -133,58 +122,6 @@ def test_a_text_shorter_than_a_window_is_refused():
         text_loss(small(), torch.zeros(8, dtype=torch.long), 8)
     with pytest.raises(ValueError, match="3 tokens hold no window of 8 and the next token"):
         train_decoder(print, [], torch.zeros(3, dtype=torch.long), steps=1, context=8)
-
-
-# Writing
-
-
-def test_a_cache_changes_no_token_and_holds_what_was_predicted():
-    model = small()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    tokens = torch.randint(11, (2, 3))
-    for temperature in (0.0, 1.0):
-        cache = Cache()
-        options = {"temperature": temperature, "seed": 3}
-        cached = generate(model, tokens, 6, cache=cache, **options)
-        assert torch.equal(cached, generate(model, tokens, 6, **options))
-        assert temperature == 0 or len(set(cached[:, 3:].flatten().tolist())) > 1
-        assert cache.num_bytes == 2 * 3 * 2 * 8 * 16 * 8  # pairs, layers, N, T, width, bytes
-
-
-def test_cached_logits_are_those_of_the_whole_and_drop_in_training():
-    model, tokens, cache = small(dropout=1.0), torch.randint(11, (2, 8)), Cache()
-    assert torch.equal(cached_logits(model, tokens, Cache()), model(tokens))
-    dropped = model(tokens)
-    parts = [cached_logits(model.eval(), part, cache) for part in tokens.split([3, 1, 4], dim=1)]
-    assert (torch.cat(parts, 1) - model(tokens)).abs().max() < 1e-12
-    assert not torch.equal(torch.cat(parts, 1), dropped)
-
-
-def test_without_a_cache_the_window_moves():
-    tokens = torch.randint(11, (1, 8))
-    model = small()
-    written = generate(model, tokens, 4)
-    assert written.shape == (1, 12)
-    assert written[0, 9] == model(written[:, 1:9])[0, -1].argmax()
-
-
-@pytest.mark.parametrize(
-    ("length", "options", "problem"),
-    [
-        (0, {}, "at least one token"),
-        (2, {"temperature": -1.0}, "temperature is -1.0"),
-        (2, {"temperature": math.nan}, "temperature is nan"),
-        (2, {"count": -1}, "count is -1; it has to be at least 0"),
-        (2, {"cache": used_cache()}, "the cache holds 3 tokens already; give an empty one"),
-        (5, {"cache": Cache()}, "5 tokens and 5 more: with a cache, positions cannot move"),
-    ],
-)
-def test_what_cannot_be_written_on_is_refused(length: int, options: dict, problem: str):
-    with pytest.raises(ValueError, match=problem):
-        generate(small(), torch.zeros(1, length, dtype=torch.long), **{"count": 5} | options)
-    with pytest.raises(ValueError, match=r"tokens are \(N, T\) with at least one .*; got \(3,\)"):
-        generate(small(), torch.zeros(3, dtype=torch.long), 5)
 
 
 # Cut by layers
