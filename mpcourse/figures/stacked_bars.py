@@ -66,7 +66,7 @@ def layouts_picture(
     pixels, foot = wide / longest, TOP + len(bars) * row
     best = min((bar.total for bar in bars if bar.held <= memory), default=0.0)
     headline = f"simulated; {caption}"
-    shapes = [svg.text(16, 22, headline), *_legend(bars[0].seconds, 16, 6.5)]
+    shapes = [svg.text(16, 22, headline), *_legend(bars[0].seconds, 16, 5.2)]
     spoken = [headline]
     if best:
         words = f"shaded: up to {band - 1:.0%} slower than the fastest that fits, as good as equal"

@@ -1,6 +1,6 @@
 """A model of the time of a training step under a layout, from bytes and link speeds (no clock).
 
-Page `cut_inside_a_layer`. A layout is tensor x context x data x pipeline; which of them has its
+Page `choose_a_layout`. A layout is tensor x context x data x pipeline; which of them has its
 ranks as neighbours inside a host decides about the link that its messages take. Expert ranks are no
 further factor: they are taken out of context x data, nearest first, and inside an expert the tensor
 ranks cut as everywhere (the groups of Megatron-Core: D. Liu et al., 2025, arXiv:2504.14960).

@@ -1,6 +1,6 @@
 """Step times from papers, to compare `step_seconds` with.
 
-`PUBLISHED` is held against it on page `cut_inside_a_layer`. Quoted from arXiv:2104.04473, table 1
+`PUBLISHED` is held against it on page `choose_a_layout`. Quoted from arXiv:2104.04473, table 1
 (Narayanan et al., 2021), as transcribed in MLCarbon's data; arXiv:2205.05198, table 5 (Korthikanti
 et al., 2022), as transcribed in Calculon's validation; and arXiv:2201.11990, section 2.4 (Smith et
 al., 2022), as quoted by llm-analysis. For the first table the paper's section 5.1 says that its

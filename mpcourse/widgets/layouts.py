@@ -1,4 +1,4 @@
-"""Explorers of layouts: a model, ranks and links; the time of each layout."""
+"""An explorer of layouts: a model, ranks and links; the time of each layout."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import ipywidgets
 
 from mpcourse.figures import LayoutTime, layouts_picture
-from mpcourse.figures.svg import Picture
+from mpcourse.figures.svg import Picture, picture, text
 from mpcourse.transformer.performance_model import (
     AXES,
     Cluster,
@@ -27,70 +27,97 @@ from mpcourse.transformer.published import (
 )
 from mpcourse.widgets.explorer import Explorer, slider_over
 
+LONG = DecoderSizes(8192, 80, 64, 128256, key_heads=8, mlp=3 * 28672 / 8192, fused=True)
+"""As Llama 3 with 70 billion parameters (Grattafiori et al., 2024)."""
 MODELS = {
-    f"{row.billions:g} billion": row.model
-    for row in PUBLISHED
-    if row.paper == LARGE and row.billions in (1.7, 7.5, 39.1, 145.6, 1008)
+    **{
+        f"{row.billions:g} billion": row.model
+        for row in PUBLISHED
+        if row.paper == LARGE and row.billions in (7.5, 39.1, 145.6)
+    },
+    "70 billion": LONG,
+    "8 experts, 2 for each token": mixtral(4096),
+    "64 experts, 8 for each token": mixtral(4096, experts=64),
 }
+HOSTS = {"8 H100": HOPPER, "8 A100": Cluster()}
 RANKS = [8, 16, 32, 64, 128, 256, 512, 1024]
 SPEEDS = [1, 3, 6, 12.5, 25, 50, 100, 300]  # 10^9 bytes per second, each way
-SHOWN = 10
-DENSE = ("tensor", "data", "pipeline")  # axes of a layout without context ranks
-SAMPLES = [8192, 32768, 131072, 524288]  # tokens of a sample
+TOKENS = [2048, 8192, 32768, 131072]  # of a sample
 STEP = 2**22  # tokens of all samples of a step
-MIXTURES = {
-    "8 experts, 2 for each token": mixtral(4096),
-    "64 of an eighth, 8 for each token": mixtral(4096, experts=64),
-}
+CONTEXTS, EXPERTS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32, 64)
+SHOWN = 10
 
 
 def layout_explorer() -> Explorer:
-    """Choose a model, ranks, links, and what stands inside a host."""
+    """Choose a model, its samples, ranks, links, and how many ranks share samples and experts."""
     controls = {
         "model": ipywidgets.Dropdown(
-            options=list(MODELS), value="39.1 billion", description="parameters"
+            options=list(MODELS), value=next(reversed(MODELS)), description="model"
         ),
-        "ranks": slider_over("ranks", RANKS, 64),
-        "batch": slider_over("samples of a step", [64, 128, 256, 512, 1024, 2048], 512),
-        "inside": slider_over("links inside a host", _links(), 300),
-        "between": slider_over("links between hosts", _links(), 25),
-        "neighbours": _neighbours(DENSE),
+        "tokens": slider_over("tokens of a sample", [(f"{n:,}", n) for n in TOKENS], 8192),
+        "ranks": slider_over("ranks", RANKS, 128),
+        "hosts": ipywidgets.Dropdown(options=list(HOSTS), description="in each host"),
+        "between": slider_over("links between hosts", _links(), 50),
+        "context": _number("context ranks", CONTEXTS),
+        "expert": _number("expert ranks", EXPERTS),
     }
-    about = "step time of each layout, by model and links"
-    shown = {"model": None, "ranks": None, "neighbours": None}
+    about = "step time of each layout, by model, samples and ranks"
+    shown = {"model": None, "tokens": (8192, 131072), "context": (0, 1), "expert": (0, 1, 8)}
     return Explorer(layout_view, controls, about=about, shown=shown)
 
 
 def layout_view(
-    model: str = "39.1 billion",
-    ranks: int = 64,
-    batch: int = 512,
-    inside: float = 300,
-    between: float = 25,
-    neighbours: str = "tensor",
+    model: str = "64 experts, 8 for each token",
+    tokens: int = 8192,
+    ranks: int = 128,
+    hosts: str = "8 H100",
+    between: float = 50,
+    context: int = 0,
+    expert: int = 0,
 ) -> Picture:
     """What the explorer shows: the fastest layouts that fit, then the fastest that do not.
 
-    Shaded is what the model's error cannot tell from the fastest.
+    Shaded is what the model's error cannot tell from the fastest. A step has 4,194,304 tokens.
 
     Args:
-        model: How many parameters, as a key of `MODELS`.
-        ranks: How many, eight in a host.
-        batch: Samples of a step.
-        inside: Links inside a host, 10^9 bytes per second each way.
-        between: Each rank's link out of its host, likewise.
-        neighbours: The axis whose ranks are neighbours in number, so inside a host.
+        model: A key of `MODELS`; the mixtures have 141 billion parameters.
+        tokens: Of a sample.
+        ranks: How many.
+        hosts: What a host has, as a key of `HOSTS`.
+        between: Each rank's link out of its host, 10^9 bytes per second each way.
+        context: How many ranks share a sample; any number when 0.
+        expert: How many ranks share the experts of a layer; any number when 0.
     """
-    sizes, cluster = MODELS[model], Cluster(inside=inside * 1e9, between=between * 1e9)
-    caption = f"{model} parameters on {ranks} ranks, {batch} samples: tensor x pipeline x data"
-    found = layouts(sizes, batch, ranks, _order(neighbours))
-    return _fastest(sizes, batch, found, cluster, spread_of_ratios(Cluster()), caption)
+    sizes, batch = replace(MODELS[model], context=tokens), STEP // tokens
+    cluster = replace(HOSTS[hosts], between=between * 1e9)
+    more = {
+        "contexts": (context,) if context else CONTEXTS,
+        "experts": (expert,) if expert else EXPERTS,
+    }
+    found = list(layouts(sizes, batch, ranks, **more))
+    caption = f"{model}; {batch} x {tokens:,} tokens, {ranks} ranks: tensor x pipeline x data, "
+    caption += f"c {context or 'any'}, e {expert or 'any'}"
+    if not found:
+        words = f"{caption}: none comes out even"
+        size = (760, 60)
+        return picture([text(16, 30, words)], size, title="No layout", description=words)
+    return _fastest(sizes, batch, found, cluster, band_of(sizes), caption)
+
+
+def band_of(sizes: DecoderSizes) -> float:
+    """How far predictions drift apart in one paper, for published models like this one."""
+    alike = [row for row in RECENT if row.model.experts == sizes.experts > 1]
+    if alike or sizes.context > 4096:
+        return spread_of_ratios(HOPPER, alike or recent("context"))
+    return spread_of_ratios(Cluster())
 
 
 def context_explorer() -> Explorer:
     """Choose how long the samples are and how many context ranks share one; dense, 70 billion."""
     controls = {
-        "tokens": slider_over("tokens of a sample", [(f"{n:,}", n) for n in SAMPLES], 131072),
+        "tokens": slider_over(
+            "tokens of a sample", [(f"{n:,}", n) for n in (8192, 32768, 131072, 524288)], 131072
+        ),
         "context": _number("context ranks", (1, 2, 4, 8, 16, 32)),
         "ranks": slider_over("ranks", RANKS[3:], 512),
         "between": slider_over("links between hosts", _links(), 50),
@@ -119,7 +146,7 @@ def context_view(
     """
     mlp = 3 * 28672 / 8192
     sizes = DecoderSizes(8192, 80, 64, 128256, tokens, key_heads=8, mlp=mlp, fused=True)
-    batch, cluster = STEP // tokens, replace(HOPPER, between=between * 1e9)
+    batch, cluster = 2**22 // tokens, replace(HOPPER, between=between * 1e9)
     contexts = (context,) if context else (1, 2, 4, 8, 16, 32, 64)
     found = layouts(sizes, batch, ranks, _order(neighbours), contexts=contexts)
     caption = f"{batch} x {tokens:,} tokens, {ranks} ranks: tensor x pipeline x data, context"
@@ -130,11 +157,11 @@ def context_view(
 def expert_explorer() -> Explorer:
     """Choose a mixture of experts and how many expert ranks share them; 141 billion numbers."""
     controls = {
-        "model": ipywidgets.Dropdown(options=list(MIXTURES), description="each layer has"),
+        "model": ipywidgets.Dropdown(options=list(MODELS)[-2:], description="each layer has"),
         "expert": _number("expert ranks", (1, 2, 4, 8)),
         "ranks": slider_over("ranks", RANKS[3:], 128),
         "between": slider_over("links between hosts", _links(), 50),
-        "neighbours": _neighbours(DENSE),
+        "neighbours": _neighbours(("tensor", "data", "pipeline")),
     }
     about = "step time of a mixture by its experts and expert ranks"
     shown = {"model": None, "expert": None, "neighbours": ("tensor", "data")}
@@ -151,13 +178,13 @@ def expert_view(
     """What `expert_explorer` shows: Mixtral 8x22B, 1024 samples of 4,096 tokens.
 
     Args:
-        model: A key of `MIXTURES`; both have the same number of parameters.
+        model: A mixture, as a key of `MODELS`; both have the same number of parameters.
         expert: How many ranks share the experts of a layer; any number when 0.
         ranks: How many, eight H100 with 80 GB in a host.
         between: Each rank's link out of its host, 10^9 bytes per second each way.
         neighbours: The axis whose ranks are neighbours in number, so inside a host.
     """
-    sizes, cluster = MIXTURES[model], replace(HOPPER, between=between * 1e9)
+    sizes, cluster = MODELS[model], replace(HOPPER, between=between * 1e9)
     experts = (expert,) if expert else (1, 2, 4, 8, 16, 32, 64)
     found = layouts(sizes, 1024, ranks, _order(neighbours), experts=experts)
     caption = f"{model}; {ranks} ranks: tensor x pipeline x data, expert"
@@ -195,7 +222,7 @@ def _fastest(
     purposes = max(tried.values(), key=len)  # a layout without context ranks has no ring
     bars = []
     for it, seconds in tried.items():
-        others = {"context": it.context, "expert": it.expert}
+        others = {"c": it.context, "e": it.expert}
         name = f"{it.tensor} x {it.pipeline} x {it.data}"
         name += "".join(f", {axis} {ranks}" for axis, ranks in others.items() if ranks > 1)
         spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}

@@ -29,7 +29,7 @@ from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.placement import Transfer
 from mpcourse.widgets import context_view, expert_view, fit_view, layout_view
-from mpcourse.widgets.layouts import MIXTURES
+from mpcourse.widgets.layouts import HOSTS, MODELS
 
 
 def pipeline(devices: int) -> tuple[Timeline, list[str]]:
@@ -71,10 +71,11 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
     (fit_view, ("Llama 2 7B",), {"ranks": 4, "stage": 3, "recompute": True}),
     (layout_view, (), {}),
-    (layout_view, ("1008 billion",), {}),
-    (layout_view, ("1.7 billion", 8), {"between": 1}),
+    *((layout_view, (name,), {"hosts": hosts}) for name in MODELS for hosts in HOSTS),
+    (layout_view, ("70 billion", 131072, 1024), {"between": 1}),
+    (layout_view, ("39.1 billion",), {"expert": 8}),
     *((context_view, (tokens,), {"ranks": 1024}) for tokens in (8192, 524288)),
-    *((expert_view, (model, 8), {"ranks": 1024}) for model in MIXTURES),
+    *((expert_view, (model, 8), {"ranks": 1024}) for model in [*MODELS][-2:]),
 ]
 
 

@@ -17,7 +17,7 @@ from mpcourse.figures import (
     transfers_picture,
 )
 from mpcourse.splitting.placement import Transfer
-from mpcourse.widgets import context_view, expert_view, layout_view
+from mpcourse.widgets import layout_view
 
 # A batch, scattered
 
@@ -293,24 +293,38 @@ def test_bars_are_as_long_as_their_seconds():
 
 
 def test_layouts_that_fit_stand_above_those_that_do_not():
-    said = Sheet(layout_view()).description
+    said = Sheet(layout_view("39.1 billion", 2048, 64, "8 A100", 25)).description
     assert said.index("within the error") < said.index("does not fit")
-    assert "simulated; 39.1 billion parameters on 64 ranks" in said
+    assert "simulated; 39.1 billion; 2048 x 2,048 tokens, 64 ranks" in said
 
 
 def test_layouts_have_as_many_context_and_expert_ranks_as_asked_for():
-    for view, axis in ((context_view, "context"), (expert_view, "expert")):
-        with_any, without, with_4 = (Sheet(view(**{axis: n})).description for n in (0, 1, 4))
-        assert f", {axis} 8 " in with_any
-        assert f", {axis}" in with_any.partition("GB: within the error")[0]  # of the fastest
-        assert f", {axis} " not in without
+    for letter, axis in (("c", "context"), ("e", "expert")):
+        with_any, without, with_4 = (Sheet(layout_view(**{axis: n})).description for n in (0, 1, 4))
+        assert f", {letter} 8" in with_any
+        assert f", {letter} " in with_any.partition("GB: within the error")[0]  # of the fastest
+        assert f", {letter} " not in without.partition("; shaded")[2]
         layouts = [line for line in with_4.split("; ") if " GB" in line]
-        assert all(f", {axis} 4 " in line for line in layouts)
+        assert all(f", {letter} 4" in line for line in layouts)
         assert len(layouts) >= 10
-    assert "R: ring" in Sheet(context_view()).words
-    assert "A: all-to-alls" in Sheet(expert_view()).words
-    assert "up to 16% slower" in Sheet(expert_view()).description  # as the papers' rows differ
-    assert "up to 53% slower" in Sheet(expert_view("64 of an eighth, 8 for each token")).description
+    assert {"R: ring", "A: all-to-alls"} < set(Sheet(layout_view()).words)
+    assert not {"R: ring", "A: all-to-alls"} & set(Sheet(layout_view(context=1, expert=1)).words)
+
+
+def test_the_band_is_that_of_the_published_rows_like_the_model():
+    for model, tokens, spread in (
+        ("39.1 billion", 2048, 12),
+        ("70 billion", 32768, 15),
+        ("8 experts, 2 for each token", 8192, 16),
+        ("64 experts, 8 for each token", 8192, 53),
+    ):
+        assert f"up to {spread}% slower" in Sheet(layout_view(model, tokens)).description
+
+
+def test_a_model_without_experts_has_no_expert_ranks():
+    assert layout_view("70 billion", expert=4).title == "No layout"
+    assert "none comes out even" in layout_view("70 billion", expert=4).description
+    assert ", e " not in layout_view("70 billion").description.partition("; shaded")[2]
 
 
 def test_bars_of_different_purposes_are_refused():

@@ -34,9 +34,9 @@ EXPLORERS = {
     "schedules": widgets.schedule_explorer,
     "torch_pipelining": widgets.mesh_explorer,
     "sharded_data_parallel": widgets.fit_explorer,
-    "cut_inside_a_layer": widgets.layout_explorer,
     "long_sequences": widgets.context_explorer,
     "experts": widgets.expert_explorer,
+    "choose_a_layout": widgets.layout_explorer,
 }
 
 

@@ -1,0 +1,456 @@
+"""Exercises of page `choose_a_layout`: layer sums, waiting, held bytes, a search."""
+
+from dataclasses import replace
+from functools import partial
+
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.transformer import Cluster, DecoderSizes, Layout, layouts
+
+SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
+HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
+
+
+def named(layout):
+    """A layout in words."""
+    words = f"{layout.tensor} tensor x {layout.data} data x {layout.pipeline} pipeline"
+    return words + f", {layout.chunks} chunks" * (layout.chunks > 1)
+
+
+# 1. The seconds of the layer sums
+
+
+def my_layer_sums(sizes, batch, layout, cluster):
+    """Two sums forward, two when the forward runs again, two backward: six for each block.
+
+    Each is of all tokens of the rank, whole, with 2 bytes a number, and a ring of t ranks sends
+    2 (t - 1) / t of it. With one rank that is nothing.
+    """
+    tokens, t = batch * sizes.context / layout.data, layout.tensor
+    ring = 2 * (t - 1) / t * tokens * sizes.width * 2
+    return 6 * sizes.layers / layout.pipeline * ring / layout.speed("tensor", cluster)
+
+
+def as_if(factor=1.0, **others):
+    """The solution, `factor` times, for other numbers of ranks."""
+    return lambda sizes, batch, layout, cluster: (
+        factor * my_layer_sums(sizes, batch, replace(layout, **others), cluster)
+    )
+
+
+def scaled(factor):
+    """The solution times a function of sizes, batch, layout and cluster."""
+    return lambda *given: my_layer_sums(*given) * factor(*given)
+
+
+def over(speed):
+    """The solution's bytes over another speed."""
+    return scaled(lambda s, b, layout, c: layout.speed("tensor", c) / speed(layout, c))
+
+
+def of_weights(sizes, batch, layout, cluster):
+    own = sizes.parameters / layout.tensor / layout.pipeline
+    sent = 2 * (layout.tensor - 1) / layout.tensor * own * 2
+    return sent / layout.speed("tensor", cluster)
+
+
+def sum_by_sum(sizes, batch, layout, cluster):
+    seconds = 0.0
+    tensor = batch // layout.data * sizes.context * sizes.width * 2
+    for _block in range(sizes.layers // layout.pipeline):
+        for _sum in range(6):
+            for _half in ("reduce-scatter", "all-gather"):
+                part = tensor / layout.tensor * (layout.tensor - 1)
+                seconds += part / layout.speed("tensor", cluster)
+    return seconds
+
+
+check_layer_sums = Exercise(
+    my_layer_sums,
+    read_again='"What do the layer sums take?"',
+    cases=[
+        (SMALL, 8, Layout(tensor=4), HOSTS),
+        (SMALL, 8, Layout(tensor=2, data=8, pipeline=3), HOSTS),
+        (SMALL, 4, Layout(tensor=16, data=2, pipeline=2), HOSTS),
+        (SMALL, 4, Layout(data=2), HOSTS),
+    ],
+    given=lambda sizes, batch, layout, cluster: f"{named(layout)}, {batch} samples",
+    play=call_for_numbers,
+    hint="Sums of a block, times the blocks of a stage, times what a ring sends of each, over the "
+    "speed of the link.",
+    wrong={
+        "Four sums are those of one forward and the backward: here the forward runs twice.": (
+            as_if(2 / 3)
+        ),
+        "Two sums for each pass: count forward, forward again, backward.": as_if(1 / 3),
+        "The backward sends as often as one forward: six sums, not eight.": as_if(4 / 3),
+        "Half of it: a ring sends 2 (t - 1) / t of each sum, a number has 2 bytes, and attention "
+        "and MLP have a sum each.": as_if(1 / 2),
+        "A stage has its share of the blocks only.": scaled(
+            lambda s, b, layout, c: layout.pipeline
+        ),
+        "That is one block: a stage has many.": scaled(
+            lambda s, b, layout, c: layout.pipeline / s.layers
+        ),
+        "A rank sees its share of the batch only.": scaled(lambda s, b, layout, c: layout.data),
+        "A sample has many tokens.": scaled(lambda s, b, layout, c: 1 / s.context),
+        "Each token has `width` numbers.": scaled(lambda s, b, layout, c: 1 / s.width),
+        "The sums are whole tensors on every rank, not shares.": scaled(
+            lambda s, b, layout, c: 1 / layout.tensor
+        ),
+        "Between the layers a number has 2 bytes.": as_if(2.0),
+        "One rank sends nothing, and t ranks 2 (t - 1) / t, not 2.": scaled(
+            lambda s, b, layout, c: layout.tensor / max(layout.tensor - 1, 1)
+        ),
+        "A ring passes on parts: 2 (t - 1) / t of each sum, not 2 (t - 1).": scaled(
+            lambda s, b, layout, c: layout.tensor
+        ),
+        "These are bytes: divide by the speed of the link.": over(lambda layout, c: 1),
+        "16 tensor ranks leave the host: ask `layout.speed`.": over(lambda layout, c: c.inside),
+        "These ranks stand in one host: ask `layout.speed`.": over(lambda layout, c: c.between),
+        "Ask for the speed between tensor ranks.": [
+            over(lambda layout, c: layout.speed("data", c)),
+            over(lambda layout, c: layout.speed("pipeline", c)),
+        ],
+        "`moved` is the speed of a rank's memory; a message takes a link.": (
+            over(lambda layout, c: c.moved)
+        ),
+        "What is summed are tokens, not weights.": of_weights,
+        "over the speed of the link": lambda *given: 1.0,
+    },
+    errors={
+        "data ranks|zero": "A layout may have one rank of an axis.",
+    },
+    also_right=[sum_by_sum],
+)
+
+# 2. Waiting
+
+
+def my_waiting(busy, batch, layout):
+    """Of p stages with m micro-batches each waits for (p - 1) / m of its own work.
+
+    Its own work is all that it computes and sends for its micro-batches, one sample each, so m is
+    the batch of one data rank. With v chunks the waiting is v times shorter.
+    """
+    microbatches = batch / layout.data
+    return busy * (layout.pipeline - 1) / (layout.chunks * microbatches)
+
+
+def waits(share):
+    """`busy` times a function of stages, micro-batches, chunks and layout."""
+    return lambda busy, batch, it: (
+        busy * share(it.pipeline, batch / it.data, it.chunks, it.data, batch)
+    )
+
+
+check_waiting = Exercise(
+    my_waiting,
+    read_again='"How long do stages wait?"',
+    cases=[
+        (10.0, 8, Layout(pipeline=4)),
+        (12.0, 64, Layout(data=4, pipeline=8)),
+        (9.0, 12, Layout(data=2, pipeline=3, chunks=2)),
+        (5.0, 8, Layout(data=2)),
+    ],
+    given=lambda busy, batch, layout: f"{busy:g} s of work, {batch} samples, {named(layout)}",
+    play=call_for_numbers,
+    hint="The share (p - 1) / (v m), of the work; m counts the samples of one data rank.",
+    wrong={
+        "That is waiting over the whole step; (p - 1) / m is over the work alone.": [
+            waits(lambda p, m, v, d, b: (p - 1) / (m + p - 1)),
+            waits(lambda p, m, v, d, b: (p - 1) / (v * m + p - 1)),
+        ],
+        "Micro-batches of one data rank: the batch is shared out first.": [
+            waits(lambda p, m, v, d, b: (p - 1) / v / b),
+            waits(lambda p, m, v, d, b: (p - 1) / b),
+        ],
+        "The first of p stages waits for p - 1 others.": [
+            waits(lambda p, m, v, d, b: p / v / m),
+            waits(lambda p, m, v, d, b: p / m),
+        ],
+        "There are chunks: with v of them the waiting is v times shorter.": [
+            waits(lambda p, m, v, d, b: (p - 1) / m),
+            waits(lambda p, m, v, d, b: (p - 1) * v / m),
+        ],
+        "That is work and waiting: return the waiting alone.": [
+            waits(lambda p, m, v, d, b: 1 + (p - 1) / v / m),
+            waits(lambda p, m, v, d, b: 1 + (p - 1) / m),
+        ],
+        "That is a share: times the work it is seconds.": (
+            lambda busy, batch, it: (it.pipeline - 1) / it.chunks / (batch / it.data)
+        ),
+        "Upside down: more micro-batches, less waiting.": [
+            waits(lambda p, m, v, d, b: m / max(p - 1, 1)),
+            waits(lambda p, m, v, d, b: m * (p - 1)),
+        ],
+        "That waits for every micro-batch anew; the pipeline fills once.": waits(
+            lambda p, m, v, d, b: p - 1
+        ),
+        "The share (p - 1) / (v m)": lambda *given: 1.0,
+    },
+    also_right=[
+        lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks,
+    ],
+)
+
+# 3. The bytes of the fullest rank
+
+
+def my_held(sizes, batch, layout):
+    """States are shared by tensor and pipeline ranks; data ranks hold copies.
+
+    The first stage has as many micro-batches in flight as there are stages, if there are so many.
+    Of each it keeps the inputs of its blocks, whole on every tensor rank, and of one block all.
+    """
+    share = layout.tensor * layout.pipeline
+    sample = sizes.context * sizes.width
+    flying = min(layout.pipeline, batch // layout.data)
+    inputs = flying * sizes.layers / layout.pipeline * 2 * sample
+    return 16 * sizes.parameters / share + inputs + 34 * sample / layout.tensor
+
+
+def holding(states=None, flying=None, blocks=None, whole=2.0, block=None):
+    """The solution with some of its terms made otherwise, each a function of what is given."""
+
+    def attempt(sizes, batch, it):
+        t, p, m = it.tensor, it.pipeline, batch // it.data
+        sample = sizes.context * sizes.width
+        of_states = (states or (lambda n, it: 16 * n / t / p))(sizes.parameters, it)
+        many = (flying or min)(p, m)
+        count = (blocks or (lambda layers, p: layers / p))(sizes.layers, p)
+        one = (block or (lambda sample, t: 34 * sample / t))(sample, t)
+        return of_states + many * count * whole * sample + one
+
+    return attempt
+
+
+def states_of(bytes_each, parameters, it):
+    return bytes_each * parameters / it.tensor / it.pipeline
+
+
+def inputs_cut(sizes, batch, it):
+    sample = sizes.context * sizes.width
+    inputs = min(it.pipeline, batch // it.data) * sizes.layers / it.pipeline * 2 * sample
+    return my_held(sizes, batch, it) - inputs + inputs / it.tensor
+
+
+def nothing_again(sizes, batch, it):
+    """As if every block kept all."""
+    sample = sizes.context * sizes.width
+    blocks = min(it.pipeline, batch // it.data) * sizes.layers / it.pipeline
+    return 16 * sizes.parameters / it.tensor / it.pipeline + blocks * 34 * sample / it.tensor
+
+
+check_held = Exercise(
+    my_held,
+    read_again='"What does the fullest rank hold?"',
+    cases=[
+        (SMALL, 8, Layout(tensor=2)),
+        (SMALL, 8, Layout(tensor=4, data=2, pipeline=3)),
+        (SMALL, 4, Layout(tensor=2, data=2, pipeline=6)),
+    ],
+    given=lambda sizes, batch, layout: f"{named(layout)}, {batch} samples",
+    play=call_for_numbers,
+    hint="16 bytes of states for each parameter; 2 for each number that goes into a block; 34 for "
+    "each number in the one block that runs.",
+    wrong={
+        "Tensor and pipeline ranks share the states.": [
+            holding(lambda n, it: 16 * n),
+            holding(lambda n, it: 16 * n / it.tensor),
+            holding(lambda n, it: 16 * n / it.pipeline),
+        ],
+        "Data ranks hold copies of the states: here nothing is sharded.": [
+            holding(lambda n, it: 16 * n / it.ranks),
+            holding(lambda n, it: (4 + 12 / it.data) * n / it.tensor / it.pipeline),
+        ],
+        "Weights, gradients and Adam are 16 bytes for each parameter.": [
+            holding(partial(states_of, each)) for each in (2, 4, 8, 12, 14, 18)
+        ],
+        "In 1F1B the first stage has at most p micro-batches in flight.": [
+            holding(flying=lambda p, m: m),
+            holding(flying=max),
+        ],
+        "There are fewer micro-batches than stages: not more than m are in flight.": holding(
+            flying=lambda p, m: p
+        ),
+        "More than one micro-batch is in flight in the first stage.": holding(
+            flying=lambda p, m: 1
+        ),
+        "A stage has its share of the blocks.": holding(blocks=lambda layers, p: layers),
+        "Each block of the stage keeps its input, not the first alone.": holding(
+            blocks=lambda layers, p: 1
+        ),
+        "An input has 2 bytes for each number.": [holding(whole=1.0), holding(whole=4.0)],
+        "The inputs are missing: they are what a recomputed block keeps.": holding(whole=0.0),
+        "Between the layers each tensor rank holds whole inputs.": inputs_cut,
+        "The block that runs is missing: it holds 34 bytes for each number.": holding(
+            block=lambda sample, t: 0
+        ),
+        "Tensor ranks share what is inside the block that runs.": holding(
+            block=lambda sample, t: 34 * sample
+        ),
+        "Blocks run again here: each keeps its input, and one at a time the rest.": nothing_again,
+        "Return bytes.": [
+            lambda *given: my_held(*given) / 1e9,
+            lambda *given: my_held(*given) / 2**30,
+        ],
+        "16 bytes of states": lambda *given: 1.0,
+    },
+    also_right=[
+        lambda sizes, batch, it: sum(
+            [
+                sizes.parameters * (2 + 2 + 12) / (it.tensor * it.pipeline),
+                min(it.pipeline, batch / it.data)
+                * (sizes.layers / it.pipeline)
+                * sizes.context
+                * sizes.width
+                * 2,
+                sizes.context * sizes.width * 34 / it.tensor,
+            ]
+        )
+    ],
+)
+
+# 4. A search
+
+LIST = "Return a list of layouts; got {}"
+A_LAYOUT = "`seconds` and `held` take one layout: `Layout(tensor=t, data=d, pipeline=p)`."
+
+
+def my_search(sizes, batch, ranks, seconds, held, memory):
+    """All products of three numbers that give the ranks and come out even, then those that fit.
+
+    Heads are shared by tensor ranks, layers by stages, samples by data ranks. Sorted by seconds,
+    the fastest stands first; whoever sorts before the limit is asked finds the same.
+    """
+    found = []
+    for t in range(1, ranks + 1):
+        for p in range(1, ranks // t + 1):
+            d, rest = divmod(ranks, t * p)
+            if rest or sizes.heads % t or sizes.layers % p or batch % d:
+                continue
+            layout = Layout(tensor=t, data=d, pipeline=p)
+            if held(layout) <= memory:
+                found.append(layout)
+    return sorted(found, key=seconds)
+
+
+def made_up(batch):
+    """Seconds and bytes of a layout, all different; the fastest hold most."""
+
+    def seconds(layout):
+        return 40 / layout.ranks + layout.tensor + 2.3 * (layout.pipeline - 1) / batch
+
+    def held(layout):
+        return 1000 / layout.tensor / layout.pipeline + 0.37 * layout.pipeline
+
+    return seconds, held
+
+
+def searched(attempt, sizes, batch, ranks, memory):
+    """What the attempt finds, as (tensor, data, pipeline)."""
+    found = attempt(sizes, batch, ranks, *made_up(batch), memory)
+    if isinstance(found, Layout):
+        raise NotYet(LIST.format("one layout: keep the others, to see which are equal"))
+    if not isinstance(found, list | tuple) or not all(isinstance(x, Layout) for x in found):
+        raise NotYet(LIST.format(short(found)))
+    return [(layout.tensor, layout.data, layout.pipeline) for layout in found]
+
+
+def finding(even=("heads", "layers", "samples"), fit=True, order=None, kept=None, used=None):
+    """The search without some of its conditions, in another order, or among other numbers."""
+
+    def attempt(sizes, batch, ranks, seconds, held, memory):
+        found = []
+        for t in range(1, ranks + 1):
+            for p in range(1, ranks // t + 1):
+                d, rest = divmod(ranks, t * p)
+                uneven = {
+                    "heads": sizes.heads % t,
+                    "layers": sizes.layers % p,
+                    "samples": batch % d,
+                }
+                if (rest and not used) or any(uneven[each] for each in even):
+                    continue
+                layout = Layout(tensor=t, data=d, pipeline=p)
+                if (kept is None or kept(layout)) and (not fit or held(layout) <= memory):
+                    found.append(layout)
+        ordered = {
+            None: seconds,
+            "none": lambda _: 0,
+            "held": held,
+            "slowest": lambda x: -seconds(x),
+        }
+        return sorted(found, key=ordered[order])
+
+    return attempt
+
+
+def halves_of(number):
+    return number & (number - 1) == 0
+
+
+def mixed_up(sizes, batch, ranks, seconds, held, memory):
+    """`Layout(t, p, d)`: stages and shares exchanged."""
+    fine = finding(fit=False, order="none")(sizes, batch, ranks, seconds, held, memory)
+    found = [Layout(it.tensor, it.pipeline, it.data) for it in fine]
+    return sorted((it for it in found if held(it) <= memory), key=seconds)
+
+
+def by_package(sizes, batch, ranks, seconds, held, memory):
+    return sorted((x for x in layouts(sizes, batch, ranks) if held(x) <= memory), key=seconds)
+
+
+check_search = Exercise(
+    my_search,
+    read_again='"Which layout is fastest?"',
+    cases=[
+        (SMALL, 8, 4, 1e9),
+        (SMALL, 8, 16, 300.0),
+        (SMALL, 12, 48, 300.0),
+        (replace(SMALL, heads=9, layers=10), 30, 6, 600.0),
+    ],
+    given=lambda sizes, batch, ranks, memory: (
+        f"{sizes.heads} heads, {sizes.layers} layers, {batch} samples, {ranks} ranks, "
+        f"{memory:g} bytes each"
+    ),
+    play=searched,
+    compared=lambda found, expected: [
+        f"expected, as (tensor, data, pipeline), {short(expected)}",
+        f"got {short(found)}",
+    ],
+    hint="All (t, d, p) with t d p ranks, where t divides the heads, d the samples, p the layers; "
+    "those that fit; the fastest first.",
+    correct="All layouts are there that come out even and fit, the fastest first.",
+    wrong={
+        "Each tensor rank takes whole heads: t divides them.": finding(("layers", "samples")),
+        "Each stage takes whole layers: p divides them.": finding(("heads", "samples")),
+        "Each data rank takes whole samples: d divides the batch.": finding(("heads", "layers")),
+        "Cuts have to come out even: heads, layers, samples.": finding(()),
+        "Some of these need more than `memory`: ask `held`.": [
+            finding(fit=False),
+            finding((), fit=False),
+        ],
+        "The fastest comes first: sort by `seconds`.": [
+            finding(order="none"),
+            finding(order="held"),
+        ],
+        "The fastest comes first, not the slowest.": finding(order="slowest"),
+        "Ranks and sizes need not be powers of 2.": finding(
+            kept=lambda it: all(map(halves_of, (it.tensor, it.data, it.pipeline)))
+        ),
+        "Let the seconds decide about more tensor ranks than a host has.": finding(
+            kept=lambda it: it.tensor <= 8
+        ),
+        "Some of these leave ranks without work: t d p has to be `ranks`.": finding(used=True),
+        "`Layout` takes tensor, data, pipeline, in this order: name them.": mixed_up,
+        "Keep the others, too: which of them are equal to the fastest?": [
+            lambda *given: my_search(*given)[:1],
+        ],
+        "keep the others, to see": lambda *given: my_search(*given)[0],
+        LIST.format(""): lambda *given: 7,
+        "All (t, d, p)": lambda *given: [],
+    },
+    errors={"tensor|has no attribute": A_LAYOUT},
+    also_right=[by_package],
+)
