@@ -17,8 +17,6 @@ from mpcourse.widgets.explorer import (
 from mpcourse.widgets.layouts import (
     context_explorer,
     context_view,
-    expert_explorer,
-    expert_view,
     layout_explorer,
     layout_view,
 )

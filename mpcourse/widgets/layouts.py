@@ -154,44 +154,6 @@ def context_view(
     return _fastest(sizes, batch, found, cluster, band, caption)
 
 
-def expert_explorer() -> Explorer:
-    """Choose a mixture of experts and how many expert ranks share them; 141 billion numbers."""
-    controls = {
-        "model": ipywidgets.Dropdown(options=list(MODELS)[-2:], description="each layer has"),
-        "expert": _number("expert ranks", (1, 2, 4, 8)),
-        "ranks": slider_over("ranks", RANKS[3:], 128),
-        "between": slider_over("links between hosts", _links(), 50),
-        "neighbours": _neighbours(("tensor", "data", "pipeline")),
-    }
-    about = "step time of a mixture by its experts and expert ranks"
-    shown = {"model": None, "expert": None, "neighbours": ("tensor", "data")}
-    return Explorer(expert_view, controls, about=about, shown=shown)
-
-
-def expert_view(
-    model: str = "8 experts, 2 for each token",
-    expert: int = 0,
-    ranks: int = 128,
-    between: float = 50,
-    neighbours: str = "tensor",
-) -> Picture:
-    """What `expert_explorer` shows: Mixtral 8x22B, 1024 samples of 4,096 tokens.
-
-    Args:
-        model: A mixture, as a key of `MODELS`; both have the same number of parameters.
-        expert: How many ranks share the experts of a layer; any number when 0.
-        ranks: How many, eight H100 with 80 GB in a host.
-        between: Each rank's link out of its host, 10^9 bytes per second each way.
-        neighbours: The axis whose ranks are neighbours in number, so inside a host.
-    """
-    sizes, cluster = MODELS[model], replace(HOPPER, between=between * 1e9)
-    experts = (expert,) if expert else (1, 2, 4, 8, 16, 32, 64)
-    found = layouts(sizes, 1024, ranks, _order(neighbours), experts=experts)
-    caption = f"{model}; {ranks} ranks: tensor x pipeline x data, expert"
-    alike = [row for row in RECENT if row.model.experts == sizes.experts]
-    return _fastest(sizes, 1024, found, cluster, spread_of_ratios(HOPPER, alike), caption)
-
-
 def _links() -> list[tuple[str, float]]:
     return [(f"{speed:g} GB/s", speed) for speed in SPEEDS]
 

@@ -34,8 +34,6 @@ from mpcourse.widgets import (
     Explorer,
     context_explorer,
     context_view,
-    expert_explorer,
-    expert_view,
     fit_explorer,
     fit_view,
     idle_explorer,
@@ -91,7 +89,6 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "fit_explorer": (fit_explorer, fitting),
     "layout_explorer": (layout_explorer, layout_view),
     "context_explorer": (context_explorer, context_view),
-    "expert_explorer": (expert_explorer, expert_view),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),
         lambda value: PICTURES[value],

@@ -35,7 +35,6 @@ EXPLORERS = {
     "torch_pipelining": widgets.mesh_explorer,
     "sharded_data_parallel": widgets.fit_explorer,
     "long_sequences": widgets.context_explorer,
-    "experts": widgets.expert_explorer,
     "choose_a_layout": widgets.layout_explorer,
 }
 
