@@ -5,9 +5,9 @@ import itertools
 import torch
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, refuse_borrowed, short
 from mpcourse.multiprocess import ranks_in_threads
-from mpcourse.transformer import Mixture, ParallelMixture
+from mpcourse.transformer import Mixture, ParallelMixture, average_gradients
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
 
@@ -495,6 +495,7 @@ def my_average(part, group):
 
 def gradients_by_rank(attempt, words, ranks):
     """What the gradients of a mixture with two experts a rank are, after the attempt."""
+    refuse_borrowed(attempt, {"average_gradients"}, "divide, and send what all ranks hold.")
     draw = torch.Generator().manual_seed(ranks)
     whole = Mixture(3, 4, 2 * ranks).double()
     for parameter in whole.parameters():
@@ -580,6 +581,7 @@ check_average = Exercise(
             averaged((False, False), (True, True)),
             averaged((False, False), (False, True)),
         ],
+        "average_gradients did the work": lambda part, group: average_gradients(part, group),
         GROUP: lambda part, group: distributed.all_reduce(part.router.weight.grad),
         SAME_MESSAGES: lambda part, group: group.rank() == 0 and my_average(part, group),
     },
