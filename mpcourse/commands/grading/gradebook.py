@@ -1,37 +1,36 @@
 """Grade learners' copies of the pages, keep what became of each, report for each exercise.
 
-Behind `python -m mpcourse grade`, for whoever teaches with the course. Processes of `judge` do the
-work; outputs that a copy was saved with count for nothing.
+Behind `python -m mpcourse grade`, for whoever teaches with the course. Learners' processes run some
+at a time; here is judged what came out. Outputs that a copy was saved with count for nothing.
 """
 
 import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
 from mpcourse.commands.arguments import LOOKED_FOR, grade_arguments
 from mpcourse.commands.clean_copies import find_pages, page_key
-from mpcourse.commands.grading.judge import Record, clean, judge
+from mpcourse.commands.grading.judge import Record, clean, judge, play
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.report import counted, lines_of, write_all
-from mpcourse.commands.grading.sandbox import Limits, can_close
+from mpcourse.commands.grading.sandbox import Limits, can_close, stopping
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
+from mpcourse.exercises import PAGES
 
 RESULTS = "results.json"
 LARGEST = 2**27  # bytes of a notebook
+USUAL_S = 15  # for a notebook, until one has been graded
 CLOSED = "in processes that see neither network nor files but their own"
 OPEN = (
     "on a system that gives no namespaces: the cells could read what you can read, and write it; "
@@ -41,17 +40,13 @@ ROOT_ONLY = (
     "You are root, and this system gives no namespaces: learners' cells could change everything. "
     "Grade as another user, or on a Linux machine that allows them."
 )
-BROKEN = (
-    "A judge has ended, maybe for lack of memory, or does not end. What was graded is kept; type "
-    "the same command again, with fewer --jobs."
-)
 
 
 def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Record]]:
     """The notebooks of a folder and of those in it, which no link leads out of.
 
-    Of whom each is says the folder in which it lies, or the name before the page's. Pages are found
-    by name: an older edition may have another number.
+    Of whom each is says the folder in which it lies, or the name before the page's. Of which page
+    says its name, whatever the number, or else the checks that it calls.
     """
     names = {page_key(page.name): page.name for page in pages}
     any_name = "|".join(sorted(names, key=len, reverse=True))
@@ -65,14 +60,22 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         before = match[1].strip(" _-.") if match else path.stem
         learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
         record = Record(clean(learner), clean(str(path)), names[match[2]] if match else "")
-        if not match:
-            record.stopped = f"of no page of the course by its name: {LOOKED_FOR} is looked for"
-        elif file.is_symlink() or file.stat().st_size > LARGEST:
+        if file.is_symlink() or file.stat().st_size > LARGEST:
             record.stopped = "a link or more than 128 MB: it was not read"
+        elif not match and (key := page_asked(file.read_text("utf-8", "replace"))):
+            record.page, record.notes = names[key], ["renamed: the page is known by its checks"]
+        elif not match:
+            record.stopped = f"of no page of the course: {LOOKED_FOR} is looked for"
         found.append((file, record))
     if not found:
         raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
     return found
+
+
+def page_asked(text: str) -> str:
+    """The page most of whose checks a notebook calls; empty where it calls none."""
+    called = {key: sum(f"{check}(" in text for check in own) for key, own in PAGES.items()}
+    return max(called, key=called.get) if any(called.values()) else ""
 
 
 def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
@@ -94,55 +97,46 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
     earlier, records, waiting = _read_records(out / RESULTS), [], []
     for path, record in submissions:
         if not record.stopped:
-            page = ROOT / "notebooks" / record.page
-            record.key = _digest(record.file.encode(), path.read_bytes(), page.read_bytes(), course)
-        if record.key and record.key not in earlier:
-            waiting.append((record, path, page))
-        else:  # what was graded before is as it was
+            page = (ROOT / "notebooks" / record.page).read_bytes()
+            record.key = _digest(record.file.encode(), path.read_bytes(), page, course)
+        if record.stopped or record.key in earlier:  # what was graded before is as it was
             records.append(earlier.get(record.key, record))
-    print("".join(map(lines_of, records)), flush=True)
+        else:
+            waiting.append((path, record))
+    print("".join(map(lines_of, records)), end="")
     write_all(out, records, facts)
-    start = time.monotonic()
-    for count, record in enumerate(_judged(waiting, limits, jobs), start=1):
-        records.append(record)
-        kept = [asdict(each) for each in records if each.key and not each.stopped]
-        write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
-        write_all(out, records, facts)
-        left = (time.monotonic() - start) / count * (len(waiting) - count) / 60
-        print(f"{lines_of(record)}{count} of {len(waiting)}; about {left:.0f} min left", flush=True)
+    start, usual_s = time.monotonic(), USUAL_S / jobs
+    with contextlib.closing(_judged(waiting, limits, jobs)) as judged:
+        for left in range(len(waiting), 0, -1):
+            minutes = f"about {left * usual_s / 60:.1f} min left"
+            print(f"{left} of {len(waiting)} to grade; {minutes}", flush=True)
+            records.append(next(judged))
+            usual_s = (time.monotonic() - start) / (len(waiting) - left + 1)
+            kept = [asdict(each) for each in records if each.key and not each.stopped]
+            write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
+            write_all(out, records, facts)
+            print(lines_of(records[-1]), end="")
     print(f"{counted(records)} exercises are correct.")
 
 
-def _judged(
-    waiting: Sequence[tuple[Record, Path, Path]], limits: Limits, jobs: int
-) -> Iterator[Record]:
-    """The records of notebooks as they are judged, some at a time; no process stays."""
-    spawn = multiprocessing.get_context("spawn")
+def _judged(waiting: Sequence[tuple[Path, Record]], limits: Limits, jobs: int) -> Iterator[Record]:
+    """The records of notebooks as they are judged; no process stays."""
     with tempfile.TemporaryDirectory(prefix="courses-", ignore_cleanup_errors=True) as room:
-        pool = ProcessPoolExecutor(jobs, spawn, _become_a_judge, (room,))
+        pool, tasks = ThreadPoolExecutor(jobs), {}
+        stopping.clear()
         try:
-            for page in {page for _, _, page in waiting}:
-                write_course(Path(room, page.stem), page)
-            tasks = [
-                pool.submit(judge, *each, Path(room, each[2].stem), limits) for each in waiting
-            ]
-            most_s = 2 * limits.time_s * (len(tasks) // jobs + 1)
-            for task in as_completed(tasks, most_s):
-                yield task.result()
+            for path, record in waiting:
+                page, course = ROOT / "notebooks" / record.page, Path(room, record.page)
+                if not course.exists():
+                    write_course(course, page)
+                tasks[pool.submit(play, path, page, course, limits)] = record, page
+            for task in as_completed(tasks):
+                record, page = tasks[task]
+                judge(record, page, *task.result())
+                yield record
         finally:
-            for process in multiprocessing.active_children():
-                process.terminate()
+            stopping.set()
             pool.shutdown(cancel_futures=True)
-
-
-def _become_a_judge(room: str) -> None:
-    """End with whoever asks, who alone hears of Ctrl-C, and end what runs here then."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    tempfile.tempdir = room
-    sys.stdout = sys.stderr = open(os.devnull, "w")
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _read_records(path: Path) -> dict[str, Record]:
@@ -167,7 +161,7 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
     out = Path(here, options.out or folder.with_name(f"{folder.name}-results"))
     sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
     os.umask(0o077)  # marks are nobody else's business
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # judges, as sandboxes, compute on the CPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the judge, as sandboxes, computes on the CPU
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         grade(folder, out, Limits(options.time_limit_s, options.memory_gb), options.jobs)
@@ -175,12 +169,9 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
     except KeyboardInterrupt:
         print("What was graded is kept; the same command goes on from there.", flush=True)
         return 130
-    except (BrokenProcessPool, TimeoutError):
-        error = BROKEN
-    except (ValueError, OSError) as problem:  # a table that another program holds open, say
-        error = problem
-    print(error, file=sys.stderr)
-    return 2
+    except (ValueError, OSError) as error:  # a table that another program holds open, say
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

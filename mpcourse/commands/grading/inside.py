@@ -1,11 +1,10 @@
-"""What a learner's process sees and may take: one program, started in a place made for it.
+"""What a learner's process sees on Linux: one program, started in a place made for it.
 
-On Linux it gets namespaces of its own: a root in which there are the system's programs and Python,
+It gets namespaces of its own: a root in which there are the system's programs and Python,
 read-only, its copy of the course and room for files in memory; no other process, no network but the
-way back to itself, no rights. All that it starts ends with it. Elsewhere only the limits hold, on
-Windows not even those of one process. Standard library only; run by path, so that nothing else is
-imported. Source: `man namespaces`, `man mount_setattr`, `man pivot_root`, `man capabilities`,
-`man prctl`, `man netdevice`.
+way back to itself, no rights. All that it starts ends with it. Standard library only; run by path,
+so that nothing else is imported. Source: `man namespaces`, `man mount_setattr`, `man pivot_root`,
+`man capabilities`, `man prctl`, `man netdevice`.
 """
 
 import ctypes
@@ -108,32 +107,12 @@ def show(outside: str, inside: str, *, writable: bool = False) -> None:
         call("syscall", MOUNT_SETATTR, NO_FOLDER, inside, ALL_BELOW, attributes, len(attributes))
 
 
-def limit(names_to_most: dict) -> None:
-    """What this process and each that it starts may take."""
-    import resource  # not on Windows
-
-    for name, most in names_to_most.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(kind)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
-
-
 def main() -> None:
-    """Do what the first line of stdin says, and become the program that it names."""
-    line = b""
-    while not line.endswith(b"\n"):  # a byte at a time: what follows is for the program
-        line += os.read(0, 1) or b"\n"
-    plan = json.loads(line)
-    if plan["room"]:
-        enter(plan["room"], plan["shown"], plan["files_gib"])
-    if os.name != "nt":
-        limit(plan["limits"])
-    os.chdir(plan["cwd"])
-    command = [sys.executable, *plan["command"]]
-    if os.name == "nt":  # where a program cannot become another one
-        sys.exit(__import__("subprocess").call(command, env=plan["env"]))
-    os.execve(command[0], command, plan["env"])
+    """Become the program that is named, in the place that is described."""
+    room, shown, files_gib, command = json.loads(sys.argv[1])
+    enter(room, shown, files_gib)
+    os.chdir(f"{HOME}/my_notebooks")
+    os.execv(command[0], command)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """One learner's notebook: its cells run in a sandbox, here is judged what came out.
 
-Nothing that a learner wrote is run, imported or unpickled here: the learner's process is asked for
-the outcome of one case after the other, which is read as data and compared, with the exercise's own
-words.
+Nothing that a learner wrote is run, imported or unpickled here: the outcome of one case after the
+other is read as data and compared, with the exercise's own words.
 """
 
+import os
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.grading.outcomes import decode
-from mpcourse.commands.grading.questions import exercises_of, given_by, read_copy, steps
+from mpcourse.commands.grading.questions import Step, exercises_of, given_by, read_copy, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.exercises import PAGES
 from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
@@ -30,6 +31,7 @@ class Record:
     file: str  # its place in the folder
     page: str  # the page's file; empty when it is of no page of the course
     judged: dict[str, tuple[str, str]] = field(default_factory=dict)  # check -> state, words
+    answers: dict[str, str] = field(default_factory=dict)  # check -> what was written
     notes: list[str] = field(default_factory=list)  # what an instructor should know besides
     stopped: str = ""  # why not all was judged, or more might be next time
     key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
@@ -82,34 +84,41 @@ def clean(text: str) -> str:
     return "".join(shown)[:MOST_WORDS]
 
 
-def judge(record: Record, copy: Path, page: Path, course: Path, limits: Limits) -> Record:
-    """Run a copy's cells, judge the exercises of its page, and say so in the record."""
-    ours = read_copy(page)
+def play(
+    copy: Path, page: Path, course: Path, limits: Limits
+) -> tuple[list[Step], dict[str, Any], str]:
+    """Run a copy's cells in a sandbox: the steps, what was answered, and why no more was."""
     try:
-        cells = steps(read_copy(copy), ours)
+        cells = steps(read_copy(copy), read_copy(page))
     except Exception as error:  # whatever such a file may be
-        record.stopped = clean(f"the notebook cannot be read: {error}")
-        cells = []
+        return [], {}, f"the notebook cannot be read: {error}"
     limit_s = limits.time_s * CELL_SHARE
     task = [(cell.name, cell.source, cell.asked or limit_s) for cell in cells]
-    answers, why = run(course, task, limits, closed=can_close()) if cells else ({}, record.stopped)
+    return cells, *run(course, task, limits, closed=can_close())
+
+
+def judge(record: Record, page: Path, cells: list[Step], answers: dict, why: str) -> None:
+    """Judge the exercises of a page by what `play` returns, and say so in the record."""
     for cell in cells:
         if not cell.asked and answers.get(cell.name):
             record.notes.append(clean(f"{cell.name} {answers[cell.name]}"))
             if "was stopped after" in record.notes[-1]:
                 record.stopped = record.notes[-1]
-    for check in (each.name for each in exercises_of(ours)):
-        exercise = PAGES[page_key(page.name)][check]
-        state, words = judged(exercise, Remote(check, answers, ours), why)
-        record.judged[check] = state, clean(words)
-        record.stopped = record.stopped or why * (state == "not judged")
-    return record
+    ours = read_copy(page)
+    for asked in exercises_of(ours):
+        exercise = PAGES[page_key(page.name)][asked.name]
+        state, words = judged(exercise, Remote(asked.name, answers, ours), why)
+        record.judged[asked.name] = state, clean(words)
+        record.stopped = record.stopped or clean(why) * (state == "not judged")
+        theirs = (cell for cell in cells if cell.is_theirs and cell.touched & {*asked.asked})
+        record.answers[asked.name] = "\n".join(cell.source for cell in theirs)
 
 
 def judged(exercise: Exercise, attempt: Remote, why: str) -> tuple[str, str]:
     """State and message of one exercise; `why` says what there is to say where no answer came."""
     try:
-        verdict = exercise(attempt)
+        with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+            verdict = exercise(attempt)
         return verdict.state, "\n".join(verdict.lines)
     except Raised as problem:  # before anything was played
         return "not yet", str(problem)

@@ -1,11 +1,12 @@
 """In the sandbox: a learner's cells run here, and their answers are played, case by case.
 
-Told what to do by a line of JSON, and answering with a line each. It judges nothing: whatever is
+Told what to do by JSON, and answering with a line each. It judges nothing: whatever is
 written there, here or by a cell, is an outcome for somebody else to compare.
 """
 
 import _thread
 import ast
+import contextlib
 import json
 import os
 import threading
@@ -71,19 +72,31 @@ def answered(act: Callable[..., Any], *given: Any) -> str:
     return json.dumps(found)
 
 
+def limit(most: dict[str, int]) -> None:
+    """What this process and each that it starts may take; Windows knows no such limits."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        for name, value in most.items():
+            with contextlib.suppress(ValueError):  # a stricter one holds
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+
 def main() -> None:
-    """Do what the first line says: run cells, and play the answers to exercises."""
+    """Do what is told: run cells, and play the answers to exercises."""
     told, answers = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
     with open(os.devnull, "r+") as nothing:
         for number in range(3):
             os.dup2(nothing.fileno(), number)
+    most, task = json.load(told)
+    limit(most)
     Exercise.__call__ = lambda self, *attempt: ELSEWHERE
     shell = InteractiveShell.instance()
 
     def say(key: str, *act: Any) -> None:
         print(f"[{json.dumps(key)}, {answered(*act)}]", file=answers, flush=True)
 
-    for key, source, rest in json.loads(told.readline()):
+    for key, source, rest in task:
         if key not in CHECKS:
             say(key, run, shell, source, rest)
             continue

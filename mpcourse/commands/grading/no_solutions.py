@@ -8,88 +8,80 @@ import ast
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 from mpcourse.commands.clean_copies import page_key
 from mpcourse.commands.grading.questions import Step, needed_for
 from mpcourse.commands.setup import ROOT
 
-PLAYED = {"cases", "play", "values"}  # of an exercise's arguments; all others judge or explain
-OTHERS = ("exercises", "commands", "__main__.py")
+PLAYED = ("cases", "play", "values")  # of an exercise's arguments; all others judge or explain
 KEPT = (
     *("exercises/__init__.py", "exercises/exercise.py", "commands/__init__.py"),
     *(f"commands/grading/{name}.py" for name in ("__init__", "learner", "outcomes")),
 )
-EXERCISES = r"mpcourse\.exercises\."
+IMPORT = r"^\s*\"?from mpcourse\.exercises\.(\w+) import (\w+)"
 
 
 def write_course(folder: Path, page: Path) -> None:
     """Lay out a copy of the course for a page in a folder."""
     package = folder / "mpcourse"
-    shutil.copytree(ROOT / "mpcourse", package, ignore=shutil.ignore_patterns(*OTHERS))
+    others = shutil.ignore_patterns("exercises", "commands", "__main__.py", "__pycache__")
+    shutil.copytree(ROOT / "mpcourse", package, ignore=others)
     shutil.copytree(ROOT / "data", folder / "data")
     shutil.copy(ROOT / "pyproject.toml", folder)  # by which a page's first cell knows a clone
     for name in KEPT:
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "mpcourse" / name, package / name)
-    key = page_key(page.name)
-    imports = rf"from {EXERCISES}{key} import (\w+)"
-    wanted = {key: {*re.findall(imports, page.read_text(encoding="utf-8"))}}
-    while wanted:
-        name, asked = wanted.popitem()
-        source = (ROOT / f"mpcourse/exercises/{name}.py").read_text(encoding="utf-8")
-        text, others = without_solutions(source, asked, checks=name == key)
-        (package / f"exercises/{name}.py").write_text(text, encoding="utf-8")
-        wanted |= {other: names for other, names in others.items() if other != "exercise"}
+    asked = imported(page.read_text(encoding="utf-8"))
+    write_exercises(package, page_key(page.name), asked[page_key(page.name)], checks=True)
     for path in [folder, *folder.rglob("*")]:
         path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))  # for a stranger
 
 
-def without_solutions(source: str, asked: set[str], *, checks: bool) -> tuple[str, dict]:
-    """A module of exercises with only what is asked for of it, and maybe its checks.
+def imported(text: str) -> dict[str, set[str]]:
+    """The names that a text takes from modules of exercises."""
+    found = defaultdict(set)
+    for module, name in re.findall(IMPORT, text, re.MULTILINE):
+        found[module].add(name)
+    return found
 
-    Returns its text, and the names that it needs from other modules of exercises. What is asked
-    for and needs a solution is left out.
-    """
+
+def write_exercises(package: Path, name: str, asked: set[str], *, checks: bool = False) -> None:
+    """Write of a module of exercises what is asked for, maybe its checks, and what these need."""
+    source = (ROOT / f"mpcourse/exercises/{name}.py").read_text(encoding="utf-8")
+    kept = without_solutions(source, asked, checks=checks)
+    (package / f"exercises/{name}.py").write_text(kept, encoding="utf-8")
+    for other, names in imported(kept).items():
+        if other != "exercise":
+            write_exercises(package, other, names)
+
+
+def without_solutions(source: str, asked: set[str], *, checks: bool) -> str:
+    """A module of exercises with only what is asked for of it, and maybe its checks."""
     module = ast.parse(source).body
     assigned = [each for each in module if isinstance(each, ast.Assign)]
     values = {ast.unparse(each.targets[0]): each.value for each in assigned}
-    exercises = {name: value for name, value in values.items() if name.startswith("check_")}
-    solutions = set()
-    for exercise in exercises.values():
-        solutions |= {each.id for each in exercise.args if isinstance(each, ast.Name)}
-        _leave_played(exercise, values)
-    cells = [Step(ast.unparse(part)) for each in module for part in _parts(each)]
-
-    def needs_solution(name: str) -> bool:
-        return any(cell.touched & solutions for cell in needed_for({name}, cells))
-
-    names = {name for name in asked if not needs_solution(name)}.union(exercises if checks else ())
-    kept = "\n".join(cell.source for cell in needed_for(names, cells)) + "\n"
-    others = defaultdict(set)
-    for other, name in re.findall(rf"^from {EXERCISES}(\w+) import (\w+)", kept, re.MULTILINE):
-        others[other].add(name)
-    return kept, others
+    own = {name for name in values if name.startswith("check_")}
+    for name in own:
+        values[name].args, values[name].keywords = [], [*played(values[name], values)]
+    cells = []
+    for each in module:
+        if isinstance(each, ast.ImportFrom):  # several names become an import of each
+            parts = [ast.ImportFrom(each.module, [name], 0) for name in each.names]
+            cells += [Step(ast.unparse(part)) for part in parts]
+        else:
+            cells.append(Step(ast.unparse(each)))
+    names = asked | own if checks else asked
+    return "\n".join(cell.source for cell in needed_for(names, cells)) + "\n"
 
 
-def _leave_played(exercise: ast.Call, values: dict[str, ast.expr]) -> None:
-    """Take from the call that makes an exercise all but what it is played with."""
+def played(exercise: ast.Call, values: dict[str, ast.expr]) -> list[ast.keyword]:
+    """Of the arguments that make an exercise those with which it is played."""
     given = [*exercise.keywords]
     for each in exercise.keywords:
         if each.arg is None:  # **NAME, of a dict in this module
             pairs = values[each.value.id]
             given += map(ast.keyword, (key.value for key in pairs.keys), pairs.values)
     nothing = {"solution": None, "read_again": ""}
-    exercise.args = []
-    exercise.keywords = [ast.keyword(name, ast.Constant(x)) for name, x in nothing.items()]
-    exercise.keywords += [each for each in given if each.arg in PLAYED]
-
-
-def _parts(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement; an import of several names as one of each."""
-    if isinstance(statement, ast.ImportFrom):
-        module, names = statement.module, statement.names
-        yield from (ast.ImportFrom(module, [name], 0) for name in names)
-    else:
-        yield statement
+    kept = [ast.keyword(name, ast.Constant(value)) for name, value in nothing.items()]
+    return kept + [each for each in given if each.arg in PLAYED]

@@ -1,12 +1,10 @@
 """Outcomes as JSON: what a learner's process says is read as data, and never as a program.
 
-Tensors are their bytes, the course's own records their fields. Anything else arrives as an
+Tensors are their numbers, the course's own records their fields. Anything else arrives as an
 `Unreadable`, which shows what it was and equals nothing.
 """
 
-import base64
 import dataclasses
-import math
 import sys
 from numbers import Real
 from typing import Any
@@ -15,8 +13,6 @@ import numpy as np
 import torch
 
 PLAIN = (type(None), bool, int, float, str)
-NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64"
-DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -29,13 +25,7 @@ class Unreadable:
         return self.words
 
 
-MAKERS = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "dict": dict,
-    "other": lambda words: Unreadable(*words),
-}
+MAKERS = {"list": list, "tuple": tuple, "set": set, "dict": dict, "other": lambda x: Unreadable(*x)}
 
 
 def encode(value: Any) -> Any:
@@ -43,10 +33,12 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return value
-    if isinstance(value, torch.Tensor) and not value.is_sparse:
-        return ["tensor", *_bytes(value.detach().as_subclass(torch.Tensor)), value.requires_grad]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return ["array", *_bytes(torch.tensor(value)), False]
+        value = torch.tensor(value)
+    if isinstance(value, torch.Tensor) and not value.is_sparse:
+        plain = value.detach().as_subclass(torch.Tensor)
+        dtype = str(plain.dtype).removeprefix("torch.")
+        return ["tensor", dtype, [*plain.shape], plain.flatten().tolist(), value.requires_grad]
     if isinstance(value, np.generic):
         return encode(value.item())
     for base, known in {int: int, str: str, float: Real}.items():
@@ -69,8 +61,10 @@ def decode(found: Any) -> Any:
         return found
     try:
         name, *parts = found
-        if name in ("tensor", "array"):
-            return _tensor(name, *parts)
+        if name == "tensor":
+            dtype, shape, numbers, needs_grad = parts
+            value = torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(shape)
+            return value.requires_grad_(bool(needs_grad))
         parts = [decode(part) for part in parts]
         if name in MAKERS:
             return MAKERS[name](parts)
@@ -88,22 +82,3 @@ def _fields(kind: type) -> tuple[str, ...]:
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind) if field.init)
     return getattr(kind, "_fields", ())
-
-
-def _bytes(value: torch.Tensor) -> tuple[str, list[int], str]:
-    plain = value.cpu().resolve_conj().resolve_neg().contiguous()
-    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return (
-        str(plain.dtype).removeprefix("torch."),
-        list(plain.shape),
-        base64.b64encode(data).decode(),
-    )
-
-
-def _tensor(name: str, dtype: str, shape: list[int], data: str, needs_grad: bool) -> Any:
-    raw, kind = bytearray(base64.b64decode(data, validate=True)), DTYPES[dtype]
-    if math.prod(shape) * kind.itemsize != len(raw):
-        raise ValueError(shape)
-    value = torch.frombuffer(raw, dtype=kind) if raw else torch.empty(0, dtype=kind)
-    value = value.reshape(shape)
-    return value.numpy() if name == "array" else value.requires_grad_(bool(needs_grad))

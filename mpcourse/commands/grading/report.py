@@ -14,8 +14,9 @@ from pathlib import Path, PurePath
 
 from mpcourse.commands.grading.judge import Record
 from mpcourse.commands.shell import write_whole
+from mpcourse.exercises.exercise import SIGNS as VERDICTS
 
-SIGNS = {"correct": "✓", "not yet": "✗", "not attempted": "…", "not judged": "?"}
+SIGNS = {**VERDICTS, "not judged": "?"}
 COLUMNS = ("learner", "page", "exercise", "state", "message", "file")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute such a cell
 
@@ -55,13 +56,18 @@ def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
         write_whole(folder / "learners" / file_of(learner), "\n".join(map(lines_of, own)))
         pages = (f"{page_of(r)} {counted([r])}{'*' * bool(notes_of(r))}" for r in own)
         lines.append(f"  {learner}: {counted(own)}; {', '.join(pages)}")
-    found = defaultdict(Counter)
+    found, same = defaultdict(Counter), defaultdict(dict)
     for record in records:
-        for name, (state, _) in record.judged.items():
-            found[f"{page_of(record)}, {name}"][state] += 1
+        for check, (state, _) in record.judged.items():
+            name = f"{page_of(record)}, {check}"
+            found[name][state] += 1
+            if state != "not attempted" and record.answers.get(check):
+                same[name, record.answers[check]][record.learner] = None
     lines += ["", "Exercises, the one that failed most first"]
     for name in sorted(found, key=lambda name: -found[name]["not yet"]):
         lines.append(f"  {name}: {', '.join(f'{n} {state}' for state, n in found[name].items())}")
+    lines += ["", "Answers that are the same, letter by letter"]
+    lines += [f"  {name}: {', '.join(who)}" for (name, _), who in same.items() if len(who) > 1]
     write_whole(folder / "results.txt", "\n".join(lines) + "\n")
     write_whole(folder / "results.csv", csv_of(records))  # last: a spreadsheet may hold it
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -32,6 +33,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     socket.create_connection(server.getsockname(), timeout=10).close()
 print('["ready", 1]')
 """
+stopping = threading.Event()  # once set, every learner's process is ended
 
 
 class Limits(NamedTuple):
@@ -49,20 +51,18 @@ def run(
     Returns:
         What it answered, by keys, and why there is no more.
     """
+    most = {**MOST, "DATA": int((limits.memory_gib + DATA_GIB) * GIB)}
     with (
         tempfile.TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True) as room,
         tempfile.TemporaryFile() as told,
         tempfile.TemporaryFile() as answered,
     ):
-        plan = _plan(course, room, limits, closed, command)
-        told.write(f"{json.dumps(plan)}\n{json.dumps(task)}\n".encode())
+        told.write(json.dumps([most, task]).encode())
         told.seek(0)
-        process = psutil.Popen(
-            [sys.executable, "-I", "-S", inside.__file__],
-            **{"stdin": told, "stdout": answered, "stderr": subprocess.DEVNULL},
-            cwd="/" if closed else room,
-            start_new_session=True,  # Ctrl-C is for whoever waits, which then ends this
-        )
+        start, settings = _start(course, room, [sys.executable, *command], closed)
+        pipes = {"stdin": told, "stdout": answered, "stderr": subprocess.DEVNULL}
+        # in a session of its own: Ctrl-C is for whoever waits, who then ends this
+        process = psutil.Popen(start, **pipes, **settings, start_new_session=True)
         family: set[psutil.Process] = {process}
         try:
             why = _watched(process, answered, limits, family)
@@ -80,25 +80,21 @@ def run(
     return answers, why
 
 
-def _plan(course: Path, room: str, limits: Limits, closed: bool, command: tuple) -> dict:
-    """What `inside` is to do."""
-    if not closed:
-        shutil.copytree(course, room, dirs_exist_ok=True)
-        Path(room, "my_notebooks").mkdir()
+def _start(course: Path, room: str, command: list[str], closed: bool) -> tuple[list[str], dict]:
+    """The command that becomes the learner's process, its folder and its environment."""
     home = inside.HOME if closed else room
     env = {"HOME": home, "PYTHONPATH": home, "PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
     env |= {"USER": "learner", "MPLBACKEND": "agg", "OMP_WAIT_POLICY": "passive"}
-    env = {**env, "TMPDIR": "/tmp"} if closed else {**os.environ, **env, "TMPDIR": home}
-    shown = {f"{home}/{each.name}": str(each) for each in course.glob("*")}
-    return {
-        "room": room if closed else "",
-        "shown": {path: path for path in (sys.prefix, sys.base_prefix)} | shown,
-        "files_gib": FILES_GIB,
-        "limits": {**MOST, "DATA": int((limits.memory_gib + DATA_GIB) * GIB)},
-        "cwd": f"{home}/my_notebooks",
-        "command": command,
-        "env": env,
-    }
+    if not closed:
+        shutil.copytree(course, room, dirs_exist_ok=True)
+        folder = Path(room, "my_notebooks")
+        folder.mkdir()
+        return command, {"cwd": folder, "env": {**os.environ, **env, "TMPDIR": room}}
+    shown = {path: path for path in (sys.prefix, sys.base_prefix)}
+    shown |= {f"{home}/{each.name}": str(each) for each in course.glob("*")}
+    plan = json.dumps([room, shown, FILES_GIB, command])
+    start = [sys.executable, "-I", "-S", inside.__file__, plan]
+    return start, {"cwd": "/", "env": {**env, "TMPDIR": "/tmp"}}
 
 
 def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: set) -> str:
@@ -107,9 +103,8 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
     Its family is all that was seen of what it has started; namespaces end the rest with it.
     """
     end = time.monotonic() + limits.time_s
-    while True:
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(POLL_S)
+    while not stopping.wait(POLL_S):
+        if process.poll() is not None:
             return "its process has ended"
         if time.monotonic() > end:
             return f"the notebook's {limits.time_s:g} s were over"
@@ -123,6 +118,7 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
                 taken += each.memory_info().rss
         if taken > limits.memory_gib * GIB:
             return f"its processes took more than {limits.memory_gib:g} GB of memory"
+    return "grading was stopped"
 
 
 @functools.cache
