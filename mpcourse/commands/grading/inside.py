@@ -4,13 +4,12 @@ It gets namespaces of its own: a root in which there are the system's programs a
 read-only, its copy of the course and room for files in memory; no other process, no network but the
 way back to itself, no rights. All that it starts ends with it. Standard library only; run by path,
 so that nothing else is imported. Source: `man namespaces`, `man mount_setattr`, `man pivot_root`,
-`man capabilities`, `man prctl`, `man netdevice`.
+`man unshare`, `man setpriv`, `man netdevice`.
 """
 
 import ctypes
 import json
 import os
-import signal
 import socket
 import struct
 import sys
@@ -20,11 +19,12 @@ SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc/fon
 DEVICES = ("null", "zero", "full", "random", "urandom")
 HOME = "/home/learner/clone"
 WRITABLE = ("/tmp", "/dev/shm", "/home/learner", f"{HOME}/my_notebooks")
-NEW_USER, OTHERS_NEW = 0x10000000, 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
-NOSUID, NODEV, BIND, RECURSIVE, PRIVATE, DETACH = 2, 4, 4096, 16384, 1 << 18, 2
+NOSUID, NODEV, NOEXEC, BIND, RECURSIVE, DETACH = 2, 4, 8, 4096, 16384, 2
 MOUNT_SETATTR, READ_ONLY, ALL_BELOW, NO_FOLDER = 442, 1 | 2, 0x8000, -100
-DIE_WITH_PARENT, DROP_RIGHT, NO_NEW_RIGHTS = 1, 24, 38
 SET_FLAGS, UP_AND_RUNNING = 0x8914, 0x41
+ENDS_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+OTHERS_NEW = ("--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child")
+NO_RIGHTS = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 
 
 def call(name: str, *arguments: object) -> None:
@@ -34,41 +34,16 @@ def call(name: str, *arguments: object) -> None:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
-def enter(room: str, shown: dict, files_gib: float) -> None:
-    """Go on as the first process of new namespaces; the process that was waits for its end."""
-    user, group, seat = os.geteuid(), os.getegid(), os.getpid()
-    call("prctl", DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-    call("unshare", OTHERS_NEW | (NEW_USER if user else 0))
-    maps = {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}
-    for name, text in maps.items() if user else ():
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
-    child = os.fork()
-    if child:
-        os.close(0)
-        os.close(1)
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-    lay_out(room, shown, files_gib)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:  # the way back to itself
-        flags = struct.pack("16sH22x", b"lo", UP_AND_RUNNING)
-        __import__("fcntl").ioctl(handle, SET_FLAGS, flags)
-    socket.sethostname("localhost")  # the machine's own name leads to an address that is gone
-    for right in range(64):
-        if ctypes.CDLL(None).prctl(DROP_RIGHT, right, 0, 0, 0) < 0:
-            break
-    if not user:
-        stranger = 61184 + seat % 4000  # a user's number that belongs to nobody
-        os.setgroups([])
-        os.setresgid(stranger, stranger, stranger)
-        os.setresuid(stranger, stranger, stranger)
-    call("prctl", DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)  # a change of user has taken it back
-    call("prctl", NO_NEW_RIGHTS, 1, 0, 0, 0)
+def start(plan: object) -> list[str]:
+    """The command that does `main` as the first process of new namespaces."""
+    user = ["--map-root-user"] if os.geteuid() else []
+    program = [sys.executable, "-I", "-S", __file__, json.dumps(plan)]
+    return [*ENDS_WITH_PARENT, "unshare", *user, *OTHERS_NEW, *program]
 
 
 def lay_out(room: str, shown: dict, files_gib: float) -> None:
     """Make a root in memory with what is to be seen, and leave the machine's own."""
     os.umask(0o022)  # whoever looks at it later is a stranger here
-    call("mount", None, "/", None, RECURSIVE | PRIVATE, None)
     size = f"mode=755,size={int(files_gib * 2**30)}"
     call("mount", "tmpfs", room, "tmpfs", NOSUID | NODEV, size)
     for path in SYSTEM + SETTINGS:
@@ -85,7 +60,7 @@ def lay_out(room: str, shown: dict, files_gib: float) -> None:
         os.chmod(room + path, 0o1777)
     with open(f"{room}/etc/hosts", "w") as file:
         file.write("127.0.0.1 localhost\n")
-    call("mount", "proc", f"{room}/proc", "proc", NOSUID | NODEV | 8, None)
+    call("mount", "proc", f"{room}/proc", "proc", NOSUID | NODEV | NOEXEC, None)
     os.chdir(room)
     call("pivot_root", ".", ".")
     call("umount2", ".", DETACH)
@@ -108,11 +83,16 @@ def show(outside: str, inside: str, *, writable: bool = False) -> None:
 
 
 def main() -> None:
-    """Become the program that is named, in the place that is described."""
-    room, shown, files_gib, command = json.loads(sys.argv[1])
-    enter(room, shown, files_gib)
+    """Become the program that is named, in the place that is described, without any rights."""
+    room, shown, files_gib, command, stranger = json.loads(sys.argv[1])
+    lay_out(room, shown, files_gib)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:  # the way back to itself
+        flags = struct.pack("16sH22x", b"lo", UP_AND_RUNNING)
+        __import__("fcntl").ioctl(handle, SET_FLAGS, flags)
+    socket.sethostname("localhost")  # the machine's own name leads to an address that is gone
     os.chdir(f"{HOME}/my_notebooks")
-    os.execv(command[0], command)
+    user = [f"--reuid={stranger}", f"--regid={stranger}", "--clear-groups"] if stranger else []
+    os.execvp("setpriv", [*ENDS_WITH_PARENT, *user, *NO_RIGHTS, *command])
 
 
 if __name__ == "__main__":

@@ -35,8 +35,6 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> str:
     error = result.error_before_exec or result.error_in_exec
     if isinstance(error, KeyboardInterrupt):
         return f"was stopped after {limit_s:.0f} s"
-    if isinstance(error, SyntaxError):
-        error = SyntaxError(f"{error.msg} (line {error.lineno})")
     return f"raised {type(error).__name__}: {error}" if error else ""
 
 

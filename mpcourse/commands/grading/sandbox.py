@@ -5,6 +5,7 @@ What it sees is decided in `inside`, which runs there first. Source: the documen
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     socket.create_connection(server.getsockname(), timeout=10).close()
 print('["ready", 1]')
 """
+seats = itertools.count(os.getpid())
 stopping = threading.Event()  # once set, every learner's process is ended
 
 
@@ -92,8 +94,9 @@ def _start(course: Path, room: str, command: list[str], closed: bool) -> tuple[l
         return command, {"cwd": folder, "env": {**os.environ, **env, "TMPDIR": room}}
     shown = {path: path for path in (sys.prefix, sys.base_prefix)}
     shown |= {f"{home}/{each.name}": str(each) for each in course.glob("*")}
-    plan = json.dumps([room, shown, FILES_GIB, command])
-    start = [sys.executable, "-I", "-S", inside.__file__, plan]
+    # in the place of root a user's number that belongs to nobody, and to no other notebook
+    stranger = 0 if os.geteuid() else 61184 + next(seats) % 4000
+    start = inside.start([room, shown, FILES_GIB, command, stranger])
     return start, {"cwd": "/", "env": {**env, "TMPDIR": "/tmp"}}
 
 
@@ -124,5 +127,6 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
 @functools.cache
 def can_close() -> bool:
     """Whether this machine gives namespaces; tried with a connection to itself."""
-    probe = Path("/nowhere"), [], Limits(60, 1)
-    return sys.platform == "linux" and bool(run(*probe, closed=True, command=("-c", PROBE))[0])
+    if sys.platform != "linux" or not shutil.which("setpriv"):
+        return False
+    return bool(run(Path("/nowhere"), [], Limits(60, 1), closed=True, command=("-c", PROBE))[0])
