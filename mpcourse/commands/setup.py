@@ -76,7 +76,7 @@ class Environment:
             here = "--here does without .venv, in an environment of your own"
             raise SetupError(f"{error}: is the disk full? May you write there? {here}.") from None
 
-    def run(self, module: str, *arguments: str) -> int:
+    def run(self, module: str, *arguments: str, log: Path | None = None) -> int:
         """Run a module in the clone, as if the environment were active.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
@@ -88,7 +88,7 @@ class Environment:
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
         command = [self.python, "-m", "mpcourse.commands", module, *arguments]
-        return call(command, cwd=self.root, env=env)
+        return call(command, cwd=self.root, env=env, log=log)
 
     def probe(self, files: Sequence[str] = ()) -> dict:
         """Ask the environment's Python what `PROBE` asks; empty when it does not answer."""
@@ -154,9 +154,12 @@ class Environment:
     def _install(self, facts: dict, files: Sequence[str]) -> None:
         if not facts["has_pip"] or not (self.is_active or self._is_ours()):
             raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
-        print(f"Installing from {' and '.join(files)}.", flush=True)
+        log = self.folder / "pip.log"
+        print(f"Installing from {' and '.join(files)}; what pip says is in {log}.", flush=True)
         options = [option for file in files for option in ("-r", file)]
-        status = self.run("pip", "install", *options)
+        status = self.run("pip", "install", *options, log=log)
+        if status:
+            print(*log.read_text("utf-8").splitlines()[-20:], sep="\n")
         if status and self.probe(files).get("absent", files):
             raise self._trouble("pip", status)
         if status:  # without a network, say, one goes on with the versions that are there

@@ -5,9 +5,11 @@ Page `start_here`. Standard library only. Source: `man bash` (exit statuses), `m
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 try:
@@ -16,9 +18,16 @@ except ImportError:  # Windows
     fcntl = None
 
 
-def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None) -> int:
+def call(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> int:
     """Run a command; return 0 to 255, or 128 + n when signal n ended it.
 
+    With a `log`, what it says goes into that file, and one line shows where it is.
     Ctrl-C in a terminal reaches the command as well, so this waits for it to end in its own way,
     and raises KeyboardInterrupt if it did not end with 0. An interrupt or SIGTERM that reaches this
     process alone is passed on.
@@ -34,9 +43,12 @@ def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | N
     # Before the command starts: a signal between its first line and our handler would end us alone.
     previous = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        process = subprocess.Popen(command, cwd=cwd, env=env)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
+        process = subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace", **pipes)
         for number in arrived.copy():  # while it was being started
             pass_on(number)
+        if log:
+            _keep(process.stdout, log)
         process.wait()
     finally:
         for number, handler in previous.items():
@@ -44,6 +56,16 @@ def call(command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | N
     if signal.SIGINT in arrived and process.returncode:
         raise KeyboardInterrupt
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _keep(lines: Iterable[str], log: Path) -> None:
+    """Write lines into a file; a terminal shows the present one."""
+    width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
+    with log.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line)
+            print(f"{line.strip()[:width]:{width}}", end="\r" * bool(width), flush=True)
+    print(" " * width, end="\r" * bool(width), flush=True)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Commands:
         self.venv_status = 0
         self.pip_seconds = 0.0
 
-    def __call__(self, command, *, cwd, env=None) -> int:
+    def __call__(self, command, *, cwd, env=None, log=None) -> int:
         words = [str(word) for word in command if word != "mpcourse.commands"]
         if words[2] == "venv":
             self.venv.append(words)
@@ -51,6 +51,7 @@ class Commands:
         time.sleep(self.pip_seconds)
         self.pip.append([words[0], *words[4:]])
         self.pip_env = env
+        log.write_text("Collecting\nthe reason\n")
         if isinstance(self.pip_status, BaseException):
             raise self.pip_status
         if self.pip_installs:
@@ -359,7 +360,9 @@ def test_what_was_half_deleted_is_still_the_course_s(filled, commands, monkeypat
 
 
 @pytest.mark.parametrize("status", [1, KeyboardInterrupt()])
-def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(clone, commands, status):
+def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(
+    clone, commands, capsys, status
+):
     environment = find_environment(root=clone)
     commands.pip_status, commands.pip_installs = status, False
     with pytest.raises(SetupError if status == 1 else KeyboardInterrupt) as raised:
@@ -368,6 +371,7 @@ def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(clone, c
         said = str(raised.value)
         for word in ("exit status 1", "No space left", "GB are free", "PIP_INDEX_URL", "HTTPS"):
             assert word in said
+        assert "the reason\n" in capsys.readouterr().out
     commands.pip_status, commands.pip_installs = 0, True
     environment.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 2)

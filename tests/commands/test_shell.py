@@ -1,6 +1,7 @@
 """`call` ends as the command does; `locked` lets one process in at a time."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +45,18 @@ def test_a_command_gets_folder_and_environment_and_gives_its_status(tmp_path):
     if os.name != "nt":
         code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         assert call(python(code), cwd=tmp_path) == 128 + 9
+
+
+def test_with_a_log_a_terminal_shows_one_line_and_a_file_has_all(tmp_path):
+    command = python("print('one', 'x' * 200, flush=True); print('two')")
+    call(command, cwd=tmp_path, log=tmp_path / "log")
+    assert (tmp_path / "log").read_text().split() == ["one", "x" * 200, "two"]
+    pexpect = pytest.importorskip("pexpect", reason="pexpect makes the terminal")
+    code = f"from pathlib import Path; from mpcourse.commands.shell import call; call({command!r}, "
+    code += f"cwd=Path.cwd(), log=Path({str(tmp_path)!r}, 'log'))"
+    command, env = shlex.join([sys.executable, "-c", code]), {**os.environ, "COLUMNS": "40"}
+    said = pexpect.run(command, encoding="utf-8", env=env)
+    assert [line.strip() for line in said.split("\r")] == [f"one {'x' * 35}", "two", "", ""]
 
 
 @needs_posix_signals
