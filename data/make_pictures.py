@@ -16,8 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from torch import nn
 
 from mpcourse.commands.address import read_address
-from mpcourse.commands.page_format import bootstrap_source, normalise
-from mpcourse.commands.pages import save
+from mpcourse.commands.pages import bootstrap_source, normalise, save
 from mpcourse.commands.setup import ROOT
 from mpcourse.devices import available_cores, get_devices
 from mpcourse.figures import timeline_picture

@@ -17,13 +17,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from mpcourse.commands.address import BADGES_MARK, badges, read_address
-from mpcourse.commands.page_format import (
-    KERNELSPEC,
-    bootstrap_source,
-    normalise,
-    to_text,
-)
-from mpcourse.commands.pages import NOTEBOOKS
+from mpcourse.commands.pages import KERNELSPEC, NOTEBOOKS, bootstrap_source, normalise, to_text
 
 PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users)\b|\b[CD]:\\(?![nrt])")  # not "C:\n"
 MEASURED = re.compile(

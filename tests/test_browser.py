@@ -14,12 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from mpcourse.commands.address import read_address
 from mpcourse.commands.clean_copies import find_pages, write_copies
 from mpcourse.commands.grading.questions import bound_names, plain_python
-from mpcourse.commands.page_format import (
-    bootstrap_source,
-    normalise,
-    to_text,
-)
-from mpcourse.commands.pages import read
+from mpcourse.commands.pages import bootstrap_source, normalise, read, to_text
 from mpcourse.commands.setup import ROOT
 from mpcourse.figures.svg import svg_in
 

@@ -8,7 +8,7 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from page_rules import RULES, Page, Rule, types_no_measured_numbers
 
 from mpcourse.commands.clean_copies import find_pages, page_key
-from mpcourse.commands.page_format import to_text
+from mpcourse.commands.pages import to_text
 from mpcourse.commands.setup import ROOT
 
 PAGES = find_pages([])

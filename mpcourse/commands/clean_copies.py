@@ -18,10 +18,9 @@ CLEAN = "notebooks/clean"  # of the pages as they are, for the badges
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
 # In a file of a page: they open it elsewhere, and are broken pictures where there is no network.
 BADGES = re.compile(r'^ *".*<!-- badges -->\\n",\n( *"\\n",\n)?', re.MULTILINE)
+SOLUTION = re.compile(r"<details><summary>A solution</summary>.*?</details>", re.DOTALL)
 WORDS_ON_SOLUTION = re.compile(
-    r"<details><summary>A solution</summary>.*?</details>"
-    r"|(?<!\S)(?=\S)[^.?\n]*\b[Ff]olded\b[^.?\n]*\.",
-    re.DOTALL,
+    SOLUTION.pattern + r"|(?<!\S)(?=\S)[^.?\n]*\b[Ff]olded\b[^.?\n]*\.", re.DOTALL
 )
 WORDS = {
     "made": "has clean copies of {0} pages: work in these.",

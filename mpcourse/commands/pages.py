@@ -1,9 +1,11 @@
-"""Execute the pages in fresh kernels and save them in the form that the tests want.
+"""Execute the pages in fresh kernels and save them in the one form that all have.
 
-Page: all of them; `python -m mpcourse pages` is for whoever writes one. Source: the documentation
+Page: all of them; `python -m mpcourse pages` is for whoever writes one. A stored page has badges, a
+first cell that finds the course, and nothing that depends on the machine. Source: the documentation
 of nbclient and nbformat.
 """
 
+import copy
 import re
 import sys
 import time
@@ -16,24 +18,20 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+from nbformat.validator import normalize
 
-from mpcourse.commands.address import Address, find_address, read_address, write_setting
+from mpcourse.commands import clean_copies as copies
+from mpcourse.commands.address import (
+    BADGES_MARK,
+    Address,
+    badges,
+    find_address,
+    read_address,
+    write_setting,
+)
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import (
-    CLEAN,
-    checks_of,
-    clean_copy,
-    find_pages,
-    folded,
-    page_key,
-)
-from mpcourse.commands.page_format import (
-    normalise,
-    to_text,
-    without_colours,
-    write_address,
-    write_links,
-)
+from mpcourse.commands.clean_copies import FIRST_PAGE, find_pages, page_key, tags_of
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
@@ -41,12 +39,21 @@ from mpcourse.exercises import PAGES
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 300
 CALL = re.compile(r"\b(check_\w+)\(")
-WRITTEN = re.compile(r"<details><summary>A solution</summary>\n\n.*?\n\n</details>", re.DOTALL)
+PAGE_LINK = re.compile(r"\]\((\d\d_(\w+)\.ipynb)(?=[)#])")
+KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+KEPT_CELL_METADATA = ("tags", "jupyter", "cellView")  # the rest is timing and editors' own notes
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterLab, on Colab
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def read(path: Path) -> NotebookNode:
     """Read a notebook of format 4 as it is: nothing is repaired, so that a check sees it all."""
     return nbformat.v4.reads(path.read_text(encoding="utf-8"))
+
+
+def to_text(notebook: NotebookNode) -> str:
+    """Write a notebook as the text of its file; nothing is repaired on the way."""
+    return nbformat.v4.writes(notebook, indent=1) + "\n"
 
 
 def save(notebook: NotebookNode, path: Path) -> None:
@@ -79,29 +86,101 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     notebook = normalise(notebook)
     save(notebook, path)
     if path.resolve().parent == NOTEBOOKS:
-        (ROOT / CLEAN).mkdir(exist_ok=True)
-        write_whole(ROOT / CLEAN / path.name, clean_copy(to_text(notebook)))
+        (ROOT / copies.CLEAN).mkdir(exist_ok=True)
+        write_whole(ROOT / copies.CLEAN / path.name, copies.clean_copy(to_text(notebook)))
+
+
+def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -> None:
+    """Put the badge line into the title cell and the bootstrap cell after it, in place."""
+    cells = notebook.cells
+    if not (cells and cells[0].cell_type == "markdown" and cells[0].source.startswith("# ")):
+        raise ValueError(f"{page_name}: the first cell has to be Markdown starting with `# `")
+    title, *rest = cells[0].source.split("\n")
+    text = "\n".join(line for line in rest if BADGES_MARK not in line).strip("\n")
+    cells[0].source = f"{title}\n\n{badges(address, page_name)}\n\n{text}".rstrip()
+    if not any("bootstrap" in tags_of(cell) for cell in cells):
+        cells.insert(1, new_code_cell(id="bootstrap", metadata={"tags": ["bootstrap"]}))
+    for cell in cells:
+        if "bootstrap" in tags_of(cell):
+            cell.source = bootstrap_source(address)
+            cell.metadata.update(copy.deepcopy(FOLDED))
+
+
+def bootstrap_source(address: Address) -> str:
+    """The cell that finds the course beside a notebook or fetches it: the first page's, for all."""
+    [cell] = (cell for cell in read(NOTEBOOKS / FIRST_PAGE).cells if "bootstrap" in tags_of(cell))
+    line = f'url, branch = os.getenv("MPCOURSE_REPOSITORY", "{address.repository}"), '
+    line += f'"{address.branch}"'
+    return re.sub("^url, branch = .*", line, cell.source, count=1, flags=re.MULTILINE)
+
+
+def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str]) -> None:
+    """Bring the numbers in title and links up to date, in place: they stand in file names alone."""
+    names = {page_key(name): name for name in pages}
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":  # a rule names links to pages that are not there
+            cell.source = PAGE_LINK.sub(lambda m: f"]({names.get(m[2], m[1])}", cell.source)
+    first = notebook.cells[0]
+    first.source = re.sub(r"^# \d\d(?= )", f"# {page_name[:2]}", first.source)
 
 
 def write_solutions(notebook: NotebookNode, page: str) -> None:
     """Put a folded solution behind the hint of each exercise that the page does not go on with.
 
-    Args:
-        notebook: The page; texts below its check cells change.
-        page: Its name, as in "pipeline".
+    `page` is its name, as in "pipeline". Texts below its check cells change.
     """
-    for check, text, following in checks_of(notebook.cells):
+    for check, text, following in copies.checks_of(notebook.cells):
         if following and following[0].metadata.get("jupyter"):
             continue  # a folded cell is one
         name = CALL.search(check.source)[1]
         if name not in PAGES.get(page, {}):
             raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
         words, code = PAGES[page][name].solution_text()
-        solution = folded(f"{words}\n\n```python\n{code}\n```", "A solution")
-        hint, end, rest = WRITTEN.sub("", text.source).partition("</details>")
+        solution = copies.folded(f"{words}\n\n```python\n{code}\n```", "A solution")
+        hint, end, rest = copies.SOLUTION.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
         text.source = "\n\n".join(filter(None, parts))
+
+
+def normalise(notebook: NotebookNode) -> NotebookNode:
+    """A copy of a notebook without what depends on the machine, the editor or the moment.
+
+    In format 4.5, with kernelspec python3, ids on all cells, and of their metadata only
+    `KEPT_CELL_METADATA`. Neighbouring pieces of one stream become one; a widget keeps its text
+    only, as its view names a model of a kernel that is gone; a traceback keeps the frames of the
+    page only, as the others hold paths of this machine.
+    """
+    notebook = copy.deepcopy(notebook)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata.pop("widgets", None)  # GitHub refuses to show a page that has it
+    notebook.metadata.update(kernelspec=dict(KERNELSPEC), language_info={"name": "python"})
+    _, notebook = normalize(notebook)  # gives ids where there are none, or the same twice
+    for cell in notebook.cells:
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA}
+        if cell.cell_type == "code":
+            cell.outputs = _tidy(cell.outputs)
+    return nbformat.from_dict(notebook)
+
+
+def _tidy(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    tidy: list[NotebookNode] = []
+    for output in outputs:
+        output.get("data", {}).pop(WIDGET, None)
+        if output.output_type == "error":
+            entries = map(without_colours, output.traceback)
+            output.traceback = [entry for entry in entries if not entry.startswith("File ")]
+        name = output.get("name")  # of a stream; nothing else has one
+        if name and tidy and tidy[-1].get("name") == name:
+            tidy[-1].text += output.text
+        elif output.get("text", "something"):
+            tidy.append(output)
+    return tidy
+
+
+def without_colours(text: str) -> str:
+    """Take the terminal's colour codes out of a traceback."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def execute(path: Path, address: Address) -> int:

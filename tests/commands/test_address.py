@@ -17,8 +17,7 @@ from mpcourse.commands.address import (
     write_setting,
 )
 from mpcourse.commands.clean_copies import CLEAN, clean_copy, find_pages
-from mpcourse.commands.page_format import bootstrap_source
-from mpcourse.commands.pages import read
+from mpcourse.commands.pages import bootstrap_source, read
 
 SOMEONE = Address("https://github.com/someone-else/a.course", "v2.x")
 NAMED = SOMEONE.repository

@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mpcourse.commands import pages
 from mpcourse.commands.address import PLACEHOLDER, Address, badges
 from mpcourse.commands.clean_copies import CLEAN, clean_copy, find_pages
-from mpcourse.commands.page_format import (
+from mpcourse.commands.pages import (
     FOLDED,
     bootstrap_source,
     normalise,
@@ -314,7 +314,8 @@ def test_an_unknown_page_is_named_and_so_are_those_there_are(capsys):
 # Real kernels
 
 TESTS = ["conftest.py", "nbval_sanitize.cfg", "page_rules.py", "test_notebooks.py"]
-NEEDED = ["mpcourse", "pyproject.toml", "conftest.py", *(f"tests/{name}" for name in TESTS)]
+FIRST = "notebooks/00_start_here.ipynb"  # its first cell is that of all pages
+NEEDED = ["mpcourse", "pyproject.toml", "conftest.py", FIRST, *(f"tests/{n}" for n in TESTS)]
 SLIDER = "from ipywidgets import IntSlider\nIntSlider(value=3, description='rows')"
 
 
@@ -362,7 +363,7 @@ def test_a_page_runs_in_its_folder_and_is_saved_with_its_outputs(course: Path, e
     clean = (course / CLEAN / NAME).read_text(encoding="utf-8")
     assert clean == clean_copy((course / "notebooks" / NAME).read_text(encoding="utf-8"))
     names = sorted(path.name for path in course.rglob("notebooks/**/*"))
-    assert names == [NAME, NAME, "clean"]
+    assert names == [Path(FIRST).name, NAME, NAME, "clean"]
 
 
 def test_a_stored_traceback_shows_the_page_and_no_paths_of_the_machine(course: Path, executed):
@@ -380,7 +381,8 @@ def test_strict_nbval_passes_and_notices_a_changed_output_but_on_stderr(course: 
     text = text.replace('"one', '"two').replace('"a note', '"a different note')  # on stderr
     changed = course / "notebooks" / "02_changed.ipynb"
     changed.write_text(text, encoding="utf-8")
-    options = ["--nbval", "notebooks", "-q", "-p", "no:cacheprovider"]
+    both = ["notebooks/01_sample.ipynb", "notebooks/02_changed.ipynb"]
+    options = ["--nbval", *both, "-q", "-p", "no:cacheprovider"]
     result = run_python(course, "-m", "pytest", *options)
     changed.unlink()
     assert "1 failed, 13 passed" in result.stdout, result.stdout + result.stderr

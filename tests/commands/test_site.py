@@ -16,8 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mpcourse.commands import address
 from mpcourse.commands.address import PLACEHOLDER, Address, badges
 from mpcourse.commands.clean_copies import find_pages, page_key
-from mpcourse.commands.page_format import normalise
-from mpcourse.commands.pages import read
+from mpcourse.commands.pages import normalise, read
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site import site
 from mpcourse.commands.site.page import _launch, explorer_of, for_readers

@@ -18,8 +18,7 @@ from sphinx.errors import SphinxError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from mpcourse.commands.clean_copies import find_pages, page_key
-from mpcourse.commands.page_format import without_colours
-from mpcourse.commands.pages import read
+from mpcourse.commands.pages import read, without_colours
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.site.page import explorer_of, for_readers
 
