@@ -1,4 +1,4 @@
-"""Exercises of page `long_sequences`: a merge, a ring's step, its order, bytes, time, a slip."""
+"""Exercises of page `long_sequences`: a merge and its backward, a ring, a slip, bytes and time."""
 
 import torch
 from torch import distributed, nn
@@ -118,7 +118,86 @@ check_merge = Exercise(
     errors={"unpack|object is not": TWO},
     also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
 )
-# 2. A step of the ring
+
+# 2. Back through a softmax
+
+TURNED = "The gradient (T, c) times the values turned round (c, S): `gradient @ value.mT`."
+ONLY_HERE = (
+    "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take `inner`."
+)
+
+
+def my_of_scores(weights, gradient, value, inner):
+    """The weights' gradient is the output's, times the values turned round.
+
+    A score moves its own weight by P (1 - P) and each other one by minus both weights' product. So
+    its gradient is P times what its weight's gradient exceeds their mean by, weighed by P. That
+    mean is the gradient times the output, which is made of all keys, also those that are elsewhere.
+    """
+    return weights * (gradient @ value.mT - inner)
+
+
+def tile(queries, keys, elsewhere, columns=3):
+    """Of attention over more keys, what a tile has of it."""
+    draw = torch.Generator().manual_seed(keys)
+    scores = torch.randn(queries, keys + elsewhere, generator=draw).double()
+    value = torch.randn(keys + elsewhere, columns, generator=draw).double()
+    gradient = torch.randn(queries, columns, generator=draw).double()
+    weights = scores.softmax(-1)
+    inner = (gradient * (weights @ value)).sum(-1, keepdim=True)
+    return weights[:, :keys], gradient, value[:keys], inner
+
+
+def by_rows(weights, gradient, value, inner):
+    rows = zip(weights, gradient, inner, strict=True)
+    return torch.stack([p * (value @ g) - p * mean for p, g, mean in rows])
+
+
+check_of_scores = Exercise(
+    my_of_scores,
+    read_again='"Scores that nobody keeps"',
+    cases=[tile(2, 4, 0), tile(2, 3, 4), tile(3, 5, 6, columns=7)],
+    given=lambda weights, gradient, value, inner: (
+        f"a tile of {weights.shape[0]} queries and {weights.shape[1]} keys, c = {value.shape[1]}"
+    ),
+    hint="First the weights' gradient; then all scores of a row that move a weight.",
+    wrong={
+        "This is the gradient of the weights: go back through the softmax, too.": [
+            lambda p, g, v, i: g @ v.mT
+        ],
+        "`inner` is missing: more of one weight is less of the others.": lambda p, g, v, i: (
+            p * (g @ v.mT)
+        ),
+        "The weights are missing: a score moves its weight by P times as much.": [
+            lambda p, g, v, i: g @ v.mT - i
+        ],
+        "Weigh the difference: `inner` is multiplied by the weights, too.": lambda p, g, v, i: (
+            p * (g @ v.mT) - i
+        ),
+        "The sign of `inner` is changed over.": lambda p, g, v, i: p * (g @ v.mT + i),
+        "The sign is changed over.": lambda p, g, v, i: p * (i - g @ v.mT),
+        "So each score moves its own weight alone; it moves all of its row.": lambda p, g, v, i: (
+            p * (1 - p) * (g @ v.mT)
+        ),
+        ONLY_HERE: [
+            lambda p, g, v, i: p * (g @ v.mT - (p * (g @ v.mT)).sum(-1, keepdim=True)),
+            lambda p, g, v, i: p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdim=True)),
+        ],
+        "The scale comes later: return the gradient of the scores as they are.": [
+            lambda p, g, v, i: my_of_scores(p, g, v, i) / v.shape[1] ** 0.5,
+            lambda p, g, v, i: my_of_scores(p, g, v, i) * v.shape[1] ** 0.5,
+        ],
+        "`weights` are those after the softmax: use them as they are.": lambda p, g, v, i: (
+            my_of_scores(p.softmax(-1), g, v, i)
+        ),
+        "This is the gradient of the values.": lambda p, g, v, i: p.mT @ g,
+        TURNED: lambda p, g, v, i: p * (g * v - i),
+    },
+    errors={"shapes cannot be multiplied|size of tensor": TURNED},
+    also_right=[by_rows, lambda p, g, v, i: torch.einsum("ts,tc,sc->ts", p, g, v) - p * i],
+)
+
+# 3. A step of the ring
 
 
 def my_step(rank, step, ranks):
@@ -191,7 +270,7 @@ check_ring_step = Exercise(
     also_right=[lambda *place: list(my_step(*place))],
 )
 
-# 3. An order in which all ranks work alike
+# 4. An order in which all ranks work alike
 
 
 def my_pieces(rank, ranks):
@@ -254,111 +333,7 @@ check_zigzag = Exercise(
     ],
 )
 
-# 4. What a rank sends
-
-
-def my_ring_bytes(tokens, width, itemsize, ranks):
-    """A block is passed on n - 1 times forward, and n - 1 times backward, for nobody needs it last.
-
-    Its gradients go once more, n times, since they have to come home. Each is keys and values of
-    tokens / n rows. One rank has nobody to send to.
-    """
-    block = 2 * tokens / ranks * width * itemsize
-    forward = (ranks - 1) * block
-    return forward, 2 * forward + block if ranks > 1 else 0
-
-
-def sends(forward, backward):
-    """So many blocks of keys and values, by the number of ranks."""
-    return lambda t, w, i, n: tuple(
-        (2 * t / n * w * i) * (f(n) if n > 1 else 0) for f in (forward, backward)
-    )
-
-
-check_ring_bytes = Exercise(
-    my_ring_bytes,
-    read_again='"What does a ring send?"',
-    cases=[(12, 5, 8, 3), (100, 30, 2, 2), (512, 64, 4, 4), (512, 64, 4, 1)],
-    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
-    hint="Blocks of tokens / n rows, times how often they are passed on; forward, backward.",
-    wrong={
-        "The gradients have to come home: they go n times, not n - 1.": sends(
-            lambda n: n - 1, lambda n: 2 * (n - 1)
-        ),
-        "Backward, keys and values go round again, beside their gradients.": [
-            sends(lambda n: n - 1, lambda n: n),
-            sends(lambda n: n - 1, lambda n: n - 1),
-        ],
-        "Nobody needs a block after the last step: it is passed on n - 1 times.": [
-            sends(lambda n: n, lambda n: 2 * n),
-            sends(lambda n: n, lambda n: 2 * n - 1),
-        ],
-        "Keys and values, and both their gradients: twice as much.": lambda *sizes: tuple(
-            each / 2 for each in my_ring_bytes(*sizes)
-        ),
-        "A block has the tokens of one rank, not all.": lambda t, w, i, n: my_ring_bytes(
-            t * n, w, i, n
-        ),
-        "Queries stay where they are: only keys and values travel.": lambda *sizes: tuple(
-            each * 1.5 for each in my_ring_bytes(*sizes)
-        ),
-        "Count bytes: each number has `itemsize` of them.": lambda t, w, i, n: my_ring_bytes(
-            t, w, 1, n
-        ),
-        "One rank has nobody to send to.": lambda t, w, i, n: (
-            2 * t * w * i * (n - 1) / n,
-            2 * t * w * i * (3 * n - 2 - (n - 1)) / n,
-        ),
-        "Return two numbers: forward, backward.": lambda *sizes: sum(my_ring_bytes(*sizes)),
-    },
-    also_right=[
-        lambda t, w, i, n: [
-            2 * t * w * i * (n - 1) // n,
-            (2 * t * w * i * (2 * n - 1)) // n * (n > 1),
-        ]
-    ],
-)
-
-# 5. From which length on a message is hidden
-
-
-def my_hidden_from(operations, speed, itemsize):
-    """A whole block of t tokens makes two products of 2 t t w operations; 2 t w numbers are sent.
-
-    Where both take as long, `4 t t w / operations = 2 t w itemsize / speed`. The width drops out.
-    """
-    return itemsize * operations / (2 * speed)
-
-
-def crossing(factor):
-    return lambda operations, speed, itemsize: factor * itemsize * operations / speed
-
-
-check_hidden_from = Exercise(
-    my_hidden_from,
-    read_again='"When is a message hidden?"',
-    cases=[(8e9, 1e9, 3), (3e12, 2e10, 2), (5e10, 1e9, 8)],
-    given="{:g} operations and {:g} bytes per second, {} bytes per number",
-    hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
-    wrong={
-        "Two products: scores, and weights times values.": crossing(1.0),
-        "Keys and values are sent: 2 t w numbers.": crossing(0.25),
-        "A product of t by w and w by t makes 2 t t w operations: each adds, too.": crossing(2.0),
-        "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
-            2 * speed / (size * ops)
-        ),
-        "No root: one t of 4 t t w and that of 2 t w cancel.": lambda ops, speed, size: (
-            (size * ops / (2 * speed)) ** 0.5
-        ),
-        "Count bytes: each number has `itemsize` of them.": [
-            lambda ops, speed, size: ops / (2 * speed),
-            lambda ops, speed, size: ops / speed,
-        ],
-    },
-    also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
-)
-
-# 6. A loss that is wrong and falls
+# 5. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 JUDGED = "A target of -100 is not judged, and is not counted."
@@ -456,4 +431,108 @@ check_loss = Exercise(
             / summed(torch.tensor([float((targets >= 0).sum())]), group)[0]
         )
     ],
+)
+
+# 6. What a rank sends
+
+
+def my_ring_bytes(tokens, width, itemsize, ranks):
+    """A block is passed on n - 1 times forward, and n - 1 times backward, for nobody needs it last.
+
+    Its gradients go once more, n times, since they have to come home. Each is keys and values of
+    tokens / n rows. One rank has nobody to send to.
+    """
+    block = 2 * tokens / ranks * width * itemsize
+    forward = (ranks - 1) * block
+    return forward, 2 * forward + block if ranks > 1 else 0
+
+
+def sends(forward, backward):
+    """So many blocks of keys and values, by the number of ranks."""
+    return lambda t, w, i, n: tuple(
+        (2 * t / n * w * i) * (f(n) if n > 1 else 0) for f in (forward, backward)
+    )
+
+
+check_ring_bytes = Exercise(
+    my_ring_bytes,
+    read_again='"What does a ring send?"',
+    cases=[(12, 5, 8, 3), (100, 30, 2, 2), (512, 64, 4, 4), (512, 64, 4, 1)],
+    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
+    hint="Blocks of tokens / n rows, times how often they are passed on; forward, backward.",
+    wrong={
+        "The gradients have to come home: they go n times, not n - 1.": sends(
+            lambda n: n - 1, lambda n: 2 * (n - 1)
+        ),
+        "Backward, keys and values go round again, beside their gradients.": [
+            sends(lambda n: n - 1, lambda n: n),
+            sends(lambda n: n - 1, lambda n: n - 1),
+        ],
+        "Nobody needs a block after the last step: it is passed on n - 1 times.": [
+            sends(lambda n: n, lambda n: 2 * n),
+            sends(lambda n: n, lambda n: 2 * n - 1),
+        ],
+        "Keys and values, and both their gradients: twice as much.": lambda *sizes: tuple(
+            each / 2 for each in my_ring_bytes(*sizes)
+        ),
+        "A block has the tokens of one rank, not all.": lambda t, w, i, n: my_ring_bytes(
+            t * n, w, i, n
+        ),
+        "Queries stay where they are: only keys and values travel.": lambda *sizes: tuple(
+            each * 1.5 for each in my_ring_bytes(*sizes)
+        ),
+        "Count bytes: each number has `itemsize` of them.": lambda t, w, i, n: my_ring_bytes(
+            t, w, 1, n
+        ),
+        "One rank has nobody to send to.": lambda t, w, i, n: (
+            2 * t * w * i * (n - 1) / n,
+            2 * t * w * i * (3 * n - 2 - (n - 1)) / n,
+        ),
+        "Return two numbers: forward, backward.": lambda *sizes: sum(my_ring_bytes(*sizes)),
+    },
+    also_right=[
+        lambda t, w, i, n: [
+            2 * t * w * i * (n - 1) // n,
+            (2 * t * w * i * (2 * n - 1)) // n * (n > 1),
+        ]
+    ],
+)
+
+# 7. From which length on a message is hidden
+
+
+def my_hidden_from(operations, speed, itemsize):
+    """A whole block of t tokens makes two products of 2 t t w operations; 2 t w numbers are sent.
+
+    Where both take as long, `4 t t w / operations = 2 t w itemsize / speed`. The width drops out.
+    """
+    return itemsize * operations / (2 * speed)
+
+
+def crossing(factor):
+    return lambda operations, speed, itemsize: factor * itemsize * operations / speed
+
+
+check_hidden_from = Exercise(
+    my_hidden_from,
+    read_again='"When is a message hidden?"',
+    cases=[(8e9, 1e9, 3), (3e12, 2e10, 2), (5e10, 1e9, 8)],
+    given="{:g} operations and {:g} bytes per second, {} bytes per number",
+    hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
+    wrong={
+        "Two products: scores, and weights times values.": crossing(1.0),
+        "Keys and values are sent: 2 t w numbers.": crossing(0.25),
+        "A product of t by w and w by t makes 2 t t w operations: each adds, too.": crossing(2.0),
+        "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
+            2 * speed / (size * ops)
+        ),
+        "No root: one t of 4 t t w and that of 2 t w cancel.": lambda ops, speed, size: (
+            (size * ops / (2 * speed)) ** 0.5
+        ),
+        "Count bytes: each number has `itemsize` of them.": [
+            lambda ops, speed, size: ops / (2 * speed),
+            lambda ops, speed, size: ops / speed,
+        ],
+    },
+    also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
 )

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from mpcourse.memory import ByteCounter, saved_for_backward
 from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.multiprocess.scripts import Scripts
 from mpcourse.transformer import (
     Counted,
     cut_tokens,
@@ -195,3 +196,27 @@ def test_a_rank_that_dies_ends_the_others_and_is_named():
         ranks_in_threads(program, 3, timeout_s=1.0)
     assert "raised on rank 1 of 3" in caught.value.__notes__
     assert time.monotonic() - start < 10
+
+
+DIES = """
+import os, sys, torch
+from torch import distributed
+from mpcourse.transformer import ring_attention
+
+distributed.init_process_group("gloo")
+query, key, value = (t.requires_grad_() for t in torch.randn(3, 1, 2, 4, 5).unbind())
+output = ring_attention(query, key, value)
+if distributed.get_rank() == 0:
+    print("ArithmeticError: rank 0, on purpose", file=sys.stderr)
+    os._exit(1)
+output.sum().backward()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_others_and_is_named():
+    """They wait for its block; the group's own timeout would be half an hour."""
+    scripts = Scripts()
+    scripts.write("dies.py", DIES)
+    with pytest.raises(RuntimeError, match=r"^ArithmeticError: rank 0, on purpose"):
+        scripts.run("torchrun --standalone --nproc-per-node 3 dies.py")
