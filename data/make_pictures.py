@@ -35,7 +35,8 @@ from mpcourse.widgets import split_explorer
 
 devices, loss_fn = get_devices(2), nn.CrossEntropyLoss()
 work = split_work(devices)
-rows, every = len(work.images), range(work.sizes[0], len(work.images) + 1, work.sizes[0])
+rows = len(work.images)
+every = range(work.sizes[0], rows + 1, work.sizes[1] - work.sizes[0])
 
 
 def run(size):

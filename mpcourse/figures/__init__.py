@@ -16,7 +16,6 @@ from mpcourse.figures.mlp_cut import mlp_cut_picture, token_cut_picture
 from mpcourse.figures.ring import ring_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.smaller_nets import SparsityStudy, sparsity_picture
-from mpcourse.figures.source import show_source
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture
 from mpcourse.figures.stacked_bars import LayoutTime, byte_bars, layouts_picture
 from mpcourse.figures.timelines import memory_picture, timeline_picture

@@ -9,8 +9,8 @@ the simulator turns lines into step times, for sizes that nobody timed too.
 
 Why a line: joining the three times by straight pieces predicts no better here, and a line says how
 much a micro-batch costs whatever its size. What it cannot know are kernels that change with the
-size (on one thread torch takes another one for 1x1 convolutions below 16 samples, and others again
-for a single sample: begin a sweep at two), and caches. Two stages at work share one memory; by how
+size (on one thread torch takes another, slower one for 1x1 convolutions below 16 samples: begin a
+sweep there), and caches. Two stages at work share one memory; by how
 much this slows them is measured too, and stretches the moments at which both work.
 """
 
@@ -144,19 +144,19 @@ def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> Spli
     """Work on which a pipeline pays, sized for the kind of device: a step takes about a second.
 
     It is ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial. The sizes
-    begin at 2 on a CPU: for a single sample torch chooses other kernels throughout, and
-    no line goes through both. On GPUs there are 120 images, as in the tutorial. With fewer `pixels`
-    a side there is less work beside the same fixed costs.
+    begin at 16 on a CPU: with fewer samples torch takes a slower kernel for 1x1 convolutions on one
+    thread, which is no cost of pipelining. On GPUs there are 120 images, as in the tutorial. With
+    fewer `pixels` a side there is less work beside the same fixed costs.
     """
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
-    width, image, unit = (32, 192, 2) if on_cpu else (64, 128, 10)
+    width, image, unit = (32, 96, 8) if on_cpu else (64, 128, 10)
     blocks = thin_resnet50(width, num_classes=10).to(memory_format=torch.channels_last)
     cut = [name.startswith("layer3") for name, _ in blocks.named_children()].index(True)
     side = pixels or image
     images = torch.randn(12 * unit, 3, side, side, device=place)
     labels = torch.randint(10, (len(images),), device=place)
-    sizes = [size * unit for size in (1, 2, 3, 4, 6, 12)]
+    sizes = [units * unit for units in (1, 2, 3, 4, 6, 12)][on_cpu:]
     images = images.to(memory_format=torch.channels_last)
     return SplitWork([blocks[:cut], blocks[cut:]], images, labels, sizes)
 
