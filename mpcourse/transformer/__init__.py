@@ -57,7 +57,6 @@ from mpcourse.transformer.published import (
     PUBLISHED,
     RECENT,
     Published,
-    compared,
     spread_of_ratios,
 )
 from mpcourse.transformer.ring_attention import merge, own_places, ring_attention

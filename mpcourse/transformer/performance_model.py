@@ -1,9 +1,10 @@
 """A model of the time of a training step under a layout, from bytes and link speeds (no clock).
 
-Page `choose_a_layout`. A layout is tensor x context x data x pipeline; which of them has its
-ranks as neighbours inside a host decides about the link that its messages take. Expert ranks are no
-further factor: they are taken out of context x data, nearest first, and inside an expert the tensor
-ranks cut as everywhere (the groups of Megatron-Core: D. Liu et al., 2025, arXiv:2504.14960).
+Page `choose_a_layout`. A layout is tensor x context x data x pipeline; tensor ranks are neighbours
+in number, and how far apart the ranks of an axis stand decides about the link that their messages
+take. Expert ranks are no further factor: they are taken out of context x data, nearest first, and
+inside an expert the tensor ranks cut as everywhere (the groups of Megatron-Core: D. Liu et al.,
+2025, arXiv:2504.14960).
 
 Left out: latencies, several rings at once over the links of one host, messages that overlap with
 other work, tokens that an expert gets beyond its share, the optimizer's step. The scores that a
@@ -22,7 +23,7 @@ from itertools import product
 from mpcourse.memory.per_rank import BLOCK, BLOCK_INPUT, GRADIENT, OPTIMIZER, WEIGHT
 from mpcourse.transformer.messages import block_messages
 
-AXES = ("tensor", "context", "data", "pipeline")
+AXES = ("tensor", "context", "data", "pipeline")  # first the ranks that are neighbours in number
 NUMBER = 2  # bytes of a number between the layers
 WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
 INNER = 16  # of BLOCK: the inner numbers of an MLP four times as wide
@@ -104,7 +105,6 @@ class Layout:
     context: int = 1  # ranks that share the tokens of each sample
     expert: int = 1  # of context x data, ranks that share the experts of each layer
     recompute: bool = True  # every block's forward runs again in the backward
-    order: tuple[str, ...] = AXES  # first the axis whose ranks are neighbours in number
 
     @property
     def ranks(self) -> int:
@@ -118,10 +118,10 @@ class Layout:
             axis: One of `AXES`, "expert", or "replica": those with the same part of the model.
             cluster: Speeds.
         """
-        reach, left, order = 1, self.expert, self.order
+        reach, left = 1, self.expert
         if axis == "replica":  # context and data ranks: the farther of those that there are
-            axis = max(("data", "context"), key=lambda a: (getattr(self, a) > 1, order.index(a)))
-        for name in order:
+            axis = "context" if self.data == 1 < self.context else "data"
+        for name in AXES:
             ranks = getattr(self, name)
             if axis == "expert" and name in ("context", "data"):
                 ranks, left = min(ranks, left), math.ceil(left / ranks)
@@ -210,9 +210,7 @@ def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout) -> None:
-    """Refuse what cannot be shared out equally, and an order of other axes."""
-    if sorted(layout.order) != sorted(AXES):
-        raise ValueError(f"order has each of {AXES} once; got {layout.order}")
+    """Refuse what cannot be shared out equally."""
     if not 1 <= model.k <= model.experts:
         raise ValueError(f"a token cannot go to {model.k} of {model.experts} experts")
     pieces = layout.context if layout.context < 2 else 2 * layout.context  # zigzag: two a rank
@@ -233,7 +231,6 @@ def layouts(
     model: DecoderSizes,
     batch: int,
     ranks: int,
-    order: tuple[str, ...] = AXES,
     contexts: Iterable[int] = (1,),
     experts: Iterable[int] = (1,),
 ) -> Iterator[Layout]:
@@ -241,7 +238,7 @@ def layouts(
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
     for tensor, pipeline, context, expert in product(sizes, sizes, contexts, experts):
         data, left = divmod(ranks, tensor * pipeline * context)
-        layout = Layout(tensor, data, pipeline, context=context, expert=expert, order=order)
+        layout = Layout(tensor, data, pipeline, context=context, expert=expert)
         try:
             check_layout(model, batch, layout)
         except ValueError:

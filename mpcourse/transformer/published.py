@@ -61,41 +61,6 @@ def spread_of_ratios(cluster: Cluster, rows: Sequence[Published] = ()) -> float:
     return max(max(ratios) / min(ratios) for ratios in papers)
 
 
-def recent(axis: str) -> list[Published]:
-    """Rows of `RECENT` that tell about an axis.
-
-    Args:
-        axis: "context": samples of more than 4,096 tokens; "expert": experts on several ranks, and
-            samples of 4,096.
-
-    Raises:
-        ValueError: It is another word.
-    """
-    if axis not in ("context", "expert"):
-        raise ValueError(f"there are rows for 'context' and 'expert'; got {axis!r}")
-    return [row for row in RECENT if (row.model.context > 4096) == (axis == "context")]
-
-
-def compared(axis: str) -> str:
-    """The rows of `recent(axis)` and the prediction, a line each; by paper how far it misses."""
-    rows = recent(axis)
-    lines = [
-        "405 billion: Llama 3; 141 billion: Mixtral 8x22B, a mixture of experts",
-        "ranks: tensor x pipeline x data, context, expert; seconds by the quoted speed, predicted",
-    ]
-    for row in rows:
-        it, predicted = row.layout, row.predicted(HOPPER)
-        place = f"{row.billions:g} billion, {row.batch:4} x {row.model.context:6} tokens, "
-        place += f"{it.tensor} x {it.pipeline:2} x {it.data:3}, {it.context:2}, {it.expert}:"
-        lines.append(
-            f"{place} {row.seconds:6.2f} {predicted:6.2f} {predicted / row.seconds - 1:+4.0%}"
-        )
-    for paper, ratios in _by_paper(HOPPER, rows).items():
-        missed = f"{min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}"
-        lines.append(f"{paper}: {missed}, spread {max(ratios) / min(ratios):.2f}")
-    return "\n".join(lines)
-
-
 def _by_paper(cluster: Cluster, rows: Sequence[Published]) -> dict[str, list[float]]:
     """Paper -> predicted over quoted of its rows."""
     ratios: dict[str, list[float]] = {}

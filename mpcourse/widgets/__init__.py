@@ -15,8 +15,6 @@ from mpcourse.widgets.explorer import (
     slider,
 )
 from mpcourse.widgets.layouts import (
-    context_explorer,
-    context_view,
     layout_explorer,
     layout_view,
 )

@@ -8,7 +8,6 @@ import ipywidgets
 from mpcourse.figures import LayoutTime, layouts_picture
 from mpcourse.figures.svg import Picture, picture, text
 from mpcourse.transformer.performance_model import (
-    AXES,
     Cluster,
     DecoderSizes,
     Layout,
@@ -22,7 +21,6 @@ from mpcourse.transformer.published import (
     PUBLISHED,
     RECENT,
     mixtral,
-    recent,
     spread_of_ratios,
 )
 from mpcourse.widgets.explorer import Explorer, slider_over
@@ -106,69 +104,20 @@ def layout_view(
 
 def band_of(sizes: DecoderSizes) -> float:
     """How far predictions drift apart in one paper, for published models like this one."""
-    alike = [row for row in RECENT if row.model.experts == sizes.experts > 1]
-    if alike or sizes.context > 4096:
-        return spread_of_ratios(HOPPER, alike or recent("context"))
+    if sizes.experts > 1:
+        alike = [row for row in RECENT if row.model.experts == sizes.experts]
+        return spread_of_ratios(HOPPER, alike)
+    if sizes.context > 4096:
+        return spread_of_ratios(HOPPER, [row for row in RECENT if row.model.context > 4096])
     return spread_of_ratios(Cluster())
-
-
-def context_explorer() -> Explorer:
-    """Choose how long the samples are and how many context ranks share one; dense, 70 billion."""
-    controls = {
-        "tokens": slider_over(
-            "tokens of a sample", [(f"{n:,}", n) for n in (8192, 32768, 131072, 524288)], 131072
-        ),
-        "context": _number("context ranks", (1, 2, 4, 8, 16, 32)),
-        "ranks": slider_over("ranks", RANKS[3:], 512),
-        "between": slider_over("links between hosts", _links(), 50),
-        "neighbours": _neighbours(AXES),
-    }
-    about = "step time by length of the samples and context ranks"
-    shown = {"tokens": None, "context": None, "neighbours": ("tensor", "context")}
-    return Explorer(context_view, controls, about=about, shown=shown)
-
-
-def context_view(
-    tokens: int = 131072,
-    context: int = 0,
-    ranks: int = 512,
-    between: float = 50,
-    neighbours: str = "tensor",
-) -> Picture:
-    """What `context_explorer` shows: a decoder as Llama 3 with 70 billion parameters.
-
-    Args:
-        tokens: Of a sample; a step has 4,194,304.
-        context: How many ranks share a sample; any number when 0.
-        ranks: How many, eight H100 with 80 GB in a host.
-        between: Each rank's link out of its host, 10^9 bytes per second each way.
-        neighbours: The axis whose ranks are neighbours in number, so inside a host.
-    """
-    mlp = 3 * 28672 / 8192
-    sizes = DecoderSizes(8192, 80, 64, 128256, tokens, key_heads=8, mlp=mlp, fused=True)
-    batch, cluster = 2**22 // tokens, replace(HOPPER, between=between * 1e9)
-    contexts = (context,) if context else (1, 2, 4, 8, 16, 32, 64)
-    found = layouts(sizes, batch, ranks, _order(neighbours), contexts=contexts)
-    caption = f"{batch} x {tokens:,} tokens, {ranks} ranks: tensor x pipeline x data, context"
-    band = spread_of_ratios(HOPPER, recent("context"))
-    return _fastest(sizes, batch, found, cluster, band, caption)
 
 
 def _links() -> list[tuple[str, float]]:
     return [(f"{speed:g} GB/s", speed) for speed in SPEEDS]
 
 
-def _neighbours(axes: Iterable[str]) -> ipywidgets.Dropdown:
-    names = [(f"{axis} ranks", axis) for axis in axes]
-    return ipywidgets.Dropdown(options=names, value="tensor", description="inside a host")
-
-
 def _number(name: str, numbers: Iterable[int]) -> ipywidgets.SelectionSlider:
     return slider_over(name, [("any number", 0), *((str(n), n) for n in numbers)], 0)
-
-
-def _order(neighbours: str) -> tuple[str, ...]:
-    return (neighbours, *(axis for axis in AXES if axis != neighbours))
 
 
 def _fastest(

@@ -28,7 +28,7 @@ from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.splitting.placement import Transfer
-from mpcourse.widgets import context_view, fit_view, layout_view
+from mpcourse.widgets import fit_view, layout_view
 from mpcourse.widgets.layouts import HOSTS, MODELS
 
 
@@ -74,7 +74,6 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((layout_view, (name,), {"hosts": hosts}) for name in MODELS for hosts in HOSTS),
     (layout_view, ("70 billion", 131072, 1024), {"between": 1}),
     (layout_view, ("39.1 billion",), {"expert": 8}),
-    *((context_view, (tokens,), {"ranks": 1024}) for tokens in (8192, 524288)),
 ]
 
 

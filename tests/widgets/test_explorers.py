@@ -32,8 +32,6 @@ from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets import (
     Explorer,
-    context_explorer,
-    context_view,
     fit_explorer,
     fit_view,
     idle_explorer,
@@ -88,7 +86,6 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     ),
     "fit_explorer": (fit_explorer, fitting),
     "layout_explorer": (layout_explorer, layout_view),
-    "context_explorer": (context_explorer, context_view),
     "picture_slider": (
         lambda: picture_slider(PICTURES, "batch size"),
         lambda value: PICTURES[value],

@@ -34,7 +34,6 @@ EXPLORERS = {
     "schedules": widgets.schedule_explorer,
     "torch_pipelining": widgets.mesh_explorer,
     "sharded_data_parallel": widgets.fit_explorer,
-    "long_sequences": widgets.context_explorer,
     "choose_a_layout": widgets.layout_explorer,
 }
 
