@@ -1,4 +1,4 @@
-"""Exercises of page `sharded_data_parallel`: bytes held and sent, a backward, a norm, a wait."""
+"""Exercises of page `sharded_data_parallel`: bytes held and sent, a backward, a norm."""
 
 import math
 
@@ -57,9 +57,10 @@ check_bytes_held = Exercise(
         "The state is the first that is shared out, the weights the last.": held_with(
             lambda stage: "WGS"[:stage]
         ),
-        "Stage 1 shares the state alone, stage 2 the gradients too.": held_with(
-            lambda stage: ["", "GS", "GS", "GWS"][stage]
-        ),
+        "Stage 1 shares the state alone, stage 2 the gradients too.": [
+            held_with(lambda stage: ["", "GS", "GS", "GWS"][stage]),
+            held_with(lambda stage: "WGS" * (stage > 0)),
+        ],
         "Stage 2 shares gradients and state, stage 3 the weights too.": [
             held_with(lambda stage: ["", "S", "S", "GWS"][stage]),
             held_with(lambda stage: ["", "S", "GS", "GS"][stage]),
@@ -109,6 +110,10 @@ TWO = "Return two tensors: the gradient of x, and the gradient of this rank's pa
 SCATTER_ONCE = "One gather and one scatter are enough, on every rank."
 BESIDE = "The whole is (outputs, inputs + 1): the gradient of the bias is its last column."
 SHAPES = "gradient: (rows, outputs), x: (rows, inputs), weight: (outputs, inputs)."
+THE_X = "The weights are all columns but the last of gather(part).view(-1, inputs + 1)."
+THE_PART = (
+    "Scatter one table, (outputs, inputs + 1): gradient.T @ x, and the sum of the gradient's rows."
+)
 ALL_RANKS = "All ranks have to gather and scatter equally often, in one order."
 OF_THE_PART = "What it takes back is as long as `part`: a gradient of all weights, scattered."
 
@@ -177,7 +182,12 @@ def gradients_in_words(outcome, expected):
 
 
 def why_these_gradients(outcome, expected):
-    return SCATTER_ONCE if len(outcome[0][2]) > 2 else OF_THE_PART
+    (of_x, of_part, calls), (right_x, right_part, _) = outcome[0], expected[0]
+    if len(calls) > 2:
+        return SCATTER_ONCE
+    if of_part.shape != right_part.shape:
+        return OF_THE_PART
+    return THE_PART if torch.allclose(of_x, right_x) else THE_X
 
 
 def backward_with(
@@ -365,7 +375,8 @@ check_bytes_sent = Exercise(
 EVERY_RANK = "Every rank has to send the same messages, also one whose norm is small."
 IN_PLACE = "Scale the gradients where they are: `gradient *= ...`."
 A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
-GROUP_SRC = "In a group of its own a rank is named by `group_src=`."
+GROUP = "Say whose norm it is: every message takes `group=group`."
+TORCHS = "torch's function takes parameters, and reads their `.grad`: here are gradients."
 
 
 def my_clip(gradients, max_norm, group):
@@ -541,77 +552,14 @@ check_clip = Exercise(
             lambda *given: None if my_clip(*given) is not None else 0,
             lambda gradients, *rest: (my_clip(gradients, *rest), gradients)[1],
         ],
+        TORCHS: lambda gradients, most, group: torch.nn.utils.clip_grad_norm_(gradients, most),
+        "Square first, then sum: numbers of different signs would cancel.": clip_with(
+            lambda gradients, group: reduced(sum(g.sum().square() for g in gradients), group).sqrt()
+        ),
+        GROUP: lambda gradients, *rest: distributed.all_reduce(square_of(gradients)),
         EVERY_RANK: where_too_large,
         "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
     },
-    errors={"is not registered": GROUP_SRC, "": EVERY_RANK},
+    errors={"Default process group|is not registered": GROUP, "": EVERY_RANK},
     also_right=[by_gathering, if_too_large],
-)
-
-# 5. What a gather can hide behind
-
-
-def my_forward_time(gather, product, layers, ahead):
-    """Without a gather ahead, all times add up.
-
-    With one, the first gather and the last product stand alone. Between them each product has the
-    next gather beside it, and the longer of the two decides.
-    """
-    if not ahead:
-        return layers * (gather + product)
-    return gather + (layers - 1) * max(gather, product) + product
-
-
-def ahead_as(between):
-    """The solution, but for the time of a forward whose gathers run ahead."""
-    return lambda g, p, n, ahead: between(g, p, n) if ahead else n * (g + p)
-
-
-def by_playing(gather, product, layers, ahead):
-    arrived = done = 0.0
-    ends = []
-    for layer in range(layers):
-        begins = max(arrived, ends[layer - 2] if layer > 1 else 0.0) if ahead else done
-        arrived = begins + gather
-        done = max(done, arrived) + product
-        ends.append(done)
-    return done
-
-
-check_forward_time = Exercise(
-    my_forward_time,
-    read_again='"What does a gather hide behind?"',
-    cases=[(1, 2, 3, False), (1, 2, 3, True), (4, 1, 3, True), (2, 5, 1, True), (3, 3, 6, True)],
-    given="a gather of {}, a product of {}, {} layer(s), ahead = {}",
-    play=call_for_numbers,
-    hint="Draw two rows of boxes: in which is there a gap?",
-    wrong={
-        "The first gather has no product to hide behind.": [
-            ahead_as(lambda g, p, n: n * max(g, p)),
-            ahead_as(lambda g, p, n: (n - 1) * max(g, p) + p),
-        ],
-        "The last product has no gather beside it.": ahead_as(
-            lambda g, p, n: g + (n - 1) * max(g, p)
-        ),
-        "Not every gather is hidden whole: one that is longer than a product makes it wait.": (
-            ahead_as(lambda g, p, n: g + n * p)
-        ),
-        "A product that is longer makes the next gather's layer wait.": ahead_as(
-            lambda g, p, n: n * g + p
-        ),
-        "Between the first gather and the last product, {2} layers have one pair less.": ahead_as(
-            lambda g, p, n: g + n * max(g, p) + p
-        ),
-        "With `ahead`, a gather runs beside the product before it.": lambda g, p, n, ahead: (
-            n * (g + p)
-        ),
-        "Without `ahead`, nothing runs beside anything.": lambda g, p, n, ahead: my_forward_time(
-            g, p, n, True
-        ),
-        "The shorter of the two is hidden: the longer one counts.": ahead_as(
-            lambda g, p, n: g + (n - 1) * min(g, p) + p
-        ),
-        "Draw two rows": lambda *given: 100,
-    },
-    also_right=[by_playing],
 )
