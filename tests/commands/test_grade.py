@@ -322,6 +322,16 @@ def test_names_that_some_systems_take_for_one_have_files_of_their_own():
 # Bad input, before anything runs
 
 
+@pytest.fixture
+def typed(monkeypatch):
+    """The command, which leaves the settings of this process alone."""
+    monkeypatch.setattr(grade.os, "umask", lambda mode: 0)
+    monkeypatch.setattr(grade.os, "environ", {})
+    monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
+    return grade.main
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -332,32 +342,26 @@ def test_names_that_some_systems_take_for_one_have_files_of_their_own():
         (["full"], "You are root, and this system gives no namespaces"),
     ],
 )
-def test_bad_input_is_named_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, words):
+def test_bad_input_is_named_before_anything_runs(
+    tmp_path, monkeypatch, capsys, typed, arguments, words
+):
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/anna_07_pipeline.ipynb").touch()
     (tmp_path / "a.txt").touch()
     monkeypatch.setattr(grade, "can_close", lambda: "root" not in words)
     monkeypatch.setattr(grade.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(grade.os, "umask", lambda mode: 0)
-    monkeypatch.setattr(grade.os, "environ", {})
-    monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
-    monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
-    assert grade.main(arguments, here=str(tmp_path)) == 2
+    assert typed(arguments, here=str(tmp_path)) == 2
     assert words in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "empty", "full"]
 
 
-def test_trouble_on_the_way_ends_in_words(monkeypatch, capsys):
+def test_trouble_on_the_way_ends_in_words(monkeypatch, capsys, typed):
     def fail(*_):
         raise OSError("full")
 
     monkeypatch.setattr(grade, "grade", fail)
-    monkeypatch.setattr(grade.os, "umask", lambda mode: 0)
-    monkeypatch.setattr(grade.os, "environ", {})
-    monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
-    monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
-    assert grade.main(["class"]) == 2
+    assert typed(["class"]) == 2
     assert capsys.readouterr().err == "full\n"
 
 
