@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from mpcourse.commands.clean_copies import CLEAN, FIRST_PAGE
+from mpcourse.commands.clean_copies import BADGES_MARK, CLEAN, FIRST_PAGE
 from mpcourse.commands.setup import ROOT
 
 PLACEHOLDER = "https://github.com/OWNER/mpcourse"
@@ -20,7 +20,6 @@ ON_GITHUB = re.compile(
 )
 BRANCH = re.compile(r"\w[\w.-]*", re.ASCII)
 MEND = "python3 -m mpcourse pages --address https://github.com/YOU/mpcourse"
-BADGES_MARK = "<!-- badges -->"
 BADGES = (
     "[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     "(https://colab.research.google.com/github/{name}/blob/{branch}/{page}) "

@@ -17,7 +17,8 @@ FIRST_PAGE = "00_start_here.ipynb"
 CLEAN = "notebooks/clean"  # of the pages as they are, for the badges
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
 # In a file of a page: they open it elsewhere, and are broken pictures where there is no network.
-BADGES = re.compile(r'^ *".*<!-- badges -->\\n",\n( *"\\n",\n)?', re.MULTILINE)
+BADGES_MARK = "<!-- badges -->"
+BADGES = re.compile(rf'^ *".*{BADGES_MARK}\\n",\n( *"\\n",\n)?', re.MULTILINE)
 SOLUTION = re.compile(r"<details><summary>A solution</summary>.*?</details>", re.DOTALL)
 WORDS_ON_SOLUTION = re.compile(
     SOLUTION.pattern + r"|(?<!\S)(?=\S)[^.?\n]*\b[Ff]olded\b[^.?\n]*\.", re.DOTALL
