@@ -18,3 +18,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, needed in NEEDED_GPUS.items():
         if item.get_closest_marker(marker) and torch.cuda.device_count() < needed:
             pytest.skip(f"needs {needed} CUDA GPU(s), this machine has {torch.cuda.device_count()}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Pages and files with slow tests begin first: else one is the last, beside an idle process."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path.suffix == ".py" and item.path not in slow)

@@ -26,7 +26,7 @@ from mpcourse.commands.clean_copies import CLEAN, find_pages, page_key
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Colab and Kaggle are Linux")
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-QUICK = "schedules"
+QUICK = "scatter_and_gather"
 GROWTH_LIMIT = GB  # Binder's machines have 1 to 2 GB, and torch takes its share
 A_WIDGET = re.compile(r"<.*; run the cell to |Your guess: ")  # its text, where no kernel runs
 RUNS = [  # one always, where ipywidgets and IPython are old; Kaggle's are nearly today's

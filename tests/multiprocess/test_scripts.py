@@ -53,7 +53,7 @@ raise ValueError(f"rank {rank}, attempt {attempt}")
 """
 RANKS = [
     pytest.param("python", 1, 2, id="python"),
-    pytest.param(TWO, 2, 20, id="ranks", marks=pytest.mark.slow),
+    pytest.param(TWO, 2, 12, id="ranks", marks=pytest.mark.slow),
 ]
 
 

@@ -228,7 +228,7 @@ def full_folder(data_copy, tiled_files):
 @pytest.mark.parametrize("packed", [False, True])
 def test_full_takes_the_files_that_are_there_without_a_network(full_folder, monkeypatch, packed):
     resources = []
-    for path in list(full_folder.iterdir()) * packed:
+    for path in list(full_folder.glob("*labels*")) * packed:
         content = gzip.compress(path.read_bytes(), compresslevel=1)
         path.with_name(f"{path.name}.gz").write_bytes(content)
         path.unlink()
