@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
-from mpcourse.transformer import Cluster, DecoderSizes, Layout, layouts
+from mpcourse.transformer import Cluster, DecoderSizes, Layout, held_bytes, layouts
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
 HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
@@ -54,14 +54,9 @@ def of_weights(sizes, batch, layout, cluster):
 
 
 def sum_by_sum(sizes, batch, layout, cluster):
-    seconds = 0.0
-    tensor = batch // layout.data * sizes.context * sizes.width * 2
-    for _block in range(sizes.layers // layout.pipeline):
-        for _sum in range(6):
-            for _half in ("reduce-scatter", "all-gather"):
-                part = tensor / layout.tensor * (layout.tensor - 1)
-                seconds += part / layout.speed("tensor", cluster)
-    return seconds
+    part = batch // layout.data * sizes.context * sizes.width * 2 / layout.tensor
+    sums = [2 * part * (layout.tensor - 1)] * 6 * (sizes.layers // layout.pipeline)
+    return sum(sums) / layout.speed("tensor", cluster)
 
 
 check_layer_sums = Exercise(
@@ -92,6 +87,9 @@ check_layer_sums = Exercise(
             lambda s, b, layout, c: layout.pipeline / s.layers
         ),
         "A rank sees its share of the batch only.": scaled(lambda s, b, layout, c: layout.data),
+        "That is one sample: a data rank has many.": scaled(
+            lambda s, b, layout, c: layout.data / b
+        ),
         "A sample has many tokens.": scaled(lambda s, b, layout, c: 1 / s.context),
         "Each token has `width` numbers.": scaled(lambda s, b, layout, c: 1 / s.width),
         "The sums are whole tensors on every rank, not shares.": scaled(
@@ -116,9 +114,6 @@ check_layer_sums = Exercise(
         ),
         "What is summed are tokens, not weights.": of_weights,
         "over the speed of the link": lambda *given: 1.0,
-    },
-    errors={
-        "data ranks|zero": "A layout may have one rank of an axis.",
     },
     also_right=[sum_by_sum],
 )
@@ -172,6 +167,9 @@ check_waiting = Exercise(
             waits(lambda p, m, v, d, b: (p - 1) / m),
             waits(lambda p, m, v, d, b: (p - 1) * v / m),
         ],
+        "`//` rounds the seconds down: divide by `/`.": (
+            lambda busy, batch, it: busy * (it.pipeline - 1) // (it.chunks * batch / it.data)
+        ),
         "That is work and waiting: return the waiting alone.": [
             waits(lambda p, m, v, d, b: 1 + (p - 1) / v / m),
             waits(lambda p, m, v, d, b: 1 + (p - 1) / m),
@@ -234,13 +232,6 @@ def inputs_cut(sizes, batch, it):
     return my_held(sizes, batch, it) - inputs + inputs / it.tensor
 
 
-def nothing_again(sizes, batch, it):
-    """As if every block kept all."""
-    sample = sizes.context * sizes.width
-    blocks = min(it.pipeline, batch // it.data) * sizes.layers / it.pipeline
-    return 16 * sizes.parameters / it.tensor / it.pipeline + blocks * 34 * sample / it.tensor
-
-
 check_held = Exercise(
     my_held,
     read_again='"What does the fullest rank hold?"',
@@ -273,6 +264,9 @@ check_held = Exercise(
         "There are fewer micro-batches than stages: not more than m are in flight.": holding(
             flying=lambda p, m: p
         ),
+        "Micro-batches of one data rank: the batch is shared out first.": (
+            lambda sizes, batch, it: my_held(sizes, batch * it.data, it)
+        ),
         "More than one micro-batch is in flight in the first stage.": holding(
             flying=lambda p, m: 1
         ),
@@ -289,26 +283,18 @@ check_held = Exercise(
         "Tensor ranks share what is inside the block that runs.": holding(
             block=lambda sample, t: 34 * sample
         ),
-        "Blocks run again here: each keeps its input, and one at a time the rest.": nothing_again,
+        "Blocks run again here: each keeps its input, and one at a time the rest.": [
+            holding(whole=34.0),
+            holding(whole=34.0, block=lambda sample, t: 0),
+            lambda s, b, it: holding(whole=34 / it.tensor, block=lambda sample, t: 0)(s, b, it),
+        ],
         "Return bytes.": [
             lambda *given: my_held(*given) / 1e9,
             lambda *given: my_held(*given) / 2**30,
         ],
         "16 bytes of states": lambda *given: 1.0,
     },
-    also_right=[
-        lambda sizes, batch, it: sum(
-            [
-                sizes.parameters * (2 + 2 + 12) / (it.tensor * it.pipeline),
-                min(it.pipeline, batch / it.data)
-                * (sizes.layers / it.pipeline)
-                * sizes.context
-                * sizes.width
-                * 2,
-                sizes.context * sizes.width * 34 / it.tensor,
-            ]
-        )
-    ],
+    also_right=[held_bytes],
 )
 
 # 4. A search
