@@ -3,7 +3,7 @@
 import torch
 from torch import distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, numbers, same, short
 from mpcourse.multiprocess import ranks_in_threads
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
@@ -433,72 +433,7 @@ check_loss = Exercise(
     ],
 )
 
-# 6. What a rank sends
-
-
-def my_ring_bytes(tokens, width, itemsize, ranks):
-    """A block is passed on n - 1 times forward, and n - 1 times backward, for nobody needs it last.
-
-    Its gradients go once more, n times, since they have to come home. Each is keys and values of
-    tokens / n rows. One rank has nobody to send to.
-    """
-    block = 2 * tokens / ranks * width * itemsize
-    forward = (ranks - 1) * block
-    return forward, 2 * forward + block if ranks > 1 else 0
-
-
-def sends(forward, backward):
-    """So many blocks of keys and values, by the number of ranks."""
-    return lambda t, w, i, n: tuple(
-        (2 * t / n * w * i) * (f(n) if n > 1 else 0) for f in (forward, backward)
-    )
-
-
-check_ring_bytes = Exercise(
-    my_ring_bytes,
-    read_again='"What does a ring send?"',
-    cases=[(12, 5, 8, 3), (100, 30, 2, 2), (512, 64, 4, 4), (512, 64, 4, 1)],
-    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
-    hint="Blocks of tokens / n rows, times how often they are passed on; forward, backward.",
-    wrong={
-        "The gradients have to come home: they go n times, not n - 1.": sends(
-            lambda n: n - 1, lambda n: 2 * (n - 1)
-        ),
-        "Backward, keys and values go round again, beside their gradients.": [
-            sends(lambda n: n - 1, lambda n: n),
-            sends(lambda n: n - 1, lambda n: n - 1),
-        ],
-        "Nobody needs a block after the last step: it is passed on n - 1 times.": [
-            sends(lambda n: n, lambda n: 2 * n),
-            sends(lambda n: n, lambda n: 2 * n - 1),
-        ],
-        "Keys and values, and both their gradients: twice as much.": lambda *sizes: tuple(
-            each / 2 for each in my_ring_bytes(*sizes)
-        ),
-        "A block has the tokens of one rank, not all.": lambda t, w, i, n: my_ring_bytes(
-            t * n, w, i, n
-        ),
-        "Queries stay where they are: only keys and values travel.": lambda *sizes: tuple(
-            each * 1.5 for each in my_ring_bytes(*sizes)
-        ),
-        "Count bytes: each number has `itemsize` of them.": lambda t, w, i, n: my_ring_bytes(
-            t, w, 1, n
-        ),
-        "One rank has nobody to send to.": lambda t, w, i, n: (
-            2 * t * w * i * (n - 1) / n,
-            2 * t * w * i * (3 * n - 2 - (n - 1)) / n,
-        ),
-        "Return two numbers: forward, backward.": lambda *sizes: sum(my_ring_bytes(*sizes)),
-    },
-    also_right=[
-        lambda t, w, i, n: [
-            2 * t * w * i * (n - 1) // n,
-            (2 * t * w * i * (2 * n - 1)) // n * (n > 1),
-        ]
-    ],
-)
-
-# 7. From which length on a message is hidden
+# 6. From which length on a message is hidden
 
 
 def my_hidden_from(operations, speed, itemsize):
@@ -535,4 +470,148 @@ check_hidden_from = Exercise(
         ],
     },
     also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
+)
+
+# 7. What a rank sends
+
+THREE = "Return three numbers: ring, trade, gather."
+WAYS = {
+    "ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
+    "trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
+    "gather": "every other rank's block comes round once, and its gradients go round once",
+}
+
+
+def my_sent(tokens, width, key_width, itemsize, ranks):
+    """A block is keys and values of tokens / n rows; in a ring it is passed on n - 1 times forward.
+
+    Backward so is it, and its gradients n times, since they have to come home. A gather passes
+    blocks on n - 1 times, and so does the reduce-scatter of its backward. A trade keeps an n-th of
+    query, block and output, and its backward trades their gradients. One rank sends nothing.
+    """
+    rows = tokens / ranks * itemsize
+    block, others = 2 * rows * key_width, ranks - 1
+    ring = (3 * ranks - 2) * block if ranks > 1 else 0
+    trade = 2 * (2 * rows * width + block) * others / ranks
+    return ring, trade, 2 * others * block
+
+
+def sends(ring=None, trade=None, gather=None):
+    """Other blocks of a ring and a gather, by n; other bytes of a trade, by those of both parts."""
+
+    def attempt(tokens, width, key_width, itemsize, ranks):
+        right = my_sent(tokens, width, key_width, itemsize, ranks)
+        own, block = (2 * tokens / ranks * itemsize * each for each in (width, key_width))
+        others = [
+            ring and ring(ranks) * block * (ranks > 1),
+            trade and trade(own, block, ranks),
+            gather and gather(ranks) * block,
+        ]
+        return tuple(r if other is None else other for r, other in zip(right, others, strict=True))
+
+    return attempt
+
+
+def why_not_sent(outcome, expected):
+    if not isinstance(outcome, tuple | list) or len(outcome) != 3:
+        return THREE
+    found = zip(WAYS.items(), outcome, expected, strict=True)
+    return next(f"The {way}: {words}." for (way, words), a, b in found if not same(a, b))
+
+
+check_sent = Exercise(
+    my_sent,
+    read_again='"Tokens for heads, or gathered keys"',
+    cases=[(12, 6, 6, 8, 3), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
+    given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
+    play=call_for_numbers,
+    hint=why_not_sent,
+    wrong={
+        "Ring: the gradients have to come home: they go n times, not n - 1.": sends(
+            lambda n: 3 * (n - 1)
+        ),
+        "Ring: backward, keys and values go round again, beside their gradients.": [
+            sends(lambda n: 2 * n - 1),
+            sends(lambda n: 2 * n - 2),
+        ],
+        "Ring: nobody needs a block after the last step: it is passed on n - 1 times.": [
+            sends(lambda n: 3 * n),
+            sends(lambda n: 3 * n - 1),
+        ],
+        "Forward and backward together: in the backward the gradients travel, too.": [
+            sends(
+                lambda n: n - 1, lambda own, block, n: (own + block) * (n - 1) / n, lambda n: n - 1
+            ),
+            sends(lambda n: n - 1),
+        ],
+        "Keys and values, and both their gradients: twice as much.": [
+            lambda t, w, k, i, n: my_sent(t, w, k / 2, i, n),
+            sends(lambda n: (3 * n - 2) / 2, None, lambda n: n - 1),
+        ],
+        "A block has the tokens of one rank, not all.": [
+            lambda t, w, k, i, n: my_sent(t * n, w, k, i, n),
+            sends(lambda n: n * (3 * n - 2), None, lambda n: 2 * n * (n - 1)),
+        ],
+        "Queries stay where they are: only keys and values travel.": lambda t, w, k, i, n: (
+            my_sent(t, w, k + w / 2, i, n)[0],
+            my_sent(t, w, k, i, n)[1],
+            my_sent(t, w, k + w / 2, i, n)[2],
+        ),
+        "Count bytes: each number has `itemsize` of them.": lambda t, w, k, i, n: my_sent(
+            t, w, k, 1, n
+        ),
+        "With grouped keys a key and a value are `key_width` numbers each.": [
+            lambda t, w, k, i, n: my_sent(t, w, w, i, n),
+            lambda t, w, k, i, n: (
+                my_sent(t, w, k, i, n)[0],
+                my_sent(t, w, w, i, n)[1],
+                my_sent(t, w, k, i, n)[2],
+            ),
+        ],
+        "Queries and outputs have `width` numbers, all heads together.": lambda t, w, k, i, n: (
+            my_sent(t, k, k, i, n)
+        ),
+        "One rank has nobody to send to.": lambda t, w, k, i, n: (
+            2 * t * w * i * (3 * n - 2) / n if n == 1 else my_sent(t, w, k, i, n)[0],
+            *my_sent(t, w, k, i, n)[1:],
+        ),
+        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
+            sends(trade=lambda own, block, n: 2 * (own + block)),
+            sends(trade=lambda own, block, n: 2 * (own + block) / n),
+        ],
+        "Trade: the output is traded back, too.": sends(
+            trade=lambda own, block, n: (own + 2 * block) * (n - 1) / n
+        ),
+        "Trade: keys and values are traded, too.": [
+            sends(trade=lambda own, block, n: 2 * own * (n - 1) / n),
+            sends(trade=lambda own, block, n: own * (n - 1) / n),
+        ],
+        "Trade: queries and outputs are traded, too.": sends(
+            trade=lambda own, block, n: 2 * block * (n - 1) / n
+        ),
+        "Trade: in the backward the gradients are traded back.": sends(
+            trade=lambda own, block, n: (own + block) * (n - 1) / n
+        ),
+        "Trade: a rank trades its own tokens, not all.": sends(
+            trade=lambda own, block, n: 2 * (own + block) * (n - 1)
+        ),
+        "Gather: in the backward the gradients go home.": sends(gather=lambda n: n - 1),
+        "Gather: after n - 1 passes each rank has all blocks.": sends(gather=lambda n: 2 * n),
+        "Gather: a rank passes on all blocks but one, not its own alone.": [
+            sends(gather=lambda n: 2 * (n > 1)),
+            sends(gather=lambda n: 2 * (n - 1) / n),
+        ],
+        "Gather: its backward needs no keys from others again: they are held.": sends(
+            gather=lambda n: 3 * (n - 1)
+        ),
+        THREE: lambda *sizes: sum(my_sent(*sizes)),
+    },
+    also_right=[
+        lambda t, w, k, i, n: [
+            2 * t * k * i * (3 * n - 2) // n * (n > 1),
+            4 * t * i * (w + k) * (n - 1) / n**2,
+            4 * t * k * i * (n - 1) // n,
+        ],
+        lambda *sizes: torch.tensor(my_sent(*sizes), dtype=torch.float64),
+    ],
 )
