@@ -93,6 +93,7 @@ def gloo_group(store: PrefixStore, rank: int, ranks: int, timeout_s: float) -> P
     options = ProcessGroupGloo._Options()
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=timeout_s)
+    options._threads = 1  # before a message runs, what sent the last one has let go of its tensors
     group = ProcessGroup(store, rank, ranks)
     backend = ProcessGroupGloo(store, rank, ranks, options)
     group._set_default_backend(ProcessGroup.BackendType.GLOO)
