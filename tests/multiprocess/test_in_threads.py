@@ -101,3 +101,18 @@ def test_a_group_stays_until_all_ranks_are_done():
             return groups[0]() is not None
 
     assert ranks_in_threads(program, 2) == [None, True]
+
+
+def test_a_message_has_let_go_of_its_tensors_once_the_next_is_over():
+    def program(group):
+        held = 0
+        for _ in range(30):
+            value = torch.ones(1000)
+            storage = weakref.ref(value.untyped_storage())
+            distributed.all_reduce(value, group=group)
+            del value
+            distributed.all_reduce(torch.ones(1), group=group)
+            held += storage() is not None
+        return held
+
+    assert ranks_in_threads(program, 4) == [0, 0, 0, 0]
