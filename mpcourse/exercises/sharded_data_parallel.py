@@ -14,7 +14,7 @@ WAIT_S = 5.0  # for ranks that do not send the same messages
 
 
 def my_bytes_held(parameters, ranks, stage, each):
-    """What is shared out is divided by the ranks: the state first, the weights last."""
+    """What is shared out is divided by the ranks. The state is the first, the weights the last."""
     weight, gradient, state = each
     held = weight / (ranks if stage >= 3 else 1)
     held += gradient / (ranks if stage >= 2 else 1)
