@@ -1,10 +1,13 @@
 """Exercises of page `choose_a_layout`: layer sums, waiting, held bytes, a search."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from math import prod
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
-from mpcourse.transformer import Cluster, DecoderSizes, Layout, held_bytes, layouts
+from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse, short
+from mpcourse.transformer import Cluster, DecoderSizes, Layout, held_bytes, layouts, step_seconds
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
 HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
@@ -14,6 +17,19 @@ def named(layout):
     """A layout in words."""
     words = f"{layout.tensor} tensor x {layout.data} data x {layout.pipeline} pipeline"
     return words + f", {layout.chunks} chunks" * (layout.chunks > 1)
+
+
+def without(package, last, instead, play=call_for_numbers):
+    """Plays an attempt; that it is not the package's function at work is asked in the last case."""
+
+    def played(attempt, *case):
+        outcome, name = play(attempt, *case), package.__name__
+        if case == last:
+            itself = inspect.unwrap(attempt) is package
+            refuse([name] if itself else borrowed(attempt, {name}), instead)
+        return outcome
+
+    return played
 
 
 # 1. The seconds of the layer sums
@@ -69,7 +85,7 @@ check_layer_sums = Exercise(
         (SMALL, 4, Layout(data=2), HOSTS),
     ],
     given=lambda sizes, batch, layout, cluster: f"{named(layout)}, {batch} samples",
-    play=call_for_numbers,
+    play=without(step_seconds, (SMALL, 4, Layout(data=2), HOSTS), "count the sums of a stage."),
     hint="Sums of a block, times the blocks of a stage, times what a ring sends of each, over the "
     "speed of the link.",
     wrong={
@@ -113,6 +129,9 @@ check_layer_sums = Exercise(
             over(lambda layout, c: c.moved)
         ),
         "What is summed are tokens, not weights.": of_weights,
+        "step_seconds did the work: count the sums of a stage.": (
+            lambda *given: step_seconds(*given)["layer sums"]
+        ),
         "over the speed of the link": lambda *given: 1.0,
     },
     also_right=[sum_by_sum],
@@ -149,9 +168,9 @@ check_waiting = Exercise(
     ],
     given=lambda busy, batch, layout: f"{busy:g} s of work, {batch} samples, {named(layout)}",
     play=call_for_numbers,
-    hint="The share (p - 1) / (v m), of the work; m counts the samples of one data rank.",
+    hint="What one chunk of one micro-batch takes a stage, as often as there are other stages.",
     wrong={
-        "That is waiting over the whole step; (p - 1) / m is over the work alone.": [
+        "That is a share of the whole step; `busy` is the work alone.": [
             waits(lambda p, m, v, d, b: (p - 1) / (m + p - 1)),
             waits(lambda p, m, v, d, b: (p - 1) / (v * m + p - 1)),
         ],
@@ -163,7 +182,7 @@ check_waiting = Exercise(
             waits(lambda p, m, v, d, b: p / v / m),
             waits(lambda p, m, v, d, b: p / m),
         ],
-        "There are chunks: with v of them the waiting is v times shorter.": [
+        "There are chunks: the others need to work on one of them only.": [
             waits(lambda p, m, v, d, b: (p - 1) / m),
             waits(lambda p, m, v, d, b: (p - 1) * v / m),
         ],
@@ -184,7 +203,7 @@ check_waiting = Exercise(
         "That waits for every micro-batch anew; the pipeline fills once.": waits(
             lambda p, m, v, d, b: p - 1
         ),
-        "The share (p - 1) / (v m)": lambda *given: 1.0,
+        "What one chunk of one micro-batch takes": lambda *given: 1.0,
     },
     also_right=[
         lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks,
@@ -241,7 +260,7 @@ check_held = Exercise(
         (SMALL, 4, Layout(tensor=2, data=2, pipeline=6)),
     ],
     given=lambda sizes, batch, layout: f"{named(layout)}, {batch} samples",
-    play=call_for_numbers,
+    play=without(held_bytes, (SMALL, 4, Layout(tensor=2, data=2, pipeline=6)), "add three terms."),
     hint="16 bytes of states for each parameter; 2 for each number that goes into a block; 34 for "
     "each number in the one block that runs.",
     wrong={
@@ -292,9 +311,13 @@ check_held = Exercise(
             lambda *given: my_held(*given) / 1e9,
             lambda *given: my_held(*given) / 2**30,
         ],
+        "held_bytes did the work: add three terms.": [
+            held_bytes,
+            lambda *given: held_bytes(*given),
+        ],
         "16 bytes of states": lambda *given: 1.0,
     },
-    also_right=[held_bytes],
+    also_right=[holding()],
 )
 
 # 4. A search
@@ -387,6 +410,14 @@ def by_package(sizes, batch, ranks, seconds, held, memory):
     return sorted((x for x in layouts(sizes, batch, ranks) if held(x) <= memory), key=seconds)
 
 
+def by_shares(sizes, batch, ranks, seconds, held, memory):
+    """Products of what comes out even; the limit is asked last."""
+    wholes = sizes.heads, batch, sizes.layers
+    shares = [[n for n in range(1, whole + 1) if whole % n == 0] for whole in wholes]
+    found = [Layout(*numbers) for numbers in product(*shares) if prod(numbers) == ranks]
+    return [it for it in sorted(found, key=seconds) if held(it) <= memory]
+
+
 check_search = Exercise(
     my_search,
     read_again='"Which layout is fastest?"',
@@ -400,13 +431,17 @@ check_search = Exercise(
         f"{sizes.heads} heads, {sizes.layers} layers, {batch} samples, {ranks} ranks, "
         f"{memory:g} bytes each"
     ),
-    play=searched,
+    play=without(
+        layouts,
+        (replace(SMALL, heads=9, layers=10), 30, 6, 600.0),
+        "try the numbers of ranks yourself.",
+        searched,
+    ),
     compared=lambda found, expected: [
         f"expected, as (tensor, data, pipeline), {short(expected)}",
         f"got {short(found)}",
     ],
-    hint="All (t, d, p) with t d p ranks, where t divides the heads, d the samples, p the layers; "
-    "those that fit; the fastest first.",
+    hint="Try all numbers of ranks; keep what comes out even and fits; the fastest first.",
     correct="All layouts are there that come out even and fit, the fastest first.",
     wrong={
         "Each tensor rank takes whole heads: t divides them.": finding(("layers", "samples")),
@@ -435,8 +470,9 @@ check_search = Exercise(
         ],
         "keep the others, to see": lambda *given: my_search(*given)[0],
         LIST.format(""): lambda *given: 7,
-        "All (t, d, p)": lambda *given: [],
+        "layouts did the work: try the numbers of ranks yourself.": by_package,
+        "Try all numbers of ranks": lambda *given: [],
     },
     errors={"tensor|has no attribute": A_LAYOUT},
-    also_right=[by_package],
+    also_right=[by_shares],
 )
