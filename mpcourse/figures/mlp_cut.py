@@ -26,7 +26,7 @@ def mlp_cut_picture(ranks: int) -> svg.Picture:
     for title, kind, width in (
         ("x", "whole", LOW),
         ("up", "columns", HIGH),
-        ("bend", "columns", HIGH),
+        ("GELU", "columns", HIGH),
         ("down", "rows", LOW),
         ("addends", "addends", LOW),
         ("y", "whole", LOW),
@@ -36,7 +36,7 @@ def mlp_cut_picture(ranks: int) -> svg.Picture:
         shapes.append(svg.text(x + width / 2, TOP - 12, title, size=12, anchor="middle"))
         shapes += _matrix(title, kind, (x, top, width, height), ranks)
         x += width + 38
-        sign = {"x": "·", "up": "=", "bend": "·", "down": "=", "addends": "sum"}.get(title)
+        sign = {"x": "·", "up": "→", "GELU": "·", "down": "=", "addends": "sum"}.get(title)
         if sign:
             shapes.append(svg.text(x - 19, middle, sign, size=13, anchor="middle", middle=True))
     line = "x is on all ranks already; the addends are summed (one all-reduce)"

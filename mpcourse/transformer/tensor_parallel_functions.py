@@ -116,7 +116,7 @@ def _all_gather(x: Tensor, group: ProcessGroup | None) -> Tensor:
     part = x.movedim(TOKENS, 0).contiguous()
     whole = part.new_empty(size_of(group) * len(part), *part.shape[1:])
     distributed.all_gather_into_tensor(whole, part, group=group)
-    return whole.movedim(0, TOKENS)
+    return whole.movedim(0, TOKENS).contiguous()  # else each layer that takes it keeps a copy
 
 
 def _reduce_scatter(x: Tensor, group: ProcessGroup | None) -> Tensor:

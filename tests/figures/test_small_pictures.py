@@ -81,7 +81,7 @@ def test_each_rank_holds_its_share_of_both_matrices_and_a_whole_addend(ranks: in
         part = (letter, pytest.approx(columns, rel=1e-2))
         assert found[f"up: columns of rank {rank}"] == part
         assert found[f"down: rows of rank {rank}"] == part
-        assert found[f"bend: columns of rank {rank}"] == part
+        assert found[f"GELU: columns of rank {rank}"] == part
         assert found[f"addends: addends of rank {rank}"] == (letter, y)
     said = Sheet(mlp_cut_picture(ranks)).description
     assert ("all-reduce" in said, "nothing is sent" in said) == (ranks > 1, ranks == 1)
