@@ -30,9 +30,8 @@ from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 def my_ceiling(stage_times, num_microbatches):
     """The first micro-batch needs the sum of all stages, each further one the slowest stage.
 
-    The slowest stage is the one that never waits in between: behind it the others wait for its
-    next output, before it they wait for its next gradient. With p equal stages this is
-    p * m / (m + p - 1); m / p would grow for ever.
+    The slowest stage never waits within the forwards, nor within the backwards: behind it the
+    others wait for its next output, before it they wait for its next gradient.
     """
     one_device = num_microbatches * sum(stage_times)
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
@@ -797,9 +796,8 @@ check_two_queues = Exercise(
 def my_split_size(sizes, num_samples, fixed, per_sample):
     """M micro-batches take m + 1 slots, each as long as one micro-batch in one stage.
 
-    Small sizes pay the fixed cost often, large ones leave a long bubble. Between the two ends the
-    best size lies near the square root of num_samples * fixed / per_sample: without a fixed cost
-    the smallest wins, with a huge one the largest.
+    Small sizes pay the fixed cost often, large ones leave a long bubble: the best size lies near
+    the square root of num_samples * fixed / per_sample.
     """
 
     def step(size):
