@@ -1,4 +1,4 @@
-"""Exercises of page `a_transformer`: masks, a decoder of parts, a cache, tied copies."""
+"""Exercises of page `a_transformer`: mask, attention, a decoder, a cache, tied copies."""
 
 import inspect
 import math
@@ -12,15 +12,13 @@ from mpcourse.exercises.exercise import (
     NotAttempted,
     NotYet,
     expected_and_got,
+    refuse_borrowed,
     same,
     short,
 )
 from mpcourse.transformer import Decoder
 
-# 1 and 3. What a token sees
-
-NEXT_TOO = "Each token sees the next one too: the first diagonal to hide is 1."
-NO_LEAK = "No token sees what comes after it: this is right, and does not leak."
+# 1. What a token sees
 
 
 def my_causal_weights(scores):
@@ -33,31 +31,31 @@ def my_causal_weights(scores):
     return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
 
 
-def my_leaky_weights(scores):
-    """One diagonal further: each token sees the very token that it is asked to predict.
-
-    The training loss becomes wonderful and the written text worthless, because the next token is
-    not there yet when the model writes. A loss far below what others reach is a reason to search.
-    """
-    ahead = torch.ones_like(scores, dtype=torch.bool).triu(2)
-    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
-
-
 def table_of_scores(size, plus=0.0):
     chance = torch.Generator().manual_seed(size)
     return (torch.randn(size, size, generator=chance, dtype=torch.double) + plus,)
 
 
+def tensor_of(result):
+    """Lists of rows will do; what is no tensor at all has no rows."""
+    try:
+        return torch.as_tensor(result).double()
+    except (TypeError, ValueError, RuntimeError):
+        return torch.empty(0)
+
+
 def same_weights(result, expected):
-    """As `same`, where nan is nan: a row without anything to see. Lists of rows will do."""
-    return same(torch.as_tensor(result).nan_to_num(9.0), expected.nan_to_num(9.0))
+    """Up to the rounding of float32, where nan is nan: a row without anything to see."""
+    result, expected = tensor_of(result), tensor_of(expected)
+    near = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
+    return result.shape == expected.shape and torch.allclose(result, expected, **near)
 
 
 def row_that_differs(result, expected):
     """The first row that is wrong, beside what it should be."""
-    result = torch.as_tensor(result)
-    if result.shape != expected.shape:
+    if tensor_of(result).shape != expected.shape:
         return expected_and_got(result, expected)
+    result = torch.as_tensor(result)
     row = next(
         i for i, rows in enumerate(zip(result, expected, strict=True)) if not same_weights(*rows)
     )
@@ -84,50 +82,36 @@ def seeing_only_from(diagonal):
     return attempt
 
 
-def wrong_weights(first_hidden):
-    """What people give where this diagonal is the first to hide."""
-    return {
-        "Nothing is hidden: the first token sees the last one.": lambda s: s.softmax(-1),
-        "Each token sees two places ahead: one diagonal too far.": hiding(3),
-        "A token does not see itself: the first row has nothing left.": hiding(0),
-        "The columns sum to 1, not the rows: take the softmax along -1.": [
-            hiding(first_hidden, dim=0),
-            lambda scores: hiding(first_hidden)(scores.T).T,
-        ],
-        "Hidden after the softmax: a row no longer sums to 1.": (
-            lambda scores: scores.softmax(-1).tril(first_hidden - 1)
-        ),
-        "The wrong half is hidden: a token sees what comes, not what was.": [
-            lambda scores: hiding(1)(scores.flip(0, 1)).flip(0, 1),
-            seeing_only_from(first_hidden),
-        ],
-        "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": (
-            lambda scores: (
-                scores + torch.ones_like(scores).triu(first_hidden) * -math.inf
-            ).softmax(-1)
-        ),
-        "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
-            lambda scores: hiding(first_hidden)(scores / len(scores) ** 0.5)
-        ),
-        "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": (
-            hiding(first_hidden, fill=0.0)
-        ),
-        "Put -inf where": lambda scores: scores,
-    }
+WRONG_WEIGHTS = {
+    "Nothing is hidden: the first token sees the last one.": [lambda s: s.softmax(-1)],
+    "A token does not see itself: the first row has nothing left.": [hiding(0)],
+    "The columns sum to 1, not the rows: take the softmax along -1.": [
+        hiding(1, dim=-2),
+        lambda scores: hiding(1)(scores.mT).mT,
+    ],
+    "Hidden after the softmax: a row no longer sums to 1.": [
+        lambda scores: scores.softmax(-1).tril()
+    ],
+    "The wrong half is hidden: a token sees what comes, not what was.": [
+        lambda scores: hiding(1)(scores.flip(-2, -1)).flip(-2, -1),
+        seeing_only_from(1),
+    ],
+    "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": [
+        lambda scores: (scores + torch.ones_like(scores).triu(1) * -math.inf).softmax(-1)
+    ],
+    "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": [
+        hiding(1, fill=0.0)
+    ],
+    "Each token sees the next one too: the first diagonal to hide is 1.": [hiding(2)],
+}
 
 
-def row_by_row(more):
-    """Exponents and sums by hand; each row sees so many places ahead."""
-
-    def attempt(scores):
-        weights = torch.zeros_like(scores)
-        for row in range(len(scores)):
-            seen = slice(0, row + 1 + more)
-            powers = (scores[row, seen] - scores[row, seen].max()).exp()
-            weights[row, seen] = powers / powers.sum()
-        return weights
-
-    return attempt
+def row_by_row(scores):
+    weights = torch.zeros_like(scores)
+    for row in range(len(scores)):
+        powers = (scores[row, : row + 1] - scores[row, : row + 1].max()).exp()
+        weights[row, : row + 1] = powers / powers.sum()
+    return weights
 
 
 def hidden_after_the_largest(scores):
@@ -167,27 +151,140 @@ check_causal = Exercise(
             lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True),
             hidden_after_the_largest,
         ],
-        **wrong_weights(1),
-        NEXT_TOO: hiding(2),
+        **WRONG_WEIGHTS,
+        "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
+            lambda scores: hiding(1)(scores / len(scores) ** 0.5)
+        ),
+        "Put -inf where": lambda scores: scores,
     },
-    also_right=[row_by_row(0), lambda scores: row_by_row(0)(scores).tolist()],
+    also_right=[row_by_row, lambda scores: row_by_row(scores).tolist()],
 )
 
-check_leak = Exercise(
-    my_leaky_weights,
-    read_again='"What may a token see?"',
-    cases=[table_of_scores(3), table_of_scores(4), table_of_scores(5)],
-    given=check_causal.given,
+# 2. Attention
+
+causal_weights = my_causal_weights  # as the page calls it
+
+
+def my_attend(query, key, value):
+    """Score each query against each key, make weights of a row of scores, sum the values by them.
+
+    Matrix products take the last two dimensions. Heads and texts in front stay apart, so one line
+    serves one head or all of them.
+    """
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    return causal_weights(scores) @ value
+
+
+def attending(scale=lambda query: query.shape[-1] ** 0.5, weights=my_causal_weights):
+    """Attention with another scale or other weights."""
+
+    def attempt(query, key, value):
+        return weights(query @ key.mT / scale(query)) @ value
+
+    return attempt
+
+
+def all_heads_columns(query):
+    return (query.shape[-1] * (query.shape[-3] if query.ndim > 2 else 1)) ** 0.5
+
+
+def by_sums(query, key, value):
+    scores = torch.einsum("...ic,...jc->...ij", query * query.shape[-1] ** -0.5, key)
+    powers = (scores - scores.amax(-1, keepdim=True)).exp().tril()
+    return (powers.unsqueeze(-1) * value.unsqueeze(-3)).sum(-2) / powers.sum(-1, keepdim=True)
+
+
+def by_hand(attempt, *three):
+    result = attempt(*three)
+    if same_weights(result, my_attend(*three)):
+        borrowing = {"scaled_dot_product_attention", "attention_weights"}
+        refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
+    return result
+
+
+def three_tensors(*shape):
+    chance = torch.Generator().manual_seed(shape[-1])
+    return tuple(3 * torch.randn(3, *shape, generator=chance, dtype=torch.double))
+
+
+check_attend = Exercise(
+    my_attend,
+    read_again='"How does a token look?"',
+    cases=[
+        three_tensors(3, 2),
+        three_tensors(5, 7),
+        three_tensors(3, 5, 4),
+        three_tensors(2, 3, 1, 6),
+        three_tensors(2, 3, 7, 5),
+    ],
+    given=lambda query, key, value: f"queries, keys and values of shape {tuple(query.shape)}",
+    play=by_hand,
     same=same_weights,
     compared=row_that_differs,
-    hint=check_causal.hint,
-    wrong={**wrong_weights(2), NO_LEAK: hiding(1)},
-    also_right=[row_by_row(1), lambda scores: row_by_row(1)(scores).numpy()],
+    hint="Products of queries and keys, divided by a root; `causal_weights`; times the values.",
+    errors={
+        "size|shape|dimension|T` ": "Texts and heads may stand in front: `transpose(-2, -1)` turns "
+        "the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
+    },
+    wrong={
+        "Divide the scores by the square root of `columns`.": attending(lambda query: 1),
+        "Divide by the square root of `columns`, not by `columns`.": attending(
+            lambda query: query.shape[-1]
+        ),
+        "Divide by the root; this multiplies, and longer rows get still larger scores.": attending(
+            lambda query: query.shape[-1] ** -0.5
+        ),
+        "The root of how many numbers a query has, not of how many tokens there are.": attending(
+            lambda query: query.shape[-2] ** 0.5
+        ),
+        "The root of one head's `columns`, not of the width of all heads together.": attending(
+            all_heads_columns
+        ),
+        "Divide the scores, before the softmax: after it, a row no longer sums to 1.": (
+            lambda q, k, v: causal_weights(q @ k.mT) @ v / q.shape[-1] ** 0.5
+        ),
+        "The weights sum up values; this hands over keys or queries.": [
+            lambda q, k, v: attending()(q, k, k),
+            lambda q, k, v: attending()(q, k, q),
+        ],
+        "A row of scores is one query's: `query @ ...` of the keys, not the other way round.": [
+            lambda q, k, v: attending()(k, q, v),
+            lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5).mT @ v,
+        ],
+        "Queries are compared with keys, not with themselves or with values.": [
+            lambda q, k, v: attending()(q, q, v),
+            lambda q, k, v: attending()(k, k, v),
+            lambda q, k, v: attending()(q, v, v),
+        ],
+        "The values are missing: these are weights or scores.": [
+            lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5),
+            lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5,
+        ],
+        "The softmax is missing: the weights of a token sum to 1.": [
+            attending(weights=torch.tril),
+            attending(weights=lambda s: s),
+        ],
+        "The softmax runs along the last dimension, -1, whatever stands in front.": attending(
+            weights=hiding(1, dim=1)
+        ),
+        **{
+            words: [attending(weights=each) for each in answers]
+            for words, answers in WRONG_WEIGHTS.items()
+        },
+        "the work: write scores": (
+            lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        ),
+        "`transpose(-2, -1)` turns": [
+            lambda q, k, v: causal_weights(q @ k.T / q.shape[-1] ** 0.5) @ v,
+            lambda q, k, v: causal_weights(q @ k.transpose(0, 1) / q.shape[-1] ** 0.5) @ v,
+        ],
+    },
+    also_right=[by_sums, lambda *three: by_sums(*(each.float() for each in three))],
 )
 
-# 2. A decoder of its parts
+# 3. A decoder of its parts
 
-UNCALLED = "The forward of the model and of its blocks is what you write here: call their parts."
+UNCALLED = "The model and its whole blocks stay uncalled: call the parts in the table above."
 
 
 def my_logits(model, tokens):
