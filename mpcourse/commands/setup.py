@@ -87,6 +87,8 @@ class Environment:
             # A user's setting of pip's --user would fail in here, or install elsewhere.
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
+        if log:  # nobody would see a question
+            env["PIP_NO_INPUT"] = "1"
         command = [self.python, "-m", "mpcourse.commands", module, *arguments]
         return call(command, cwd=self.root, env=env, log=log)
 
@@ -154,7 +156,8 @@ class Environment:
     def _install(self, facts: dict, files: Sequence[str]) -> None:
         if not facts["has_pip"] or not (self.is_active or self._is_ours()):
             raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
-        log = self.folder / "pip.log"
+        # An environment of the user's own may be the system's, where nothing can be written.
+        log = Path(tempfile.mkdtemp() if self.is_active else self.folder) / "pip.log"
         print(f"Installing from {' and '.join(files)}; what pip says is in {log}.", flush=True)
         options = [option for file in files for option in ("-r", file)]
         status = self.run("pip", "install", *options, log=log)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 try:
     import fcntl
@@ -41,14 +42,17 @@ def call(
             process.send_signal(number)
 
     # Before the command starts: a signal between its first line and our handler would end us alone.
-    previous = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    # What is ignored, as in a script's background, stays ignored, by the command as well.
+    both = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {n: signal.signal(n, pass_on) for n in both}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
     try:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
+        file = log.open("w", encoding="utf-8") if log else None  # before there is a process
         process = subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace", **pipes)
         for number in arrived.copy():  # while it was being started
             pass_on(number)
         if log:
-            _keep(process.stdout, log)
+            _keep(process.stdout, file)
         process.wait()
     finally:
         for number, handler in previous.items():
@@ -58,10 +62,10 @@ def call(
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _keep(lines: Iterable[str], log: Path) -> None:
-    """Write lines into a file; a terminal shows the present one."""
+def _keep(lines: Iterable[str], file: TextIO) -> None:
+    """Write lines into a file and close it; a terminal shows the present one."""
     width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
-    with log.open("w", encoding="utf-8") as file:
+    with file:
         for line in lines:
             file.write(line)
             print(f"{line.strip()[:width]:{width}}", end="\r" * bool(width), flush=True)

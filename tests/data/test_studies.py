@@ -23,7 +23,7 @@ DRY_RUNS = [
         {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())},
         8,
     ),
-    ("sparse", {"compare_pairs": lambda *_: [{"seed": 0}]}, 3),
+    ("sparse", dict.fromkeys(("compare_pairs", "choose_rate"), lambda *_: [{"seed": 0}]), 4),
     ("transformer", {}, 3),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
