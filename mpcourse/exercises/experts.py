@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, refuse_borrowed, short
+from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, numbers, refuse, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Mixture, ParallelMixture, average_gradients
 
@@ -433,8 +433,9 @@ check_splits = Exercise(
     read_again='"Rows travel"',
     cases=[
         (torch.tensor([3, 1]), torch.tensor([[3], [2]])),
-        (torch.tensor([1, 2, 0, 4]), torch.tensor([[1, 2], [2, 1]])),
-        (torch.tensor([2, 0, 1, 1, 0, 3]), torch.tensor([[2, 0], [1, 4], [0, 2]])),
+        # from here on the order is not its own inverse
+        (torch.tensor([1, 2, 0, 4]), torch.tensor([[1, 2], [1, 1]])),
+        (torch.tensor([0, 2, 1, 1, 0, 3]), torch.tensor([[0, 2], [1, 4], [1, 0]])),
         (torch.tensor([0, 0, 5, 0, 0, 0]), torch.tensor([[0, 0, 5], [1, 0, 2]])),
     ],
     given=lambda mine, coming: f"mine {short(mine.tolist())} and coming {short(coming.tolist())}",
@@ -482,34 +483,39 @@ GROUP = "These groups know no ranks outside themselves: say group=group."
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 
 
-def my_average(part, group):
-    """The router is one on all ranks, so its gradient is averaged. The experts are different ones.
+def my_average(part, group, copies):
+    """The router is one on all ranks, so its gradient is averaged over `group` and over `copies`.
 
-    What comes back by the all-to-alls has added up, for each expert, the gradients of all ranks'
-    losses. The loss of the step is their mean: divide by the ranks, and send nothing.
+    What comes back by the all-to-alls has added up, for each expert, the gradients of the losses of
+    all ranks of `group`: there nothing is sent. The same expert in another copy has seen other
+    tokens: over `copies` it is added up. The loss is the mean over all ranks: divide by both sizes.
     """
     for parameter in part.parameters():
-        parameter.grad /= group.size()
+        parameter.grad /= group.size() * copies.size()
+        distributed.all_reduce(parameter.grad, group=copies)
     distributed.all_reduce(part.router.weight.grad, group=group)
 
 
-def gradients_by_rank(attempt, words, ranks):
+def gradients_by_rank(attempt, words, copies, ranks):
     """What the gradients of a mixture with two experts a rank are, after the attempt."""
-    refuse_borrowed(attempt, {"average_gradients"}, "divide, and send what all ranks hold.")
     draw = torch.Generator().manual_seed(ranks)
     whole = Mixture(3, 4, 2 * ranks).double()
     for parameter in whole.parameters():
         parameter.data = torch.randn(parameter.shape, generator=draw).double()
-    tokens = torch.randn(ranks, 9, 3, generator=draw).double()
+    tokens = torch.randn(copies, ranks, 9, 3, generator=draw).double()
 
-    def program(group):
+    def program(copies, group):
         part = ParallelMixture.of(whole, group)
-        part(tokens[group.rank()]).square().mean().backward()
-        attempt(part, group)
+        part(tokens[copies.rank(), group.rank()]).square().mean().backward()
+        attempt(part, group, copies)
         experts = torch.cat([p.grad.flatten() for p in part.experts.parameters()])
         return part.router.weight.grad.flatten(), experts
 
-    return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+    found = ranks_in_threads(program, (copies, ranks), timeout_s=WAIT_S)
+    if names := borrowed(attempt, {"average_gradients"}):
+        if same(found, gradients_by_rank(my_average, words, copies, ranks)):
+            refuse(names, "divide, and send, with your own lines.")
+    return found
 
 
 def gradients_in_words(outcome, expected):
@@ -523,68 +529,102 @@ def gradients_in_words(outcome, expected):
 
 
 def averaged(router, experts):
-    """What happens to each kind: a pair (whether it is summed over the ranks, whether divided)."""
+    """What happens to each kind: a pair of letters (over which groups summed, by which divided)."""
 
-    def attempt(part, group):
+    def attempt(part, group, copies):
+        over = {"g": group, "c": copies}
         for parameter in part.parameters():
             summed, divided = router if parameter is part.router.weight else experts
-            if summed:
-                distributed.all_reduce(parameter.grad, group=group)
-            if divided:
-                parameter.grad /= group.size()
+            for name in summed:
+                distributed.all_reduce(parameter.grad, group=over[name])
+            for name in divided:
+                parameter.grad /= over[name].size()
 
     return attempt
 
 
-def by_name(part, group):
+RIGHT = ("gc", "gc")  # of the router; the experts' are ("c", "gc")
+
+
+def by_name(part, group, copies):
     for name, parameter in part.named_parameters():
-        if not name.startswith("experts."):
-            distributed.all_reduce(parameter.grad, group=group)
-        parameter.grad = parameter.grad / group.size()
+        for over in [copies] if name.startswith("experts.") else [group, copies]:
+            distributed.all_reduce(parameter.grad, group=over)
+        parameter.grad = parameter.grad / (group.size() * copies.size())
+
+
+def in_one_message(part, group, copies):
+    gradients = [parameter.grad for parameter in part.parameters()]
+    distributed.all_reduce(part.router.weight.grad, group=group)
+    flat = torch.cat([gradient.flatten() for gradient in gradients]) / group.size()
+    distributed.all_reduce(flat, group=copies)
+    pieces = (flat / copies.size()).split([gradient.numel() for gradient in gradients])
+    for gradient, piece in zip(gradients, pieces, strict=True):
+        gradient.copy_(piece.view_as(gradient))
 
 
 def average_by(ranks):
-    def attempt(part, group):
+    def attempt(part, group, copies):
         for parameter in part.parameters():
             parameter.grad /= ranks
+            distributed.all_reduce(parameter.grad, group=copies)
         distributed.all_reduce(part.router.weight.grad, group=group)
 
     return attempt
 
 
-MEAN = "An expert's gradient has come from all ranks' losses, added up; the loss is their mean."
+MEAN = (
+    "What an expert's gradient has been through is a sum over the losses of `group`; the loss is "
+    "the mean of all ranks': divide by `group.size()`, too."
+)
 check_average = Exercise(
     my_average,
     read_again='"Which gradients are averaged?"',
-    cases=[("four experts on 2 ranks", 2), ("six experts on 3 ranks", 3)],
+    cases=[("2 copies of four experts on 2 ranks", 2, 2), ("six experts on 3 ranks", 1, 3)],
     given="{0}",
     play=gradients_by_rank,
     compared=gradients_in_words,
-    hint="Which parameters do all ranks hold, and what has an expert's gradient been through?",
+    hint="Which ranks hold this parameter, and what has an expert's gradient been through?",
     correct="Router and experts have the gradients of one process.",
     wrong={
         "Rank 0's first expert is not rank 1's first expert: their gradients have nothing to do "
         "with one another.": [
-            averaged((True, True), (True, True)),
-            averaged((True, True), (True, False)),
+            averaged(RIGHT, ("gc", "gc")),
+            averaged(RIGHT, ("gc", "c")),
+            averaged(RIGHT, ("g", "g")),
+            averaged(("g", "g"), ("g", "g")),
         ],
-        "There may be another number of ranks than 2: group.size().": (average_by(2)),
-        MEAN: averaged((True, True), (False, False)),
+        "There may be another number of ranks than 4: group.size() and copies.size().": [
+            average_by(4)
+        ],
+        "The copies of an expert saw other tokens: without a message over `copies` they drift "
+        "apart.": [
+            averaged(RIGHT, ("", "g")),
+            averaged(RIGHT, ("", "gc")),
+        ],
+        "Nothing goes over `copies`: each copy trains a model of its own.": [
+            averaged(("g", "g"), ("", "g")),
+            lambda part, group, copies: average_gradients(part, group),
+        ],
+        MEAN: averaged(RIGHT, ("c", "c")),
         "That is the sum of the ranks' gradients; the loss is their mean.": [
-            averaged((True, False), (False, False)),
-            averaged((True, False), (False, True)),
-            averaged((True, False), (True, False)),
+            averaged(("gc", ""), ("c", "")),
+            averaged(("gc", ""), ("c", "gc")),
+            averaged(("gc", "g"), ("c", "g")),
+            averaged(("gc", "c"), ("c", "c")),
         ],
-        "The router is the same on all ranks and has seen this rank's tokens only.": [
-            averaged((False, False), (False, False)),
-            averaged((False, True), (False, True)),
-            averaged((False, False), (True, True)),
-            averaged((False, False), (False, True)),
+        "The router is the same on all ranks and has seen this rank's tokens only: over both "
+        "groups.": [
+            averaged(("", ""), ("", "")),
+            averaged(("", "gc"), ("c", "gc")),
+            averaged(("c", "c"), ("c", "c")),
+            averaged(("c", "gc"), ("c", "gc")),
+            averaged(("g", "g"), ("c", "gc")),
         ],
-        "average_gradients did the work": lambda part, group: average_gradients(part, group),
-        GROUP: lambda part, group: distributed.all_reduce(part.router.weight.grad),
-        SAME_MESSAGES: lambda part, group: group.rank() == 0 and my_average(part, group),
+        "average_gradients did the work": lambda *given: average_gradients(*given),
+        GROUP: lambda part, *groups: distributed.all_reduce(part.router.weight.grad),
+        SAME_MESSAGES: lambda part, *groups: groups[0].rank() == 0 and my_average(part, *groups),
     },
     errors={"process group has not been|is not registered": GROUP, "": SAME_MESSAGES},
-    also_right=[averaged((True, True), (False, True)), by_name],
+    also_right=[averaged(RIGHT, ("c", "gc")), by_name, in_one_message],
 )

@@ -97,7 +97,7 @@ def average_gradients(
     """Make the gradients those of the mean of all ranks' losses; call it once after the backward.
 
     An expert's have come from all ranks of `group` with the all-to-alls: they are divided by the
-    number of ranks, and not sent. All others are averaged, in one message.
+    number of ranks, and not sent. All others are averaged, in one message. Copies take one more.
 
     Args:
         model: From `spread_experts`.
