@@ -796,8 +796,7 @@ check_two_queues = Exercise(
 def my_split_size(sizes, num_samples, fixed, per_sample):
     """M micro-batches take m + 1 slots, each as long as one micro-batch in one stage.
 
-    Small sizes pay the fixed cost often, large ones leave a long bubble: the best size lies near
-    the square root of num_samples * fixed / per_sample.
+    The best size lies near the square root of num_samples * fixed / per_sample.
     """
 
     def step(size):

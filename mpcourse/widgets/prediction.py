@@ -56,7 +56,12 @@ class Prediction(Panel):
         return f"<your guess: {self.prompt}; run the cell to type it>"
 
     def compare(
-        self, answer: Any, *, within: float = 0.0, values: Sequence[float] | None = None
+        self,
+        answer: Any,
+        *,
+        within: float = 0.0,
+        values: Sequence[float] | None = None,
+        as_good: Sequence[float] = (),
     ) -> "Comparison":
         """Show the guess beside the answer; another guess changes what is shown.
 
@@ -69,11 +74,12 @@ class Prediction(Panel):
             within: How far off a guess may be, as a share of each number (0.1: a tenth).
             values: The right numbers where the answer shows them rounded; a guess may be rounded
                 too, so `within` is at least 0.01 then.
+            as_good: Where one number is asked for: others that cannot be told from the right one.
 
         Raises:
             ValueError: There are choices, and the answer begins with none of them.
         """
-        return Comparison(self, str(answer), within, values)
+        return Comparison(self, str(answer), within, values, as_good)
 
 
 class Comparison(Panel):
@@ -83,12 +89,18 @@ class Comparison(Panel):
     """
 
     def __init__(
-        self, prediction: Prediction, answer: str, within: float, values: Sequence[float] | None
+        self,
+        prediction: Prediction,
+        answer: str,
+        within: float,
+        values: Sequence[float] | None,
+        as_good: Sequence[float] = (),
     ) -> None:
         self.prediction = prediction
         self.answer = answer
         self.right = _numbers(answer) if values is None else [float(value) for value in values]
         self.within = within if values is None else max(within, 0.01)
+        self.as_good = [[float(number)] for number in as_good]
         self.choice = _chosen(answer, prediction.choices)
         self.view = ipywidgets.HTML()
         self.button = ipywidgets.Button(description="Show the answer")
@@ -103,7 +115,11 @@ class Comparison(Panel):
         guess = self.prediction.guess
         if not guess:
             return f"Your guess: none yet. Answer: {self.answer}."
-        verdict = "as you said" if self._agrees(guess) else "not what you guessed"
+        verdict = "not what you guessed"
+        if self._agrees(guess):
+            verdict = "as you said"
+        elif any(guessed in self.as_good for guessed in _readings(guess)):
+            verdict = "yours cannot be told from it"
         return f"Your guess: {guess}. Answer: {self.answer} ({verdict})."
 
     def _show(self, *, asked: bool = False) -> None:

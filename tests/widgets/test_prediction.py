@@ -113,6 +113,27 @@ def test_unrounded_values_take_fractions_and_rounded_guesses(guess: str, agrees:
     assert ("as you said" in repr(comparison)) == agrees
 
 
+@pytest.mark.parametrize(
+    ("guess", "verdict"),
+    [
+        ("16", "as you said"),
+        ("size 16", "as you said"),
+        ("24", "yours cannot be told from it"),
+        ("24.0", "yours cannot be told from it"),
+        ("32", "not what you guessed"),
+        ("16 or 24", None),  # one number is asked for
+    ],
+)
+def test_a_guess_may_be_as_good_as_the_right_number(guess: str, verdict: str | None):
+    prediction = predict("the best size")
+    prediction.entry.value = guess
+    comparison = prediction.compare("16, measured here", values=[16], as_good=[16, 24])
+    if verdict is None:
+        assert "a number is asked for" in comparison.view.value
+    else:
+        assert f"({verdict})." in repr(comparison)
+
+
 def test_a_choice_is_made_with_buttons_and_begins_empty():
     prediction = predict("which one", choices=["one", "one and two", "none"])
     assert isinstance(prediction.entry, ipywidgets.RadioButtons)
