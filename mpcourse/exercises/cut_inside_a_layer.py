@@ -1,4 +1,4 @@
-"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes, a loss, its slip."""
+"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes sent, a loss, bytes kept."""
 
 import math
 
@@ -68,7 +68,7 @@ def mlp(rank, ranks, width=4, inner=6):
 
 check_mlp_parts = Exercise(
     my_parts,
-    read_again='"May the sum come after the bend?"',
+    read_again='"Which cut may come before GELU?"',
     cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
     given=lambda up, bias, down, rank, ranks: (
         f"width {up.shape[1]}, {len(bias)} inner numbers, rank {rank} of {ranks}"
@@ -317,12 +317,12 @@ def my_cut_loss(logits, targets, first, all_max, all_sum):
     """One maximum for all ranks, then two sums: of the exponentials, and of the right logit.
 
     Only one rank has the right token; the others add zero. With its own maximum on each rank the
-    exponentials would be in different units, and their sum would mean nothing.
+    exponentials would be in different units; where the maxima are equal, nobody would see it.
     """
     shifted = logits - all_max(logits.amax(dim=1)).unsqueeze(1)
-    row = targets - first
-    here = (row >= 0) & (row < logits.shape[1])
-    right = shifted.gather(1, row.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
+    place = targets - first
+    here = (place >= 0) & (place < logits.shape[1])
+    right = shifted.gather(1, place.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
     return (all_sum(shifted.exp().sum(dim=1)).log() - all_sum(right)).mean()
 
 
@@ -481,65 +481,67 @@ check_cut_loss = Exercise(
     also_right=[in_one_sum],
 )
 
-# 5. A slip that hides
-
-TWO_LISTS = "expected two lists of four numbers, got {}"
-FOUR = "The {} list has to have four finite numbers; got {}"
-NOTICED = "It is noticed in the first list: the loss is off by {:.3g}."
-HIDDEN = "The second list does not show it: the losses are equal up to 0.001."
+# 5. The bytes that are kept
 
 
-def my_logits():
-    """The slip needs two different maxima: equal ones hide it.
+def my_kept_bytes(tokens, width, ranks, sequence):
+    """Heads and inner numbers, 24 of the 34 bytes, are divided; the other 10 are whole.
 
-    In the second list rank 1 subtracts 9 where rank 0 subtracts 2. A test with random logits finds
-    the slip, and one with zeros never does.
+    These are the norms' inputs, the cut layers' inputs and the masks. Cut tokens divide all but the
+    cut layers' inputs, 4 bytes: these are gathered.
     """
-    return [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 9.0, 1.0]
+    whole = 4 if sequence else 10
+    return (whole + (34 - whole) / ranks) * tokens * width
 
 
-def slipping(found):
-    """How far off the loss is with the second list; with the first it must not be."""
-    try:
-        lists = [torch.as_tensor(logits).double().flatten() for logits in found]
-        hidden, shown = lists
-    except (TypeError, ValueError, RuntimeError):
-        raise NotYet(TWO_LISTS.format(short(found))) from None
-    for name, logits in (("first", hidden), ("second", shown)):
-        if logits.shape != (4,) or not logits.isfinite().all():
-            raise NotYet(FOUR.format(name, short(logits)))
-    if (off := slip(hidden)) > 1e-9:
-        line = NOTICED.format(off)
-        raise NotYet(line, "When do both ranks subtract the same number anyway?")
-    if (off := slip(shown)) < 1e-3:
-        raise NotYet(HIDDEN, "What each rank subtracts has to differ.")
-    return f"{off:.3g}"
+def keeping(whole, gathered):
+    """So many of the 34 bytes whole on each rank: with whole tokens, with cut ones."""
+    return lambda t, w, n, s: ((gathered if s else whole) * (1 - 1 / n) + 34 / n) * t * w
 
 
-def slip(logits):
-    """How far the loss is off, at most over targets, if each rank subtracts its own maximum."""
-    parts = logits.reshape(2, 2)
-    shifted = parts - parts.amax(dim=1, keepdim=True)
-    loss = shifted.exp().sum().log() - shifted.flatten()
-    return (loss - (logits.logsumexp(0) - logits)).abs().max().item()
-
-
-check_hidden_slip = Exercise(
-    my_logits,
-    read_again='"What is a loss made of?"',
-    look=slipping,  # many lists do it
-    correct="Unnoticed in the first; in the second the loss is off by {outcome}.",
+check_kept_bytes = Exercise(
+    my_kept_bytes,
+    read_again='"Exercise 5. Predict the bytes that are kept"',
+    cases=[(8, 10, 2, False), (8, 10, 2, True), (48, 64, 6, False), (48, 64, 6, True)]
+    + [(8, 10, 1, True)],
+    given="{} tokens, width {}, {} rank(s), sequence={}",
+    hint="Go through the table: which lines does each rank keep for all tokens and all columns?",
     wrong={
-        "It is noticed in the first list": [
-            lambda: ([0, 0, 0, 1], [0, 1, 2, 3]),
-            lambda: ([[0, 1], [2, 3]], [[0, 1], [1, 0]]),
+        "Not all is divided: between the cut layers each rank holds all tokens.": [
+            keeping(0, 0),
+            keeping(0, 4),
         ],
-        HIDDEN: lambda: ([0, 1, 1, 0], [1, 0, 0, 1]),
-        "list has to have four finite numbers": [
-            lambda: ([0, 1, 1, 0], [0, 1, 2]),
-            lambda: ([0, 1, 1, 0], [0, 1, 2, float("inf")]),
+        "Heads and inner numbers are cut, and so is all that is made of them.": [
+            keeping(34, 34),
+            keeping(18, 12),
+            keeping(26, 20),
         ],
-        "expected two lists of four numbers": [lambda: 7, lambda: ("a", "b")],
+        "The norms' inputs and the inputs of the cut layers are whole, 4 bytes each.": [
+            keeping(6, 4),
+            keeping(2, 0),
+        ],
+        "The masks come after the sums, where each rank holds all tokens.": keeping(8, 4),
+        "Cut tokens divide the norms' inputs and the masks, too.": keeping(10, 10),
+        "That is right if the inputs are gathered again in the backward; here they stay whole.": (
+            keeping(10, 0)
+        ),
+        "With cut tokens each rank draws the masks of its own tokens.": keeping(10, 6),
+        "With cut tokens a norm takes this rank's tokens.": keeping(10, 8),
+        "The other way round: `sequence` divides more.": keeping(4, 10),
+        "Bytes for each token and each number of the width: multiply by both.": [
+            lambda t, w, n, s: my_kept_bytes(1, 1, n, s),
+            lambda t, w, n, s: my_kept_bytes(t, 1, n, s),
+            lambda t, w, n, s: my_kept_bytes(1, w, n, s),
+        ],
+        "There may be more ranks than two, or one alone.": (
+            lambda t, w, n, s: my_kept_bytes(t, w, 2, s)
+        ),
+        "That is what all ranks keep together; the question is one.": (
+            lambda t, w, n, s: my_kept_bytes(t, w, n, s) * n
+        ),
     },
-    also_right=[lambda: (torch.zeros(4), torch.arange(4.0))],
+    also_right=[
+        lambda t, w, n, s: t * w * (34 + (n - 1) * (4 if s else 10)) / n,
+        lambda t, w, n, s: torch.tensor(t * w * (10 + 24 / n - s * (6 - 6 / n))).double(),
+    ],
 )
