@@ -502,8 +502,13 @@ def keeping(whole, gathered):
 check_kept_bytes = Exercise(
     my_kept_bytes,
     read_again='"Exercise 5. Predict the bytes that are kept"',
-    cases=[(8, 10, 2, False), (8, 10, 2, True), (48, 64, 6, False), (48, 64, 6, True)]
-    + [(8, 10, 1, True)],
+    cases=[
+        (8, 10, 2, False),
+        (8, 10, 2, True),
+        (48, 64, 6, False),
+        (48, 64, 6, True),
+        (8, 10, 1, True),
+    ],
     given="{} tokens, width {}, {} rank(s), sequence={}",
     hint="Go through the table: which lines does each rank keep for all tokens and all columns?",
     wrong={
