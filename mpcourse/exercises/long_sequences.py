@@ -5,6 +5,7 @@ from torch import distributed, nn
 
 from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, numbers, same, short
 from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.transformer import merge
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
 
@@ -197,77 +198,114 @@ check_of_scores = Exercise(
     also_right=[by_rows, lambda p, g, v, i: torch.einsum("ts,tc,sc->ts", p, g, v) - p * i],
 )
 
-# 3. A step of the ring
+# 3. The loop of a ring
+
+WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute with that block."
+NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
+LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
+LATE = "Start the message before you compute: else nothing arrives meanwhile."
+WAITS = "Compute between start and wait: call what `send` returned when you have computed."
+EVERY = "Compute with each of the n blocks once. What is hidden there, `attend_to` knows."
+ADDED = "Added outputs: merge them by their log-sums."
+SUMMED = "A sum of log-sums is not the log-sum of both: `merge` returns it."
+CALL = "`send` returns a function: call it for the block."
 
 
-def my_step(rank, step, ranks):
+def my_ring(block, rank, ranks, send, attend_to):
     """A block moves on by one rank in each step, so the one that is here comes from `step` back.
 
-    A block of an earlier rank holds only earlier tokens, one of a later rank only later ones. In a
-    rank's own block each token sees some, so it needs the mask.
+    Its message starts first: so it travels while this rank computes. After the last step nobody
+    needs it. Parts merge by their log-sums, in whatever order they come.
     """
-    owner = (rank - step) % ranks
-    return owner, "masked" if owner == rank else "whole" if owner < rank else "skipped"
+    found = None
+    for step in range(ranks):
+        arrived = send(block) if step < ranks - 1 else None
+        part = attend_to(block, (rank - step) % ranks)
+        found = merge(found, part) if found else part
+        block = arrived() if arrived else block
+    return found
 
 
-def step_with(owner, names=("whole", "masked", "skipped")):
-    def attempt(rank, step, ranks):
-        here = owner(rank, step, ranks)
-        return here, names[0] if here < rank else names[1] if here == rank else names[2]
+def one_rank(attempt, rank, ranks):
+    """The loop on one rank: what comes from the others, who do right, is known."""
+    draw = torch.Generator().manual_seed(ranks)
+    query = torch.randn(3, 4, generator=draw).double()
+    blocks = torch.randn(ranks, 2, 2, 4, generator=draw).double()  # of each rank
+    sent, here, used = [], [], []  # steps in which a message started, arrived, was computed with
 
-    return attempt
+    def step_of(block):
+        if callable(block):
+            raise NotYet("a function stands for a block", CALL)
+        return [torch.equal(block, blocks[rank - step]) for step in range(ranks)].index(True)
+
+    def send(block):
+        step = step_of(block)
+        if step != len(sent) or step == ranks - 1:
+            raise NotYet(f"message {len(sent)} of step {step}", NEXT if step != len(sent) else LAST)
+        sent.append(step)
+        return lambda: here.append(step) or blocks[rank - step - 1].clone()
+
+    def attend_to(block, owner):
+        step = step_of(block)
+        if owner % ranks != (rank - step) % ranks:
+            raise NotYet(f"the block of step {step} is not that of rank {owner}", WHOSE)
+        if step < ranks - 1 and (step in here or step not in sent):
+            raise NotYet(f"step {step}", WAITS if step in here else LATE)
+        used.append(step)
+        scores = query @ block[0].mT
+        return scores.softmax(-1) @ block[1], scores.logsumexp(-1, keepdim=True)
+
+    found = attempt(blocks[rank].clone(), rank, ranks, send, attend_to)
+    if sorted(used) != [*range(ranks)]:
+        raise NotYet(f"computed in steps {used} of {ranks}", EVERY)
+    return found
 
 
 def back(rank, step, ranks):
     return (rank - step) % ranks
 
 
-def in_words(attempt, *place):
-    found = attempt(*place)
-    if not isinstance(found, tuple | list) or [*found][1:] not in [
-        ["whole"],
-        ["masked"],
-        ["skipped"],
-    ]:
-        raise NotYet(f"got {short(found)}", ORDER)
-    return numbers(found[0]), found[1]
+def ring_with(owner=back, more=0, sends=-1, merging=merge, order="saw", moves=True, skips=False):
+    """Another loop; `order`: send, attend, wait."""
+
+    def attempt(block, rank, ranks, send, attend_to):
+        found, own = None, block
+        for step in range(max(1, ranks + more)):
+            here, arrived = block, None
+            for letter in "" if skips and back(rank, step, ranks) > rank else order:
+                if letter == "s" and step < ranks + sends:
+                    arrived = send(here if moves else own)
+                elif letter == "a":
+                    part = attend_to(here, owner(rank, step, ranks))
+                    found = merging(found, part) if found else part
+                elif letter == "w" and arrived:
+                    block = arrived()
+        return found
+
+    return attempt
 
 
-ORDER = 'Return the owner first, then "whole", "masked" or "skipped".'
-
-check_ring_step = Exercise(
-    my_step,
+check_ring_loop = Exercise(
+    my_ring,
     read_again='"Keys and values go round"',
-    cases=[(1, 0, 2), (1, 1, 2), (0, 1, 2), (2, 1, 3), (0, 2, 5), (4, 3, 5)],
-    given="rank {}, step {}, {} ranks",
-    play=in_words,
-    hint="Each rank passes on to the next: where was the block `step` steps ago?",
+    cases=[(0, 1), (1, 2), (0, 3), (2, 5)],
+    given="rank {} of {}",
+    play=one_rank,
+    hint="Parts of other keys merge as in exercise 1: `merge(found, part)`.",
     wrong={
-        "The other way round: a rank sends to the next one, so it gets from the one before.": [
-            step_with(lambda rank, step, ranks: (rank + step) % ranks)
-        ],
-        "Ranks are a ring: before rank 0 comes the last (`%`).": step_with(
-            lambda rank, step, ranks: rank - step
-        ),
-        "The owner is right. Earlier tokens are all seen, later ones are not: turn it round.": (
-            step_with(back, ("skipped", "masked", "whole"))
-        ),
-        "The owner is right. In an earlier block nothing is hidden: it needs no mask.": step_with(
-            back, ("masked", "masked", "skipped")
-        ),
-        "The owner is right. In its own block a token does not see those after it.": step_with(
-            back, ("whole", "whole", "skipped")
-        ),
-        "The owner is right. A later block is hidden whole: nothing is computed.": [
-            step_with(back, ("whole", "masked", "masked")),
-            step_with(back, ("whole", "masked", "whole")),
-        ],
-        "In step 0 each rank has its own block.": step_with(
-            lambda rank, step, ranks: (rank - step - 1) % ranks
-        ),
-        ORDER: [lambda *place: my_step(*place)[::-1], lambda *place: my_step(*place)[1]],
+        WHOSE: [ring_with(lambda rank, step, _: rank + step), ring_with(lambda rank, *_: rank)],
+        NEXT: ring_with(moves=False),
+        LAST: ring_with(sends=0),
+        LATE: ring_with(order="asw"),
+        WAITS: ring_with(order="swa"),
+        EVERY: [ring_with(more=-1), ring_with(skips=True)],
+        CALL: lambda block, rank, ranks, send, attend_to: attend_to(max, rank),
+        ADDED: ring_with(merging=weighed(lambda *_: (1.0, 1.0))),
+        SUMMED: ring_with(merging=weighed(right_weights, torch.add)),
+        TWO: lambda *given: my_ring(*given)[0],
     },
-    also_right=[lambda *place: list(my_step(*place))],
+    errors={"True is not in list": "This is no rank's block: leave blocks as they are."},
+    also_right=[lambda *given: [*my_ring(*given)], ring_with(lambda rank, step, _: rank - step)],
 )
 
 # 4. An order in which all ranks work alike
@@ -276,7 +314,7 @@ check_ring_step = Exercise(
 def my_pieces(rank, ranks):
     """The first piece sees least and the last sees most, so they go together, and so on inwards.
 
-    Piece i makes i + 1 products: those of pieces r and 2 n - 1 - r are always 2 n + 1.
+    Piece i sees i + 1 pieces: those of pieces r and 2 n - 1 - r are always 2 n + 1 tiles.
     """
     return rank, 2 * ranks - 1 - rank
 
@@ -297,12 +335,12 @@ def balanced(pairs, ranks):
         raise NotYet(f"the ranks have {short(pairs)}", "Each piece belongs to exactly one rank.")
     made = [sum(pair) + 2 for pair in pairs]
     if len({*made}) > 1:
-        words = "Which piece makes as many too many as the other makes too few?"
-        raise NotYet(f"the ranks have {short(pairs)} and make {made} products", words)
-    return f"{made[0]} products"
+        words = "Which piece has as many tiles too many as the other has too few?"
+        raise NotYet(f"the ranks have {short(pairs)} and compute {made} tiles", words)
+    return f"{made[0]} tiles"
 
 
-EXACTLY, MANY = "Each piece belongs to exactly one rank.", "makes as many too many"
+EXACTLY, MANY = "Each piece belongs to exactly one rank.", "as many tiles too many"
 
 check_zigzag = Exercise(
     my_pieces,
@@ -312,7 +350,7 @@ check_zigzag = Exercise(
     play=of_all,
     look=balanced,
     hint="Pair the piece that sees least with the one that sees most.",
-    correct="All ranks make as many products: {outcome} each, with 5 ranks.",
+    correct="All ranks compute as many tiles: {outcome} each, with 5 ranks.",
     wrong={
         MANY: [
             lambda rank, ranks: (2 * rank, 2 * rank + 1),
@@ -437,7 +475,7 @@ check_loss = Exercise(
 
 
 def my_hidden_from(operations, speed, itemsize):
-    """A whole block of t tokens makes two products of 2 t t w operations; 2 t w numbers are sent.
+    """A whole block of t tokens is two matmuls of 2 t t w operations; 2 t w numbers are sent.
 
     Where both take as long, `4 t t w / operations = 2 t w itemsize / speed`. The width drops out.
     """
@@ -455,9 +493,9 @@ check_hidden_from = Exercise(
     given="{:g} operations and {:g} bytes per second, {} bytes per number",
     hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
     wrong={
-        "Two products: scores, and weights times values.": crossing(1.0),
+        "Two matmuls: scores, and weights times values.": crossing(1.0),
         "Keys and values are sent: 2 t w numbers.": crossing(0.25),
-        "A product of t by w and w by t makes 2 t t w operations: each adds, too.": crossing(2.0),
+        "A matmul of t by w and w by t is t t w multiply-adds: 2 t t w operations.": crossing(2.0),
         "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
             2 * speed / (size * ops)
         ),
