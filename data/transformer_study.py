@@ -1,14 +1,17 @@
 """The small decoder of page `a_transformer`, trained longer: `python data/transformer_study.py`.
 
-Writes two tables. A run of other length has another learning rate at each step, so each budget is a
-training of its own.
+Writes three tables. A run of other length has another learning rate at each step, so each budget is
+a training of its own.
 
 - `data/transformer.csv`, five seeds: the test loss over the steps of training, with learned
   positions and with positions held at 0.
 - `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
   than half a window in sight, its probabilities mixed half and half with those of counted letters.
+- `data/transformer_texts.csv`, two seeds again: net and counts that learn from the last quarter of
+  the text alone.
 """
 
+import dataclasses
 import functools
 import math
 import sys
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 from mpcourse.training.in_memory import Data
 from mpcourse.transformer import (
     Decoder,
+    Text,
     counted_losses,
     load_prose,
     text_loss,
@@ -33,14 +37,18 @@ COMMAND = "python data/transformer_study.py"
 CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
 MIXED_SEEDS = (0, 1)
+SHARE = 4  # one part in so many is left to learn from
+SHORT_STEPS = 1000
 COUNT = "7-gram"
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
 @functools.cache
-def train_one(positions: str, steps: int, seed: int, place: object) -> tuple[Decoder, list[float]]:
-    """The page's model after so many steps, and the loss of each."""
-    text = load_prose()
+def train_one(
+    positions: str, steps: int, seed: int, place: object, share: int = 1
+) -> tuple[Decoder, list[float]]:
+    """The page's model after so many steps on a part of the text, and the loss of each."""
+    text = last_part(share)
     torch.manual_seed(seed)
     model = Decoder(len(text.characters), 64, 4, layers=2, context=CONTEXT).to(place)
     if positions == "held at 0":
@@ -58,17 +66,40 @@ def train_one(positions: str, steps: int, seed: int, place: object) -> tuple[Dec
     return model, losses
 
 
+def last_part(share: int) -> Text:
+    """The text of which the last part in `share` is left to learn from."""
+    text = load_prose()
+    return dataclasses.replace(text, train=text.train[-(len(text.train) // share) :])
+
+
 def train_each_budget(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
     """Train the page's model for each number of steps; of `data`, only the place is used."""
     test, rows = load_prose().test.to(data.place), []
     for positions, all_steps in budgets.items():
         for steps in all_steps:
             model, losses = train_one(positions, steps, seed, data.place)
-            late = losses[-max(1, steps // 20) :]
             row = {"positions": positions, "steps": steps, "seed": seed}
-            row["train_loss"] = round(sum(late) / len(late), 4)
-            rows.append({**row, "test_loss": round(text_loss(model, test, CONTEXT), 4)})
+            rows.append({**row, **both_losses(model, losses, test)})
     return rows
+
+
+def both_losses(model: Decoder, losses: list[float], test: Tensor) -> Row:
+    """The mean of the last steps, on what is learned from, and the loss on `test`."""
+    late = losses[-max(1, len(losses) // 20) :]
+    test_loss = text_loss(model, test, CONTEXT)
+    return {"train_loss": round(sum(late) / len(late), 4), "test_loss": round(test_loss, 4)}
+
+
+def learn_from_less(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
+    """Train the net on a part of the text and let counts learn from the same part."""
+    if seed not in MIXED_SEEDS:
+        return []
+    part, steps = last_part(SHARE), min(SHORT_STEPS, max(budgets["learned"]))
+    model, losses = train_one("learned", steps, seed, data.place, SHARE)
+    counts = round(counted_losses(part)[COUNT].mean().item(), 4)
+    row = {"characters": len(part.train), "steps": steps, "seed": seed}
+    found = both_losses(model, losses, part.test.to(data.place))
+    return [{**row, **found, "counts": counts}]
 
 
 def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
@@ -107,7 +138,11 @@ def mixed(one: Tensor, other: Tensor) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
-    studies = {"transformer.csv": train_each_budget, "transformer_mixtures.csv": mix_with_counts}
+    studies = {
+        "transformer.csv": train_each_budget,
+        "transformer_mixtures.csv": mix_with_counts,
+        "transformer_texts.csv": learn_from_less,
+    }
     return run_studies(studies, (BUDGETS, DRY), command=COMMAND, about=__doc__, arguments=arguments)
 
 

@@ -1,5 +1,6 @@
 """Attention maps: who looks at whom, one square map per head."""
 
+from collections.abc import Sequence
 from html import escape
 
 from torch import Tensor
@@ -9,12 +10,13 @@ from mpcourse.figures import svg
 CELL, GAP, TOP, LEFT = 11, 26, 42, 26
 
 
-def attention_picture(weights: Tensor, words: str) -> svg.Picture:
+def attention_picture(weights: Tensor, words: str, names: Sequence[str] = ()) -> svg.Picture:
     """One map per head: a row looks at the columns; the darker, the more.
 
     Args:
         weights: (heads, T, T), rows that sum to 1.
         words: T characters, written at rows and columns.
+        names: What stands above each map; "head 0", "head 1" and so on where none is given.
 
     Raises:
         ValueError: There are not as many characters as rows.
@@ -22,12 +24,13 @@ def attention_picture(weights: Tensor, words: str) -> svg.Picture:
     heads, size, _ = weights.shape
     if len(words) != size:
         raise ValueError(f"{len(words)} characters for {size} rows")
+    names = names or [f"head {head}" for head in range(heads)]
     title = f"attention of {heads} heads over {size} characters"
     side = size * CELL
     shapes = []
-    for head in range(heads):
+    for head, name in enumerate(names):
         x = LEFT + head * (side + GAP)
-        shapes.append(svg.text(x, 16, f"head {head}", size=13))
+        shapes.append(svg.text(x, 16, name, size=13))
         shapes += [
             svg.text(x + (i + 0.5) * CELL, TOP - 5, c, size=9, anchor="middle")
             for i, c in enumerate(words)
@@ -41,8 +44,8 @@ def attention_picture(weights: Tensor, words: str) -> svg.Picture:
         frame = [(x, TOP), (x + side, TOP), (x + side, TOP + side), (x, TOP + side), (x, TOP)]
         shapes.append(svg.polyline(frame, colour="#888888", width=1))
     description = "; ".join(
-        f"head {head} looks at itself {_share(part, 0)}, one back {_share(part, 1)}"
-        for head, part in enumerate(weights)
+        f"{name} looks at itself {_share(part, 0)}, one back {_share(part, 1)}"
+        for name, part in zip(names, weights, strict=True)
     )
     width = LEFT + heads * (side + GAP)
     return svg.picture(shapes, (width, TOP + side + 10), title=title, description=description)

@@ -24,7 +24,7 @@ DRY_RUNS = [
         8,
     ),
     ("sparse", dict.fromkeys(("compare_pairs", "choose_rate"), lambda *_: [{"seed": 0}]), 4),
-    ("transformer", {}, 3),
+    ("transformer", {}, 4),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 

@@ -7,7 +7,10 @@ from transformer_study import (
     CONTEXT,
     COUNT,
     DRY,
+    SHARE,
     character_losses,
+    last_part,
+    learn_from_less,
     mix_with_counts,
     train_each_budget,
     train_one,
@@ -58,6 +61,23 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters():
     wanted = {"net": found, "counts": counts, "net_and_counts": half}
     for name, losses in wanted.items():
         assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
+
+
+def test_net_and_counts_learn_from_the_same_part_and_are_judged_on_the_same_rest():
+    [device] = get_devices(1)
+    data = Data(device.device)
+    [row] = device.run(learn_from_less, data, 1, DRY)
+    assert not learn_from_less(data, 2, DRY)
+    text, part = transformer_study.load_prose(), last_part(SHARE)
+    assert torch.equal(part.test, text.test)
+    assert torch.equal(part.train, text.train[-(len(text.train) // SHARE) :])
+    assert row["characters"] == len(part.train)
+    net = train_one("learned", 20, 1, data.place, SHARE)[0]
+    assert row["test_loss"] == pytest.approx(
+        transformer_study.text_loss(net, text.test, CONTEXT), abs=1e-4
+    )
+    counts = transformer_study.counted_losses(part)[COUNT].mean().item()
+    assert row["counts"] == pytest.approx(counts, abs=1e-4)
 
 
 def _loss_of(net, past, following) -> float:

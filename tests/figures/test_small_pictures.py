@@ -181,6 +181,9 @@ def test_maps_show_who_looks_at_whom():
     assert "head 1 looks at itself 50%, one back 100%" in drawn.description
     assert 'fill="rgb(0,114,178)"' in drawn.svg
     assert 'fill="rgb(255,255,255)"' in drawn.svg
+    named = attention_picture(weights, "a<", ["near & far", "even"])
+    assert ">near &amp; far</text>" in named.svg
+    assert named.description.endswith("even looks at itself 50%, one back 100%")
     with pytest.raises(ValueError, match="3 characters for 2 rows"):
         attention_picture(torch.eye(2)[None], "abc")
 
