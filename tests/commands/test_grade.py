@@ -16,7 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
+import numpy as np
 import pytest
+import torch
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from processes import nothing_left
@@ -26,7 +28,7 @@ from mpcourse.commands.clean_copies import clean_copy, find_pages, without_solut
 from mpcourse.commands.grading import gradebook as grade
 from mpcourse.commands.grading import report
 from mpcourse.commands.grading.gradebook import find_submissions
-from mpcourse.commands.grading.judge import Record, clean
+from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.outcomes import decode, encode
 from mpcourse.commands.grading.questions import Step, code_cells, exercises_of, given_by, steps
@@ -97,6 +99,18 @@ def test_a_renamed_notebook_is_known_by_its_checks_and_a_link_is_not_read(tmp_pa
     assert not found["homework final"].stopped
     assert not found["eve"].page
     assert "a link" in found["eve"].stopped
+
+
+def test_a_scratch_notebook_that_tries_one_check_is_no_page(tmp_path):
+    scratch = new_notebook(cells=[new_code_cell("check_mean(lambda m, n: 1)")])
+    nbformat.write(scratch, tmp_path / "tries.ipynb")
+    [(_, found)] = find_submissions(tmp_path, find_pages([]))
+    assert (found.page, found.judged) == ("", {})
+    assert "of no page of the course" in found.stopped
+    scratch.cells.append(new_code_cell("check_scatter(1)"))  # half of them
+    nbformat.write(scratch, tmp_path / "tries.ipynb")
+    [(_, found)] = find_submissions(tmp_path, find_pages([]))
+    assert found.page == NAME
 
 
 # What is asked, and what of a copy is taken
@@ -185,6 +199,20 @@ def test_where_a_solution_was_left_out_the_page_s_own_cell_runs():
     assert not shown.is_theirs
 
 
+@pytest.mark.parametrize("solutions", [True, False])
+@pytest.mark.parametrize("answer", ["my_scatter_nest = scatter_nest", "my_scatter_nest = list"])
+def test_an_answer_made_of_the_page_s_solution_is_told(answer: str, solutions: bool):
+    path = NOTEBOOKS / NAME
+    text = clean_copy(path.read_text("utf-8"))
+    text = text if solutions else without_solutions(text, "scatter_and_gather")
+    copy = nbformat.reads(text, as_version=4)
+    copy.cells.append(new_code_cell(answer))
+    found = Record("eve", NAME, NAME)
+    judge(found, path, steps(copy, nbformat.read(path, 4)), {}, "")
+    told = "check_scatter_nest: the page's solution ran before it was judged"
+    assert found.notes == [told] * ("= scatter_nest" in answer)
+
+
 # The course without solutions
 
 
@@ -255,6 +283,20 @@ def test_read_as_data_a_solution_s_outcomes_are_as_right(name: str):
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(2, dtype=torch.complex64),
+        np.ones(2, dtype=complex),
+        1j,
+        torch.ones(2, 2).to_sparse_csr(),
+    ],
+)
+def test_numbers_that_json_lacks_arrive_as_something_else(value):
+    name, words = json.loads(json.dumps(encode(value)))
+    assert (name, words) == ("other", repr(value)[:200])
+
+
+@pytest.mark.parametrize(
     "found",
     [
         ["tensor", "int64", [10**9], [1], False],
@@ -309,6 +351,27 @@ def test_what_people_read_has_totals_and_nobody_else_s_results(tmp_path: Path):
         assert "✗ not yet: sum\n      =HYPERLINK(1)\n" in own
 
 
+def test_no_line_can_be_made_up_in_what_people_read(tmp_path: Path):
+    (tmp_path / "eve\n  ann: 4 of 4; 07_pipeline.ipynb").touch()
+    [(_, found)] = find_submissions(tmp_path, find_pages([]))
+    assert "\n" not in found.learner + found.file
+    made_up = "raised E: x\n  ✓ correct: sum"
+    found.judged, found.notes = {"sum": ("not yet", made_up)}, [made_up]
+    lines = report.lines_of(found).splitlines()
+    assert [line for line in lines if line.startswith("  ✓")] == []
+    assert lines.count("        ✓ correct: sum") == 2
+
+
+def test_a_page_handed_in_twice_counts_once(tmp_path: Path):
+    twice = [record(file="a/02.ipynb"), record(), record(learner="Bob")]
+    twice[0].judged = {"sum": ("correct", ""), "mean": ("not yet", "")}
+    report.write_all(tmp_path, twice, "today")
+    text = (tmp_path / "results.txt").read_text()
+    assert "<b>Anna</b>: 2 of 2; 01_page 1 of 2*, 01_page 1 of 2*" in text
+    assert "Bob: 1 of 2" in text
+    assert "01_page, sum: 2 not yet, 1 correct" in text
+
+
 def test_codes_that_move_a_cursor_are_taken_out():
     assert clean("a\x1b[2Jb\nc\r\udc80") == "a\ufffd[2Jb\nc\ufffd\ufffd"
 
@@ -316,6 +379,7 @@ def test_codes_that_move_a_cursor_are_taken_out():
 def test_names_that_some_systems_take_for_one_have_files_of_their_own():
     files = [report.file_of(name).casefold() for name in ("Anna", "anna", "ANNA", "con")]
     assert len(set(files)) == 4
+    assert report.file_of("李 雷").startswith("李_雷-")
     assert "con.txt" not in files
 
 

@@ -301,6 +301,12 @@ __main__.play = lambda *a: time.sleep(977)
 }
 
 
+@pytest.mark.skipif(not can_close(), reason="this system gives no namespaces")
+def test_what_a_sandbox_needs_is_looked_for_where_it_is_started(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert can_close.__wrapped__()
+
+
 class Graded(NamedTuple):
     """What is there for the attacks, and what must stay as it is."""
 

@@ -59,7 +59,8 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         match = named.match(path.stem)
         before = match[1].strip(" _-.") if match else path.stem
         learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
-        record = Record(clean(learner), clean(str(path)), names[match[2]] if match else "")
+        whose = (clean(each.replace("\n", "\r")) for each in (learner, str(path)))  # a line each
+        record = Record(*whose, names[match[2]] if match else "")
         if file.is_symlink() or file.stat().st_size > LARGEST:
             record.stopped = "a link or more than 128 MB: it was not read"
         elif not match and (key := page_asked(file.read_text("utf-8", "replace"))):
@@ -73,9 +74,9 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
 
 
 def page_asked(text: str) -> str:
-    """The page most of whose checks a notebook calls; empty where it calls none."""
-    called = {key: sum(f"{check}(" in text for check in own) for key, own in PAGES.items()}
-    return max(called, key=called.get) if any(called.values()) else ""
+    """The page most of whose checks a notebook calls; empty where it is less than half of them."""
+    called = {k: sum(f"{check}(" in text for check in own) / len(own) for k, own in PAGES.items()}
+    return max(called, key=called.get) if max(called.values()) >= 0.5 else ""
 
 
 def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:

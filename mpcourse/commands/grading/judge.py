@@ -7,12 +7,13 @@ other is read as data and compared, with the exercise's own words.
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-from mpcourse.commands.clean_copies import page_key
+from mpcourse.commands.clean_copies import checks_of, page_key
 from mpcourse.commands.grading.outcomes import decode
 from mpcourse.commands.grading.questions import Step, exercises_of, given_by, read_copy, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
@@ -105,11 +106,15 @@ def judge(record: Record, page: Path, cells: list[Step], answers: dict, why: str
             if "was stopped after" in record.notes[-1]:
                 record.stopped = record.notes[-1]
     ours = read_copy(page)
+    folds = {check.source: below for check, _, below in checks_of(ours.cells)}
     for asked in exercises_of(ours):
         exercise = PAGES[page_key(page.name)][asked.name]
         state, words = judged(exercise, Remote(asked.name, answers, ours), why)
         record.judged[asked.name] = state, clean(words)
         record.stopped = record.stopped or clean(why) * (state == "not judged")
+        shown = [c.source for c in folds.get(asked.source, ()) if "jupyter" in c.metadata][:1]
+        if any(cell.source in shown for cell in takewhile(asked.__ne__, cells)):
+            record.notes.append(f"{asked.name}: the page's solution ran before it was judged")
         theirs = (cell for cell in cells if cell.is_theirs and cell.touched & {*asked.asked})
         record.answers[asked.name] = "\n".join(cell.source for cell in theirs)
 

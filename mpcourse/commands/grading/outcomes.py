@@ -35,7 +35,7 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         value = torch.tensor(value)
-    if isinstance(value, torch.Tensor) and not value.is_sparse:
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_complex():
         plain = value.detach().as_subclass(torch.Tensor)
         dtype = str(plain.dtype).removeprefix("torch.")
         return ["tensor", dtype, [*plain.shape], plain.flatten().tolist(), value.requires_grad]

@@ -22,9 +22,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute such a
 
 
 def counted(records: Sequence[Record]) -> str:
-    """How many exercises are correct, in words."""
-    states = [state for record in records for state, _ in record.judged.values()]
-    return f"{states.count('correct')} of {len(states)}"
+    """How many exercises are correct, in words; one handed in twice counts once."""
+    found = defaultdict(set)
+    for record in records:
+        for check, (state, _) in record.judged.items():
+            found[record.learner, record.page, check].add(state)
+    return f"{sum('correct' in states for states in found.values())} of {len(found)}"
 
 
 def page_of(record: Record) -> str:
@@ -42,8 +45,9 @@ def lines_of(record: Record) -> str:
     lines = [f"{record.learner}  {page_of(record)}  {counted([record])} correct  ({record.file})"]
     for name, (state, message) in record.judged.items():
         words = "" if state == "not attempted" else message
-        lines += [f"  {SIGNS[state]} {state}: {name}", *(f"      {w}" for w in words.splitlines())]
-    return "\n".join(lines + [f"  note: {note}" for note in notes_of(record)]) + "\n"
+        lines += ["\n      ".join([f"  {SIGNS[state]} {state}: {name}", *words.splitlines()])]
+    lines += ["\n      ".join(f"  note: {note}".splitlines()) for note in notes_of(record)]
+    return "\n".join(lines) + "\n"
 
 
 def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
@@ -65,16 +69,18 @@ def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
                 same[name, record.answers[check]][record.learner] = None
     lines += ["", "Exercises, the one that failed most first"]
     for name in sorted(found, key=lambda name: -found[name]["not yet"]):
-        lines.append(f"  {name}: {', '.join(f'{n} {state}' for state, n in found[name].items())}")
+        states = (f"{found[name][state]} {state}" for state in SIGNS if state in found[name])
+        lines.append(f"  {name}: {', '.join(states)}")
     lines += ["", "Answers that are the same, letter by letter"]
-    lines += [f"  {name}: {', '.join(who)}" for (name, _), who in same.items() if len(who) > 1]
+    alike = sorted((name, ", ".join(who)) for (name, _), who in same.items() if len(who) > 1)
+    lines += [f"  {name}: {who}" for name, who in alike]
     write_whole(folder / "results.txt", "\n".join(lines) + "\n")
     write_whole(folder / "results.csv", csv_of(records))  # last: a spreadsheet may hold it
 
 
 def file_of(learner: str) -> str:
     """A file name that any system takes, another for each learner, of whichever case."""
-    kept = re.sub(r"[^A-Za-z0-9-]+", "_", learner)[:40]
+    kept = re.sub(r"[^\w-]+", "_", learner)[:40]
     return f"{kept}-{hashlib.sha256(learner.encode()).hexdigest()[:6]}.txt"
 
 

@@ -26,6 +26,7 @@ POLL_S = 0.1
 MOST_ANSWERED = 2**25  # bytes
 FILES_GIB = 1.0  # in the folders that it may write to; they are in memory
 DATA_GIB = 2.0  # that Python and torch take of what RLIMIT_DATA counts, before any work
+PATH = f"{sys.prefix}/bin:/usr/bin:/bin"  # of a learner's process, and of what starts it
 MOST = {"CORE": 0, "NPROC": 1024, "NOFILE": 1024, "FSIZE": GIB // 4}
 RUN = ("-P", "-m", "mpcourse.commands.grading.learner")
 PROBE = """
@@ -85,7 +86,7 @@ def run(
 def _start(course: Path, room: str, command: list[str], closed: bool) -> tuple[list[str], dict]:
     """The command that becomes the learner's process, its folder and its environment."""
     home = inside.HOME if closed else room
-    env = {"HOME": home, "PYTHONPATH": home, "PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
+    env = {"HOME": home, "PYTHONPATH": home, "PATH": PATH}
     env |= {"USER": "learner", "MPLBACKEND": "agg", "OMP_WAIT_POLICY": "passive"}
     if not closed:
         shutil.copytree(course, room, dirs_exist_ok=True)
@@ -127,6 +128,6 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
 @functools.cache
 def can_close() -> bool:
     """Whether this machine gives namespaces; tried with a connection to itself."""
-    if sys.platform != "linux" or not shutil.which("setpriv"):
+    if sys.platform != "linux" or not shutil.which("setpriv", path=PATH):
         return False
     return bool(run(Path("/nowhere"), [], Limits(60, 1), closed=True, command=("-c", PROBE))[0])
