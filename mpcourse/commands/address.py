@@ -82,15 +82,19 @@ def badges(address: Address, page_name: str) -> str:
     return BADGES.format(name=name, branch=address.branch, page=f"{CLEAN}/{page_name}")
 
 
+def clone_line(address: Address) -> str:
+    """What to type to get the course from there."""
+    branch = f"--branch {address.branch} " if address.branch != "main" else ""
+    return f"git clone {branch}{address.repository} mpcourse"
+
+
 def write_setting(address: Address, root: Path = ROOT) -> None:
     """Put the address where the course keeps it: `pyproject.toml`, and the README's first lines."""
-    branch = f"--branch {address.branch} " if address.branch != "main" else ""
-    clone = f"git clone {branch}{address.repository} mpcourse"
     for name, line, new in [
         ("pyproject.toml", r'^Repository = ".*"$', f'Repository = "{address.repository}"'),
         ("pyproject.toml", r'^branch = ".*"$', f'branch = "{address.branch}"'),
         ("README.md", rf"^.*{BADGES_MARK}$", badges(address, FIRST_PAGE)),
-        ("README.md", r"^git clone .*mpcourse$", clone),
+        ("README.md", r"^git clone .*mpcourse$", clone_line(address)),
     ]:
         text = (root / name).read_text(encoding="utf-8")
         text = re.sub(line, new, text, count=1, flags=re.MULTILINE)

@@ -213,10 +213,15 @@ def test_what_sphinx_warns_of_is_said(source: Path, tmp_path: Path):
 
 def test_an_address_brings_links_a_map_and_a_card(source: Path, tmp_path: Path, monkeypatch):
     repository = "https://github.com/Ada/course"
-    monkeypatch.setattr(address, "read_address", lambda: Address(repository, "main"))
+    monkeypatch.setattr(address, "read_address", lambda: Address(repository, "spring"))
+    front = (source / "index.md").read_text("utf-8") + "\n{{ start }}\n"
+    (source / "index.md").write_text(front, encoding="utf-8")
     to_html(source, tmp_path / "built")
     text = (tmp_path / "built/index.html").read_text(encoding="utf-8")
-    assert {repository, f"{repository}/blob/main/CITATION.cff"} < set(Tags(text).links)
+    places = {f"{repository}/tree/spring", f"{repository}/blob/spring/CITATION.cff"}
+    assert {each for each in Tags(text).links if "github.com" in each} > places
+    assert repository not in Tags(text).links
+    assert f"git clone --branch spring {repository} mpcourse\ncd" in re.sub("<.*?>", "", text)
     [card] = re.findall(r'property="og:image" content="https://ada.github.io/course/(.+?)"', text)
     assert (tmp_path / "built" / card).is_file()
     found = (tmp_path / "built/sitemap.xml").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
-from mpcourse.commands.address import PLACEHOLDER, read_address
+from mpcourse.commands.address import PLACEHOLDER, clone_line, read_address
 from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.pages import read
 
@@ -53,18 +53,18 @@ myst_substitutions = {
     for path, title in titles.items()
 }
 myst_substitutions |= {"pages": len(titles), "hours": f"{sum(minutes.values()) / 60:.0f}"}
-(repository, branch), ogp_site_url = read_address(), ""
+address, ogp_site_url = read_address(), ""
 start, links = "python3 -m mpcourse lab", ""
-if repository != PLACEHOLDER:
-    owner, name = repository.removeprefix("https://github.com/").split("/")
+if address.repository != PLACEHOLDER:
+    owner, name = address.repository.removeprefix("https://github.com/").split("/")
     html_baseurl = ogp_site_url = f"https://{owner.lower()}.github.io/{name}/"
     ogp_image, ogp_image_alt = "_static/explorer.png", "An explorer of the course"
     extensions.append("sphinx_sitemap")
     sitemap_url_scheme = "{link}"
-    html_theme_options |= {"repository_url": repository, "use_repository_button": True}
-    start = f"git clone {repository} mpcourse\ncd mpcourse\n{start}"
-    blob = f"{repository}/blob/{branch}"
-    links = f"[The repository]({repository}) · [licence]({blob}/LICENSE) · "
+    place, blob = (f"{address.repository}/{kind}/{address.branch}" for kind in ("tree", "blob"))
+    html_theme_options |= {"repository_url": place, "use_repository_button": True}
+    start = f"{clone_line(address)}\ncd mpcourse\n{start}"
+    links = f"[The repository]({place}) · [licence]({blob}/LICENSE) · "
     links += f"[how to cite it]({blob}/CITATION.cff)"
 myst_substitutions |= {"start": f"```\n{start}\n```", "links": links}
 
