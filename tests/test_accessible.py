@@ -115,7 +115,19 @@ def test_an_explorer_follows_the_arrow_keys(key: str, opened: OpenSite):
         assert slider.get_attribute("aria-valuetext") != before[1]
         assert view.inner_html() != before[0]
         assert said.inner_text() == view.locator("text").first.text_content()
+    assert opened.tab.locator(".explorer :is(output, [role=status])").count() == 0  # one voice
+    opened.tab.set_viewport_size({"width": 360, "height": 800})
+    rows = opened.tab.locator(".controls label, .controls")
+    assert not rows.evaluate_all("all => all.some(row => row.scrollWidth > row.clientWidth)")
     assert opened.complaints == []
+
+
+def test_a_fold_is_called_what_is_seen_on_it(opened: OpenSite):
+    opened.open("08_schedules")
+    folds = opened.tab.locator("details.above-input > summary")
+    heard = [fold.aria_snapshot() for fold in folds.all()]
+    assert "Show the code: imports and preparation" in heard[0]
+    assert all("Show a solution" in each for each in heard[1:])
 
 
 def test_the_schedule_explorer_draws_what_is_chosen(opened: OpenSite):

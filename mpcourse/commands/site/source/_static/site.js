@@ -14,7 +14,7 @@ function element(name, settings, ...children) {
 }
 
 function control({ label, words, start, slider }, moved) {
-  const shown = element("output", {}, words[start]);
+  const shown = element("span", { ariaHidden: "true" }); // the slider says it itself
   const input = slider
     ? element("input", { type: "range", min: 0, max: words.length - 1, value: start })
     : element("select", {}, ...words.map((word) => element("option", {}, word)));
@@ -70,5 +70,7 @@ for (const wide of document.querySelectorAll(
   ".picture, .view, p:has(> img), .cell_output pre, .highlight pre, .pst-scrollable-table-container",
 ))
   widths.observe(wide);
+// The theme's name for every fold hides the words that are seen on it.
+for (const fold of document.querySelectorAll("summary[aria-label]")) fold.removeAttribute("aria-label");
 for (const question of document.querySelectorAll("fieldset.guess")) ask(question);
 for (const figure of document.querySelectorAll(".explorer")) explore(figure);
