@@ -303,67 +303,101 @@ check_layer_backward = Exercise(
 # 3. The bytes that are sent
 
 
-def my_bytes_sent(parameters, itemsize, ranks, stage):
+def my_bytes_sent(parameters, itemsize, ranks, stage, backwards):
     """A reduce-scatter and an all-gather each send (n - 1) / n of what they are given.
 
-    Stages 0 to 2 need one of each, as the two halves of an all-reduce do. In stage 3 the weights
-    are gathered twice, for the forward and for the backward.
+    Stages 0 and 1 send one of each, once all gradients have added up. Stage 2 scatters in every
+    backward and gathers once. Stage 3 gathers twice and scatters once for every backward.
     """
-    rounds = 3 if stage == 3 else 2
+    rounds = [2, 2, backwards + 1, 3 * backwards][stage]
     return rounds * (ranks - 1) / ranks * parameters * itemsize
 
 
-def rounds_of(rounds, share=lambda n: (n - 1) / n):
-    """So many times the parameters' bytes by stage."""
-    return lambda p, size, n, stage: rounds[stage] * share(n) * p * size
+def rounds_of(*stages, share=lambda n: (n - 1) / n):
+    """By stage, how many rounds a step sends, and how many more each backward."""
 
+    def attempt(parameters, itemsize, ranks, stage, backwards):
+        once, each = stages[stage]
+        return (once + each * backwards) * share(ranks) * parameters * itemsize
+
+    return attempt
+
+
+AS_IT_IS = (2, 0), (2, 0), (1, 1), (0, 3)
 
 check_bytes_sent = Exercise(
     my_bytes_sent,
     read_again='"How many bytes does each rank send?"',
-    cases=[(10, 8, 2, 0), (12, 4, 3, 1), (12, 4, 3, 2), (20, 2, 5, 3), (20, 2, 1, 3)],
-    given="{} parameters of {} bytes on {} rank(s), stage {}",
+    cases=[
+        (10, 8, 2, 0, 1),
+        (12, 4, 3, 1, 2),
+        (12, 4, 3, 2, 1),
+        (12, 4, 3, 2, 5),
+        (20, 2, 5, 3, 1),
+        (20, 2, 5, 3, 4),
+        (20, 2, 1, 3, 2),
+    ],
+    given="{} parameters of {} bytes on {} rank(s), stage {}, {} backward(s)",
     play=call_for_numbers,
     hint="Count the messages of the stage, and what a ring sends for each.",
     wrong={
         "The all-gather of stage 1 is not on top: a reduce-scatter takes the place of the "
-        "all-reduce.": rounds_of((2, 3, 3, 3)),
-        "Stage 2 sends what stage 1 sends, at another time.": [
-            rounds_of((2, 2, 1, 3)),
-            rounds_of((2, 2, 3, 3)),
-            rounds_of((2, 2, 3, 4)),
+        "all-reduce.": rounds_of((2, 0), (3, 0), (2, 1), (0, 3)),
+        "Stages 0 and 1 send in the step, when the gradients of all backwards have added up.": [
+            rounds_of((2, 0), (1, 1), (1, 1), (0, 3)),
+            rounds_of((0, 2), (1, 1), (1, 1), (0, 3)),
+            rounds_of((0, 2), (0, 2), (0, 2), (0, 3)),
         ],
-        "Stage 3 gathers the weights twice: for the forward and for the backward.": rounds_of(
-            (2, 2, 2, 2)
+        "With one backward stage 2 sends what stage 1 sends, at another time.": [
+            rounds_of((2, 0), (2, 0), (0, 1), (0, 3)),
+            rounds_of((2, 0), (2, 0), (2, 1), (0, 3)),
+            rounds_of((2, 0), (2, 0), (2, 1), (0, 4)),
+        ],
+        "Stage 2 lets a gradient go when it is scattered, so every backward scatters anew.": [
+            rounds_of((2, 0), (2, 0), (2, 0), (0, 3)),
+            rounds_of((2, 0), (2, 0), (2, 0), (3, 0)),
+        ],
+        "Stage 2 gathers the weights once in a step, after the update.": rounds_of(
+            (2, 0), (2, 0), (0, 2), (0, 3)
         ),
-        "Stage 3 gathers twice and scatters once; after the step nothing is gathered.": rounds_of(
-            (2, 2, 2, 4)
-        ),
+        "Stage 3 gathers the weights twice: for the forward and for the backward.": [
+            rounds_of((2, 0), (2, 0), (1, 1), (0, 2)),
+            rounds_of((2, 0), (2, 0), (1, 1), (1, 1)),
+        ],
+        "Stage 3 gathers twice and scatters once; after the step nothing is gathered.": [
+            rounds_of((2, 0), (2, 0), (1, 1), (0, 4)),
+            rounds_of((2, 0), (2, 0), (1, 1), (1, 3)),
+        ],
+        "Stage 3 keeps nothing whole: each of the {4} backwards sends all three rounds.": [
+            rounds_of((2, 0), (2, 0), (1, 1), (3, 0)),
+            rounds_of((2, 0), (2, 0), (1, 1), (2, 1)),
+            rounds_of((2, 0), (2, 0), (1, 1), (1, 2)),
+        ],
         "An all-reduce is a reduce-scatter and an all-gather: two rounds.": [
-            rounds_of((1, 2, 2, 3)),
-            rounds_of((1, 1, 1, 2)),
-            rounds_of((1, 2, 2, 2)),
+            rounds_of((1, 0), (2, 0), (1, 1), (0, 3)),
+            rounds_of((1, 0), (1, 0), (0, 1), (0, 2)),
+            rounds_of((1, 0), (2, 0), (1, 1), (0, 2)),
         ],
         "What is shared out is whole again in the messages: only what is *held* shrinks.": (
-            lambda p, size, n, stage: my_bytes_sent(p, size, n, stage) / (n if stage else 1)
+            lambda p, size, n, stage, k: my_bytes_sent(p, size, n, stage, k) / (n if stage else 1)
         ),
         "In a ring a rank sends (n - 1) / n of the bytes in each round, not all of them.": (
-            rounds_of((2, 2, 2, 3), lambda n: n > 1)
+            rounds_of(*AS_IT_IS, share=lambda n: n > 1)
         ),
         "A rank alone sends nothing.": rounds_of(
-            (2, 2, 2, 3), lambda n: 1 if n == 1 else 1 - 1 / n
+            *AS_IT_IS, share=lambda n: 1 if n == 1 else 1 - 1 / n
         ),
         "A ring's share is (n - 1) / n: n - 1 is what all ranks send together.": rounds_of(
-            (2, 2, 2, 3), lambda n: n - 1
+            *AS_IT_IS, share=lambda n: n - 1
         ),
-        "These are numbers: each has {1} bytes.": lambda p, size, n, stage: my_bytes_sent(
-            p, 1, n, stage
+        "These are numbers: each has {1} bytes.": lambda p, size, n, stage, k: my_bytes_sent(
+            p, 1, n, stage, k
         ),
         "messages of the stage": lambda *given: 7,
     },
     also_right=[
-        rounds_of((2, 2, 2, 3)),
-        lambda p, size, n, stage: sum([p * size / n * (n - 1)] * (2 + (stage > 2))),
+        rounds_of(*AS_IT_IS),
+        lambda p, size, n, stage, k: sum([p * size / n * (n - 1)] * (2, 2, 1 + k, 3 * k)[stage]),
     ],
 )
 
