@@ -2,7 +2,6 @@
 
 import inspect
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from math import prod
 
@@ -16,7 +15,8 @@ HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
 def named(layout):
     """A layout in words."""
     words = f"{layout.tensor} tensor x {layout.data} data x {layout.pipeline} pipeline"
-    return words + f", {layout.chunks} chunks" * (layout.chunks > 1)
+    words += f", {layout.chunks} chunks" * (layout.chunks > 1)
+    return words + f", sharded={layout.sharded}" * (layout.sharded > 0)
 
 
 def without(package, last, instead, play=call_for_numbers):
@@ -214,41 +214,52 @@ check_waiting = Exercise(
 
 
 def my_held(sizes, batch, layout):
-    """States are shared by tensor and pipeline ranks; data ranks hold copies.
+    """States, and what is kept at the fuller of two moments.
 
-    The first stage has as many micro-batches in flight as there are stages, if there are so many.
-    Of each it keeps the inputs of its blocks, whole on every tensor rank, and of one block all.
+    Either the first stage, which has the most micro-batches in flight, runs a block again, or the
+    last one, which has a single one, runs the loss. Both have the embedding.
     """
-    share = layout.tensor * layout.pipeline
-    sample = sizes.context * sizes.width
-    flying = min(layout.pipeline, batch // layout.data)
-    inputs = flying * sizes.layers / layout.pipeline * 2 * sample
-    return 16 * sizes.parameters / share + inputs + 34 * sample / layout.tensor
+    t, p, d = layout.tensor, layout.pipeline, layout.data
+    embedding = sizes.vocabulary * sizes.width
+    blocks = sizes.parameters - embedding
+    each = {0: 16, 1: 4 + 12 / d, 3: 16 / d}[layout.sharded]
+    tokens = sizes.context * (batch // d if layout.sharded == 3 else 1)
+    inputs = 2 * tokens * sizes.width * sizes.layers / p
+    first = min(p, batch // d) * inputs + sizes.stored(t) * tokens * sizes.width
+    if layout.sharded == 3:
+        first += 4 * blocks / sizes.layers / t
+    last = inputs + 12 * tokens * sizes.vocabulary / t
+    return each * (embedding + blocks / p) / t + max(first, last)
 
 
-def holding(states=None, flying=None, blocks=None, whole=2.0, block=None):
-    """The solution with some of its terms made otherwise, each a function of what is given."""
+def holding(**made_otherwise):
+    """The solution with some of its terms made otherwise, each a function of what is given.
+
+    `n`, `m` and `e` are the blocks' parameters, the micro-batches and the embedding; `s` the sizes.
+    """
+    terms = {
+        "each": lambda it: {0: 16, 1: 4 + 12 / it.data, 3: 16 / it.data}[it.sharded],
+        "own": lambda n, e, it: (e + n / it.pipeline) / it.tensor,
+        "samples": lambda m, it: m if it.sharded == 3 else 1,
+        "flying": lambda p, m: min(p, m),
+        "inputs": lambda s, it: 2 * s.layers / it.pipeline,
+        "block": lambda s, it: s.stored(it.tensor),
+        "gathered": lambda n, s, it: (it.sharded == 3) * 4 * n / s.layers / it.tensor,
+        "logits": lambda s, it: 12 * s.vocabulary / it.tensor,
+        "of": max,
+        **made_otherwise,
+    }
 
     def attempt(sizes, batch, it):
-        t, p, m = it.tensor, it.pipeline, batch // it.data
-        sample = sizes.context * sizes.width
-        of_states = (states or (lambda n, it: 16 * n / t / p))(sizes.parameters, it)
-        many = (flying or min)(p, m)
-        count = (blocks or (lambda layers, p: layers / p))(sizes.layers, p)
-        one = (block or (lambda sample, t: 34 * sample / t))(sample, t)
-        return of_states + many * count * whole * sample + one
+        m, e = batch // it.data, sizes.vocabulary * sizes.width
+        n, tokens = sizes.parameters - e, terms["samples"](m, it) * sizes.context
+        inputs = terms["inputs"](sizes, it) * tokens * sizes.width
+        first = terms["flying"](it.pipeline, m) * inputs + terms["gathered"](n, sizes, it)
+        first += terms["block"](sizes, it) * tokens * sizes.width
+        kept = terms["of"](first, inputs + terms["logits"](sizes, it) * tokens)
+        return terms["each"](it) * terms["own"](n, e, it) + kept
 
     return attempt
-
-
-def states_of(bytes_each, parameters, it):
-    return bytes_each * parameters / it.tensor / it.pipeline
-
-
-def inputs_cut(sizes, batch, it):
-    sample = sizes.context * sizes.width
-    inputs = min(it.pipeline, batch // it.data) * sizes.layers / it.pipeline * 2 * sample
-    return my_held(sizes, batch, it) - inputs + inputs / it.tensor
 
 
 check_held = Exercise(
@@ -257,24 +268,37 @@ check_held = Exercise(
     cases=[
         (SMALL, 8, Layout(tensor=2)),
         (SMALL, 8, Layout(tensor=4, data=2, pipeline=3)),
-        (SMALL, 4, Layout(tensor=2, data=2, pipeline=6)),
+        (SMALL, 4, Layout(tensor=4, data=2, pipeline=6, sharded=1)),
+        (SMALL, 8, Layout(tensor=2, data=4, sharded=3)),
     ],
     given=lambda sizes, batch, layout: f"{named(layout)}, {batch} samples",
-    play=without(held_bytes, (SMALL, 4, Layout(tensor=2, data=2, pipeline=6)), "add three terms."),
-    hint="16 bytes of states for each parameter; 2 for each number that goes into a block; 34 for "
-    "each number in the one block that runs.",
+    play=without(held_bytes, (SMALL, 8, Layout(tensor=2, data=4, sharded=3)), "add the terms."),
+    hint="States of a rank's parameters, then the larger of two: inputs in flight and a block that "
+    "runs, or inputs of one micro-batch and its logits.",
     wrong={
         "Tensor and pipeline ranks share the states.": [
-            holding(lambda n, it: 16 * n),
-            holding(lambda n, it: 16 * n / it.tensor),
-            holding(lambda n, it: 16 * n / it.pipeline),
+            holding(own=lambda n, e, it: n + e),
+            holding(own=lambda n, e, it: (n + e) / it.tensor),
+            holding(own=lambda n, e, it: e + n / it.pipeline),
         ],
-        "Data ranks hold copies of the states: here nothing is sharded.": [
-            holding(lambda n, it: 16 * n / it.ranks),
-            holding(lambda n, it: (4 + 12 / it.data) * n / it.tensor / it.pipeline),
+        "The embedding is whole on the first stage: stages share the blocks alone.": [
+            holding(own=lambda n, e, it: (n + e) / it.tensor / it.pipeline),
+            holding(own=lambda n, e, it: n / it.tensor / it.pipeline),
+        ],
+        "With sharded=0 data ranks hold copies of the states.": [
+            holding(each=lambda it: 16 / it.data),
+            holding(each=lambda it: 4 + 12 / it.data),
+        ],
+        "sharded=1 shares Adam's 12 bytes among data ranks, the other 4 stay.": [
+            holding(each=lambda it: 16 / it.data if it.sharded else 16),
+            holding(each=lambda it: 16 / it.data if it.sharded == 3 else 16),
+        ],
+        "sharded=3 shares all 16 bytes among data ranks.": [
+            holding(each=lambda it: 4 + 12 / it.data if it.sharded else 16),
+            holding(each=lambda it: 2 + 14 / it.data if it.sharded == 3 else 4 + 12 / it.data),
         ],
         "Weights, gradients and Adam are 16 bytes for each parameter.": [
-            holding(partial(states_of, each)) for each in (2, 4, 8, 12, 14, 18)
+            holding(each=lambda it, each=each: each) for each in (2, 4, 8, 12, 14, 18)
         ],
         "In 1F1B the first stage has at most p micro-batches in flight.": [
             holding(flying=lambda p, m: m),
@@ -289,33 +313,58 @@ check_held = Exercise(
         "More than one micro-batch is in flight in the first stage.": holding(
             flying=lambda p, m: 1
         ),
-        "A stage has its share of the blocks.": holding(blocks=lambda layers, p: layers),
+        "A stage has its share of the blocks.": holding(inputs=lambda s, it: 2 * s.layers),
         "Each block of the stage keeps its input, not the first alone.": holding(
-            blocks=lambda layers, p: 1
+            inputs=lambda s, it: 2
         ),
-        "An input has 2 bytes for each number.": [holding(whole=1.0), holding(whole=4.0)],
-        "The inputs are missing: they are what a recomputed block keeps.": holding(whole=0.0),
-        "Between the layers each tensor rank holds whole inputs.": inputs_cut,
-        "The block that runs is missing: it holds 34 bytes for each number.": holding(
-            block=lambda sample, t: 0
+        "An input has 2 bytes for each number.": [
+            holding(inputs=lambda s, it, each=each: each * s.layers / it.pipeline)
+            for each in (1, 4)
+        ],
+        "The inputs are missing: they are what a recomputed block keeps.": holding(
+            inputs=lambda s, it: 0
         ),
-        "Tensor ranks share what is inside the block that runs.": holding(
-            block=lambda sample, t: 34 * sample
+        "Between the layers each tensor rank holds whole inputs.": holding(
+            inputs=lambda s, it: 2 * s.layers / it.pipeline / it.tensor
+        ),
+        "The block that runs is missing: it holds `sizes.stored(t)` for each number.": holding(
+            block=lambda s, it: 0
+        ),
+        "10 of the 34 bytes of a block that runs stay whole: ask `sizes.stored(t)`.": [
+            holding(block=lambda s, it: s.stored(1) / it.tensor),
+            holding(block=lambda s, it: 34 / it.tensor),
+            holding(block=lambda s, it: 34),
+        ],
+        "Tensor ranks share a part of the block that runs: ask `sizes.stored(t)`.": holding(
+            block=lambda s, it: s.stored(1)
         ),
         "Blocks run again here: each keeps its input, and one at a time the rest.": [
-            holding(whole=34.0),
-            holding(whole=34.0, block=lambda sample, t: 0),
-            lambda s, b, it: holding(whole=34 / it.tensor, block=lambda sample, t: 0)(s, b, it),
+            holding(inputs=lambda s, it: s.stored(it.tensor) * s.layers / it.pipeline),
+        ],
+        "The last stage holds logits, 12 bytes each, when the loss runs.": [
+            holding(logits=lambda s, it: 0),
+            holding(logits=lambda s, it: 4 * s.vocabulary / it.tensor),
+        ],
+        "Tensor ranks share the logits.": holding(logits=lambda s, it: 12 * s.vocabulary),
+        "A block and the loss never run at the same time: take the larger.": holding(
+            of=lambda first, last: first + last
+        ),
+        "With sharded=3 all samples of the rank are one micro-batch.": holding(
+            samples=lambda m, it: 1
+        ),
+        "With sharded=3 the block that runs has its weights and gradients whole.": [
+            holding(gathered=lambda n, s, it: 0),
+            holding(gathered=lambda n, s, it: (it.sharded == 3) * 2 * n / s.layers / it.tensor),
         ],
         "Return bytes.": [
             lambda *given: my_held(*given) / 1e9,
             lambda *given: my_held(*given) / 2**30,
         ],
-        "held_bytes did the work: add three terms.": [
+        "held_bytes did the work: add the terms.": [
             held_bytes,
             lambda *given: held_bytes(*given),
         ],
-        "16 bytes of states": lambda *given: 1.0,
+        "States of a rank's parameters": lambda *given: 1.0,
     },
     also_right=[holding()],
 )
@@ -323,14 +372,15 @@ check_held = Exercise(
 # 4. A search
 
 LIST = "Return a list of layouts; got {}"
-A_LAYOUT = "`seconds` and `held` take one layout: `Layout(tensor=t, data=d, pipeline=p)`."
+A_LAYOUT = "`seconds` and `held` take one layout, made by `Layout(tensor=t, data=d, ...)`."
 
 
 def my_search(sizes, batch, ranks, seconds, held, memory):
     """All products of three numbers that give the ranks and come out even, then those that fit.
 
-    Heads are shared by tensor ranks, layers by stages, samples by data ranks. Sorted by seconds,
-    the fastest stands first; whoever sorts before the limit is asked finds the same.
+    Heads are shared by tensor ranks, layers by stages, samples by data ranks. Without stages all
+    states can be shared, too. Sorted by seconds, the fastest stands first; whoever sorts before the
+    limit is asked finds the same.
     """
     found = []
     for t in range(1, ranks + 1):
@@ -338,9 +388,10 @@ def my_search(sizes, batch, ranks, seconds, held, memory):
             d, rest = divmod(ranks, t * p)
             if rest or sizes.heads % t or sizes.layers % p or batch % d:
                 continue
-            layout = Layout(tensor=t, data=d, pipeline=p)
-            if held(layout) <= memory:
-                found.append(layout)
+            for z in (1, 3) if p == 1 else (1,):
+                layout = Layout(tensor=t, data=d, pipeline=p, sharded=z)
+                if held(layout) <= memory:
+                    found.append(layout)
     return sorted(found, key=seconds)
 
 
@@ -348,25 +399,34 @@ def made_up(batch):
     """Seconds and bytes of a layout, all different; the fastest hold most."""
 
     def seconds(layout):
-        return 40 / layout.ranks + layout.tensor + 2.3 * (layout.pipeline - 1) / batch
+        waits = 2.3 * (layout.pipeline - 1) / batch
+        return 40 / layout.ranks + layout.tensor + waits + 0.13 * layout.sharded
 
     def held(layout):
-        return 1000 / layout.tensor / layout.pipeline + 0.37 * layout.pipeline
+        copies = layout.data if layout.sharded == 3 else 1
+        return 1000 / layout.tensor / layout.pipeline / copies + 0.37 * layout.pipeline
 
     return seconds, held
 
 
 def searched(attempt, sizes, batch, ranks, memory):
-    """What the attempt finds, as (tensor, data, pipeline)."""
+    """What the attempt finds, as (tensor, data, pipeline, sharded)."""
     found = attempt(sizes, batch, ranks, *made_up(batch), memory)
     if isinstance(found, Layout):
         raise NotYet(LIST.format("one layout: keep the others, to see which are equal"))
     if not isinstance(found, list | tuple) or not all(isinstance(x, Layout) for x in found):
         raise NotYet(LIST.format(short(found)))
-    return [(layout.tensor, layout.data, layout.pipeline) for layout in found]
+    return [(it.tensor, it.data, it.pipeline, it.sharded) for it in found]
 
 
-def finding(even=("heads", "layers", "samples"), fit=True, order=None, kept=None, used=None):
+def finding(
+    even=("heads", "layers", "samples"),
+    fit=True,
+    order=None,
+    kept=None,
+    used=None,
+    states=lambda p: (1, 3) if p == 1 else (1,),
+):
     """The search without some of its conditions, in another order, or among other numbers."""
 
     def attempt(sizes, batch, ranks, seconds, held, memory):
@@ -381,9 +441,10 @@ def finding(even=("heads", "layers", "samples"), fit=True, order=None, kept=None
                 }
                 if (rest and not used) or any(uneven[each] for each in even):
                     continue
-                layout = Layout(tensor=t, data=d, pipeline=p)
-                if (kept is None or kept(layout)) and (not fit or held(layout) <= memory):
-                    found.append(layout)
+                for z in states(p):
+                    layout = Layout(tensor=t, data=d, pipeline=p, sharded=z)
+                    if (kept is None or kept(layout)) and (not fit or held(layout) <= memory):
+                        found.append(layout)
         ordered = {
             None: seconds,
             "none": lambda _: 0,
@@ -402,19 +463,22 @@ def halves_of(number):
 def mixed_up(sizes, batch, ranks, seconds, held, memory):
     """`Layout(t, p, d)`: stages and shares exchanged."""
     fine = finding(fit=False, order="none")(sizes, batch, ranks, seconds, held, memory)
-    found = [Layout(it.tensor, it.pipeline, it.data) for it in fine]
+    found = [Layout(it.tensor, it.pipeline, it.data, sharded=it.sharded) for it in fine]
     return sorted((it for it in found if held(it) <= memory), key=seconds)
 
 
 def by_package(sizes, batch, ranks, seconds, held, memory):
-    return sorted((x for x in layouts(sizes, batch, ranks) if held(x) <= memory), key=seconds)
+    all_of_them = layouts(sizes, batch, ranks, sharded=(1, 3))
+    return sorted((x for x in all_of_them if held(x) <= memory), key=seconds)
 
 
 def by_shares(sizes, batch, ranks, seconds, held, memory):
     """Products of what comes out even; the limit is asked last."""
     wholes = sizes.heads, batch, sizes.layers
     shares = [[n for n in range(1, whole + 1) if whole % n == 0] for whole in wholes]
-    found = [Layout(*numbers) for numbers in product(*shares) if prod(numbers) == ranks]
+    even = [numbers for numbers in product(*shares) if prod(numbers) == ranks]
+    found = [Layout(*numbers, sharded=1) for numbers in even]
+    found += [replace(it, sharded=3) for it in found if it.pipeline == 1]
     return [it for it in sorted(found, key=seconds) if held(it) <= memory]
 
 
@@ -438,7 +502,7 @@ check_search = Exercise(
         searched,
     ),
     compared=lambda found, expected: [
-        f"expected, as (tensor, data, pipeline), {short(expected)}",
+        f"expected, as (tensor, data, pipeline, sharded), {short(expected)}",
         f"got {short(found)}",
     ],
     hint="Try all numbers of ranks; keep what comes out even and fits; the fastest first.",
@@ -465,6 +529,15 @@ check_search = Exercise(
         ),
         "Some of these leave ranks without work: t d p has to be `ranks`.": finding(used=True),
         "`Layout` takes tensor, data, pipeline, in this order: name them.": mixed_up,
+        "Every layout comes with sharded=1: it sends what sharded=0 does and holds less.": [
+            finding(states=lambda p: (0,)),
+            finding(states=lambda p: (0, 3) if p == 1 else (0,)),
+            finding(states=lambda p: (3,) if p == 1 else (1,)),
+        ],
+        "Without stages, sharded=3 is there, too.": finding(states=lambda p: (1,)),
+        "With stages, sharded=3 is refused: weights would be gathered for each micro-batch.": (
+            finding(states=lambda p: (1, 3))
+        ),
         "Keep the others, too: which of them are equal to the fastest?": [
             lambda *given: my_search(*given)[:1],
         ],

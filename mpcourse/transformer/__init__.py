@@ -54,6 +54,7 @@ from mpcourse.transformer.performance_model import (
 )
 from mpcourse.transformer.published import (
     HOPPER,
+    PEAKS,
     PUBLISHED,
     RECENT,
     Published,

@@ -4,7 +4,8 @@ Page `choose_a_layout`. A layout is tensor x context x data x pipeline; tensor r
 in number, and how far apart the ranks of an axis stand decides about the link that their messages
 take. Expert ranks are no further factor: they are taken out of context x data, nearest first, and
 inside an expert the tensor ranks cut as everywhere (the groups of Megatron-Core: D. Liu et al.,
-2025, arXiv:2504.14960).
+2025, arXiv:2504.14960). Nor are ranks that share states: they are the context x data ranks
+(Rajbhandari et al., 2020, arXiv:1910.02054), whose messages do not overlap with work here either.
 
 Left out: latencies, several rings at once over the links of one host, messages that overlap with
 other work, tokens that an expert gets beyond its share, the optimizer's step. The scores that a
@@ -27,6 +28,7 @@ AXES = ("tensor", "context", "data", "pipeline")  # first the ranks that are nei
 NUMBER = 2  # bytes of a number between the layers
 WHOLE = 10  # of BLOCK: norms, dropout and residuals, which every rank of a layer does whole
 INNER = 16  # of BLOCK: the inner numbers of an MLP four times as wide
+LOGIT = 12  # bytes of a logit while the loss runs backward: in float32 itself, two gradients
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,15 @@ class DecoderSizes:
         return (self.experts > 1) * self.experts * self.layers * self.mlp * self.width**2
 
     @property
+    def embedding(self) -> int:
+        """How many numbers the embedding has, and the output, which is taken to be the same."""
+        return self.vocabulary * self.width
+
+    @property
     def parameters(self) -> float:
         """How many numbers are trained, without norms, biases and routers."""
         block = 2 * self.width * (self.width + self.keys) + self.experts * self.mlp * self.width**2
-        return self.layers * block + self.vocabulary * self.width
+        return self.layers * block + self.embedding
 
     @property
     def block_operations(self) -> float:
@@ -105,6 +112,7 @@ class Layout:
     context: int = 1  # ranks that share the tokens of each sample
     expert: int = 1  # of context x data, ranks that share the experts of each layer
     recompute: bool = True  # every block's forward runs again in the backward
+    sharded: int = 0  # what context x data ranks share: 0 nothing, 1 Adam's numbers, 3 all states
 
     @property
     def ranks(self) -> int:
@@ -178,9 +186,9 @@ def step_seconds(
     for name, ranks in (("ring", layout.context), ("all-to-alls", layout.expert)):
         if ranks == 1:
             del in_turn[name]
-    same = replicas // layout.expert  # ranks with the same experts
-    common, in_experts = own_parameters(model, layout)
-    gradients = 2 * (replicas - 1) / replicas * common + 2 * (same - 1) / same * in_experts
+    # a reduce-scatter of gradients, an all-gather of weights; a second one if none keeps them
+    rounds = 3 if layout.sharded == 3 else 2
+    gradients = sum(rounds * (n - 1) / n * own for own, n in own_parameters(model, layout))
     idle = (layout.pipeline - 1) / layout.chunks / (batch / layout.data)  # over busy
     return {
         **in_turn,
@@ -189,28 +197,58 @@ def step_seconds(
     }
 
 
-def own_parameters(model: DecoderSizes, layout: Layout) -> tuple[float, float]:
-    """How many trained numbers a rank has: outside of its experts, and in them."""
-    shares = (model.parameters - model.in_experts, model.in_experts / layout.expert)
-    common, in_experts = (share / layout.tensor / layout.pipeline for share in shares)
-    return common, in_experts
+def own_parameters(model: DecoderSizes, layout: Layout) -> list[tuple[float, int]]:
+    """Trained numbers of a rank of the first stage, and on how many ranks the same ones are.
+
+    Those outside of experts come first, then those in them. The embedding is on the first stage,
+    and on the last, too, where it makes the logits.
+    """
+    replicas = layout.data * layout.context
+    blocks = (model.parameters - model.in_experts - model.embedding) / layout.pipeline
+    in_experts = model.in_experts / layout.expert / layout.pipeline
+    return [
+        ((model.embedding + blocks) / layout.tensor, replicas),
+        (in_experts / layout.tensor, replicas // layout.expert),
+    ]
+
+
+def state_bytes(model: DecoderSizes, layout: Layout) -> float:
+    """Predict the bytes of a rank's weights, gradients and Adam's numbers."""
+    shared = {0: 0, 1: OPTIMIZER, 3: WEIGHT + GRADIENT + OPTIMIZER}[layout.sharded]
+    whole = WEIGHT + GRADIENT + OPTIMIZER - shared
+    return sum((whole + shared / ranks) * own for own, ranks in own_parameters(model, layout))
 
 
 def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
-    """Predict what the fullest rank holds: states, and what its blocks keep for the backward."""
+    """Predict what the fullest rank holds, of the first stage or of the last.
+
+    That is states, and what its blocks keep for the backward. Then the first stage runs a block,
+    or the last stage the loss. Tensor ranks hold what stands between their products whole: there
+    is no sequence parallelism.
+    """
     check_layout(model, batch, layout)
-    in_flight = min(layout.pipeline, batch // layout.data)  # 1F1B, first stage; single samples
-    hidden = model.context / layout.context * model.width
-    blocks = in_flight * model.layers / layout.pipeline
-    if layout.recompute:  # inputs, and the block that is computed
-        kept = blocks * BLOCK_INPUT * hidden + model.kept * hidden / layout.tensor
-    else:
-        kept = blocks * model.stored(layout.tensor) * hidden
-    return (WEIGHT + GRADIENT + OPTIMIZER) * sum(own_parameters(model, layout)) + kept
+    once = layout.sharded == 3  # then all samples are one micro-batch, else each is one
+    samples, in_flight = batch // layout.data, 1
+    if not once:
+        samples, in_flight = 1, min(layout.pipeline, samples)  # 1F1B, first stage
+    tokens = samples * model.context / layout.context
+    block = model.stored(layout.tensor) * tokens * model.width
+    kept = BLOCK_INPUT * tokens * model.width if layout.recompute else block
+    kept *= model.layers / layout.pipeline
+    if once:  # weights and gradients of the block that runs are whole
+        parameters = sum(own for own, _ in own_parameters(model, layout))
+        parameters -= model.embedding / layout.tensor
+        block += (WEIGHT + GRADIENT) * parameters / model.layers
+    logits = LOGIT * tokens * model.vocabulary / layout.tensor
+    return state_bytes(model, layout) + max(in_flight * kept + block, kept + logits)
 
 
 def check_layout(model: DecoderSizes, batch: int, layout: Layout) -> None:
     """Refuse what cannot be shared out equally."""
+    if layout.sharded not in (0, 1, 3):
+        raise ValueError(f"sharded has to be 0, 1 or 3; got {layout.sharded!r}")
+    if layout.sharded == 3 and layout.pipeline > 1:
+        raise ValueError("all states sharded: stages would gather them for each micro-batch anew")
     if not 1 <= model.k <= model.experts:
         raise ValueError(f"a token cannot go to {model.k} of {model.experts} experts")
     pieces = layout.context if layout.context < 2 else 2 * layout.context  # zigzag: two a rank
@@ -233,12 +271,15 @@ def layouts(
     ranks: int,
     contexts: Iterable[int] = (1,),
     experts: Iterable[int] = (1,),
+    sharded: Iterable[int] = (0,),
 ) -> Iterator[Layout]:
-    """All layouts of so many ranks that divide the model, with micro-batches of one sample."""
+    """All layouts of so many ranks that divide the model, each number among those given."""
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
-    for tensor, pipeline, context, expert in product(sizes, sizes, contexts, experts):
+    for tensor, pipeline, *more in product(sizes, sizes, contexts, experts, sharded):
+        context, expert, states = more
         data, left = divmod(ranks, tensor * pipeline * context)
-        layout = Layout(tensor, data, pipeline, context=context, expert=expert)
+        axes = {"context": context, "expert": expert, "sharded": states}
+        layout = Layout(tensor, data, pipeline, **axes)
         try:
             check_layout(model, batch, layout)
         except ValueError:

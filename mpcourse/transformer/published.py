@@ -18,6 +18,10 @@ arXiv:2204.02311, which the first cites. What they do not give is taken to be so
 the blocks allow (7 for Mixtral, as in Megatron's own table of mappings; with fewer the predictions
 for Llama drift apart more); no forward runs twice but for Llama's samples of 131,072 tokens, since
 the paper says "without activation checkpointing" of those of 8,192.
+
+`PEAKS` is quoted from table 2 of benchmarks/llama3_h100_202412_torchtitan.md in torchtitan's
+repository (2024; its paper is arXiv:2410.06511): Llama 3.1 with 8 billion parameters, all states
+sharded over 8 H100 with 96 GB, one sample on each data rank, every block recomputed.
 """
 
 from collections.abc import Sequence
@@ -32,7 +36,10 @@ LARGE = "Narayanan et al. 2021"
 RECOMPUTED = "Korthikanti et al. 2022"
 TURING = "Smith et al. 2022"
 HOPPER = Cluster(flops=989.5e12, moved=3.35e12, inside=450e9, between=50e9)
-"""DGX H100 hosts with 80 GB; their products are taken to reach the same share of the peak."""
+"""DGX H100 hosts with 80 GB.
+
+`reached` is that of the A100 hosts, fitted there: no row of these hosts has set it.
+"""
 
 
 @dataclass(frozen=True)
@@ -195,3 +202,22 @@ def _recent() -> list[Published]:
 
 RECENT: tuple[Published, ...] = tuple(_recent())
 """19 rows of two papers; nothing was set by them, and almost all took longer than predicted."""
+
+
+def _peaks() -> list[tuple[DecoderSizes, int, Layout, float]]:
+    mlp = 3 * 14336 / 4096
+    model = DecoderSizes(4096, 32, 32, 128256, 32768, key_heads=8, mlp=mlp, fused=True)
+    quoted = {1: 83.9, 2: 84.2, 4: 84.0, 8: 84.5}  # GiB, by context ranks
+    return [
+        (
+            replace(model, context=32768 * context),
+            8 // context,
+            Layout(data=8 // context, context=context, sharded=3),
+            peak * 2**30,
+        )
+        for context, peak in quoted.items()
+    ]
+
+
+PEAKS: tuple[tuple[DecoderSizes, int, Layout, float], ...] = tuple(_peaks())
+"""Model, samples, layout, and the bytes that the fullest GPU's allocator had reserved."""

@@ -43,11 +43,12 @@ SPEEDS = [1, 3, 6, 12.5, 25, 50, 100, 300]  # 10^9 bytes per second, each way
 TOKENS = [2048, 8192, 32768, 131072]  # of a sample
 STEP = 2**22  # tokens of all samples of a step
 CONTEXTS, EXPERTS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32, 64)
+STATES = {"on one rank": (0,), "Adam's shared": (1,), "all shared": (3,), "any": (1, 3)}
 SHOWN = 10
 
 
 def layout_explorer() -> Explorer:
-    """Choose a model, its samples, ranks, links, and how many ranks share samples and experts."""
+    """Choose a model, its samples, ranks, links, and who shares samples, experts and states."""
     controls = {
         "model": ipywidgets.Dropdown(
             options=list(MODELS), value=next(reversed(MODELS)), description="model"
@@ -58,6 +59,7 @@ def layout_explorer() -> Explorer:
         "between": slider_over("links between hosts", _links(), 50),
         "context": _number("context ranks", CONTEXTS),
         "expert": _number("expert ranks", EXPERTS),
+        "states": ipywidgets.Dropdown(options=list(STATES), value="any", description="states"),
     }
     about = "step time of each layout, by model, samples and ranks"
     shown = {"model": None, "tokens": (8192, 131072), "context": (0, 1), "expert": (0, 1, 8)}
@@ -72,6 +74,7 @@ def layout_view(
     between: float = 50,
     context: int = 0,
     expert: int = 0,
+    states: str = "any",
 ) -> Picture:
     """What the explorer shows: the fastest layouts that fit, then the fastest that do not.
 
@@ -85,12 +88,14 @@ def layout_view(
         between: Each rank's link out of its host, 10^9 bytes per second each way.
         context: How many ranks share a sample; any number when 0.
         expert: How many ranks share the experts of a layer; any number when 0.
+        states: What data and context ranks share, as a key of `STATES`.
     """
     sizes, batch = replace(MODELS[model], context=tokens), STEP // tokens
     cluster = replace(HOSTS[hosts], between=between * 1e9)
     more = {
         "contexts": (context,) if context else CONTEXTS,
         "experts": (expert,) if expert else EXPERTS,
+        "sharded": STATES[states],
     }
     found = list(layouts(sizes, batch, ranks, **more))
     caption = f"{model}; {batch} x {tokens:,} tokens, {ranks} ranks: tensor x pipeline x data, "
@@ -133,9 +138,11 @@ def _fastest(
     purposes = max(tried.values(), key=len)  # a layout without context ranks has no ring
     bars = []
     for it, seconds in tried.items():
-        others = {"c": it.context, "e": it.expert}
+        others = {"c": it.context, "e": it.expert, "s": it.sharded}
         name = f"{it.tensor} x {it.pipeline} x {it.data}"
-        name += "".join(f", {axis} {ranks}" for axis, ranks in others.items() if ranks > 1)
+        name += "".join(
+            f", {axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")
+        )
         spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
         bars.append(LayoutTime(name, spent, held_bytes(sizes, batch, it)))
     bars.sort(key=lambda bar: (bar.held > cluster.memory, bar.total))
