@@ -330,17 +330,15 @@ check_held = Exercise(
         "The block that runs is missing: it holds `sizes.stored(t)` for each number.": holding(
             block=lambda s, it: 0
         ),
-        "10 of the 34 bytes of a block that runs stay whole: ask `sizes.stored(t)`.": [
+        "Tensor ranks share the block that runs, but for 10 bytes: ask `sizes.stored(t)`.": [
             holding(block=lambda s, it: s.stored(1) / it.tensor),
             holding(block=lambda s, it: 34 / it.tensor),
             holding(block=lambda s, it: 34),
+            holding(block=lambda s, it: s.stored(1)),
         ],
-        "Tensor ranks share a part of the block that runs: ask `sizes.stored(t)`.": holding(
-            block=lambda s, it: s.stored(1)
+        "Blocks run again here: each keeps its input, and one at a time the rest.": holding(
+            inputs=lambda s, it: s.stored(it.tensor) * s.layers / it.pipeline
         ),
-        "Blocks run again here: each keeps its input, and one at a time the rest.": [
-            holding(inputs=lambda s, it: s.stored(it.tensor) * s.layers / it.pipeline),
-        ],
         "The last stage holds logits, 12 bytes each, when the loss runs.": [
             holding(logits=lambda s, it: 0),
             holding(logits=lambda s, it: 4 * s.vocabulary / it.tensor),
