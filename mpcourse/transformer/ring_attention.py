@@ -153,7 +153,7 @@ class _Ring(Function):
 def _tiles(
     places: Sequence[Tensor], rank: int, other: int, causal: bool, tile: int
 ) -> Iterator[Tile]:
-    """The products that a rank makes with the block of another; what all is hidden in is none."""
+    """The tiles that a rank computes with the block of another; one all hidden is left out."""
     mine, theirs = places[rank], places[other % len(places)]
     for top in range(0, len(mine), tile):
         rows = slice(top, top + tile)
