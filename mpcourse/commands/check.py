@@ -160,10 +160,8 @@ def check_widgets() -> Iterator[Finding]:
     from jupyter_core.paths import jupyter_path
 
     places = [Path(place, WIDGETS, "package.json") for place in jupyter_path("labextensions")]
-    if any(place.is_file() for place in places):
-        yield "ok", WIDGETS, ""
-    else:
-        yield "FAIL", f"the extension {WIDGETS} is missing", reinstall("jupyterlab_widgets")
+    missing = "FAIL", f"the extension {WIDGETS} is missing", reinstall("jupyterlab_widgets")
+    yield ("ok", WIDGETS, "") if any(place.is_file() for place in places) else missing
 
 
 def check_machine() -> Iterator[Finding]:
@@ -180,10 +178,9 @@ def check_machine() -> Iterator[Finding]:
         memory = min(memory, int(limit.read_text()) - used)
     disk = shutil.disk_usage(ROOT).free
     for what, free, least in (("memory", memory, 1), ("disk", disk, 0.2)):
-        word, remedy = (
-            ("ok", "") if free >= least * GIB else ("FAIL", "close programs or delete files")
-        )
-        yield word, f"{free / GIB:.1f} GiB of {what} free; {least} GiB is needed", remedy
+        said = f"{free / GIB:.1f} GiB of {what} free; {least} GiB is needed"
+        is_short = free < least * GIB
+        yield ("FAIL", said, "close programs or delete files") if is_short else ("ok", said, "")
 
 
 def check_data() -> Iterator[Finding]:

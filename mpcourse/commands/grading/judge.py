@@ -76,18 +76,13 @@ class Remote(Elsewhere):
 
 
 def clean(text: str) -> str:
-    """Text that any file and terminal takes: what cannot be printed becomes a black diamond.
-
-    Line ends stay. Names of files may hold bytes that are no UTF-8, messages may hold codes that
-    move a terminal's cursor.
-    """
+    """Text that any file and terminal takes: what cannot be printed becomes a black diamond."""
+    # line ends stay; names may hold bytes that are no UTF-8, messages codes that move a cursor
     shown = (c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return "".join(shown)[:MOST_WORDS]
 
 
-def play(
-    copy: Path, page: Path, course: Path, limits: Limits
-) -> tuple[list[Step], dict[str, Any], str]:
+def play(copy: Path, page: Path, course: Path, limits: Limits) -> tuple[list[Step], dict, str]:
     """Run a copy's cells in a sandbox: the steps, what was answered, and why no more was."""
     try:
         cells = steps(read_copy(copy), read_copy(page))

@@ -23,11 +23,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute such a
 
 def counted(records: Sequence[Record]) -> str:
     """How many exercises are correct, in words; one handed in twice counts once."""
-    found = defaultdict(set)
-    for record in records:
-        for check, (state, _) in record.judged.items():
-            found[record.learner, record.page, check].add(state)
-    return f"{sum('correct' in states for states in found.values())} of {len(found)}"
+    states = [((r.learner, r.page, c), s) for r in records for c, (s, _) in r.judged.items()]
+    right = {asked for asked, state in states if state == "correct"}
+    return f"{len(right)} of {len(dict(states))}"
 
 
 def page_of(record: Record) -> str:
@@ -68,12 +66,10 @@ def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
             if state != "not attempted" and record.answers.get(check):
                 same[name, record.answers[check]][record.learner] = None
     lines += ["", "Exercises, the one that failed most first"]
-    for name in sorted(found, key=lambda name: -found[name]["not yet"]):
-        states = (f"{found[name][state]} {state}" for state in SIGNS if state in found[name])
-        lines.append(f"  {name}: {', '.join(states)}")
+    for name, n in sorted(found.items(), key=lambda each: -each[1]["not yet"]):
+        lines.append(f"  {name}: {', '.join(f'{n[state]} {state}' for state in SIGNS if n[state])}")
     lines += ["", "Answers that are the same, letter by letter"]
-    alike = sorted((name, ", ".join(who)) for (name, _), who in same.items() if len(who) > 1)
-    lines += [f"  {name}: {who}" for name, who in alike]
+    lines += sorted(f"  {n}: {', '.join(who)}" for (n, _), who in same.items() if len(who) > 1)
     write_whole(folder / "results.txt", "\n".join(lines) + "\n")
     write_whole(folder / "results.csv", csv_of(records))  # last: a spreadsheet may hold it
 

@@ -49,11 +49,7 @@ class Limits(NamedTuple):
 def run(
     course: Path, task: Any, limits: Limits, *, closed: bool, command: tuple[str, ...] = RUN
 ) -> tuple[dict[str, Any], str]:
-    """Let a learner's process do a task in a course.
-
-    Returns:
-        What it answered, by keys, and why there is no more.
-    """
+    """Let a learner's process do a task: what it answered, by keys, and why there is no more."""
     most = {**MOST, "DATA": int((limits.memory_gib + DATA_GIB) * GIB)}
     with (
         tempfile.TemporaryDirectory(prefix="graded-", ignore_cleanup_errors=True) as room,
@@ -128,6 +124,6 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
 @functools.cache
 def can_close() -> bool:
     """Whether this machine gives namespaces; tried with a connection to itself."""
-    if sys.platform != "linux" or not shutil.which("setpriv", path=PATH):
-        return False
-    return bool(run(Path("/nowhere"), [], Limits(60, 1), closed=True, command=("-c", PROBE))[0])
+    has_programs = sys.platform == "linux" and shutil.which("setpriv", path=PATH)
+    probe = {"closed": True, "command": ("-c", PROBE)}
+    return bool(has_programs and run(Path("/nowhere"), [], Limits(60, 1), **probe)[0])

@@ -83,8 +83,7 @@ def for_readers(notebook: NotebookNode, key: str) -> NotebookNode:
 def _words(cell: NotebookNode) -> str:
     lines = [_launch(line) if BADGES_MARK in line else line for line in cell.source.splitlines()]
     source = "\n".join(lines)
-    found = LIVE_HTML.search(CODE_OR_MATH.sub(" ", source))
-    if found:
+    if found := LIVE_HTML.search(CODE_OR_MATH.sub(" ", source)):
         raise ValueError(f"a text holds {found[0]!r}, which no page needs: {source[:60]!r}")
     return folded(source) if "answer" in tags_of(cell) else source
 
