@@ -533,6 +533,13 @@ check_kept_bytes = Exercise(
         "With cut tokens each rank draws the masks of its own tokens.": keeping(10, 6),
         "With cut tokens a norm takes this rank's tokens.": keeping(10, 8),
         "The other way round: `sequence` divides more.": keeping(4, 10),
+        "The masks are missing: a byte for each place, twice.": (
+            lambda t, w, n, s: (4 + 28 / n if s else 8 + 24 / n) * t * w
+        ),
+        "The two parts are exchanged: 10 bytes are whole, 24 are divided.": keeping(24, 24),
+        "Count bytes: a number has 2, a place of a mask 1.": (
+            lambda t, w, n, s: (2 + 15 / n if s else 5 + 12 / n) * t * w
+        ),
         "Bytes for each token and each number of the width: multiply by both.": [
             lambda t, w, n, s: my_kept_bytes(1, 1, n, s),
             lambda t, w, n, s: my_kept_bytes(t, 1, n, s),
