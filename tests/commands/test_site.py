@@ -211,8 +211,11 @@ def test_what_sphinx_warns_of_is_said(source: Path, tmp_path: Path):
         to_html(source, tmp_path / "built")
 
 
-def test_an_address_brings_links_a_map_and_a_card(source: Path, tmp_path: Path, monkeypatch):
-    repository = "https://github.com/Ada/course"
+@pytest.mark.parametrize(("name", "folder"), [("course", "course/"), ("Ada.github.io", "")])
+def test_an_address_brings_links_a_map_and_a_card(
+    name, folder, source: Path, tmp_path: Path, monkeypatch
+):
+    repository, site = f"https://github.com/Ada/{name}", f"https://ada.github.io/{folder}"
     monkeypatch.setattr(address, "read_address", lambda: Address(repository, "spring"))
     front = (source / "index.md").read_text("utf-8") + "\n{{ start }}\n"
     (source / "index.md").write_text(front, encoding="utf-8")
@@ -222,10 +225,10 @@ def test_an_address_brings_links_a_map_and_a_card(source: Path, tmp_path: Path, 
     assert {each for each in Tags(text).links if "github.com" in each} > places
     assert repository not in Tags(text).links
     assert f"git clone --branch spring {repository} mpcourse\ncd" in re.sub("<.*?>", "", text)
-    [card] = re.findall(r'property="og:image" content="https://ada.github.io/course/(.+?)"', text)
+    [card] = re.findall(rf'property="og:image" content="{site}(_.+?)"', text)
     assert (tmp_path / "built" / card).is_file()
     found = (tmp_path / "built/sitemap.xml").read_text(encoding="utf-8")
-    assert "https://ada.github.io/course/01_one.html" in found
+    assert f"{site}01_one.html" in found
 
 
 def test_badges_become_words_where_they_lead_somewhere():

@@ -57,7 +57,9 @@ address, ogp_site_url = read_address(), ""
 start, links = "python3 -m mpcourse lab", ""
 if address.repository != PLACEHOLDER:
     owner, name = address.repository.removeprefix("https://github.com/").split("/")
-    html_baseurl = ogp_site_url = f"https://{owner.lower()}.github.io/{name}/"
+    own_site = f"{owner.lower()}.github.io"  # a repository of this name is served without it
+    folder = "" if name.lower() == own_site else f"{name}/"
+    html_baseurl = ogp_site_url = f"https://{own_site}/{folder}"
     ogp_image, ogp_image_alt = "_static/explorer.png", "An explorer of the course"
     extensions.append("sphinx_sitemap")
     sitemap_url_scheme = "{link}"
