@@ -12,6 +12,8 @@ WAIT_S = 5.0  # for ranks that do not send the same messages
 # 1. Merge two partial attentions
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: take a difference, then `exp`."
+KEPT = "A log-sum keeps its shape (T, 1), so that they can be merged again."
+WIDE = "A log-sum (T, 1) less one of shape (T,) is (T, T): keep the dimension."
 TWO = "Return two tensors: the outputs (T, c) and their log-sums (T, 1)."
 
 
@@ -111,18 +113,20 @@ check_merge = Exercise(
             lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
             torch.maximum,
         ),
-        "A log-sum keeps its shape (T, 1), so that they can be merged again.": weighed(
-            right_weights, lambda one, two: torch.logaddexp(one, two).squeeze(-1)
+        KEPT: weighed(right_weights, lambda one, two: torch.logaddexp(one, two).squeeze(-1)),
+        WIDE: weighed(
+            lambda *each: [(one - torch.cat(each, 1).logsumexp(1)).exp() for one in each]
         ),
         TWO: lambda first, second: first[0],
     },
-    errors={"unpack|object is not": TWO},
+    errors={"unpack|object is not": TWO, "size of tensor": WIDE},
     also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
 )
 
 # 2. Back through a softmax
 
 TURNED = "The gradient (T, c) times the values turned round (c, S): `gradient @ value.mT`."
+SHAPES = "Look at shapes: weights and `gradient @ value.mT` are (T, S), and `inner` stays (T, 1)."
 ONLY_HERE = (
     "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take `inner`."
 )
@@ -192,9 +196,19 @@ check_of_scores = Exercise(
             my_of_scores(p.softmax(-1), g, v, i)
         ),
         "This is the gradient of the values.": lambda p, g, v, i: p.mT @ g,
+        "`inner` has the score's own weight in it already: no (1 - P) beside it.": [
+            lambda p, g, v, i: p * (1 - p) * (g @ v.mT - i)
+        ],
+        "Turned round: a row for each query, a column for each key.": lambda p, g, v, i: (
+            my_of_scores(p, g, v, i).mT
+        ),
+        SHAPES: [
+            lambda p, g, v, i: p * (g @ v.mT - i.squeeze(-1)),
+            lambda p, g, v, i: p * (v @ g.mT),
+        ],
         TURNED: lambda p, g, v, i: p * (g * v - i),
     },
-    errors={"shapes cannot be multiplied|size of tensor": TURNED},
+    errors={"dimension 1": SHAPES, "shapes cannot be multiplied|size of tensor": TURNED},
     also_right=[by_rows, lambda p, g, v, i: torch.einsum("ts,tc,sc->ts", p, g, v) - p * i],
 )
 
@@ -374,6 +388,7 @@ check_zigzag = Exercise(
 # 5. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
+CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from them as they are."
 JUDGED = "A target of -100 is not judged, and is not counted."
 
 
@@ -390,7 +405,7 @@ def my_loss(logits, targets, group):
 
 
 def on_ranks(attempt, words, judged):
-    """Each rank's loss; rank r judges `judged[r]` of its four tokens."""
+    """The sum of the losses, and their gradients; rank r judges `judged[r]` of its four tokens."""
     draw = torch.Generator().manual_seed(len(judged))
     logits = torch.randn(len(judged), 4, 6, generator=draw).double()
     targets = torch.randint(6, (len(judged), 4), generator=draw)
@@ -406,9 +421,23 @@ def on_ranks(attempt, words, judged):
             raise NotYet("The loss has no gradient: it cannot be trained by.")
         if not loss.isfinite():
             raise NotYet(f"got {short(loss)} on a rank", ZERO)
-        return loss.item()
+        loss.backward()
+        if own.grad is None:
+            raise NotYet("The loss has a gradient, but none for `logits`.", CUT_OFF)
+        return loss.item(), own.grad
 
-    return ranks_in_threads(program, len(judged), timeout_s=WAIT_S)
+    losses, gradients = zip(*ranks_in_threads(program, len(judged), timeout_s=WAIT_S), strict=True)
+    return sum(losses), torch.stack(gradients)
+
+
+def sum_or_gradient(outcome, expected):
+    if not same(outcome[0], expected[0]):
+        return [f"expected a sum of {short(expected[0])}", f"got {short(outcome[0])}"]
+    largest = [short(each[1].abs().max().item()) for each in (expected, outcome)]
+    return [
+        "The losses add up to the right sum.",
+        "expected a largest gradient of {}, got {}".format(*largest),
+    ]
 
 
 def loss_of(divided, reduction="sum"):
@@ -437,12 +466,27 @@ def by_mean(logits, targets, group):
     return nn.functional.cross_entropy(logits, targets) * share
 
 
+def apart(logits, targets, group):
+    return my_loss(logits.detach().requires_grad_(), targets, group)
+
+
+def shared(logits, targets, group):
+    """The loss of all ranks, an n-th on each, with the gradient of this rank's share."""
+    loss = my_loss(logits, targets, group)
+    return loss - loss.detach() + summed(loss.detach().clone(), group) / group.size()
+
+
+def shared_too_small(logits, targets, group):
+    return of_all_ranks(logits, targets, group) / group.size()
+
+
 check_loss = Exercise(
     my_loss,
     read_again='"A decoder on n ranks"',
     cases=[("4 and 4", [4, 4]), ("4 and 2", [4, 2]), ("1, 4 and 0", [1, 4, 0])],
     given="ranks on which {0} tokens are judged",
     play=on_ranks,
+    compared=sum_or_gradient,
     hint="The sum of the ranks' losses has to be the mean over all tokens that are judged.",
     wrong={
         "Here all ranks judge as many tokens. Where they do not, a mean of means is another number."
@@ -457,6 +501,8 @@ check_loss = Exercise(
         ),
         "This is the loss of all ranks. Each rank returns its own share.": of_all_ranks,
         ZERO: by_mean,
+        CUT_OFF: apart,
+        "Divided by n, the gradient is, too: the ranks' gradients are added.": shared_too_small,
         "Pass `group=group`": lambda logits, targets, group: distributed.all_reduce(targets),
     },
     errors={
@@ -467,7 +513,8 @@ check_loss = Exercise(
         lambda logits, targets, group: (
             -logits.log_softmax(-1)[targets >= 0, targets[targets >= 0]].sum()
             / summed(torch.tensor([float((targets >= 0).sum())]), group)[0]
-        )
+        ),
+        shared,
     ],
 )
 
@@ -560,7 +607,7 @@ def why_not_sent(outcome, expected):
 check_sent = Exercise(
     my_sent,
     read_again='"Tokens for heads, or gathered keys"',
-    cases=[(12, 6, 6, 8, 3), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
+    cases=[(15, 6, 6, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
     given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
     play=call_for_numbers,
     hint=why_not_sent,
@@ -571,6 +618,10 @@ check_sent = Exercise(
         "Ring: backward, keys and values go round again, beside their gradients.": [
             sends(lambda n: 2 * n - 1),
             sends(lambda n: 2 * n - 2),
+        ],
+        "Ring: keys and values go round forward and backward, their gradients once.": [
+            sends(lambda n: 4 * (n - 1)),
+            sends(lambda n: 4 * n - 2),
         ],
         "Ring: nobody needs a block after the last step: it is passed on n - 1 times.": [
             sends(lambda n: 3 * n),
@@ -610,7 +661,7 @@ check_sent = Exercise(
             my_sent(t, k, k, i, n)
         ),
         "One rank has nobody to send to.": lambda t, w, k, i, n: (
-            2 * t * w * i * (3 * n - 2) / n if n == 1 else my_sent(t, w, k, i, n)[0],
+            2 * t * k * i if n == 1 else my_sent(t, w, k, i, n)[0],
             *my_sent(t, w, k, i, n)[1:],
         ),
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
