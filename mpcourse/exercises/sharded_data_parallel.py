@@ -35,7 +35,7 @@ def held_with(shared):
 
 check_bytes_held = Exercise(
     my_bytes_held,
-    read_again='"What can several ranks share?"',
+    read_again='"What need not be on every rank?"',
     cases=[
         (10, 2, 0, (2, 2, 12)),
         (10, 2, 1, (2, 2, 12)),
@@ -112,6 +112,7 @@ THE_PART = (
     "Scatter one table, (outputs, inputs + 1): gradient.T @ x, and the sum of the gradient's rows."
 )
 ALL_RANKS = "All ranks have to gather and scatter equally often, in one order."
+A_TABLE = "`gather` gives one row of numbers: make it a table, `.view(-1, inputs + 1)`."
 OF_THE_PART = "What it takes back is as long as `part`: a gradient of all weights, scattered."
 
 
@@ -283,6 +284,10 @@ check_layer_backward = Exercise(
                 scatter(g.T @ x),
             ),
         ],
+        A_TABLE: lambda x, part, g, gather, scatter: (
+            g @ gather(part)[:, :-1],
+            scatter(torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1)),
+        ),
         OF_THE_PART: lambda x, part, g, gather, scatter: (
             my_layer_backward(x, part, g, gather, scatter)[0],
             torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1).reshape(-1),
@@ -296,7 +301,7 @@ check_layer_backward = Exercise(
             my_layer_backward(x, part, g, gather, scatter),
         )[1],
     },
-    errors={"shape|size": SHAPES, "": ALL_RANKS},
+    errors={"too many indices": A_TABLE, "shape|size": SHAPES, "": ALL_RANKS},
     also_right=[by_autograd, with_ones],
 )
 
@@ -330,7 +335,8 @@ check_bytes_sent = Exercise(
     read_again='"How many bytes does each rank send?"',
     cases=[
         (10, 8, 2, 0, 1),
-        (12, 4, 3, 1, 2),
+        (12, 4, 3, 0, 3),
+        (12, 4, 3, 1, 3),
         (12, 4, 3, 2, 1),
         (12, 4, 3, 2, 5),
         (20, 2, 5, 3, 1),
@@ -342,9 +348,13 @@ check_bytes_sent = Exercise(
     hint="Count the messages of the stage, and what a ring sends for each.",
     wrong={
         "The all-gather of stage 1 is not on top: a reduce-scatter takes the place of the "
-        "all-reduce.": rounds_of((2, 0), (3, 0), (2, 1), (0, 3)),
+        "all-reduce.": [
+            rounds_of((2, 0), (3, 0), (2, 1), (0, 3)),
+            rounds_of((2, 0), (3, 0), (1, 1), (0, 3)),
+        ],
         "Stages 0 and 1 send in the step, when the gradients of all backwards have added up.": [
             rounds_of((2, 0), (1, 1), (1, 1), (0, 3)),
+            rounds_of((0, 2), (2, 0), (1, 1), (0, 3)),
             rounds_of((0, 2), (1, 1), (1, 1), (0, 3)),
             rounds_of((0, 2), (0, 2), (0, 2), (0, 3)),
         ],
@@ -509,6 +519,15 @@ def with_grads(gradients):
     return holders
 
 
+def tensor_by_tensor(gradients, max_norm, group):
+    """A message for each tensor: every rank has a part of each."""
+    squares = [reduced(gradient.square().sum(), group) for gradient in gradients]
+    norm = torch.stack(squares).sum().sqrt()
+    for gradient in gradients:
+        gradient *= (max_norm / norm).clamp(max=1.0)
+    return norm
+
+
 def if_too_large(gradients, max_norm, group):
     norm = float(norm_over(gradients, group))
     if norm > max_norm:
@@ -537,7 +556,7 @@ check_clip = Exercise(
     cases=[
         ("one rank, norm 5", [[[3.0], [4.0]]], 1.0),
         ("two ranks with [3] and [4]", [[[3.0]], [[4.0]]], 1.0),
-        ("two ranks, a small norm and a large one", [[[0.6]], [[0.0], [8.0, 6.0]]], 2.0),
+        ("two ranks, a small norm and a large one", [[[0.0], [0.6]], [[8.0], [6.0]]], 2.0),
         ("two ranks whose norm is small", [[[0.3], [0.0]], [[0.4], [0.0]]], 2.0),
         ("three ranks", [[[2.0, -1.0]], [[2.0]], [[-4.0]]], 2.0),
     ],
@@ -592,5 +611,5 @@ check_clip = Exercise(
         "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
     },
     errors={"Default process group|is not registered": GROUP, "": EVERY_RANK},
-    also_right=[by_gathering, if_too_large],
+    also_right=[by_gathering, if_too_large, tensor_by_tensor],
 )
