@@ -82,6 +82,8 @@ check_layer_sums = Exercise(
         (SMALL, 8, Layout(tensor=4), HOSTS),
         (SMALL, 8, Layout(tensor=2, data=8, pipeline=3), HOSTS),
         (SMALL, 4, Layout(tensor=16, data=2, pipeline=2), HOSTS),
+        (SMALL, 8, Layout(tensor=2, pipeline=3, chunks=2), HOSTS),
+        (replace(SMALL, heads=6), 4, Layout(tensor=3), HOSTS),
         (SMALL, 4, Layout(data=2), HOSTS),
     ],
     given=lambda sizes, batch, layout, cluster: f"{named(layout)}, {batch} samples",
@@ -121,6 +123,13 @@ check_layer_sums = Exercise(
         "These are bytes: divide by the speed of the link.": over(lambda layout, c: 1),
         "16 tensor ranks leave the host: ask `layout.speed`.": over(lambda layout, c: c.inside),
         "These ranks stand in one host: ask `layout.speed`.": over(lambda layout, c: c.between),
+        "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
+            over(lambda layout, c: c.inside if layout.tensor <= c.host else c.between)
+        ),
+        "Chunks order the same blocks otherwise: they add no sums and remove none.": [
+            scaled(lambda s, b, layout, c: layout.chunks),
+            scaled(lambda s, b, layout, c: 1 / layout.chunks),
+        ],
         "Ask for the speed between tensor ranks.": [
             over(lambda layout, c: layout.speed("data", c)),
             over(lambda layout, c: layout.speed("pipeline", c)),
@@ -203,6 +212,13 @@ check_waiting = Exercise(
         "That waits for every micro-batch anew; the pipeline fills once.": waits(
             lambda p, m, v, d, b: p - 1
         ),
+        "Each stage waits for all others once: what waits at the start does not at the end.": waits(
+            lambda p, m, v, d, b: 2 * (p - 1) / v / m
+        ),
+        "`busy` is one stage's work already, so it is not shared among stages again.": [
+            waits(lambda p, m, v, d, b: (p - 1) / v / m / p),
+            waits(lambda p, m, v, d, b: (p - 1) / m / p),
+        ],
         "What one chunk of one micro-batch takes": lambda *given: 1.0,
     },
     also_right=[
@@ -242,6 +258,7 @@ def holding(**made_otherwise):
         "own": lambda n, e, it: (e + n / it.pipeline) / it.tensor,
         "samples": lambda m, it: m if it.sharded == 3 else 1,
         "flying": lambda p, m: min(p, m),
+        "at_end": lambda p, m: 1,
         "inputs": lambda s, it: 2 * s.layers / it.pipeline,
         "block": lambda s, it: s.stored(it.tensor),
         "gathered": lambda n, s, it: (it.sharded == 3) * 4 * n / s.layers / it.tensor,
@@ -256,7 +273,8 @@ def holding(**made_otherwise):
         inputs = terms["inputs"](sizes, it) * tokens * sizes.width
         first = terms["flying"](it.pipeline, m) * inputs + terms["gathered"](n, sizes, it)
         first += terms["block"](sizes, it) * tokens * sizes.width
-        kept = terms["of"](first, inputs + terms["logits"](sizes, it) * tokens)
+        last = terms["at_end"](it.pipeline, m) * inputs + terms["logits"](sizes, it) * tokens
+        kept = terms["of"](first, last)
         return terms["each"](it) * terms["own"](n, e, it) + kept
 
     return attempt
@@ -269,6 +287,8 @@ check_held = Exercise(
         (SMALL, 8, Layout(tensor=2)),
         (SMALL, 8, Layout(tensor=4, data=2, pipeline=3)),
         (SMALL, 4, Layout(tensor=4, data=2, pipeline=6, sharded=1)),
+        (replace(SMALL, vocabulary=2000), 8, Layout(tensor=2, data=2, pipeline=3)),
+        (replace(SMALL, vocabulary=50), 8, Layout(tensor=2, pipeline=3)),
         (SMALL, 8, Layout(tensor=2, data=4, sharded=3)),
     ],
     given=lambda sizes, batch, layout: f"{named(layout)}, {batch} samples",
@@ -347,6 +367,25 @@ check_held = Exercise(
         "A block and the loss never run at the same time: take the larger.": holding(
             of=lambda first, last: first + last
         ),
+        "The fullest rank counts: take the larger of the two stages, not the smaller.": holding(
+            of=min
+        ),
+        "That is the last stage alone: in the other cases the first one is fuller.": holding(
+            of=lambda first, last: last
+        ),
+        "The last stage has one micro-batch in flight, however many the first has.": holding(
+            at_end=min
+        ),
+        "With sharded=3 a data rank takes its own samples, not the whole batch.": (
+            lambda sizes, batch, it: (
+                holding(samples=lambda m, it: batch)(sizes, batch, it)
+                if it.sharded == 3
+                else my_held(sizes, batch, it)
+            )
+        ),
+        "Gathered weights are of one tensor rank: it has 1 / t of the block.": holding(
+            gathered=lambda n, s, it: (it.sharded == 3) * 4 * n / s.layers
+        ),
         "With sharded=3 all samples of the rank are one micro-batch.": holding(
             samples=lambda m, it: 1
         ),
@@ -355,8 +394,7 @@ check_held = Exercise(
             holding(gathered=lambda n, s, it: (it.sharded == 3) * 2 * n / s.layers / it.tensor),
         ],
         "Return bytes.": [
-            lambda *given: my_held(*given) / 1e9,
-            lambda *given: my_held(*given) / 2**30,
+            lambda *given, unit=unit: my_held(*given) / unit for unit in (1e6, 1e9, 2**20, 2**30)
         ],
         "held_bytes did the work: add the terms.": [
             held_bytes,
@@ -487,6 +525,7 @@ check_search = Exercise(
         (SMALL, 8, 4, 1e9),
         (SMALL, 8, 16, 300.0),
         (SMALL, 12, 48, 300.0),
+        (SMALL, 12, 1, 1000.37),
         (replace(SMALL, heads=9, layers=10), 30, 6, 600.0),
     ],
     given=lambda sizes, batch, ranks, memory: (
@@ -514,6 +553,25 @@ check_search = Exercise(
             finding(fit=False),
             finding((), fit=False),
         ],
+        "What fills `memory` exactly fits, too: compare with <=.": (
+            lambda sizes, batch, ranks, seconds, held, memory: my_search(
+                sizes, batch, ranks, seconds, held, memory * (1 - 1e-12)
+            )
+        ),
+        "That `d` is not more than the samples is too little: d divides them.": finding(
+            ("heads", "layers"), kept=lambda it: it.data <= 12
+        ),
+        "Return all that fit: which are equal is asked later.": (
+            lambda sizes, batch, ranks, seconds, held, memory: [
+                it
+                for it in my_search(sizes, batch, ranks, seconds, held, memory)
+                if seconds(it)
+                <= 1.12 * seconds(my_search(sizes, batch, ranks, seconds, held, memory)[0])
+            ]
+        ),
+        "With one data rank sharded=3 shares with nobody, but it is asked for, too.": finding(
+            kept=lambda it: it.data > 1 or it.sharded == 1
+        ),
         "The fastest comes first: sort by `seconds`.": [
             finding(order="none"),
             finding(order="held"),
