@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, short
+from mpcourse.exercises.exercise import Exercise, NotYet, same, short
 from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
 
@@ -117,6 +119,8 @@ EQUAL = "They are equal, whatever a mean rounds to."
 A_COPY = "The tensor has changed: an all-reduce replaces it, so give it a copy."
 TRUE_OR_FALSE = "expected True or False on each rank, got {}"
 GROUP_SRC = "These groups know no ranks outside themselves: say group_src=0 in place of src=0."
+NO_GROUP = "Hand on the group: without it the message goes to a default group, and there is none."
+ANY_SHAPE = "These are equal matrices: a tensor may have any shape."
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 
 
@@ -145,7 +149,7 @@ def on_ranks(attempt, words, values, hint):
         raise NotYet(A_COPY)
     for each in answers:
         one = isinstance(each, Tensor) and each.dtype == torch.bool and each.numel() == 1
-        if not isinstance(each, bool) and not one:
+        if not isinstance(each, bool | np.bool) and not one:
             raise NotYet(TRUE_OR_FALSE.format(short(answers)))
     return [bool(answer) for answer in answers]
 
@@ -199,8 +203,8 @@ def by_vote(tensor, group):
 
 
 def by_gathering(tensor, group):
-    whole = tensor.new_empty(group.size() * len(tensor))
-    distributed.all_gather_into_tensor(whole, tensor, group=group)
+    whole = tensor.new_empty(group.size() * tensor.numel())
+    distributed.all_gather_into_tensor(whole, tensor.flatten(), group=group)
     rows = whole.reshape(group.size(), -1)
     return (rows == rows[0]).all()
 
@@ -216,6 +220,7 @@ check_same = Exercise(
         ("[-1] and [1]", [[-1.0], [1.0]], SIGN),
         ("[1] and [1.000001]", [[1.0], [1.000001]], DRIFT),
         ("equal tensors on 3 ranks", [[0.9, 1.7]] * 3, EQUAL),
+        ("equal matrices on 2 ranks", [[[1.0, 2.0], [3.0, 4.0]]] * 2, ANY_SHAPE),
     ],
     given="{0}",
     play=on_ranks,
@@ -226,18 +231,25 @@ check_same = Exercise(
     correct="All ranks notice, whoever differs.",
     wrong={
         CANCEL: extremes_of(torch.sum),
-        EVERY: [with_rank_0, by_mean],
+        EVERY: [with_rank_0, by_mean, lambda t, group: my_same(t, group) or group.rank() > 0],
         SIGN: extremes_of(torch.abs),
         DRIFT: extremes_of(torch.clone, torch.allclose),
         EQUAL: agreed(by_mean),
         A_COPY: in_place,
         "That says True whatever the ranks hold.": lambda tensor, group: True,
+        ANY_SHAPE: lambda tensor, group: my_same(tensor, group) and tensor.dim() == 1,
+        NO_GROUP: lambda tensor, group: my_same(tensor, None),
         TRUE_OR_FALSE.format("[tensor"): lambda tensor, group: tensor,
         GROUP_SRC: lambda tensor, group: distributed.broadcast(tensor.clone(), 0, group),
         SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
     },
-    errors={"is not registered": GROUP_SRC, "": SAME_MESSAGES},
-    also_right=[by_gathering, by_vote],
+    errors={
+        "is not registered": GROUP_SRC,
+        "efault process group": NO_GROUP,
+        "AssertionError": ANY_SHAPE,
+        "": SAME_MESSAGES,
+    },
+    also_right=[by_gathering, by_vote, lambda *given: np.bool(my_same(*given))],
 )
 
 # 3. The bytes of a block
@@ -291,6 +303,9 @@ check_block_bytes = Exercise(
         "A ring passes on parts: 2 (n - 1) / n of each sum, not n - 1.": (
             lambda t, w, i, n: 4 * (n - 1) * t * w * i
         ),
+        "A ring sends n - 1 parts twice, each 1 / n of the tensor: n - 1 is a factor only once.": (
+            lambda t, w, i, n: 4 * (n - 1) ** 2 / n * t * w * i
+        ),
         "Count bytes: each number has `itemsize` of them.": (
             lambda t, w, i, n: my_block_bytes(t, w, 1, n)
         ),
@@ -310,6 +325,10 @@ EQUALLY_OFTEN = "All ranks have to call all_max and all_sum equally often, in on
 ONE_NUMBER = "Return one number: the mean over the tokens."
 TOO_LARGE = "An exponential is too large to be written down: subtract a maximum before."
 THREE = "Three are enough: a maximum, a sum of exponentials, the right logit."
+NO_GRADIENT = (
+    "The loss is right, but no gradient reaches the logits: return a tensor with its graph."
+)
+GRADIENT = "The loss is right, its gradient at the logits is not: a detached part gives none."
 NOT_MASKED = "A rank without the right token adds 0 to the right logit, not another token's."
 
 
@@ -327,7 +346,7 @@ def my_cut_loss(logits, targets, first, all_max, all_sum):
 
 
 def with_a_part(attempt, words, scale, ranks):
-    """The loss on each rank, a thread with its part, and how many numbers it sent per token."""
+    """Each rank's loss (a thread with its part) and its gradient, and numbers sent per token."""
     draw = torch.Generator().manual_seed(ranks)
     logits = scale * torch.randn(TOKENS, ranks * PER_RANK, generator=draw).double()
     logits[:, 1] += 3 * scale  # of rank 0, so that the maxima of the ranks differ
@@ -338,64 +357,85 @@ def with_a_part(attempt, words, scale, ranks):
     def program(group):
         def reduced(operation):
             def reduce(tensor):
+                sent.append(tensor.numel() * (group.rank() == 0))
+                if operation == distributed.ReduceOp.SUM:
+                    return reduce_from_ranks(tensor.clone().contiguous(), group)
                 total = tensor.detach().clone().contiguous()
                 distributed.all_reduce(total, operation, group)
-                sent.append(total.numel() * (group.rank() == 0))
                 return total
 
             return reduce
 
         first = group.rank() * PER_RANK
-        part = logits[:, first : first + PER_RANK].clone()
+        part = logits[:, first : first + PER_RANK].clone().requires_grad_()
         operations = (distributed.ReduceOp.MAX, distributed.ReduceOp.SUM)
-        return attempt(part, targets.clone(), first, *map(reduced, operations))
+        loss, gradient = attempt(part, targets.clone(), first, *map(reduced, operations)), None
+        if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+            (gradient,) = torch.autograd.grad(loss.sum(), part, allow_unused=True)
+            gradient = None if gradient is None else gradient.nan_to_num()
+        return loss, gradient
 
-    losses = ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+    losses, gradients = zip(*ranks_in_threads(program, ranks, timeout_s=WAIT_S), strict=True)
     for rank, loss in enumerate(losses):
         number = loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, float | int)
         if not number:
             raise NotYet(f"got {short(loss)} on rank {rank}", ONE_NUMBER)
-    return [float(loss) for loss in losses], sum(sent) / TOKENS
+    return [torch.as_tensor(loss).item() for loss in losses], sum(sent) / TOKENS, list(gradients)
+
+
+def right_loss(losses, right):
+    return all(
+        math.isclose(*pair, rel_tol=1e-7, abs_tol=1e-7) for pair in zip(losses, right, strict=True)
+    )
 
 
 def same_losses(outcome, expected):
-    (losses, sent), (right, allowed) = outcome, expected
-    close = all(
-        math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9) for pair in zip(losses, right, strict=True)
-    )
-    return close and (sent <= 4 or sent == allowed)
+    (losses, sent, gradients), (right, allowed, wanted) = outcome, expected
+    few = sent <= 4 or sent == allowed
+    return right_loss(losses, right) and few and same(gradients, wanted)
 
 
 def losses_in_words(outcome, expected):
-    (losses, sent), (right, _) = outcome, expected
-    if same_losses((losses, 0), expected):
+    (losses, sent, _), (right, *_) = outcome, expected
+    if right_loss(losses, right) and sent > 4:
         return [f"The loss is right, but {sent:g} numbers were sent for each token."]
+    if right_loss(losses, right):
+        return []
     return [f"expected {short(right[0])} on every rank, got {short(losses)}"]
 
 
 def why_this_loss(outcome, expected):
-    if same_losses((outcome[0], 0), expected):
-        return THREE
+    if right_loss(outcome[0], expected[0]):
+        without = any(gradient is None for gradient in outcome[2])
+        return THREE if outcome[1] > 4 else NO_GRADIENT if without else GRADIENT
     if not all(map(math.isfinite, outcome[0])):
         return TOO_LARGE
     return "The loss of a token is log(sum of exp(logit - max)) - (right logit - max)."
 
 
 def loss_with(
-    taken=lambda own, top: (top, top), place=None, log=True, local=False, alone=False, mean=True
+    taken=lambda own, top: (top, top),
+    place=None,
+    log=True,
+    local=False,
+    alone=False,
+    mean=True,
+    start=1,
+    early=False,
+    here=lambda row: (row >= 0) & (row < PER_RANK),
 ):
     """A loss that takes off other maxima, or reads other places, or sums up less, or more."""
 
     def attempt(logits, targets, first, all_max, all_sum):
         own = logits.amax(dim=1)
         of_sum, of_logit = taken(own, all_max(own))
-        row = targets - first
-        here = (row >= 0) & (row < PER_RANK)
-        at = (place(row) if place else row.where(here, 0)).unsqueeze(1)
+        row = targets - start * first
+        at = (place(row) if place else row.where(here(row), 0) % PER_RANK).unsqueeze(1)
         right = logits.gather(1, at).squeeze(1) - of_logit
         sums = (logits - of_sum.unsqueeze(1)).exp().sum(dim=1)
-        right = right if place else right.where(here, 0.0)
-        right, total = right if alone else all_sum(right), all_sum(sums)
+        right = right if place else right.where(here(row), 0.0)
+        right = right if alone else all_sum(right)
+        total = all_sum(sums.log()).exp() if early else all_sum(sums)
         losses = (sums if local else total).log() * log - right
         return losses.mean() if mean else losses.sum()
 
@@ -424,7 +464,7 @@ def in_one_sum(logits, targets, first, all_max, all_sum):
         right = row[target] if 0 <= target < len(row) else 0.0
         sums.append(torch.stack([(row - top).exp().sum(), torch.as_tensor(right).double()]))
     total, right = all_sum(torch.stack(sums)).T
-    return float((total.log() + highest - right).mean())
+    return (total.log() + highest - right).mean()
 
 
 check_cut_loss = Exercise(
@@ -458,6 +498,7 @@ check_cut_loss = Exercise(
             loss_with(place=lambda row: row.clamp(0, PER_RANK - 1)),
             loss_with(place=lambda row: row % PER_RANK),
             loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
+            loss_with(here=lambda row: row < PER_RANK),
         ],
         "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
         "Only one rank has the right logit of a token; the others get it by a sum.": [
@@ -471,6 +512,25 @@ check_cut_loss = Exercise(
             )
         ),
         "This is the sum over the tokens: take the mean.": loss_with(mean=False),
+        "Sum the exponentials over the ranks first, then take the logarithm.": loss_with(
+            early=True
+        ),
+        "Every rank has the whole loss already: all_sum counts it once for each rank.": (
+            lambda *given: given[4](my_cut_loss(*given))
+        ),
+        "A loss is not negative: it is the logarithm minus the right logit.": (
+            lambda *given: -my_cut_loss(*given)
+        ),
+        "Tokens are counted over all ranks, columns from here: subtract `first`.": loss_with(
+            start=0
+        ),
+        NO_GRADIENT: [
+            lambda *given: my_cut_loss(*given).detach(),
+            lambda *given: my_cut_loss(*given).item(),
+        ],
+        GRADIENT: lambda *given: my_cut_loss(
+            *given[:4], lambda t: given[4](t if (t >= 1).all() else t.detach())
+        ),
         THREE: whole_logits,
         WHICH_PLACE: loss_with(place=lambda row: row),
         EQUALLY_OFTEN: lambda *given: my_cut_loss(*given) if given[2] == 0 else 0.0,
@@ -505,8 +565,8 @@ check_kept_bytes = Exercise(
     cases=[
         (8, 10, 2, False),
         (8, 10, 2, True),
-        (48, 64, 6, False),
-        (48, 64, 6, True),
+        (40, 64, 5, False),
+        (48, 64, 4, True),
         (8, 10, 1, True),
     ],
     given="{} tokens, width {}, {} rank(s), sequence={}",
@@ -533,6 +593,10 @@ check_kept_bytes = Exercise(
         "With cut tokens each rank draws the masks of its own tokens.": keeping(10, 6),
         "With cut tokens a norm takes this rank's tokens.": keeping(10, 8),
         "The other way round: `sequence` divides more.": keeping(4, 10),
+        "With whole tokens the norms' inputs and the masks are whole, too.": keeping(4, 4),
+        "Do not round: bytes per token and number need not be whole.": (
+            lambda t, w, n, s: (4 + 30 // n if s else 10 + 24 // n) * t * w
+        ),
         "The masks are missing: a byte for each place, twice.": (
             lambda t, w, n, s: (4 + 28 / n if s else 8 + 24 / n) * t * w
         ),
