@@ -52,6 +52,14 @@ def with_gradient(attempt, probabilities, k):
     return weights.detach(), chosen, gradient
 
 
+def nearly(outcome, expected):
+    """A sum to which somebody adds 1e-9, against a division by 0, is right as well."""
+    near = [
+        torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in zip(outcome, expected, strict=True)
+    ]
+    return all(near)
+
+
 def weights_in_words(outcome, expected):
     (weights, chosen, gradient), (right, who, wanted) = outcome, expected
     if torch.allclose(weights, right) and torch.equal(chosen, who):
@@ -104,6 +112,7 @@ check_choose = Exercise(
     cases=[(TABLE[:1], 2), (TABLE, 1), (TABLE, 2), (TABLE, 4)],
     given=lambda table, k: f"probabilities {short(table.tolist())} and k = {k}",
     play=with_gradient,
+    same=nearly,
     compared=weights_in_words,
     hint="The k largest of each row; several are divided by their sum, one alone stays.",
     wrong={
@@ -142,6 +151,7 @@ check_choose = Exercise(
         by_loops,
         chosen_with(lambda v, k: nn.functional.normalize(v, p=1, dim=1) if k > 1 else v),
         chosen_with(lambda v, k: v.log().softmax(-1) if k > 1 else v),
+        chosen_with(lambda v, k: v / (v.sum(-1, keepdim=True) + 1e-9) if k > 1 else v),
     ],
 )
 
@@ -165,7 +175,8 @@ def my_within_capacity(chosen, experts, capacity):
 
 def of_each_choice(attempt, chosen, experts, capacity):
     found = attempt(chosen, experts, capacity)
-    kept = torch.as_tensor(found) if isinstance(found, list | tuple) else found
+    alike = isinstance(found, list | tuple) or hasattr(found, "__array__")  # numpy's will do
+    kept = torch.as_tensor(found) if alike else found
     if not isinstance(kept, Tensor) or kept.shape != chosen.shape:
         turned = isinstance(kept, Tensor) and kept.shape == chosen.T.shape
         raise NotYet(f"got {short(found)}", TURNED if turned else EACH_CHOICE)
@@ -189,6 +200,10 @@ def lines_by(order):
     return lambda chosen, experts, capacity: in_line(
         chosen, experts, capacity, order(*map(range, chosen.shape))
     )
+
+
+def whole_tokens(*case):
+    return my_within_capacity(*case).all(1, keepdim=True).expand(case[0].shape)
 
 
 def less(by):
@@ -233,13 +248,14 @@ check_within_capacity = Exercise(
         "The second choices went first.": lines_by(
             lambda tokens, places: [(t, p) for p in reversed(places) for t in tokens]
         ),
-        "`capacity` is the room of each expert, not of all together.": (
-            lambda chosen, experts, capacity: in_line(
-                0 * chosen,
-                experts,
-                capacity,
-                [(t, p) for p in range(chosen.shape[1]) for t in range(len(chosen))],
-            )
+        "`capacity` is the room of each expert, not of all together.": [
+            lambda chosen, experts, capacity: my_within_capacity(0 * chosen, experts, capacity),
+            lambda chosen, experts, capacity: my_within_capacity(
+                0 * chosen, experts, capacity * experts
+            ),
+        ],
+        "Each choice stays or goes alone: a token may lose one expert and keep the other.": (
+            whole_tokens
         ),
         BOOLEAN: lambda *case: my_within_capacity(*case).int(),
         TURNED: lambda *case: my_within_capacity(*case).T.contiguous(),
@@ -254,6 +270,7 @@ check_within_capacity = Exercise(
     also_right=[
         lines_by(lambda tokens, places: [(t, p) for p in places for t in tokens]),
         lambda *case: my_within_capacity(*case).tolist(),
+        lambda *case: my_within_capacity(*case).numpy(),
     ],
 )
 
@@ -271,6 +288,7 @@ def my_balance_loss(probabilities, chosen):
     return experts * (share * probabilities.mean(dim=0)).sum()
 
 
+OVER_TOKENS = "One mean for each expert: over the tokens, the rows, not over the experts."
 NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
 
 
@@ -363,13 +381,17 @@ check_balance = Exercise(
         "The columns of the probabilities are the experts; not all have been chosen.": balance_with(
             shares, means, lambda p, c: int(c.max()) + 1
         ),
+        OVER_TOKENS: balance_with(shares, lambda p, c: p.mean(1)),
+        "All k choices of a token count, not the first alone.": balance_with(
+            lambda p, c: shares(p, c[:, :1]), means
+        ),
         NOBODY: lambda p, c: p.shape[1] * (c.flatten().bincount() / c.numel() * p.mean(0)).sum(),
         "That is how far the counts are apart, and has no gradient: sum the products.": (
             lambda p, c: shares(p, c).var()
         ),
         "share of the choices * mean probability": lambda p, c: my_balance_loss(p, c) + 1,
     },
-    errors={"size of tensor": NOBODY},
+    errors={r"size of tensor.*\(2\)": OVER_TOKENS, "size of tensor": NOBODY},  # 2 tokens
     also_right=[by_one_hot, by_expert],
 )
 
@@ -459,6 +481,15 @@ check_splits = Exercise(
         "That is the way back: row `order[i]` of what came is the i-th that the experts take.": (
             changed(2, lambda mine, coming, right: right.argsort())
         ),
+        "`coming` is read by columns here: rows come by rank, and of each rank by expert.": changed(
+            2,
+            lambda mine, coming, right: (
+                torch.arange(coming.shape[1])
+                .repeat(len(coming))
+                .repeat_interleave(coming.T.flatten())
+                .argsort(stable=True)
+            ),
+        ),
         "These are names of experts in order; the order is where their rows stand.": changed(
             2,
             lambda mine, coming, right: (
@@ -480,6 +511,7 @@ check_splits = Exercise(
 # 5. A program that trains, and is wrong
 
 GROUP = "These groups know no ranks outside themselves: say group=group."
+WHICH = "`in` compares numbers of tensors: ask `is`, or for names that start with `experts.`."
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 
 
@@ -544,6 +576,19 @@ def averaged(router, experts):
 
 
 RIGHT = ("gc", "gc")  # of the router; the experts' are ("c", "gc")
+
+
+def by_numbers(part, group, copies):
+    for parameter in part.parameters():
+        over = copies if parameter in [*part.experts.parameters()] else group
+        distributed.all_reduce(parameter.grad, group=over)
+
+
+def router_cloned(part, group, copies):
+    averaged(("", "gc"), ("c", "gc"))(part, group, copies)
+    copy = part.router.weight.grad.clone()
+    for over in (group, copies):
+        distributed.all_reduce(copy, group=over)
 
 
 def by_name(part, group, copies):
@@ -620,11 +665,17 @@ check_average = Exercise(
             averaged(("c", "c"), ("c", "c")),
             averaged(("c", "gc"), ("c", "gc")),
             averaged(("g", "g"), ("c", "gc")),
+            router_cloned,
         ],
         "average_gradients did the work": lambda *given: average_gradients(*given),
+        WHICH: by_numbers,
         GROUP: lambda part, *groups: distributed.all_reduce(part.router.weight.grad),
         SAME_MESSAGES: lambda part, *groups: groups[0].rank() == 0 and my_average(part, *groups),
     },
-    errors={"process group has not been|is not registered": GROUP, "": SAME_MESSAGES},
+    errors={
+        "process group has not been|is not registered": GROUP,
+        "Boolean value|size of tensor": WHICH,
+        "": SAME_MESSAGES,
+    },
     also_right=[averaged(RIGHT, ("c", "gc")), by_name, in_one_message],
 )
