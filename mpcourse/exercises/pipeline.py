@@ -78,6 +78,10 @@ check_ceiling = Exercise(
         ),
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
         "time.": lambda t, m: m * sum(t) / ((m + len(t) - 1) * max(t)),
+        "// rounds down: divide by /.": [
+            lambda t, m: m * sum(t) // (sum(t) + (m - 1) * max(t)),
+            lambda t, m: round(my_ceiling(t, m)),
+        ],
         "One piece too many: the first is in the sum already.": (
             lambda t, m: m * sum(t) / (sum(t) + m * max(t))
         ),
@@ -101,6 +105,9 @@ check_ceiling = Exercise(
         ),
         "That is the pipeline's time; one device's over it is asked.": (
             lambda t, m: sum(t) + (m - 1) * max(t)
+        ),
+        "That is for equal stages, and a share: p times that is their speed-up.": (
+            lambda t, m: m / (m + len(t) - 1)
         ),
         "how long after it does the second come out?": lambda t, m: 2.0 * len(t) * m,
     },
@@ -505,6 +512,11 @@ IS_A_LOSS = "B's output is a loss: its backward takes no gradient."
 NEEDS_ANSWER = "B's forward also needs the answer and its share: forward(number, x, answer, share)."
 NOT_A_GRADIENT = "Into `gradients` goes what B's backward returns, the gradient at its leaf."
 OWN_QUEUE = "A program gets from the queue that the other one puts into, not from its own."
+NO_WAIT = "get() waits until something is there: call it plainly, and look for nothing before."
+NO_DIVISION = "Each loss is scaled by its share already: add them up, divide no more."
+ROWS_NOT_PIECES = (
+    "len(answers) counts pieces: the share is len(answer) over the rows of all pieces."
+)
 STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
 TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
@@ -527,8 +539,10 @@ class Post:
             self.items.append(item)
             self.world.changed.notify_all()
 
-    def get(self, *_: Any, **__: Any) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
+        if not block:
+            raise NotYet(NO_WAIT)
         world = self.world
         with world.changed:
             if threading.current_thread() in self.senders:
@@ -541,6 +555,12 @@ class Post:
                 world.changed.wait()
             world.awaited.remove(self)
             return self.items.popleft()
+
+    def get_nowait(self) -> Any:
+        """Whoever does not wait, or looks first, depends on how fast the other one is."""
+        raise NotYet(NO_WAIT)
+
+    empty = qsize = full = get_nowait
 
 
 class NotingStage:
@@ -774,6 +794,16 @@ check_two_queues = Exercise(
             (FIRST, second_with(lambda n, rows, pieces: 1)),
             (FIRST, second_that_scales_too_late),
         ],
+        ROWS_NOT_PIECES: (FIRST, second_with(lambda n, rows, pieces: n / pieces)),
+        NO_DIVISION: (FIRST, second_with(total=lambda losses: sum(losses) / len(losses))),
+        NO_WAIT: [
+            (first_with(gradient=lambda features, gradients: gradients.get(block=False)), SECOND),
+            (first_with(gradient=lambda features, gradients: gradients.get_nowait()), SECOND),
+            (
+                first_with(gradient=lambda _, gradients: gradients.empty() or gradients.get()),
+                SECOND,
+            ),
+        ],
         SAME_SHARES: (FIRST, second_with(lambda n, rows, pieces: 1 / pieces)),
         LAST_LOSS: (FIRST, second_with(total=lambda losses: losses[-1])),
         NO_LOSS: (FIRST, second_with(total=lambda losses: None)),
@@ -836,6 +866,12 @@ check_split_size = Exercise(
     given="sizes {}, {} samples, fixed cost {:g}, {:g} per sample",
     hint="m micro-batches through two equal stages take m + 1 slots of fixed + per_sample * size.",
     wrong={
+        "That is the longest step; asked is the shortest.": lambda sizes, *costs: max(
+            sizes, key=lambda size: step_of(size, *costs)
+        ),
+        "The rule m >= 4p looks at the bubble only: what does a micro-batch cost?": (
+            lambda sizes, rows, f, e: max((n for n in sizes if rows // n >= 8), default=min(sizes))
+        ),
         "The smallest has the smallest bubble, but every micro-batch has its cost.": (
             lambda sizes, *_: min(sizes)
         ),
