@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from functools import reduce
 
 import torch
 from torch import nn
@@ -127,6 +128,7 @@ check_causal = Exercise(
         table_of_scores(3),
         table_of_scores(4, plus=-200.0),
         table_of_scores(4, plus=-5000.0),
+        table_of_scores(4, plus=-2e4),
         table_of_scores(2, plus=1000.0),
         (torch.tensor([[0.0, 900.0], [0.0, 0.0]], dtype=torch.double),),
         (torch.tensor([[0.0, 3e4], [0.0, 0.0]], dtype=torch.double),),
@@ -141,6 +143,7 @@ check_causal = Exercise(
             hiding(1, fill=-100.0),
             hiding(1, fill=-300.0),
             hiding(1, fill=-1e3),
+            hiding(1, fill=-1e4),
         ],
         "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": (
             lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1)
@@ -153,6 +156,12 @@ check_causal = Exercise(
             hidden_after_the_largest,
         ],
         **WRONG_WEIGHTS,
+        "A score of 0 may be one that is seen: choose what to hide by its place, not by being 0.": (
+            lambda scores: scores.tril().masked_fill(scores.tril() == 0, -math.inf).softmax(-1)
+        ),
+        "The softmax is missing: it makes weights of what is left.": (
+            lambda s: s.masked_fill(torch.ones_like(s).triu(1) > 0, -math.inf)
+        ),
         "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
             lambda scores: hiding(1)(scores / len(scores) ** 0.5)
         ),
@@ -237,6 +246,12 @@ check_attend = Exercise(
         ),
         "The root of how many numbers a query has, not of how many tokens there are.": attending(
             lambda query: query.shape[-2] ** 0.5
+        ),
+        "`shape[1]` is `columns` only where nothing stands in front: take `shape[-1]`.": attending(
+            lambda query: query.shape[1] ** 0.5
+        ),
+        "`causal_weights` takes the softmax already: once is enough.": attending(
+            weights=lambda scores: causal_weights(scores).softmax(-1)
         ),
         "The root of one head's `columns`, not of the width of all heads together.": attending(
             all_heads_columns
@@ -443,6 +458,10 @@ check_logits = Exercise(
         "The MLP reads what attention has added; here both read the same.": decoding(
             block=side_by_side
         ),
+        "A block adds twice: what attention gives, and what the MLP gives.": [
+            decoding(block=lambda b, x: x + b.attention(b.norm_1(x))),
+            decoding(block=lambda b, x: x + b.mlp(b.norm_2(x))),
+        ],
         "Attention comes first, the MLP second.": decoding(block=mlp_first),
         "Each part adds to x: `x = x + ...`. Here x is lost.": [
             decoding(block=nothing_added),
@@ -469,6 +488,15 @@ check_logits = Exercise(
         ),
         "Logits are asked, not probabilities: no softmax at the end.": decoding(
             head=lambda head, x: head(x).softmax(-1)
+        ),
+        "Logits are asked, not logarithms of probabilities: no softmax at the end.": decoding(
+            head=lambda head, x: head(x).log_softmax(-1)
+        ),
+        "Which tokens they are is missing: add `model.embedding.tokens(tokens)`.": decoding(
+            embed=lambda model, tokens: model.embedding(tokens) - model.embedding.tokens(tokens)
+        ),
+        "The blocks come in the order of `model.blocks`.": lambda model, tokens: model.head(
+            reduce(lambda x, b: one_block(b, x), [*model.blocks][::-1], model.embedding(tokens))
         ),
         "Logits of every place are asked, not of the last alone.": decoding(
             head=lambda head, x: head(x)[:, -1]
@@ -513,6 +541,12 @@ check_cache_bytes = Exercise(
     hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
     "every token of every text.",
     wrong={
+        "Twice as much: each token has one key and one value, two in all.": (
+            lambda n, h, w, b, t, e: 4 * n * h * w * b * t * e
+        ),
+        "`tokens` are all in the cache, none more and none fewer.": (
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * (t - 1) * e
+        ),
         "Half of it: keys and values are both kept.": (
             lambda n, h, w, b, t, e: n * h * w * b * t * e
         ),
@@ -545,6 +579,7 @@ check_cache_bytes = Exercise(
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e9,
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 2**30,
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e6,
+            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1024,
         ],
         "The cache grows with the tokens, not with their square: no weights.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t**2 * e

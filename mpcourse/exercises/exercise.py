@@ -149,8 +149,18 @@ def _joined(items: Sequence[str], ends: str) -> str:
 
 
 def expected_and_got(outcome: Any, expected: Any) -> list[str]:
-    """The two lines that set what came out beside what should have."""
-    return [f"expected {short(expected)}", f"got {short(outcome)}"]
+    """What came out beside what should have; where both read alike, also where they differ most."""
+    lines = [f"expected {short(expected)}", f"got {short(outcome)}"]
+    both = expected, outcome
+    if short(expected) != short(outcome) or not all(isinstance(t, torch.Tensor) for t in both):
+        return lines
+    right, found = (tensor.detach().cpu().double() for tensor in both)
+    gaps = (found - right).abs().nan_to_num(math.inf).masked_fill(found == right, 0.0)
+    if gaps.any():
+        at = tuple(int(i) for i in torch.unravel_index(gaps.argmax(), gaps.shape))
+        where = f"most different at {[*at]}"
+        lines.append(f"{where}: expected {short(right[at].item())}, got {short(found[at].item())}")
+    return lines
 
 
 def call(attempt: Callable[..., Any], *case: Any) -> Any:
