@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nbclient
 import nbformat
@@ -46,6 +47,13 @@ FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}  # in JupyterL
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+class ThisPython(AsyncKernelManager):
+    """Starts kernels of this Python, whatever kernels are installed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]), **settings)
+
+
 def read(path: Path) -> NotebookNode:
     """Read a notebook of format 4 as it is: nothing is repaired, so that a check sees it all."""
     return nbformat.v4.reads(path.read_text(encoding="utf-8"))
@@ -73,11 +81,10 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
     write_solutions(notebook, page_key(path.name))
     if run:
-        own = KernelSpecManager(kernel_dirs=[])  # this Python, whatever kernels are installed
         nbclient.execute(
             notebook,
             cwd=str(path.resolve().parent),
-            km=AsyncKernelManager(kernel_spec_manager=own),
+            kernel_manager_class=ThisPython,  # nbclient ends the kernel of a manager that it made
             timeout=CELL_TIMEOUT_S,
             record_timing=False,
             store_widget_state=False,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 import torch
 from forks import commit_all, copy_course, git
@@ -425,3 +426,5 @@ def test_a_page_that_fails_stays_as_it_was_and_the_next_one_still_runs(
     assert "09_sample.ipynb: " in said.out
     assert [path.read_bytes() for path in failing] == before
     assert sorted(folder.iterdir()) == [*failing, sound]
+    left = [each.cmdline() for each in psutil.Process().children()]
+    assert not any("ipykernel_launcher" in line for line in left)
