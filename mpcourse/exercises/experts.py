@@ -528,8 +528,8 @@ def my_average(part, group, copies):
     distributed.all_reduce(part.router.weight.grad, group=group)
 
 
-def gradients_by_rank(attempt, words, copies, ranks):
-    """What the gradients of a mixture with two experts a rank are, after the attempt."""
+def gradients_after(averages, copies, ranks):
+    """What the gradients of a mixture with two experts a rank are, once they are averaged."""
     draw = torch.Generator().manual_seed(ranks)
     whole = Mixture(3, 4, 2 * ranks).double()
     for parameter in whole.parameters():
@@ -539,13 +539,17 @@ def gradients_by_rank(attempt, words, copies, ranks):
     def program(copies, group):
         part = ParallelMixture.of(whole, group)
         part(tokens[copies.rank(), group.rank()]).square().mean().backward()
-        attempt(part, group, copies)
+        averages(part, group, copies)
         experts = torch.cat([p.grad.flatten() for p in part.experts.parameters()])
         return part.router.weight.grad.flatten(), experts
 
-    found = ranks_in_threads(program, (copies, ranks), timeout_s=WAIT_S)
+    return ranks_in_threads(program, (copies, ranks), timeout_s=WAIT_S)
+
+
+def gradients_by_rank(attempt, words, copies, ranks):
+    found = gradients_after(attempt, copies, ranks)
     if names := borrowed(attempt, {"average_gradients"}):
-        if same(found, gradients_by_rank(my_average, words, copies, ranks)):
+        if same(found, gradients_after(average_gradients, copies, ranks)):
             refuse(names, "divide, and send, with your own lines.")
     return found
 

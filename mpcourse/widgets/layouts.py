@@ -140,9 +140,8 @@ def _fastest(
     for it, seconds in tried.items():
         others = {"c": it.context, "e": it.expert, "s": it.sharded}
         name = f"{it.tensor} x {it.pipeline} x {it.data}"
-        name += "".join(
-            f", {axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")
-        )
+        more = [f"{axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")]
+        name += f", {' '.join(more)}" if more else ""
         spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
         bars.append(LayoutTime(name, spent, held_bytes(sizes, batch, it)))
     bars.sort(key=lambda bar: (bar.held > cluster.memory, bar.total))

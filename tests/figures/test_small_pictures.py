@@ -304,11 +304,11 @@ def test_layouts_that_fit_stand_above_those_that_do_not():
 def test_layouts_have_as_many_context_and_expert_ranks_as_asked_for():
     for letter, axis in (("c", "context"), ("e", "expert")):
         with_any, without, with_4 = (Sheet(layout_view(**{axis: n})).description for n in (0, 1, 4))
-        assert f", {letter} 8" in with_any
-        assert f", {letter} " in with_any.partition("GB: within the error")[0]  # of the fastest
-        assert f", {letter} " not in without.partition("; shaded")[2]
+        assert f" {letter} 8" in with_any
+        assert f" {letter} " in with_any.partition("GB: within the error")[0]  # of the fastest
+        assert f" {letter} " not in without.partition("; shaded")[2]
         layouts = [line for line in with_4.split("; ") if " GB" in line]
-        assert all(f", {letter} 4" in line for line in layouts)
+        assert all(f" {letter} 4" in line for line in layouts)
         assert len(layouts) >= 10
     assert {"R: ring", "A: all-to-alls"} < set(Sheet(layout_view()).words)
     assert not {"R: ring", "A: all-to-alls"} & set(Sheet(layout_view(context=1, expert=1)).words)
