@@ -122,6 +122,8 @@ GROUP_SRC = "These groups know no ranks outside themselves: say group_src=0 in p
 NO_GROUP = "Hand on the group: without it the message goes to a default group, and there is none."
 ANY_SHAPE = "These are equal matrices: a tensor may have any shape."
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
+ONE_PLACE = "Some places were not looked at: compare all numbers of the tensor."
+ONE_ANSWER = "`==` answers for each number: `torch.equal` answers for the tensor."
 
 
 def my_same(tensor, group):
@@ -221,6 +223,7 @@ check_same = Exercise(
         ("[1] and [1.000001]", [[1.0], [1.000001]], DRIFT),
         ("equal tensors on 3 ranks", [[0.9, 1.7]] * 3, EQUAL),
         ("equal matrices on 2 ranks", [[[1.0, 2.0], [3.0, 4.0]]] * 2, ANY_SHAPE),
+        ("a change in the middle", [[[0.0] * 3, [0, i, 0], [0] * 3] for i in (1, 2)], ONE_PLACE),
     ],
     given="{0}",
     play=on_ranks,
@@ -240,6 +243,11 @@ check_same = Exercise(
         ANY_SHAPE: lambda tensor, group: my_same(tensor, group) and tensor.dim() == 1,
         NO_GROUP: lambda tensor, group: my_same(tensor, None),
         TRUE_OR_FALSE.format("[tensor"): lambda tensor, group: tensor,
+        ONE_PLACE: [
+            extremes_of(lambda tensor: tensor.flatten()[:1].clone()),
+            extremes_of(lambda tensor: tensor[-1].clone()),
+        ],
+        ONE_ANSWER: extremes_of(torch.clone, lambda low, high: bool(low == high)),
         GROUP_SRC: lambda tensor, group: distributed.broadcast(tensor.clone(), 0, group),
         SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
     },
@@ -247,7 +255,9 @@ check_same = Exercise(
         "is not registered": GROUP_SRC,
         "efault process group": NO_GROUP,
         "AssertionError": ANY_SHAPE,
-        "": SAME_MESSAGES,
+        "Boolean value": ONE_ANSWER,
+        "gloo": SAME_MESSAGES,
+        "": "",  # of a wrong name the error says enough
     },
     also_right=[by_gathering, by_vote, lambda *given: np.bool(my_same(*given))],
 )
@@ -329,6 +339,7 @@ NO_GRADIENT = (
     "The loss is right, but no gradient reaches the logits: return a tensor with its graph."
 )
 GRADIENT = "The loss is right, its gradient at the logits is not: a detached part gives none."
+COLUMN = "One number for each token: `unsqueeze(1)` makes a column of these, for `gather`, too."
 NOT_MASKED = "A rank without the right token adds 0 to the right logit, not another token's."
 
 
@@ -423,6 +434,8 @@ def loss_with(
     start=1,
     early=False,
     here=lambda row: (row >= 0) & (row < PER_RANK),
+    column=lambda numbers: numbers.unsqueeze(1),
+    flat=lambda numbers: numbers.squeeze(1),
 ):
     """A loss that takes off other maxima, or reads other places, or sums up less, or more."""
 
@@ -431,8 +444,8 @@ def loss_with(
         of_sum, of_logit = taken(own, all_max(own))
         row = targets - start * first
         at = (place(row) if place else row.where(here(row), 0) % PER_RANK).unsqueeze(1)
-        right = logits.gather(1, at).squeeze(1) - of_logit
-        sums = (logits - of_sum.unsqueeze(1)).exp().sum(dim=1)
+        right = flat(logits.gather(1, at) - of_logit.unsqueeze(1))
+        sums = (logits - column(of_sum)).exp().sum(dim=1)
         right = right if place else right.where(here(row), 0.0)
         right = right if alone else all_sum(right)
         total = all_sum(sums.log()).exp() if early else all_sum(sums)
@@ -534,10 +547,14 @@ check_cut_loss = Exercise(
         THREE: whole_logits,
         WHICH_PLACE: loss_with(place=lambda row: row),
         EQUALLY_OFTEN: lambda *given: my_cut_loss(*given) if given[2] == 0 else 0.0,
+        COLUMN: loss_with(column=lambda numbers: numbers),
+        "A column minus a row is a table: `squeeze(1)` what `gather` returns.": loss_with(
+            flat=lambda numbers: numbers
+        ),
         ONE_NUMBER: lambda logits, *rest: logits,
         "The loss of a token is": lambda *given: my_cut_loss(*given) + 1,
     },
-    errors={"out of": WHICH_PLACE, "": EQUALLY_OFTEN},
+    errors={"out of": WHICH_PLACE, "size of tensor|dimensions": COLUMN, "gloo": EQUALLY_OFTEN},
     also_right=[in_one_sum],
 )
 
