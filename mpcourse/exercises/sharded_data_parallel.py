@@ -1,6 +1,7 @@
 """Exercises of page `sharded_data_parallel`: bytes held and sent, a backward, a norm."""
 
 import math
+from threading import current_thread
 
 import torch
 from torch import Tensor, distributed
@@ -9,6 +10,7 @@ from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, shor
 from mpcourse.multiprocess import ranks_in_threads
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
+WAITED = r"gloo[/\\]|[Cc]onnection|imed out|had not returned"  # what is raised then
 
 # 1. The bytes of each stage
 
@@ -113,6 +115,7 @@ THE_PART = (
 )
 ALL_RANKS = "All ranks have to gather and scatter equally often, in one order."
 A_TABLE = "`gather` gives one row of numbers: make it a table, `.view(-1, inputs + 1)`."
+A_COLUMN = "The sum over the rows has one dimension: `.unsqueeze(1)` makes it a column."
 OF_THE_PART = "What it takes back is as long as `part`: a gradient of all weights, scattered."
 
 
@@ -292,6 +295,11 @@ check_layer_backward = Exercise(
             my_layer_backward(x, part, g, gather, scatter)[0],
             torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1).reshape(-1),
         ),
+        A_COLUMN: lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum(0)], dim=1),
+        SHAPES: lambda x, part, g, *ways: torch.cat([x.T @ g, g.sum(0).unsqueeze(1)], dim=1),
+        ALL_RANKS: lambda x, part, *given: (
+            my_layer_backward(x, part, *given) if current_thread().name == "rank 0" else (x, part)
+        ),
         TWO: [
             lambda *given: my_layer_backward(*given)[0],
             lambda *given: my_layer_backward(*given)[::-1],
@@ -301,7 +309,12 @@ check_layer_backward = Exercise(
             my_layer_backward(x, part, g, gather, scatter),
         )[1],
     },
-    errors={"too many indices": A_TABLE, "shape|size": SHAPES, "": ALL_RANKS},
+    errors={
+        "too many indices|invalid tensor size": A_TABLE,
+        "number of dimensions": A_COLUMN,
+        r"shape[s ]|[Ss]izes? ": SHAPES,
+        WAITED: ALL_RANKS,
+    },
     also_right=[by_autograd, with_ones],
 )
 
@@ -417,6 +430,7 @@ EVERY_RANK = "Every rank has to send the same messages, also one whose norm is s
 IN_PLACE = "Scale the gradients where they are: `gradient *= ...`."
 A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
 GROUP = "Say whose norm it is: every message takes `group=group`."
+NOTHING = "`all_reduce` changes its tensor and returns None; a gradient has no `.grad` of its own."
 TORCHS = "torch's function takes parameters, and reads their `.grad`: here are gradients."
 
 
@@ -607,9 +621,14 @@ check_clip = Exercise(
             lambda gradients, group: reduced(sum(g.sum().square() for g in gradients), group).sqrt()
         ),
         GROUP: lambda gradients, *rest: distributed.all_reduce(square_of(gradients)),
+        NOTHING: lambda gradients, *rest: sum(each.grad.square().sum() for each in gradients),
         EVERY_RANK: where_too_large,
         "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
     },
-    errors={"Default process group|is not registered": GROUP, "": EVERY_RANK},
+    errors={
+        "Default process group|is not registered|AllreduceOptions": GROUP,
+        "'NoneType'": NOTHING,
+        WAITED: EVERY_RANK,
+    },
     also_right=[by_gathering, if_too_large, tensor_by_tensor],
 )
