@@ -12,6 +12,7 @@ WAIT_S = 5.0  # for ranks that do not send the same messages
 # 1. Merge two partial attentions
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: take a difference, then `exp`."
+PAIR = "Each part is a pair: `output, log_sum = first`."
 KEPT = "A log-sum keeps its shape (T, 1), so that they can be merged again."
 WIDE = "A log-sum (T, 1) less one of shape (T,) is (T, T): keep the dimension."
 TWO = "Return two tensors: the outputs (T, c) and their log-sums (T, 1)."
@@ -119,7 +120,7 @@ check_merge = Exercise(
         ),
         TWO: lambda first, second: first[0],
     },
-    errors={"unpack|object is not": TWO, "size of tensor": WIDE},
+    errors={"unpack|subtract|operand type": PAIR, "size of tensor": WIDE},
     also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
 )
 
@@ -507,7 +508,8 @@ check_loss = Exercise(
     },
     errors={
         "Default process group": "Pass `group=group` to each message.",
-        "": "Do all ranks send the same messages, in one order?",
+        "Expected parameter `tensor`": "A message takes a tensor, no number: leave `item` out.",
+        "gloo|had not returned": "Do all ranks send the same messages, in one order?",
     },
     also_right=[
         lambda logits, targets, group: (
@@ -518,52 +520,78 @@ check_loss = Exercise(
     ],
 )
 
-# 6. From which length on a message is hidden
+# 6. How long computing and sending a block take
+
+SECONDS = "Return three numbers: computing, sending, equal."
+TIMES = {
+    "Computing": "4 t t w operations, by operations a second",
+    "Sending": "2 t w numbers of `itemsize` bytes each, by bytes a second",
+    "Equal": "4 t t w operations take as long as 2 t w numbers on their way; solve for t",
+}
 
 
-def my_hidden_from(operations, speed, itemsize):
+def my_block_times(tokens, width, operations, speed, itemsize):
     """A whole block of t tokens is two matmuls of 2 t t w operations; 2 t w numbers are sent.
 
     Where both take as long, `4 t t w / operations = 2 t w itemsize / speed`. The width drops out.
     """
-    return itemsize * operations / (2 * speed)
+    computing = 4 * tokens**2 * width / operations
+    sending = 2 * tokens * width * itemsize / speed
+    return computing, sending, itemsize * operations / (2 * speed)
 
 
-def crossing(factor):
-    return lambda operations, speed, itemsize: factor * itemsize * operations / speed
+def times(factors):
+    """What is right, times factors: a function of tokens and of all three right numbers."""
+
+    def attempt(tokens, *given):
+        right = my_block_times(tokens, *given)
+        return tuple(a * b for a, b in zip(right, factors(tokens, *right), strict=True))
+
+    return attempt
 
 
-check_hidden_from = Exercise(
-    my_hidden_from,
+def first_wrong(names, words):
+    """A hint: what is said of the first number that is wrong; `words` if it is another count."""
+
+    def why(outcome, expected):
+        if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
+            return words
+        found = zip(names.items(), outcome, expected, strict=True)
+        return next(f"{name}: {said}." for (name, said), a, b in found if not same(a, b))
+
+    return why
+
+
+check_block_times = Exercise(
+    my_block_times,
     read_again='"When is a message hidden?"',
-    cases=[(8e9, 1e9, 3), (3e12, 2e10, 2), (5e10, 1e9, 8)],
-    given="{:g} operations and {:g} bytes per second, {} bytes per number",
-    hint="Solve: 4 t t w operations take as long as 2 t w numbers on their way.",
+    cases=[(5, 3, 600, 45, 3), (8, 10, 1280, 40, 2), (100, 7, 7000, 2800, 8)],
+    given="{} tokens of width {}, {} operations and {} bytes a second, {} bytes per number",
+    play=call_for_numbers,
+    hint=first_wrong(TIMES, SECONDS),
     wrong={
-        "Two matmuls: scores, and weights times values.": crossing(1.0),
-        "Keys and values are sent: 2 t w numbers.": crossing(0.25),
-        "A matmul of t by w and w by t is t t w multiply-adds: 2 t t w operations.": crossing(2.0),
-        "Upside down: a faster link hides earlier.": lambda ops, speed, size: (
-            2 * speed / (size * ops)
-        ),
-        "No root: one t of 4 t t w and that of 2 t w cancel.": lambda ops, speed, size: (
-            (size * ops / (2 * speed)) ** 0.5
-        ),
-        "Count bytes: each number has `itemsize` of them.": [
-            lambda ops, speed, size: ops / (2 * speed),
-            lambda ops, speed, size: ops / speed,
+        "Computing: 2 t t w multiply-adds, each two operations.": [
+            times(lambda *_, f=f: (f, 1, 1 / f)) for f in (0.5, 0.25)
         ],
+        "Twice this: two matmuls; keys and values.": times(lambda *_: (0.5, 0.5, 1)),
+        "Computing: each of t queries meets each of t keys.": times(lambda t, *_: (1 / t, 1, t)),
+        "Sending: keys and values, 2 t w numbers.": times(lambda *_: (1, 0.5, 0.5)),
+        "Seconds are work, divided by work a second.": times(lambda _, a, b, c: (a**-2, b**-2, 1)),
+        "Changed over: computing comes first.": times(lambda _, a, b, c: (b / a, a / b, 1)),
+        "Upside down: a faster link hides earlier.": times(lambda _, a, b, c: (1, 1, c**-2)),
+        "No root: one t of 4 t t w cancels.": times(lambda _, a, b, c: (1, 1, c**-0.5)),
+        SECONDS: lambda *given: my_block_times(*given)[2],
     },
-    also_right=[lambda ops, speed, size: int(ops * size / speed) / 2],
+    also_right=[lambda *g: [*my_block_times(*g)], lambda *g: torch.tensor(my_block_times(*g))],
 )
 
 # 7. What a rank sends
 
 THREE = "Return three numbers: ring, trade, gather."
 WAYS = {
-    "ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
-    "trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
-    "gather": "every other rank's block comes round once, and its gradients go round once",
+    "The ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
+    "The trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
+    "The gather": "every other rank's block comes round once, and its gradients go round once",
 }
 
 
@@ -597,20 +625,13 @@ def sends(ring=None, trade=None, gather=None):
     return attempt
 
 
-def why_not_sent(outcome, expected):
-    if not isinstance(outcome, tuple | list) or len(outcome) != 3:
-        return THREE
-    found = zip(WAYS.items(), outcome, expected, strict=True)
-    return next(f"The {way}: {words}." for (way, words), a, b in found if not same(a, b))
-
-
 check_sent = Exercise(
     my_sent,
     read_again='"Tokens for heads, or gathered keys"',
     cases=[(15, 6, 6, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
     given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
     play=call_for_numbers,
-    hint=why_not_sent,
+    hint=first_wrong(WAYS, THREE),
     wrong={
         "Ring: the gradients have to come home: they go n times, not n - 1.": sends(
             lambda n: 3 * (n - 1)
@@ -690,9 +711,8 @@ check_sent = Exercise(
             sends(gather=lambda n: 2 * (n > 1)),
             sends(gather=lambda n: 2 * (n - 1) / n),
         ],
-        "Gather: its backward needs no keys from others again: they are held.": sends(
-            gather=lambda n: 3 * (n - 1)
-        ),
+        "Gather: to gather again in the backward holds less, but here all keys are kept: no third"
+        " round.": sends(gather=lambda n: 3 * (n - 1)),
         THREE: lambda *sizes: sum(my_sent(*sizes)),
     },
     also_right=[
