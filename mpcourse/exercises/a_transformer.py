@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from functools import reduce
 
 import torch
 from torch import nn
@@ -33,9 +32,9 @@ def my_causal_weights(scores):
     return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
 
 
-def table_of_scores(size, plus=0.0):
+def table_of_scores(size, plus=0.0, in_front=()):
     chance = torch.Generator().manual_seed(size)
-    return (torch.randn(size, size, generator=chance, dtype=torch.double) + plus,)
+    return (torch.randn(*in_front, size, size, generator=chance, dtype=torch.double) + plus,)
 
 
 def tensor_of(result):
@@ -110,9 +109,8 @@ WRONG_WEIGHTS = {
 
 def row_by_row(scores):
     weights = torch.zeros_like(scores)
-    for row in range(len(scores)):
-        powers = (scores[row, : row + 1] - scores[row, : row + 1].max()).exp()
-        weights[row, : row + 1] = powers / powers.sum()
+    for row in range(scores.shape[-1]):
+        weights[..., row, : row + 1] = scores[..., row, : row + 1].softmax(-1)
     return weights
 
 
@@ -128,26 +126,44 @@ check_causal = Exercise(
         table_of_scores(3),
         table_of_scores(4, plus=-200.0),
         table_of_scores(4, plus=-5000.0),
-        table_of_scores(4, plus=-2e4),
+        table_of_scores(4, plus=-9e4),
         table_of_scores(2, plus=1000.0),
         (torch.tensor([[0.0, 900.0], [0.0, 0.0]], dtype=torch.double),),
-        (torch.tensor([[0.0, 3e4], [0.0, 0.0]], dtype=torch.double),),
+        (torch.tensor([[0.0, 9e4], [0.0, 0.0]], dtype=torch.double),),
         table_of_scores(1),
+        table_of_scores(4, in_front=(2, 3)),
     ],
-    given=lambda scores: f"scores of {len(scores)} tokens, about {scores.mean().item():.0f}",
+    given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
     same=same_weights,
     compared=row_that_differs,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
+    errors={
+        "size|shape|dimension|too many (values|indices)": "Other dimensions may stand in front: "
+        "`scores.shape[-1]` counts tokens, and `scores[..., i, j]` is one score."
+    },
     wrong={
         "Scores may be lower than that: only -inf hides whatever they are.": [
             hiding(1, fill=-100.0),
             hiding(1, fill=-300.0),
             hiding(1, fill=-1e3),
             hiding(1, fill=-1e4),
+            hiding(1, fill=-3e4),
         ],
-        "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": (
-            lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1)
+        "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": [
+            lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1),
+            lambda scores: (scores - 6e4 * torch.ones_like(scores).triu(1)).softmax(-1),
+        ],
+        "The softmax runs along the last dimension, -1, whatever stands in front.": hiding(
+            1, dim=1
         ),
+        "Rows are the last dimension but one: `scores[..., i, j]`, not `scores[i, j]`.": (
+            lambda s: torch.where(
+                torch.ones(s.shape[:2]).tril()[(..., *[None] * (s.ndim - 2))] > 0, s, -math.inf
+            ).softmax(-1)
+        ),
+        "`scores.shape[-1]` counts": lambda scores: scores.masked_fill(
+            torch.ones(len(scores), len(scores)).triu(1) > 0, -math.inf
+        ).softmax(-1),
         "exp(1000) is inf, and inf / inf is nan: softmax takes the largest score off first.": (
             lambda scores: scores.exp().tril() / scores.exp().tril().sum(-1, keepdim=True)
         ),
@@ -299,7 +315,8 @@ check_attend = Exercise(
 
 # 3. A decoder of its parts
 
-UNCALLED = "The model and its whole blocks stay uncalled: call the parts in the table above."
+UNCALLED = "Call the parts in the table; what holds several of them (the model, a block, "
+UNCALLED += "`model.embedding`, `model.head`) stays uncalled."
 
 
 def my_logits(model, tokens):
@@ -317,12 +334,12 @@ def my_logits(model, tokens):
 
 
 def of_a_decoder(attempt, layers, texts, places):
-    """The logits that an attempt finds; whole blocks and the whole model cannot be called."""
+    """The logits that an attempt finds; what holds several parts cannot be called."""
     torch.default_generator.manual_seed(layers)
     model = Decoder(3, 12, 3, layers, context=6).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
-    for whole in (model, model.blocks, *model.blocks):
+    for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
         whole.forward = refuse_the_whole
     return attempt(model, torch.randint(3, (texts, places)))
 
@@ -331,14 +348,16 @@ def refuse_the_whole(*given, **options):
     raise NotYet(UNCALLED)
 
 
-def decoding(embed=None, block=None, head=None):
+def decoding(embed=None, block=None, head=None, blocks=slice(None)):
     """A decoder of which one part is another: functions of the model (or block) and the rest."""
 
     def attempt(model, tokens):
-        x = embed(model, tokens) if embed else model.embedding(tokens)
-        for part in model.blocks:
+        places = torch.arange(tokens.shape[1]).expand_as(tokens)
+        x = model.embedding.tokens(tokens) + model.embedding.positions(places)
+        x = embed(model, tokens) if embed else x
+        for part in [*model.blocks][blocks]:
             x = (block or one_block)(part, x)
-        return head(model.head, x) if head else model.head(x)
+        return head(model.head, x) if head else model.head.output(model.head.norm(x))
 
     return attempt
 
@@ -433,7 +452,12 @@ check_logits = Exercise(
     "then the last norm and the output.",
     correct="Its logits are the package's own.",
     wrong={
-        UNCALLED: [lambda model, tokens: model(tokens)],
+        UNCALLED: [
+            lambda model, tokens: model(tokens),
+            decoding(embed=lambda model, tokens: model.embedding(tokens)),
+            decoding(block=lambda block, x: block(x)),
+            decoding(head=lambda head, x: head(x)),
+        ],
         "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
             decoding(embed=lambda model, tokens: model.embedding.tokens(tokens))
         ),
@@ -486,26 +510,22 @@ check_logits = Exercise(
         "The last norm is missing: `model.head.norm` comes before the output layer.": decoding(
             head=lambda head, x: head.output(x)
         ),
-        "Logits are asked, not probabilities: no softmax at the end.": decoding(
-            head=lambda head, x: head(x).softmax(-1)
+        "Logits are asked, not probabilities: no softmax at the end.": (
+            lambda model, tokens: my_logits(model, tokens).softmax(-1)
         ),
-        "Logits are asked, not logarithms of probabilities: no softmax at the end.": decoding(
-            head=lambda head, x: head(x).log_softmax(-1)
+        "Logits are asked, not logarithms of probabilities: no softmax at the end.": (
+            lambda model, tokens: my_logits(model, tokens).log_softmax(-1)
         ),
         "Which tokens they are is missing: add `model.embedding.tokens(tokens)`.": decoding(
-            embed=lambda model, tokens: model.embedding(tokens) - model.embedding.tokens(tokens)
+            embed=lambda model, tokens: model.embedding.positions(
+                torch.arange(tokens.shape[1]).expand_as(tokens)
+            )
         ),
-        "The blocks come in the order of `model.blocks`.": lambda model, tokens: model.head(
-            reduce(lambda x, b: one_block(b, x), [*model.blocks][::-1], model.embedding(tokens))
+        "The blocks come in the order of `model.blocks`.": decoding(blocks=slice(None, None, -1)),
+        "Logits of every place are asked, not of the last alone.": (
+            lambda model, tokens: my_logits(model, tokens)[:, -1]
         ),
-        "Logits of every place are asked, not of the last alone.": decoding(
-            head=lambda head, x: head(x)[:, -1]
-        ),
-        "Not every block had its turn.": lambda model, tokens: model.head(
-            one_block(model.blocks[0], model.embedding(tokens))
-            if len(model.blocks)
-            else model.embedding(tokens)
-        ),
+        "Not every block had its turn.": decoding(blocks=slice(1)),
     },
     also_right=[decoding()],
 )
