@@ -23,6 +23,7 @@ from mpcourse.training.in_memory import LOSS, Data
 from mpcourse.training.loop import evaluate
 
 RATE = 2e-3  # of Adam, at the beginning
+HELD_OUT = 1000  # of the training images
 
 
 class Digits(Data):
@@ -31,10 +32,10 @@ class Digits(Data):
     The test digits are left for the end, and `shown` says how many nets they have judged.
     """
 
-    def __init__(self, place: torch.device, batch_size: int = 128, held_out: int = 1000) -> None:
+    def __init__(self, place: torch.device, batch_size: int = 128) -> None:
         super().__init__(place, batch_size)
-        last = [tensor[-held_out:] for tensor in self.all_train]
-        self.all_train = [tensor[:-held_out] for tensor in self.all_train]
+        last = [tensor[-HELD_OUT:] for tensor in self.all_train]
+        self.all_train = [tensor[:-HELD_OUT] for tensor in self.all_train]
         self.shuffled = DataLoader(TensorDataset(*self.all_train), batch_size, shuffle=True)
         self.test, self._kept_back = [last], self.test
         self.shown = 0

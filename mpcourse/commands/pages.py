@@ -22,7 +22,6 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from nbformat.validator import normalize
 
-from mpcourse.commands import clean_copies as copies
 from mpcourse.commands.address import (
     BADGES_MARK,
     Address,
@@ -32,7 +31,17 @@ from mpcourse.commands.address import (
     write_setting,
 )
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import FIRST_PAGE, find_pages, page_key, tags_of
+from mpcourse.commands.clean_copies import (
+    CLEAN,
+    FIRST_PAGE,
+    SOLUTION,
+    checks_of,
+    clean_copy,
+    find_pages,
+    folded,
+    page_key,
+    tags_of,
+)
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
@@ -93,8 +102,8 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     notebook = normalise(notebook)
     save(notebook, path)
     if path.resolve().parent == NOTEBOOKS:
-        (ROOT / copies.CLEAN).mkdir(exist_ok=True)
-        write_whole(ROOT / copies.CLEAN / path.name, copies.clean_copy(to_text(notebook)))
+        (ROOT / CLEAN).mkdir(exist_ok=True)
+        write_whole(ROOT / CLEAN / path.name, clean_copy(to_text(notebook)))
 
 
 def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -> None:
@@ -136,15 +145,15 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
 
     `page` is its name, as in "pipeline". Texts below its check cells change.
     """
-    for check, text, following in copies.checks_of(notebook.cells):
+    for check, text, following in checks_of(notebook.cells):
         if following and following[0].metadata.get("jupyter"):
             continue  # a folded cell is one
         name = CALL.search(check.source)[1]
         if name not in PAGES.get(page, {}):
             raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
         words, code = PAGES[page][name].solution_text()
-        solution = copies.folded(f"{words}\n\n```python\n{code}\n```", "A solution")
-        hint, end, rest = copies.SOLUTION.sub("", text.source).partition("</details>")
+        solution = folded(f"{words}\n\n```python\n{code}\n```", "A solution")
+        hint, end, rest = SOLUTION.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
         text.source = "\n\n".join(filter(None, parts))

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from mpcourse.compilation.toolchain import only_errors
 from mpcourse.pruning.masked import permanent_copy
 
 
@@ -25,20 +24,14 @@ class CountingBackend:
         return graph.forward
 
 
-def count_compiles(
-    model: nn.Module, samples: Iterable[Tensor], *, dynamic: bool | None = None
-) -> list[int]:
+def count_compiles(model: nn.Module, samples: Iterable[Tensor]) -> list[int]:
     """Call a compiled model with one sample after the other and count.
 
-    torch's cache of compiled code is reset before and afterwards. After
-    `torch._dynamo.config.recompile_limit` graphs of one piece of code, torch compiles no more:
-    samples that none of them fits run eagerly. Its warning of that is silenced.
+    torch's cache of compiled code is reset before and afterwards.
 
     Args:
         model: Any module that takes one tensor; copied, without masks, in evaluation mode.
         samples: Inputs of several shapes, on the model's device.
-        dynamic: As for torch.compile: False compiles for each shape anew, True for any at once,
-            `None` for any once a second shape has been seen.
 
     Returns:
         For each sample, how many graphs had been compiled after it.
@@ -46,8 +39,8 @@ def count_compiles(
     backend, counts = CountingBackend(), []
     torch.compiler.reset()
     try:
-        compiled = torch.compile(permanent_copy(model).eval(), backend=backend, dynamic=dynamic)
-        with torch.no_grad(), only_errors("torch._dynamo.convert_frame"):
+        compiled = torch.compile(permanent_copy(model).eval(), backend=backend)
+        with torch.no_grad():
             for sample in samples:
                 compiled(sample)
                 counts.append(backend.count)

@@ -126,15 +126,12 @@ def clocked(
     return value, start, time.perf_counter()
 
 
-def measure_overlap(
-    jobs: Sequence[Callable[[], Any]], devices: Sequence[DeviceLike], *, repeats: int = 7
-) -> float:
+def measure_overlap(jobs: Sequence[Callable[[], Any]], devices: Sequence[DeviceLike]) -> float:
     """Time all jobs at once, one per device, over the time of the first job alone.
 
     Args:
         jobs: Functions without arguments, of equal work.
         devices: One for each job.
-        repeats: As for `measure`.
 
     Returns:
         The ratio of the medians: 1 is full overlap; the number of jobs is none.
@@ -149,7 +146,6 @@ def measure_overlap(
             "all": lambda: collect([place.submit(job) for place, job in pairs]),
         },
         places,
-        repeats=repeats,
     )
     return times["all"].median_s / times["one"].median_s
 

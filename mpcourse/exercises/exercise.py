@@ -290,12 +290,10 @@ class Exercise:
         return outcome
 
     def _looked_at(self, outcome: Any, case: tuple) -> Any:
-        """As `look`; what it cannot even look at is wrong."""
+        """As `look`; what it cannot even look at, or not in time, is wrong."""
         try:
-            return self.look(outcome, *case)
-        except NotYet:
-            raise
-        except Exception:
+            return played(self.look, outcome, case)
+        except Raised:
             raise NotYet(f"got {short(outcome)}") from None
 
     def _why(self, attempt: Any, number: int, outcome: Any, lines: list[str]) -> list[str]:

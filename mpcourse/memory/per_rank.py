@@ -9,7 +9,6 @@ Source: Rajbhandari et al., 2020 (ZeRO), arXiv:1910.02054, for the states; Korth
 
 from dataclasses import dataclass
 
-GIGABYTE = 10**9
 WEIGHT, GRADIENT, OPTIMIZER = 2, 2, 12  # bytes for each parameter
 BLOCK = 34  # bytes a block saves for each token and each number of its width
 BLOCK_INPUT = 2  # of these, what a block that is recomputed keeps

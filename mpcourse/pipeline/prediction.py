@@ -103,17 +103,15 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
 
 
-def predict_step(
-    lines: StageLines, num_samples: int, split_size: int, schedule: str = "1f1b"
-) -> Timeline:
-    """Simulate a step; nothing is run. A last micro-batch that is smaller costs less.
+def predict_step(lines: StageLines, num_samples: int, split_size: int) -> Timeline:
+    """Simulate a step by 1F1B; nothing is run. A last micro-batch that is smaller costs less.
 
     The timeline is in seconds; its makespan is the predicted step time. There is one stage per
     device.
     """
     sizes = microbatch_sizes(num_samples, microbatch_size=split_size)
     stages = len(lines.forward)
-    plan = make_schedule(schedule, stages, stages, len(sizes))
+    plan = make_schedule("1f1b", stages, stages, len(sizes))
     return slowed(simulate(plan, [lines.costs(size) for size in sizes]), lines.at_once)
 
 
@@ -156,9 +154,9 @@ def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> Spli
     side = pixels or image
     images = torch.randn(12 * unit, 3, side, side, device=place)
     labels = torch.randint(10, (len(images),), device=place)
-    sizes = [units * unit for units in (1, 2, 3, 4, 6, 12)][on_cpu:]
+    units = (2, 3, 4, 6, 12) if on_cpu else (1, 2, 3, 4, 6, 12)
     images = images.to(memory_format=torch.channels_last)
-    return SplitWork([blocks[:cut], blocks[cut:]], images, labels, sizes)
+    return SplitWork([blocks[:cut], blocks[cut:]], images, labels, [n * unit for n in units])
 
 
 def measure_stages(

@@ -93,9 +93,9 @@ def test_a_run_says_accuracy_and_equality_and_draws_nothing_from_the_page(task):
 
 
 def test_digits_are_judged_on_held_out_images_and_the_test_digits_are_counted():
-    data = Digits(torch.device("cpu"), held_out=100)
-    assert (len(data.all_train[0]), len(data.test[0][0])) == (3900, 100)
-    assert len(data.shuffled.dataset) == 3900
+    data = Digits(torch.device("cpu"))
+    assert (len(data.all_train[0]), len(data.test[0][0])) == (3000, 1000)
+    assert len(data.shuffled.dataset) == 3000
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     before = data.accuracy(model)
     assert data.shown == 0

@@ -248,6 +248,12 @@ def test_an_attempt_that_never_returns_is_stopped(hurried: None):
     assert check_sum(sum).state == "correct"
 
 
+def test_an_outcome_that_never_ends_is_wrong(hurried: None):
+    check = Exercise(lambda: [1], "there", look=lambda outcome: sum(outcome))
+    assert check(lambda: iter(lambda: 1, 2)).lines[0].startswith("got <callable_iterator")
+    assert check(lambda: [1]).state == "correct"
+
+
 def test_an_attempt_that_sleeps_is_left_behind(hurried: None, end: threading.Event):
     found = check_sum(lambda numbers: end.wait(30))
     assert "it had not returned after 0.25 seconds" in found.lines[1]

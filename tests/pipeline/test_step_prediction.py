@@ -27,7 +27,7 @@ from mpcourse.pipeline.prediction import (
     timed_sizes,
 )
 from mpcourse.schedules.simulation import Costs, simulate
-from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
+from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.splitting.resnet import resnet_blocks, thin_resnet50
 
 EQUAL = StageLines((Line(1.0, 2.0),) * 2, (Line(2.0, 4.0),) * 2)
@@ -98,10 +98,9 @@ def test_costs_follow_the_size_of_the_microbatch():
     assert lines.fixed_s == 16
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("size", "count"), [(1, 12), (2, 6), (3, 4), (6, 2), (12, 1)])
-def test_equal_stages_take_one_slot_more_than_microbatches(schedule, size: int, count: int):
-    step = predict_step(EQUAL, 12, size, schedule)
+def test_equal_stages_take_one_slot_more_than_microbatches(size: int, count: int):
+    step = predict_step(EQUAL, 12, size)
     assert step.makespan == pytest.approx((count + 1) * (3 + 6 * size))
     assert step.bubble_fraction == pytest.approx(1 / (count + 1))
 
@@ -109,16 +108,16 @@ def test_equal_stages_take_one_slot_more_than_microbatches(schedule, size: int, 
 def test_a_smaller_last_microbatch_costs_less_by_hand():
     # 5 samples in pieces of 4 and 1; forward 2n, backward 4n
     lines = StageLines((Line(0, 2),) * 2, (Line(0, 4),) * 2)
-    step = predict_step(lines, 5, 4, "gpipe")
+    step = predict_step(lines, 5, 4)
     assert " ".join(f"{e.action}@{e.start:g}-{e.end:g}" for e in step.events) == (
-        "0F0@0-8 0F1@8-10 1F0@8-16 1F1@16-18 1B0@18-34 0B0@34-50 1B1@34-38 0B1@50-54"
+        "0F0@0-8 0F1@8-10 1F0@8-16 1B0@16-32 0B0@32-48 1F1@32-34 1B1@34-38 0B1@48-52"
     )
 
 
 def test_three_stages_of_different_speed_are_simulated_as_they_are():
     lines = StageLines((Line(1, 1), Line(0, 3), Line(2, 1)), (Line(1, 2), Line(0, 6), Line(2, 2)))
     costs = Costs([3, 6, 4], [5, 12, 6])
-    assert predict_step(lines, 8, 2, "gpipe") == simulate(gpipe_schedule(3, 4), costs)
+    assert predict_step(lines, 8, 2) == simulate(one_f_one_b_schedule(3, 4), costs)
 
 
 class Nap(torch.autograd.Function):
