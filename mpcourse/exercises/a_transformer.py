@@ -131,7 +131,7 @@ check_causal = Exercise(
         (torch.tensor([[0.0, 900.0], [0.0, 0.0]], dtype=torch.double),),
         (torch.tensor([[0.0, 9e4], [0.0, 0.0]], dtype=torch.double),),
         table_of_scores(1),
-        table_of_scores(4, in_front=(2, 3)),
+        table_of_scores(4, in_front=(3, 3)),
     ],
     given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
     same=same_weights,
