@@ -13,10 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from page_rules import sources_of
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mpcourse"
-PAGES = sorted((PACKAGE.parent / "notebooks").glob("*.ipynb"))
 
 # The folders from the roof down, as the map in `mpcourse/__init__.py` draws them.
 ROW = re.compile(r"^\| `(\w+)` +\|", re.MULTILINE)
@@ -35,16 +33,15 @@ NAMES_GPUS = {"devices", "exercises"}  # an exercise may be judged on GPUs that 
 class Module:
     """A source file of the package."""
 
-    package: Path
     path: Path
 
     def __str__(self) -> str:
-        return str(self.path.relative_to(self.package.parent))
+        return str(self.path.relative_to(PACKAGE.parent))
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Folder and module, as in ("devices", "workers"); a file at the top is its own folder."""
-        return self.path.relative_to(self.package).with_suffix("").parts
+        return self.path.relative_to(PACKAGE).with_suffix("").parts
 
     @property
     def is_plain(self) -> bool:
@@ -71,7 +68,7 @@ class Module:
     def own(self) -> set["Module"]:
         """The course's modules that are imported."""
         names = (name.split(".")[1:] for name in self.imported if self.is_own(name))
-        return {Module(self.package, self.found(name)) for name in names} - {self}
+        return {Module(self.found(name)) for name in names} - {self}
 
     @property
     def foreign(self) -> set[str]:
@@ -79,16 +76,16 @@ class Module:
         return {name.split(".")[0] for name in self.imported if not self.is_own(name)}
 
     def is_own(self, name: str) -> bool:
-        return name.split(".")[0] == self.package.name
+        return name.split(".")[0] == PACKAGE.name
 
     def found(self, name: list[str]) -> Path:
         """The file that a dotted name stands for, or is defined in."""
         for count in range(len(name), 0, -1):
-            path = self.package.joinpath(*name[:count])
+            path = PACKAGE.joinpath(*name[:count])
             for file in (path.with_suffix(".py"), path / "__init__.py"):
                 if file.exists():
                     return file
-        return self.package / "__init__.py"
+        return PACKAGE / "__init__.py"
 
 
 def statements_that_run(node: ast.AST) -> Iterator[ast.AST]:
@@ -99,8 +96,7 @@ def statements_that_run(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements_that_run(child)
 
 
-def modules(package: Path) -> list[Module]:
-    return [Module(package, path) for path in sorted(package.rglob("*.py"))]
+MODULES = [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def broken_rules(module: Module) -> Iterator[str]:
@@ -122,24 +118,14 @@ def broken_rules(module: Module) -> Iterator[str]:
             yield f"line {node.lineno}: {text!r} names a GPU; take a device as an argument"
 
 
-@pytest.mark.parametrize("module", modules(PACKAGE), ids=str)
+@pytest.mark.parametrize("module", MODULES, ids=str)
 def test_module_keeps_to_the_shape_of_the_package(module: Module):
     assert list(broken_rules(module)) == []
 
 
-def test_an_import_of_a_higher_folder_is_noticed(tmp_path: Path):
-    low = tmp_path / "mpcourse/devices/low.py"
-    low.parent.mkdir(parents=True)
-    (tmp_path / "mpcourse/figures").mkdir()
-    (tmp_path / "mpcourse/figures/__init__.py").touch()
-    low.write_text("def late():\n    from mpcourse import figures")
-    [problem] = broken_rules(Module(tmp_path / "mpcourse", low))
-    assert problem == "imports figures, which does not lie below devices"
-
-
 def test_no_modules_import_each_other():
     """A folder's `__init__` only hands on what its modules hold."""
-    found = [module for module in modules(PACKAGE) if module.parts[-1] != "__init__"]
+    found = [module for module in MODULES if module.parts[-1] != "__init__"]
     graph = {module: {m for m in module.own if m.parts[-1] != "__init__"} for module in found}
     try:
         TopologicalSorter(graph).prepare()
@@ -152,7 +138,7 @@ def test_the_map_has_every_folder_once():
     assert sorted(FLOORS) == sorted({name.removesuffix(".py") for name in there} - {"__init__"})
 
 
-# What others import: promised lines, whatever module holds a name; and what the pages name.
+# What others import: promised lines, whatever module holds a name.
 
 PROMISED = {
     "devices": "get_devices as_devices describe_devices synchronize measure Timing Timeline Event",
@@ -181,14 +167,6 @@ def test_the_promised_import_lines_work(folder: str):
     assert {name for name in PROMISED[folder].split() if not hasattr(package, name)} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_imports_is_there(page: Path):
-    for source in sources_of(page):
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Import | ast.ImportFrom) and "mpcourse" in ast.unparse(node):
-                exec(ast.unparse(node), {})
-
-
 # Importing, in processes of their own: here much is imported already.
 
 
@@ -211,7 +189,7 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
 
 
 def test_what_needs_no_installation_imports_on_a_bare_python():
-    plain = names_of([module for module in modules(PACKAGE) if module.is_plain])
+    plain = names_of([module for module in MODULES if module.is_plain])
     assert {"mpcourse.__main__", "mpcourse.commands.setup", "mpcourse.schedules"} <= set(plain)
     result = run("\n".join(f"import {name}" for name in plain), "-I", "-S")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -232,6 +210,6 @@ print(json.dumps(printed))
 
 
 def test_importing_the_modules_prints_nothing():
-    result = run(IMPORT_EACH.format(names=names_of(modules(PACKAGE))))
+    result = run(IMPORT_EACH.format(names=names_of(MODULES)))
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[-1]) == {}

@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from nbformat.v4 import new_markdown_cell, new_notebook
-from page_rules import RULES, Page, Rule, types_no_measured_numbers
+from page_rules import RULES, Page, Rule
 
 from mpcourse.commands.clean_copies import find_pages, page_key
-from mpcourse.commands.pages import to_text
 from mpcourse.commands.setup import ROOT
 
 PAGES = find_pages([])
@@ -36,18 +34,3 @@ def test_page_keeps_the_rule(path: Path, rule: Rule):
     broken = list(rule(Page.load(path)))
     if broken:
         pytest.fail("\n".join([f"{path.name} {rule.__name__}: no.", *broken]), pytrace=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("It takes 12.3 ms, or 4 s, or 20 seconds.", 3),
-        ("It is 1.7x faster, 2× faster, 3 × as fast.", 3),
-        ("The paper (quoted) reports 1.7x.", 0),
-        ("The shapes are 3x3, 64×64 and 2 × 2; the 1s; $n! = 2x$; `take(2 ms)`.", 0),
-        ("[Which one?](https://example.org/work/12.3ms)", 0),
-    ],
-)
-def test_measured_numbers_are_told_from_shapes(text: str, count: int):
-    page = Page("01_sample.ipynb", to_text(new_notebook(cells=[new_markdown_cell(text)])))
-    assert len(list(types_no_measured_numbers(page))) == count

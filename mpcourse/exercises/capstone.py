@@ -59,12 +59,12 @@ def two_lists(attempt, *case):
     return outcome
 
 
-def counted_with(there=1, back=2, first=1, fixed=(1, 1), per_sample=0):
+def counted_with(back=2, first=1, fixed=(1, 1), per_sample=0):
     """The costs, but with other factors of the work and of the price."""
 
     def counted(work, size, price):
         price *= size if per_sample else 1
-        forward = [fixed[0] * price + there * each * size for each in work]
+        forward = [fixed[0] * price + each * size for each in work]
         backward = [fixed[1] * price + back * each * size for each in work]
         backward[0] = fixed[1] * price + first * work[0] * size
         return forward, backward

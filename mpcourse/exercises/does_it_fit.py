@@ -260,31 +260,15 @@ class Halves(nn.Module):
         return left * right
 
 
-def by_start_of_tensors(model, inputs):
-    """Sizes of storages, told apart by where the tensors begin."""
-    held = {t.data_ptr() for t in [*model.parameters(), inputs]}
-    sizes = {}
-
-    def pack(tensor):
-        if tensor.data_ptr() not in held:
-            sizes[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = model(inputs)
-    del outputs
-    return sum(sizes.values())
-
-
-def by_hooks(each_time):
-    """Sizes of the tensors that are saved, not of their storages: each time, or by their start."""
+def by_hooks(each_time=False, nbytes=lambda saved: saved.nbytes):
+    """Sizes of what is saved, each time or by where the tensors begin."""
 
     def attempt(model, inputs):
         held, sizes = {t.data_ptr() for t in [*model.parameters(), inputs]}, {}
 
         def pack(tensor):
             key = len(sizes) if each_time else tensor.data_ptr()
-            sizes[key] = tensor.nbytes * (tensor.data_ptr() not in held)
+            sizes[key] = nbytes(tensor) * (tensor.data_ptr() not in held)
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -330,11 +314,11 @@ check_saved_bytes = Exercise(
     hint="Add up the bytes of each storage that is saved, once.",
     wrong={
         "What the net returns counts here too: does the backward need it?": all_live,
-        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": by_hooks(
-            each_time=False
-        ),
+        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": by_hooks(),
         "Two tensors can begin in different places of one storage: ask "
-        "tensor.untyped_storage().data_ptr().": by_start_of_tensors,
+        "tensor.untyped_storage().data_ptr().": (
+            by_hooks(nbytes=lambda saved: saved.untyped_storage().nbytes())
+        ),
         "This counts a storage as often as it is saved: two layers can save the same.": (
             by_hooks(each_time=True)
         ),

@@ -20,6 +20,7 @@ from mpcourse.exercises.exercise import (
     same,
     short,
 )
+from mpcourse.exercises.turn_taking import Stuck
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
@@ -520,10 +521,6 @@ ROWS_NOT_PIECES = (
 STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
 TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
-
-
-class Stuck(Exception):
-    """Everybody waits, or has ended."""
 
 
 class Post:

@@ -68,8 +68,8 @@ class Placement:
         return "\n".join([*map(str, self.transfers), f"parameters: {', '.join(sizes) or 'none'}"])
 
 
-def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 2) -> Placement:
-    """Call `program(*arguments)` on pretended GPUs, and note what crosses from one to another.
+def try_placement(program: Callable[..., Any], *arguments: Any) -> Placement:
+    """Call `program(*arguments)` on two pretended GPUs, and note what crosses from one to another.
 
     The program moves tensors and modules itself, by `.to("cuda:1")`, `.cuda(1)`, `device=` or
     `with torch.device(…)`. It may call backward.
@@ -78,7 +78,6 @@ def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 
         program: A function that builds or takes a model and computes with it.
         arguments: Tensors and modules on the CPU, or nests of them. The program gets twins without
             numbers; the originals stay as they are.
-        num_gpus: How many GPUs to pretend, "cuda:0" onwards.
 
     Raises:
         RuntimeError: The program asked for a GPU that is not pretended, or for the numbers in a
@@ -88,7 +87,7 @@ def try_placement(program: Callable[..., Any], *arguments: Any, num_gpus: int = 
     """
     error = line = None
     try:
-        with pretended_gpus(num_gpus) as pretence, _Recorder(pretence) as recorder:
+        with pretended_gpus() as pretence, _Recorder(pretence) as recorder:
             program(*pretence.twin(list(arguments)))
     except DevicesMet as problem:
         error, line = str(problem), _line_of(program, problem)

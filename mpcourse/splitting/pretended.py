@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from mpcourse.schedules.actions import check_count
-
 try:
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -35,6 +33,7 @@ try:
 except ImportError:
     FakeTensorMode = None
 
+LAST = torch.device("cuda", 1)
 GPU_NAME = re.compile(r"cuda(?::(\d+))?")
 FROM_HOST = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 PLACE = re.compile(r"\bcpu(?::\d+)?\b")
@@ -73,8 +72,8 @@ class Pretence:
 
 
 @contextlib.contextmanager
-def pretended_gpus(num_gpus: int = 2) -> Iterator[Pretence]:
-    """Run what is inside as if this machine had so many GPUs, "cuda:0" onwards.
+def pretended_gpus() -> Iterator[Pretence]:
+    """Run what is inside as if this machine had two GPUs, "cuda:0" and "cuda:1".
 
     Modules are built inside, or come in as `pretence.twin(module)`. Asked for its device, a tensor
     on the pretended GPU 1 says `cpu:1`, which may be handed on.
@@ -83,11 +82,10 @@ def pretended_gpus(num_gpus: int = 2) -> Iterator[Pretence]:
     if FakeTensorMode is None:
         words = "has no torch._subclasses.fake_tensor, which pretended GPUs stand on"
         raise RuntimeError(f"torch {torch.__version__} {words}; torch 2.9 to 2.15 have it")
-    check_count("num_gpus", num_gpus)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     pretence = Pretence(fake)
     try:
-        with _quiet(), _modules_move(pretence), fake, _GpuNames(num_gpus):
+        with _quiet(), _modules_move(pretence), fake, _GpuNames():
             yield pretence
     except DataDependentOutputException as problem:
         words = "a pretended tensor has no numbers: leave out item(), print and if on values"
@@ -108,10 +106,6 @@ def gpu_name(place: torch.device) -> str:
 
 class _GpuNames(TorchFunctionMode):
     """Turns the names of pretended GPUs into the places that stand for them."""
-
-    def __init__(self, num_gpus: int) -> None:
-        super().__init__()
-        self.num_gpus = num_gpus
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -141,9 +135,8 @@ class _GpuNames(TorchFunctionMode):
         if not is_name:
             return name
         index = int(is_name[1] or 0)
-        if index >= self.num_gpus:
-            last = torch.device("cuda", self.num_gpus - 1)
-            raise RuntimeError(f"invalid device ordinal: {name} (the last pretended GPU is {last})")
+        if index > 1:
+            raise RuntimeError(f"invalid device ordinal: {name} (the last pretended GPU is {LAST})")
         return torch.device("cpu", index)
 
 

@@ -1,6 +1,6 @@
 """An explorer of split sizes: a simulated step, its place on the curve, a button to measure it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets
@@ -23,12 +23,10 @@ class SplitExplorer(Explorer):
             that choosing is quick.
         chosen: The one to begin with.
         device_names: One name per device.
-        measured: Split size -> seconds of the steps that are measured already.
-        alone: The same for one device with the same micro-batches.
         measure: Runs a split size and returns the seconds of its step; no button when `None`.
 
     Attributes:
-        measured: The steps measured so far; the button adds to them.
+        measured: Split size -> seconds of the steps measured so far; the button adds to them.
     """
 
     def __init__(
@@ -39,19 +37,15 @@ class SplitExplorer(Explorer):
         chosen: int,
         device_names: Sequence[str],
         *,
-        measured: Mapping[int, float] | None = None,
-        alone: Mapping[int, float] | None = None,
         measure: Callable[[int], float] | None = None,
     ) -> None:
         steps = {size: predict_step(lines, num_samples, size) for size in sizes}
         self.predicted = {size: step.makespan for size, step in steps.items()}
-        self.measured = dict(measured or {})
-        alone = alone or {}
+        self.measured: dict[int, float] = {}
         self.measure = measure
 
         def draw(size: int) -> Picture:
-            whole_s = alone.get(num_samples)
-            curve = SplitCurve(self.predicted, self.measured, alone, whole_s)
+            curve = SplitCurve(self.predicted, self.measured)
             return split_picture(curve, size, steps[size], device_names)
 
         control = slider_over("split size", list(sizes), chosen)

@@ -23,7 +23,6 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from processes import nothing_left
 
-from mpcourse import exercises as all_exercises
 from mpcourse.commands.clean_copies import clean_copy, find_pages, without_solutions
 from mpcourse.commands.grading import gradebook as grade
 from mpcourse.commands.grading import report
@@ -31,7 +30,7 @@ from mpcourse.commands.grading.gradebook import find_submissions
 from mpcourse.commands.grading.judge import Record, clean, judge
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.outcomes import decode, encode
-from mpcourse.commands.grading.questions import Step, code_cells, exercises_of, given_by, steps
+from mpcourse.commands.grading.questions import Step, code_cells, given_by, steps
 from mpcourse.commands.grading.sandbox import can_close
 from mpcourse.commands.pages import NOTEBOOKS
 from mpcourse.commands.setup import ROOT
@@ -114,16 +113,6 @@ def test_a_scratch_notebook_that_tries_one_check_is_no_page(tmp_path):
 
 
 # What is asked, and what of a copy is taken
-
-
-@pytest.mark.parametrize("page", find_pages([]), ids=lambda page: page.stem)
-def test_each_exercise_of_a_page_has_a_check_and_an_answer(page: Path):
-    notebook = nbformat.read(page, as_version=4)
-    exercises = exercises_of(notebook)
-    assert len({exercise.name for exercise in exercises}) == len(exercises) > 2
-    for exercise in exercises:
-        assert callable(getattr(all_exercises, exercise.name))
-        assert exercise.asked
 
 
 def test_what_a_page_gives_besides_a_judge_makes_of_its_cells():

@@ -1,11 +1,10 @@
 """The study runs on one seed, repeats itself, and starts where it says."""
 
 import pytest
-import torch
+from pruned import sparsities_seen
 from pruning_study import DRY, WAYS, Data, compare_criteria, compare_ways
 
 from mpcourse.devices.devices import get_devices
-from mpcourse.pruning import count_nonzeros
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +28,7 @@ def test_a_seed_fixes_the_result(data: Data):
 
 def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
     """What each way hands to the last look at the test images has the zeros that it should have."""
-    seen = []
-
-    def look(model: torch.nn.Module) -> float:
-        counts = count_nonzeros(model).values()
-        seen.append(1 - sum(kept for kept, _ in counts) / sum(count for _, count in counts))
-        return 0.5
-
-    monkeypatch.setattr(data, "accuracy", look)
+    seen = sparsities_seen(monkeypatch, data)
     rows = get_devices(1)[0].run(compare_ways, data, 0, DRY)
     assert [row["way"] for row in rows] == list(WAYS)
     assert seen[::2] == [0.0] * len(WAYS)  # the dense net

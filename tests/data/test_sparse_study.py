@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pruned import sparsities_seen
 from sparse_study import (
     DRY,
     RATES,
@@ -33,14 +34,7 @@ def test_a_seed_fixes_the_result(data: Data):
 
 
 def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
-    seen = []
-
-    def look(model: torch.nn.Module) -> float:
-        counts = count_nonzeros(model).values()
-        seen.append(1 - sum(kept for kept, _ in counts) / sum(count for _, count in counts))
-        return 0.5
-
-    monkeypatch.setattr(data, "accuracy", look)
+    seen = sparsities_seen(monkeypatch, data)
     get_devices(1)[0].run(compare_at_full_rate, data, 0, DRY)
     assert seen[:2] == [0.0, 0.0]  # the dense net, before and after
     assert seen[2:] == pytest.approx([0.9] * len(WAYS), abs=1e-3)

@@ -146,6 +146,7 @@ def test_each_exercise_is_on_its_page_and_its_solution_runs_there(page):
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     for each in asked:
         _, solution = PAGES[name][each.name].solution_text()
+        assert each.asked
         assert set(each.asked) <= bound_names(solution), each.name
         above = map(bound_names, code[: code.index(each.source)])
         there = set(dir(builtins)).union(*above)

@@ -52,7 +52,6 @@ GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
 ALL_HELD = [[(0, 1)] * 2] * 2
 CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu", (2,), 8, True)]
 CHUNKS = [([1], 1), ([1], 8), ([2] * 8, 8), ([3] * 10, 12), ([], 2)]
-ABOUT = {"machine": "a laptop", "date": "2026-01-02"}
 # What draws, its arguments, its options
 PER_RANK = mlp_cut_picture, stages_picture, token_cut_picture
 EXAMPLES: list[tuple[Callable, tuple, dict]] = [

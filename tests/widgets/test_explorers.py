@@ -66,9 +66,6 @@ def idle(first: int, second: int) -> Picture:
     return timeline_picture(Timeline(jobs, 2), names, label="simulated", unit="units")
 
 
-WORK = {1.0: [2.0, 2.0, 2.0], 0.5: [1.0, 0.5, 1.0], 0.25: [0.5, 0.125, 0.5]}
-
-
 def fitting(name, parameters, layers, width, **settings):
     own = LanguageModel(parameters, layers, width, 4096)
     return fit_view(name, MODELS.get(name, own), **settings)

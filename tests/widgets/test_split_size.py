@@ -12,27 +12,25 @@ from mpcourse.widgets.split_size import SplitExplorer
 LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
 SIZES = range(1, 9)
 NAMES = ["device A", "device B"]
-MEASURED, ALONE = {1: 0.9}, {1: 1.0, 8: 0.8}
 STEPS = {size: predict_step(LINES, 8, size) for size in SIZES}
 
 
 def explorer(**options) -> SplitExplorer:
-    return split_explorer(LINES, 8, SIZES, 2, NAMES, measured=MEASURED, alone=ALONE, **options)
+    return split_explorer(LINES, 8, SIZES, 2, NAMES, **options)
 
 
 def figure(size: int, measured: dict[int, float]) -> str:
     predicted = {n: step.makespan for n, step in STEPS.items()}
-    curve = SplitCurve(predicted, measured, ALONE, ALONE[8])
-    return split_picture(curve, size, STEPS[size], NAMES).svg
+    return split_picture(SplitCurve(predicted, measured), size, STEPS[size], NAMES).svg
 
 
 def test_every_split_size_shows_its_step_and_its_place():
     made = explorer()
-    assert made.view.value == figure(2, MEASURED)
+    assert made.view.value == figure(2, {})
     shown = []
     for size in SIZES:
         made.controls["size"].value = size
-        assert made.view.value == figure(size, MEASURED)
+        assert made.view.value == figure(size, {})
         shown.append(made.view.value)
     assert len(set(shown)) == len(SIZES)
 
@@ -45,7 +43,7 @@ def test_a_move_simulates_nothing(monkeypatch):
 
     monkeypatch.setattr(split_size, "predict_step", late)
     made.controls["size"].value = 8
-    assert made.view.value == figure(8, MEASURED)
+    assert made.view.value == figure(8, {})
 
 
 def test_the_button_measures_the_chosen_size_and_is_off_meanwhile():
@@ -55,21 +53,20 @@ def test_the_button_measures_the_chosen_size_and_is_off_meanwhile():
         asked.append((size, made.button.disabled, made.button.description))
         return 0.5
 
-    given = dict(MEASURED)
-    made = split_explorer(LINES, 8, SIZES, 2, NAMES, measured=given, alone=ALONE, measure=measure)
+    made = explorer(measure=measure)
     made.controls["size"].value = 4
     made.button.click()
     assert asked == [(4, True, "measuring …")]
     assert (made.button.disabled, made.button.description) == (False, "measure it here")
-    assert (made.measured, given) == ({1: 0.9, 4: 0.5}, MEASURED)
-    assert made.view.value == figure(4, {1: 0.9, 4: 0.5})
+    assert made.measured == {4: 0.5}
+    assert made.view.value == figure(4, {4: 0.5})
     predicted = STEPS[4].makespan
     assert made.status.value == (
         f"Split size 4: predicted {predicted * 1e3:.0f} ms (simulated), 500 ms measured here; "
         f"the prediction is off by {predicted / 0.5 - 1:+.0%}."
     )
     made.controls["size"].value = 2
-    assert made.view.value == figure(2, {1: 0.9, 4: 0.5})
+    assert made.view.value == figure(2, {4: 0.5})
 
 
 def test_an_error_is_shown_and_the_button_works_again():
@@ -87,7 +84,7 @@ def test_an_error_is_shown_and_the_button_works_again():
     assert not made.button.disabled
     made.controls["size"].value = 4
     made.button.click()
-    assert made.measured == {1: 0.9, 4: 0.5}
+    assert made.measured == {4: 0.5}
     assert "out of" not in made.status.value
 
 
@@ -99,7 +96,7 @@ def test_an_interrupt_goes_on_and_leaves_the_button_working():
     with pytest.raises(KeyboardInterrupt):
         made._measure()
     assert not made.button.disabled
-    assert made.measured == MEASURED
+    assert made.measured == {}
 
 
 def test_without_a_measure_there_is_no_button_and_the_text_form_never_changes():
@@ -111,8 +108,3 @@ def test_without_a_measure_there_is_no_button_and_the_text_form_never_changes():
     assert repr(made) == repr(other)
     assert repr(made).startswith("<explorer: a step by split size, and its place on the curve")
     assert len(repr(made)) <= 110
-
-
-def test_a_measured_size_that_cannot_be_chosen_is_named_in_the_view():
-    made = split_explorer(LINES, 8, [1, 2], 2, NAMES, measured={4: 0.5})
-    assert "measured has sizes without a prediction: [4]" in made.view.value
