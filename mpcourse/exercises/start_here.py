@@ -147,34 +147,28 @@ def worker_with(serve_job, *, error_of=lambda value: None, lasts=True, line=queu
     return attempt
 
 
-def error_as_value(fn, box):
-    try:
-        box.put(fn())
-    except Exception as error:
-        box.put(error)
+def putting_errors(kinds=Exception, goes_on=True):
+    """What a worker does with a job, if it puts some errors into the box like a value."""
+
+    def serve_job(fn, box):
+        try:
+            box.put(fn())
+        except kinds as error:
+            box.put(error)
+            return goes_on
+
+    return serve_job
 
 
-def index_errors_alone(fn, box):
-    try:
-        box.put(fn())
-    except IndexError as error:
-        box.put(error)
-
-
-def last_error(fn, box):
-    try:
-        box.put(fn())
-    except Exception as error:
-        box.put(error)
-        return False
+error_as_value = putting_errors()
 
 
 def an_error(value):
     return value if isinstance(value, Exception) else None
 
 
-def by_future():
-    pool = ThreadPoolExecutor(1)
+def by_future(threads=1):
+    pool = ThreadPoolExecutor(threads)
     return lambda fn: pool.submit(fn).result
 
 
@@ -197,11 +191,6 @@ def thread_a_job(fn):
     box = queue.SimpleQueue()
     threading.Thread(target=error_as_value, args=(fn, box), daemon=True).start()
     return lambda: box.get(timeout=0.2)
-
-
-def pool_of_four():
-    pool = ThreadPoolExecutor(4)
-    return lambda fn: pool.submit(fn).result
 
 
 def in_turn(fn, box):
@@ -375,7 +364,7 @@ check_worker = Exercise(
             lambda: lambda fn: fn,
             lambda: lambda fn: ThreadPoolExecutor(1).submit(fn).result,
             lambda: thread_a_job,
-            pool_of_four,
+            lambda: by_future(4),
         ],
         FIRST_IN: worker_with(error_as_value, error_of=an_error, line=queue.LifoQueue),
         WAITING: waiting_pool,
@@ -386,8 +375,8 @@ check_worker = Exercise(
         ],
         CATCH: worker_with(error_as_value),
         "it raised TypeError": lambda: lambda fn: fn(),
-        EVERY_KIND: worker_with(index_errors_alone, error_of=an_error),
-        ENDED: worker_with(last_error, error_of=an_error, lasts=False),
+        EVERY_KIND: worker_with(putting_errors(IndexError), error_of=an_error),
+        ENDED: worker_with(putting_errors(goes_on=False), error_of=an_error, lasts=False),
         "was stopped": worker_with(lambda fn, box: box.put(fn()), error_of=an_error),
         NO_TURNS: worker_with(in_turn, error_of=an_error),
         OWN_QUEUE: [
