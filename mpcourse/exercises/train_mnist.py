@@ -80,7 +80,11 @@ def losses_or_weights(outcome, expected):
     return [f"expected the losses {short(expected[0])}", f"got {short(outcome[0])}"]
 
 
-def training(*order, before=(), mode=True, returned=list, keep=torch.Tensor.item):
+def is_cut(model):
+    return isinstance(model, Pipeline)
+
+
+def training(*order, before=(), mode=True, returned=list, keep=torch.Tensor.item, by_step=is_cut):
     """A loop with its steps in this order; what stands before the loop; what of the losses."""
 
     def attempt(model, batches, optimizer, loss_fn):
@@ -95,39 +99,17 @@ def training(*order, before=(), mode=True, returned=list, keep=torch.Tensor.item
                     optimizer.zero_grad()
                 elif each == "step":
                     optimizer.step()
-                elif isinstance(model, Pipeline):
+                elif by_step(model):
                     losses.append(keep(model.step(inputs, targets, loss_fn)))
                 else:
                     place = next(model.parameters()).device
-                    loss = loss_fn(model(inputs.to(place)), targets.to(place))
+                    outputs = model(inputs.to(place))
+                    loss = loss_fn(outputs, targets.to(outputs.device))
                     loss.backward()
                     losses.append(keep(loss))
         return returned(losses)
 
     return attempt
-
-
-def without_a_cut(model, batches, optimizer, loss_fn):
-    losses = []
-    for inputs, targets in batches:
-        place = next(model.train().parameters()).device
-        optimizer.zero_grad()
-        outputs = model(inputs.to(place))
-        loss = loss_fn(outputs, targets.to(outputs.device))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def always_cut(model, batches, optimizer, loss_fn):
-    model.train()
-    losses = []
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        losses.append(model.step(inputs, targets, loss_fn).item())
-        optimizer.step()
-    return losses
 
 
 def backward_after_step(model, batches, optimizer, loss_fn):
@@ -178,8 +160,13 @@ check_train = Exercise(
             training(*RIGHT, keep=lambda loss: loss, returned=sum),
         ],
         "A Pipeline's call makes no gradients, and the loss of its step has had its backward: "
-        "step(inputs, targets, loss_fn) does both.": [without_a_cut, backward_after_step],
-        "Only a Pipeline has a step: ask isinstance(model, Pipeline).": always_cut,
+        "step(inputs, targets, loss_fn) does both.": [
+            training(*RIGHT, by_step=lambda model: False),
+            backward_after_step,
+        ],
+        "Only a Pipeline has a step: ask isinstance(model, Pipeline).": (
+            training(*RIGHT, by_step=lambda model: True)
+        ),
     },
     errors={
         "does not require grad": "A Pipeline's call makes no gradients, and the loss of its step "
@@ -296,11 +283,16 @@ def equally(y, targets, size):
     return 1 / pieces(targets, size)
 
 
-def one_graph(net, inputs, targets, size):
-    outputs = torch.cat([net(x) for x in inputs.split(size)])
-    loss = F.cross_entropy(outputs, targets)
-    loss.backward()
-    return loss.detach()
+def one_graph(result=torch.Tensor.detach, is_cut=True):
+    """All micro-batches in one backward, or the mini-batch as it is."""
+
+    def attempt(net, inputs, targets, size):
+        pieces = inputs.split(size if is_cut else len(inputs))
+        loss = F.cross_entropy(torch.cat([net(x) for x in pieces]), targets)
+        loss.backward()
+        return result(loss)
+
+    return attempt
 
 
 def where_something_counts(net, inputs, targets, size):
@@ -314,24 +306,12 @@ def where_something_counts(net, inputs, targets, size):
     return sum(found).item()
 
 
-def whole(net, inputs, targets, size):
-    loss = F.cross_entropy(net(inputs), targets)
-    loss.backward()
-    return loss.item()
-
-
 def without_backward(net, inputs, targets, size):
     with torch.no_grad():
         return sum(
             F.cross_entropy(net(x), y, reduction="sum").item() / counting(targets)
             for x, y in zip(inputs.split(size), targets.split(size), strict=True)
         )
-
-
-def with_its_graph(net, inputs, targets, size):
-    loss = F.cross_entropy(torch.cat([net(x) for x in inputs.split(size)]), targets)
-    loss.backward()
-    return loss
 
 
 check_step = Exercise(
@@ -394,13 +374,13 @@ check_step = Exercise(
             stepping(of_the_whole, "sum", clear="within")
         ),
         "Nothing was added to .grad: where is the backward?": without_backward,
-        "cut them by inputs.split(size)": whole,
+        "cut them by inputs.split(size)": one_graph(is_cut=False),
         "return the loss.": lambda *given: [my_step(*given)].clear(),
-        HOLDS_ITS_GRAPH.format("What is returned"): with_its_graph,
+        HOLDS_ITS_GRAPH.format("What is returned"): one_graph(lambda loss: loss),
     },
     also_right=[
         lambda *given: torch.tensor(my_step(*given)),
-        one_graph,
+        one_graph(),
         where_something_counts,
     ],
 )
