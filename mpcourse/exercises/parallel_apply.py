@@ -134,10 +134,19 @@ def counts(attempt, devices, inputs):
     return found
 
 
-def errors(attempt, devices, inputs):
-    def broken(value):
-        raise KeyError("no such layer")
+def broken(value):
+    raise KeyError("no such layer")
 
+
+def left_on(devices):
+    """Whether each worker has gradients on, which all have afterwards."""
+    modes = [device.run(torch.is_grad_enabled) for device in devices]
+    for device in devices:
+        device.run(torch.set_grad_enabled, True)
+    return modes
+
+
+def errors(attempt, devices, inputs):
     try:
         outputs = attempt([torch.neg, broken], inputs, devices)
     except KeyError as error:
@@ -157,33 +166,26 @@ def grad_mode(attempt, devices, inputs):
     modules = [module_of(weight) for weight in weights]
     with torch.no_grad():
         outputs = attempt(modules, inputs, devices)
-    left_on = [device.run(torch.is_grad_enabled) for device in devices]
-    for device in devices:
-        device.run(torch.set_grad_enabled, True)  # whatever the attempt left behind
+    modes = left_on(devices)
     if any(output.requires_grad for output in outputs):
         raise NotYet(OF_A_THREAD, WHOSE_MODE)
     if any(in_workers):
         raise NotYet("called under no_grad, a module found the gradients on.", CUT_OFF)
-    if not all(left_on):
+    if not all(modes):
         raise NotYet(STAYS_OFF)
     outputs = attempt(modules, inputs, devices)
     if not all(output.requires_grad for output in outputs):
         raise NotYet(NO_GRADIENTS)
-    return numbers(outputs), in_workers, left_on
+    return numbers(outputs), in_workers, modes
 
 
 def errors_without_gradients(attempt, devices, inputs):
-    def broken(value):
-        raise KeyError("no such layer")
-
     with torch.no_grad(), contextlib.suppress(KeyError):
         attempt([broken, broken], inputs, devices)
-    left_on = [device.run(torch.is_grad_enabled) for device in devices]
-    for device in devices:
-        device.run(torch.set_grad_enabled, True)
-    if not all(left_on):
+    modes = left_on(devices)
+    if not all(modes):
         raise NotYet(LEFT_OFF)
-    return left_on
+    return modes
 
 
 def by_hand(attempt, devices, inputs):
@@ -236,41 +238,24 @@ def never_gradients(module, value):
         return module(value)
 
 
-def leaving_it_off(modules, inputs, devices):
-    gradients = torch.is_grad_enabled()
+def setting_the_mode(is_set_back):
+    """The caller's mode is set in the worker, and set back if `is_set_back(module raised)`."""
 
-    def call(module, value):
-        torch.set_grad_enabled(gradients)
-        return module(value)
+    def attempt(modules, inputs, devices):
+        gradients = torch.is_grad_enabled()
 
-    return handing_over(call, in_order)(modules, inputs, devices)
-
-
-def setting_it_back_by_hand(modules, inputs, devices):
-    gradients = torch.is_grad_enabled()
-
-    def call(module, value):
-        before = torch.is_grad_enabled()
-        torch.set_grad_enabled(gradients)
-        output = module(value)
-        torch.set_grad_enabled(before)
-        return output
-
-    return handing_over(call, in_order)(modules, inputs, devices)
-
-
-def setting_it_back_at_last(modules, inputs, devices):
-    gradients = torch.is_grad_enabled()
-
-    def call(module, value):
-        before = torch.is_grad_enabled()
-        try:
+        def call(module, value):
+            before, raised = torch.is_grad_enabled(), True
             torch.set_grad_enabled(gradients)
-            return module(value)
-        finally:
-            torch.set_grad_enabled(before)
+            try:
+                output, raised = module(value), False
+                return output
+            finally:
+                torch.set_grad_enabled(before if is_set_back(raised) else gradients)
 
-    return handing_over(call, in_order)(modules, inputs, devices)
+        return handing_over(call, in_order)(modules, inputs, devices)
+
+    return attempt
 
 
 def own_threads(modules, inputs, devices):
@@ -332,8 +317,8 @@ check_parallel_apply = Exercise(
         SWALLOWED: handing_over(collect=swallowing),
         OF_A_THREAD: handing_over(collect=in_order),
         CUT_OFF: detaching,
-        STAYS_OFF: leaving_it_off,
-        LEFT_OFF: setting_it_back_by_hand,
+        STAYS_OFF: setting_the_mode(lambda raised: False),
+        LEFT_OFF: setting_the_mode(lambda raised: not raised),
         A_LIST: [
             handing_over(collect=lambda results: results[0].result()),
             handing_over(collect=lambda results: [results[0].result()]),
@@ -344,7 +329,7 @@ check_parallel_apply = Exercise(
         "parallel_apply did the work: use device.submit.": by_name,
         "got None": lambda m, i, d: None,
     },
-    also_right=[setting_it_back_at_last],
+    also_right=[setting_the_mode(lambda raised: True)],
 )
 
 # 2. The four verbs
