@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from nbformat.validator import normalize
 
+from mpcourse.commands import clean_copies as copies
 from mpcourse.commands.address import (
     BADGES_MARK,
     Address,
@@ -31,17 +32,6 @@ from mpcourse.commands.address import (
     write_setting,
 )
 from mpcourse.commands.arguments import pages_arguments
-from mpcourse.commands.clean_copies import (
-    CLEAN,
-    FIRST_PAGE,
-    SOLUTION,
-    checks_of,
-    clean_copy,
-    find_pages,
-    folded,
-    page_key,
-    tags_of,
-)
 from mpcourse.commands.setup import ROOT
 from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
@@ -87,8 +77,8 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     """
     notebook = read(path)
     write_address(notebook, address, page_name=path.name)
-    write_links(notebook, page_name=path.name, pages=[page.name for page in find_pages([])])
-    write_solutions(notebook, page_key(path.name))
+    write_links(notebook, page_name=path.name, pages=[page.name for page in copies.find_pages([])])
+    write_solutions(notebook, copies.page_key(path.name))
     if run:
         nbclient.execute(
             notebook,
@@ -102,8 +92,8 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     notebook = normalise(notebook)
     save(notebook, path)
     if path.resolve().parent == NOTEBOOKS:
-        (ROOT / CLEAN).mkdir(exist_ok=True)
-        write_whole(ROOT / CLEAN / path.name, clean_copy(to_text(notebook)))
+        (ROOT / copies.CLEAN).mkdir(exist_ok=True)
+        write_whole(ROOT / copies.CLEAN / path.name, copies.clean_copy(to_text(notebook)))
 
 
 def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -> None:
@@ -114,17 +104,21 @@ def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -
     title, *rest = cells[0].source.split("\n")
     text = "\n".join(line for line in rest if BADGES_MARK not in line).strip("\n")
     cells[0].source = f"{title}\n\n{badges(address, page_name)}\n\n{text}".rstrip()
-    if not any("bootstrap" in tags_of(cell) for cell in cells):
+    if not any("bootstrap" in copies.tags_of(cell) for cell in cells):
         cells.insert(1, new_code_cell(id="bootstrap", metadata={"tags": ["bootstrap"]}))
     for cell in cells:
-        if "bootstrap" in tags_of(cell):
+        if "bootstrap" in copies.tags_of(cell):
             cell.source = bootstrap_source(address)
             cell.metadata.update(copy.deepcopy(FOLDED))
 
 
 def bootstrap_source(address: Address) -> str:
     """The cell that finds the course beside a notebook or fetches it: the first page's, for all."""
-    [cell] = (cell for cell in read(NOTEBOOKS / FIRST_PAGE).cells if "bootstrap" in tags_of(cell))
+    [cell] = (
+        cell
+        for cell in read(NOTEBOOKS / copies.FIRST_PAGE).cells
+        if "bootstrap" in copies.tags_of(cell)
+    )
     line = f'url, branch = os.getenv("MPCOURSE_REPOSITORY", "{address.repository}"), '
     line += f'"{address.branch}"'
     return re.sub("^url, branch = .*", line, cell.source, count=1, flags=re.MULTILINE)
@@ -132,7 +126,7 @@ def bootstrap_source(address: Address) -> str:
 
 def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str]) -> None:
     """Bring the numbers in title and links up to date, in place: they stand in file names alone."""
-    names = {page_key(name): name for name in pages}
+    names = {copies.page_key(name): name for name in pages}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":  # a rule names links to pages that are not there
             cell.source = PAGE_LINK.sub(lambda m: f"]({names.get(m[2], m[1])}", cell.source)
@@ -145,15 +139,15 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
 
     `page` is its name, as in "pipeline". Texts below its check cells change.
     """
-    for check, text, following in checks_of(notebook.cells):
+    for check, text, following in copies.checks_of(notebook.cells):
         if following and following[0].metadata.get("jupyter"):
             continue  # a folded cell is one
         name = CALL.search(check.source)[1]
         if name not in PAGES.get(page, {}):
             raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
         words, code = PAGES[page][name].solution_text()
-        solution = folded(f"{words}\n\n```python\n{code}\n```", "A solution")
-        hint, end, rest = SOLUTION.sub("", text.source).partition("</details>")
+        solution = copies.folded(f"{words}\n\n```python\n{code}\n```", "A solution")
+        hint, end, rest = copies.SOLUTION.sub("", text.source).partition("</details>")
         above, below = (hint + end, rest) if end else ("", hint)
         parts = ["\n".join(filter(None, [above.strip(), solution])), below.strip()]
         text.source = "\n\n".join(filter(None, parts))
@@ -220,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
     """
     asked = pages_arguments().parse_args(argv)
     try:
-        paths = find_pages(asked.pages if asked.address is None else [])
+        paths = copies.find_pages(asked.pages if asked.address is None else [])
         address = read_address() if asked.address is None else find_address(asked.address)
         if asked.address is None and not asked.stored:
             return max((execute(path, address) for path in paths), default=0)
