@@ -1,11 +1,12 @@
 """A mixture of experts against dense nets: `python data/experts_study.py`.
 
-The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks.
-Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
+The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks. Two
+tables. Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
 
-For two seeds, each net is trained with each of five learning rates without the last tenth of the
-training text, and judged on that tenth. `data/experts.csv` has five seeds: each net with the rate
-of the lowest mean loss there, trained on the whole training text and judged on the test text.
+- `data/experts_rates.csv`, two seeds: each net with each of five learning rates, trained without
+  the last tenth of the training text and judged on that tenth.
+- `data/experts.csv`, five seeds: each net with the rate of the lowest mean loss there, trained on
+  the whole training text and judged on the test text.
 """
 
 import functools
@@ -103,6 +104,22 @@ def found_with(net: Net, rate: float, seed: int, place: object, steps: int) -> f
     return text_loss(model, tokens[cut:], CONTEXT)
 
 
+def try_rates(data: Data, seed: int, steps: int) -> list[Row]:
+    """Every net with every rate; of `data`, only the place is used."""
+    if seed not in RATE_SEEDS:
+        return []
+    return [
+        {
+            "net": name,
+            "rate": rate,
+            "seed": seed,
+            "validation_loss": round(found_with(net, rate, seed, data.place, steps), 4),
+        }
+        for name, net in NETS.items()
+        for rate in RATES
+    ]
+
+
 def best_rate(net: Net, place: object, steps: int) -> float:
     """The rate with the lowest mean loss on the last tenth of the training text."""
     seeds = RATE_SEEDS if steps == STEPS else RATE_SEEDS[:1]
@@ -146,7 +163,7 @@ def load_of(module: nn.Module) -> Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
-    studies = {"experts.csv": compare}
+    studies = {"experts_rates.csv": try_rates, "experts.csv": compare}
     return run_studies(studies, (STEPS, DRY), command=COMMAND, about=__doc__, arguments=arguments)
 
 
