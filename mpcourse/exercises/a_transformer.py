@@ -86,6 +86,9 @@ def seeing_only_from(diagonal):
 WRONG_WEIGHTS = {
     "Nothing is hidden: the first token sees the last one.": [lambda s: s.softmax(-1)],
     "A token does not see itself: the first row has nothing left.": [hiding(0)],
+    "A token sees itself, too: `nan_to_num` covers up that the first row has nothing left.": [
+        lambda scores: hiding(0)(scores).nan_to_num()
+    ],
     "The columns sum to 1, not the rows: take the softmax along -1.": [
         hiding(1, dim=-2),
         lambda scores: hiding(1)(scores.mT).mT,
@@ -172,6 +175,10 @@ check_causal = Exercise(
             hidden_after_the_largest,
         ],
         **WRONG_WEIGHTS,
+        "One softmax is enough: the second makes weights even, as if weights were scores.": [
+            lambda scores: hiding(1)(scores).softmax(-1),
+            lambda scores: hiding(1)(scores.softmax(-1)),
+        ],
         "A score of 0 may be one that is seen: choose what to hide by its place, not by being 0.": (
             lambda scores: scores.tril().masked_fill(scores.tril() == 0, -math.inf).softmax(-1)
         ),
@@ -257,6 +264,10 @@ check_attend = Exercise(
         "Divide by the square root of `columns`, not by `columns`.": attending(
             lambda query: query.shape[-1]
         ),
+        "The root of a head's `columns`, whatever they are: a fixed number fits one width.": [
+            attending(lambda query: 8),
+            attending(lambda query: 4),
+        ],
         "Divide by the root; this multiplies, and longer rows get still larger scores.": attending(
             lambda query: query.shape[-1] ** -0.5
         ),
@@ -432,6 +443,11 @@ def without_norm_2(block, x):
     return x + block.mlp(x)
 
 
+def without_gelu(block, x):
+    x = x + block.attention(block.norm_1(x))
+    return x + block.mlp.down(block.mlp.up(block.norm_2(x)))
+
+
 def one_norm_for_both(block, x):
     x = x + block.attention(block.norm_1(x))
     return x + block.mlp(block.norm_1(x))
@@ -522,6 +538,9 @@ check_logits = Exercise(
             )
         ),
         "The blocks come in the order of `model.blocks`.": decoding(blocks=slice(None, None, -1)),
+        "GELU is missing between `up` and `down`: `block.mlp(...)` has it.": (
+            decoding(block=without_gelu)
+        ),
         "Logits of every place are asked, not of the last alone.": (
             lambda model, tokens: my_logits(model, tokens)[:, -1]
         ),

@@ -339,6 +339,8 @@ NO_GRADIENT = (
     "The loss is right, but no gradient reaches the logits: return a tensor with its graph."
 )
 GRADIENT = "The loss is right, its gradient at the logits is not: a detached part gives none."
+NAN = "The loss is right, its gradient is nan: `where` hides an infinite log, not its derivative. "
+NAN += "Choose what is finite before you take the logarithm."
 COLUMN = "One number for each token: `unsqueeze(1)` makes a column of these, for `gather`, too."
 NOT_MASKED = "A rank without the right token adds 0 to the right logit, not another token's."
 
@@ -383,7 +385,8 @@ def with_a_part(attempt, words, scale, ranks):
         loss, gradient = attempt(part, targets.clone(), first, *map(reduced, operations)), None
         if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
             (gradient,) = torch.autograd.grad(loss.sum(), part, allow_unused=True)
-            gradient = None if gradient is None else gradient.nan_to_num()
+            if gradient is not None and not loss.isfinite().all():
+                gradient = gradient.nan_to_num()  # nan is never the same
         return loss, gradient
 
     losses, gradients = zip(*ranks_in_threads(program, ranks, timeout_s=WAIT_S), strict=True)
@@ -418,7 +421,8 @@ def losses_in_words(outcome, expected):
 def why_this_loss(outcome, expected):
     if right_loss(outcome[0], expected[0]):
         without = any(gradient is None for gradient in outcome[2])
-        return THREE if outcome[1] > 4 else NO_GRADIENT if without else GRADIENT
+        wrong = NAN if not without and torch.cat(outcome[2]).isnan().any() else GRADIENT
+        return THREE if outcome[1] > 4 else NO_GRADIENT if without else wrong
     if not all(map(math.isfinite, outcome[0])):
         return TOO_LARGE
     return "The loss of a token is log(sum of exp(logit - max)) - (right logit - max)."
@@ -461,6 +465,14 @@ def loss_alone(logits, targets, first, all_max, all_sum):
     here = (row >= 0) & (row < PER_RANK)
     right = logits.gather(1, row.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
     return (all_sum((logits - top.unsqueeze(1)).exp().sum(dim=1)).log() + top - right).mean()
+
+
+def log_of_nothing(logits, targets, first, all_max, all_sum):
+    """Ranks without the right token take the logarithm of 0, and drop it."""
+    powers = (logits - all_max(logits.amax(dim=1)).unsqueeze(1)).exp()
+    hit = targets.unsqueeze(1) == first + torch.arange(PER_RANK)
+    right = (powers * hit).sum(dim=1).log().where(hit.any(dim=1), 0.0)
+    return (all_sum(powers.sum(dim=1)).log() - all_sum(right)).mean()
 
 
 def whole_logits(logits, targets, first, all_max, all_sum):
@@ -544,6 +556,7 @@ check_cut_loss = Exercise(
         GRADIENT: lambda *given: my_cut_loss(
             *given[:4], lambda t: given[4](t if (t >= 1).all() else t.detach())
         ),
+        NAN: log_of_nothing,
         THREE: whole_logits,
         WHICH_PLACE: loss_with(place=lambda row: row),
         EQUALLY_OFTEN: lambda *given: my_cut_loss(*given) if given[2] == 0 else 0.0,
