@@ -110,6 +110,9 @@ check_merge = Exercise(
         "The outputs are right. The log-sum lacks the maximum that was taken off.": weighed(
             right_weights, lambda one, two: torch.logaddexp(one, two) - torch.maximum(one, two)
         ),
+        "The outputs are right. The second is a sum of exponentials: take its `log`.": weighed(
+            right_weights, lambda one, two: one.exp() + two.exp()
+        ),
         "The larger has weight 1 now: divide by the sum of both weights.": weighed(
             lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
             torch.maximum,
@@ -217,12 +220,14 @@ check_of_scores = Exercise(
 
 WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute with that block."
 NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
+AGAIN = "This block was here before: go on with what arrived, `block = arrived()`."
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 LATE = "Start the message before you compute: else nothing arrives meanwhile."
 WAITS = "Compute between start and wait: call what `send` returned when you have computed."
 EVERY = "Compute with each of the n blocks once. What is hidden there, `attend_to` knows."
 ADDED = "Added outputs: merge them by their log-sums."
 SUMMED = "A sum of log-sums is not the log-sum of both: `merge` returns it."
+NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 CALL = "`send` returns a function: call it for the block."
 
 
@@ -263,7 +268,8 @@ def one_rank(attempt, rank, ranks):
     def attend_to(block, owner):
         step = step_of(block)
         if owner % ranks != (rank - step) % ranks:
-            raise NotYet(f"the block of step {step} is not that of rank {owner}", WHOSE)
+            why = AGAIN if step in used else WHOSE
+            raise NotYet(f"the block of step {step} is not that of rank {owner}", why)
         if step < ranks - 1 and (step in here or step not in sent):
             raise NotYet(f"step {step}", WAITS if step in here else LATE)
         used.append(step)
@@ -310,6 +316,8 @@ check_ring_loop = Exercise(
     wrong={
         WHOSE: [ring_with(lambda rank, step, _: rank + step), ring_with(lambda rank, *_: rank)],
         NEXT: ring_with(moves=False),
+        AGAIN: ring_with(order="sa"),
+        NOTHING: lambda block, rank, ranks, send, attend_to: (send(block) if ranks > 1 else None)(),
         LAST: ring_with(sends=0),
         LATE: ring_with(order="asw"),
         WAITS: ring_with(order="swa"),
@@ -319,7 +327,10 @@ check_ring_loop = Exercise(
         SUMMED: ring_with(merging=weighed(right_weights, torch.add)),
         TWO: lambda *given: my_ring(*given)[0],
     },
-    errors={"True is not in list": "This is no rank's block: leave blocks as they are."},
+    errors={
+        "True is not in list": "This is no rank's block: leave blocks as they are.",
+        "'NoneType' object is not callable|local variable 'arrived'": NOTHING,
+    },
     also_right=[lambda *given: [*my_ring(*given)], ring_with(lambda rank, step, _: rank - step)],
 )
 
@@ -389,6 +400,8 @@ check_zigzag = Exercise(
 # 5. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
+EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
+IN_PLACE = "`all_reduce` changes its tensor and returns None: go on with that tensor."
 CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from them as they are."
 JUDGED = "A target of -100 is not judged, and is not counted."
 
@@ -419,12 +432,14 @@ def on_ranks(attempt, words, judged):
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise NotYet(f"got {short(loss)}", "Return one number, a tensor.")
         if not loss.requires_grad:
-            raise NotYet("The loss has no gradient: it cannot be trained by.")
+            words = "The loss has no gradient: it cannot be trained by."
+            raise NotYet(words, "" if judged[group.rank()] else EMPTY)
         if not loss.isfinite():
             raise NotYet(f"got {short(loss)} on a rank", ZERO)
         loss.backward()
         if own.grad is None:
-            raise NotYet("The loss has a gradient, but none for `logits`.", CUT_OFF)
+            words = "The loss has a gradient, but none for `logits`."
+            raise NotYet(words, CUT_OFF if judged[group.rank()] else EMPTY)
         return loss.item(), own.grad
 
     losses, gradients = zip(*ranks_in_threads(program, len(judged), timeout_s=WAIT_S), strict=True)
@@ -471,6 +486,11 @@ def apart(logits, targets, group):
     return my_loss(logits.detach().requires_grad_(), targets, group)
 
 
+def none_here(logits, targets, group):
+    loss = my_loss(logits, targets, group)
+    return loss if (targets >= 0).any() else torch.tensor(0.0)
+
+
 def shared(logits, targets, group):
     """The loss of all ranks, an n-th on each, with the gradient of this rank's share."""
     loss = my_loss(logits, targets, group)
@@ -500,6 +520,16 @@ check_loss = Exercise(
         "Divided by this rank's tokens: count those of all ranks.": loss_of(
             lambda targets, group: (targets >= 0).sum().clamp(min=1)
         ),
+        "0 is a token, too: judged is each target that is not -100.": [
+            loss_of(lambda targets, group: summed((targets > 0).sum(), group)),
+            lambda logits, targets, group: my_loss(
+                logits, targets.masked_fill(targets == 0, -100), group
+            ),
+        ],
+        EMPTY: none_here,
+        IN_PLACE: loss_of(
+            lambda targets, group: distributed.all_reduce((targets >= 0).sum(), group=group)
+        ),
         "This is the loss of all ranks. Each rank returns its own share.": of_all_ranks,
         ZERO: by_mean,
         CUT_OFF: apart,
@@ -508,6 +538,7 @@ check_loss = Exercise(
     },
     errors={
         "Default process group": "Pass `group=group` to each message.",
+        "'NoneType'": IN_PLACE,
         "Expected parameter `tensor`": "A message takes a tensor, no number: leave `item` out.",
         "gloo|had not returned": "Do all ranks send the same messages, in one order?",
     },
@@ -565,7 +596,7 @@ def first_wrong(names, words):
 check_block_times = Exercise(
     my_block_times,
     read_again='"When is a message hidden?"',
-    cases=[(5, 3, 600, 45, 3), (8, 10, 1280, 40, 2), (100, 7, 7000, 2800, 8)],
+    cases=[(5, 3, 600, 45, 3), (8, 10, 1280, 40, 2), (100, 7, 7000, 3000, 8)],
     given="{} tokens of width {}, {} operations and {} bytes a second, {} bytes per number",
     play=call_for_numbers,
     hint=first_wrong(TIMES, SECONDS),
@@ -580,6 +611,11 @@ check_block_times = Exercise(
         "Changed over: computing comes first.": times(lambda _, a, b, c: (b / a, a / b, 1)),
         "Upside down: a faster link hides earlier.": times(lambda _, a, b, c: (1, 1, c**-2)),
         "No root: one t of 4 t t w cancels.": times(lambda _, a, b, c: (1, 1, c**-0.5)),
+        "Do not round: divide by `/`, not by `//`.": [
+            lambda t, w, o, s, i: (*my_block_times(t, w, o, s, i)[:2], i * o // (2 * s)),
+            lambda t, w, o, s, i: (4 * t * t * w // o, 2 * t * w * i // s, i * o // (2 * s)),
+            lambda *given: (*my_block_times(*given)[:2], round(my_block_times(*given)[2])),
+        ],
         SECONDS: lambda *given: my_block_times(*given)[2],
     },
     also_right=[lambda *g: [*my_block_times(*g)], lambda *g: torch.tensor(my_block_times(*g))],
