@@ -427,7 +427,6 @@ check_bytes_sent = Exercise(
 # 4. A norm over all ranks
 
 EVERY_RANK = "Every rank has to send the same messages, also one whose norm is small."
-IN_PLACE = "Scale the gradients where they are: `gradient *= ...`."
 A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
 GROUP = "Say whose norm it is: every message takes `group=group`."
 NOTHING = "`all_reduce` changes its tensor and returns None; a gradient has no `.grad` of its own."
