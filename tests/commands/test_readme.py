@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mpcourse.commands.address import BADGES_MARK, FIRST_PAGE, badges, read_address
+from mpcourse.commands.address import BADGES_MARK, FIRST_PAGE, badges, clone_line, read_address
 from mpcourse.commands.clean_copies import find_pages, page_key
 from mpcourse.commands.pages import read
 from mpcourse.commands.setup import ROOT
@@ -59,4 +59,4 @@ def test_pages_take_as_long_as_texts_say():
 def test_badges_and_what_to_clone_follow_the_setting():
     address = read_address()
     assert LINES.count(badges(address, FIRST_PAGE)) == 1
-    assert LINES.count(f"git clone {address.repository} mpcourse") == 1
+    assert LINES.count(clone_line(address)) == 1

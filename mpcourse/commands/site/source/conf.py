@@ -2,8 +2,10 @@
 
 import re
 
+from docutils.nodes import Element, SkipNode
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 from mpcourse.commands.address import PLACEHOLDER, clone_line, read_address
 from mpcourse.commands.clean_copies import find_pages, page_key
@@ -75,6 +77,10 @@ def setup(app: Sphinx) -> None:
     """Write formulas as MathML, which browsers draw without a script and without a network."""
 
     def way(display: str) -> tuple:
-        return lambda page, node: page.body.append(convert(node.astext(), display=display)), None
+        def visit(page: HTML5Translator, node: Element) -> None:
+            page.body.append(convert(node.astext(), display=display))
+            raise SkipNode  # else the formula's source follows as text
+
+        return visit, None
 
     app.add_html_math_renderer("mathml", way("inline"), way("block"))
