@@ -1,12 +1,12 @@
-"""Exercises of page `cut_inside_a_layer`: an MLP, drift, bytes sent, a loss, bytes kept."""
+"""Exercises of page `cut_inside_a_layer`: an MLP, its ends, bytes sent, a loss, bytes kept."""
 
 import math
+from types import SimpleNamespace
 
-import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks
 
@@ -109,157 +109,197 @@ check_mlp_parts = Exercise(
     ],
 )
 
-# 2. A meter for drift
+# 2. The two ends of a cut layer
 
-CANCEL = "Differences can cancel in a sum or a mean: compare number by number, with an extreme."
-EVERY = "Every rank has to give the same answer, also one that agrees with rank 0 or the mean."
-SIGN = "The size is the same, the sign is not."
-DRIFT = "A small drift is a drift: ask for equality."
-EQUAL = "They are equal, whatever a mean rounds to."
-A_COPY = "The tensor has changed: an all-reduce replaces it, so give it a copy."
-TRUE_OR_FALSE = "expected True or False on each rank, got {}"
-GROUP_SRC = "These groups know no ranks outside themselves: say group_src=0 in place of src=0."
+NAMES = "output", *(f"gradient of {each}" for each in ("x", "up", "the bias of up", "down"))
 NO_GROUP = "Hand on the group: without it the message goes to a default group, and there is none."
-ANY_SHAPE = "These are equal matrices: a tensor may have any shape."
-SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
-ONE_PLACE = "Some places were not looked at: compare all numbers of the tensor."
-ONE_ANSWER = "`==` answers for each number: `torch.equal` answers for the tensor."
+IN_PLACE = "`all_reduce` replaces what it is given: sum a copy, as others may still hold the {}."
+NOT_WRITTEN = "A `backward` is still `...`."
+ONE_EACH = "A `backward` returns one thing for each argument of `forward` after ctx: here two."
+NOTHING_BACK = "`all_reduce` returns None: it replaces the tensor it is given. Return that tensor."
+NO_FUNCTION = "Nothing flows back through a message: autograd needs a Function with a `backward`."
+KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
+TWO = "This check takes both: check_ends(MyEnter, MyLeave)."
 
 
-def my_same(tensor, group):
-    """All hold the same if the lowest and the highest of each number are the same.
+def my_ends():
+    """What all ranks are given alike is summed backward; what is summed is given back alike.
 
-    Both come to all ranks, so all give one answer. A mean would hide differences that cancel, and
-    the rank that holds the mean itself would see none. The copies matter: an all-reduce replaces
-    what it is given.
+    x went into every rank's part, so its gradient is the sum of what comes back from all. Each
+    addend goes into the sum once, so its gradient is that of the sum. So each of the two does
+    backward what the other does forward.
     """
-    low, high = tensor.clone(), tensor.clone()
-    distributed.all_reduce(low, distributed.ReduceOp.MIN, group)
-    distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
-    return torch.equal(low, high)
+
+    class MyEnter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, group):
+            ctx.group = group
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return MyLeave.apply(gradient, ctx.group), None
+
+    class MyLeave(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, group):
+            total = x.clone()
+            distributed.all_reduce(total, group=group)
+            return total
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient, None
+
+    return MyEnter, MyLeave
 
 
-def on_ranks(attempt, words, values, hint):
-    """The answer of each rank, a thread with a tensor of its own."""
-    tensors = [torch.tensor(value) for value in values]
+def in_a_cut_mlp(ends, ranks):
+    """Of each rank, by name: the output, the gradients of x and of the parts."""
+    into, out_of = ends
+    draw = torch.Generator().manual_seed(ranks)
+    shapes = (1, 2), (6, 2), (6,), (2, 6), (1, 2)
+    x, *mlp, dy = (torch.randn(*shape, generator=draw).double() for shape in shapes)
 
     def program(group):
-        return attempt(tensors[group.rank()], group)
+        parts = my_parts(*mlp, group.rank(), group.size())
+        leaves = [t.clone().requires_grad_() for t in (x, *parts)]
+        entered = into.apply(leaves[0], group)
+        if entered is ...:
+            raise NotAttempted
+        addend = nn.functional.gelu(entered @ leaves[1].T + leaves[2]) @ leaves[3].T
+        handed_in = [("addend", addend, addend.detach().clone())]
+        if entered.requires_grad:
+            entered.register_hook(
+                lambda g: None if g is None else handed_in.append(("gradient", g, g.clone()))
+            )
+        output = out_of.apply(addend, group)
+        if output is ...:
+            raise NotAttempted
+        found = [output.detach(), *torch.autograd.grad(output, leaves, dy, allow_unused=True)]
+        for what, now, before in handed_in:
+            if not torch.equal(now, before):
+                raise NotYet(IN_PLACE.format(what))
+        return zip(NAMES, found, strict=True)
 
-    answers = ranks_in_threads(program, len(values), timeout_s=WAIT_S)
-    if any(not torch.equal(t, torch.tensor(v)) for t, v in zip(tensors, values, strict=True)):
-        raise NotYet(A_COPY)
-    for each in answers:
-        one = isinstance(each, Tensor) and each.dtype == torch.bool and each.numel() == 1
-        if not isinstance(each, bool | np.bool) and not one:
-            raise NotYet(TRUE_OR_FALSE.format(short(answers)))
-    return [bool(answer) for answer in answers]
-
-
-def extremes_of(change, equal=torch.equal):
-    """The solution, on the tensors that `change` makes."""
-
-    def attempt(tensor, group):
-        low, high = change(tensor), change(tensor)
-        distributed.all_reduce(low, distributed.ReduceOp.MIN, group)
-        distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
-        return equal(low, high)
-
-    return attempt
-
-
-def by_mean(tensor, group):
-    total = tensor.clone()
-    distributed.all_reduce(total, group=group)
-    return torch.equal(total / group.size(), tensor)
+    by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=WAIT_S))
+    return {f"rank {rank}, {name}": each for rank, found in by_rank for name, each in found}
 
 
-def with_rank_0(tensor, group):
-    total = tensor.clone() if group.rank() == 0 else torch.zeros_like(tensor)
-    distributed.all_reduce(total, group=group)
-    return torch.equal(total, tensor)
+def first_difference(outcome, expected):
+    name = next(name for name in expected if not same(outcome[name], expected[name]))
+    return [f"{name}: expected {short(expected[name])}, got {short(outcome[name])}"]
 
 
-def agreed(attempt):
-    """True if the attempt says so on every rank."""
+def alone(tensor, group):
+    return tensor.view_as(tensor)
 
-    def same_everywhere(tensor, group):
-        answer = torch.tensor(int(attempt(tensor, group)))
-        distributed.all_reduce(answer, distributed.ReduceOp.MIN, group)
-        return bool(answer)
 
-    return same_everywhere
+def total(tensor, group):
+    summed = tensor.clone()
+    distributed.all_reduce(summed, group=group)
+    return summed
+
+
+def mean(tensor, group):
+    return total(tensor, group) / group.size()
 
 
 def in_place(tensor, group):
-    high = tensor.clone()
-    distributed.all_reduce(tensor, distributed.ReduceOp.MIN, group)
-    distributed.all_reduce(high, distributed.ReduceOp.MAX, group)
-    return torch.equal(tensor, high)
+    distributed.all_reduce(tensor, group=group)
+    return tensor
 
 
-def by_vote(tensor, group):
-    first = tensor.clone()
-    distributed.broadcast(first, group=group, group_src=0)
-    return agreed(lambda tensor, group: torch.equal(tensor, first))(tensor, group)
+def ends(into=(alone, total), out_of=(total, alone), keep="group"):
+    """Two Functions: of each, what it does forward, and what backward."""
+
+    def end(there, back):
+        class End(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, group):
+                setattr(ctx, keep, group)
+                return there(x, group)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                found = back(gradient, ctx.group)
+                return found if isinstance(found, tuple) else (found, None)
+
+        return End
+
+    return end(*into), end(*out_of)
 
 
-def by_gathering(tensor, group):
-    whole = tensor.new_empty(group.size() * tensor.numel())
-    distributed.all_gather_into_tensor(whole, tensor.flatten(), group=group)
-    rows = whole.reshape(group.size(), -1)
-    return (rows == rows[0]).all()
-
-
-check_same = Exercise(
-    my_same,
-    read_again='"Ranks that are threads"',
-    cases=[
-        ("equal tensors on 2 ranks", [[1.0, 2.0]] * 2, "They are equal."),
-        ("[1, 2] and [2, 1]", [[1.0, 2.0], [2.0, 1.0]], CANCEL),
-        ("[0], [1] and [2]", [[0.0], [1.0], [2.0]], EVERY),
-        ("[0], [0] and [3]", [[0.0], [0.0], [3.0]], EVERY),
-        ("[-1] and [1]", [[-1.0], [1.0]], SIGN),
-        ("[1] and [1.000001]", [[1.0], [1.000001]], DRIFT),
-        ("equal tensors on 3 ranks", [[0.9, 1.7]] * 3, EQUAL),
-        ("equal matrices on 2 ranks", [[[1.0, 2.0], [3.0, 4.0]]] * 2, ANY_SHAPE),
-        ("a change in the middle", [[[0.0] * 3, [0, i, 0], [0] * 3] for i in (1, 2)], ONE_PLACE),
-    ],
-    given="{0}",
-    play=on_ranks,
-    compared=lambda answers, expected: [
-        f"expected {expected[0]} on every rank, got {short(answers)}"
-    ],
-    hint="{2}",
-    correct="All ranks notice, whoever differs.",
+check_ends = Exercise(
+    my_ends,
+    values=True,
+    read_again='"The output is right. Is the gradient?"',
+    cases=[(1,), (2,), (3,)],
+    given="a cut MLP on {} rank(s)",
+    play=in_a_cut_mlp,
+    compared=first_difference,
+    hint="What is copied in the forward is summed in the backward, and the other way round.",
+    correct="Output and all gradients are those of the uncut MLP, on 1, 2 and 3 ranks.",
     wrong={
-        CANCEL: extremes_of(torch.sum),
-        EVERY: [with_rank_0, by_mean, lambda t, group: my_same(t, group) or group.rank() > 0],
-        SIGN: extremes_of(torch.abs),
-        DRIFT: extremes_of(torch.clone, torch.allclose),
-        EQUAL: agreed(by_mean),
-        A_COPY: in_place,
-        "That says True whatever the ranks hold.": lambda tensor, group: True,
-        ANY_SHAPE: lambda tensor, group: my_same(tensor, group) and tensor.dim() == 1,
-        NO_GROUP: lambda tensor, group: my_same(tensor, None),
-        TRUE_OR_FALSE.format("[tensor"): lambda tensor, group: tensor,
-        ONE_PLACE: [
-            extremes_of(lambda tensor: tensor.flatten()[:1].clone()),
-            extremes_of(lambda tensor: tensor[-1].clone()),
+        "The two are exchanged: x is whole when it enters; what leaves are addends.": ends(
+            (total, alone), (alone, total)
+        ),
+        "The gradients are n times too large: each addend goes into the sum once, so on the way "
+        "out its gradient is that of the sum, as it is.": [
+            ends(out_of=(total, total)),
+            ends((alone, alone), (total, total)),
         ],
-        ONE_ANSWER: extremes_of(torch.clone, lambda low, high: bool(low == high)),
-        GROUP_SRC: lambda tensor, group: distributed.broadcast(tensor.clone(), 0, group),
-        SAME_MESSAGES: lambda tensor, group: group.rank() > 0 or with_rank_0(tensor, group),
+        "Each rank's gradient of x is a part of a sum: on the way in, the backward adds them.": (
+            ends((alone, alone))
+        ),
+        "On the way in nothing is summed forward: x is whole on each rank.": [
+            ends((total, total)),
+            ends((total, alone)),
+        ],
+        "What leaves are addends: the output is their sum, on all ranks.": [
+            ends(out_of=(alone, alone)),
+            ends(out_of=(alone, total)),
+        ],
+        "On the way out is a sum of addends, not their mean.": [
+            ends(out_of=(mean, alone)),
+            ends(out_of=(mean, mean)),
+            ends(out_of=(mean, lambda gradient, group: gradient / group.size())),
+        ],
+        "The parts of x's gradient make a sum, not a mean.": ends((alone, mean)),
+        "Do not divide the gradient: each addend goes into the sum once, whole.": ends(
+            out_of=(total, lambda gradient, group: gradient / group.size())
+        ),
+        "Nothing flows back: a `backward` returns the gradient first, then None for the group.": [
+            ends((alone, lambda *given: (None, None))),
+            ends(out_of=(total, lambda *given: (None, None))),
+        ],
+        IN_PLACE.format("addend"): ends(out_of=(in_place, alone)),
+        IN_PLACE.format("gradient"): ends((alone, in_place)),
+        NO_GROUP: ends(out_of=(lambda x, group: total(x, None), alone)),
+        ONE_EACH: ends((alone, lambda *given: (total(*given),))),
+        NOTHING_BACK: ends(out_of=(lambda x, g: distributed.all_reduce(x.clone(), group=g), alone)),
+        NO_FUNCTION: (
+            my_ends()[0],
+            SimpleNamespace(apply=lambda x, group: total(x.detach(), group)),
+        ),
+        KEEP_GROUP: ends(keep="to"),
+        NOT_WRITTEN: ends((alone, lambda *given: (..., None))),
+        TWO: my_ends()[0],
     },
     errors={
-        "is not registered": GROUP_SRC,
         "efault process group": NO_GROUP,
-        "AssertionError": ANY_SHAPE,
-        "Boolean value": ONE_ANSWER,
-        "gloo": SAME_MESSAGES,
+        "number of gradients": ONE_EACH,
+        "NoneType": NOTHING_BACK,
+        "not require grad": NO_FUNCTION,
+        "attribute 'group'": KEEP_GROUP,
+        "llipsis": NOT_WRITTEN,
+        "unpack": TWO,
         "": "",  # of a wrong name the error says enough
     },
-    also_right=[by_gathering, by_vote, lambda *given: np.bool(my_same(*given))],
+    also_right=[
+        ends((lambda x, group: x, lambda g, group: total(g.detach(), group))),
+        ends((alone, reduce_from_ranks), (reduce_from_ranks, alone)),
+    ],
 )
 
 # 3. The bytes of a block
