@@ -1,12 +1,13 @@
 """Exercises of page `choose_a_layout`: layer sums, waiting, held bytes, a search."""
 
 import inspect
+import math
 from dataclasses import replace
 from itertools import product
 from math import prod
 
 from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse, short
-from mpcourse.transformer import Cluster, DecoderSizes, Layout, held_bytes, layouts, step_seconds
+from mpcourse.transformer import BAND, Cluster, DecoderSizes, Layout, layouts, step_seconds
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
 HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
@@ -229,180 +230,155 @@ check_waiting = Exercise(
 # 3. The bytes of the fullest rank
 
 
-def my_held(sizes, batch, layout):
-    """States, and what is kept at the fuller of two moments.
+def my_held(parts, batch, layout):
+    """States, as far as data ranks share them, and what is kept at the fuller of two moments.
 
     Either the first stage, which has the most micro-batches in flight, runs a block again, or the
-    last one, which has a single one, runs the loss. Both have the embedding.
+    last one, which has a single one, runs the loss. There are no more in flight than a rank has.
     """
-    t, p, d = layout.tensor, layout.pipeline, layout.data
-    embedding = sizes.vocabulary * sizes.width
-    blocks = sizes.parameters - embedding
-    each = {0: 16, 1: 4 + 12 / d, 3: 16 / d}[layout.sharded]
-    tokens = sizes.context * (batch // d if layout.sharded == 3 else 1)
-    inputs = 2 * tokens * sizes.width * sizes.layers / p
-    first = min(p, batch // d) * inputs + sizes.stored(t) * tokens * sizes.width
-    if layout.sharded == 3:
-        first += 4 * blocks / sizes.layers / t
-    last = inputs + 12 * tokens * sizes.vocabulary / t
-    return each * (embedding + blocks / p) / t + max(first, last)
+    p, d = layout.pipeline, layout.data
+    weights = parts["weights"] / (d if layout.sharded == 3 else 1)
+    adam = parts["Adam"] / (d if layout.sharded else 1)
+    first = min(p, batch // d) * parts["inputs"] + parts["block"]
+    last = parts["inputs"] + parts["logits"]
+    return weights + adam + max(first, last)
 
 
-def holding(**made_otherwise):
-    """The solution with some of its terms made otherwise, each a function of what is given.
+def parts_with(logits):
+    return {"weights": 40.0, "Adam": 120.0, "inputs": 6.0, "block": 10.0, "logits": logits}
 
-    `n`, `m` and `e` are the blocks' parameters, the micro-batches and the embedding; `s` the sizes.
+
+def holding(
+    weights=lambda z, d: d if z == 3 else 1,
+    adam=lambda z, d: d if z else 1,
+    flying=lambda p, m, d: min(p, m),
+    first=lambda n, it: n * it["inputs"] + it["block"],
+    last=lambda n, it: it["inputs"] + it["logits"],
+    of=max,
+):
+    """The solution with some of it made otherwise: who shares, how many are in flight, what counts.
+
+    `z`, `d` and `p` are `sharded`, data ranks and stages, `m` the micro-batches of a data rank, `n`
+    those in flight in the first stage, `it` the parts.
     """
-    terms = {
-        "each": lambda it: {0: 16, 1: 4 + 12 / it.data, 3: 16 / it.data}[it.sharded],
-        "own": lambda n, e, it: (e + n / it.pipeline) / it.tensor,
-        "samples": lambda m, it: m if it.sharded == 3 else 1,
-        "flying": lambda p, m: min(p, m),
-        "at_end": lambda p, m: 1,
-        "inputs": lambda s, it: 2 * s.layers / it.pipeline,
-        "block": lambda s, it: s.stored(it.tensor),
-        "gathered": lambda n, s, it: (it.sharded == 3) * 4 * n / s.layers / it.tensor,
-        "logits": lambda s, it: 12 * s.vocabulary / it.tensor,
-        "of": max,
-        **made_otherwise,
-    }
 
-    def attempt(sizes, batch, it):
-        m, e = batch // it.data, sizes.vocabulary * sizes.width
-        n, tokens = sizes.parameters - e, terms["samples"](m, it) * sizes.context
-        inputs = terms["inputs"](sizes, it) * tokens * sizes.width
-        first = terms["flying"](it.pipeline, m) * inputs + terms["gathered"](n, sizes, it)
-        first += terms["block"](sizes, it) * tokens * sizes.width
-        last = terms["at_end"](it.pipeline, m) * inputs + terms["logits"](sizes, it) * tokens
-        kept = terms["of"](first, last)
-        return terms["each"](it) * terms["own"](n, e, it) + kept
+    def attempt(parts, batch, layout):
+        z, d, p = layout.sharded, layout.data, layout.pipeline
+        n = flying(p, batch // d, d)
+        states = parts["weights"] / weights(z, d) + parts["Adam"] / adam(z, d)
+        return states + of(first(n, parts), last(n, parts))
 
     return attempt
+
+
+def changed(names, over):
+    """The solution, with some parts divided once more."""
+    return lambda parts, batch, layout: my_held(
+        {**parts, **{name: parts[name] / over(layout) for name in names}}, batch, layout
+    )
 
 
 check_held = Exercise(
     my_held,
     read_again='"What does the fullest rank hold?"',
     cases=[
-        (SMALL, 8, Layout(tensor=2)),
-        (SMALL, 8, Layout(tensor=4, data=2, pipeline=3)),
-        (SMALL, 4, Layout(tensor=4, data=2, pipeline=6, sharded=1)),
-        (replace(SMALL, vocabulary=2000), 8, Layout(tensor=2, data=2, pipeline=3)),
-        (replace(SMALL, vocabulary=50), 8, Layout(tensor=2, pipeline=3)),
-        (SMALL, 8, Layout(tensor=2, data=4, sharded=3)),
+        (parts_with(30.0), 8, Layout(tensor=2)),
+        (parts_with(5.0), 8, Layout(pipeline=4)),
+        (parts_with(5.0), 4, Layout(data=2, pipeline=6)),
+        (parts_with(5.0), 16, Layout(data=2, pipeline=3, sharded=1)),
+        (parts_with(30.0), 64, Layout(data=4, pipeline=2, sharded=1)),
+        (parts_with(5.0), 8, Layout(data=4, sharded=3)),
     ],
-    given=lambda sizes, batch, layout: f"{named(layout)}, {batch} samples",
-    play=without(held_bytes, (SMALL, 8, Layout(tensor=2, data=4, sharded=3)), "add the terms."),
-    hint="States of a rank's parameters, then the larger of two: inputs in flight and a block that "
-    "runs, or inputs of one micro-batch and its logits.",
+    given=lambda parts, batch, layout: f"{named(layout)}, {batch} samples, parts {parts}",
+    play=call_for_numbers,
+    hint="States, those that are shared over the data ranks; then the larger of two: inputs in "
+    "flight and a block that runs, or inputs of one micro-batch and its logits.",
     wrong={
-        "Tensor and pipeline ranks share the states.": [
-            holding(own=lambda n, e, it: n + e),
-            holding(own=lambda n, e, it: (n + e) / it.tensor),
-            holding(own=lambda n, e, it: e + n / it.pipeline),
-        ],
-        "The embedding is whole on the first stage: stages share the blocks alone.": [
-            holding(own=lambda n, e, it: (n + e) / it.tensor / it.pipeline),
-            holding(own=lambda n, e, it: n / it.tensor / it.pipeline),
-        ],
         "With sharded=0 data ranks hold copies of the states.": [
-            holding(each=lambda it: 16 / it.data),
-            holding(each=lambda it: 4 + 12 / it.data),
+            holding(adam=lambda z, d: d),
+            holding(weights=lambda z, d: d, adam=lambda z, d: d),
         ],
-        "sharded=1 shares Adam's 12 bytes among data ranks, the other 4 stay.": [
-            holding(each=lambda it: 16 / it.data if it.sharded else 16),
-            holding(each=lambda it: 16 / it.data if it.sharded == 3 else 16),
+        "sharded=1 shares Adam's numbers over the data ranks, and nothing else.": [
+            holding(adam=lambda z, d: d if z == 3 else 1),
+            holding(weights=lambda z, d: d if z else 1),
+            holding(lambda z, d: d if z else 1, lambda z, d: 1),
         ],
-        "sharded=3 shares all 16 bytes among data ranks.": [
-            holding(each=lambda it: 4 + 12 / it.data if it.sharded else 16),
-            holding(each=lambda it: 2 + 14 / it.data if it.sharded == 3 else 4 + 12 / it.data),
+        "sharded=3 shares the weights, their gradients and Adam's numbers.": [
+            holding(weights=lambda z, d: 1),
+            holding(weights=lambda z, d: 2 * d / (1 + d) if z == 3 else 1),
+            holding(adam=lambda z, d: d if z == 1 else 1),
         ],
-        "Weights, gradients and Adam are 16 bytes for each parameter.": [
-            holding(each=lambda it, each=each: each) for each in (2, 4, 8, 12, 14, 18)
+        "Nobody shares the states here, but for sharded=1 and 3.": holding(
+            lambda z, d: 1, lambda z, d: 1
+        ),
+        "`parts` are of one rank: tensor ranks and stages have been divided by.": [
+            changed(("weights", "Adam"), lambda it: it.tensor * it.pipeline),
+            changed(("inputs",), lambda it: it.tensor * it.pipeline),
+            changed(("logits",), lambda it: it.tensor * it.pipeline),
+            changed(tuple(parts_with(0.0)), lambda it: it.tensor * it.pipeline),
         ],
+        "Weights and their gradients are missing.": changed(("weights",), lambda it: math.inf),
+        "Adam's numbers are missing.": changed(("Adam",), lambda it: math.inf),
+        "That is without states: add weights and Adam's numbers.": changed(
+            ("weights", "Adam"), lambda it: math.inf
+        ),
         "In 1F1B the first stage has at most p micro-batches in flight.": [
-            holding(flying=lambda p, m: m),
-            holding(flying=max),
+            holding(flying=lambda p, m, d: m),
+            holding(flying=lambda p, m, d: max(p, m)),
         ],
         "There are fewer micro-batches than stages: not more than m are in flight.": holding(
-            flying=lambda p, m: p
+            flying=lambda p, m, d: p
         ),
-        "Micro-batches of one data rank: the batch is shared out first.": (
-            lambda sizes, batch, it: my_held(sizes, batch * it.data, it)
-        ),
+        "Micro-batches of one data rank: the batch is shared out first.": [
+            holding(flying=lambda p, m, d: min(p, m * d)),
+            holding(flying=lambda p, m, d: m * d),
+        ],
         "More than one micro-batch is in flight in the first stage.": holding(
-            flying=lambda p, m: 1
+            flying=lambda p, m, d: 1
         ),
-        "A stage has its share of the blocks.": holding(inputs=lambda s, it: 2 * s.layers),
-        "Each block of the stage keeps its input, not the first alone.": holding(
-            inputs=lambda s, it: 2
+        "From the first stage to the last there are p stages, both counted.": holding(
+            flying=lambda p, m, d: min(p - 1, m)
         ),
-        "An input has 2 bytes for each number.": [
-            holding(inputs=lambda s, it, each=each: each * s.layers / it.pipeline)
-            for each in (1, 4)
+        "The last stage has one micro-batch in flight, however many the first has.": [
+            holding(last=lambda n, it: n * it["inputs"] + it["logits"]),
+            holding(last=lambda n, it: n * (it["inputs"] + it["logits"])),
         ],
+        "One block at a time runs: micro-batches in flight keep inputs alone.": holding(
+            first=lambda n, it: n * (it["inputs"] + it["block"])
+        ),
         "The inputs are missing: they are what a recomputed block keeps.": holding(
-            inputs=lambda s, it: 0
+            lambda z, d: d if z == 3 else 1,
+            first=lambda n, it: it["block"],
+            last=lambda n, it: it["logits"],
         ),
-        "Between the layers each tensor rank holds whole inputs.": holding(
-            inputs=lambda s, it: 2 * s.layers / it.pipeline / it.tensor
+        "At the loss the last stage keeps inputs, too.": holding(last=lambda n, it: it["logits"]),
+        "While a block runs, it is there beside the inputs.": holding(
+            first=lambda n, it: n * it["inputs"]
         ),
-        "The block that runs is missing: it holds `sizes.stored(t)` for each number.": holding(
-            block=lambda s, it: 0
-        ),
-        "Tensor ranks share the block that runs, but for 10 bytes: ask `sizes.stored(t)`.": [
-            holding(block=lambda s, it: s.stored(1) / it.tensor),
-            holding(block=lambda s, it: 34 / it.tensor),
-            holding(block=lambda s, it: 34),
-            holding(block=lambda s, it: s.stored(1)),
+        "At the loss no block runs, and where a block runs there is no loss: take the larger.": [
+            holding(of=lambda first, last: first + last),
+            holding(last=lambda n, it: n * it["inputs"] + it["block"] + it["logits"]),
+            holding(last=lambda n, it: it["inputs"] + it["block"] + it["logits"]),
         ],
-        "Blocks run again here: each keeps its input, and one at a time the rest.": holding(
-            inputs=lambda s, it: s.stored(it.tensor) * s.layers / it.pipeline
-        ),
-        "The last stage holds logits, 12 bytes each, when the loss runs.": [
-            holding(logits=lambda s, it: 0),
-            holding(logits=lambda s, it: 4 * s.vocabulary / it.tensor),
-        ],
-        "Tensor ranks share the logits.": holding(logits=lambda s, it: 12 * s.vocabulary),
-        "A block and the loss never run at the same time: take the larger.": holding(
-            of=lambda first, last: first + last
-        ),
         "The fullest rank counts: take the larger of the two stages, not the smaller.": holding(
             of=min
         ),
-        "That is the last stage alone: in the other cases the first one is fuller.": holding(
+        "That is the last stage alone: in other cases the first one is fuller.": holding(
             of=lambda first, last: last
         ),
-        "The last stage has one micro-batch in flight, however many the first has.": holding(
-            at_end=min
+        "That is the first stage alone: in the last one the loss may hold more.": holding(
+            of=lambda first, last: first
         ),
-        "With sharded=3 a data rank takes its own samples, not the whole batch.": (
-            lambda sizes, batch, it: (
-                holding(samples=lambda m, it: batch)(sizes, batch, it)
-                if it.sharded == 3
-                else my_held(sizes, batch, it)
-            )
-        ),
-        "Gathered weights are of one tensor rank: it has 1 / t of the block.": holding(
-            gathered=lambda n, s, it: (it.sharded == 3) * 4 * n / s.layers
-        ),
-        "With sharded=3 all samples of the rank are one micro-batch.": holding(
-            samples=lambda m, it: 1
-        ),
-        "With sharded=3 the block that runs has its weights and gradients whole.": [
-            holding(gathered=lambda n, s, it: 0),
-            holding(gathered=lambda n, s, it: (it.sharded == 3) * 2 * n / s.layers / it.tensor),
-        ],
-        "Return bytes.": [
+        "Return bytes, as `parts` has them.": [
             lambda *given, unit=unit: my_held(*given) / unit for unit in (1e6, 1e9, 2**20, 2**30)
         ],
-        "held_bytes did the work: add the terms.": [
-            held_bytes,
-            lambda *given: held_bytes(*given),
-        ],
-        "States of a rank's parameters": lambda *given: 1.0,
+        "States, those that are shared": lambda *given: 1.0,
     },
-    also_right=[holding()],
+    errors={"indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'},
+    also_right=[
+        holding(),
+        holding(last=lambda n, it: min(n, 1) * it["inputs"] + it["logits"]),
+    ],
 )
 
 # 4. A search
@@ -566,7 +542,7 @@ check_search = Exercise(
                 it
                 for it in my_search(sizes, batch, ranks, seconds, held, memory)
                 if seconds(it)
-                <= 1.12 * seconds(my_search(sizes, batch, ranks, seconds, held, memory)[0])
+                <= BAND * seconds(my_search(sizes, batch, ranks, seconds, held, memory)[0])
             ]
         ),
         "With one data rank sharded=3 shares with nobody, but it is asked for, too.": finding(

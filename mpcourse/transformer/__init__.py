@@ -53,10 +53,12 @@ from mpcourse.transformer.performance_model import (
     step_seconds,
 )
 from mpcourse.transformer.published import (
+    BAND,
     HOPPER,
     PEAKS,
     PUBLISHED,
     RECENT,
+    ROOM,
     Published,
     spread_of_ratios,
 )

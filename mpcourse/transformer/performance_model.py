@@ -126,17 +126,31 @@ class Layout:
             axis: One of `AXES`, "expert", or "replica": those with the same part of the model.
             cluster: Speeds.
         """
-        reach, left = 1, self.expert
+        reach = 1
         if axis == "replica":  # context and data ranks: the farther of those that there are
             axis = "context" if self.data == 1 < self.context else "data"
         for name in AXES:
-            ranks = getattr(self, name)
-            if axis == "expert" and name in ("context", "data"):
-                ranks, left = min(ranks, left), math.ceil(left / ranks)
-            reach *= ranks
-            if name == axis or (axis == "expert" and left == 1):
+            # expert ranks are those of context x data that stand nearest
+            reach *= self.expert if (name, axis) == ("context", "expert") else getattr(self, name)
+            if name == axis or (name, axis) == ("context", "expert"):
                 break
         return cluster.between if cluster.host % reach else cluster.inside
+
+    def all_to_all_seconds(self, rows: float, cluster: Cluster) -> float:
+        """Seconds for which a rank sends its rows to expert ranks, equally many to each.
+
+        Its own stay; those for ranks of its host take the fast link, and only the rest leaves.
+
+        Args:
+            rows: Bytes of all its rows.
+            cluster: Speeds.
+        """
+        near = (
+            math.gcd(cluster.host, self.tensor * self.expert) // self.tensor
+        )  # of them, in a host
+        near = max(near, 1)  # at least itself
+        there = (near - 1) / cluster.inside + (self.expert - near) / cluster.between
+        return rows / self.expert * there
 
 
 def step_seconds(
@@ -172,15 +186,14 @@ def step_seconds(
     keys = 2 * tokens * model.keys * NUMBER / tensor  # and values
     # round the ring: both in each forward and in the backward, there with gradients that come home
     ring = layers * ((2 + forwards) * (layout.context - 1) + 1) * keys
-    away = model.k * hidden / tensor * (layout.expert - 1) / layout.expert
-    there_and_back = 2 * (1 + forwards) * layers * away  # dispatch and combine
+    there_and_back = 2 * (1 + forwards) * layers * model.k * hidden / tensor  # dispatch, combine
     handed = 2 * layout.chunks * hidden / tensor  # each sends its share
     in_turn = {
         "products": tokens * work / tensor / (cluster.reached * cluster.flops),
         "memory": moved / cluster.moved,
         "layer sums": sent / layout.speed("tensor", cluster),
         "ring": ring / layout.speed("context", cluster),
-        "all-to-alls": there_and_back / layout.speed("expert", cluster),
+        "all-to-alls": layout.all_to_all_seconds(there_and_back, cluster),
         "hand-overs": (layout.pipeline > 1) * handed / layout.speed("pipeline", cluster),
     }
     for name, ranks in (("ring", layout.context), ("all-to-alls", layout.expert)):

@@ -27,7 +27,13 @@ sharded over 8 H100 with 96 GB, one sample on each data rank, every block recomp
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mpcourse.transformer.performance_model import Cluster, DecoderSizes, Layout, step_seconds
+from mpcourse.transformer.performance_model import (
+    Cluster,
+    DecoderSizes,
+    Layout,
+    held_bytes,
+    step_seconds,
+)
 
 LLAMA = "Grattafiori et al. 2024"
 MIXTRAL = "Liu et al. 2025"
@@ -58,22 +64,16 @@ class Published:
         return sum(step_seconds(self.model, self.batch, self.layout, cluster).values())
 
 
-def spread_of_ratios(cluster: Cluster, rows: Sequence[Published] = ()) -> float:
-    """How far the model's predictions can drift apart where it should err alike: in one paper.
+def spread_of_ratios(cluster: Cluster, rows: Sequence[Published]) -> float:
+    """How far predictions drift apart where they should err alike: with as many experts.
 
-    Of each paper (those of `PUBLISHED` if no rows are given) the largest predicted / quoted over
-    the smallest; of these the largest.
+    Of such rows, of whatever paper, the largest predicted / quoted over the smallest; of these
+    spreads the widest.
     """
-    papers = _by_paper(cluster, rows or PUBLISHED).values()
-    return max(max(ratios) / min(ratios) for ratios in papers)
-
-
-def _by_paper(cluster: Cluster, rows: Sequence[Published]) -> dict[str, list[float]]:
-    """Paper -> predicted over quoted of its rows."""
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[int, list[float]] = {}
     for row in rows:
-        ratios.setdefault(row.paper, []).append(row.predicted(cluster) / row.seconds)
-    return ratios
+        ratios.setdefault(row.model.experts, []).append(row.predicted(cluster) / row.seconds)
+    return max(max(alike) / min(alike) for alike in ratios.values())
 
 
 def _seconds(
@@ -203,6 +203,9 @@ def _recent() -> list[Published]:
 RECENT: tuple[Published, ...] = tuple(_recent())
 """19 rows of two papers; nothing was set by them, and almost all took longer than predicted."""
 
+BAND = max(spread_of_ratios(Cluster(), PUBLISHED), spread_of_ratios(HOPPER, RECENT))
+"""Layouts whose predicted times differ by less than this factor are not told apart."""
+
 
 def _peaks() -> list[tuple[DecoderSizes, int, Layout, float]]:
     mlp = 3 * 14336 / 4096
@@ -221,3 +224,6 @@ def _peaks() -> list[tuple[DecoderSizes, int, Layout, float]]:
 
 PEAKS: tuple[tuple[DecoderSizes, int, Layout, float], ...] = tuple(_peaks())
 """Model, samples, layout, and the bytes that the fullest GPU's allocator had reserved."""
+
+ROOM = min(held_bytes(*given) / peak for *given, peak in PEAKS)
+"""The share of a rank's memory that predicted bytes may fill: so much too low they have been."""

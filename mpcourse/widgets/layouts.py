@@ -15,14 +15,7 @@ from mpcourse.transformer.performance_model import (
     layouts,
     step_seconds,
 )
-from mpcourse.transformer.published import (
-    HOPPER,
-    LARGE,
-    PUBLISHED,
-    RECENT,
-    mixtral,
-    spread_of_ratios,
-)
+from mpcourse.transformer.published import BAND, HOPPER, LARGE, PUBLISHED, ROOM, mixtral
 from mpcourse.widgets.explorer import Explorer, slider_over
 
 LONG = DecoderSizes(8192, 80, 64, 128256, key_heads=8, mlp=3 * 28672 / 8192, fused=True)
@@ -76,9 +69,10 @@ def layout_view(
     expert: int = 0,
     states: str = "any",
 ) -> Picture:
-    """What the explorer shows: the fastest layouts that fit, then the fastest that do not.
+    """What the explorer shows: the fastest layouts that fit, some slower ones, and that do not fit.
 
-    Shaded is what the model's error cannot tell from the fastest. A step has 4,194,304 tokens.
+    A layout fits with `ROOM` of the memory. Shaded is what the model's error cannot tell from the
+    fastest, up to `BAND`. A step has 4,194,304 tokens.
 
     Args:
         model: A key of `MODELS`; the mixtures have 141 billion parameters.
@@ -104,17 +98,7 @@ def layout_view(
         words = f"{caption}: none comes out even"
         size = (760, 60)
         return picture([text(16, 30, words)], size, title="No layout", description=words)
-    return _fastest(sizes, batch, found, cluster, band_of(sizes), caption)
-
-
-def band_of(sizes: DecoderSizes) -> float:
-    """How far predictions drift apart in one paper, for published models like this one."""
-    if sizes.experts > 1:
-        alike = [row for row in RECENT if row.model.experts == sizes.experts]
-        return spread_of_ratios(HOPPER, alike)
-    if sizes.context > 4096:
-        return spread_of_ratios(HOPPER, [row for row in RECENT if row.model.context > 4096])
-    return spread_of_ratios(Cluster())
+    return _fastest(sizes, batch, found, cluster, caption)
 
 
 def _links() -> list[tuple[str, float]]:
@@ -130,10 +114,10 @@ def _fastest(
     batch: int,
     found: Iterable[Layout],
     cluster: Cluster,
-    band: float,
     caption: str,
 ) -> Picture:
-    """The fastest layouts that fit, then the fastest that do not."""
+    """The fastest layouts that fit, and some that are slower; then the fastest that do not fit."""
+    memory = ROOM * cluster.memory
     tried = {it: step_seconds(sizes, batch, it, cluster) for it in found}
     purposes = max(tried.values(), key=len)  # a layout without context ranks has no ring
     bars = []
@@ -144,8 +128,10 @@ def _fastest(
         name += f", {' '.join(more)}" if more else ""
         spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
         bars.append(LayoutTime(name, spent, held_bytes(sizes, batch, it)))
-    bars.sort(key=lambda bar: (bar.held > cluster.memory, bar.total))
-    fit = [bar for bar in bars if bar.held <= cluster.memory]
-    rest = [bar for bar in bars if bar.held > cluster.memory]
-    shown = fit[:SHOWN] + rest[: max(2, SHOWN - len(fit))]
-    return layouts_picture(shown, cluster.memory, band=band, caption=caption)
+    bars.sort(key=lambda bar: (bar.held > memory, bar.total))
+    fit = [bar for bar in bars if bar.held <= memory]
+    rest = [bar for bar in bars if bar.held > memory]
+    later = fit[SHOWN // 2 :]
+    some = later[:: max(1, -(-len(later) // (SHOWN - SHOWN // 2)))]  # as far apart as the rest goes
+    shown = fit[: SHOWN // 2] + some + rest[: max(2, SHOWN - len(fit))]
+    return layouts_picture(shown, memory, band=BAND, caption=caption)

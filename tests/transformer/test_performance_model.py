@@ -6,10 +6,12 @@ import pytest
 
 from mpcourse.memory.per_rank import BLOCK_INPUT
 from mpcourse.transformer import (
+    BAND,
     HOPPER,
     PEAKS,
     PUBLISHED,
     RECENT,
+    ROOM,
     Cluster,
     DecoderSizes,
     Layout,
@@ -47,14 +49,18 @@ def test_a_third_paper_was_slower_than_predicted_by_what_the_page_says():
     assert abs(off(LARGE)[0]) < 0.015  # the row, without a cut, that set the one free number
 
 
-def test_the_band_is_the_widest_spread_inside_a_paper_and_no_common_factor_moves_it():
+def test_the_band_is_the_widest_spread_of_models_alike_and_no_common_factor_moves_it():
     spreads = [(1 + max(off(p))) / (1 + min(off(p))) for p in (LARGE, RECOMPUTED, TURING)]
-    assert spread_of_ratios(CLUSTER) == max(spreads) == pytest.approx(1.12, abs=0.005)
+    assert max(spreads) == pytest.approx(1.12, abs=0.005)  # inside each paper
+    misses = [miss for paper in (LARGE, RECOMPUTED, TURING) for miss in off(paper)]
+    assert spread_of_ratios(CLUSTER, PUBLISHED) == (1 + max(misses)) / (1 + min(misses)) == BAND
+    assert spread_of_ratios(HOPPER, RECENT) < BAND == pytest.approx(1.40, abs=0.005)
     # a machine twice as slow in everything errs by another factor, the same in every row
     alike = [
         Cluster(reached=0.7 / n, moved=2e12 / n, inside=3e11 / n, between=25e9 / n) for n in (1, 2)
     ]
-    assert spread_of_ratios(alike[1]) == pytest.approx(spread_of_ratios(alike[0]), rel=1e-12)
+    spreads = [spread_of_ratios(each, PUBLISHED) for each in alike]
+    assert spreads[1] == pytest.approx(spreads[0], rel=1e-12)
 
 
 def test_rows_are_those_of_the_papers():
@@ -163,6 +169,7 @@ def test_peaks_that_others_published_are_missed_by_a_fifth():
     off = [held_bytes(*given) / quoted - 1 for *given, quoted in PEAKS]
     assert len(off) == 4
     assert all(-0.19 < miss < -0.17 for miss in off)
+    assert pytest.approx(1 + min(off)) == ROOM  # what is planned with
 
 
 SMALL = Layout(tensor=2, data=4, pipeline=3, context=4, expert=8)
@@ -230,12 +237,30 @@ def test_round_the_ring_go_keys_and_values_of_the_other_ranks(recompute: bool, r
 
 @pytest.mark.parametrize(("recompute", "there_and_back"), [(True, 6), (False, 4)])
 def test_every_token_goes_to_its_experts_and_back(recompute: bool, there_and_back: int):
-    # its share of 24 tokens, to 2 experts each, of which 7 of 8 are on other ranks
-    sent = 24 / 2 * 2 * 64 * 2 * 7 / 8
+    # its share of 24 tokens, to 2 experts each; of 8 ranks 3 others are in the host, 4 elsewhere
+    rows = 24 / 2 * 2 * 64 * 2
+    sent = rows * (3 / 8 / 300e9 + 4 / 8 / 25e9)
     layout = replace(SMALL, recompute=recompute)
     parts = step_seconds(MIXTURE, 8, layout, CLUSTER)
-    assert parts["all-to-alls"] == pytest.approx(there_and_back * 2 * sent / 25e9, rel=1e-12)
+    assert parts["all-to-alls"] == pytest.approx(there_and_back * 2 * sent, rel=1e-12)
     assert "all-to-alls" not in step_seconds(MIXTURE, 8, replace(layout, expert=1), CLUSTER)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 3, 4, 6, 8, 16])
+@pytest.mark.parametrize("expert", [1, 2, 3, 4, 8, 12, 16])
+def test_rows_leave_the_host_only_for_expert_ranks_in_another_one(tensor: int, expert: int):
+    layout, cluster = Layout(tensor, data=expert, expert=expert), Cluster(inside=4.0, between=1.0)
+
+    def seconds(groups: int) -> float:  # of the rank that sends most
+        times = []
+        for rank in range(groups * tensor * expert):
+            first = rank // (tensor * expert) * tensor * expert + rank % tensor
+            hosts = [(first + tensor * other) // 8 for other in range(expert)]
+            near = hosts.count(rank // 8)
+            times.append(((near - 1) / 4.0 + (expert - near)) * 80 / expert)
+        return max(times)
+
+    assert layout.all_to_all_seconds(80, cluster) == pytest.approx(seconds(groups=8), rel=1e-12)
 
 
 def test_experts_are_held_and_summed_by_fewer_ranks():
@@ -268,7 +293,7 @@ def test_a_token_is_worked_on_by_as_many_experts_as_it_goes_to():
 
 @pytest.mark.parametrize(
     ("paper", "rows", "low", "high"),
-    [(LLAMA, 3, -0.13, 0.01), (MIXTRAL, 10, -0.235, -0.1), (FINE, 6, -0.39, -0.05)],
+    [(LLAMA, 3, -0.13, 0.01), (MIXTRAL, 10, -0.24, -0.1), (FINE, 6, -0.45, -0.24)],
 )
 def test_rows_with_context_and_expert_ranks_are_missed_by_what_is_said(
     paper: str, rows: int, low: float, high: float
@@ -284,11 +309,13 @@ def test_recent_rows_are_those_of_the_papers():
     assert {row.batch * row.model.context for row in RECENT} == {2**20, 2**22, 2**24}
     for row in RECENT:
         assert row.model.parameters / 1e9 == pytest.approx(row.billions, rel=0.015)
-    # two layouts of one model and one batch: table 3 has 36.6% and 46.3% of the peak
-    flat, staged = [row for row in RECENT if row.paper == MIXTRAL][:2]
-    quoted, predicted = 46.3 / 36.6, flat.predicted(HOPPER) / staged.predicted(HOPPER)
-    assert flat.seconds / staged.seconds == pytest.approx(quoted)
-    assert predicted == pytest.approx(quoted, rel=0.01)
+    # two layouts of one model and one batch, twice: tables 3 and 4 have 36.6% and 46.3% of the
+    # peak, and 8.7% and 17.1%
+    for paper, quoted in ((MIXTRAL, 46.3 / 36.6), (FINE, 17.1 / 8.7)):
+        flat, staged = [row for row in RECENT if row.paper == paper][:2]
+        assert flat.seconds / staged.seconds == pytest.approx(quoted)
+        predicted = flat.predicted(HOPPER) / staged.predicted(HOPPER)
+        assert predicted == pytest.approx(quoted, rel=0.08)
 
 
 def test_layouts_with_context_and_expert_ranks_are_there_once():
