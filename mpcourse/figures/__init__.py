@@ -14,6 +14,7 @@ from mpcourse.figures.live_bytes import plot_live, stages_picture
 from mpcourse.figures.mesh import mesh_picture, places_picture
 from mpcourse.figures.mlp_cut import mlp_cut_picture, token_cut_picture
 from mpcourse.figures.ring import ring_picture
+from mpcourse.figures.routes import routes_picture
 from mpcourse.figures.scatter import scatter_picture
 from mpcourse.figures.smaller_nets import SparsityStudy, sparsity_picture
 from mpcourse.figures.split_curve import SplitCurve, split_curve_picture, split_picture

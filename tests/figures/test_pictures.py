@@ -15,6 +15,7 @@ from mpcourse.figures import (
     mlp_cut_picture,
     places_picture,
     ring_picture,
+    routes_picture,
     scatter_picture,
     sparsity_picture,
     split_curve_picture,
@@ -51,6 +52,7 @@ CURVES = [
 GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
 ALL_HELD = [[(0, 1)] * 2] * 2
 CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu", (2,), 8, True)]
+ROUTES = {"chosen": [["a1", "b0", "c1"], []], "sent": [["b0"], ["a1"]]}
 CHUNKS = [([1], 1), ([1], 8), ([2] * 8, 8), ([3] * 10, 12), ([], 2)]
 # What draws, its arguments, its options
 PER_RANK = mlp_cut_picture, stages_picture, token_cut_picture
@@ -65,6 +67,7 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
     *((draw, (n,), {}) for draw in PER_RANK for n in (1, 2, 4)),
     (ring_picture, ([[[(0,), (1,)], [(0,), (0, 1)]], ALL_HELD], 1), {}),
+    (routes_picture, (ROUTES,), {}),
     (attention_picture, (torch.eye(3).expand(2, 3, 3), "a<b"), {}),
     *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),
     *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
@@ -125,3 +128,12 @@ def test_every_device_needs_a_name(draw: Callable, given: tuple, options: dict, 
     order = (*given, pipeline(2)[0], names)
     with pytest.raises(ValueError, match=f"2 devices need names; got {len(names)}"):
         draw(*order, **options)
+
+
+def test_a_row_that_is_gone_gets_0_and_one_that_changes_ranks_has_a_thick_line():
+    sheet = Sheet(routes_picture(ROUTES))
+    assert [box["label"] for box in sheet.boxes][-3:] == ["a1", "b0", "c: 0"]
+    lines = [path.attrib for path in sheet.each("path")]
+    assert [line["stroke-width"] for line in lines] == ["1", "3", "3", "1", "2"]
+    assert ["stroke-dasharray" in line for line in lines] == [False] * 4 + [True]
+    assert sheet.description.startswith("chosen: rank 0 a1 b0 c1; rank 1 . sent: rank 0 b0")
