@@ -7,7 +7,9 @@ are tests in `notebooks/`. That it stands here also puts this folder on pytest's
 import os
 import platform
 import signal
+from collections.abc import Generator
 from pathlib import Path
+from unittest import mock
 
 # Threads of torch that wait for work keep a core busy, which another process may need: with more
 # processes than cores that takes most of the time. Read when torch is loaded; kernels inherit it.
@@ -29,6 +31,17 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Let the kernel of a page, which starts here, repeat what it measures twice, not 49 times.
+
+    Unit tests and `python -m mpcourse pages` repeat as often as they are told.
+    """
+    limit = {"MPCOURSE_REPEATS": "2"} if item.path.suffix == ".ipynb" else {}
+    with mock.patch.dict(os.environ, limit):
+        return (yield)
 
 
 def pytest_report_header() -> str:

@@ -25,6 +25,7 @@ from mpcourse.devices.timing import (
     Timing,
     clock_for,
     describe_machine,
+    limited,
     measure,
     measure_overlap,
     measure_timeline,

@@ -6,6 +6,7 @@ Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits f
 work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
 """
 
+import os
 import platform
 import statistics
 import time
@@ -18,6 +19,17 @@ import torch
 from mpcourse.devices.devices import DeviceLike, as_devices, describe_devices, synchronize
 from mpcourse.devices.workers import collect
 from mpcourse.schedules.timeline import Event, Timeline
+
+LIMIT = "MPCOURSE_REPEATS"  # environment: repeats that count at most, where pages are tested
+
+
+def limited(asked: int) -> int:
+    """How often to repeat what is measured: `asked`, or the limit of the environment.
+
+    The tests of the pages set one: they look at what a page computes, not at how fast. All
+    processes of a run have the same environment, so that ranks agree.
+    """
+    return min(asked, int(os.environ.get(LIMIT, asked)))
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ def measure_together(
     nothing to do with the code.
 
     The arguments are those of `measure`, but `fns` is name -> what to time, and so is what is
-    returned: name -> `Timing`, in the order of `fns`.
+    returned: name -> `Timing`, in the order of `fns`. Repeats are `limited`.
     """
     if warmup < 0 or repeats < 1:
         raise ValueError(f"warmup is 0 or more, repeats 1 or more; got {warmup} and {repeats}")
@@ -104,7 +116,7 @@ def measure_together(
         for fn in fns.values():
             fn()
     times: dict[str, list[float]] = {name: [] for name in fns}
-    for _ in range(repeats):
+    for _ in range(limited(repeats)):
         for name, fn in fns.items():
             _, start, end = clocked(fn, devices)
             times[name].append(end - start)

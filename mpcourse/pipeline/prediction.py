@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import DeviceLike, as_devices
+from mpcourse.devices.timing import limited
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import make_schedule
@@ -174,7 +175,7 @@ def measure_stages(
     sizes = timed_sizes(work.sizes)
     events: dict[int, list[Event]] = {size: [] for size in sizes}
     naive = {n: Pipeline(work.stages, devices, "naive", microbatch_size=n) for n in sizes}
-    for run in range(1 + REPEATS):
+    for run in range(1 + limited(REPEATS)):
         for size, pipeline in naive.items():
             pipeline.step(work.images[:size], work.labels[:size], loss_fn)
             events[size] += pipeline.timeline.events if run else ()

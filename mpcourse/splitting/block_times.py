@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mpcourse.devices.devices import DeviceLike, as_devices
-from mpcourse.devices.timing import HostClock, clock_for
+from mpcourse.devices.timing import HostClock, clock_for, limited
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.simulation import Costs, costs_from
 from mpcourse.schedules.timeline import Timeline
@@ -56,7 +56,7 @@ def _measure(blocks: list[nn.Module], batch: tuple[Any, Any], loss_fn: Loss) -> 
         _step(blocks, batch, loss_fn, clock_for(place))  # warms up
         clock = clock_for(place)
         clock.zero()
-        for _ in range(REPEATS):
+        for _ in range(limited(REPEATS)):
             _step(blocks, batch, loss_fn, clock)
         return clock.events(0)
 
