@@ -10,7 +10,7 @@ from mpcourse.benchmark.torch_pipeline import TORCH, Work, on_one_thread, take_p
 from mpcourse.benchmark.two_ranks import Row, rows_of, run_program
 from mpcourse.devices.devices import Device, as_devices
 from mpcourse.devices.jobs import matrix_jobs
-from mpcourse.devices.timing import measure, measure_overlap, measure_together
+from mpcourse.devices.timing import limited, measure, measure_overlap, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.pipeline.smallest import SmallestPipeline
 from mpcourse.schedules.named import make_schedule
@@ -49,7 +49,7 @@ def measure_engines(_: torch.device, count: int, steps: int, repeats: int) -> li
     work = tiny_work(count)
     theirs = on_one_thread(torch_step(tiny_work(count), "1f1b", count), steps)
     if distributed.get_rank() != 0:
-        take_part([theirs], 1 + repeats)
+        take_part([theirs], 1 + limited(repeats))
         return []
     devices = as_devices(["cpu"] * 2)
     ours = Pipeline(work.stages, devices, num_microbatches=count)

@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from mpcourse.benchmark.torch_pipeline import TORCH, Work, on_one_thread, take_part, torch_step
 from mpcourse.benchmark.two_ranks import Row, rows_of, run_program
 from mpcourse.devices.devices import Device, as_devices
-from mpcourse.devices.timing import Timing, measure_together
+from mpcourse.devices.timing import Timing, limited, measure_together
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import Costs, costs_from, simulate
@@ -99,7 +99,7 @@ def compare_with_torch(
         f"{TORCH}, {name}": on_one_thread(torch_step(work, name, count)) for name in SCHEDULES[1:]
     }
     if distributed.get_rank() != 0:
-        take_part(theirs.values(), WARMUP + repeats)
+        take_part(theirs.values(), WARMUP + limited(repeats))
         return []
     torch.set_num_threads(os.cpu_count() or 1)  # of the model that is not split; torchrun gave one
     return _compare(as_devices(["cpu"] * 2), batch, image, size, repeats, theirs)

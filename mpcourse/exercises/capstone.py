@@ -484,7 +484,7 @@ def score(plan, found, run, said, task):
     times = measure_plans({"start": Plan(5), "yours": plan}, task, repeats=ROUNDS)
     pairs = zip(times["start"].times_s, times["yours"].times_s, strict=True)
     ratios = sorted(start / yours for start, yours in pairs)
-    low, gain, high = ratios[7], ratios[12], ratios[17]
+    low, gain, high = (ratios[place * len(ratios) // ROUNDS] for place in (7, 12, 17))
     off = math.log2(max(said / high, max(low, 1e-9) / said, 1.0))
     takes, ours = found.timeline.makespan, plan_target(task)[0]
     held = " and ".join(f"{each / MIB:.2f}" for each in found.held_bytes)
@@ -495,7 +495,7 @@ def score(plan, found, run, said, task):
         f"{takes:,.0f} M multiply-adds, ours {ours:,.0f} M.\n"
         f"Score of the prediction {100 * max(0.0, 1 - off):.0f} of 100: you said {said:.2f} times "
         f"as fast as the start, measured here {gain:.2f}, from {low:.2f} to {high:.2f} by "
-        f"{ROUNDS} rounds.\n"
+        f"{len(ratios)} rounds.\n"
         f"It holds {held} MiB; {run.accuracy:.1%} of the held-out digits are right; the cut net "
         f"agrees with the uncut one.\n"
         f"Test digits: {test:.1%} right. " + (FIRST if asked == 1 else AGAIN.format(asked))

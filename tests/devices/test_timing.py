@@ -8,8 +8,10 @@ import torch
 
 from mpcourse.devices.devices import describe_devices, get_devices, synchronize
 from mpcourse.devices.timing import (
+    LIMIT,
     Timing,
     describe_machine,
+    limited,
     measure,
     measure_overlap,
     measure_timeline,
@@ -100,6 +102,16 @@ def test_functions_measured_together_take_turns(devices):
     assert "".join(order) == "abc" + "abcabc"
     assert list(timings) == ["a", "b", "c"]
     assert [timing.repeats for timing in timings.values()] == [2, 2, 2]
+
+
+def test_where_pages_are_tested_few_repeats_count(devices, monkeypatch):
+    assert limited(49) == 49
+    monkeypatch.setenv(LIMIT, "2")
+    assert (limited(49), limited(1)) == (2, 1)
+    order = []
+    timings = measure_together({n: lambda n=n: order.append(n) for n in "ab"}, devices, repeats=9)
+    assert "".join(order) == "abab" + "abab"  # two rounds warm up
+    assert [timing.repeats for timing in timings.values()] == [2, 2]
 
 
 def test_overlap_is_one_on_two_devices_and_the_number_of_jobs_on_one(devices):
