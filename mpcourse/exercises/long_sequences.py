@@ -1,4 +1,4 @@
-"""Exercises of page `long_sequences`: a merge and its backward, a ring, a slip, bytes and time."""
+"""Exercises of page `long_sequences`: attention by tiles, a ring, a slip, bytes and time."""
 
 import torch
 from torch import distributed, nn
@@ -6,8 +6,22 @@ from torch import distributed, nn
 from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, numbers, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import merge
+from mpcourse.transformer.ring_attention import _pass_on
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
+
+
+def first_wrong(names, words):
+    """A hint: what is said of the first number that is wrong; `words` if it is another count."""
+
+    def why(outcome, expected):
+        if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
+            return words
+        found = zip(names.items(), outcome, expected, strict=True)
+        return next(f"{name}: {said}." for (name, said), a, b in found if not same(a, b))
+
+    return why
+
 
 # 1. Merge two partial attentions
 
@@ -127,93 +141,122 @@ check_merge = Exercise(
     also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
 )
 
-# 2. Back through a softmax
+# 2. Back through a tile
 
-TURNED = "The gradient (T, c) times the values turned round (c, S): `gradient @ value.mT`."
-SHAPES = "Look at shapes: weights and `gradient @ value.mT` are (T, S), and `inner` stays (T, 1)."
+SHAPES = "Look at shapes: scores and `gradient @ value.mT` are (T, S), and `inner` stays (T, 1)."
 ONLY_HERE = (
     "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take `inner`."
 )
+ROOT = "Scores are divided by the root of c, as in `attend`: so is their gradient."
+GRADIENTS = {
+    "Of the query": "go back through the values to the weights, then through the softmax",
+    "Of the key": "the scores' gradient turned round, times the queries",
+    "Of the value": "the weights turned round, times the gradient of the output",
+}
+ALL_THREE = "Return three tensors: the gradients of query, key and value."
 
 
-def my_of_scores(weights, gradient, value, inner):
-    """The weights' gradient is the output's, times the values turned round.
+def my_attend_backward(query, key, value, hidden, gradient, log_sum, inner):
+    """The scores are made again; the log-sum of all keys makes the whole softmax's weights of them.
 
     A score moves its own weight by P (1 - P) and each other one by minus both weights' product. So
     its gradient is P times what its weight's gradient exceeds their mean by, weighed by P. That
-    mean is the gradient times the output, which is made of all keys, also those that are elsewhere.
+    mean is `inner`: it is made of all keys, also those that are elsewhere.
     """
-    return weights * (gradient @ value.mT - inner)
+    scale = query.shape[-1] ** -0.5
+    scores = (query @ key.mT * scale).masked_fill(hidden, -1e30)
+    weights = (scores - log_sum).exp()
+    of_scores = weights * (gradient @ value.mT - inner) * scale
+    return of_scores @ key, of_scores.mT @ query, weights.mT @ gradient
 
 
 def tile(queries, keys, elsewhere, columns=3):
-    """Of attention over more keys, what a tile has of it."""
+    """Of attention over more keys, what a tile has of it; all queries but one miss its last key."""
     draw = torch.Generator().manual_seed(keys)
-    scores = torch.randn(queries, keys + elsewhere, generator=draw).double()
-    value = torch.randn(keys + elsewhere, columns, generator=draw).double()
-    gradient = torch.randn(queries, columns, generator=draw).double()
-    weights = scores.softmax(-1)
-    inner = (gradient * (weights @ value)).sum(-1, keepdim=True)
-    return weights[:, :keys], gradient, value[:keys], inner
+    counts = queries, keys + elsewhere, keys + elsewhere, queries
+    drawn = [torch.randn(count, columns, generator=draw).double() for count in counts]
+    query, key, value, gradient = drawn
+    hidden = torch.zeros(queries, keys + elsewhere, dtype=torch.bool)
+    hidden[1:, keys - 1] = True
+    scores = (query @ key.mT / columns**0.5).masked_fill(hidden, -1e30)
+    inner = (gradient * (scores.softmax(-1) @ value)).sum(-1, keepdim=True)
+    here = query, key[:keys], value[:keys], hidden[:, :keys]
+    return *here, gradient, scores.logsumexp(-1, keepdim=True), inner
 
 
-def by_rows(weights, gradient, value, inner):
-    rows = zip(weights, gradient, inner, strict=True)
-    return torch.stack([p * (value @ g) - p * mean for p, g, mean in rows])
+def by_autograd(query, key, value, hidden, gradient, log_sum, inner):
+    leaves = [each.clone().requires_grad_() for each in (query, key, value)]
+    scores = leaves[0] @ leaves[1].mT / query.shape[-1] ** 0.5
+    weights = (scores.masked_fill(hidden, -1e30) - log_sum).exp()
+    ends = weights @ leaves[2], weights.sum(-1, keepdim=True)
+    return torch.autograd.grad(ends, leaves, (gradient, -inner))
 
 
-check_of_scores = Exercise(
-    my_of_scores,
+def back_by(
+    of_scores=lambda p, g, v, i: p * (g @ v.mT - i),
+    weights=lambda scores, log_sum: (scores - log_sum).exp(),
+    powers=(0.5, 0.5),
+):
+    """Another way back; `powers` of c by which scores and their gradient are divided."""
+
+    def attempt(query, key, value, hidden, gradient, log_sum, inner):
+        down, back = (query.shape[-1] ** -power for power in powers)
+        p = weights((query @ key.mT * down).masked_fill(hidden, -1e30), log_sum)
+        found = of_scores(p, gradient, value, inner) * back
+        return found @ key, found.mT @ query, p.mT @ gradient
+
+    return attempt
+
+
+check_attend_backward = Exercise(
+    my_attend_backward,
     read_again='"Scores that nobody keeps"',
     cases=[tile(2, 4, 0), tile(2, 3, 4), tile(3, 5, 6, columns=7)],
-    given=lambda weights, gradient, value, inner: (
-        f"a tile of {weights.shape[0]} queries and {weights.shape[1]} keys, c = {value.shape[1]}"
+    given=lambda query, key, *_: (
+        f"a tile of {query.shape[0]} queries and {key.shape[0]} keys, c = {key.shape[1]}"
     ),
-    hint="First the weights' gradient; then all scores of a row that move a weight.",
+    hint=first_wrong(GRADIENTS, ALL_THREE),
     wrong={
-        "This is the gradient of the weights: go back through the softmax, too.": [
+        "It stops at the weights: go back through the softmax.": back_by(
             lambda p, g, v, i: g @ v.mT
-        ],
-        "`inner` is missing: more of one weight is less of the others.": lambda p, g, v, i: (
-            p * (g @ v.mT)
         ),
-        "The weights are missing: a score moves its weight by P times as much.": [
-            lambda p, g, v, i: g @ v.mT - i
-        ],
-        "Weigh the difference: `inner` is multiplied by the weights, too.": lambda p, g, v, i: (
-            p * (g @ v.mT) - i
+        "Less `inner`: more of one weight is less of the others.": back_by(
+            lambda p, g, v, i: p * (g @ v.mT)
         ),
-        "The sign of `inner` is changed over.": lambda p, g, v, i: p * (g @ v.mT + i),
-        "The sign is changed over.": lambda p, g, v, i: p * (i - g @ v.mT),
-        "So each score moves its own weight alone; it moves all of its row.": lambda p, g, v, i: (
-            p * (1 - p) * (g @ v.mT)
+        "A score moves its weight by P times as much.": back_by(lambda p, g, v, i: g @ v.mT - i),
+        "The weights multiply `inner`, too.": back_by(lambda p, g, v, i: p * (g @ v.mT) - i),
+        "The sign of `inner` is changed over.": back_by(lambda p, g, v, i: p * (g @ v.mT + i)),
+        "The sign is changed over.": back_by(lambda p, g, v, i: p * (i - g @ v.mT)),
+        "A score moves all weights of its row.": back_by(
+            lambda p, g, v, i: p * (1 - p) * (g @ v.mT)
         ),
         ONLY_HERE: [
-            lambda p, g, v, i: p * (g @ v.mT - (p * (g @ v.mT)).sum(-1, keepdim=True)),
-            lambda p, g, v, i: p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdim=True)),
+            back_by(lambda p, g, v, i: p * (g @ v.mT - (p * (g @ v.mT)).sum(-1, keepdim=True))),
+            back_by(lambda p, g, v, i: p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdim=True))),
         ],
-        "The scale comes later: return the gradient of the scores as they are.": [
-            lambda p, g, v, i: my_of_scores(p, g, v, i) / v.shape[1] ** 0.5,
-            lambda p, g, v, i: my_of_scores(p, g, v, i) * v.shape[1] ** 0.5,
-        ],
-        "`weights` are those after the softmax: use them as they are.": lambda p, g, v, i: (
-            my_of_scores(p.softmax(-1), g, v, i)
-        ),
-        "This is the gradient of the values.": lambda p, g, v, i: p.mT @ g,
-        "`inner` has the score's own weight in it already: no (1 - P) beside it.": [
+        "`inner` has it already: no (1 - P).": back_by(
             lambda p, g, v, i: p * (1 - p) * (g @ v.mT - i)
-        ],
-        "Turned round: a row for each query, a column for each key.": lambda p, g, v, i: (
-            my_of_scores(p, g, v, i).mT
         ),
+        ROOT: [back_by(powers=each) for each in ((0.5, 0), (0.5, -0.5), (0, 0), (0, 0.5))],
+        "In the tile these weights sum to 1.": back_by(weights=lambda s, _: s.softmax(-1)),
+        "The weights are `exp(score - log_sum)`.": back_by(weights=lambda s, _: s.exp()),
+        "A hidden key weighs nothing: fill the scores as `attend` does.": lambda q, k, v, h, *on: (
+            my_attend_backward(q, k, v, h & False, *on)
+        ),
+        "Return them in this order: of query, key, value.": lambda *given: (
+            [my_attend_backward(*given)[each] for each in (1, 0, 2)]
+        ),
+        GRADIENTS["Of the value"]: lambda q, k, v, *on: (*my_attend_backward(q, k, v, *on)[:2], v),
+        ALL_THREE: lambda *given: torch.cat(my_attend_backward(*given)),
         SHAPES: [
-            lambda p, g, v, i: p * (g @ v.mT - i.squeeze(-1)),
-            lambda p, g, v, i: p * (v @ g.mT),
+            back_by(lambda p, g, v, i: p * (g @ v.mT - i.squeeze(-1))),
+            back_by(lambda p, g, v, i: p * (v @ g.mT)),
+            back_by(lambda p, g, v, i: (p * (g @ v.mT - i)).mT),
+            back_by(lambda p, g, v, i: p * (g * v - i)),
         ],
-        TURNED: lambda p, g, v, i: p * (g * v - i),
     },
-    errors={"dimension 1": SHAPES, "shapes cannot be multiplied|size of tensor": TURNED},
-    also_right=[by_rows, lambda p, g, v, i: torch.einsum("ts,tc,sc->ts", p, g, v) - p * i],
+    errors={"dimension 1|shapes cannot be multiplied|size of tensor|broadcast": SHAPES},
+    also_right=[by_autograd, lambda *given: [*my_attend_backward(*given)]],
 )
 
 # 3. The loop of a ring
@@ -334,7 +377,126 @@ check_ring_loop = Exercise(
     also_right=[lambda *given: [*my_ring(*given)], ring_with(lambda rank, step, _: rank - step)],
 )
 
-# 4. An order in which all ranks work alike
+# 4. Gradients on their way home
+
+HOME = "This is the gradient of another rank's block: after n - 1 trips each needs one more, home."
+OTHERS = "Other ranks have found gradients for your block, too: these have to come to you."
+TWICE = "What comes home has this rank's own part in it: do not add it again."
+ADD = "What came is what the ranks before have found for the block that is here: add your own part."
+STAYS = "Queries stay: add up what all blocks give for them."
+PAST = "One trip too many: after n trips a block's gradient is at home."
+EARLY = "In step 0 no gradient is on its way to you yet."
+NEVER = "A rank waits for what is never sent: each sends as often, whatever is hidden from it."
+BOTH = "Return two tensors: the gradients of the queries and of the block."
+
+
+def my_way_home(block, rank, ranks, send, backward_of):
+    """Blocks go round as in the forward; the gradients of each follow it, one step behind.
+
+    What comes is the sum of the ranks before. This rank adds its own part, and sends the sum on.
+    After the last step that sum is on the rank before the block's owner: one trip more.
+    """
+    of_query, coming = 0, None
+    for step in range(ranks):
+        arrived = send(block) if step < ranks - 1 else None
+        part, of_block = backward_of(block, (rank - step) % ranks)
+        of_query = of_query + part
+        of_block = of_block + coming() if coming else of_block
+        coming = send(of_block)
+        block = arrived() if arrived else block
+    return of_query, coming()
+
+
+def all_ranks(attempt, ranks):
+    """The loop on all ranks, which send real messages; of each its two gradients."""
+    draw = torch.Generator().manual_seed(ranks)
+    blocks, *parts = torch.randn(1 + 2 * ranks, ranks, 2, 3, generator=draw).double()
+
+    def program(group):
+        rank, sent = group.rank(), []
+
+        def send(tensor):
+            sent.extend(each for each in blocks if torch.equal(each, tensor))
+            if len(sent) == ranks:
+                raise NotYet(f"message {ranks} with a block", LAST)
+            return _pass_on(tensor, group)
+
+        def backward_of(block, owner):
+            if callable(block):
+                raise NotYet("a function stands for a block", CALL)
+            if not torch.equal(block, blocks[owner % ranks]):
+                raise NotYet(f"this is not the block of rank {owner}", WHOSE)
+            return parts[rank][owner % ranks], parts[rank - ranks][owner % ranks]
+
+        found = attempt(blocks[rank].clone(), rank, ranks, send, backward_of)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise NotYet(f"got {short(found)}", BOTH)
+        return [*found]
+
+    return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+
+
+def came(coming, *_):
+    return coming()
+
+
+def homeward(end=came, owner=back, add=torch.add, query=torch.add, sends=-1, skips=False):
+    """Another way home; `end` takes what is coming, all own parts for blocks, and `send`."""
+
+    def attempt(block, rank, ranks, send, backward_of):
+        of_query, coming, parts = 0, None, []
+        for step in range(ranks):
+            if skips and back(rank, step, ranks) > rank:
+                continue
+            arrived = send(block) if step < ranks + sends else None
+            part, of_block = backward_of(block, owner(rank, step, ranks))
+            of_query, parts = query(part, of_query), [*parts, of_block]
+            of_block = add(of_block, coming()) if coming else of_block
+            coming = send(of_block)
+            block = arrived() if arrived else block
+        return of_query, end(coming, parts, send, of_block)
+
+    return attempt
+
+
+def in_one_message(block, rank, ranks, send, backward_of):
+    of_query, of_block = 0, torch.zeros_like(block)
+    for step in range(ranks):
+        part, own = backward_of(block, rank - step)
+        of_query = of_query + part
+        block, of_block = send(torch.stack([block, of_block + own]))()
+    return of_query, of_block
+
+
+check_way_home = Exercise(
+    my_way_home,
+    read_again='"Where does a key\'s gradient go?"',
+    cases=[(1,), (2,), (3,), (4,)],
+    given="{} rank(s)",
+    play=all_ranks,
+    hint="Follow one block: which ranks add to its gradient, and where is the sum after each step?",
+    wrong={
+        HOME: homeward(lambda coming, parts, send, last: last),
+        OTHERS: [
+            homeward(lambda coming, parts, *_: parts[0]),
+            homeward(lambda coming, parts, *_: sum(parts)),
+        ],
+        TWICE: homeward(lambda coming, parts, *_: coming() + parts[0]),
+        ADD: homeward(add=lambda own, before: own),
+        STAYS: homeward(query=lambda part, before: part),
+        PAST: homeward(lambda coming, parts, send, _: send(coming())()),
+        WHOSE: homeward(owner=lambda rank, step, _: rank + step),
+        LAST: homeward(sends=0),
+        CALL: lambda block, rank, ranks, send, backward_of: backward_of(max, rank),
+        EARLY: homeward(lambda *_: [None][0]()),
+        NEVER: homeward(skips=True),
+        BOTH: lambda *given: my_way_home(*given)[1],
+    },
+    errors={"'NoneType' object is not|local variable 'coming'": EARLY, "gloo|not returned": NEVER},
+    also_right=[in_one_message, lambda *given: [*my_way_home(*given)]],
+)
+
+# 5. An order in which all ranks work alike
 
 
 def my_pieces(rank, ranks):
@@ -397,7 +559,7 @@ check_zigzag = Exercise(
     ],
 )
 
-# 5. A loss that is wrong and falls
+# 6. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
@@ -551,7 +713,7 @@ check_loss = Exercise(
     ],
 )
 
-# 6. How long computing and sending a block take
+# 7. How long computing and sending a block take
 
 SECONDS = "Return three numbers: computing, sending, equal."
 TIMES = {
@@ -579,18 +741,6 @@ def times(factors):
         return tuple(a * b for a, b in zip(right, factors(tokens, *right), strict=True))
 
     return attempt
-
-
-def first_wrong(names, words):
-    """A hint: what is said of the first number that is wrong; `words` if it is another count."""
-
-    def why(outcome, expected):
-        if not isinstance(outcome, tuple | list) or len(outcome) != len(names):
-            return words
-        found = zip(names.items(), outcome, expected, strict=True)
-        return next(f"{name}: {said}." for (name, said), a, b in found if not same(a, b))
-
-    return why
 
 
 check_block_times = Exercise(
@@ -621,7 +771,7 @@ check_block_times = Exercise(
     also_right=[lambda *g: [*my_block_times(*g)], lambda *g: torch.tensor(my_block_times(*g))],
 )
 
-# 7. What a rank sends
+# 8. What a rank sends
 
 THREE = "Return three numbers: ring, trade, gather."
 WAYS = {
@@ -661,6 +811,14 @@ def sends(ring=None, trade=None, gather=None):
     return attempt
 
 
+def ring_of(*counts):
+    return [sends(lambda n, a=a, b=b: a * n + b) for a, b in counts]
+
+
+def trade_of(*traded):
+    return [sends(trade=lambda o, b, n, f=f: f(o, b) * (n - 1) / n) for f in traded]
+
+
 check_sent = Exercise(
     my_sent,
     read_again='"Tokens for heads, or gathered keys"',
@@ -669,26 +827,13 @@ check_sent = Exercise(
     play=call_for_numbers,
     hint=first_wrong(WAYS, THREE),
     wrong={
-        "Ring: the gradients have to come home: they go n times, not n - 1.": sends(
-            lambda n: 3 * (n - 1)
-        ),
-        "Ring: backward, keys and values go round again, beside their gradients.": [
-            sends(lambda n: 2 * n - 1),
-            sends(lambda n: 2 * n - 2),
-        ],
-        "Ring: keys and values go round forward and backward, their gradients once.": [
-            sends(lambda n: 4 * (n - 1)),
-            sends(lambda n: 4 * n - 2),
-        ],
-        "Ring: nobody needs a block after the last step: it is passed on n - 1 times.": [
-            sends(lambda n: 3 * n),
-            sends(lambda n: 3 * n - 1),
-        ],
+        "Ring: the gradients have to come home: they go n times, not n - 1.": ring_of((3, -3)),
+        "Ring: backward, keys and values go round again, too.": ring_of((2, -1), (2, -2)),
+        "Ring: forward and backward, and their gradients once.": ring_of((4, -4), (4, -2)),
+        "Ring: after the last step a block is not passed on.": ring_of((3, 0), (3, -1)),
         "Forward and backward together: in the backward the gradients travel, too.": [
-            sends(
-                lambda n: n - 1, lambda own, block, n: (own + block) * (n - 1) / n, lambda n: n - 1
-            ),
-            sends(lambda n: n - 1),
+            sends(lambda n: n - 1, lambda o, b, n: (o + b) * (n - 1) / n, lambda n: n - 1),
+            *ring_of((1, -1)),
         ],
         "Keys and values, and both their gradients: twice as much.": [
             lambda t, w, k, i, n: my_sent(t, w, k / 2, i, n),
@@ -708,11 +853,7 @@ check_sent = Exercise(
         ),
         "With grouped keys a key and a value are `key_width` numbers each.": [
             lambda t, w, k, i, n: my_sent(t, w, w, i, n),
-            lambda t, w, k, i, n: (
-                my_sent(t, w, k, i, n)[0],
-                my_sent(t, w, w, i, n)[1],
-                my_sent(t, w, k, i, n)[2],
-            ),
+            sends(trade=lambda o, b, n: 4 * o * (n - 1) / n),
         ],
         "Queries and outputs have `width` numbers, all heads together.": lambda t, w, k, i, n: (
             my_sent(t, k, k, i, n)
@@ -722,33 +863,23 @@ check_sent = Exercise(
             *my_sent(t, w, k, i, n)[1:],
         ),
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
-            sends(trade=lambda own, block, n: 2 * (own + block)),
-            sends(trade=lambda own, block, n: 2 * (own + block) / n),
+            sends(trade=lambda o, b, n: 2 * (o + b)),
+            sends(trade=lambda o, b, n: 2 * (o + b) / n),
         ],
-        "Trade: the output is traded back, too.": sends(
-            trade=lambda own, block, n: (own + 2 * block) * (n - 1) / n
-        ),
-        "Trade: keys and values are traded, too.": [
-            sends(trade=lambda own, block, n: 2 * own * (n - 1) / n),
-            sends(trade=lambda own, block, n: own * (n - 1) / n),
+        "Trade: the output is traded back, too.": trade_of(lambda o, b: o + 2 * b),
+        "Trade: keys and values are traded, too.": trade_of(lambda o, b: 2 * o, lambda o, b: o),
+        "Trade: queries and outputs are traded, too.": trade_of(lambda o, b: 2 * b),
+        "Trade: in the backward the gradients are traded back.": trade_of(lambda o, b: o + b),
+        "Trade: a rank trades its own tokens, not all.": [
+            sends(trade=lambda o, b, n: 2 * (o + b) * (n - 1))
         ],
-        "Trade: queries and outputs are traded, too.": sends(
-            trade=lambda own, block, n: 2 * block * (n - 1) / n
-        ),
-        "Trade: in the backward the gradients are traded back.": sends(
-            trade=lambda own, block, n: (own + block) * (n - 1) / n
-        ),
-        "Trade: a rank trades its own tokens, not all.": sends(
-            trade=lambda own, block, n: 2 * (own + block) * (n - 1)
-        ),
         "Gather: in the backward the gradients go home.": sends(gather=lambda n: n - 1),
         "Gather: after n - 1 passes each rank has all blocks.": sends(gather=lambda n: 2 * n),
         "Gather: a rank passes on all blocks but one, not its own alone.": [
             sends(gather=lambda n: 2 * (n > 1)),
             sends(gather=lambda n: 2 * (n - 1) / n),
         ],
-        "Gather: to gather again in the backward holds less, but here all keys are kept: no third"
-        " round.": sends(gather=lambda n: 3 * (n - 1)),
+        "Gather: all keys are kept here: no third round.": sends(gather=lambda n: 3 * (n - 1)),
         THREE: lambda *sizes: sum(my_sent(*sizes)),
     },
     also_right=[
