@@ -374,7 +374,9 @@ check_held = Exercise(
         ],
         "States, those that are shared": lambda *given: 1.0,
     },
-    errors={"indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'},
+    errors={
+        "KeyError|indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'
+    },
     also_right=[
         holding(),
         holding(last=lambda n, it: min(n, 1) * it["inputs"] + it["logits"]),
