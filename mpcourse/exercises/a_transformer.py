@@ -1,11 +1,13 @@
-"""Exercises of page `a_transformer`: mask, attention, a decoder, a cache, tied copies."""
+"""Exercises of page `a_transformer`: mask, attention, decoder, its size, cache, tied copies."""
 
 import inspect
 import math
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import (
@@ -50,6 +52,22 @@ def same_weights(result, expected):
     result, expected = tensor_of(result), tensor_of(expected)
     near = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
     return result.shape == expected.shape and torch.allclose(result, expected, **near)
+
+
+NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
+
+
+def training(solution):
+    """What comes in hangs on parameters, as on the page: what is right hands gradients back."""
+
+    def play(attempt, *given):
+        given = [each.requires_grad_() * 1 for each in given]
+        result = attempt(*given)
+        if same_weights(result, solution(*given)) and not getattr(result, "requires_grad", False):
+            raise NotYet(NO_GRADIENTS)
+        return result
+
+    return play
 
 
 def row_that_differs(result, expected):
@@ -137,6 +155,7 @@ check_causal = Exercise(
         table_of_scores(4, in_front=(3, 3)),
     ],
     given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
+    play=training(my_causal_weights),
     same=same_weights,
     compared=row_that_differs,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
@@ -146,11 +165,7 @@ check_causal = Exercise(
     },
     wrong={
         "Scores may be lower than that: only -inf hides whatever they are.": [
-            hiding(1, fill=-100.0),
-            hiding(1, fill=-300.0),
-            hiding(1, fill=-1e3),
-            hiding(1, fill=-1e4),
-            hiding(1, fill=-3e4),
+            hiding(1, fill=low) for low in (-100.0, -300.0, -1e3, -1e4, -3e4)
         ],
         "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": [
             lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1),
@@ -188,9 +203,16 @@ check_causal = Exercise(
         "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
             lambda scores: hiding(1)(scores / len(scores) ** 0.5)
         ),
+        "These are logarithms of weights: take `softmax`, not `log_softmax`.": (
+            lambda scores: hiding(1)(scores).log()
+        ),
+        NO_GRADIENTS: [lambda s: row_by_row(s).tolist(), lambda s: hiding(1)(s).detach()],
         "Put -inf where": lambda scores: scores,
     },
-    also_right=[row_by_row, lambda scores: row_by_row(scores).tolist()],
+    also_right=[
+        row_by_row,
+        lambda s: s.masked_fill_(torch.ones_like(s).triu(1) > 0, -math.inf).softmax(-1),
+    ],
 )
 
 # 2. Attention
@@ -228,7 +250,7 @@ def by_sums(query, key, value):
 
 
 def by_hand(attempt, *three):
-    result = attempt(*three)
+    result = training(my_attend)(attempt, *three)
     if same_weights(result, scaled_dot_product_attention(*three, is_causal=True)):
         borrowing = {"scaled_dot_product_attention", "attention_weights"}
         refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
@@ -244,11 +266,7 @@ check_attend = Exercise(
     my_attend,
     read_again='"How does a token look?"',
     cases=[
-        three_tensors(3, 2),
-        three_tensors(5, 7),
-        three_tensors(3, 5, 4),
-        three_tensors(2, 3, 1, 6),
-        three_tensors(2, 3, 7, 5),
+        three_tensors(*shape) for shape in ((3, 3), (5, 7), (3, 5, 4), (2, 3, 1, 6), (2, 3, 7, 5))
     ],
     given=lambda query, key, value: f"queries, keys and values of shape {tuple(query.shape)}",
     play=by_hand,
@@ -299,6 +317,16 @@ check_attend = Exercise(
             lambda q, k, v: attending()(k, k, v),
             lambda q, k, v: attending()(q, v, v),
         ],
+        "A score is a dot product, which adds up: `query @ key.transpose(-2, -1)`, not `*`.": (
+            lambda q, k, v: causal_weights(q * k / q.shape[-1] ** 0.5) @ v
+        ),
+        "Turn the keys: `query @ key` takes columns for tokens.": (
+            lambda q, k, v: causal_weights(q @ k / q.shape[-1] ** 0.5) @ v
+        ),
+        "`weights @ value`, in this order: a row of weights adds up rows of values.": (
+            lambda q, k, v: v @ causal_weights(q @ k.mT / q.shape[-1] ** 0.5)
+        ),
+        NO_GRADIENTS: lambda *three: by_sums(*three).detach(),
         "The values are missing: these are weights or scores.": [
             lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5),
             lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5,
@@ -350,107 +378,44 @@ def of_a_decoder(attempt, layers, texts, places):
     model = Decoder(3, 12, 3, layers, context=6).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
+    if layers == 2:  # whatever attention is, it is called
+        model.blocks[1].attention = nn.Linear(12, 12).double()
     for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
         whole.forward = refuse_the_whole
-    return attempt(model, torch.randint(3, (texts, places)))
+    result = attempt(model, torch.randint(3, (texts, places)))
+    if isinstance(result, torch.Tensor) and not result.requires_grad:
+        raise NotYet(NO_GRADIENTS)
+    return result
 
 
 def refuse_the_whole(*given, **options):
     raise NotYet(UNCALLED)
 
 
-def decoding(embed=None, block=None, head=None, blocks=slice(None)):
-    """A decoder of which one part is another: functions of the model (or block) and the rest."""
+norm_1 = lambda b, x: b.norm_1(x)
+norm_2 = lambda b, x: b.norm_2(x)
+attention_alone = lambda b, x: b.attention(b.norm_1(x))
+mlp_alone = lambda b, x: b.mlp(b.norm_2(x))
+attend = lambda b, x: x + b.attention(b.norm_1(x))
+think = lambda b, x: x + b.mlp(b.norm_2(x))
+attend_unnormed = lambda b, x: x + b.attention(x)
+think_unnormed = lambda b, x: x + b.mlp(x)
+think_after_norm_1 = lambda b, x: x + b.mlp(b.norm_1(x))
+
+
+def decoding(*steps, embed=None, head=None, blocks=slice(None)):
+    """A decoder of which one part is another: the steps of a block, what is before or after."""
 
     def attempt(model, tokens):
         places = torch.arange(tokens.shape[1]).expand_as(tokens)
         x = model.embedding.tokens(tokens) + model.embedding.positions(places)
         x = embed(model, tokens) if embed else x
-        for part in [*model.blocks][blocks]:
-            x = (block or one_block)(part, x)
+        for block in [*model.blocks][blocks]:
+            for step in steps or (attend, think):
+                x = step(block, x)
         return head(model.head, x) if head else model.head.output(model.head.norm(x))
 
     return attempt
-
-
-def one_block(block, x):
-    x = x + block.attention(block.norm_1(x))
-    return x + block.mlp(block.norm_2(x))
-
-
-def after_the_sum(block, x):
-    x = block.norm_1(x + block.attention(x))
-    return block.norm_2(x + block.mlp(x))
-
-
-def normed_on_its_way(block, x):
-    x = block.norm_1(x)
-    x = block.norm_2(x + block.attention(x))
-    return x + block.mlp(x)
-
-
-def first_normed_on_its_way(block, x):
-    x = block.norm_1(x)
-    x = x + block.attention(x)
-    return x + block.mlp(block.norm_2(x))
-
-
-def second_normed_on_its_way(block, x):
-    x = block.norm_2(x + block.attention(block.norm_1(x)))
-    return x + block.mlp(x)
-
-
-def swapped_norms(block, x):
-    x = x + block.attention(block.norm_2(x))
-    return x + block.mlp(block.norm_1(x))
-
-
-def side_by_side(block, x):
-    return x + block.attention(block.norm_1(x)) + block.mlp(block.norm_2(x))
-
-
-def mlp_first(block, x):
-    x = x + block.mlp(block.norm_2(x))
-    return x + block.attention(block.norm_1(x))
-
-
-def nothing_added(block, x):
-    return block.mlp(block.norm_2(block.attention(block.norm_1(x))))
-
-
-def only_the_mlp_added(block, x):
-    x = block.attention(block.norm_1(x))
-    return x + block.mlp(block.norm_2(x))
-
-
-def without_its_norms(block, x):
-    x = x + block.attention(x)
-    return x + block.mlp(x)
-
-
-def results_normed(block, x):
-    x = x + block.norm_1(block.attention(x))
-    return x + block.norm_2(block.mlp(x))
-
-
-def without_norm_1(block, x):
-    x = x + block.attention(x)
-    return x + block.mlp(block.norm_2(x))
-
-
-def without_norm_2(block, x):
-    x = x + block.attention(block.norm_1(x))
-    return x + block.mlp(x)
-
-
-def without_gelu(block, x):
-    x = x + block.attention(block.norm_1(x))
-    return x + block.mlp.down(block.mlp.up(block.norm_2(x)))
-
-
-def one_norm_for_both(block, x):
-    x = x + block.attention(block.norm_1(x))
-    return x + block.mlp(block.norm_1(x))
 
 
 def positions_from_one(model, tokens):
@@ -471,7 +436,7 @@ check_logits = Exercise(
         UNCALLED: [
             lambda model, tokens: model(tokens),
             decoding(embed=lambda model, tokens: model.embedding(tokens)),
-            decoding(block=lambda block, x: block(x)),
+            decoding(lambda block, x: block(x)),
             decoding(head=lambda head, x: head(x)),
         ],
         "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
@@ -490,34 +455,36 @@ check_logits = Exercise(
             )
         ),
         "The norm comes before attention and MLP; their sums flow on as they are.": [
-            decoding(block=after_the_sum),
-            decoding(block=normed_on_its_way),
-            decoding(block=first_normed_on_its_way),
-            decoding(block=second_normed_on_its_way),
+            decoding(attend_unnormed, norm_1, think_unnormed, norm_2),
+            decoding(norm_1, attend_unnormed, norm_2, think_unnormed),
+            decoding(norm_1, attend_unnormed, think),
+            decoding(attend, norm_2, think_unnormed),
         ],
         "The MLP reads what attention has added; here both read the same.": decoding(
-            block=side_by_side
+            lambda b, x: x + attention_alone(b, x) + mlp_alone(b, x)
         ),
         "A block adds twice: what attention gives, and what the MLP gives.": [
-            decoding(block=lambda b, x: x + b.attention(b.norm_1(x))),
-            decoding(block=lambda b, x: x + b.mlp(b.norm_2(x))),
+            decoding(attend),
+            decoding(think),
         ],
-        "Attention comes first, the MLP second.": decoding(block=mlp_first),
+        "Attention comes first, the MLP second.": decoding(think, attend),
         "Each part adds to x: `x = x + ...`. Here x is lost.": [
-            decoding(block=nothing_added),
-            decoding(block=lambda b, x: x + b.mlp(b.norm_2(b.attention(b.norm_1(x))))),
-            decoding(block=lambda b, x: b.mlp(b.norm_2(x + b.attention(b.norm_1(x))))),
-            decoding(block=only_the_mlp_added),
+            decoding(attention_alone, mlp_alone),
+            decoding(lambda b, x: x + mlp_alone(b, attention_alone(b, x))),
+            decoding(attend, mlp_alone),
+            decoding(attention_alone, think),
         ],
         "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
-            decoding(block=without_its_norms),
-            decoding(block=results_normed),
-            decoding(block=without_norm_1),
-            decoding(block=without_norm_2),
+            decoding(attend_unnormed, think_unnormed),
+            decoding(
+                lambda b, x: x + b.norm_1(b.attention(x)), lambda b, x: x + b.norm_2(b.mlp(x))
+            ),
+            decoding(attend_unnormed, think),
+            decoding(attend, think_unnormed),
         ],
         "Each part has a norm of its own: `norm_1` is attention's, `norm_2` the MLP's.": [
-            decoding(block=one_norm_for_both),
-            decoding(block=swapped_norms),
+            decoding(attend, think_after_norm_1),
+            decoding(lambda b, x: x + b.attention(b.norm_2(x)), think_after_norm_1),
         ],
         "The output layer is missing: `model.head.output` makes logits of the normed x.": [
             decoding(head=lambda head, x: head.norm(x)),
@@ -538,18 +505,106 @@ check_logits = Exercise(
             )
         ),
         "The blocks come in the order of `model.blocks`.": decoding(blocks=slice(None, None, -1)),
-        "GELU is missing between `up` and `down`: `block.mlp(...)` has it.": (
-            decoding(block=without_gelu)
+        "GELU is missing between `up` and `down`: `block.mlp(...)` has it.": decoding(
+            attend, lambda b, x: x + b.mlp.down(b.mlp.up(b.norm_2(x)))
         ),
         "Logits of every place are asked, not of the last alone.": (
             lambda model, tokens: my_logits(model, tokens)[:, -1]
         ),
         "Not every block had its turn.": decoding(blocks=slice(1)),
+        NO_GRADIENTS: torch.no_grad()(my_logits),
     },
     also_right=[decoding()],
 )
 
-# 4. The bytes of a cache
+# 4. Parameters and operations
+
+
+def my_counts(vocabulary, width, layers, context):
+    """Add up what each layer has; then double the products, and take all of them three times.
+
+    A block has four matrices in attention and two, four times as large, in the MLP. Each token
+    meets each of these weights once; only attention's two products grow with the context's square.
+    """
+    block = 12 * width**2 + 13 * width  # 9 * width biases, two norms of 2 * width
+    tables = (vocabulary + context + vocabulary) * width  # tokens, positions, output layer
+    parameters = layers * block + tables + 2 * width
+    weights = layers * 12 * width**2 + vocabulary * width  # that take part in products
+    forward = 2 * context * weights + layers * 2 * 2 * context**2 * width
+    return parameters, 3 * forward
+
+
+def counted_by_torch(vocabulary, width, layers, context):
+    model = Decoder(vocabulary, width, 1, layers, context)
+    tokens = torch.zeros(1, context, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        nn.functional.cross_entropy(model(tokens)[0], tokens[0]).backward()
+    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+
+
+def first_wrong(attempt, *sizes):
+    """Parameters alone, if these are wrong: the words for them fit whatever comes second."""
+    parameters, operations = attempt(*sizes)
+    if not same(parameters, my_counts(*sizes)[0]):
+        return {"parameters": parameters}
+    return {"parameters": parameters, "operations": operations}
+
+
+def counting(kind, times=1, **terms):
+    """The right counts, of which one kind has more: nw=3 is 3 * blocks * width, and so on."""
+
+    def attempt(*sizes):
+        size, right = dict(zip("vwnt", sizes, strict=True)), [*my_counts(*sizes)]
+        more = sum(k * math.prod(size[letter] for letter in term) for term, k in terms.items())
+        right[kind] = times * right[kind] + more
+        return right
+
+    return attempt
+
+
+more, work = partial(counting, 0), partial(counting, 1)  # parameters, operations
+
+check_counts = Exercise(
+    my_counts,
+    read_again='"How large is it, and how much work?"',
+    cases=[(5, 4, 1, 3), (7, 6, 2, 5), (50, 8, 3, 16)],
+    given="vocabulary {}, width {}, blocks {}, context {}",
+    play=first_wrong,
+    hint="Write down each layer's sizes: six in a block, and `model.head.output`. A weight has two "
+    "operations a token, attention two more products, and training three times the forward's.",
+    errors={"unpack": "Two numbers are asked: `return parameters, operations`."},
+    wrong={
+        "The weights alone: biases and norms are parameters, too.": more(nw=-13, w=-2),
+        "Biases are missing: each output of a layer in a block has one.": more(nw=-9),
+        "The first layer of the MLP has `4 * width` biases: each output has one.": more(nw=-3),
+        "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
+            *(more(nw=-4, w=-2), more(nw=-4), more(nw=-2, w=-1), more(w=-2))
+        ],
+        "The output layer has `vocabulary * width` weights of its own.": more(vw=-1),
+        "`model.head.output` has no biases.": more(v=1),
+        "The table of positions is missing: a row for each place.": more(tw=-1),
+        "Attention has four layers: for queries, keys, values, and the output.": [
+            *(more(nww=-1, nw=-1), more(nww=-1))
+        ],
+        "The MLP has two layers, with `4 * width * width` weights each.": more(nww=-4),
+        "That is one block: each has its own.": more(nww=-12, ww=12, nw=-13, w=13),
+        "Parameters come first, then operations.": lambda *sizes: my_counts(*sizes)[::-1],
+        "The forward alone; the backward makes two more products for each.": work(times=1 / 3),
+        "The backward has two products for each of the forward: together three.": work(2 / 3),
+        "A multiplication and an addition are two operations.": work(times=1 / 2),
+        "Attention's own products are missing: scores, and sums of values.": work(ttnw=-12),
+        "Half of attention's products is missing: scores and sums, hidden, too.": work(ttnw=-6),
+        "The products of the output layer are missing.": work(tvw=-6),
+        "The table of tokens is looked up: that is no product.": work(tvw=6),
+        "Six for each parameter and token: tables and norms are in no product, scores in none.": (
+            lambda *sizes: (my_counts(*sizes)[0], 6 * sizes[3] * my_counts(*sizes)[0])
+        ),
+        "six in a block": lambda *sizes: (0, 0),
+    },
+    also_right=[counted_by_torch, lambda *sizes: [float(n) for n in my_counts(*sizes)]],
+)
+
+# 5. The bytes of a cache
 
 
 def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
@@ -561,6 +616,16 @@ def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
     return 2 * layers * key_heads * head_width * texts * tokens * bytes_each
 
 
+def over(*names, times=1):
+    """Times the right bytes, without the sizes of these names."""
+
+    def attempt(*sizes):
+        size = dict(zip(inspect.signature(my_cache_bytes).parameters, sizes, strict=True))
+        return times * my_cache_bytes(*sizes) / math.prod(size[name] for name in names)
+
+    return attempt
+
+
 def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_each):
     kept = torch.empty(texts, key_heads, tokens, head_width, device="meta")
     return sum(bytes_each * kept.numel() for _ in range(layers) for _ in ("key", "value"))
@@ -568,7 +633,7 @@ def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_eac
 
 check_cache_bytes = Exercise(
     my_cache_bytes,
-    read_again='"What does a cache cost?"',
+    read_again='"What does a cache cost, and what does it save?"',
     cases=[
         (3, 5, 2, 7, 11, 1),
         (4, 4, 16, 1, 48, 4),
@@ -580,58 +645,35 @@ check_cache_bytes = Exercise(
     hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
     "every token of every text.",
     wrong={
-        "Twice as much: each token has one key and one value, two in all.": (
-            lambda n, h, w, b, t, e: 4 * n * h * w * b * t * e
-        ),
+        "Twice as much: each token has one key and one value, two in all.": over(times=2),
         "`tokens` are all in the cache, none more and none fewer.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * b * (t - 1) * e
         ),
-        "Half of it: keys and values are both kept.": (
-            lambda n, h, w, b, t, e: n * h * w * b * t * e
-        ),
-        "That counts numbers; each has `bytes_each` bytes.": (
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t
-        ),
+        "Half of it: keys and values are both kept.": over(times=1 / 2),
+        "That counts numbers; each has `bytes_each` bytes.": over("bytes_each"),
         "The numbers may have 1, 2 or 4 bytes: take `bytes_each`.": [
-            lambda n, h, w, b, t, e: 8 * n * h * w * b * t,
-            lambda n, h, w, b, t, e: 4 * n * h * w * b * t,
+            over("bytes_each", times=4),
+            over("bytes_each", times=2),
         ],
-        "That is one block's: each block has keys and values of its own.": (
-            lambda n, h, w, b, t, e: 2 * h * w * b * t * e
-        ),
-        "That is one head's: each of the heads has keys and values.": (
-            lambda n, h, w, b, t, e: 2 * n * w * b * t * e
-        ),
-        "The width of a head is missing: a key has `head_width` numbers.": (
-            lambda n, h, w, b, t, e: 2 * n * h * b * t * e
-        ),
-        "That is one text's: each has a past of its own.": (
-            lambda n, h, w, b, t, e: 2 * n * h * w * t * e
-        ),
-        "`tokens` is missing: the cache holds a key and a value of each.": (
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * e
-        ),
-        "These are bits: `bytes_each` counts bytes already.": (
-            lambda n, h, w, b, t, e: 16 * n * h * w * b * t * e
-        ),
+        "That is one block's: each block has keys and values of its own.": over("layers"),
+        "That is one head's: each of the heads has keys and values.": over("key_heads"),
+        "The width of a head is missing: a key has `head_width` numbers.": over("head_width"),
+        "That is one text's: each has a past of its own.": over("texts"),
+        "`tokens` is missing: the cache holds a key and a value of each.": over("tokens"),
+        "These are bits: `bytes_each` counts bytes already.": over(times=8),
         "Bytes are asked, not a thousand or a billion of them.": [
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e9,
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 2**30,
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1e6,
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t * e / 1024,
+            over(times=1 / many) for many in (1e9, 2**30, 1e6, 1024)
         ],
         "The cache grows with the tokens, not with their square: no weights.": (
             lambda n, h, w, b, t, e: 2 * n * h * w * b * t**2 * e
         ),
-        "Queries are not kept: only the new token asks.": (
-            lambda n, h, w, b, t, e: 3 * n * h * w * b * t * e
-        ),
+        "Queries are not kept: only the new token asks.": over(times=3 / 2),
         "a key and a value of `head_width` numbers": lambda *sizes: 1,
     },
     also_right=[one_tensor_at_a_time],
 )
 
-# 5. Tied copies
+# 6. Tied copies
 
 GRADIENTS_ONLY = "The copies themselves were changed: change `.grad` alone."
 TWICE = "The second sum took in the first one's result: add up once."
