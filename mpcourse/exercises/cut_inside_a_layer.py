@@ -119,6 +119,7 @@ ONE_EACH = "A `backward` returns one thing for each argument of `forward` after 
 NOTHING_BACK = "`all_reduce` returns None: it replaces the tensor it is given. Return that tensor."
 NO_FUNCTION = "Nothing flows back through a message: autograd needs a Function with a `backward`."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
+JOINED = "The addends are summed, not joined: the output has the shape of each."
 TWO = "This check takes both: check_ends(MyEnter, MyLeave)."
 
 
@@ -191,14 +192,11 @@ def first_difference(outcome, expected):
     return [f"{name}: expected {short(expected[name])}, got {short(outcome[name])}"]
 
 
+total = reduce_from_ranks
+
+
 def alone(tensor, group):
     return tensor.view_as(tensor)
-
-
-def total(tensor, group):
-    summed = tensor.clone()
-    distributed.all_reduce(summed, group=group)
-    return summed
 
 
 def mean(tensor, group):
@@ -253,17 +251,13 @@ check_ends = Exercise(
             ends((alone, alone))
         ),
         "On the way in nothing is summed forward: x is whole on each rank.": [
-            ends((total, total)),
-            ends((total, alone)),
+            ends((total, back)) for back in (total, alone)
         ],
         "What leaves are addends: the output is their sum, on all ranks.": [
-            ends(out_of=(alone, alone)),
-            ends(out_of=(alone, total)),
+            ends(out_of=(alone, back)) for back in (alone, total)
         ],
         "On the way out is a sum of addends, not their mean.": [
-            ends(out_of=(mean, alone)),
-            ends(out_of=(mean, mean)),
-            ends(out_of=(mean, lambda gradient, group: gradient / group.size())),
+            ends(out_of=(mean, back)) for back in (alone, mean)
         ],
         "The parts of x's gradient make a sum, not a mean.": ends((alone, mean)),
         "Do not divide the gradient: each addend goes into the sum once, whole.": ends(
@@ -278,11 +272,15 @@ check_ends = Exercise(
         NO_GROUP: ends(out_of=(lambda x, group: total(x, None), alone)),
         ONE_EACH: ends((alone, lambda *given: (total(*given),))),
         NOTHING_BACK: ends(out_of=(lambda x, g: distributed.all_reduce(x.clone(), group=g), alone)),
-        NO_FUNCTION: (
-            my_ends()[0],
-            SimpleNamespace(apply=lambda x, group: total(x.detach(), group)),
-        ),
+        NO_FUNCTION: (ends()[0], SimpleNamespace(apply=lambda x, g: total(x.detach(), g))),
         KEEP_GROUP: ends(keep="to"),
+        JOINED: ends(out_of=(lambda x, group: x.repeat(group.size(), 1), alone)),
+        "The way out multiplies by 1: its gradient is the one that comes in, not ones.": ends(
+            out_of=(total, lambda gradient, group: torch.ones_like(gradient))
+        ),
+        "All ranks go on with the output: the sum on rank 0 alone is not enough.": ends(
+            out_of=(lambda x, group: (total(x, group), x.clone())[group.rank() > 0], alone)
+        ),
         NOT_WRITTEN: ends((alone, lambda *given: (..., None))),
         TWO: my_ends()[0],
     },
@@ -291,14 +289,16 @@ check_ends = Exercise(
         "number of gradients": ONE_EACH,
         "NoneType": NOTHING_BACK,
         "not require grad": NO_FUNCTION,
-        "attribute 'group'": KEEP_GROUP,
+        "attribute 'group'|save_for_backward": KEEP_GROUP,
+        "Mismatch in shape": JOINED,
+        "gloo": "Do all ranks send the same messages, in one order?",
         "llipsis": NOT_WRITTEN,
         "unpack": TWO,
         "": "",  # of a wrong name the error says enough
     },
     also_right=[
-        ends((lambda x, group: x, lambda g, group: total(g.detach(), group))),
-        ends((alone, reduce_from_ranks), (reduce_from_ranks, alone)),
+        ends(),
+        ends((lambda x, group: x, lambda g, group: (total(g.detach(), group), None))),
     ],
 )
 
