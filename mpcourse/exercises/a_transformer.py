@@ -464,8 +464,7 @@ check_logits = Exercise(
             lambda b, x: x + attention_alone(b, x) + mlp_alone(b, x)
         ),
         "A block adds twice: what attention gives, and what the MLP gives.": [
-            decoding(attend),
-            decoding(think),
+            *map(decoding, (attend, think))
         ],
         "Attention comes first, the MLP second.": decoding(think, attend),
         "Each part adds to x: `x = x + ...`. Here x is lost.": [
@@ -545,9 +544,8 @@ def counted_by_torch(vocabulary, width, layers, context):
 def first_wrong(attempt, *sizes):
     """Parameters alone, if these are wrong: the words for them fit whatever comes second."""
     parameters, operations = attempt(*sizes)
-    if not same(parameters, my_counts(*sizes)[0]):
-        return {"parameters": parameters}
-    return {"parameters": parameters, "operations": operations}
+    right = same(parameters, my_counts(*sizes)[0])
+    return {"parameters": parameters, **({"operations": operations} if right else {})}
 
 
 def counting(kind, times=1, **terms):
@@ -567,7 +565,7 @@ more, work = partial(counting, 0), partial(counting, 1)  # parameters, operation
 check_counts = Exercise(
     my_counts,
     read_again='"How large is it, and how much work?"',
-    cases=[(5, 4, 1, 3), (7, 6, 2, 5), (50, 8, 3, 16)],
+    cases=[(5, 3, 1, 7), (7, 6, 2, 5), (50, 8, 3, 16)],
     given="vocabulary {}, width {}, blocks {}, context {}",
     play=first_wrong,
     hint="Write down each layer's sizes: six in a block, and `model.head.output`. A weight has two "
@@ -593,7 +591,13 @@ check_counts = Exercise(
         "The backward has two products for each of the forward: together three.": work(2 / 3),
         "A multiplication and an addition are two operations.": work(times=1 / 2),
         "Attention's own products are missing: scores, and sums of values.": work(ttnw=-12),
-        "Half of attention's products is missing: scores and sums, hidden, too.": work(ttnw=-6),
+        "Half of attention's products is missing: scores and sums, hidden, too.": [
+            *(work(ttnw=-6), work(ttnw=-6, tnw=6))
+        ],
+        "The output layer comes once, not in each block.": work(tnvw=6, tvw=-6),
+        "That is one token: the text has `context` of them.": (
+            lambda *sizes: (my_counts(*sizes)[0], my_counts(*sizes)[1] / sizes[3])
+        ),
         "The products of the output layer are missing.": work(tvw=-6),
         "The table of tokens is looked up: that is no product.": work(tvw=6),
         "Six for each parameter and token: tables and norms are in no product, scores in none.": (
@@ -634,12 +638,7 @@ def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_eac
 check_cache_bytes = Exercise(
     my_cache_bytes,
     read_again='"What does a cache cost, and what does it save?"',
-    cases=[
-        (3, 5, 2, 7, 11, 1),
-        (4, 4, 16, 1, 48, 4),
-        (32, 8, 128, 8, 2048, 2),
-        (1, 3, 4, 5, 1, 1),
-    ],
+    cases=[(3, 5, 2, 7, 11, 1), (4, 4, 16, 1, 48, 4), (32, 8, 128, 8, 2048, 2), (1, 3, 4, 5, 1, 1)],
     given="{} blocks, {} heads of keys and values of width {}, {} texts of {} tokens, {} bytes "
     "each number",
     hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
@@ -652,8 +651,7 @@ check_cache_bytes = Exercise(
         "Half of it: keys and values are both kept.": over(times=1 / 2),
         "That counts numbers; each has `bytes_each` bytes.": over("bytes_each"),
         "The numbers may have 1, 2 or 4 bytes: take `bytes_each`.": [
-            over("bytes_each", times=4),
-            over("bytes_each", times=2),
+            *(over("bytes_each", times=4), over("bytes_each", times=2))
         ],
         "That is one block's: each block has keys and values of its own.": over("layers"),
         "That is one head's: each of the heads has keys and values.": over("key_heads"),
