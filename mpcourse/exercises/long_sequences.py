@@ -78,11 +78,14 @@ def right_weights(one, two):
     return (one - total).exp(), (two - total).exp()
 
 
-def merged(attempt, scale, one, two):
-    found = attempt(part(scale, one), part(scale, two))
+def pair(found, words):
     if not isinstance(found, tuple | list) or len(found) != 2:
-        raise NotYet(f"got {short(found)}", TWO)
+        raise NotYet(f"got {short(found)}", words)
     return tuple(found)
+
+
+def merged(attempt, scale, one, two):
+    return pair(attempt(part(scale, one), part(scale, two)), TWO)
 
 
 def why_this_merge(outcome, expected):
@@ -102,30 +105,22 @@ check_merge = Exercise(
     play=merged,
     hint=why_this_merge,
     wrong={
-        "A plain mean: the part with the larger sum of exponentials has to weigh more.": weighed(
-            lambda one, two: (0.5, 0.5)
-        ),
-        "Added outputs: the weights of both parts together have to sum to 1.": weighed(
-            lambda one, two: (1.0, 1.0)
-        ),
+        "A plain mean: the larger sum of exponentials weighs more.": weighed(lambda *_: (0.5, 0.5)),
+        "Added outputs: both weights together have to sum to 1.": weighed(lambda *_: (1.0, 1.0)),
         OVERFLOW: naive,
-        "These are the weights, changed over: each output goes with its own log-sum.": weighed(
-            lambda one, two: right_weights(two, one)
-        ),
+        "Each output goes with its own log-sum.": weighed(lambda a, b: right_weights(b, a)),
         "Log-sums are no weights: `exp` makes sums of them.": weighed(
-            lambda one, two: (one / (one + two), two / (one + two))
+            lambda a, b: (a / (a + b), b / (a + b))
         ),
-        "The outputs are right. Sums add up, their logarithms do not: `torch.logaddexp`.": weighed(
-            right_weights, torch.add
-        ),
-        "The outputs are right; the larger log-sum is not yet that of both.": weighed(
+        "Outputs right. Sums add up, not their logarithms.": weighed(right_weights, torch.add),
+        "Outputs right. The larger log-sum is not that of both.": weighed(
             right_weights, torch.maximum
         ),
-        "The outputs are right. The log-sum lacks the maximum that was taken off.": weighed(
+        "Outputs right. The log-sum lacks the maximum that was taken off.": weighed(
             right_weights, lambda one, two: torch.logaddexp(one, two) - torch.maximum(one, two)
         ),
-        "The outputs are right. The second is a sum of exponentials: take its `log`.": weighed(
-            right_weights, lambda one, two: one.exp() + two.exp()
+        "Outputs right. The second is a sum: take its `log`.": weighed(
+            right_weights, lambda a, b: a.exp() + b.exp()
         ),
         "The larger has weight 1 now: divide by the sum of both weights.": weighed(
             lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
@@ -428,10 +423,7 @@ def all_ranks(attempt, ranks):
                 raise NotYet(f"this is not the block of rank {owner}", WHOSE)
             return parts[rank][owner % ranks], parts[rank - ranks][owner % ranks]
 
-        found = attempt(blocks[rank].clone(), rank, ranks, send, backward_of)
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise NotYet(f"got {short(found)}", BOTH)
-        return [*found]
+        return pair(attempt(blocks[rank].clone(), rank, ranks, send, backward_of), BOTH)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
 
@@ -855,9 +847,7 @@ check_sent = Exercise(
             lambda t, w, k, i, n: my_sent(t, w, w, i, n),
             sends(trade=lambda o, b, n: 4 * o * (n - 1) / n),
         ],
-        "Queries and outputs have `width` numbers, all heads together.": lambda t, w, k, i, n: (
-            my_sent(t, k, k, i, n)
-        ),
+        "Queries and outputs have `width` numbers.": lambda t, w, k, i, n: my_sent(t, k, k, i, n),
         "One rank has nobody to send to.": lambda t, w, k, i, n: (
             2 * t * k * i if n == 1 else my_sent(t, w, k, i, n)[0],
             *my_sent(t, w, k, i, n)[1:],
