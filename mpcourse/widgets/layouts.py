@@ -123,7 +123,7 @@ def _fastest(
     bars = []
     for it, seconds in tried.items():
         others = {"c": it.context, "e": it.expert, "s": it.sharded}
-        name = f"{it.tensor} x {it.pipeline} x {it.data}"
+        name = f"{it.tensor}x{it.pipeline}x{it.data}"
         more = [f"{axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")]
         name += f", {' '.join(more)}" if more else ""
         spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
