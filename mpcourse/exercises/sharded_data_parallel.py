@@ -80,6 +80,12 @@ check_bytes_held = Exercise(
         "What is shared out over {1} ranks leaves a part of it, not nothing.": (
             lambda p, n, stage, each: p * sum(each[: 3 - stage])
         ),
+        "The sizes come in `each`: here they are {3}.": lambda p, n, stage, each: my_bytes_held(
+            p, n, stage, (2, 2, 12)
+        ),
+        "Return one number: weights, gradients and state together.": (
+            lambda p, n, stage, each: [p * size for size in each]
+        ),
         "from some stage on": lambda p, n, stage, each: 7,
     },
     also_right=[
@@ -110,6 +116,9 @@ SCATTER_ONCE = "One gather and one scatter are enough, on every rank."
 BESIDE = "The whole is (outputs, inputs + 1): the gradient of the bias is its last column."
 SHAPES = "gradient: (rows, outputs), x: (rows, inputs), weight: (outputs, inputs)."
 THE_X = "The weights are all columns but the last of gather(part).view(-1, inputs + 1)."
+NO_BIAS = "The last column is the bias: the gradient of x goes through the weights alone."
+OWN_ROWS = "The gradient of x stays here: these rows are of this rank alone."
+ONE_EACH = "The gradient of the bias has one number for each output: `gradient.sum(0)`."
 THE_PART = (
     "Scatter one table, (outputs, inputs + 1): gradient.T @ x, and the sum of the gradient's rows."
 )
@@ -138,7 +147,7 @@ def on_shares(attempt, ranks):
         def scatter(tensor):
             if tensor.numel() != whole.numel():
                 words = f"scatter got {tensor.numel()} numbers; the weights are {whole.numel()}"
-                raise NotYet(words, BESIDE)
+                raise NotYet(words, OWN_ROWS if tensor.shape == (ROWS, INSIDE) else BESIDE)
             calls.append("scatter")
             found = tensor.new_empty(whole.numel() // ranks)
             distributed.reduce_scatter_tensor(found, tensor.reshape(-1), group=group)
@@ -155,7 +164,8 @@ def on_shares(attempt, ranks):
         of_x, of_part = (each.detach() for each in found)
         if of_x.shape != (ROWS, INSIDE):
             shape = f"the gradient of x has the shape {tuple(of_x.shape)}"
-            raise NotYet(f"{shape}; x has {(ROWS, INSIDE)}", TWO)
+            why = NO_BIAS if of_x.shape == (ROWS, INSIDE + 1) else TWO
+            raise NotYet(f"{shape}; x has {(ROWS, INSIDE)}", why)
         return of_x, of_part.reshape(-1), calls
 
     found = ranks_in_threads(program, ranks, timeout_s=WAIT_S)
@@ -287,10 +297,16 @@ check_layer_backward = Exercise(
                 scatter(g.T @ x),
             ),
         ],
-        A_TABLE: lambda x, part, g, gather, scatter: (
-            g @ gather(part)[:, :-1],
-            scatter(torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1)),
-        ),
+        A_TABLE: [
+            lambda x, part, g, gather, scatter: g @ gather(part)[:, :-1],
+            lambda x, part, g, gather, scatter: g @ gather(part).view(-1, x.shape[1]),
+        ],
+        NO_BIAS: lambda x, part, g, gather, _: (g @ gather(part).view(OUTSIDE, -1), part),
+        OWN_ROWS: lambda x, part, g, gather, scatter: scatter(2 * x),
+        ONE_EACH: [
+            lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum(1).unsqueeze(1)], 1),
+            lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum().unsqueeze(1)], 1),
+        ],
         OF_THE_PART: lambda x, part, g, gather, scatter: (
             my_layer_backward(x, part, g, gather, scatter)[0],
             torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1).reshape(-1),
@@ -310,7 +326,8 @@ check_layer_backward = Exercise(
         )[1],
     },
     errors={
-        "too many indices|invalid tensor size": A_TABLE,
+        "too many indices|invalid tensor size|for input of size": A_TABLE,
+        f"size {OUTSIDE} but got size {ROWS}|Dimension out of range": ONE_EACH,
         "number of dimensions": A_COLUMN,
         r"shape[s ]|[Ss]izes? ": SHAPES,
         WAITED: ALL_RANKS,
@@ -428,6 +445,7 @@ check_bytes_sent = Exercise(
 
 EVERY_RANK = "Every rank has to send the same messages, also one whose norm is small."
 A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
+SUM_FIRST = "`all_reduce` takes a tensor: sum over the ranks first, then make a number of it."
 GROUP = "Say whose norm it is: every message takes `group=group`."
 NOTHING = "`all_reduce` changes its tensor and returns None; a gradient has no `.grad` of its own."
 TORCHS = "torch's function takes parameters, and reads their `.grad`: here are gradients."
@@ -583,8 +601,22 @@ check_clip = Exercise(
         "Each rank takes the norm of its own parts, and scales by a factor of its own.": clip_with(
             lambda gradients, group: square_of(gradients).sqrt()
         ),
-        "Norms do not add up: their squares do.": clip_with(
-            lambda gradients, group: reduced(square_of(gradients).sqrt(), group)
+        "Norms do not add up: their squares do.": [
+            clip_with(lambda gradients, group: reduced(square_of(gradients).sqrt(), group)),
+            clip_with(lambda gradients, group: reduced(sum(g.norm() for g in gradients), group)),
+        ],
+        "All tensors of a rank count, not one of them.": [
+            clip_with(lambda gradients, group: norm_over(gradients[:1], group)),
+            clip_with(lambda gradients, group: norm_over(gradients[-1:], group)),
+        ],
+        "All tensors are scaled: does the function return inside its loop?": (
+            lambda gradients, most, group: (
+                norm := norm_over(gradients, group),
+                gradients[0].mul_((most / norm).clamp(max=1.0)),
+            )[0]
+        ),
+        "The ranks hold parts of different weights: sum the squares, never the gradients.": (
+            clip_with(lambda given, group: square_of([reduced(g, group) for g in given]).sqrt())
         ),
         "The square root is missing.": clip_with(
             lambda gradients, group: reduced(square_of(gradients), group)
@@ -597,20 +629,24 @@ check_clip = Exercise(
                 square_of(gradients).sqrt(), group, distributed.ReduceOp.MAX
             )
         ),
-        "A gradient that is small enough stays as it is: the factor is at most 1.": clip_with(
-            norm_over, lambda most, norm: most / norm
-        ),
-        "The factor is max_norm over the norm.": clip_with(
-            norm_over, lambda most, norm: (1 / norm).clamp(max=1.0)
-        ),
+        "A gradient that is small enough stays as it is: the factor is at most 1.": [
+            clip_with(norm_over, lambda most, norm: most / norm),
+            clip_with(norm_over, lambda most, norm: (most / norm).clamp(min=1.0)),
+        ],
+        "The factor is max_norm over the norm.": [
+            clip_with(norm_over, lambda most, norm: (1 / norm).clamp(max=1.0)),
+            clip_with(norm_over, lambda most, norm: norm / most),
+            clip_with(norm_over, lambda most, norm: (norm / most).clamp(max=1.0)),
+        ],
         "The gradients are as they were: scale them, where they are.": [
             clip_with(norm_over, lambda most, norm: 1.0),
             anew,
         ],
         "Each tensor is clipped by itself: one norm is for all.": each_by_itself,
-        "Return the norm before it was clipped.": clip_with(
-            norm_over, given=lambda norm, most: min(norm, torch.tensor(most))
-        ),
+        "Return the norm before it was clipped.": [
+            clip_with(norm_over, given=lambda norm, most: min(norm, torch.tensor(most))),
+            clip_with(norm_over, given=lambda norm, most: (most / norm).clamp(max=1.0)),
+        ],
         A_NUMBER: [
             lambda *given: None if my_clip(*given) is not None else 0,
             lambda gradients, *rest: (my_clip(gradients, *rest), gradients)[1],
@@ -620,6 +656,7 @@ check_clip = Exercise(
             lambda gradients, group: reduced(sum(g.sum().square() for g in gradients), group).sqrt()
         ),
         GROUP: lambda gradients, *rest: distributed.all_reduce(square_of(gradients)),
+        SUM_FIRST: lambda gradients, most, group: reduced(float(square_of(gradients)), group),
         NOTHING: lambda gradients, *rest: sum(each.grad.square().sum() for each in gradients),
         EVERY_RANK: where_too_large,
         "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
@@ -627,6 +664,7 @@ check_clip = Exercise(
     errors={
         "Default process group|is not registered|AllreduceOptions": GROUP,
         "'NoneType'": NOTHING,
+        "of type torch.Tensor|'float' object|must be Tensor": SUM_FIRST,
         WAITED: EVERY_RANK,
     },
     also_right=[by_gathering, if_too_large, tensor_by_tensor],
