@@ -212,26 +212,20 @@ check_attend_backward = Exercise(
     ),
     hint=first_wrong(GRADIENTS, ALL_THREE),
     wrong={
-        "It stops at the weights: go back through the softmax.": back_by(
-            lambda p, g, v, i: g @ v.mT
-        ),
-        "Less `inner`: more of one weight is less of the others.": back_by(
+        "Go back through the softmax, too.": back_by(lambda p, g, v, i: g @ v.mT),
+        "More of one weight is less of others: `inner`.": back_by(
             lambda p, g, v, i: p * (g @ v.mT)
         ),
         "A score moves its weight by P times as much.": back_by(lambda p, g, v, i: g @ v.mT - i),
         "The weights multiply `inner`, too.": back_by(lambda p, g, v, i: p * (g @ v.mT) - i),
         "The sign of `inner` is changed over.": back_by(lambda p, g, v, i: p * (g @ v.mT + i)),
         "The sign is changed over.": back_by(lambda p, g, v, i: p * (i - g @ v.mT)),
-        "A score moves all weights of its row.": back_by(
-            lambda p, g, v, i: p * (1 - p) * (g @ v.mT)
-        ),
+        "A score moves all of its row.": back_by(lambda p, g, v, i: p * (1 - p) * (g @ v.mT)),
         ONLY_HERE: [
             back_by(lambda p, g, v, i: p * (g @ v.mT - (p * (g @ v.mT)).sum(-1, keepdim=True))),
             back_by(lambda p, g, v, i: p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdim=True))),
         ],
-        "`inner` has it already: no (1 - P).": back_by(
-            lambda p, g, v, i: p * (1 - p) * (g @ v.mT - i)
-        ),
+        "With `inner` no (1 - P).": back_by(lambda p, g, v, i: p * (1 - p) * (g @ v.mT - i)),
         ROOT: [back_by(powers=each) for each in ((0.5, 0), (0.5, -0.5), (0, 0), (0, 0.5))],
         "In the tile these weights sum to 1.": back_by(weights=lambda s, _: s.softmax(-1)),
         "The weights are `exp(score - log_sum)`.": back_by(weights=lambda s, _: s.exp()),
@@ -821,7 +815,7 @@ check_sent = Exercise(
     wrong={
         "Ring: the gradients have to come home: they go n times, not n - 1.": ring_of((3, -3)),
         "Ring: backward, keys and values go round again, too.": ring_of((2, -1), (2, -2)),
-        "Ring: forward and backward, and their gradients once.": ring_of((4, -4), (4, -2)),
+        "Ring: blocks go round twice, their gradients once.": ring_of((4, -4), (4, -2)),
         "Ring: after the last step a block is not passed on.": ring_of((3, 0), (3, -1)),
         "Forward and backward together: in the backward the gradients travel, too.": [
             sends(lambda n: n - 1, lambda o, b, n: (o + b) * (n - 1) / n, lambda n: n - 1),
@@ -840,9 +834,7 @@ check_sent = Exercise(
             my_sent(t, w, k, i, n)[1],
             my_sent(t, w, k + w / 2, i, n)[2],
         ),
-        "Count bytes: each number has `itemsize` of them.": lambda t, w, k, i, n: my_sent(
-            t, w, k, 1, n
-        ),
+        "Count bytes: `itemsize` for a number.": lambda t, w, k, i, n: my_sent(t, w, k, 1, n),
         "With grouped keys a key and a value are `key_width` numbers each.": [
             lambda t, w, k, i, n: my_sent(t, w, w, i, n),
             sends(trade=lambda o, b, n: 4 * o * (n - 1) / n),
