@@ -11,6 +11,7 @@ from mpcourse.devices.timing import (
     LIMIT,
     Timing,
     describe_machine,
+    hurried,
     limited,
     measure,
     measure_overlap,
@@ -105,9 +106,9 @@ def test_functions_measured_together_take_turns(devices):
 
 
 def test_where_pages_are_tested_few_repeats_count(devices, monkeypatch):
-    assert limited(49) == 49
+    assert (limited(49), hurried()) == (49, False)
     monkeypatch.setenv(LIMIT, "2")
-    assert (limited(49), limited(1)) == (2, 1)
+    assert (limited(49), limited(1), hurried()) == (2, 1, True)
     order = []
     timings = measure_together({n: lambda n=n: order.append(n) for n in "ab"}, devices, repeats=9)
     assert "".join(order) == "abab" + "abab"  # two rounds warm up
