@@ -32,11 +32,6 @@ def limited(asked: int) -> int:
     return min(asked, int(os.environ.get(LIMIT, asked)))
 
 
-def hurried() -> bool:
-    """Whether repeats are limited, so that work made only to be timed may be smaller, too."""
-    return LIMIT in os.environ
-
-
 @dataclass(frozen=True)
 class Timing:
     """One measured time with its spread and where it was measured.

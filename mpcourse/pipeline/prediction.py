@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.devices.devices import DeviceLike, as_devices
-from mpcourse.devices.timing import hurried, limited
+from mpcourse.devices.timing import limited
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import make_schedule
@@ -145,14 +145,14 @@ def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> Spli
     It is ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial. The sizes
     begin at 16 on a CPU: with fewer samples torch takes a slower kernel for 1x1 convolutions on one
     thread, which is no cost of pipelining. On GPUs there are 120 images, as in the tutorial. With
-    fewer `pixels` a side there is less work beside the same fixed costs; a third if `hurried`.
+    fewer `pixels` a side there is less work beside the same fixed costs.
     """
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
     width, image, unit = (32, 96, 8) if on_cpu else (64, 128, 10)
     blocks = thin_resnet50(width, num_classes=10).to(memory_format=torch.channels_last)
     cut = [name.startswith("layer3") for name, _ in blocks.named_children()].index(True)
-    side = pixels or (image // 3 if hurried() else image)
+    side = pixels or image
     images = torch.randn(12 * unit, 3, side, side, device=place)
     labels = torch.randint(10, (len(images),), device=place)
     units = (2, 3, 4, 6, 12) if on_cpu else (1, 2, 3, 4, 6, 12)

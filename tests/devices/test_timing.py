@@ -11,7 +11,6 @@ from mpcourse.devices.timing import (
     LIMIT,
     Timing,
     describe_machine,
-    hurried,
     limited,
     measure,
     measure_overlap,
@@ -106,9 +105,9 @@ def test_functions_measured_together_take_turns(devices):
 
 
 def test_where_pages_are_tested_few_repeats_count(devices, monkeypatch):
-    assert (limited(49), hurried()) == (49, False)
+    assert limited(49) == 49
     monkeypatch.setenv(LIMIT, "2")
-    assert (limited(49), limited(1), hurried()) == (2, 1, True)
+    assert (limited(49), limited(1)) == (2, 1)
     order = []
     timings = measure_together({n: lambda n=n: order.append(n) for n in "ab"}, devices, repeats=9)
     assert "".join(order) == "abab" + "abab"  # two rounds warm up
