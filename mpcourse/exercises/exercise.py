@@ -32,6 +32,7 @@ State = Literal["not attempted", "not yet", "correct"]
 SIGNS = {"not attempted": "…", "not yet": "✗", "correct": "✓"}
 COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73"}
 TIME_LIMIT_S = 10.0
+TOO_LATE = "it had not returned after {:g} seconds and was stopped."
 NO_RETURN = "None is what a function without return gives back."
 MOST_ITEMS = 12  # of a result, shown
 # whose code calls the attempt
@@ -397,8 +398,7 @@ def played(play: Callable[..., Any], attempt: Any, case: tuple) -> Any:
         if job.done() and not job.cancelled() and job.exception() is error:
             raise Raised(raised(error)) from None
         if isinstance(error, TimeoutError):
-            words = f"it had not returned after {TIME_LIMIT_S:g} seconds and was stopped."
-            raise Raised(words) from None
+            raise Raised(TOO_LATE.format(TIME_LIMIT_S)) from None
         raise
 
 

@@ -202,6 +202,18 @@ def test_an_answer_made_of_the_page_s_solution_is_told(answer: str, solutions: b
     assert found.notes == [told] * ("= scatter_nest" in answer)
 
 
+def test_a_late_answer_is_judged_again_next_time():
+    path = NOTEBOOKS / NAME
+    page = nbformat.read(path, 4)
+    late = ["raised", "it had not returned after 10 seconds and was stopped."]
+    for answer, stopped in [(late, "check_scatter was stopped after 10 s"), (["raised", "no"], "")]:
+        found = Record("eve", NAME, NAME)
+        answers = {check: ["not attempted"] for check in PAGES["scatter_and_gather"]}
+        answers |= {"check_scatter": None, "check_scatter 0": answer}
+        judge(found, path, steps(page, page), answers, "")
+        assert (found.judged["check_scatter"][0], found.stopped) == ("not yet", stopped)
+
+
 # The course without solutions
 
 

@@ -18,7 +18,15 @@ from mpcourse.commands.grading.outcomes import decode
 from mpcourse.commands.grading.questions import Step, exercises_of, given_by, read_copy, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
 from mpcourse.exercises import PAGES
-from mpcourse.exercises.exercise import Elsewhere, Exercise, NotAttempted, NotYet, Raised
+from mpcourse.exercises.exercise import (
+    TIME_LIMIT_S,
+    TOO_LATE,
+    Elsewhere,
+    Exercise,
+    NotAttempted,
+    NotYet,
+    Raised,
+)
 
 CELL_SHARE = 0.25  # of a notebook's time, for one cell: one that hangs leaves the rest its turn
 MOST_WORDS = 4000  # characters of a message, which a learner's exception may be part of
@@ -107,6 +115,8 @@ def judge(record: Record, page: Path, cells: list[Step], answers: dict, why: str
         state, words = judged(exercise, Remote(asked.name, answers, ours), why)
         record.judged[asked.name] = state, clean(words)
         record.stopped = record.stopped or clean(why) * (state == "not judged")
+        if TOO_LATE.format(TIME_LIMIT_S) in words:  # it hangs, or the machine was busy
+            record.stopped = f"{asked.name} was stopped after {TIME_LIMIT_S:g} s"
         shown = [c.source for c in folds.get(asked.source, ()) if "jupyter" in c.metadata][:1]
         if any(cell.source in shown for cell in takewhile(asked.__ne__, cells)):
             record.notes.append(f"{asked.name}: the page's solution ran before it was judged")
