@@ -151,7 +151,7 @@ GRADIENTS = {
 ALL_THREE = "Return three tensors: the gradients of query, key and value."
 
 
-def my_attend_backward(query, key, value, hidden, gradient, log_sum, inner):
+def my_attend_backward(query, key, value, masked, gradient, log_sum, inner):
     """The scores are made again; the log-sum of all keys makes the whole softmax's weights of them.
 
     A score moves its own weight by P (1 - P) and each other one by minus both weights' product. So
@@ -159,7 +159,7 @@ def my_attend_backward(query, key, value, hidden, gradient, log_sum, inner):
     mean is `inner`: it is made of all keys, also those that are elsewhere.
     """
     scale = query.shape[-1] ** -0.5
-    scores = (query @ key.mT * scale).masked_fill(hidden, -1e30)
+    scores = (query @ key.mT * scale).masked_fill(masked, -1e30)
     weights = (scores - log_sum).exp()
     of_scores = weights * (gradient @ value.mT - inner) * scale
     return of_scores @ key, of_scores.mT @ query, weights.mT @ gradient
@@ -171,18 +171,18 @@ def tile(queries, keys, elsewhere, columns=3):
     counts = queries, keys + elsewhere, keys + elsewhere, queries
     drawn = [torch.randn(count, columns, generator=draw).double() for count in counts]
     query, key, value, gradient = drawn
-    hidden = torch.zeros(queries, keys + elsewhere, dtype=torch.bool)
-    hidden[1:, keys - 1] = True
-    scores = (query @ key.mT / columns**0.5).masked_fill(hidden, -1e30)
+    masked = torch.zeros(queries, keys + elsewhere, dtype=torch.bool)
+    masked[1:, keys - 1] = True
+    scores = (query @ key.mT / columns**0.5).masked_fill(masked, -1e30)
     inner = (gradient * (scores.softmax(-1) @ value)).sum(-1, keepdim=True)
-    here = query, key[:keys], value[:keys], hidden[:, :keys]
+    here = query, key[:keys], value[:keys], masked[:, :keys]
     return *here, gradient, scores.logsumexp(-1, keepdim=True), inner
 
 
-def by_autograd(query, key, value, hidden, gradient, log_sum, inner):
+def by_autograd(query, key, value, masked, gradient, log_sum, inner):
     leaves = [each.clone().requires_grad_() for each in (query, key, value)]
     scores = leaves[0] @ leaves[1].mT / query.shape[-1] ** 0.5
-    weights = (scores.masked_fill(hidden, -1e30) - log_sum).exp()
+    weights = (scores.masked_fill(masked, -1e30) - log_sum).exp()
     ends = weights @ leaves[2], weights.sum(-1, keepdim=True)
     return torch.autograd.grad(ends, leaves, (gradient, -inner))
 
@@ -194,9 +194,9 @@ def back_by(
 ):
     """Another way back; `powers` of c by which scores and their gradient are divided."""
 
-    def attempt(query, key, value, hidden, gradient, log_sum, inner):
+    def attempt(query, key, value, masked, gradient, log_sum, inner):
         down, back = (query.shape[-1] ** -power for power in powers)
-        p = weights((query @ key.mT * down).masked_fill(hidden, -1e30), log_sum)
+        p = weights((query @ key.mT * down).masked_fill(masked, -1e30), log_sum)
         found = of_scores(p, gradient, value, inner) * back
         return found @ key, found.mT @ query, p.mT @ gradient
 
@@ -229,7 +229,7 @@ check_attend_backward = Exercise(
         ROOT: [back_by(powers=each) for each in ((0.5, 0), (0.5, -0.5), (0, 0), (0, 0.5))],
         "In the tile these weights sum to 1.": back_by(weights=lambda s, _: s.softmax(-1)),
         "The weights are `exp(score - log_sum)`.": back_by(weights=lambda s, _: s.exp()),
-        "A hidden key weighs nothing: fill the scores as `attend` does.": lambda q, k, v, h, *on: (
+        "A masked key weighs nothing: fill the scores as `attend` does.": lambda q, k, v, h, *on: (
             my_attend_backward(q, k, v, h & False, *on)
         ),
         "Return them in this order: of query, key, value.": lambda *given: (
@@ -256,7 +256,7 @@ AGAIN = "This block was here before: go on with what arrived, `block = arrived()
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 LATE = "Start the message before you compute: else nothing arrives meanwhile."
 WAITS = "Compute between start and wait: call what `send` returned when you have computed."
-EVERY = "Compute with each of the n blocks once. What is hidden there, `attend_to` knows."
+EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
 ADDED = "Added outputs: merge them by their log-sums."
 SUMMED = "A sum of log-sums is not the log-sum of both: `merge` returns it."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
@@ -368,14 +368,15 @@ check_ring_loop = Exercise(
 
 # 4. Gradients on their way home
 
-HOME = "This is the gradient of another rank's block: after n - 1 trips each needs one more, home."
+HOME = "This is the gradient of the next rank's block: send it on once more, home."
 OTHERS = "Other ranks have found gradients for your block, too: these have to come to you."
 TWICE = "What comes home has this rank's own part in it: do not add it again."
 ADD = "What came is what the ranks before have found for the block that is here: add your own part."
 STAYS = "Queries stay: add up what all blocks give for them."
-PAST = "One trip too many: after n trips a block's gradient is at home."
+PAST = "One trip too many: what came before was at home."
+OWN = "Add what this rank has found for its own block, too."
 EARLY = "In step 0 no gradient is on its way to you yet."
-NEVER = "A rank waits for what is never sent: each sends as often, whatever is hidden from it."
+NEVER = "A rank waits for what is never sent: each sends as often, whatever is masked."
 BOTH = "Return two tensors: the gradients of the queries and of the block."
 
 
@@ -454,6 +455,16 @@ def in_one_message(block, rank, ranks, send, backward_of):
     return of_query, of_block
 
 
+def from_the_next(block, rank, ranks, send, backward_of, own=1):
+    """A sum starts on the rank after its owner, who adds its own part: n - 1 trips."""
+    (of_query, mine), coming = backward_of(block, rank), None
+    for step in range(1, ranks):
+        block = send(block)()
+        part, of_block = backward_of(block, rank - step)
+        of_query, coming = of_query + part, send(of_block + coming() if coming else of_block)
+    return of_query, own * mine + (coming() if coming else 0)
+
+
 check_way_home = Exercise(
     my_way_home,
     read_again='"Where does a key\'s gradient go?"',
@@ -476,10 +487,11 @@ check_way_home = Exercise(
         CALL: lambda block, rank, ranks, send, backward_of: backward_of(max, rank),
         EARLY: homeward(lambda *_: [None][0]()),
         NEVER: homeward(skips=True),
+        OWN: lambda *given: from_the_next(*given, own=0),
         BOTH: lambda *given: my_way_home(*given)[1],
     },
     errors={"'NoneType' object is not|local variable 'coming'": EARLY, "gloo|not returned": NEVER},
-    also_right=[in_one_message, lambda *given: [*my_way_home(*given)]],
+    also_right=[in_one_message, from_the_next, lambda *given: [*my_way_home(*given)]],
 )
 
 # 5. An order in which all ranks work alike
@@ -813,7 +825,8 @@ check_sent = Exercise(
     play=call_for_numbers,
     hint=first_wrong(WAYS, THREE),
     wrong={
-        "Ring: the gradients have to come home: they go n times, not n - 1.": ring_of((3, -3)),
+        "Ring: this counts another loop, whose sums start on the next rank. In `way_home` they go n"
+        " times.": ring_of((3, -3)),
         "Ring: backward, keys and values go round again, too.": ring_of((2, -1), (2, -2)),
         "Ring: blocks go round twice, their gradients once.": ring_of((4, -4), (4, -2)),
         "Ring: after the last step a block is not passed on.": ring_of((3, 0), (3, -1)),
