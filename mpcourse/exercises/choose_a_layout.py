@@ -95,7 +95,7 @@ check_layer_sums = Exercise(
         "Four sums are those of one forward and the backward: here the forward runs twice.": (
             as_if(2 / 3)
         ),
-        "Two sums for each pass: count forward, forward again, backward.": as_if(1 / 3),
+        "That is a third: two sums for each of three passes, 2 bytes a number.": as_if(1 / 3),
         "The backward sends as often as one forward: six sums, not eight.": as_if(4 / 3),
         "Half of it: a ring sends 2 (t - 1) / t of each sum, a number has 2 bytes, and attention "
         "and MLP have a sum each.": as_if(1 / 2),
@@ -196,6 +196,9 @@ check_waiting = Exercise(
             waits(lambda p, m, v, d, b: (p - 1) / m),
             waits(lambda p, m, v, d, b: (p - 1) * v / m),
         ],
+        "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": (
+            waits(lambda p, m, v, d, b: (p * v - 1) / (v * m))
+        ),
         "`//` rounds the seconds down: divide by `/`.": (
             lambda busy, batch, it: busy * (it.pipeline - 1) // (it.chunks * batch / it.data)
         ),
@@ -317,6 +320,9 @@ check_held = Exercise(
             changed(("logits",), lambda it: it.tensor * it.pipeline),
             changed(tuple(parts_with(0.0)), lambda it: it.tensor * it.pipeline),
         ],
+        "The block that runs is of a rank's own samples, its weights gathered: nobody shares it.": (
+            changed(("block",), lambda it: it.data if it.sharded == 3 else 1)
+        ),
         "Weights and their gradients are missing.": changed(("weights",), lambda it: math.inf),
         "Adam's numbers are missing.": changed(("Adam",), lambda it: math.inf),
         "That is without states: add weights and Adam's numbers.": changed(
@@ -555,6 +561,12 @@ check_search = Exercise(
             finding(order="held"),
         ],
         "The fastest comes first, not the slowest.": finding(order="slowest"),
+        "`range` ends before its last number: up to all ranks may be tensor ranks, or stages.": [
+            finding(kept=lambda it: it.tensor < it.ranks),
+            finding(kept=lambda it: it.pipeline < it.ranks),
+            finding(kept=lambda it: max(it.tensor, it.pipeline) < it.ranks),
+            finding(kept=lambda it: it.data > 1),
+        ],
         "Ranks and sizes need not be powers of 2.": finding(
             kept=lambda it: all(map(halves_of, (it.tensor, it.data, it.pipeline)))
         ),

@@ -232,12 +232,12 @@ def state_bytes(model: DecoderSizes, layout: Layout) -> float:
     return sum((whole + shared / ranks) * own for own, ranks in own_parameters(model, layout))
 
 
-def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
+def held_bytes(model: DecoderSizes, batch: int, layout: Layout, sequence: bool = False) -> float:
     """Predict what the fullest rank holds, of the first stage or of the last.
 
     That is states, and what its blocks keep for the backward. Then the first stage runs a block,
-    or the last stage the loss. Tensor ranks hold what stands between their products whole: there
-    is no sequence parallelism.
+    or the last stage the loss. Tensor ranks hold what stands between their products whole, but
+    with `sequence` parallelism: then they share its tokens.
     """
     check_layout(model, batch, layout)
     once = layout.sharded == 3  # then all samples are one micro-batch, else each is one
@@ -245,8 +245,10 @@ def held_bytes(model: DecoderSizes, batch: int, layout: Layout) -> float:
     if not once:
         samples, in_flight = 1, min(layout.pipeline, samples)  # 1F1B, first stage
     tokens = samples * model.context / layout.context
-    block = model.stored(layout.tensor) * tokens * model.width
-    kept = BLOCK_INPUT * tokens * model.width if layout.recompute else block
+    shares = layout.tensor if sequence else 1  # of what stands between the products
+    stored = model.stored(1) / shares if sequence else model.stored(layout.tensor)
+    block = stored * tokens * model.width
+    kept = BLOCK_INPUT * tokens * model.width / shares if layout.recompute else block
     kept *= model.layers / layout.pipeline
     if once:  # weights and gradients of the block that runs are whole
         parameters = sum(own for own, _ in own_parameters(model, layout))

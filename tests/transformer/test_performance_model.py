@@ -142,6 +142,12 @@ def test_held_bytes_are_states_inputs_and_a_block_or_logits():
     many = replace(MODEL, vocabulary=10**6)  # the loss holds more than a block that runs
     kept = held_bytes(many, 64, Layout(tensor=8)) - state_bytes(many, Layout(tensor=8))
     assert kept == pytest.approx(48 * BLOCK_INPUT * HIDDEN + 12 * 2048 * 10**6 / 8)
+    # sequence parallelism: all but the states is shared by tensor ranks
+    for recompute in (True, False):
+        one, eight = (Layout(tensor, pipeline=4, recompute=recompute) for tensor in (1, 8))
+        kept = held_bytes(MODEL, 8, one) - state_bytes(MODEL, one)
+        shared = held_bytes(MODEL, 8, eight, sequence=True) - state_bytes(MODEL, eight)
+        assert shared == pytest.approx(kept / 8)
 
 
 def test_data_ranks_share_states_and_send_weights_that_nobody_keeps():
