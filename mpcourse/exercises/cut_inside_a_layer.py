@@ -340,9 +340,14 @@ check_block_bytes = Exercise(
         ),
         "Query, key and value share one way in: one sum, not three.": times(16),
         "What is sent has the width between the layers, not that inside.": [times(20), times(32)],
-        "These are the tensors summed: a ring sends 2 (n - 1) / n of each.": (
-            lambda t, w, i, n: 4 * t * w * i * (n > 1)
-        ),
+        "These are the tensors summed: a ring sends 2 (n - 1) / n of each; `//` makes it 1.": [
+            lambda t, w, i, n: 4 * t * w * i * (n > 1),
+            lambda t, w, i, n: 4 * (2 * (n - 1) // n) * t * w * i,
+        ],
+        "`//` rounds: (n - 1) / n of a tensor need not be whole.": [
+            lambda t, w, i, n: 8 * ((n - 1) // n) * t * w * i,
+            lambda t, w, i, n: 8 * (n - 1) // n * t * w * i,
+        ],
         "In a ring each rank sends 2 (n - 1) / n, not 2.": (
             lambda t, w, i, n: 8 * t * w * i * (n > 1)
         ),
@@ -565,6 +570,9 @@ check_cut_loss = Exercise(
             loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
             loss_with(here=lambda row: row < PER_RANK),
         ],
+        "Column 0 is here, too: `>= 0`, not `> 0`.": loss_with(
+            here=lambda row: (row > 0) & (row < PER_RANK)
+        ),
         "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
         "Only one rank has the right logit of a token; the others get it by a sum.": [
             loss_with(alone=True),
