@@ -132,7 +132,7 @@ check_choose = Exercise(
         ),
         "These are the least likely experts.": chosen_with(summing_to_1, largest=False),
         "The likeliest comes first.": rising,
-        "The sum has lost its history: divide by it with its gradient.": chosen_with(
+        "The sum has lost its gradient: divide by it without `detach()`.": chosen_with(
             lambda weights, k: (
                 weights / weights.detach().sum(-1, keepdim=True) if k > 1 else weights
             )
@@ -267,6 +267,9 @@ check_within_capacity = Exercise(
         ),
         BOOLEAN: lambda *case: my_within_capacity(*case).int(),
         TURNED: lambda *case: my_within_capacity(*case).T.contiguous(),
+        "`view` does not turn a table: view the line as (k, N), then transpose.": (
+            lambda *case: my_within_capacity(*case).T.reshape(case[0].shape)
+        ),
         EACH_CHOICE: [
             lambda chosen, experts, capacity: (
                 nn.functional.one_hot(chosen.T.flatten(), experts).cumsum(0) <= capacity
@@ -297,6 +300,7 @@ def my_balance_loss(probabilities, chosen):
 
 
 OVER_TOKENS = "One mean for each expert: over the tokens, the rows, not over the experts."
+MEAN_OF_ALL = "`mean()` without a dim is one number for all experts: over the tokens is dim=0."
 NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
 ONE_DTYPE = "Counts are whole numbers: divide them, or take `.float()`, before the product."
 
@@ -357,7 +361,7 @@ check_balance = Exercise(
     hint="experts * sum over experts of (share of the choices * mean probability).",
     wrong={
         "The gradient flows nowhere: counts have none. One of the two factors has to be the mean "
-        "probability, with its history.": [
+        "probability, with its gradient.": [
             balance_with(shares, shares),
             balance_with(shares, lambda p, c: p.mean(0).detach()),
         ],
@@ -392,6 +396,10 @@ check_balance = Exercise(
             shares, means, lambda p, c: int(c.max()) + 1
         ),
         OVER_TOKENS: balance_with(shares, lambda p, c: p.mean(1)),
+        MEAN_OF_ALL: balance_with(shares, lambda p, c: p.mean()),
+        "The share counts `chosen`, which may differ from the likeliest.": balance_with(
+            lambda p, c: shares(p, p.argmax(-1)), means
+        ),
         "All k choices of a token count, not the first alone.": balance_with(
             lambda p, c: shares(p, c[:, :1]), means
         ),
@@ -413,6 +421,7 @@ check_balance = Exercise(
 
 UNEVEN = "That order holds for equal loads only: the counts say how many rows each expert got."
 SPLIT_LISTS = "`all_to_all_single` takes splits as lists of whole numbers: see `tolist()`."
+STABLE = "`argsort` may exchange rows of one expert: say `stable=True`."
 THREE_THINGS = "Return three: send and receive, a number for each rank, and the order of the rows."
 
 
@@ -437,6 +446,11 @@ def three_numbers(attempt, mine, coming):
     found = numbers(found)
     if not isinstance(found, list) or len(found) != 3:
         raise NotYet(f"got {short(found)}", THREE_THINGS)
+    order, right = found[2], my_splits(mine, coming)[2].tolist()
+    ends = itertools.pairwise(itertools.accumulate(coming.sum(0).tolist(), initial=0))
+    if isinstance(order, list) and sorted(order) == sorted(right) and order != right:
+        if all(sorted(order[a:b]) == right[a:b] for a, b in ends):
+            raise NotYet(f"got {short(found)}", STABLE)
     return found
 
 
@@ -472,7 +486,7 @@ check_splits = Exercise(
         # from here on the order is not its own inverse
         (torch.tensor([1, 2, 0, 4]), torch.tensor([[1, 2], [1, 1]])),
         (torch.tensor([0, 2, 1, 1, 0, 3]), torch.tensor([[0, 2], [1, 4], [1, 0]])),
-        (torch.tensor([0, 0, 5, 0, 0, 0]), torch.tensor([[0, 0, 5], [1, 0, 2]])),
+        (torch.tensor([0, 0, 9, 0, 0, 0]), torch.tensor([[6, 0, 9], [7, 0, 8]])),
     ],
     given=lambda mine, coming: f"mine {short(mine.tolist())} and coming {short(coming.tolist())}",
     play=three_numbers,
@@ -489,6 +503,9 @@ check_splits = Exercise(
             changed(1, lambda mine, coming, right: coming.sum(0).tolist()),
             changed(0, lambda mine, coming, right: mine.view(coming.shape).sum(0).tolist()),
         ],
+        "Rank 0 holds the first experts: a row of `mine.view(ranks, own)` is one rank's.": changed(
+            0, lambda mine, coming, right: mine.view(coming.T.shape).sum(0).tolist()
+        ),
         "The rows stay in the order in which they came: by rank. An expert needs its rows side by "
         "side.": changed(2, lambda mine, coming, right: torch.arange(len(right))),
         UNEVEN: changed(2, for_equal_loads),
@@ -514,6 +531,7 @@ check_splits = Exercise(
                 .values
             ),
         ),
+        STABLE: changed(2, lambda mine, coming, right: right.flip(0)),
         SPLIT_LISTS: changed(0, lambda mine, coming, right: torch.tensor(right)),
         THREE_THINGS: lambda *case: my_splits(*case)[:2],
         "Experts of a rank stand": lambda mine, coming: [[0], [0], [0]],
