@@ -80,6 +80,11 @@ check_bytes_held = Exercise(
         "What is shared out over {1} ranks leaves a part of it, not nothing.": (
             lambda p, n, stage, each: p * sum(each[: 3 - stage])
         ),
+        "A part need not be a whole number: divide by `/`, not by `//`.": (
+            lambda p, n, stage, each: (
+                p * (sum(each[: 3 - stage]) + sum(size // n for size in each[3 - stage :]))
+            )
+        ),
         "The sizes come in `each`: here they are {3}.": lambda p, n, stage, each: my_bytes_held(
             p, n, stage, (2, 2, 12)
         ),
@@ -125,6 +130,7 @@ THE_PART = (
 ALL_RANKS = "All ranks have to gather and scatter equally often, in one order."
 A_TABLE = "`gather` gives one row of numbers: make it a table, `.view(-1, inputs + 1)`."
 A_COLUMN = "The sum over the rows has one dimension: `.unsqueeze(1)` makes it a column."
+PART_ALONE = "`part` is a part of the weights: gather them again."
 OF_THE_PART = "What it takes back is as long as `part`: a gradient of all weights, scattered."
 
 
@@ -301,6 +307,10 @@ check_layer_backward = Exercise(
             lambda x, part, g, gather, scatter: g @ gather(part)[:, :-1],
             lambda x, part, g, gather, scatter: g @ gather(part).view(-1, x.shape[1]),
         ],
+        PART_ALONE: lambda x, part, g, *ways: (
+            g @ part.view(-1, x.shape[1] + 1)[:, :-1],
+            my_layer_backward(x, part, g, *ways)[1],
+        ),
         NO_BIAS: lambda x, part, g, gather, _: (g @ gather(part).view(OUTSIDE, -1), part),
         OWN_ROWS: lambda x, part, g, gather, scatter: scatter(2 * x),
         ONE_EACH: [
@@ -329,6 +339,7 @@ check_layer_backward = Exercise(
         "too many indices|invalid tensor size|for input of size": A_TABLE,
         f"size {OUTSIDE} but got size {ROWS}|Dimension out of range": ONE_EACH,
         "number of dimensions": A_COLUMN,
+        rf"{ROWS}x{OUTSIDE} and {OUTSIDE // 2}x": PART_ALONE,
         r"shape[s ]|[Ss]izes? ": SHAPES,
         WAITED: ALL_RANKS,
     },
@@ -448,6 +459,7 @@ A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
 SUM_FIRST = "`all_reduce` takes a tensor: sum over the ranks first, then make a number of it."
 GROUP = "Say whose norm it is: every message takes `group=group`."
 NOTHING = "`all_reduce` changes its tensor and returns None; a gradient has no `.grad` of its own."
+ZERO = "A norm can be 0: add a little to it before you divide, as torch adds 1e-6."
 TORCHS = "torch's function takes parameters, and reads their `.grad`: here are gradients."
 
 
@@ -590,6 +602,7 @@ check_clip = Exercise(
         ("two ranks, a small norm and a large one", [[[0.0], [0.6]], [[8.0], [6.0]]], 2.0),
         ("two ranks whose norm is small", [[[0.3], [0.0]], [[0.4], [0.0]]], 2.0),
         ("three ranks", [[[2.0, -1.0]], [[2.0]], [[-4.0]]], 2.0),
+        ("gradients of zeros", [[[0.0]], [[0.0]]], 2.0),
     ],
     given="{0}, max_norm {2}",
     play=on_parts,
@@ -659,11 +672,13 @@ check_clip = Exercise(
         SUM_FIRST: lambda gradients, most, group: reduced(float(square_of(gradients)), group),
         NOTHING: lambda gradients, *rest: sum(each.grad.square().sum() for each in gradients),
         EVERY_RANK: where_too_large,
+        ZERO: clip_with(norm_over, lambda most, norm: min(1, most / norm.item())),
         "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
     },
     errors={
         "Default process group|is not registered|AllreduceOptions": GROUP,
         "'NoneType'": NOTHING,
+        "ZeroDivision": ZERO,
         "of type torch.Tensor|'float' object|must be Tensor": SUM_FIRST,
         WAITED: EVERY_RANK,
     },
