@@ -11,11 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import (
+    ON_CPU,
     Exercise,
     NotAttempted,
     NotYet,
     expected_and_got,
     refuse_borrowed,
+    refuse_the_cpu,
     same,
     short,
 )
@@ -55,6 +57,7 @@ def same_weights(result, expected):
 
 
 NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
+ROUNDED = "Right up to the rounding of float32: compute in the dtype of what comes in."
 
 
 def training(solution):
@@ -62,9 +65,15 @@ def training(solution):
 
     def play(attempt, *given):
         given = [each.requires_grad_() * 1 for each in given]
-        result = attempt(*given)
-        if same_weights(result, solution(*given)) and not getattr(result, "requires_grad", False):
+        result, expected = attempt(*given), solution(*given)
+        if not same_weights(result, expected):
+            return result
+        if not getattr(result, "requires_grad", False):
             raise NotYet(NO_GRADIENTS)
+        if result.ndim > 3:  # the last cases: what else is wrong has been told
+            if result.dtype != expected.dtype or not torch.allclose(result, expected, 1e-9, 1e-9):
+                raise NotYet(ROUNDED)
+            refuse_the_cpu(attempt, lambda: [torch.empty(t.shape).double() for t in given])
         return result
 
     return play
@@ -207,6 +216,11 @@ check_causal = Exercise(
             lambda scores: hiding(1)(scores).log()
         ),
         NO_GRADIENTS: [lambda s: row_by_row(s).tolist(), lambda s: hiding(1)(s).detach()],
+        ROUNDED: [lambda s: hiding(1)(s).float(), lambda s: hiding(1)(s.float()).double()],
+        ON_CPU: [
+            lambda s: (s + torch.full(s.shape, -math.inf).triu(1)).softmax(-1),
+            lambda s: torch.zeros(s.shape).double().copy_(row_by_row(s)),
+        ],
         "Put -inf where": lambda scores: scores,
     },
     also_right=[
@@ -327,6 +341,11 @@ check_attend = Exercise(
             lambda q, k, v: v @ causal_weights(q @ k.mT / q.shape[-1] ** 0.5)
         ),
         NO_GRADIENTS: lambda *three: by_sums(*three).detach(),
+        ROUNDED: [
+            lambda *three: by_sums(*(each.float() for each in three)),
+            attending(lambda q: torch.tensor(q.shape[-1]) ** 0.5),
+        ],
+        ON_CPU: attending(lambda q: torch.full((1,), q.shape[-1]).double() ** 0.5),
         "The values are missing: these are weights or scores.": [
             lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5),
             lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5,
@@ -349,7 +368,7 @@ check_attend = Exercise(
             lambda q, k, v: causal_weights(q @ k.transpose(0, 1) / q.shape[-1] ** 0.5) @ v
         ),
     },
-    also_right=[by_sums, lambda *three: by_sums(*(each.float() for each in three))],
+    also_right=[by_sums, attending(lambda q: torch.tensor(q.shape[-1]).double() ** 0.5)],
 )
 
 # 3. A decoder of its parts
@@ -374,17 +393,24 @@ def my_logits(model, tokens):
 
 def of_a_decoder(attempt, layers, texts, places):
     """The logits that an attempt finds; what holds several parts cannot be called."""
+
+    def make():
+        model = Decoder(3, 12, 3, layers, context=6).double()
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.4)
+        if layers == 2:  # whatever attention is, it is called
+            model.blocks[1].attention = nn.Linear(12, 12).double()
+        for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
+            whole.forward = refuse_the_whole
+        return model, torch.randint(3, (texts, places))
+
     torch.default_generator.manual_seed(layers)
-    model = Decoder(3, 12, 3, layers, context=6).double()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    if layers == 2:  # whatever attention is, it is called
-        model.blocks[1].attention = nn.Linear(12, 12).double()
-    for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
-        whole.forward = refuse_the_whole
-    result = attempt(model, torch.randint(3, (texts, places)))
+    model, tokens = make()
+    result = attempt(model, tokens)
     if isinstance(result, torch.Tensor) and not result.requires_grad:
         raise NotYet(NO_GRADIENTS)
+    if layers == 2 and same(result, my_logits(model, tokens)):
+        refuse_the_cpu(attempt, make)
     return result
 
 
@@ -407,7 +433,7 @@ def decoding(*steps, embed=None, head=None, blocks=slice(None)):
     """A decoder of which one part is another: the steps of a block, what is before or after."""
 
     def attempt(model, tokens):
-        places = torch.arange(tokens.shape[1]).expand_as(tokens)
+        places = torch.arange(tokens.shape[1]).to(tokens.device).expand_as(tokens)
         x = model.embedding.tokens(tokens) + model.embedding.positions(places)
         x = embed(model, tokens) if embed else x
         for block in [*model.blocks][blocks]:
@@ -418,9 +444,13 @@ def decoding(*steps, embed=None, head=None, blocks=slice(None)):
     return attempt
 
 
-def positions_from_one(model, tokens):
-    places = torch.arange(1, tokens.shape[1] + 1).clamp(max=5)
-    return model.embedding.tokens(tokens) + model.embedding.positions(places)
+def at(places):
+    """Tokens at other places."""
+    return decoding(
+        embed=lambda model, tokens: (
+            model.embedding.tokens(tokens) + model.embedding.positions(places(tokens))
+        )
+    )
 
 
 check_logits = Exercise(
@@ -442,17 +472,10 @@ check_logits = Exercise(
         "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
             decoding(embed=lambda model, tokens: model.embedding.tokens(tokens))
         ),
-        "Positions are looked up by place (0, 1, 2, ...), not by token.": decoding(
-            embed=lambda model, tokens: (
-                model.embedding.tokens(tokens) + model.embedding.positions(tokens)
-            )
-        ),
-        "The first token stands at place 0.": decoding(embed=positions_from_one),
-        "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": decoding(
-            embed=lambda model, tokens: (
-                model.embedding.tokens(tokens)
-                + model.embedding.positions(torch.arange(tokens.shape[0]))
-            )
+        "Positions are looked up by place (0, 1, 2, ...), not by token.": at(lambda tokens: tokens),
+        "The first token stands at place 0.": at(lambda t: (t[0] * 0 + 1).cumsum(0).clamp(max=5)),
+        "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": at(
+            lambda tokens: torch.arange(tokens.shape[0])
         ),
         "The norm comes before attention and MLP; their sums flow on as they are.": [
             decoding(attend_unnormed, norm_1, think_unnormed, norm_2),
@@ -512,6 +535,7 @@ check_logits = Exercise(
         ),
         "Not every block had its turn.": decoding(blocks=slice(1)),
         NO_GRADIENTS: torch.no_grad()(my_logits),
+        ON_CPU: at(lambda tokens: torch.arange(tokens.shape[1])),
     },
     also_right=[decoding()],
 )
@@ -574,9 +598,10 @@ check_counts = Exercise(
     wrong={
         "The weights alone: biases and norms are parameters, too.": more(nw=-13, w=-2),
         "Biases are missing: each output of a layer in a block has one.": more(nw=-9),
-        "The first layer of the MLP has `4 * width` biases: each output has one.": more(nw=-3),
+        "Biases: queries, keys, values have some, the MLP's first layer `4 * width`.": more(nw=-3),
+        "In each block, the two norms are missing, or the four biases of attention.": more(nw=-4),
         "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
-            *(more(nw=-4, w=-2), more(nw=-4), more(nw=-2, w=-1), more(w=-2))
+            *(more(nw=-4, w=-2), more(nw=-2, w=-1), more(w=-2))
         ],
         "The output layer has `vocabulary * width` weights of its own.": more(vw=-1),
         "`model.head.output` has no biases.": more(v=1),
