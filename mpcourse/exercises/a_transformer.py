@@ -11,13 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import (
-    ON_CPU,
     Exercise,
     NotAttempted,
     NotYet,
     expected_and_got,
     refuse_borrowed,
-    refuse_the_cpu,
     same,
     short,
 )
@@ -60,6 +58,12 @@ NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradien
 ROUNDED = "Right up to the rounding of float32: compute in the dtype of what comes in."
 
 
+def torch_weights(scores):
+    """What torch's own attention makes of scores, where queries, keys and values are theirs."""
+    whole = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(scores.shape)
+    return scaled_dot_product_attention(scores, whole, whole, is_causal=True, scale=1.0)
+
+
 def training(solution):
     """What comes in hangs on parameters, as on the page: what is right hands gradients back."""
 
@@ -73,7 +77,6 @@ def training(solution):
         if result.ndim > 3:  # the last cases: what else is wrong has been told
             if result.dtype != expected.dtype or not torch.allclose(result, expected, 1e-9, 1e-9):
                 raise NotYet(ROUNDED)
-            refuse_the_cpu(attempt, lambda: [torch.empty(t.shape).double() for t in given])
         return result
 
     return play
@@ -164,7 +167,7 @@ check_causal = Exercise(
         table_of_scores(4, in_front=(3, 3)),
     ],
     given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
-    play=training(my_causal_weights),
+    play=training(torch_weights),
     same=same_weights,
     compared=row_that_differs,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
@@ -217,10 +220,6 @@ check_causal = Exercise(
         ),
         NO_GRADIENTS: [lambda s: row_by_row(s).tolist(), lambda s: hiding(1)(s).detach()],
         ROUNDED: [lambda s: hiding(1)(s).float(), lambda s: hiding(1)(s.float()).double()],
-        ON_CPU: [
-            lambda s: (s + torch.full(s.shape, -math.inf).triu(1)).softmax(-1),
-            lambda s: torch.zeros(s.shape).double().copy_(row_by_row(s)),
-        ],
         "Put -inf where": lambda scores: scores,
     },
     also_right=[
@@ -264,7 +263,7 @@ def by_sums(query, key, value):
 
 
 def by_hand(attempt, *three):
-    result = training(my_attend)(attempt, *three)
+    result = training(partial(scaled_dot_product_attention, is_causal=True))(attempt, *three)
     if same_weights(result, scaled_dot_product_attention(*three, is_causal=True)):
         borrowing = {"scaled_dot_product_attention", "attention_weights"}
         refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
@@ -345,7 +344,6 @@ check_attend = Exercise(
             lambda *three: by_sums(*(each.float() for each in three)),
             attending(lambda q: torch.tensor(q.shape[-1]) ** 0.5),
         ],
-        ON_CPU: attending(lambda q: torch.full((1,), q.shape[-1]).double() ** 0.5),
         "The values are missing: these are weights or scores.": [
             lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5),
             lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5,
@@ -393,24 +391,17 @@ def my_logits(model, tokens):
 
 def of_a_decoder(attempt, layers, texts, places):
     """The logits that an attempt finds; what holds several parts cannot be called."""
-
-    def make():
-        model = Decoder(3, 12, 3, layers, context=6).double()
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.4)
-        if layers == 2:  # whatever attention is, it is called
-            model.blocks[1].attention = nn.Linear(12, 12).double()
-        for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
-            whole.forward = refuse_the_whole
-        return model, torch.randint(3, (texts, places))
-
     torch.default_generator.manual_seed(layers)
-    model, tokens = make()
-    result = attempt(model, tokens)
+    model = Decoder(3, 12, 3, layers, context=6).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    if layers == 2:  # whatever attention is, it is called
+        model.blocks[1].attention = nn.Linear(12, 12).double()
+    for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
+        whole.forward = refuse_the_whole
+    result = attempt(model, torch.randint(3, (texts, places)))
     if isinstance(result, torch.Tensor) and not result.requires_grad:
         raise NotYet(NO_GRADIENTS)
-    if layers == 2 and same(result, my_logits(model, tokens)):
-        refuse_the_cpu(attempt, make)
     return result
 
 
@@ -535,7 +526,6 @@ check_logits = Exercise(
         ),
         "Not every block had its turn.": decoding(blocks=slice(1)),
         NO_GRADIENTS: torch.no_grad()(my_logits),
-        ON_CPU: at(lambda tokens: torch.arange(tokens.shape[1])),
     },
     also_right=[decoding()],
 )
@@ -565,10 +555,11 @@ def counted_by_torch(vocabulary, width, layers, context):
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
 
 
-def first_wrong(attempt, *sizes):
+def first_wrong(attempt, vocabulary, width, layers, context):
     """Parameters alone, if these are wrong: the words for them fit whatever comes second."""
-    parameters, operations = attempt(*sizes)
-    right = same(parameters, my_counts(*sizes)[0])
+    parameters, operations = attempt(vocabulary, width, layers, context)
+    model = Decoder(vocabulary, width, 1, layers, context)
+    right = same(parameters, sum(p.numel() for p in model.parameters()))
     return {"parameters": parameters, **({"operations": operations} if right else {})}
 
 

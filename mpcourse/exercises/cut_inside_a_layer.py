@@ -159,11 +159,12 @@ def in_a_cut_mlp(ends, ranks):
     """Of each rank, by name: the output, the gradients of x and of the parts."""
     into, out_of = ends
     draw = torch.Generator().manual_seed(ranks)
-    shapes = (1, 2), (6, 2), (6,), (2, 6), (1, 2)
-    x, *mlp, dy = (torch.randn(*shape, generator=draw).double() for shape in shapes)
+    inner = 6 // ranks
+    shapes = (1, 2), (1, 2), *((inner, 2), (inner,), (2, inner)) * ranks
+    x, dy, *parts_of_all = (torch.randn(*shape, generator=draw).double() for shape in shapes)
 
     def program(group):
-        parts = my_parts(*mlp, group.rank(), group.size())
+        parts = parts_of_all[3 * group.rank() :][:3]
         leaves = [t.clone().requires_grad_() for t in (x, *parts)]
         entered = into.apply(leaves[0], group)
         if entered is ...:

@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mpcourse
 from mpcourse.devices.workers import Worker, collect
@@ -35,7 +34,6 @@ COLOURS = {"not attempted": "#666666", "not yet": "#D55E00", "correct": "#009E73
 TIME_LIMIT_S = 10.0
 TOO_LATE = "it had not returned after {:g} seconds and was stopped."
 NO_RETURN = "None is what a function without return gives back."
-ON_CPU = "Right, but a tensor is made on the CPU: give it `device=...`, that of what comes in."
 MOST_ITEMS = 12  # of a result, shown
 # whose code calls the attempt
 CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futures)}
@@ -464,20 +462,3 @@ def refuse(names: list[str], instead: str) -> None:
     """Raise `NotYet` if there are any such names."""
     if names:
         raise NotYet(f"The result is right, but {names[0]} did the work: {instead}")
-
-
-def refuse_the_cpu(attempt: Callable[..., Any], make: Callable[[], Sequence[Any]]) -> None:
-    """Raise `NotYet` if what is right on the CPU mixes devices, or returns the CPU's, on a GPU.
-
-    No GPU is needed: fake tensors have no numbers, but a device. What needs numbers is believed.
-    `make` makes what the attempt is called with.
-    """
-    with FakeTensorMode():
-        try:
-            with torch.device("cuda"):
-                given = make()
-            where = attempt(*given).device.type
-        except Exception as error:
-            where = "cpu" if "devices" in str(error) else ""
-    if where == "cpu":
-        raise NotYet(ON_CPU)
