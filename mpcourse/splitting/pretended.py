@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from mpcourse.devices.workers import shield
+
 try:
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -68,7 +70,8 @@ class Pretence:
             return leaf
         if leaf.device.type != "cpu":
             raise ValueError(f"what comes in lies on the CPU, as on a host; got {leaf.device}")
-        return self._twins.setdefault(id(leaf), self._fake.from_tensor(leaf))
+        with shield():
+            return self._twins.setdefault(id(leaf), self._fake.from_tensor(leaf))
 
 
 @contextlib.contextmanager
@@ -112,6 +115,10 @@ class _GpuNames(TorchFunctionMode):
     ) -> Any:
         if func is torch.device:  # a name is turned where it is used, not where it is made
             return func(*args, **(kwargs or {}))
+        with shield():  # raised where torch's C++ calls Python, `Cancelled` would end the process
+            return self._call(func, args, kwargs)
+
+    def _call(self, func: Callable, args: tuple, kwargs: dict | None) -> Any:
         args, kwargs = list(args), dict(kwargs or {})
         if func is Tensor.cuda:
             where = args.pop(1) if len(args) > 1 else kwargs.pop("device", None)

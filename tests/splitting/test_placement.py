@@ -2,12 +2,14 @@
 
 import functools
 import threading
+import time
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from mpcourse.devices.workers import Cancelled, Worker
 from mpcourse.splitting import pretended
 from mpcourse.splitting.placement import Placement, Transfer, try_placement
 from mpcourse.splitting.splits import split_sequential
@@ -277,6 +279,20 @@ def test_modules_move_as_ever_afterwards_and_in_other_threads():
         try_placement(lambda: 1 / 0)
     assert nn.Module._apply is apply
     assert outside.to(torch.float32).weight.dtype == torch.float32
+
+
+def test_a_program_is_stopped_at_any_time_and_python_goes_on():
+    def endless():
+        while True:
+            step(ROWS, LABELS)
+
+    worker = Worker("pretended")
+    for waited in range(40):
+        job = worker.submit(try_placement, endless)
+        time.sleep(0.05 + waited / 1000)
+        worker.cancel(job)
+        with pytest.raises(Cancelled):
+            job.result(timeout=30)
 
 
 def test_no_real_gpu_is_looked_for(monkeypatch):
