@@ -1,5 +1,7 @@
 """Exercises of page `pipeline`: a ceiling, pieces, a cut graph, two queues, the best split."""
 
+import inspect
+import textwrap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +26,17 @@ from mpcourse.exercises.turn_taking import Stuck
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
+
+
+def slip(solution: Callable, *changes: str) -> Any:
+    """The solution with pieces of its code changed: "old => new"."""
+    source, names = textwrap.dedent(inspect.getsource(solution)), dict(globals())
+    for old, new in (change.split(" => ") for change in changes):
+        assert old in source, old
+        source = source.replace(old, new)
+    exec(source, names)
+    return names[solution.__name__]
+
 
 # 1. The ceiling of unequal stages
 
@@ -80,20 +93,16 @@ check_ceiling = Exercise(
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
         "time.": lambda t, m: m * sum(t) / ((m + len(t) - 1) * max(t)),
         "// rounds down: divide by /.": [
-            lambda t, m: m * sum(t) // (sum(t) + (m - 1) * max(t)),
+            slip(my_ceiling, "one_device / ( => one_device // ("),
             lambda t, m: round(my_ceiling(t, m)),
         ],
-        "One piece too many: the first is in the sum already.": (
-            lambda t, m: m * sum(t) / (sum(t) + m * max(t))
+        "One piece too many: the first is in the sum already.": slip(my_ceiling, " - 1 => "),
+        "The slowest stage sets the pace: that is the fastest.": slip(my_ceiling, "max => min"),
+        "The slowest stage need not be the first.": slip(
+            my_ceiling, "max(stage_times) => stage_times[0]"
         ),
-        "The slowest stage sets the pace: that is the fastest.": (
-            lambda t, m: m * sum(t) / (sum(t) + (m - 1) * min(t))
-        ),
-        "The slowest stage need not be the first.": (
-            lambda t, m: m * sum(t) / (sum(t) + (m - 1) * t[0])
-        ),
-        "The slowest stage need not be the last.": (
-            lambda t, m: m * sum(t) / (sum(t) + (m - 1) * t[-1])
+        "The slowest stage need not be the last.": slip(
+            my_ceiling, "max(stage_times) => stage_times[-1]"
         ),
         "That is the share of the devices' time in use; times p it is the speed-up.": (
             lambda t, m: my_ceiling(t, m) / len(t)
@@ -128,8 +137,11 @@ NOTHING_HANDED_ON = (
 FROM_A_NUMBER = "A backward begins at a number, or is handed a gradient: out.backward(leaf.grad)."
 OPTIMIZER = "the weights have changed: an optimizer's step is not part of this."
 DTYPE = "the weights are {} now: leave the model as precise as it is."
+ROWS_A_PIECE = "split_size counts the rows of a piece, as in inputs.split(split_size)."
 LOST_ROWS = "The last piece may be smaller, but its rows count."
 ONCE = "Each piece goes through once."
+UNSCALED = "len(piece) / len(inputs) => 1"
+ALIKE = UNSCALED + " / len(inputs.split(split_size))"
 ADDED_UP = "Each loss is a mean: added up they count too much. Scale before backward()."
 MEAN_OF_MEANS = "Mean of means: a short piece counts as much as a full one."
 TOO_LATE = (
@@ -198,8 +210,8 @@ def in_pieces(*modules: nn.Module) -> Callable:
             sizes = [len(piece) for piece in pieces]
             if sizes != wanted:
                 line = f"expected pieces of {wanted} rows, the {name} saw {sizes}"
-                why = LOST_ROWS if sum(sizes) < rows else ONCE if len(sizes) > len(wanted) else ""
-                raise NotYet(line, why)
+                why = ONCE if sum(sizes) > rows else ROWS_A_PIECE
+                raise NotYet(line, LOST_ROWS if sum(sizes) < rows else why)
         if words := not_cut(seen.get("back", [])):
             raise NotYet(words)
         for name, weight in zip(names, weights, strict=True):
@@ -207,7 +219,7 @@ def in_pieces(*modules: nn.Module) -> Callable:
                 raise NotYet(CLEARED)
             if torch.equal(weight.grad, torch.ones_like(weight)):
                 raise NotYet(NOTHING_HANDED_ON if name == "front" else NO_GRADIENT.format(name))
-        if len(modules) == 1 and backwards[:1] == [len(wanted)] != [1]:
+        if backwards[:1] == [len(wanted)] != [1]:
             raise NotYet(TOO_LATE)
         gradients = {f"gradient of {name}": w.grad for name, w in zip(names, weights, strict=True)}
         return {**gradients, "loss": loss}
@@ -270,69 +282,10 @@ def my_step(model, loss_fn, inputs, targets, split_size):
     return total
 
 
-def step_with(scale, *, clear=(), pick=slice(None), backwards=slice(None), result=float):
-    """A step that weights each piece by `scale(n, N, pieces)`."""
-
-    def attempt(model, loss_fn, inputs, targets, size):
-        parts = list(zip(inputs.split(size), targets.split(size), strict=True))
-        total = 0.0
-        for number, (x, y) in enumerate(parts[pick]):
-            if number in clear:
-                model.zero_grad()
-            loss = loss_fn(model(x), y) * scale(len(x), len(inputs), len(parts))
-            if number in range(len(parts))[backwards]:
-                loss.backward()
-            total += loss.item()
-        return result(total)
-
-    return attempt
-
-
-def share(n, rows, pieces):
-    return n / rows
-
-
-def with_squared_errors(model, loss_fn, inputs, targets, size):
-    return my_step(model, lambda o, t: ((o - t) ** 2).mean(), inputs, targets, size)
-
-
-def with_an_optimizer(model, loss_fn, inputs, targets, size):
-    loss = my_step(model, loss_fn, inputs, targets, size)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return loss
-
-
-def in_single_precision(model, loss_fn, inputs, targets, size):
-    return my_step(model.float(), loss_fn, inputs.float(), targets.float(), size)
-
-
-def there_and_back(model, loss_fn, inputs, targets, size):
-    exact = model.weight.detach().clone()
-    loss = in_single_precision(model, loss_fn, inputs, targets, size)
-    model.double()
-    model.weight.data.copy_(exact)
-    return loss
-
-
-def by_sums(model, loss_fn, inputs, targets, size):
-    parts = list(zip(inputs.split(size), targets.split(size), strict=True))
-    losses = [loss_fn(model(x), y) * (len(x) / len(inputs)) for x, y in parts]
-    torch.stack(losses).sum().backward()
-    return torch.stack(losses).sum().detach()
-
-
 def all_at_once(model, loss_fn, inputs, targets, size):
     loss = loss_fn(torch.cat([model(piece) for piece in inputs.split(size)]), targets)
     loss.backward()
     return loss.item()
-
-
-def forwards_first(model, loss_fn, inputs, targets, size):
-    parts = list(zip(inputs.split(size), targets.split(size), strict=True))
-    losses = [loss_fn(model(x), y) * len(x) / len(inputs) for x, y in parts]
-    for loss in losses:
-        loss.backward()
-    return sum(losses).item()
 
 
 def by_the_engine(model, loss_fn, inputs, targets, size):
@@ -351,33 +304,58 @@ check_pieces = Exercise(
     hint=what_counts,
     correct="Loss and gradients are those of the whole mini-batch, ragged or not.",
     wrong={
-        ADDED_UP: step_with(lambda n, rows, pieces: 1.0),
-        MEAN_OF_MEANS: step_with(lambda n, rows, pieces: 1 / pieces),
+        ADDED_UP: slip(my_step, UNSCALED),
+        MEAN_OF_MEANS: slip(my_step, ALIKE),
         "Only the last piece is left: do not clear the gradients between pieces.": [
-            step_with(lambda n, rows, pieces: 1.0, clear=range(1, 9)),
-            step_with(share, clear=range(1, 9)),
-            step_with(share, clear=range(9)),
+            slip(my_step, "loss = => total and model.zero_grad(); loss =", UNSCALED),
+            slip(my_step, "loss = => total and model.zero_grad(); loss ="),
+            slip(my_step, "loss = => model.zero_grad(); loss ="),
         ],
-        CLEARED: step_with(share, clear=[0]),
-        TOO_LATE: [by_sums, all_at_once, forwards_first],
+        CLEARED: slip(my_step, "total = 0.0 => total = 0.0; model.zero_grad()"),
+        TOO_LATE: [
+            slip(
+                my_step,
+                "loss.backward() => ",
+                ".item() => ",
+                "return total => total.backward(); return total",
+            ),
+            all_at_once,
+            slip(
+                my_step,
+                "0.0 => []",
+                "loss.backward() => ",
+                "loss.item() => [loss]",
+                "return total => return sum([loss.backward() or loss.item() for loss in total])",
+            ),
+        ],
         ONLY_THE_FIRST: [
-            step_with(share, backwards=slice(1)),
-            step_with(lambda n, rows, pieces: 1.0, backwards=slice(1)),
+            slip(my_step, "loss.backward() => total or loss.backward()"),
+            slip(my_step, "loss.backward() => total or loss.backward()", UNSCALED),
         ],
-        OWN_LOSS: with_squared_errors,
-        LOST_ROWS: step_with(share, pick=slice(-1)),
-        "expected pieces of [2, 2] rows, the model saw [4]": (
-            lambda model, loss_fn, x, y, size: my_step(model, loss_fn, x, y, len(x))
+        OWN_LOSS: slip(
+            my_step, "loss_fn(model(piece), answer) => ((model(piece) - answer) ** 2).mean()"
         ),
-        NO_GRADIENT.format("model"): step_with(share, backwards=slice(0)),
-        "the gradients are right; expected the loss": [
-            step_with(share, result=lambda total: 2 * total),
-            step_with(share, result=lambda total: None),
+        LOST_ROWS: slip(my_step, "in pieces => in list(pieces)[:-1]"),
+        ROWS_A_PIECE: [
+            slip(my_step, ".split(split_size) => .split(len(inputs))"),
+            slip(my_step, ".split(split_size) => .chunk(split_size)"),
         ],
-        OPTIMIZER: with_an_optimizer,
-        DTYPE.format(torch.float32): in_single_precision,
-        FLOAT32: there_and_back,
-        COUNTS_BY: step_with(lambda n, rows, pieces: 0.3 * n),
+        NO_GRADIENT.format("model"): slip(my_step, "loss.backward() => "),
+        "the gradients are right; expected the loss": [
+            slip(my_step, "return total => return 2 * total"),
+            slip(my_step, "return total => "),
+        ],
+        OPTIMIZER: slip(
+            my_step,
+            "return total => torch.optim.SGD(model.parameters(), lr=0.1).step(); return total",
+        ),
+        DTYPE.format(torch.float32): slip(
+            my_step,
+            "total = 0.0 => total = 0.0; model.float()",
+            "model(piece), answer => model(piece.float()), answer.float()",
+        ),
+        FLOAT32: slip(my_step, "model(piece), answer => model(piece).float(), answer.float()"),
+        COUNTS_BY: slip(my_step, "/ len(inputs) => * 0.3"),
     },
     also_right=[by_the_engine],
 )
@@ -401,28 +379,20 @@ def my_cut_step(front, back, loss_fn, inputs, targets, split_size):
     return total
 
 
-def cut_step_with(
-    scale=lambda share, pieces: share,
-    *,
-    cut=lambda output: output.detach().requires_grad_(),
-    hand_on=lambda output, leaf: output.backward(leaf.grad),
-    only_last=False,
-):
-    """A step through a cut: how a loss is scaled, the graph cut, the gradient handed on."""
+def all_backwards_last(front, back, loss_fn, inputs, targets, size):
+    outputs = [front(x) for x in inputs.split(size)]
+    leaves = [output.detach().requires_grad_() for output in outputs]
+    loss = loss_fn(torch.cat([back(leaf) for leaf in leaves]), targets)
+    loss.backward()
+    torch.autograd.backward(outputs, [leaf.grad for leaf in leaves])
+    return loss.item()
 
-    def attempt(front, back, loss_fn, inputs, targets, size):
-        total, parts = 0.0, list(zip(inputs.split(size), targets.split(size), strict=True))
-        outputs = [front(x) for x, _ in parts]
-        for number, (output, (x, y)) in enumerate(zip(outputs, parts, strict=True)):
-            leaf = cut(output)
-            loss = loss_fn(back(leaf), y) * scale(len(x) / len(inputs), len(parts))
-            loss.backward()
-            total += loss.item()
-            if number == len(parts) - 1 or not only_last:
-                hand_on(output, leaf)
-        return total
 
-    return attempt
+forwards_first = slip(
+    my_cut_step,
+    "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
+    "front(piece) => outputs.pop(0)",
+)
 
 
 def by_asking_for_gradients(front, back, loss_fn, inputs, targets, size):
@@ -446,16 +416,6 @@ def cut_by_the_engine(front, back, loss_fn, inputs, targets, size):
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
 
 
-def cleared_first(front, back, *rest):
-    front.zero_grad(), back.zero_grad()
-    return my_cut_step(front, back, *rest)
-
-
-def front_twice(front, back, loss_fn, inputs, targets, size):
-    front(inputs)
-    return my_cut_step(front, back, loss_fn, inputs, targets, size)
-
-
 check_cut_graph = Exercise(
     my_cut_step,
     read_again='"Can each device run its own backward?"',
@@ -470,31 +430,32 @@ check_cut_graph = Exercise(
     correct="No graph crosses the cut, and loss and gradients are those of the whole mini-batch.",
     wrong={
         NOT_CUT: [
-            cut_step_with(cut=lambda output: output, hand_on=lambda output, leaf: None),
-            cut_step_with(cut=lambda output: output.clone()),
+            slip(my_cut_step, ".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
+            slip(my_cut_step, "detach().requires_grad_() => clone()"),
         ],
-        CLEARED: cleared_first,
+        CLEARED: slip(
+            my_cut_step, "total = 0.0 => total = 0.0; front.zero_grad(); back.zero_grad()"
+        ),
         NO_LEAF: [
-            cut_step_with(cut=lambda output: output.detach(), hand_on=lambda output, leaf: None),
-            cut_step_with(cut=lambda output: output.detach()),
+            slip(my_cut_step, ".requires_grad_() => ", "output.backward(leaf.grad) => "),
+            slip(my_cut_step, ".requires_grad_() => "),
         ],
-        NOTHING_HANDED_ON: cut_step_with(hand_on=lambda output, leaf: None),
-        "Only the last piece is there: keep one output per piece.": cut_step_with(only_last=True),
-        ADDED_UP: cut_step_with(lambda share, pieces: 1.0),
-        MEAN_OF_MEANS: cut_step_with(lambda share, pieces: 1 / pieces),
-        FROM_A_NUMBER: cut_step_with(hand_on=lambda output, leaf: output.backward()),
-        HAND_OVER: cut_step_with(
-            hand_on=lambda output, leaf: output.backward(torch.ones_like(output))
+        NOTHING_HANDED_ON: slip(my_cut_step, "output.backward(leaf.grad) => "),
+        "Only the last piece is there: keep one output per piece.": slip(
+            my_cut_step,
+            "output.backward(leaf.grad) => ",
+            "return total => output.backward(leaf.grad); return total",
         ),
-        ONCE: front_twice,
-        "expected pieces of [2, 2] rows, the front saw [4]": (
-            lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y)
-        ),
-        "expected pieces of [2, 2] rows, the front saw []": (
-            lambda front, back, loss_fn, x, y, size: None
-        ),
+        ADDED_UP: slip(my_cut_step, UNSCALED),
+        MEAN_OF_MEANS: slip(my_cut_step, ALIKE),
+        FROM_A_NUMBER: slip(my_cut_step, "leaf.grad => "),
+        HAND_OVER: slip(my_cut_step, "leaf.grad => torch.ones_like(output)"),
+        ONCE: slip(my_cut_step, "total = 0.0 => total = 0.0; front(inputs)"),
+        TOO_LATE: all_backwards_last,
+        ROWS_A_PIECE: lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y),
+        "expected pieces of [2, 2] rows, the front saw []": lambda *_: None,
     },
-    also_right=[cut_step_with(), by_asking_for_gradients, cut_by_the_engine],
+    also_right=[forwards_first, by_asking_for_gradients, cut_by_the_engine],
 )
 
 # 4. Two programs and two queues
@@ -660,6 +621,11 @@ def two_queues():
     return my_first_device, my_second_device
 
 
+def programs(*changes: str) -> tuple[Callable, Callable]:
+    """Both programs, one of them with a slip."""
+    return slip(two_queues, *changes)()
+
+
 def first_by_counting(stage, pieces, features, gradients, ahead):
     done = 0
     for number, piece in enumerate(pieces):
@@ -672,86 +638,12 @@ def first_by_counting(stage, pieces, features, gradients, ahead):
         done += 1
 
 
-def first_with(
-    most=lambda ahead, pieces: ahead, leave=0, gradient=lambda features, gradients: gradients.get()
-):
-    """Device A's program; how far it goes ahead, what it leaves, where it gets its gradients."""
-
-    def program(stage, pieces, features, gradients, ahead):
-        ahead = most(ahead, len(pieces))
-        for number in range(len(pieces) + ahead - leave):
-            if number >= ahead:
-                stage.backward(number - ahead, gradient(features, gradients))
-            if number < len(pieces):
-                features.put(stage.forward(number, pieces[number]))
-
-    return program
-
-
-def first_silent(stage, pieces, features, gradients, ahead):
-    for number, piece in enumerate(pieces):
-        stage.forward(number, piece)
-        stage.backward(number, gradients.get())
-
-
-def first_backwards(stage, pieces, features, gradients, ahead):
-    for number, piece in enumerate(pieces):
-        features.put(stage.forward(number, piece))
-    for number in reversed(range(len(pieces))):
-        stage.backward(number, gradients.get())
-
-
-def second_with(
-    share=lambda n, rows, pieces: n / rows,
-    total=sum,
-    send=lambda gradients, came, gradient: gradients.put(gradient),
-    given=(),
-):
-    """Device B's program: how a piece counts, what it returns and sends."""
-
-    def program(stage, answers, features, gradients):
-        rows, losses = sum(map(len, answers)), []
-        for number, answer in enumerate(answers):
-            came = features.get()
-            each = share(len(answer), rows, len(answers))
-            losses.append(stage.forward(number, came, answer, each))
-            send(gradients, came, stage.backward(number, *given))
-        return total(losses)
-
-    return program
-
-
-def second_in_two_loops(stage, answers, features, gradients):
-    rows = sum(map(len, answers))
-    losses = [
-        stage.forward(number, features.get(), answer, len(answer) / rows)
-        for number, answer in enumerate(answers)
-    ]
-    for number in range(len(answers)):
-        gradients.put(stage.backward(number))
-    return sum(losses)
-
-
-def second_that_scales_too_late(stage, answers, features, gradients):
-    rows, total = sum(map(len, answers)), 0.0
-    for number, answer in enumerate(answers):
-        total += stage.forward(number, features.get(), answer) * len(answer) / rows
-        gradients.put(stage.backward(number))
-    return total
-
-
-def second_without_answers(stage, answers, features, gradients):
-    for number in range(len(answers)):
-        stage.forward(number, features.get())
-
-
 def two_queues_hint(outcome: dict, expected: dict) -> str:
     if outcome["device A"] != expected["device A"]:
         return "How many pieces does A keep before it runs the oldest one's backward?"
     return ""
 
 
-FIRST, SECOND = two_queues()
 check_two_queues = Exercise(
     two_queues,
     read_again='"Two programs and two queues"',
@@ -767,53 +659,55 @@ check_two_queues = Exercise(
     hint=two_queues_hint,
     correct="Order, loss and gradients are right, and device A never keeps more than `ahead`.",
     wrong={
-        OVERLAP_GONE: (first_with(lambda ahead, pieces: 1), SECOND),
-        ALL_FORWARDS: (first_with(lambda ahead, pieces: pieces), SECOND),
-        ONE_TOO_MANY: (first_with(lambda ahead, pieces: ahead + 1), SECOND),
-        ONE_TOO_FEW: (first_with(lambda ahead, pieces: max(1, ahead - 1)), SECOND),
+        OVERLAP_GONE: programs("gradients, ahead): => gradients, _):\n        ahead = 1"),
+        ALL_FORWARDS: programs("gradients, ahead): => gradients, _):\n        ahead = len(pieces)"),
+        ONE_TOO_MANY: programs(", ahead): => , ahead):\n        ahead += 1"),
+        ONE_TOO_FEW: programs(", ahead): => , ahead):\n        ahead = max(1, ahead - 1)"),
         NOT_EMPTIED: [
-            (first_with(leave=1), SECOND),
-            (
-                lambda stage, pieces, features, gradients, ahead: [
-                    *map(features.put, map(stage.forward, range(len(pieces)), pieces))
-                ],
-                SECOND,
-            ),
+            programs("+ ahead) => + ahead - 1)"),
+            programs("+ ahead) => )", "if number >= ahead: => if False:"),
         ],
-        NEEDS_GRADIENT: (first_with(gradient=lambda features, gradients: None), SECOND),
-        NOT_A_GRADIENT: (
-            FIRST,
-            second_with(send=lambda gradients, came, gradient: gradients.put(came)),
+        NEEDS_GRADIENT: programs(", gradients.get()) => )"),
+        NOT_A_GRADIENT: programs(
+            "features.get(), answer => came := features.get(), answer",
+            "gradients.put(stage.backward(number)) => stage.backward(number), gradients.put(came)",
         ),
-        OWN_QUEUE: (first_with(gradient=lambda features, gradients: features.get()), SECOND),
-        OTHER_PIECE: (first_backwards, SECOND),
+        OWN_QUEUE: programs("gradients.get() => features.get()"),
+        OTHER_PIECE: programs(
+            "number - ahead => len(pieces) - 1 - (number - ahead)",
+            ", ahead): => , ahead):\n        ahead = len(pieces)",
+        ),
         NO_SHARE: [
-            (FIRST, second_with(lambda n, rows, pieces: 1)),
-            (FIRST, second_that_scales_too_late),
+            programs("len(answer) / rows => 1"),
+            programs(", len(answer) / rows) => ) * len(answer) / rows"),
         ],
-        ROWS_NOT_PIECES: (FIRST, second_with(lambda n, rows, pieces: n / pieces)),
-        NO_DIVISION: (FIRST, second_with(total=lambda losses: sum(losses) / len(losses))),
+        ROWS_NOT_PIECES: programs("/ rows => / len(answers)"),
+        NO_DIVISION: programs("return total => return total / len(answers)"),
         NO_WAIT: [
-            (first_with(gradient=lambda features, gradients: gradients.get(block=False)), SECOND),
-            (first_with(gradient=lambda features, gradients: gradients.get_nowait()), SECOND),
-            (
-                first_with(gradient=lambda _, gradients: gradients.empty() or gradients.get()),
-                SECOND,
+            programs("gradients.get() => gradients.get(block=False)"),
+            programs("gradients.get() => gradients.get_nowait()"),
+            programs("gradients.get() => gradients.empty() or gradients.get()"),
+        ],
+        SAME_SHARES: programs("len(answer) / rows => 1 / len(answers)"),
+        LAST_LOSS: programs("total +=  => total = "),
+        NO_LOSS: programs("return total => "),
+        NEEDS_ANSWER: programs(", answer, len(answer) / rows => "),
+        IS_A_LOSS: programs("stage.backward(number)) => stage.backward(number, 1.0))"),
+        STUCK: [
+            programs("features.put( => ("),
+            programs("gradients.put( => ("),
+            programs(
+                "    gradients.put( => for number in range(number + 1):\n            gradients.put("
             ),
         ],
-        SAME_SHARES: (FIRST, second_with(lambda n, rows, pieces: 1 / pieces)),
-        LAST_LOSS: (FIRST, second_with(total=lambda losses: losses[-1])),
-        NO_LOSS: (FIRST, second_with(total=lambda losses: None)),
-        NEEDS_ANSWER: (FIRST, second_without_answers),
-        IS_A_LOSS: (FIRST, second_with(given=[1.0])),
-        STUCK: [
-            (first_silent, SECOND),
-            (FIRST, second_with(send=lambda *_: None)),
-            (FIRST, second_in_two_loops),
-        ],
-        TWO_FUNCTIONS: FIRST,
+        TWO_FUNCTIONS: programs()[0],
     },
-    also_right=[(first_by_counting, SECOND), (FIRST, second_with(total=lambda x: sum(x).item()))],
+    also_right=[
+        (first_by_counting, programs()[1]),
+        programs(
+            "+= stage.forward( => += 1 * stage.forward(", "return total => return total.item()"
+        ),
+    ],
     values=True,
 )
 
@@ -830,14 +724,6 @@ def my_split_size(sizes, num_samples, fixed, per_sample):
         return (num_samples / size + 1) * (fixed + per_sample * size)
 
     return min(sizes, key=step)
-
-
-def step_of(size, rows, fixed, each, waits=1.0):
-    return (rows / size + waits) * (fixed + each * size)
-
-
-def best_if_it_waits(waits):
-    return lambda sizes, *costs: min(sizes, key=lambda size: step_of(size, *costs, waits))
 
 
 def by_simulation(sizes, rows, fixed, each):
@@ -863,9 +749,7 @@ check_split_size = Exercise(
     given="sizes {}, {} samples, fixed cost {:g}, {:g} per sample",
     hint="m micro-batches through two equal stages take m + 1 slots of fixed + per_sample * size.",
     wrong={
-        "That is the longest step; asked is the shortest.": lambda sizes, *costs: max(
-            sizes, key=lambda size: step_of(size, *costs)
-        ),
+        "That is the longest step; asked is the shortest.": slip(my_split_size, "min => max"),
         "The rule m >= 4p looks at the bubble only: what does a micro-batch cost?": (
             lambda sizes, rows, f, e: max((n for n in sizes if rows // n >= 8), default=min(sizes))
         ),
@@ -874,21 +758,23 @@ check_split_size = Exercise(
         ),
         "Best for one device: it pays the fixed cost least often. Nothing overlaps.": [
             lambda sizes, *_: max(sizes),
-            best_if_it_waits(0),
+            slip(my_split_size, " + 1 => "),
         ],
         "That is the number of micro-batches; asked is their size.": (
             lambda s, rows, f, e: rows // my_split_size(s, rows, f, e)
         ),
-        "That is the time of the step; asked is the size that has it.": (
-            lambda sizes, *costs: min(step_of(size, *costs) for size in sizes)
+        "That is the time of the step; asked is the size that has it.": slip(
+            my_split_size, "min(sizes, key=step) => min(map(step, sizes))"
         ),
         "That is the position in the list, not the size.": (
             lambda s, *costs: s.index(my_split_size(s, *costs))
         ),
-        "One slot too many: each of two devices waits for one slot, not for two.": (
-            best_if_it_waits(2)
+        "One slot too many: each of two devices waits for one slot, not for two.": slip(
+            my_split_size, "+ 1 => + 2"
         ),
-        "Half a slot too few: each device waits for one slot, all in all.": best_if_it_waits(0.5),
+        "Half a slot too few: each device waits for one slot, all in all.": slip(
+            my_split_size, "+ 1 => + 0.5"
+        ),
         "Nearest to the square root by difference; the curve is even in ratios: compare the steps "
         "themselves.": lambda sizes, rows, f, e: min(
             sizes, key=lambda size: abs(size - (rows * f / e) ** 0.5)
