@@ -100,6 +100,15 @@ def test_a_renamed_notebook_is_known_by_its_checks_and_a_link_is_not_read(tmp_pa
     assert "a link" in found["eve"].stopped
 
 
+@pytest.mark.skipif(os.name == "nt", reason="it has no such things")
+@pytest.mark.parametrize("lay", [os.mkdir, os.mkfifo, lambda path: os.symlink("/gone", path)])
+def test_what_is_no_file_keeps_nobody_from_grading(tmp_path: Path, lay):
+    """A read of it would fail, or never end."""
+    lay(tmp_path / f"eve_{NAME}")
+    [(_, found)] = find_submissions(tmp_path, find_pages([]))
+    assert "no file to be read" in found.stopped
+
+
 def test_a_scratch_notebook_that_tries_one_check_is_no_page(tmp_path):
     scratch = new_notebook(cells=[new_code_cell("check_mean(lambda m, n: 1)")])
     nbformat.write(scratch, tmp_path / "tries.ipynb")
@@ -375,6 +384,10 @@ def test_a_page_handed_in_twice_counts_once(tmp_path: Path):
 
 def test_codes_that_move_a_cursor_are_taken_out():
     assert clean("a\x1b[2Jb\nc\r\udc80") == "a\ufffd[2Jb\nc\ufffd\ufffd"
+
+
+def test_a_name_that_a_mac_wrote_is_the_same_name():
+    assert clean("Zoe\u0308") == "Zo\xeb"
 
 
 def test_names_that_some_systems_take_for_one_have_files_of_their_own():

@@ -10,6 +10,7 @@ import nbformat
 import psutil
 import pytest
 
+from mpcourse.commands.grading import sandbox
 from mpcourse.commands.grading.judge import Remote, judged
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.questions import exercises_of
@@ -305,6 +306,14 @@ __main__.play = lambda *a: time.sleep(977)
 def test_what_a_sandbox_needs_is_looked_for_where_it_is_started(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert can_close.__wrapped__()
+
+
+def test_a_process_is_ended_before_the_machine_is_full(tmp_path: Path, monkeypatch):
+    """A file that has no name is in memory, and counts in no process."""
+    monkeypatch.setattr(sandbox, "FULL", 0)
+    sleeps = ("-c", "import time; time.sleep(977)")
+    assert run(tmp_path, [], LIMITS, closed=False, command=sleeps)[1].endswith("memory was full")
+    assert not psutil.Process().children(recursive=True)
 
 
 class Graded(NamedTuple):

@@ -61,8 +61,9 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
         whose = (clean(each.replace("\n", "\r")) for each in (learner, str(path)))  # a line each
         record = Record(*whose, names[match[2]] if match else "")
-        if file.is_symlink() or file.stat().st_size > LARGEST:
-            record.stopped = "a link or more than 128 MB: it was not read"
+        is_plain = file.is_file() and os.access(file, os.R_OK) and not file.is_symlink()
+        if not is_plain or file.stat().st_size > LARGEST:
+            record.stopped = "a link, no file to be read, or more than 128 MB: it was not read"
         elif not match and (key := page_asked(file.read_text("utf-8", "replace"))):
             record.page, record.notes = names[key], ["renamed: the page is known by its checks"]
         elif not match:
@@ -132,7 +133,7 @@ def _judged(waiting: Sequence[tuple[Path, Record]], limits: Limits, jobs: int) -
                     write_course(course, page)
                 tasks[pool.submit(play, path, page, course, limits)] = record, page
             for task in as_completed(tasks):
-                record, page = tasks[task]
+                record, page = tasks.pop(task)  # its answers may be large
                 judge(record, page, *task.result())
                 yield record
         finally:

@@ -5,6 +5,7 @@ other is read as data and compared, with the exercise's own words.
 """
 
 import os
+import unicodedata
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -85,7 +86,9 @@ class Remote(Elsewhere):
 
 def clean(text: str) -> str:
     """Text that any file and terminal takes: what cannot be printed becomes a black diamond."""
-    # line ends stay; names may hold bytes that are no UTF-8, messages codes that move a cursor
+    # line ends stay; names may hold bytes that are no UTF-8, messages codes that move a cursor;
+    # a Mac writes an accent as a character of its own
+    text = unicodedata.normalize("NFC", text)
     shown = (c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
     return "".join(shown)[:MOST_WORDS]
 

@@ -25,6 +25,7 @@ GIB = 2**30
 POLL_S = 0.1
 MOST_ANSWERED = 2**25  # bytes
 FILES_GIB = 1.0  # in the folders that it may write to; they are in memory
+FULL = 95  # percent of the machine's memory: a file without a name counts in no process
 DATA_GIB = 2.0  # that Python and torch take of what RLIMIT_DATA counts, before any work
 PATH = f"{sys.prefix}/bin:/usr/bin:/bin"  # of a learner's process, and of what starts it
 MOST = {"CORE": 0, "NPROC": 1024, "NOFILE": 1024, "FSIZE": GIB // 4}
@@ -118,6 +119,8 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
                 taken += each.memory_info().rss
         if taken > limits.memory_gib * GIB:
             return f"its processes took more than {limits.memory_gib:g} GB of memory"
+        if psutil.virtual_memory().percent > FULL:
+            return "this machine's memory was full"
     return "grading was stopped"
 
 
