@@ -27,8 +27,7 @@ def exercise_timeline() -> Timeline:
 def idle_device_and_share():
     """Device A's row is filled from 0 to 8; device B's is white before its job and after it.
 
-    B works from 1 to 3, and the run lasts until A has ended, at 8. So B waits for 6 of 8 units. The
-    caption's share counts both devices. 1 / 3 would be right if the run ended with B.
+    B works from 1 to 3, and the run lasts until A has ended, at 8. So B waits for 6 of 8 units.
     """
     idle_device = "B"
     idle_share = 6 / 8
@@ -90,7 +89,7 @@ def my_worker():
     """The thread catches what a job raises and puts it into the box, marked as an error.
 
     The caller looks at the mark and returns or raises. Catching outside the loop would end the
-    thread; without catching, the caller waits for a box that nobody fills.
+    thread. An error that a job returns is a value, so the mark cannot be its type.
     """
     jobs = queue.SimpleQueue()
 
@@ -118,7 +117,14 @@ def my_worker():
     return hand_over
 
 
-def worker_with(serve_job, *, error_of=lambda value: None, lasts=True, line=queue.SimpleQueue):
+MARK = object()
+
+
+def marked(value):
+    return value[1] if isinstance(value, list) and value[:1] == [MARK] else None
+
+
+def worker_with(serve_job, *, error_of=marked, lasts=True, line=queue.SimpleQueue):
     """A worker out of what it does with a job, and of what the caller takes for an error."""
 
     def attempt():
@@ -147,24 +153,20 @@ def worker_with(serve_job, *, error_of=lambda value: None, lasts=True, line=queu
     return attempt
 
 
-def putting_errors(kinds=Exception, goes_on=True):
-    """What a worker does with a job, if it puts some errors into the box like a value."""
+def putting_errors(kinds=Exception, goes_on=True, kept=lambda error: [MARK, error]):
+    """What a worker does with a job, if it puts some errors into the box."""
 
     def serve_job(fn, box):
         try:
             box.put(fn())
         except kinds as error:
-            box.put(error)
+            box.put(kept(error))
             return goes_on
 
     return serve_job
 
 
-error_as_value = putting_errors()
-
-
-def an_error(value):
-    return value if isinstance(value, Exception) else None
+error_as_value, error_marked = putting_errors(kept=lambda error: error), putting_errors()
 
 
 def by_future(threads=1):
@@ -195,7 +197,7 @@ def thread_a_job(fn):
 
 def in_turn(fn, box):
     with ONE_AT_A_TIME:
-        error_as_value(fn, box)
+        error_marked(fn, box)
 
 
 def waiting_pool():
@@ -297,8 +299,12 @@ def error_of_a_job(hand_over, _, *, job=lambda: [1, 2, 3][5], error=IndexError):
     return f"wait returned {short(value)}"
 
 
-def error_of_another_job(hand_over, attempt):
-    return error_of_a_job(hand_over, attempt, job=lambda: {}["key"], error=KeyError)
+def another_error(hand_over, attempt):
+    return error_of_a_job(hand_over, attempt, job=lambda: 1 / 0, error=ZeroDivisionError)
+
+
+def error_returned(hand_over, attempt):
+    return error_of_a_job(hand_over, attempt, job=lambda: IndexError(1))
 
 
 def after_an_error(hand_over, attempt):
@@ -327,7 +333,7 @@ ONE_THREAD = "Start one thread, when the worker is made."
 WAITING = "Waiting is for wait."
 FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
 OWN_BOX = "Each job needs a box of its own for its value."
-NO_VALUE = "None and 0 are values too: mark in the box which of the two is in it, value or error."
+NO_VALUE = "None, 0 and an error are values too: mark in the box what is in it, value or error."
 CATCH = "Catch the error in the thread, put it into the box, and raise it in wait."
 EVERY_KIND = "Catch every kind of error in the thread: except Exception, not one kind alone."
 ENDED = "The thread has ended with the error: catch it inside the loop."
@@ -349,8 +355,9 @@ check_worker = Exercise(
         ("three jobs", values_in_order, [0, 1, 2], OWN_BOX),
         ("three jobs behind a long one", order_of_jobs, [1, 2, 3], FIRST_IN),
         ("a job that raises IndexError", error_of_a_job, "wait raised IndexError", CATCH),
-        ("a job that raises KeyError", error_of_another_job, "wait raised KeyError", EVERY_KIND),
+        ("a job that divides by 0", another_error, "wait raised ZeroDivisionError", EVERY_KIND),
         ("a job after one that raised", after_an_error, 42, ENDED),
+        ("a job that returns an error", error_returned, "wait returned IndexError(1)", NO_VALUE),
         ("two workers whose jobs meet", meeting_of_two, [True, True], NO_TURNS),
     ],
     given="{0}",
@@ -366,25 +373,26 @@ check_worker = Exercise(
             lambda: thread_a_job,
             lambda: by_future(4),
         ],
-        FIRST_IN: worker_with(error_as_value, error_of=an_error, line=queue.LifoQueue),
+        FIRST_IN: worker_with(error_marked, line=queue.LifoQueue),
         WAITING: waiting_pool,
         OWN_BOX: one_box,
         NO_VALUE: [
             by_truth(lambda value: value is not None),
             by_truth(lambda value: value or value is None),
+            worker_with(error_as_value, error_of=lambda v: v if isinstance(v, Exception) else None),
         ],
         CATCH: worker_with(error_as_value),
         "it raised TypeError": lambda: lambda fn: fn(),
-        EVERY_KIND: worker_with(putting_errors(IndexError), error_of=an_error),
-        ENDED: worker_with(putting_errors(goes_on=False), error_of=an_error, lasts=False),
-        "was stopped": worker_with(lambda fn, box: box.put(fn()), error_of=an_error),
-        NO_TURNS: worker_with(in_turn, error_of=an_error),
+        EVERY_KIND: [*map(worker_with, map(putting_errors, (IndexError, LookupError)))],
+        ENDED: worker_with(putting_errors(goes_on=False), lasts=False),
+        "was stopped": worker_with(lambda fn, box: box.put(fn())),
+        NO_TURNS: worker_with(in_turn),
         OWN_QUEUE: [
             lambda: lambda fn: ONE_POOL.submit(fn).result,
-            worker_with(error_as_value, error_of=an_error, line=lambda: SHARED_LINE),
+            worker_with(error_marked, line=lambda: SHARED_LINE),
         ],
     },
-    also_right=[by_future, worker_with(error_as_value, error_of=an_error)],
+    also_right=[by_future, worker_with(error_marked)],
 )
 
 # 3. A clock
@@ -435,11 +443,16 @@ ROUNDED = "that is rounded; return the difference of the two readings as it is."
 BACKWARDS = "subtract the first reading from the second."
 MILLISECONDS = "give seconds, not milliseconds."
 LONGER = "but your function returned after"
+SILENT = "a time of work that failed. Ask for the result with result(): its error comes out."
 OLDER = "The device was busy with older work: wait for it before the first reading too."
 
 
 def napping(attempt, kind):
     """What the attempt measured of a function that takes a known time, and what was seen of it."""
+    if kind == "fails":
+        with contextlib.suppress(ZeroDivisionError):
+            return short(attempt(get_devices(1)[0], lambda: 1 / 0))
+        return None
     device = device_that(kind)
     threads, naps = [], []
 
@@ -470,7 +483,10 @@ def device_that(kind):
 
 
 def look_at_clock(found, kind):
-    judge_clock(*found, device_that(kind), kind)
+    if kind != "fails":
+        return judge_clock(*found, device_that(kind), kind)
+    if found is not None:
+        raise NotYet(f"got {found}: {SILENT}")
 
 
 def judge_clock(seconds, got, whole, threads, naps, device, kind):
@@ -541,15 +557,16 @@ def by_all_devices(device, fn):
 check_time = Exercise(
     my_time,
     read_again='"You handed the work over. What did the clock see?"',
-    cases=[("idle",), ("busy",), ("queues",)],
+    cases=[("idle",), ("busy",), ("queues",), ("fails",)],
     given=lambda kind: {
         "idle": f"a device and a function that naps {NAP_S:g} seconds",
         "busy": f"a device, busy with {OLDER_S:g} seconds of older work, and a nap",
         "queues": "a device that queues, as GPUs do, and a nap",
+        "fails": "a device and a function that raises an error",
     }[kind],
     play=napping,
     look=look_at_clock,
-    correct="A nap was measured as such on three devices: idle, busy, and one that queues.",
+    correct="A nap was measured as such on three devices, and an error came out.",
     wrong={
         EARLY: [
             clock(after(submit)),
@@ -566,7 +583,8 @@ check_time = Exercise(
         A_NUMBER.format("None"): clock(lambda device, fn, start: device.run(fn)),
         NEVER: clock(lambda device, fn, start: 0.2),
         OLDER: clock(after(run), first_wait=False),
+        SILENT: clock(after(submit, wait)),
         "it raised TypeError": clock(lambda device, fn, start: device.run(fn, 1)),
     },
-    also_right=[by_all_devices, clock(after(submit, wait))],
+    also_right=[by_all_devices, clock(after(run, wait))],
 )
