@@ -34,6 +34,8 @@ from mpcourse.splitting.cuts import cut_costs
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
+CHANGED = "Your function has changed the list that it was given: copy it first."
+
 # 1. What blocks cost
 
 
@@ -50,8 +52,8 @@ def my_counted(work, size, price):
 
 
 def two_lists(attempt, *case):
-    """Costs are two lists as well."""
-    outcome = numbers(attempt(*case))
+    """Costs are two lists as well; `work` stays as it is."""
+    outcome = numbers(leaving_alone(CHANGED)(attempt, *case))
     if isinstance(outcome, Costs):
         outcome = outcome.forward, outcome.backward
     if isinstance(outcome, tuple | list) and all(isinstance(row, tuple | list) for row in outcome):
@@ -109,6 +111,11 @@ check_counted = Exercise(
         "`work` is that of one sample: the micro-batch has `size` of them.": (
             lambda work, size, price: my_counted(work, 1, price)
         ),
+        "`size` and `price` are given: they are not always 16 and 8.": [
+            lambda work, size, price: my_counted(work, 16, price),
+            lambda work, size, price: my_counted(work, size, 8.0),
+        ],
+        CHANGED: lambda work, size, price: work.reverse() or my_counted(work[::-1], size, price),
         "It is the first block that reads the images, not the last.": (
             lambda work, size, price: [row[::-1] for row in my_counted(work[::-1], size, price)]
         ),
@@ -177,6 +184,9 @@ def makespan_of(attempt, plan, work, price):
     return {"makespan": outcome.makespan} if timed else numbers(outcome)
 
 
+AS_MANY = "The schedule has as many micro-batches as there are sizes."
+WHERE = "`plan.cut` says how many blocks the first device has."
+
 check_step_of = Exercise(
     my_step_of,
     read_again='"Where is half?"',
@@ -191,6 +201,7 @@ check_step_of = Exercise(
     play=makespan_of,
     hint="Sizes of the micro-batches; for each the costs of the two stages; then the schedule of "
     "the plan, simulated with this list of costs.",
+    errors={"can be cut after": WHERE, r"the schedule has \d+ micro-batches": AS_MANY},
     wrong={
         "128 samples do not always divide: micro-batches differ by one sample, larger first.": [
             step_with(sizes=lambda m: [BATCH / m] * m),
@@ -203,6 +214,13 @@ check_step_of = Exercise(
         "costs_of takes a number of samples, not the number of micro-batches.": step_with(
             sizes=lambda m: [m] * m
         ),
+        "`plan.num_microbatches` says how many: not always 8.": step_with(
+            sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=8)
+        ),
+        AS_MANY: lambda plan, costs_of: simulate(
+            make_schedule(plan.schedule, 2, 2, 8), [cut_costs(costs_of(16), plan.cut)] * 5
+        ),
+        WHERE: step_with(cut=lambda cut: 5),
         "The first device has `plan.cut` blocks; yours has one more.": step_with(
             cut=lambda cut: cut + 1
         ),
@@ -276,8 +294,6 @@ def by_sums_from_behind(work, keep):
     return 1 + busier.index(min(busier))
 
 
-CHANGED = "Your function has changed the list that it was given: copy it first."
-
 check_new_cut = Exercise(
     my_new_cut,
     read_again='"Where is half now?"',
@@ -304,9 +320,10 @@ check_new_cut = Exercise(
         "A block that reads pruned channels has fewer inputs, too.": (
             lambda work, keep: best_cut(left_of(work, keep, lambda keep: [1.0] * len(keep)))
         ),
-        "A block reads what the block before it keeps, not what it keeps itself.": (
-            lambda work, keep: best_cut(left_of(work, keep, lambda keep: keep))
-        ),
+        "A block reads what the block before it keeps, not what it or the next one keeps.": [
+            lambda work, keep: best_cut(left_of(work, keep, lambda keep: keep)),
+            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [*keep[1:], 1.0])),
+        ],
         "The first block reads the image, not what the last block keeps.": (
             lambda work, keep: best_cut(left_of(work, keep, lambda keep: [keep[-1], *keep]))
         ),
