@@ -4,6 +4,7 @@ For trying a technique out (pages `sharded_data_parallel` and `cut_inside_a_laye
 runs in processes as it is.
 """
 
+import functools
 import math
 import os
 import threading
@@ -88,10 +89,20 @@ def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:
     return places
 
 
+@functools.cache
+def _device(process: int) -> Any:
+    """One for all groups: each device has a thread that wakes a hundred times a second.
+
+    A group goes with the last cycle of references that holds it, so many may wait for that at once.
+    In a forked process the thread is not there: that one makes its own.
+    """
+    return ProcessGroupGloo.create_device(hostname="127.0.0.1")
+
+
 def gloo_group(store: PrefixStore, rank: int, ranks: int, timeout_s: float) -> ProcessGroup:
     """A group as `init_process_group` makes it, but not the one default group of the process."""
     options = ProcessGroupGloo._Options()
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [_device(os.getpid())]
     options._timeout = timedelta(seconds=timeout_s)
     options._threads = 1  # before a message runs, what sent the last one has let go of its tensors
     group = ProcessGroup(store, rank, ranks)

@@ -5,12 +5,15 @@ import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from torch import distributed
 
 from mpcourse.multiprocess import ranks_in_threads
+
+TASKS = Path("/proc/self/task")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -62,13 +65,10 @@ def test_a_rank_that_never_comes_is_not_waited_for_for_ever():
 
 
 @pytest.mark.parametrize("ranks", [0, (2, 0), (), 2.0, (2.0, 2), "2", True])
-def test_no_ranks_are_refused(ranks):
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_no_ranks_and_no_time_are_refused(ranks, seconds):
     with pytest.raises(ValueError, match=rf"ranks is {re.escape(repr(ranks))}; .* at least 1"):
         ranks_in_threads(lambda *groups: None, ranks)
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
-def test_no_time_is_refused(seconds):
     with pytest.raises(ValueError, match=f"timeout_s is {seconds}; it has to be more than 0"):
         ranks_in_threads(lambda group: None, 1, timeout_s=seconds)
 
@@ -116,3 +116,15 @@ def test_a_message_has_let_go_of_its_tensors_once_the_next_is_over():
         return held
 
     assert ranks_in_threads(program, 4) == [0, 0, 0, 0]
+
+
+@pytest.mark.skipif(not TASKS.is_dir(), reason="only Linux says what threads are called")
+def test_groups_that_wait_for_their_end_share_the_thread_that_wakes_for_messages():
+    def wakers() -> int:
+        return sum(path.read_text().startswith("gloo_tcp") for path in TASKS.glob("*/comm"))
+
+    ranks_in_threads(lambda group: None, 1)
+    before = wakers()
+    held = [ranks_in_threads(lambda group: group, 2) for _ in range(3)]
+    assert wakers() <= before
+    assert len(held) == 3
