@@ -11,6 +11,11 @@ from mpcourse.transformer.ring_attention import _pass_on
 WAIT_S = 5.0  # for ranks that do not send the same messages
 
 
+def drawn(seed, *shapes):
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=draw).double() for shape in shapes]
+
+
 def first_wrong(names, words):
     """A hint: what is said of the first number that is wrong; `words` if it is another count."""
 
@@ -46,24 +51,17 @@ def my_merge(first, second):
 
 def part(scale, seed):
     """Attention of three queries over four keys, of which one query scores high or low."""
-    draw = torch.Generator().manual_seed(seed)
-    scores, value = (torch.randn(n, 4, generator=draw).double() for n in (3, 4))
+    scores, value = drawn(seed, (3, 4), (4, 4))
     scores = scale * scores + torch.tensor([[2.0], [scale], [-scale]]).double()
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
 
 
-def naive(first, second):
-    sums = first[1].exp(), second[1].exp()
-    total = sums[0] + sums[1]
-    return (sums[0] * first[0] + sums[1] * second[0]) / total, total.log()
+def shares(one, two):
+    total = torch.logaddexp(one, two)
+    return (one - total).exp(), (two - total).exp()
 
 
-def by_sigmoid(first, second):
-    share = torch.sigmoid(second[1] - first[1])
-    return first[0] + share * (second[0] - first[0]), torch.logaddexp(first[1], second[1])
-
-
-def weighed(weights, log_sum=torch.logaddexp):
+def weighed(weights=shares, log_sum=torch.logaddexp):
     """A merge with other weights, or another log-sum."""
 
     def attempt(first, second):
@@ -73,26 +71,22 @@ def weighed(weights, log_sum=torch.logaddexp):
     return attempt
 
 
-def right_weights(one, two):
-    total = torch.logaddexp(one, two)
-    return (one - total).exp(), (two - total).exp()
+def sums(one, two):
+    return one.exp() + two.exp()
 
 
-def pair(found, words):
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise NotYet(f"got {short(found)}", words)
-    return tuple(found)
+def shape(tensor):
+    return getattr(tensor, "shape", None)
 
 
 def merged(attempt, scale, one, two):
-    return pair(attempt(part(scale, one), part(scale, two)), TWO)
+    return attempt(part(scale, one), part(scale, two))
 
 
 def why_this_merge(outcome, expected):
-    tensors = [each for each in outcome if isinstance(each, torch.Tensor)]
-    if len(tensors) < 2 or any(a.shape != b.shape for a, b in zip(outcome, expected, strict=True)):
+    if not isinstance(outcome, tuple | list) or [*map(shape, outcome)] != [*map(shape, expected)]:
         return TWO
-    if not all(each.isfinite().all() for each in tensors):
+    if not all(each.isfinite().all() for each in outcome):
         return OVERFLOW
     return "Weigh each output by its part's share of the sum of all exponentials."
 
@@ -107,41 +101,36 @@ check_merge = Exercise(
     wrong={
         "A plain mean: the larger sum of exponentials weighs more.": weighed(lambda *_: (0.5, 0.5)),
         "Added outputs: both weights together have to sum to 1.": weighed(lambda *_: (1.0, 1.0)),
-        OVERFLOW: naive,
-        "Each output goes with its own log-sum.": weighed(lambda a, b: right_weights(b, a)),
+        OVERFLOW: weighed(
+            lambda *each: [one.exp() / sums(*each) for one in each], lambda *each: sums(*each).log()
+        ),
+        "Each output goes with its own log-sum.": weighed(lambda a, b: shares(b, a)),
         "Log-sums are no weights: `exp` makes sums of them.": weighed(
             lambda a, b: (a / (a + b), b / (a + b))
         ),
-        "Outputs right. Sums add up, not their logarithms.": weighed(right_weights, torch.add),
-        "Outputs right. The larger log-sum is not that of both.": weighed(
-            right_weights, torch.maximum
-        ),
+        "Outputs right. Sums add up, not their logarithms.": weighed(log_sum=torch.add),
+        "Outputs right. The larger log-sum is not that of both.": weighed(log_sum=torch.maximum),
         "Outputs right. The log-sum lacks the maximum that was taken off.": weighed(
-            right_weights, lambda one, two: torch.logaddexp(one, two) - torch.maximum(one, two)
+            log_sum=lambda a, b: torch.logaddexp(a, b) - torch.maximum(a, b)
         ),
-        "Outputs right. The second is a sum: take its `log`.": weighed(
-            right_weights, lambda a, b: a.exp() + b.exp()
-        ),
+        "Outputs right. The second is a sum: take its `log`.": weighed(log_sum=sums),
         "The larger has weight 1 now: divide by the sum of both weights.": weighed(
-            lambda one, two: [(each - torch.maximum(one, two)).exp() for each in (one, two)],
-            torch.maximum,
+            lambda a, b: [(each - torch.maximum(a, b)).exp() for each in (a, b)], torch.maximum
         ),
-        KEPT: weighed(right_weights, lambda one, two: torch.logaddexp(one, two).squeeze(-1)),
-        WIDE: weighed(
-            lambda *each: [(one - torch.cat(each, 1).logsumexp(1)).exp() for one in each]
-        ),
+        KEPT: weighed(log_sum=lambda a, b: torch.logaddexp(a, b).squeeze(-1)),
+        WIDE: weighed(lambda *each: [(a - torch.cat(each, 1).logsumexp(1)).exp() for a in each]),
         TWO: lambda first, second: first[0],
     },
     errors={"unpack|subtract|operand type": PAIR, "size of tensor": WIDE},
-    also_right=[by_sigmoid, lambda *parts: list(my_merge(*parts))],
+    also_right=[
+        weighed(lambda a, b: ((a - b).sigmoid(), (b - a).sigmoid())),
+        lambda *parts: list(my_merge(*parts)),
+    ],
 )
 
 # 2. Back through a tile
 
 SHAPES = "Look at shapes: scores and `gradient @ value.mT` are (T, S), and `inner` stays (T, 1)."
-ONLY_HERE = (
-    "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take `inner`."
-)
 ROOT = "Scores are divided by the root of c, as in `attend`: so is their gradient."
 GRADIENTS = {
     "Of the query": "go back through the values to the weights, then through the softmax",
@@ -167,10 +156,8 @@ def my_attend_backward(query, key, value, masked, gradient, log_sum, inner):
 
 def tile(queries, keys, elsewhere, columns=3):
     """Of attention over more keys, what a tile has of it; all queries but one miss its last key."""
-    draw = torch.Generator().manual_seed(keys)
     counts = queries, keys + elsewhere, keys + elsewhere, queries
-    drawn = [torch.randn(count, columns, generator=draw).double() for count in counts]
-    query, key, value, gradient = drawn
+    query, key, value, gradient = drawn(keys, *[(count, columns) for count in counts])
     masked = torch.zeros(queries, keys + elsewhere, dtype=torch.bool)
     masked[1:, keys - 1] = True
     scores = (query @ key.mT / columns**0.5).masked_fill(masked, -1e30)
@@ -188,16 +175,16 @@ def by_autograd(query, key, value, masked, gradient, log_sum, inner):
 
 
 def back_by(
-    of_scores=lambda p, g, v, i: p * (g @ v.mT - i),
+    of_scores=lambda p, d, i, *_: p * (d - i),
     weights=lambda scores, log_sum: (scores - log_sum).exp(),
     powers=(0.5, 0.5),
 ):
-    """Another way back; `powers` of c by which scores and their gradient are divided."""
+    """Another way back, of P, dP, `inner`, gradient, value; `powers` of c divide scores, theirs."""
 
     def attempt(query, key, value, masked, gradient, log_sum, inner):
         down, back = (query.shape[-1] ** -power for power in powers)
         p = weights((query @ key.mT * down).masked_fill(masked, -1e30), log_sum)
-        found = of_scores(p, gradient, value, inner) * back
+        found = of_scores(p, gradient @ value.mT, inner, gradient, value) * back
         return found @ key, found.mT @ query, p.mT @ gradient
 
     return attempt
@@ -207,25 +194,22 @@ check_attend_backward = Exercise(
     my_attend_backward,
     read_again='"Scores that nobody keeps"',
     cases=[tile(2, 4, 0), tile(2, 3, 4), tile(3, 5, 6, columns=7)],
-    given=lambda query, key, *_: (
-        f"a tile of {query.shape[0]} queries and {key.shape[0]} keys, c = {key.shape[1]}"
-    ),
+    given="a tile of {0.shape[0]} queries and {1.shape[0]} keys, c = {1.shape[1]}",
     hint=first_wrong(GRADIENTS, ALL_THREE),
     wrong={
-        "Go back through the softmax, too.": back_by(lambda p, g, v, i: g @ v.mT),
-        "More of one weight is less of others: `inner`.": back_by(
-            lambda p, g, v, i: p * (g @ v.mT)
-        ),
-        "A score moves its weight by P times as much.": back_by(lambda p, g, v, i: g @ v.mT - i),
-        "The weights multiply `inner`, too.": back_by(lambda p, g, v, i: p * (g @ v.mT) - i),
-        "The sign of `inner` is changed over.": back_by(lambda p, g, v, i: p * (g @ v.mT + i)),
-        "The sign is changed over.": back_by(lambda p, g, v, i: p * (i - g @ v.mT)),
-        "A score moves all of its row.": back_by(lambda p, g, v, i: p * (1 - p) * (g @ v.mT)),
-        ONLY_HERE: [
-            back_by(lambda p, g, v, i: p * (g @ v.mT - (p * (g @ v.mT)).sum(-1, keepdim=True))),
-            back_by(lambda p, g, v, i: p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdim=True))),
+        "Go back through the softmax, too.": back_by(lambda p, d, *_: d),
+        "More of one weight is less of others: `inner`.": back_by(lambda p, d, *_: p * d),
+        "A score moves its weight by P times as much.": back_by(lambda p, d, i, *_: d - i),
+        "The weights multiply `inner`, too.": back_by(lambda p, d, i, *_: p * d - i),
+        "The sign of `inner` is changed over.": back_by(lambda p, d, i, *_: p * (d + i)),
+        "The sign is changed over.": back_by(lambda p, d, i, *_: p * (i - d)),
+        "A score moves all of its row.": back_by(lambda p, d, *_: p * (1 - p) * d),
+        "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take"
+        " `inner`.": [
+            back_by(lambda p, d, *_: p * (d - (p * d).sum(-1, keepdim=True))),
+            back_by(lambda p, d, i, g, v: p * (d - (g * (p @ v)).sum(-1, keepdim=True))),
         ],
-        "With `inner` no (1 - P).": back_by(lambda p, g, v, i: p * (1 - p) * (g @ v.mT - i)),
+        "With `inner` no (1 - P).": back_by(lambda p, d, i, *_: p * (1 - p) * (d - i)),
         ROOT: [back_by(powers=each) for each in ((0.5, 0), (0.5, -0.5), (0, 0), (0, 0.5))],
         "In the tile these weights sum to 1.": back_by(weights=lambda s, _: s.softmax(-1)),
         "The weights are `exp(score - log_sum)`.": back_by(weights=lambda s, _: s.exp()),
@@ -238,10 +222,10 @@ check_attend_backward = Exercise(
         GRADIENTS["Of the value"]: lambda q, k, v, *on: (*my_attend_backward(q, k, v, *on)[:2], v),
         ALL_THREE: lambda *given: torch.cat(my_attend_backward(*given)),
         SHAPES: [
-            back_by(lambda p, g, v, i: p * (g @ v.mT - i.squeeze(-1))),
-            back_by(lambda p, g, v, i: p * (v @ g.mT)),
-            back_by(lambda p, g, v, i: (p * (g @ v.mT - i)).mT),
-            back_by(lambda p, g, v, i: p * (g * v - i)),
+            back_by(lambda p, d, i, *_: p * (d - i.squeeze(-1))),
+            back_by(lambda p, d, *_: p * d.mT),
+            back_by(lambda p, d, i, *_: (p * (d - i)).mT),
+            back_by(lambda p, d, i, g, v: p * (g * v - i)),
         ],
     },
     errors={"dimension 1|shapes cannot be multiplied|size of tensor|broadcast": SHAPES},
@@ -280,9 +264,7 @@ def my_ring(block, rank, ranks, send, attend_to):
 
 def one_rank(attempt, rank, ranks):
     """The loop on one rank: what comes from the others, who do right, is known."""
-    draw = torch.Generator().manual_seed(ranks)
-    query = torch.randn(3, 4, generator=draw).double()
-    blocks = torch.randn(ranks, 2, 2, 4, generator=draw).double()  # of each rank
+    query, blocks = drawn(ranks, (3, 4), (ranks, 2, 2, 4))  # a block of each rank
     sent, here, used = [], [], []  # steps in which a message started, arrived, was computed with
 
     def step_of(block):
@@ -314,28 +296,34 @@ def one_rank(attempt, rank, ranks):
     return found
 
 
-def back(rank, step, ranks):
-    return (rank - step) % ranks
+def whose(rank, step, _):
+    return rank - step
 
 
-def ring_with(owner=back, more=0, sends=-1, merging=merge, order="saw", moves=True, skips=False):
-    """Another loop; `order`: send, attend, wait."""
+def loop_with(take, end, owner=whose, more=0, sends=-1, order="saw", moves=True, skips=False):
+    """Another loop: `take` adds what a block gave; `order`: send, attend, wait."""
 
-    def attempt(block, rank, ranks, send, attend_to):
+    def attempt(block, rank, ranks, send, use):
         found, own = None, block
         for step in range(max(1, ranks + more)):
             here, arrived = block, None
-            for letter in "" if skips and back(rank, step, ranks) > rank else order:
+            for letter in "" if skips and step > rank else order:
                 if letter == "s" and step < ranks + sends:
                     arrived = send(here if moves else own)
                 elif letter == "a":
-                    part = attend_to(here, owner(rank, step, ranks))
-                    found = merging(found, part) if found else part
+                    found = take(found, use(here, owner(rank, step, ranks)), send)
                 elif letter == "w" and arrived:
                     block = arrived()
-        return found
+        return end(found, send)
 
     return attempt
+
+
+def ring_with(owner=whose, merging=merge, **loop):
+    def take(found, part, _):
+        return merging(found, part) if found else part
+
+    return loop_with(take, lambda found, _: found, owner, **loop)
 
 
 check_ring_loop = Exercise(
@@ -356,14 +344,14 @@ check_ring_loop = Exercise(
         EVERY: [ring_with(more=-1), ring_with(skips=True)],
         CALL: lambda block, rank, ranks, send, attend_to: attend_to(max, rank),
         ADDED: ring_with(merging=weighed(lambda *_: (1.0, 1.0))),
-        SUMMED: ring_with(merging=weighed(right_weights, torch.add)),
+        SUMMED: ring_with(merging=weighed(log_sum=torch.add)),
         TWO: lambda *given: my_ring(*given)[0],
     },
     errors={
         "True is not in list": "This is no rank's block: leave blocks as they are.",
         "'NoneType' object is not callable|local variable 'arrived'": NOTHING,
     },
-    also_right=[lambda *given: [*my_ring(*given)], ring_with(lambda rank, step, _: rank - step)],
+    also_right=[lambda *given: [*my_ring(*given)], ring_with()],
 )
 
 # 4. Gradients on their way home
@@ -372,7 +360,6 @@ HOME = "This is the gradient of the next rank's block: send it on once more, hom
 OTHERS = "Other ranks have found gradients for your block, too: these have to come to you."
 TWICE = "What comes home has this rank's own part in it: do not add it again."
 ADD = "What came is what the ranks before have found for the block that is here: add your own part."
-STAYS = "Queries stay: add up what all blocks give for them."
 PAST = "One trip too many: what came before was at home."
 OWN = "Add what this rank has found for its own block, too."
 EARLY = "In step 0 no gradient is on its way to you yet."
@@ -399,8 +386,7 @@ def my_way_home(block, rank, ranks, send, backward_of):
 
 def all_ranks(attempt, ranks):
     """The loop on all ranks, which send real messages; of each its two gradients."""
-    draw = torch.Generator().manual_seed(ranks)
-    blocks, *parts = torch.randn(1 + 2 * ranks, ranks, 2, 3, generator=draw).double()
+    blocks, *parts = drawn(ranks, *(1 + 2 * ranks) * [(ranks, 2, 3)])
 
     def program(group):
         rank, sent = group.rank(), []
@@ -418,32 +404,27 @@ def all_ranks(attempt, ranks):
                 raise NotYet(f"this is not the block of rank {owner}", WHOSE)
             return parts[rank][owner % ranks], parts[rank - ranks][owner % ranks]
 
-        return pair(attempt(blocks[rank].clone(), rank, ranks, send, backward_of), BOTH)
+        found = attempt(blocks[rank].clone(), rank, ranks, send, backward_of)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise NotYet(f"got {short(found)}", BOTH)
+        return tuple(found)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
 
 
-def came(coming, *_):
-    return coming()
-
-
-def homeward(end=came, owner=back, add=torch.add, query=torch.add, sends=-1, skips=False):
+def homeward(end=lambda coming, *_: coming(), add=torch.add, query=torch.add, **loop):
     """Another way home; `end` takes what is coming, all own parts for blocks, and `send`."""
 
-    def attempt(block, rank, ranks, send, backward_of):
-        of_query, coming, parts = 0, None, []
-        for step in range(ranks):
-            if skips and back(rank, step, ranks) > rank:
-                continue
-            arrived = send(block) if step < ranks + sends else None
-            part, of_block = backward_of(block, owner(rank, step, ranks))
-            of_query, parts = query(part, of_query), [*parts, of_block]
-            of_block = add(of_block, coming()) if coming else of_block
-            coming = send(of_block)
-            block = arrived() if arrived else block
-        return of_query, end(coming, parts, send, of_block)
+    def take(found, given, send):
+        of_query, coming, parts, _ = found or (0, None, [], None)
+        own = add(given[1], coming()) if coming else given[1]
+        return query(given[0], of_query), send(own), [*parts, given[1]], own
 
-    return attempt
+    def ended(found, send):
+        of_query, coming, parts, last = found
+        return of_query, end(coming, parts, send, last)
+
+    return loop_with(take, ended, **loop)
 
 
 def in_one_message(block, rank, ranks, send, backward_of):
@@ -480,7 +461,7 @@ check_way_home = Exercise(
         ],
         TWICE: homeward(lambda coming, parts, *_: coming() + parts[0]),
         ADD: homeward(add=lambda own, before: own),
-        STAYS: homeward(query=lambda part, before: part),
+        "Queries stay: add up what all blocks give for them.": homeward(query=lambda new, _: new),
         PAST: homeward(lambda coming, parts, send, _: send(coming())()),
         WHOSE: homeward(owner=lambda rank, step, _: rank + step),
         LAST: homeward(sends=0),
@@ -495,6 +476,10 @@ check_way_home = Exercise(
 )
 
 # 5. An order in which all ranks work alike
+
+EXACTLY = "Each piece belongs to exactly one rank."
+MANY = "Which piece has as many tiles too many as the other has too few?"
+NUMBERS = "Return two numbers of pieces."
 
 
 def my_pieces(rank, ranks):
@@ -514,19 +499,16 @@ def balanced(pairs, ranks):
     last = 2 * ranks - 1
     for rank, pair in enumerate(pairs):
         if not isinstance(pair, list | tuple | set) or len(pair) != 2:
-            raise NotYet(f"got {short(pair)} on rank {rank}", "Return two numbers of pieces.")
+            raise NotYet(f"got {short(pair)} on rank {rank}", NUMBERS)
         if not all(0 <= piece <= last for piece in pair):
             raise NotYet(f"rank {rank}: {short(pair)}", f"The pieces are number 0 to {last}.")
     if sorted(piece for pair in pairs for piece in pair) != [*range(last + 1)]:
-        raise NotYet(f"the ranks have {short(pairs)}", "Each piece belongs to exactly one rank.")
+        raise NotYet(f"the ranks have {short(pairs)}", EXACTLY)
     made = [sum(pair) + 2 for pair in pairs]
     if len({*made}) > 1:
-        words = "Which piece has as many tiles too many as the other has too few?"
-        raise NotYet(f"the ranks have {short(pairs)} and compute {made} tiles", words)
+        raise NotYet(f"the ranks have {short(pairs)} and compute {made} tiles", MANY)
     return f"{made[0]} tiles"
 
-
-EXACTLY, MANY = "Each piece belongs to exactly one rank.", "as many tiles too many"
 
 check_zigzag = Exercise(
     my_pieces,
@@ -538,22 +520,16 @@ check_zigzag = Exercise(
     hint="Pair the piece that sees least with the one that sees most.",
     correct="All ranks compute as many tiles: {outcome} each, with 5 ranks.",
     wrong={
-        MANY: [
-            lambda rank, ranks: (2 * rank, 2 * rank + 1),
-            lambda rank, ranks: (rank, rank + ranks),
-        ],
-        "The pieces are number 0 to": lambda rank, ranks: (rank, 2 * ranks - rank),
-        EXACTLY: [
-            lambda rank, ranks: (rank, ranks - 1 - rank),
-            lambda rank, ranks: (0, 2 * ranks - 1),
-        ],
-        "Return two numbers of pieces.": lambda rank, ranks: rank,
+        MANY: [lambda r, n: (2 * r, 2 * r + 1), lambda r, n: (r, r + n)],
+        "The pieces are number 0 to": lambda r, n: (r, 2 * n - r),
+        EXACTLY: [lambda r, n: (r, n - 1 - r), lambda r, n: (0, 2 * n - 1)],
+        NUMBERS: lambda r, n: r,
     },
     also_right=[
-        lambda rank, ranks: [2 * ranks - 1 - rank, rank],
-        lambda rank, ranks: (ranks - 1 - rank, ranks + rank),
-        lambda rank, ranks: torch.tensor([rank, 2 * ranks - 1 - rank]),
-        lambda rank, ranks: {rank, 2 * ranks - 1 - rank},
+        lambda r, n: [2 * n - 1 - r, r],
+        lambda r, n: (n - 1 - r, n + r),
+        lambda r, n: torch.tensor([r, 2 * n - 1 - r]),
+        lambda r, n: {r, 2 * n - 1 - r},
     ],
 )
 
@@ -579,41 +555,37 @@ def my_loss(logits, targets, group):
 
 
 def on_ranks(attempt, words, judged):
-    """The sum of the losses, and their gradients; rank r judges `judged[r]` of its four tokens."""
-    draw = torch.Generator().manual_seed(len(judged))
-    logits = torch.randn(len(judged), 4, 6, generator=draw).double()
-    targets = torch.randint(6, (len(judged), 4), generator=draw)
-    for row, count in zip(targets, judged, strict=True):
-        row[count:] = -100
+    """The sum of the losses, and gradients; rank r judges `judged[r]` of its four tokens."""
+    [logits] = drawn(len(judged), (len(judged), 4, 6))
+    targets = torch.arange(4 * len(judged)).view(-1, 4) % 6
+    targets[torch.arange(4) >= torch.tensor(judged).unsqueeze(1)] = -100
 
     def program(group):
         own = logits[group.rank()].clone().requires_grad_()
         loss = attempt(own, targets[group.rank()].clone(), group)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise NotYet(f"got {short(loss)}", "Return one number, a tensor.")
-        if not loss.requires_grad:
-            words = "The loss has no gradient: it cannot be trained by."
-            raise NotYet(words, "" if judged[group.rank()] else EMPTY)
         if not loss.isfinite():
             raise NotYet(f"got {short(loss)} on a rank", ZERO)
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         if own.grad is None:
-            words = "The loss has a gradient, but none for `logits`."
+            words = "The loss has no gradient for `logits`: nothing learns from it."
             raise NotYet(words, CUT_OFF if judged[group.rank()] else EMPTY)
         return loss.item(), own.grad
 
     losses, gradients = zip(*ranks_in_threads(program, len(judged), timeout_s=WAIT_S), strict=True)
-    return sum(losses), torch.stack(gradients)
+    largest = max(each.abs().max().item() for each in gradients)
+    return {"sum": sum(losses), "largest gradient": largest, "gradients": torch.stack(gradients)}
 
 
-def sum_or_gradient(outcome, expected):
-    if not same(outcome[0], expected[0]):
-        return [f"expected a sum of {short(expected[0])}", f"got {short(outcome[0])}"]
-    largest = [short(each[1].abs().max().item()) for each in (expected, outcome)]
-    return [
-        "The losses add up to the right sum.",
-        "expected a largest gradient of {}, got {}".format(*largest),
-    ]
+def judged_of(targets):
+    return (targets >= 0).sum()
+
+
+def summed(number, group):
+    distributed.all_reduce(number, group=group)
+    return number
 
 
 def loss_of(divided, reduction="sum"):
@@ -626,39 +598,14 @@ def loss_of(divided, reduction="sum"):
     return attempt
 
 
-def summed(number, group):
-    distributed.all_reduce(number, group=group)
-    return number
+def changed(change):
+    """The right loss, changed: by a function of loss, targets and group."""
+    return lambda logits, *given: change(my_loss(logits, *given), *given)
 
 
-def of_all_ranks(logits, targets, group):
-    loss = my_loss(logits, targets, group)
-    return loss + summed(loss.detach().clone(), group) - loss.detach()
-
-
-def by_mean(logits, targets, group):
-    judged = (targets >= 0).sum()
-    share = judged / summed(judged.clone(), group)
-    return nn.functional.cross_entropy(logits, targets) * share
-
-
-def apart(logits, targets, group):
-    return my_loss(logits.detach().requires_grad_(), targets, group)
-
-
-def none_here(logits, targets, group):
-    loss = my_loss(logits, targets, group)
-    return loss if (targets >= 0).any() else torch.tensor(0.0)
-
-
-def shared(logits, targets, group):
-    """The loss of all ranks, an n-th on each, with the gradient of this rank's share."""
-    loss = my_loss(logits, targets, group)
-    return loss - loss.detach() + summed(loss.detach().clone(), group) / group.size()
-
-
-def shared_too_small(logits, targets, group):
-    return of_all_ranks(logits, targets, group) / group.size()
+def of_all_ranks(loss, group, share=1):
+    """The loss of all ranks, or a share of it, with the gradient of this rank's loss."""
+    return loss - loss.detach() + summed(loss.detach().clone(), group) / share
 
 
 check_loss = Exercise(
@@ -667,33 +614,32 @@ check_loss = Exercise(
     cases=[("4 and 4", [4, 4]), ("4 and 2", [4, 2]), ("1, 4 and 0", [1, 4, 0])],
     given="ranks on which {0} tokens are judged",
     play=on_ranks,
-    compared=sum_or_gradient,
     hint="The sum of the ranks' losses has to be the mean over all tokens that are judged.",
     wrong={
         "Here all ranks judge as many tokens. Where they do not, a mean of means is another number."
-        " Count over all ranks.": loss_of(lambda targets, group: group.size(), "mean"),
+        " Count over all ranks.": loss_of(lambda _, group: group.size(), "mean"),
         "The ranks' gradients are added, so a mean on each counts everything n times.": loss_of(
-            lambda targets, group: 1, "mean"
+            lambda *_: 1, "mean"
         ),
         JUDGED: loss_of(lambda targets, group: targets.numel() * group.size()),
-        "This is a sum over tokens: divide it.": loss_of(lambda targets, group: 1),
+        "This is a sum over tokens: divide it.": loss_of(lambda *_: 1),
         "Divided by this rank's tokens: count those of all ranks.": loss_of(
-            lambda targets, group: (targets >= 0).sum().clamp(min=1)
+            lambda targets, _: judged_of(targets).clamp(min=1)
         ),
         "0 is a token, too: judged is each target that is not -100.": [
             loss_of(lambda targets, group: summed((targets > 0).sum(), group)),
-            lambda logits, targets, group: my_loss(
-                logits, targets.masked_fill(targets == 0, -100), group
-            ),
+            lambda x, targets, group: my_loss(x, targets.masked_fill(targets == 0, -100), group),
         ],
-        EMPTY: none_here,
-        IN_PLACE: loss_of(
-            lambda targets, group: distributed.all_reduce((targets >= 0).sum(), group=group)
+        EMPTY: changed(lambda loss, targets, _: loss if judged_of(targets) else torch.tensor(0.0)),
+        IN_PLACE: loss_of(lambda t, group: distributed.all_reduce(judged_of(t), group=group)),
+        "This is the loss of all ranks. Each rank returns its own share.": changed(
+            lambda loss, _, group: of_all_ranks(loss, group)
         ),
-        "This is the loss of all ranks. Each rank returns its own share.": of_all_ranks,
-        ZERO: by_mean,
-        CUT_OFF: apart,
-        "Divided by n, the gradient is, too: the ranks' gradients are added.": shared_too_small,
+        ZERO: loss_of(lambda t, group: summed(judged_of(t), group) / judged_of(t), "mean"),
+        CUT_OFF: lambda logits, *given: my_loss(logits.detach().requires_grad_(), *given),
+        "Divided by n, the gradient is, too: the ranks' gradients are added.": changed(
+            lambda loss, _, group: of_all_ranks(loss, group) / group.size()
+        ),
         "Pass `group=group`": lambda logits, targets, group: distributed.all_reduce(targets),
     },
     errors={
@@ -705,9 +651,9 @@ check_loss = Exercise(
     also_right=[
         lambda logits, targets, group: (
             -logits.log_softmax(-1)[targets >= 0, targets[targets >= 0]].sum()
-            / summed(torch.tensor([float((targets >= 0).sum())]), group)[0]
+            / summed(torch.tensor([float(judged_of(targets))]), group)[0]
         ),
-        shared,
+        changed(lambda loss, _, group: of_all_ranks(loss, group, share=group.size())),
     ],
 )
 
@@ -793,28 +739,23 @@ def my_sent(tokens, width, key_width, itemsize, ranks):
     return ring, trade, 2 * others * block
 
 
-def sends(ring=None, trade=None, gather=None):
-    """Other blocks of a ring and a gather, by n; other bytes of a trade, by those of both parts."""
+def sends(
+    ring=lambda n: (3 * n - 2) * (n > 1),
+    traded=lambda own, block: 2 * (own + block),
+    share=lambda n: (n - 1) / n,
+    gather=lambda n: 2 * (n - 1),
+):
+    """Other blocks of a ring and a gather, or other bytes that are traded and shares of them."""
 
     def attempt(tokens, width, key_width, itemsize, ranks):
-        right = my_sent(tokens, width, key_width, itemsize, ranks)
         own, block = (2 * tokens / ranks * itemsize * each for each in (width, key_width))
-        others = [
-            ring and ring(ranks) * block * (ranks > 1),
-            trade and trade(own, block, ranks),
-            gather and gather(ranks) * block,
-        ]
-        return tuple(r if other is None else other for r, other in zip(right, others, strict=True))
+        return ring(ranks) * block, traded(own, block) * share(ranks), gather(ranks) * block
 
     return attempt
 
 
 def ring_of(*counts):
-    return [sends(lambda n, a=a, b=b: a * n + b) for a, b in counts]
-
-
-def trade_of(*traded):
-    return [sends(trade=lambda o, b, n, f=f: f(o, b) * (n - 1) / n) for f in traded]
+    return [sends(lambda n, a=a, b=b: (a * n + b) * (n > 1)) for a, b in counts]
 
 
 check_sent = Exercise(
@@ -831,16 +772,16 @@ check_sent = Exercise(
         "Ring: blocks go round twice, their gradients once.": ring_of((4, -4), (4, -2)),
         "Ring: after the last step a block is not passed on.": ring_of((3, 0), (3, -1)),
         "Forward and backward together: in the backward the gradients travel, too.": [
-            sends(lambda n: n - 1, lambda o, b, n: (o + b) * (n - 1) / n, lambda n: n - 1),
+            sends(lambda n: n - 1, lambda own, block: own + block, gather=lambda n: n - 1),
             *ring_of((1, -1)),
         ],
         "Keys and values, and both their gradients: twice as much.": [
             lambda t, w, k, i, n: my_sent(t, w, k / 2, i, n),
-            sends(lambda n: (3 * n - 2) / 2, None, lambda n: n - 1),
+            sends(lambda n: (3 * n - 2) * (n > 1) / 2, gather=lambda n: n - 1),
         ],
         "A block has the tokens of one rank, not all.": [
             lambda t, w, k, i, n: my_sent(t * n, w, k, i, n),
-            sends(lambda n: n * (3 * n - 2), None, lambda n: 2 * n * (n - 1)),
+            sends(lambda n: n * (3 * n - 2) * (n > 1), gather=lambda n: 2 * n * (n - 1)),
         ],
         "Queries stay where they are: only keys and values travel.": lambda t, w, k, i, n: (
             my_sent(t, w, k + w / 2, i, n)[0],
@@ -850,24 +791,23 @@ check_sent = Exercise(
         "Count bytes: `itemsize` for a number.": lambda t, w, k, i, n: my_sent(t, w, k, 1, n),
         "With grouped keys a key and a value are `key_width` numbers each.": [
             lambda t, w, k, i, n: my_sent(t, w, w, i, n),
-            sends(trade=lambda o, b, n: 4 * o * (n - 1) / n),
+            sends(traded=lambda own, _: 4 * own),
         ],
         "Queries and outputs have `width` numbers.": lambda t, w, k, i, n: my_sent(t, k, k, i, n),
-        "One rank has nobody to send to.": lambda t, w, k, i, n: (
-            2 * t * k * i if n == 1 else my_sent(t, w, k, i, n)[0],
-            *my_sent(t, w, k, i, n)[1:],
-        ),
+        "One rank has nobody to send to.": sends(lambda n: 3 * n - 2),
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
-            sends(trade=lambda o, b, n: 2 * (o + b)),
-            sends(trade=lambda o, b, n: 2 * (o + b) / n),
+            sends(share=lambda n: 1),
+            sends(share=lambda n: 1 / n),
         ],
-        "Trade: the output is traded back, too.": trade_of(lambda o, b: o + 2 * b),
-        "Trade: keys and values are traded, too.": trade_of(lambda o, b: 2 * o, lambda o, b: o),
-        "Trade: queries and outputs are traded, too.": trade_of(lambda o, b: 2 * b),
-        "Trade: in the backward the gradients are traded back.": trade_of(lambda o, b: o + b),
-        "Trade: a rank trades its own tokens, not all.": [
-            sends(trade=lambda o, b, n: 2 * (o + b) * (n - 1))
+        "Trade: the output is traded back, too.": sends(traded=lambda own, block: own + 2 * block),
+        "Trade: keys and values are traded, too.": [
+            sends(traded=lambda own, _, f=f: f * own) for f in (2, 1)
         ],
+        "Trade: queries and outputs are traded, too.": sends(traded=lambda _, block: 2 * block),
+        "Trade: in the backward the gradients are traded back.": sends(
+            traded=lambda own, block: own + block
+        ),
+        "Trade: a rank trades its own tokens, not all.": sends(share=lambda n: n - 1),
         "Gather: in the backward the gradients go home.": sends(gather=lambda n: n - 1),
         "Gather: after n - 1 passes each rank has all blocks.": sends(gather=lambda n: 2 * n),
         "Gather: a rank passes on all blocks but one, not its own alone.": [

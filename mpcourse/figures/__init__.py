@@ -10,6 +10,7 @@ from mpcourse.figures.curves import (
     plot_times,
 )
 from mpcourse.figures.gains import gains_picture
+from mpcourse.figures.held import held_picture
 from mpcourse.figures.live_bytes import plot_live, stages_picture
 from mpcourse.figures.mesh import mesh_picture, places_picture
 from mpcourse.figures.mlp_cut import mlp_cut_picture, token_cut_picture

@@ -10,6 +10,7 @@ from mpcourse.figures import (
     SplitCurve,
     attention_picture,
     gains_picture,
+    held_picture,
     memory_picture,
     mesh_picture,
     mlp_cut_picture,
@@ -53,6 +54,7 @@ GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
 ALL_HELD = [[(0, 1)] * 2] * 2
 CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu", (2,), 8, True)]
 ROUTES = {"chosen": [["a1", "b0", "c1"], []], "sent": [["b0"], ["a1"]]}
+HELD = {"before": [[["0a", "0b"]], [["1a", "1b"]]], "traded": [[["0a"], ["1a"]], [["0b"], ["1b"]]]}
 CHUNKS = [([1], 1), ([1], 8), ([2] * 8, 8), ([3] * 10, 12), ([], 2)]
 # What draws, its arguments, its options
 PER_RANK = mlp_cut_picture, stages_picture, token_cut_picture
@@ -68,6 +70,7 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((draw, (n,), {}) for draw in PER_RANK for n in (1, 2, 4)),
     (ring_picture, ([[[(0,), (1,)], [(0,), (0, 1)]], ALL_HELD], 1), {}),
     (routes_picture, (ROUTES,), {}),
+    (held_picture, (HELD,), {}),
     (attention_picture, (torch.eye(3).expand(2, 3, 3), "a<b"), {}),
     *((transfers_picture, (CROSSES * n, {"cuda:0": 440}), LABEL) for n in (0, 1, 6)),
     *((sparsity_picture, (SPARSITIES, sparsity), {}) for sparsity in SPARSITIES.kept),
@@ -137,3 +140,15 @@ def test_a_row_that_is_gone_gets_0_and_one_that_changes_ranks_has_a_thick_line()
     assert [line["stroke-width"] for line in lines] == ["1", "3", "3", "1", "2"]
     assert ["stroke-dasharray" in line for line in lines] == [False] * 4 + [True]
     assert sheet.description.startswith("chosen: rank 0 a1 b0 c1; rank 1 . sent: rank 0 b0")
+
+
+def test_what_ranks_hold_has_the_colour_of_its_first_owner():
+    sheet = Sheet(held_picture(HELD))
+    assert [box["label"] for box in sheet.boxes] == ["0a", "0b", "1a", "1b", "0a", "1a", "0b", "1b"]
+    first, second = (sheet.boxes[place]["fill"] for place in (0, 2))
+    assert first != second
+    assert [box["fill"] == first for box in sheet.boxes[4:]] == [True, False, True, False]
+    assert "traded, rank 1: 0b, 1b" in sheet.description
+    for wrong in ([[["0a"]], [["0a"]]], [[["0a"]], [["1a"]]]):
+        with pytest.raises(ValueError, match="each part has one owner"):
+            held_picture({"before": wrong, "after": [[["2a"]], [["0a"]]]})
