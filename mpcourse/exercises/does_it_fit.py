@@ -409,7 +409,8 @@ def slipped(outcome):
     alike = [a.shape == b.shape == (8, 4) for a, b in zip(plain[:1], again[:1], strict=True)]
     if alike != [True] or len(plain) != len(again):
         raise NotYet(A_MODULE.format(short(outcome)))
-    if all(torch.equal(a, b) for a, b in zip(plain, again, strict=True)):
+    pairs = (map(torch.nan_to_num, pair) for pair in zip(plain, again, strict=True))
+    if all(torch.equal(*pair) for pair in pairs):  # nan twice is no slip
         raise NotYet("Gradients and buffers are the same with checkpoint as without.", why)
 
 
@@ -418,7 +419,7 @@ def changes(part):
     results = []
     for _ in range(2):
         torch.default_generator.manual_seed(7)
-        results.append(part(torch.ones(8, 4)))
+        results.append(part(torch.ones(8, 4)).nan_to_num())
     return not torch.equal(*results)
 
 

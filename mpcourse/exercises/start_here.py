@@ -1,6 +1,7 @@
 """Exercises of page `start_here`: a timeline, a worker, a clock."""
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -496,7 +497,7 @@ def judge_clock(seconds, got, whole, threads, naps, device, kind):
         raise NotYet(ELSEWHERE)
     if len(threads) > 1:
         raise NotYet(TIMES.format(len(threads)))
-    if seconds is None:
+    if seconds is None or math.isnan(seconds):  # nan is neither too short nor too long
         raise NotYet(A_NUMBER.format(got))
     if seconds in (round(whole), round(whole, 1), round(whole, 2)):
         raise NotYet(f"got {got}: {ROUNDED}")
@@ -581,6 +582,7 @@ check_time = Exercise(
         LONGER: clock(after(run, wait, result=lambda seconds: 2 * seconds)),
         TIMES.format(2): clock(after(run, run)),
         A_NUMBER.format("None"): clock(lambda device, fn, start: device.run(fn)),
+        A_NUMBER.format("nan"): clock(after(run, wait, result=lambda seconds: math.nan)),
         NEVER: clock(lambda device, fn, start: 0.2),
         OLDER: clock(after(run), first_wait=False),
         SILENT: clock(after(submit, wait)),
