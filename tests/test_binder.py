@@ -24,15 +24,12 @@ def pins() -> dict[str, re.Match]:
     return {line.split("==")[0]: PIN.fullmatch(line) for line in lines}
 
 
-def test_every_requirement_is_pinned_to_one_version():
-    assert [name for name, match in pins().items() if match is None] == []
-
-
-def test_everything_that_the_course_needs_is_there():
+def test_everything_that_the_course_needs_is_pinned_to_one_version():
     course = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     needed = {match[1] for match in re.finditer(r"^([a-z]+)>=", course, flags=re.MULTILINE)}
     assert needed >= {"torch", "jupyterlab"}
     assert set(pins()) == needed
+    assert None not in pins().values()
 
 
 def test_pins_lie_in_the_ranges_of_the_course():
@@ -43,7 +40,9 @@ def test_pins_lie_in_the_ranges_of_the_course():
             assert allowed.specifier.contains(pins()[allowed.name]["version"]), line
 
 
-def test_torch_and_torchvision_are_cpu_wheels_of_one_release():
+def test_torch_and_torchvision_are_cpu_wheels_of_one_release_from_an_extra_index():
+    options = [line for line in requirement_lines() if line.startswith("--")]
+    assert options == ["--extra-index-url https://download.pytorch.org/whl/cpu"]
     torch, vision = pins()["torch"], pins()["torchvision"]
     assert torch["build"] == vision["build"] == "+cpu"
     # torchvision's minor number has been torch's plus 15 since torch 2.0 and torchvision 0.15.
@@ -52,11 +51,6 @@ def test_torch_and_torchvision_are_cpu_wheels_of_one_release():
     assert (torch_major, vision_major) == (2, 0)
     assert vision_minor == torch_minor + 15
     assert vision_patch == torch_patch
-
-
-def test_cpu_wheels_come_from_an_extra_index():
-    options = [line for line in requirement_lines() if line.startswith("--")]
-    assert options == ["--extra-index-url https://download.pytorch.org/whl/cpu"]
 
 
 def test_post_build_stops_at_the_first_failure_and_leaves_torch_alone():

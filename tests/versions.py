@@ -15,22 +15,23 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests/versions.csv"
 NEWEST = "newest"
 QUICK = ("-m", "not slow and not browser and not hosted")
+PACKAGES = ["torch", "torchvision", "ipywidgets", "python"]
+COLUMNS = [*PACKAGES, "tests", "passed", "failed", "skipped", "minutes", "date"]
 VERSIONS = """
 import importlib.metadata, platform
 names = "torch", "torchvision", "ipywidgets"
 print(*map(importlib.metadata.version, names), platform.python_version())"""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """What an environment is asked to have; `newest` leaves it to pip."""
 
     torch: str = NEWEST
@@ -39,47 +40,16 @@ class Case:
 
     def requirements(self) -> list[str]:
         """What pip is to install beside the course's own requirement files."""
+        for version in {self.torch, self.ipywidgets} - {NEWEST}:
+            if not re.fullmatch(r"\d+\.\d+", version):
+                words = f"a version is two numbers, as in 2.9, or {NEWEST}; not {version!r}"
+                raise ValueError(words)
         wanted = []
         if self.torch != NEWEST:
             # torchvision's minor number is torch's plus 15 from torch 2.0 on
-            vision = f"0.{int(_parts(self.torch)[1]) + 15}"
+            vision = f"0.{int(self.torch.split('.')[1]) + 15}"
             wanted += [f"torch=={self.torch}.*", f"torchvision=={vision}.*"]
-        if self.ipywidgets != NEWEST:
-            _parts(self.ipywidgets)
-            wanted += [f"ipywidgets=={self.ipywidgets}.*"]
-        return wanted
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of the results: the versions that were there, and how the tests went."""
-
-    torch: str
-    torchvision: str
-    ipywidgets: str
-    python: str
-    tests: str
-    passed: int
-    failed: int
-    skipped: int
-    minutes: float
-    date: str
-
-
-def _parts(version: str) -> list[str]:
-    if not re.fullmatch(r"\d+\.\d+", version):
-        raise ValueError(f"a version is two numbers, as in 2.9, or {NEWEST}; not {version!r}")
-    return version.split(".")
-
-
-def make_cases(
-    torch: Sequence[str], ipywidgets: Sequence[str], python: Sequence[str]
-) -> list[Case]:
-    """One version at a time differs from the newest, on the running Python."""
-    cases = [Case(torch=version) for version in torch]
-    cases += [Case(ipywidgets=version) for version in ipywidgets]
-    cases += [Case(python=version) for version in python]
-    return list(dict.fromkeys(cases))
+        return wanted + [f"ipywidgets=={self.ipywidgets}.*"] * (self.ipywidgets != NEWEST)
 
 
 def find_python(version: str) -> str | None:
@@ -91,68 +61,43 @@ def find_python(version: str) -> str | None:
     return path if started.returncode == 0 else None
 
 
-def make_environment(python: str, case: Case, folder: Path) -> Path:
-    """Make an environment with the course, its tests and the versions asked for."""
+def run_tests(python: str, case: Case, folder: Path, arguments: Sequence[str]) -> dict[str, object]:
+    """Make an environment in a folder, run pytest there, return a line of the results."""
     subprocess.run([python, "-m", "venv", folder], check=True)
     own = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     files = ("-r", "requirements.txt", "-r", "tests/requirements.txt")
-    command = [own, "-m", "pip", "install", "--quiet", *case.requirements(), *files]
-    subprocess.run(command, check=True, cwd=ROOT)
-    return own
-
-
-def run_tests(python: Path, arguments: Sequence[str], *, label: str, report: Path) -> Result:
-    """Run pytest in an environment."""
-    start = time.perf_counter()
-    pytest = [python, "-m", "pytest", "-q", "--no-header", f"--junitxml={report}", *arguments]
+    install = [own, "-m", "pip", "install", "--quiet", *case.requirements(), *files]
+    subprocess.run(install, check=True, cwd=ROOT)
+    start, report = time.perf_counter(), folder / "report.xml"
+    pytest = [own, "-m", "pytest", "-q", "--no-header", f"--junitxml={report}", *arguments]
     subprocess.run(pytest, cwd=ROOT)
-    minutes = (time.perf_counter() - start) / 60
-    versions = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True)
-    counts = read_report(report.read_text(encoding="utf-8"))
-    today = datetime.date.today().isoformat()
-    return Result(*versions.stdout.split(), label, *counts, round(minutes, 1), today)
-
-
-def read_report(text: str) -> tuple[int, int, int]:
-    """Count in a JUnit report."""
-    suites = list(ElementTree.fromstring(text).iter("testsuite"))
+    minutes = round((time.perf_counter() - start) / 60, 1)
+    versions = subprocess.run([own, "-c", VERSIONS], capture_output=True, text=True, check=True)
+    suites = list(ElementTree.fromstring(report.read_text(encoding="utf-8")).iter("testsuite"))
     total, failures, errors, skipped = (
         sum(int(suite.get(name, 0)) for suite in suites)
         for name in ("tests", "failures", "errors", "skipped")
     )
-    return total - failures - errors - skipped, failures + errors, skipped
+    failed = failures + errors
+    counts = {"passed": total - failed - skipped, "failed": failed, "skipped": skipped}
+    found = dict(zip(PACKAGES, versions.stdout.split(), strict=True)) | counts
+    return found | {"minutes": minutes, "date": datetime.date.today().isoformat()}
 
 
-def merge(old: Iterable[Result], new: Result) -> list[Result]:
-    """Put a result in the place of an earlier one of the same versions and tests."""
+def keep(new: dict[str, object], path: Path = RESULTS) -> None:
+    """Write a line in the place of an earlier one of the same versions and tests, in one step."""
 
-    def key(result: Result) -> tuple:
-        versions = astuple(result)[:4]
-        numbers = [[int(n) for n in re.findall(r"\d+", version)] for version in versions]
-        return numbers, result.tests
+    def key(row: dict) -> tuple:
+        numbers = [[int(n) for n in re.findall(r"\d+", row[name])] for name in PACKAGES]
+        return numbers, row["tests"]
 
-    return sorted([*(one for one in old if key(one) != key(new)), new], key=key)
-
-
-def read_results(path: Path) -> list[Result]:
-    """Read the results that are kept; none when there is no such file."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [_result(row) for row in csv.DictReader(file)]
-
-
-def _result(row: dict[str, str]) -> Result:
-    return Result(**{field.name: field.type(row[field.name]) for field in fields(Result)})
-
-
-def write_results(results: Iterable[Result], path: Path) -> None:
-    """Write all results, in one step."""
+    old = csv.DictReader(path.read_text("utf-8").splitlines()) if path.is_file() else []
+    rows = sorted([*(row for row in old if key(row) != key(new)), new], key=key)
     part = path.with_suffix(".part")
     with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(asdict, results))
+        writer.writerows(rows)
     os.replace(part, path)
 
 
@@ -165,18 +110,20 @@ def run_case(case: Case, arguments: Sequence[str], *, label: str) -> bool:
     print(f"{case}: making its environment", flush=True)
     with tempfile.TemporaryDirectory(prefix="mpcourse-versions-") as folder:
         try:
-            own = make_environment(python, case, Path(folder, "environment"))
-            result = run_tests(own, arguments, label=label, report=Path(folder, "report.xml"))
+            result = run_tests(python, case, Path(folder, "environment"), arguments)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
             print(f"{case}: {error}", file=sys.stderr, flush=True)
             return False
-    write_results(merge(read_results(RESULTS), result), RESULTS)
+    keep(result | {"tests": label})
     print(result, flush=True)
-    return result.failed == 0
+    return result["failed"] == 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run all cases, one after the other; return 1 when a test failed in one of them."""
+    """Run all cases, one after the other; return 1 when a test failed in one of them.
+
+    In each case one version differs from the newest, on the running Python.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", nargs="*", metavar="VERSION", help="such as 2.9, or newest")
     parser.add_argument("--ipywidgets", nargs="*", metavar="VERSION", help="such as 7.7")
@@ -184,11 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="also what is slow, and all pages")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="the quick ones of these")
     asked = parser.parse_args(argv)
-    cases = make_cases(asked.torch or (), asked.ipywidgets or (), asked.python or ())
-    if not cases:
-        cases = make_cases(
-            ["2.9", "2.11", "2.13", NEWEST], ["7.7", "8.1"], ["3.11", "3.12", "3.13"]
-        )
+    versions = [asked.torch or (), asked.ipywidgets or (), asked.python or ()]
+    if not any(versions):
+        versions = [["2.9", "2.11", "2.13", NEWEST], ["7.7", "8.1"], ["3.11", "3.12", "3.13"]]
+    names = zip(Case._fields, versions, strict=True)
+    cases = list(dict.fromkeys(Case(**{name: each}) for name, some in names for each in some))
     for case in cases:
         case.requirements()  # a wrong version is told before anything is installed
     arguments = ["tests", "notebooks"] if asked.all else [*QUICK, *(asked.tests or ["tests"])]

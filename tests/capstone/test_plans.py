@@ -73,12 +73,6 @@ def test_work_is_counted_by_block(net):
     assert block_work(net, IMAGE) == [each / 1e6 for each in [*by_hand, 5760]]
 
 
-def test_half_of_the_channels_is_a_quarter_of_the_work_between_pruned_blocks(net):
-    whole, left = block_work(net, IMAGE), block_work(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE)
-    shares = [now / was for now, was in zip(left, whole, strict=True)]
-    assert shares == pytest.approx([0.5, *7 * [0.25], 0.5])
-
-
 def test_the_first_block_needs_no_gradient_of_its_input():
     costs = counted_costs([2.0, 3.0], 10)
     assert costs.forward == [20 + BLOCK_PRICE, 30 + BLOCK_PRICE]
@@ -104,12 +98,6 @@ def test_what_autograd_keeps_is_counted_once_and_without_the_weights():
     assert layer.weight.grad is None
     with torch.no_grad():
         assert saved_bytes(layer, rows) == 24
-
-
-def test_bytes_grow_with_the_samples_and_shrink_with_the_channels(net):
-    one, three = (saved_bytes(net, torch.zeros(n, 1, 28, 28)) for n in (1, 3))
-    assert three == 3 * one
-    assert saved_bytes(pruned(net, dict.fromkeys(BLOCKS, 0.5)), IMAGE) < 0.6 * one
 
 
 def test_there_are_bytes_of_two_stages_only(net):

@@ -117,14 +117,7 @@ def lose_the_kernel(place: Place) -> None:
     spec.write_text(re.sub(r'"argv": \[\s*"[^"]*"', '"argv": ["/nowhere/python"', spec.read_text()))
 
 
-def lose_operators(place: Place) -> None:
-    place.hide("torchvision", "raise RuntimeError('operator torchvision::nms does not exist')")
-
-
-def add_a_module(place: Place) -> None:
-    (place.clone / "my_notebooks/random.py").touch()
-
-
+NO_NMS = "raise RuntimeError('operator torchvision::nms does not exist')"
 MNIST = "data/MNIST/raw/t10k-images-idx3-ubyte"
 PIP, GIT = "python -m pip install --force-reinstall", "git checkout -- mpcourse"
 
@@ -135,7 +128,7 @@ BREAKAGES = {
         (lambda p: p.hide("ipywidgets"), "ipywidgets: OSError: libdraw", f'{PIP} "ipywidgets>=7.7'),
         (lambda p: p.hide("matplotlib", "import lost"), "matplotlib: .*'lost'", f'{PIP} "lost"'),
         (lambda p: p.hide("jupyterlab", "1 / 0"), "jupyterlab: ZeroDiv", f'{PIP} "jupyterlab>=4"'),
-        (lose_operators, "nms does not exist", f"{PIP} torch=="),
+        (lambda p: p.hide("torchvision", NO_NMS), "nms does not exist", f"{PIP} torch=="),
         (append("mpcourse/schedules/actions.py", "def (\n"), "SyntaxError: .*actions.py", GIT),
     ],
     "This machine": [
@@ -150,7 +143,11 @@ BREAKAGES = {
         ),
         (cut("notebooks/07_pipeline.ipynb"), "notebooks/07_.* is damaged", "-- notebooks/07"),
         (cut("my_notebooks/01_scatter_and_gather.ipynb"), "my_notebooks/01_.* is damaged", "lab"),
-        (add_a_module, "my_notebooks/random.py hides Python's own module", "another name"),
+        (
+            lambda p: (p.clone / "my_notebooks/random.py").touch(),
+            "my_notebooks/random.py hides Python's own module",
+            "another name",
+        ),
     ],
     "MNIST sample": [(remove(MNIST), "FileNotFoundError: .* is missing", "checkout -- data")],
     "MNIST sample ": [(cut(MNIST), "RuntimeError: .* is damaged", "checkout -- data")],

@@ -334,12 +334,3 @@ def test_what_an_old_python_reads_has_no_newer_syntax_and_imports_nothing_before
     assert bool(asked) == (name == "__main__.py")
     nodes = [n for n in ast.parse(before).body if isinstance(n, ast.Import | ast.ImportFrom)]
     assert not asked or [ast.unparse(node) for node in nodes] == ["import sys"]
-
-
-def test_a_bare_python_is_enough():
-    code = "import sys, mpcourse.__main__ as door; print('torch' in sys.modules); door.main([])"
-    # -S: the interpreter without any installed package
-    answer = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.startswith("False\nusage: python -m mpcourse")

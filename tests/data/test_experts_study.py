@@ -32,22 +32,19 @@ def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate():
 
 
 def test_a_rate_is_judged_on_text_that_is_neither_trained_on_nor_the_test(monkeypatch):
-    text, seen = load_prose(), []
+    text, real, seen = load_prose(), experts_study.train_decoder, []
+
+    def train(step, parameters, tokens, **rest):
+        seen.append(tokens)
+        return real(step, parameters, tokens, **rest)
+
+    monkeypatch.setattr(experts_study, "train_decoder", train)
     monkeypatch.setattr(
         experts_study, "text_loss", lambda *given: seen.append(given[1]) or text_loss(*given)
     )
-    trained = []
-    real = experts_study.train_decoder
-    monkeypatch.setattr(
-        experts_study,
-        "train_decoder",
-        lambda step, parameters, tokens, **rest: (
-            trained.append(tokens) or real(step, parameters, tokens, **rest)
-        ),
-    )
     found_with.cache_clear()
     found_with(NETS["mixture"], 0.05, 0, "cpu", 1)
-    [judged], [learnt] = seen, trained
+    learnt, judged = seen
     assert len(learnt) + len(judged) == len(text.train)
     assert (judged == text.train[len(learnt) :]).all()
 

@@ -52,7 +52,10 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters():
     [row] = device.run(mix_with_counts, data, 1, DRY)
     assert not mix_with_counts(data, 2, DRY)  # two seeds are enough for this one
     net, test = train_one("learned", 20, 1, data.place)[0], _test_text(data)[0]
-    long = [_loss_of(net, test[(at - 1) // 32 * 32 - 32 : at], test[at]) for at in (64, 79, 95)]
+    long = []  # the loss of one letter after its past alone
+    for at in (64, 79, 95):
+        past = test[(at - 1) // 32 * 32 - 32 : at]
+        long.append(-net(past[None])[0, -1].log_softmax(-1)[test[at]].item())
     found = character_losses(net, test, CONTEXT, seen=32)
     assert [found[at - 33].item() for at in (64, 79, 95)] == pytest.approx(long, abs=1e-5)
     counts = transformer_study.counted_losses(transformer_study.load_prose())[COUNT]
@@ -78,8 +81,3 @@ def test_net_and_counts_learn_from_the_same_part_and_are_judged_on_the_same_rest
     )
     counts = transformer_study.counted_losses(part)[COUNT].mean().item()
     assert row["counts"] == pytest.approx(counts, abs=1e-4)
-
-
-def _loss_of(net, past, following) -> float:
-    """The loss of one letter after this past alone."""
-    return -net(past[None])[0, -1].log_softmax(-1)[following].item()

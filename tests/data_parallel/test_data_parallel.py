@@ -350,14 +350,6 @@ def test_whole_object_is_saved_loaded_and_copied():
         assert other.module[0].weight is not parallel.module[0].weight
 
 
-def test_wrapped_module_is_the_module_itself():
-    module = mlp()
-    parallel = DataParallel(module, get_devices(2))
-    assert not parallel.eval().module.training
-    parallel(torch.randn(5, 3, **DOUBLE))
-    assert list(map(id, parallel.parameters())) == list(map(id, module.parameters()))
-
-
 @pytest.mark.parametrize(("outer", "inner"), [(2, 2), (1, 3), (3, 1)])
 def test_data_parallel_inside_data_parallel_is_the_module_alone(outer, inner):
     module = mlp()

@@ -195,20 +195,14 @@ def test_modes_of_the_caller_hold_in_the_workers(contexts):
         (([len], [()], None, []), "modules 1, inputs 1, kwargs_tup 1, devices 0"),
         (([], []), "needs at least one module; got none"),
         (([], [], [], []), "needs at least one module; got none"),
+        (([len], [1], get_devices(1)), r"for each module; got Device \(devices are named"),
     ],
 )
-def test_no_modules_and_lists_of_different_lengths_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_no_modules_lists_of_different_lengths_and_devices_in_another_place_are_refused(
+    arguments, message
+):
+    with pytest.raises((ValueError, TypeError), match=message):
         parallel_apply(*arguments)
-
-
-def test_devices_in_the_place_of_keyword_arguments_are_refused():
-    def called(value):
-        raise AssertionError("nothing runs")
-
-    devices = get_devices(1)
-    with pytest.raises(TypeError, match=r"for each module; got Device \(devices are named"):
-        parallel_apply([called], [1], devices)
 
 
 def test_device_that_does_not_exist_is_refused_before_anything_runs():

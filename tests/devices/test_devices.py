@@ -109,12 +109,6 @@ def test_a_gpu_that_torch_has_no_code_for_is_named_and_cpu_cores_are_used(preten
 
 
 @pytest.mark.usefixtures("no_gpus")
-def test_without_gpus_devices_are_cpu_cores():
-    assert get_devices() == [core(0), core(1)]
-    assert get_devices(1) == [core(0)]
-
-
-@pytest.mark.usefixtures("no_gpus")
 def test_more_devices_than_cores_work_and_say_that_they_wait():
     n = available_cores() + 1
     devices = get_devices(n)
@@ -134,6 +128,7 @@ def test_more_devices_than_cores_work_and_say_that_they_wait():
         (4, 2, [share(0, 0, 2), share(0, 1, 2), share(1, 0, 2), share(1, 1, 2)]),
         (2, 4, [gpu(0), gpu(1)]),
         (2, 0, [core(0), core(1)]),
+        (1, 0, [core(0)]),
     ],
 )
 def test_n_devices_spread_over_the_gpus_as_in_the_table(pretend_gpus, n, gpus, expected):
@@ -240,18 +235,14 @@ def test_names_of_gpus_become_the_devices_of_the_table(pretend_gpus, named, expe
     assert as_devices(named) == expected
 
 
-@pytest.mark.parametrize("name", ["cuda:2", "mps", "meta"])
-def test_a_device_that_the_machine_has_not_is_refused(pretend_gpus, name):
-    pretend_gpus(2)
-    with pytest.raises(ValueError, match=f"no device '{name}'; it has 2 CUDA GPUs and the CPU"):
+@pytest.mark.parametrize(
+    ("gpus", "name"), [(2, "cuda:2"), (2, "mps"), (2, "meta"), (0, "cuda"), (0, "cuda:0")]
+)
+def test_a_device_that_the_machine_has_not_is_refused(pretend_gpus, gpus, name):
+    pretend_gpus(gpus)
+    words = f"no device '{name}'; it has {gpus} CUDA GPUs and the CPU"
+    with pytest.raises(ValueError, match=words):
         as_devices(["cpu", name])
-
-
-@pytest.mark.usefixtures("no_gpus")
-@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_without_gpus_a_gpu_is_refused(name):
-    with pytest.raises(ValueError, match=f"no device '{name}'; it has 0 CUDA GPUs"):
-        as_devices(name)
 
 
 # synchronize

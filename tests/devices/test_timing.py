@@ -59,12 +59,18 @@ def test_fn_runs_warmup_plus_repeats_times_and_repeats_are_counted(devices, warm
     assert all(seconds > 0 for seconds in timing.times_s)
 
 
-@pytest.mark.parametrize(("warmup", "repeats"), [(-1, 1), (0, 0), (2, -3)])
-def test_bad_counts_are_refused_before_fn_runs(devices, warmup, repeats):
+def test_bad_counts_are_refused_before_fn_runs_and_so_are_too_few_jobs(devices):
     calls = []
-    with pytest.raises(ValueError, match=f"repeats 1 or more; got {warmup} and {repeats}"):
-        measure(lambda: calls.append(1), devices, warmup=warmup, repeats=repeats)
+    for warmup, repeats in [(-1, 1), (0, 0), (2, -3)]:
+        with pytest.raises(ValueError, match=f"repeats 1 or more; got {warmup} and {repeats}"):
+            measure(lambda: calls.append(1), devices, warmup=warmup, repeats=repeats)
     assert calls == []
+    for jobs in ([], [int], [int] * 3):
+        with pytest.raises(ValueError, match=f"one job; got {len(jobs)} for 2 devices"):
+            measure_overlap(jobs, devices)
+    for rounds in ([], [[]], [[("cpu", "job", int)], []]):
+        with pytest.raises(ValueError, match="jobs is empty"):
+            measure_timeline(*rounds)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +126,6 @@ def test_overlap_is_one_on_two_devices_and_the_number_of_jobs_on_one(devices):
     assert measure_overlap(jobs, [devices[0]] * 2) > 1.5
 
 
-@pytest.mark.parametrize("jobs", [[], [int], [int] * 3])
-def test_overlap_needs_a_job_for_each_device(devices, jobs):
-    with pytest.raises(ValueError, match=f"one job; got {len(jobs)} for 2 devices"):
-        measure_overlap(jobs, devices)
-
-
 def overlap(first, second):
     return first.start < second.end and second.start < first.end
 
@@ -174,12 +174,6 @@ def test_a_round_begins_when_all_of_the_round_before_has_ended():
     assert min(events["next"].start, events["last"].start) >= ended
     numbers = {action: event.device_index for action, event in events.items()}
     assert numbers == {"long": 0, "short": 1, "next": 1, "last": 2}
-
-
-@pytest.mark.parametrize("rounds", [[], [[]], [[("cpu", "job", int)], []]])
-def test_a_timeline_without_jobs_is_refused(rounds):
-    with pytest.raises(ValueError, match="jobs is empty"):
-        measure_timeline(*rounds)
 
 
 @pytest.mark.gpu

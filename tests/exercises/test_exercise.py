@@ -212,12 +212,6 @@ def test_the_line_is_the_cells_not_that_of_what_the_cell_calls(name: str):
     assert check_sum(namespace["f"]).lines[1].endswith("(line 3 of f)")
 
 
-def test_an_error_that_comes_late_is_told_with_its_case():
-    found = check_sum(lambda n: n[0] + n[1])
-    assert found.lines[0] == "Given []:"
-    assert "IndexError" in found.lines[1]
-
-
 # Attempts that do not return
 
 
@@ -239,13 +233,12 @@ def forever(numbers: list) -> None:
         pass
 
 
-def test_an_attempt_that_never_returns_is_stopped(hurried: None):
-    found = check_sum(forever)
-    assert found.lines[:2] == (
-        "Given [2, 3]:",
-        "it had not returned after 0.25 seconds and was stopped.",
-    )
-    assert check_sum(sum).state == "correct"
+def test_an_attempt_that_never_returns_is_stopped_however_often(hurried: None):
+    for _ in range(3):
+        found = check_sum(forever)
+        said = "it had not returned after 0.25 seconds and was stopped."
+        assert found.lines[:2] == ("Given [2, 3]:", said)
+        assert check_sum(sum).state == "correct"
 
 
 def test_an_outcome_that_never_ends_is_wrong(hurried: None):
@@ -278,13 +271,6 @@ def test_an_attempt_that_hangs_in_a_later_case_only_is_stopped(hurried: None):
     assert check_sum(lambda n: sum(n) or forever(n)).lines[0] == "Given []:"
 
 
-def test_many_attempts_that_hang_leave_the_check_usable(hurried: None, monkeypatch):
-    monkeypatch.setattr(exercise, "TIME_LIMIT_S", 0.05)
-    for _ in range(5):
-        assert check_sum(forever).state == "not yet"
-        assert check_sum(sum).state == "correct"
-
-
 def test_an_interrupt_ends_the_check_and_the_attempt(end: threading.Event):
     started, ended = threading.Event(), threading.Event()
 
@@ -312,122 +298,68 @@ def test_an_interrupt_ends_the_check_and_the_attempt(end: threading.Event):
 T = torch.tensor
 
 
-@pytest.mark.parametrize(
-    ("result", "expected", "equal"),
-    [
-        # numbers
-        (5, 5, True),
-        (5.0, 5, True),
-        (5, 5.0, True),
-        (6, 5, False),
-        (0.1 + 0.2, 0.3, True),
-        (0.3001, 0.3, False),
-        (1.0000005, 1.0, True),
-        (1.000002, 1.0, False),
-        (1e-9, 0.0, True),
-        (1e-5, 0.0, False),
-        (-1.0, 1.0, False),
-        (25557032, 25557032, True),
-        (25557031, 25557032, False),
-        (25557031.5, 25557032, True),
-        (INF, INF, True),
-        (-INF, INF, False),
-        (INF, 1.0, False),
-        (1.0, INF, False),
-        (NAN, 1.0, False),
-        (NAN, NAN, False),
-        (1j, 1.0, False),
-        ("5", 5, False),
-        (None, 0, False),
-        ([5], 5, False),
-        (T(5), 5, True),
-        (T([[5.0]]), 5, True),
-        (T([5, 5]), 5, False),
-        (np.float32(0.1), 0.1, True),
-        (np.int64(5), 5, True),
-        (np.float64(0.5), 0.5, True),
-        # bools, strings, None
-        (True, True, True),
-        (1, True, False),
-        (True, 1, False),
-        (False, 0.0, False),
-        (T(True), True, True),
-        (T(1), True, False),
-        (T(True), 1, False),
-        (1, False, False),
-        (None, False, False),
-        ("a", "a", True),
-        ("A", "a", False),
-        (b"a", "a", False),
-        (None, None, True),
-        (0, None, False),
-        # tensors
-        (T([1.0, 2.0]), T([1.0, 2.0]), True),
-        (T([1.0, 2.1]), T([1.0, 2.0]), False),
-        (T([1.0 + 5e-7]), T([1.0]), True),
-        (T([1.00001]), T([1.0]), False),
-        (T([1e-10]), T([0.0]), True),
-        (T([1e-8]), T([0.0]), False),
-        (T([1, 2]), T([1.0, 2.0]), True),
-        (T([1.0, 2.0]), T([1, 2]), True),
-        (T([1, 2], dtype=torch.int8), T([1, 2]), True),
-        (T([1.0], dtype=torch.float64), T([1.0]), True),
-        (T([25557031]), T([25557032]), False),
-        (T([25557032]), T([25557032]), True),
-        (T([True]), T([True]), True),
-        (T([True]), T([False]), False),
-        (T([1.0], requires_grad=True), T([1.0]), True),
-        (T([1.0]), T([1.0], requires_grad=True), True),
-        (T([NAN]), T([1.0]), False),
-        (T([NAN]), T([NAN]), False),
-        (T([INF]), T([INF]), True),
-        (T([1.0]), T(1.0), False),
-        (T([[1.0, 2.0]]), T([1.0, 2.0]), False),
-        (torch.ones(0), torch.ones(0), True),
-        (torch.ones(0), torch.ones(0, 2), False),
-        ([1.0, 2.0], T([1.0, 2.0]), False),
-        (1.0, T(1.0), False),
-        (np.ones(2), torch.ones(2), True),
-        (None, T(1.0), False),
-        # nests
-        ([1, 2], [1, 2], True),
-        ((1, 2), [1, 2], True),
-        ([1, 2], (1, 2), True),
-        ([2, 1], [1, 2], False),
-        ([1, 2, 3], [1, 2], False),
-        ([1], [1, 2], False),
-        ([], [], True),
-        (T([1, 2]), [1, 2], False),
-        (np.array([1, 2]), [1, 2], False),
-        ([T(1), T(2)], [1, 2], True),
-        (range(2), [0, 1], False),
-        ((n for n in (1, 2)), [1, 2], False),
-        ("ab", ["a", "b"], False),
-        (Point(1, 2), (1, 2), True),
-        ((1, 2), Point(1, 2), True),
-        ([[1], [2, 3]], [[1], [2, 3]], True),
-        ([[1], [2, 4]], [[1], [2, 3]], False),
-        ([T([1.0])], [T([1.0])], True),
-        ([T([1.0])], [T([2.0])], False),
-        ({"a": 1}, {"a": 1}, True),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
-        ({"a": 1}, {"a": 2}, False),
-        ({"a": 1}, {"b": 1}, False),
-        ({"a": 1, "b": 2}, {"a": 1}, False),
-        ({}, {"a": 1}, False),
-        ([("a", 1)], {"a": 1}, False),
-        (OrderedDict(a=1), {"a": 1}, True),
-        ({"a": [T([1.0]), None]}, {"a": (T([1.0]), None)}, True),
-        # anything else
-        ({1, 2}, {2, 1}, True),
-        (torch.float32, torch.float32, True),
-        (torch.float64, torch.float32, False),
-        (torch.device("cpu"), torch.device("cpu"), True),
-        ("cpu", torch.device("cpu"), False),
-    ],
-)
-def test_same(result: Any, expected: Any, equal: bool):
-    assert same(result, expected) is equal
+SAME = [  # expected, results that count as it, results that do not
+    (5, [5, 5.0, T(5), T([[5.0]]), np.int64(5)], [6, "5", [5], T([5, 5])]),
+    (5.0, [5], []),
+    (0.3, [0.1 + 0.2], [0.3001]),
+    (1.0, [1.0000005], [1.000002, -1.0, INF, NAN, 1j]),
+    (0.0, [1e-9], [1e-5, False]),
+    (25557032, [25557032, 25557031.5], [25557031]),
+    (INF, [INF], [-INF, 1.0]),
+    (NAN, [], [NAN]),
+    (0.1, [np.float32(0.1)], []),
+    (0.5, [np.float64(0.5)], []),
+    (0, [], [None]),
+    # bools, strings, None
+    (True, [True, T(True)], [1, T(1)]),
+    (1, [], [True, T(True)]),
+    (False, [], [1, None]),
+    ("a", ["a"], ["A", b"a"]),
+    (None, [None], [0]),
+    # tensors
+    (T([1.0, 2.0]), [T([1.0, 2.0]), T([1, 2])], [T([1.0, 2.1]), T([[1.0, 2.0]]), [1.0, 2.0]]),
+    (T([1.0]), [T([1.0 + 5e-7]), T([1.0]).double()], [T([1.00001]), T([NAN])]),
+    (T([1.0]), [T([1.0], requires_grad=True)], []),
+    (T([1.0], requires_grad=True), [T([1.0])], []),
+    (T([0.0]), [T([1e-10])], [T([1e-8])]),
+    (T([1, 2]), [T([1.0, 2.0]), T([1, 2], dtype=torch.int8)], []),
+    (T([25557032]), [T([25557032])], [T([25557031])]),
+    (T([True]), [T([True])], []),
+    (T([False]), [], [T([True])]),
+    (T([NAN]), [], [T([NAN])]),
+    (T([INF]), [T([INF])], []),
+    (T(1.0), [], [T([1.0]), 1.0, None]),
+    (torch.ones(0), [torch.ones(0)], []),
+    (torch.ones(0, 2), [], [torch.ones(0)]),
+    (torch.ones(2), [np.ones(2)], []),
+    # nests
+    ([1, 2], [[1, 2], (1, 2), [T(1), T(2)]], [[2, 1], [1, 2, 3], [1], T([1, 2]), np.array([1, 2])]),
+    ([1, 2], [], [(n for n in (1, 2))]),
+    ((1, 2), [[1, 2], Point(1, 2)], []),
+    (Point(1, 2), [(1, 2)], []),
+    ([0, 1], [], [range(2)]),
+    ([], [[]], []),
+    (["a", "b"], [], ["ab"]),
+    ([[1], [2, 3]], [[[1], [2, 3]]], [[[1], [2, 4]]]),
+    ([T([1.0])], [[T([1.0])]], [[T([2.0])]]),
+    (
+        {"a": 1},
+        [{"a": 1}, OrderedDict(a=1)],
+        [{"a": 2}, {"b": 1}, {"a": 1, "b": 2}, {}, [("a", 1)]],
+    ),
+    ({"b": 2, "a": 1}, [{"a": 1, "b": 2}], []),
+    ({"a": (T([1.0]), None)}, [{"a": [T([1.0]), None]}], []),
+    # anything else
+    ({2, 1}, [{1, 2}], []),
+    (torch.float32, [torch.float32], [torch.float64]),
+    (torch.device("cpu"), [torch.device("cpu")], ["cpu"]),
+]
+
+
+@pytest.mark.parametrize(("expected", "right", "wrong"), SAME)
+def test_same(expected: Any, right: list, wrong: list):
+    for result in [*right, *wrong]:
+        assert same(result, expected) is any(result is each for each in right), result
 
 
 @pytest.mark.gpu

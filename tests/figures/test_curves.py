@@ -1,6 +1,5 @@
 """Curves in matplotlib axes have every point, and say on their axes what they show."""
 
-import io
 import math
 import subprocess
 import sys
@@ -83,15 +82,6 @@ def test_lines_differ_in_marker_and_colour(ax: Axes):
     plot_times([8], {name: [(0.001, 0.0)] for name in names}, ax)
     assert len({line.get_marker() for line in with_bars(ax)}) == len(names) == 6
     assert len({line.get_color() for line in with_bars(ax)}) == len(names)
-
-
-def test_pyplot_is_not_needed(ax: Axes, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it raises
-        plot_times(SIZES, TIMES, ax)
-    picture = io.BytesIO()
-    ax.figure.savefig(picture, format="png")
-    assert picture.getvalue().startswith(b"\x89PNG")
 
 
 def test_figures_can_be_imported_without_matplotlib():

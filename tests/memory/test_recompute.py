@@ -113,10 +113,6 @@ def replicas(part, rows):
     return DataParallel(Within(), get_devices(2))(rows)
 
 
-def on_a_worker(part, rows):
-    return get_devices(2)[1].submit(recomputed, part, rows).result()
-
-
 ELSEWHERE = torch.ones(3, 3, requires_grad=True)
 
 
@@ -132,7 +128,11 @@ ELSEWHERE = torch.ones(3, 3, requires_grad=True)
             recomputed,
             "other",
         ),
-        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), on_a_worker, "recompute the stage, Pipe"),
+        (
+            nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)),
+            lambda *given: get_devices(2)[1].run(recomputed, *given),
+            "recompute the stage, Pipe",
+        ),
         (nn.LSTM(3, 3), recomputed, "from one tensor to one tensor; LSTM gives a tuple"),
     ],
 )

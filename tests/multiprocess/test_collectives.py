@@ -84,54 +84,43 @@ def test_a_backward_after_a_backward_is_refused_and_the_next_step_goes_well(alon
     waits_for_the_same_gradients(wrapped)
 
 
-def unfrozen(net):
+def wrapped(net, before=lambda net: None, after=lambda net: None):
+    """The net, changed before and after it is wrapped."""
+    before(net)
+    made = BucketedDataParallel(net)
+    after(net)
+    return made
+
+
+def freeze(net):
     net[0].requires_grad_(False)
-    wrapped = BucketedDataParallel(net)
-    net[0].requires_grad_(True)
-    return wrapped
 
 
-def with_another_layer(net):
-    wrapped = BucketedDataParallel(net)
-    net[2] = nn.Linear(4, 2)
-    return wrapped
-
-
-def frozen(net):
-    wrapped = BucketedDataParallel(net)
-    net[0].requires_grad_(False)
-    return wrapped
-
-
-def wrapped_again(net):
-    wrapped = BucketedDataParallel(net)
+def wrap_again(net):
     net.latest = [BucketedDataParallel(net)]
-    return wrapped
 
 
-def with_a_sharded_optimizer(net):
-    wrapped = BucketedDataParallel(net)
+def shard(net):
     net.optimizer = ShardedOptimizer(net.parameters(), torch.optim.SGD)
     net.optimizer.shard_gradients()
-    return wrapped
-
-
-def sharded_before(net):
-    net.optimizer = ShardedOptimizer(net.parameters(), torch.optim.SGD)
-    net.optimizer.shard_gradients()
-    return BucketedDataParallel(net)
 
 
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
-        (unfrozen, r"0\.weight, 0\.bias was not trained before: wrap the module again"),
-        (with_another_layer, r"2\.weight, 2\.bias was not trained before"),
-        (frozen, r"no gradient for 0\.weight, 0\.bias"),
+        (
+            lambda net: wrapped(net, freeze, nn.Module.requires_grad_),
+            r"0\.weight, 0\.bias was not trained before: wrap the module again",
+        ),
+        (
+            lambda net: wrapped(net, after=lambda net: net.__setitem__(2, nn.Linear(4, 2))),
+            r"2\.weight, 2\.bias was not trained before",
+        ),
+        (lambda net: wrapped(net, after=freeze), r"no gradient for 0\.weight, 0\.bias"),
         (lambda net: copy.deepcopy(BucketedDataParallel(net)), r"no gradient for 0\.weight"),
-        (wrapped_again, r"no gradient for 0\.weight"),
-        (with_a_sharded_optimizer, r"no gradient for 0\.weight"),
-        (sharded_before, r"no gradient for 0\.weight"),
+        (lambda net: wrapped(net, after=wrap_again), r"no gradient for 0\.weight"),
+        (lambda net: wrapped(net, after=shard), r"no gradient for 0\.weight"),
+        (lambda net: wrapped(net, before=shard), r"no gradient for 0\.weight"),
         (lambda net: BucketedDataParallel(FullySharded(net)), "parts of a FullySharded module"),
     ],
 )

@@ -35,13 +35,18 @@ def test_what_the_busiest_rank_sends():
     assert [most_sent("ring", n) for n in (1, 2, 4, 16)] == [0, 1, 1.5, 1.875]
 
 
-def test_bad_counts_and_ways_are_refused():
-    with pytest.raises(ValueError, match="count is a whole number from 1; got 0"):
-        ring_states(0)
-    with pytest.raises(ValueError, match="count is a whole number from 1; got 0"):
-        most_sent("ring", 0)
-    with pytest.raises(ValueError, match='"star" or "ring"; got \'tree\''):
-        most_sent("tree", 2)
+@pytest.mark.parametrize(
+    ("function", "given", "words"),
+    [
+        (ring_states, (0,), "count is a whole number from 1; got 0"),
+        (most_sent, ("ring", 0), "count is a whole number from 1; got 0"),
+        (most_sent, ("tree", 2), '"star" or "ring"; got \'tree\''),
+        (ring_picture, (ring_states(3), 5), "step is 0 to 4; got 5"),
+    ],
+)
+def test_bad_counts_ways_and_steps_are_refused(function, given, words):
+    with pytest.raises(ValueError, match=words):
+        function(*given)
 
 
 def test_the_picture_says_what_each_rank_holds_and_what_is_new():
@@ -57,8 +62,3 @@ def test_the_picture_says_what_each_rank_holds_and_what_is_new():
 def test_in_every_picture_arrows_say_who_is_whose_right_neighbour():
     assert ring_picture(ring_states(3), 0).svg.count("to the right neighbour") == 3
     assert "to rank 0" in ring_picture(ring_states(1), 0).svg
-
-
-def test_pictures_of_no_step_are_refused():
-    with pytest.raises(ValueError, match="step is 0 to 4; got 5"):
-        ring_picture(ring_states(3), 5)

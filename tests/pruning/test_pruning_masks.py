@@ -15,6 +15,7 @@ from mpcourse.pruning import (
 )
 from mpcourse.training.nets import conv_net, lenet_300_100
 
+NAN = float("nan")
 SCORES = {"a": torch.tensor([[1.0, 5.0], [2.0, 6.0]]), "b": torch.tensor([[30.0, 40.0]])}
 
 
@@ -101,34 +102,24 @@ def test_groups_of_a_convolution_run_over_its_input_channels():
     assert (kept >= gone).all()
 
 
-@pytest.mark.parametrize("make", [layer_masks, global_masks])
-@pytest.mark.parametrize("sparsity", [-0.1, 1.01, float("nan"), True, "0.5"])
-def test_a_sparsity_outside_0_to_1_is_refused(make, sparsity):
-    with pytest.raises(ValueError, match=r"sparsity is a number from 0 to 1; got"):
-        make(SCORES, sparsity)
+MAKERS = [n_m_masks, lambda s: layer_masks(s, 0.5), lambda s: global_masks(s, 0.5)]
+DIVERGED = {"fc1": torch.ones(2, 4), "fc2": torch.ones(2, 4).index_fill(1, torch.tensor(2), NAN)}
+NO_SPARSITY = "sparsity is a number from 0 to 1; got"
 
 
 @pytest.mark.parametrize(
-    "make", [n_m_masks, lambda s: layer_masks(s, 0.5), lambda s: global_masks(s, 0.5)]
+    ("make", "given", "words"),
+    [
+        *((layer_masks, (SCORES, s), NO_SPARSITY) for s in (-0.1, 1.01, NAN, True, "0.5")),
+        *((global_masks, (SCORES, s), NO_SPARSITY) for s in (-0.1, 1.01, NAN, True, "0.5")),
+        *((make, (DIVERGED,), "2 of the 8 scores of fc2 are NaN") for make in MAKERS),
+        *((make, ({},), "scores is empty") for make in MAKERS),
+        (layer_masks, (SCORES, {"a": 0.5}), r"names \['a'\], the scores name \['a', 'b'\]"),
+        (global_masks, (SCORES, 0.5, {"c": torch.ones(2)}), r"within names \['c'\], the scores"),
+        (n_m_masks, (magnitude(conv_net()),), "conv1 has 1 inputs, which groups of 4 do not div"),
+        (n_m_masks, (SCORES, 5), "1 <= n <= m; got n = 5 and m = 4"),
+    ],
 )
-def test_nan_scores_and_no_scores_are_refused(make):
-    scores = {"fc1": torch.ones(2, 4), "fc2": torch.ones(2, 4)}
-    scores["fc2"][1, 2] = torch.nan
-    with pytest.raises(ValueError, match="1 of the 8 scores of fc2 are NaN"):
-        make(scores)
-    with pytest.raises(ValueError, match="scores is empty"):
-        make({})
-
-
-def test_names_that_disagree_are_refused():
-    with pytest.raises(ValueError, match=r"sparsity names \['a'\], the scores name \['a', 'b'\]"):
-        layer_masks(SCORES, {"a": 0.5})
-    with pytest.raises(ValueError, match=r"within names \['c'\], the scores name"):
-        global_masks(SCORES, 0.5, within={"c": torch.ones(2)})
-
-
-def test_groups_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="conv1 has 1 inputs, which groups of 4 do not divide"):
-        n_m_masks(magnitude(conv_net()))
-    with pytest.raises(ValueError, match="1 <= n <= m; got n = 5 and m = 4"):
-        n_m_masks(SCORES, n=5)
+def test_what_makes_no_mask_is_refused(make, given, words):
+    with pytest.raises(ValueError, match=words):
+        make(*given)

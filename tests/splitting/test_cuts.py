@@ -38,36 +38,26 @@ def test_the_cut_of_the_split_model_is_the_one_after_layer2():
 COSTS = Costs(forward=[1, 2, 3, 4], backward=[2, 4, 8, 16])
 
 
-@pytest.mark.parametrize(
-    ("cut", "forward", "backward"),
-    [(1, [1, 9], [2, 28]), (2, [3, 7], [6, 24]), (3, [6, 4], [14, 16])],
-)
-def test_a_cut_adds_up_the_blocks_of_each_stage(cut: int, forward: list, backward: list):
-    costs = cut_costs(COSTS, cut)
-    assert (costs.forward, costs.backward) == (forward, backward)
-
-
-@pytest.mark.parametrize("cut", [0, 4, -1])
-def test_no_stage_is_empty(cut: int):
-    with pytest.raises(ValueError, match=f"4 blocks can be cut after 1 to 3 of them; got {cut}"):
-        cut_costs(COSTS, cut)
+def test_a_cut_adds_up_the_blocks_of_each_stage_and_none_is_empty():
+    found = {cut: cut_costs(COSTS, cut) for cut in (1, 2, 3)}
+    assert [costs.forward for costs in found.values()] == [[1, 9], [3, 7], [6, 4]]
+    assert [costs.backward for costs in found.values()] == [[2, 28], [6, 24], [14, 16]]
+    for cut in (0, 4, -1):
+        words = f"4 blocks can be cut after 1 to 3 of them; got {cut}"
+        with pytest.raises(ValueError, match=words):
+            cut_costs(COSTS, cut)
 
 
 # Shares
 
 
-@pytest.mark.parametrize(
-    ("costs", "shares"),
-    [([1, 1, 2], [0.25, 0.5]), ([0, 0, 3], [0, 0]), ([3, 0], [1]), ([5], [])],
-)
-def test_shares_are_what_lies_before_each_cut(costs: list, shares: list):
-    assert shares_before(costs) == shares
-
-
-@pytest.mark.parametrize("costs", [[], [0, 0], [math.nan]])
-def test_shares_of_nothing_are_refused(costs: list):
-    with pytest.raises(ValueError, match="shares need a sum above 0"):
-        shares_before(costs)
+def test_shares_are_what_lies_before_each_cut():
+    shares = {(1, 1, 2): [0.25, 0.5], (0, 0, 3): [0, 0], (3, 0): [1], (5,): []}
+    for costs, found in shares.items():
+        assert shares_before(list(costs)) == found
+    for costs in ([], [0, 0], [math.nan]):
+        with pytest.raises(ValueError, match="shares need a sum above 0"):
+            shares_before(costs)
 
 
 # Bytes

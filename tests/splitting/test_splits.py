@@ -48,14 +48,6 @@ def test_no_other_cut_is_better(costs, data):
     assert costliest(costs, bounds) == best
 
 
-@pytest.mark.parametrize("stages", [0, 4, -1])
-def test_more_stages_than_layers_are_refused(stages):
-    with pytest.raises(ValueError, match=f"3 layers make 1 to 3 stages; got {stages}"):
-        balanced_bounds([1, 1, 1], stages)
-    with pytest.raises(ValueError, match=f"3 layers make 1 to 3 stages; got {stages}"):
-        split_sequential(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU()), stages)
-
-
 def test_stages_are_the_model_s_own_layers_under_their_names():
     model = mnist_net()
     stages = split_sequential(model, 2, by="parameters")
@@ -86,11 +78,7 @@ def with_forward(module):
     return module
 
 
-def frozen(module):
-    return module.requires_grad_(False)
-
-
-LAYER = nn.Linear(4, 4)
+LAYER, NAN, INF = nn.Linear(4, 4), float("nan"), float("inf")
 ROWS = torch.randn(3, 4)
 
 
@@ -100,7 +88,7 @@ ROWS = torch.randn(3, 4)
         (Pair(4), ROWS),  # a class of its own, with nn.Sequential's forward
         (nn.Sequential(LAYER, nn.ReLU(), LAYER), ROWS),
         (nn.Sequential(with_hook(nn.Linear(4, 4)), Residual(nn.Linear(4, 4))), ROWS),
-        (nn.Sequential(frozen(nn.Linear(4, 4)), nn.Linear(4, 2)), ROWS[:0]),
+        (nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)), ROWS[:0]),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()).eval(), ROWS),
         (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double(), ROWS.double().t()[:, :3]),
         (nn.Sequential(nn.Conv1d(4, 4, 1, groups=2), nn.Flatten()), ROWS.t()[None]),
@@ -130,10 +118,25 @@ def test_what_is_more_than_its_layers_is_not_cut(model, message):
         split_sequential(model, 2)
 
 
-@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1])
-def test_a_cost_that_is_none_is_named(cost):
-    with pytest.raises(ValueError, match=rf"costs are finite and 0 or more; got \[{cost}\]"):
-        balanced_bounds([1, cost, 2], 2)
+RELUS = nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        *((balanced_bounds, ([1] * 3, n), f"make 1 to 3 stages; got {n}") for n in (0, 4, -1)),
+        *((split_sequential, (RELUS, n), f"make 1 to 3 stages; got {n}") for n in (0, 4, -1)),
+        (balanced_bounds, ([1, NAN, 2], 2), r"costs are finite and 0 or more; got \[nan\]"),
+        (balanced_bounds, ([1, INF, 2], 2), r"costs are finite and 0 or more; got \[inf\]"),
+        (balanced_bounds, ([1, -1, 2], 2), r"costs are finite and 0 or more; got \[-1\]"),
+        (ToyModel, (get_devices(3),), "cut for 2 devices; got 3"),
+        (ModelParallelResNet50, (get_devices(3),), "cut for 2 devices; got 3"),
+        *((PipelineParallelResNet50, (n,), "split_size is a whole") for n in (0, -2, 1.5, True)),
+    ],
+)
+def test_numbers_that_make_no_split_are_refused(function, given, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        function(*given)
 
 
 def test_costs_by_count_and_parameters():
@@ -174,18 +177,6 @@ def test_a_split_model_is_a_module_like_any_other(make, sample):
     model.eval()
     with torch.inference_mode():
         torch.testing.assert_close(model(sample), expected)
-
-
-@pytest.mark.parametrize("make", [ToyModel, ModelParallelResNet50])
-def test_two_devices_are_asked_for(make):
-    with pytest.raises(ValueError, match="cut for 2 devices; got 3"):
-        make(get_devices(3))
-
-
-@pytest.mark.parametrize("split_size", [0, -2, 1.5, True])
-def test_a_bad_split_size_is_refused(split_size):
-    with pytest.raises((ValueError, TypeError), match="split_size is a whole number"):
-        PipelineParallelResNet50(split_size=split_size)
 
 
 @pytest.fixture(scope="module")

@@ -196,23 +196,6 @@ def test_experts_are_shared_by_context_and_data_ranks_and_no_more():
     assert set(step_seconds(MIXTURE, 8, SMALL, CLUSTER)) > {"ring", "all-to-alls"}
 
 
-@pytest.mark.parametrize(
-    ("layout", "seconds", "held"),
-    [
-        (Layout(8, 4, 4), 16.930093126397185, 22162702336.0),
-        (Layout(2, 8, 4, chunks=3), 29.470785723245715, 83315654656.0),
-    ],
-)
-def test_a_dense_model_is_predicted_as_before_there_were_context_and_expert_ranks(
-    layout: Layout, seconds: float, held: float
-):
-    assert sum(step_seconds(MODEL, 512, layout, CLUSTER).values()) == pytest.approx(seconds, 1e-12)
-    assert held_bytes(MODEL, 512, layout) == pytest.approx(held, 1e-12)
-    assert MODEL.parameters == 12 * 48 * 8192**2 + 51200 * 8192
-    one = replace(MODEL, experts=1, k=1, key_heads=64)
-    assert step_seconds(one, 512, layout, CLUSTER) == step_seconds(MODEL, 512, layout, CLUSTER)
-
-
 @pytest.mark.parametrize("recompute", [True, False])
 def test_context_ranks_share_work_and_activations_and_hold_whole_states(recompute: bool):
     times, kept = {}, {}

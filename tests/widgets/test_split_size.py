@@ -6,7 +6,7 @@ import pytest
 
 from mpcourse.figures import SplitCurve, split_picture
 from mpcourse.pipeline.prediction import Line, StageLines, predict_step
-from mpcourse.widgets import split_explorer, split_size
+from mpcourse.widgets import split_explorer
 from mpcourse.widgets.split_size import SplitExplorer
 
 LINES = StageLines((Line(0.01, 0.02),) * 2, (Line(0.02, 0.03),) * 2)
@@ -33,17 +33,6 @@ def test_every_split_size_shows_its_step_and_its_place():
         assert made.view.value == figure(size, {})
         shown.append(made.view.value)
     assert len(set(shown)) == len(SIZES)
-
-
-def test_a_move_simulates_nothing(monkeypatch):
-    made = explorer()
-
-    def late(*_) -> None:
-        raise AssertionError("simulated while the reader waits")
-
-    monkeypatch.setattr(split_size, "predict_step", late)
-    made.controls["size"].value = 8
-    assert made.view.value == figure(8, {})
 
 
 def test_the_button_measures_the_chosen_size_and_is_off_meanwhile():
