@@ -36,7 +36,7 @@ FLAGS = [
 ]
 SETTINGS = {
     # All cells stand in the document, those out of sight too, and nothing below them.
-    "notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
+    "notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False}
 }
 
 

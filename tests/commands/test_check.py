@@ -132,7 +132,7 @@ BREAKAGES = {
         (append("mpcourse/schedules/actions.py", "def (\n"), "SyntaxError: .*actions.py", GIT),
     ],
     "This machine": [
-        (lambda p: p.hide("psutil", "from . import gone"), "cannot import name", f'{PIP} "psutil"'),
+        (lambda p: p.hide("psutil", "from . import gone"), "cannot import name", f'{PIP} "psutil"')
     ],
     "Course": [
         (append("mpcourse/devices/timing.py", "# mine\n"), "timing.py was changed", f"{GIT}/dev"),

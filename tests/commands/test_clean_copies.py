@@ -107,9 +107,6 @@ def test_the_badges_open_what_the_pages_are_today():
     assert old == []
 
 
-# Without solutions
-
-
 def lines_of(cells: list[dict]) -> set[str]:
     return {line.strip() for cell in cells for line in "".join(cell["source"]).splitlines()} - {""}
 
@@ -137,9 +134,6 @@ def test_a_copy_without_solutions_shows_none_and_says_so(path: Path):
 
 def test_what_was_left_out_is_run_from_the_stored_page():
     assert left_out("split_a_model", "cell-18").startswith("def training_step(")
-
-
-# What is handed out again
 
 
 def test_copies_are_made_once_and_an_untouched_one_follows_its_page(pages: Path, mine: Path):

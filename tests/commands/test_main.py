@@ -219,10 +219,7 @@ def test_help_is_printed_and_nothing_is_installed(environment, capsys, name):
         (["grade"], "the following arguments are required: folder"),
         (["grade", "class", "--jobs", "many"], "invalid number value: 'many'"),
         (["grade", "class", "--jobs", "0"], "--jobs: 0 is not from 1 to 64"),
-        (
-            ["grade", "class", "--time-limit-s", "nan"],
-            "limit-s: nan is not from 30 to 86400",
-        ),
+        (["grade", "class", "--time-limit-s", "nan"], "limit-s: nan is not from 30 to 86400"),
         (["grade", "class", "--memory-gb", "1e6"], "--memory-gb: 1e6 is not from 1 to 1024"),
         (["pages", "--adress"], "unknown: --adress"),
     ],
@@ -237,10 +234,7 @@ def test_what_cannot_be_understood_is_named(environment, capsys, words, said):
 
 @pytest.mark.parametrize(
     ("trouble", "status", "said"),
-    [
-        (SetupError("do this"), 1, "mpcourse: do this"),
-        (KeyboardInterrupt(), 130, "Stopped."),
-    ],
+    [(SetupError("do this"), 1, "mpcourse: do this"), (KeyboardInterrupt(), 130, "Stopped.")],
 )
 def test_trouble_ends_in_a_sentence(environment, capsys, trouble, status, said):
     environment.trouble = trouble

@@ -40,9 +40,6 @@ def save(path: Path, *cells: NotebookNode) -> Path:
     return path
 
 
-# Badges and bootstrap cell
-
-
 def test_the_badges_open_the_clean_copy_on_three_services():
     file, page = "someone/mpcourse/blob/v2", "notebooks/clean/01_sample.ipynb"
     line = badges(ADDRESS._replace(branch="v2"), NAME)
@@ -266,9 +263,6 @@ def test_a_clone_of_an_earlier_day_follows_its_branch_and_keeps_what_was_edited(
     assert opened() == "own work"
 
 
-# The form of a stored page
-
-
 def test_normalise_keeps_what_a_page_is_and_drops_what_a_machine_adds():
     metadata = {"widgets": {"state": {}}, "language_info": {"name": "python", "version": "3.11"}}
     cells = [new_markdown_cell("# 01 A"), new_code_cell("1"), new_code_cell("2")]
@@ -311,8 +305,6 @@ def test_an_unknown_page_is_named_and_so_are_those_there_are(capsys):
     assert pages.main(["no-such-page"]) == 2
     assert "no page 'no-such-page'; there are: 00_start_here" in capsys.readouterr().err
 
-
-# Real kernels
 
 FIRST = "notebooks/00_start_here.ipynb"  # its first cell is that of all pages
 SLIDER = "from ipywidgets import IntSlider\nIntSlider(value=3, description='rows')"

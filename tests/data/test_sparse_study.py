@@ -3,15 +3,7 @@
 import pytest
 import torch
 from pruned import sparsities_seen
-from sparse_study import (
-    DRY,
-    RATES,
-    SMALL,
-    WAYS,
-    choose_rate,
-    compare_at_full_rate,
-    compare_pairs,
-)
+from sparse_study import DRY, RATES, SMALL, WAYS, choose_rate, compare_at_full_rate, compare_pairs
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import count_nonzeros
@@ -53,7 +45,7 @@ def test_a_rate_is_chosen_on_digits_held_back_from_training(data: Data, monkeypa
 def test_pairs_are_of_one_seed_and_the_small_net_has_as_many_weights_as_are_left(data: Data):
     rows = get_devices(1)[0].run(compare_pairs, data, 3, DRY)
     assert [row["way"] for row in rows] == [
-        *("small and dense", "ticket", "early ticket", "redrawn", "rounds 1 of 1"),
+        *("small and dense", "ticket", "early ticket", "redrawn", "rounds 1 of 1")
     ]
     assert all(row["accuracy"] > 0.5 for row in rows)
     counts = count_nonzeros(linear_net(*SMALL)).values()

@@ -12,17 +12,10 @@ from studies import SEEDS, run_studies
 DRY_RUNS = [
     (
         "pruning",
-        {
-            "compare_ways": lambda *_: [{"seed": 0}],
-            "DRY": pruning_study.DRY._replace(tuning=0),
-        },
+        {"compare_ways": lambda *_: [{"seed": 0}], "DRY": pruning_study.DRY._replace(tuning=0)},
         11,
     ),
-    (
-        "quantization",
-        {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())},
-        8,
-    ),
+    ("quantization", {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())}, 8),
     ("sparse", dict.fromkeys(("compare_pairs", "choose_rate"), lambda *_: [{"seed": 0}]), 4),
     ("transformer", {}, 4),
 ]

@@ -182,9 +182,6 @@ def test_modes_of_the_caller_hold_in_the_workers(contexts):
     assert parallel_apply([modes] * 2, [()] * 2, devices=["cpu"] * 2) == [modes()] * 2
 
 
-# Failures
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

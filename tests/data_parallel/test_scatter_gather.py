@@ -54,9 +54,6 @@ def cores(count):
     return ["cpu"] * count
 
 
-# scatter
-
-
 @pytest.mark.parametrize("dim", [0, 1, -1, -2])
 @pytest.mark.parametrize("count", range(1, 6))
 def test_chunks_are_those_of_torch_chunk(count, dim):
@@ -259,8 +256,6 @@ def test_devices_that_do_not_exist_are_refused(devices, kind, message):
             call(torch.ones(4), devices)
 
 
-# scatter_kwargs
-
 THREE, TWO, FOUR = torch.arange(3), torch.arange(2), torch.arange(4)
 CALLS = {  # inputs, kwargs, how many devices, and their parts
     "cut together": (
@@ -304,9 +299,6 @@ def test_each_call_has_its_own_kwargs():
     _, filled = scatter_kwargs((torch.ones(3),), {"y": torch.ones(1)}, cores(3))
     filled[1]["new"] = 1
     assert filled[2] == {}
-
-
-# gather
 
 
 @pytest.mark.parametrize("dim", [0, -1])

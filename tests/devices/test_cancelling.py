@@ -264,9 +264,6 @@ def test_a_timeout_stops_all_work(workers):
     assert ran == []
 
 
-# interrupts
-
-
 @pytest.mark.parametrize("kind", ["loop", "C code"])
 def test_an_interrupt_of_collect_stops_all_that_runs_and_all_that_is_queued(
     workers, short_grace, kind
@@ -340,9 +337,6 @@ def test_ten_interrupts_of_loops_leave_no_thread_behind(workers):
             collect(jobs)
         threads |= {worker.submit(threading.current_thread).result() for worker in workers}
     assert len(threads) == 2
-
-
-# other processes, and the end of this one
 
 
 def exit_status_of_child(work):

@@ -64,9 +64,6 @@ def no_gpus(pretend_gpus):
     pretend_gpus(0)
 
 
-# get_devices
-
-
 @pytest.mark.parametrize(
     ("n", "kind"), [(0, ValueError), (-1, ValueError), (True, TypeError), (2.0, TypeError)]
 )
@@ -149,9 +146,6 @@ def test_devices_are_all_different_and_use_as_many_gpus_as_they_can(pretend_gpus
         assert device.kind == ("gpu" if device.shares == 1 else "gpu share")
 
 
-# Device
-
-
 def test_equal_devices_have_the_same_hash_and_the_same_worker():
     [first], [second] = get_devices(1), get_devices(1)
     assert first == second
@@ -175,9 +169,6 @@ def test_a_device_prints_its_name():
 def test_run_hands_over_arguments_of_any_name_and_returns_the_value():
     assert core(0).run(dict, {"a": 1}, fn=2, self=3) == {"a": 1, "fn": 2, "self": 3}
     assert core(0).submit(dict, fn=2).result() == {"fn": 2}
-
-
-# as_devices
 
 
 @pytest.mark.parametrize(
@@ -245,9 +236,6 @@ def test_a_device_that_the_machine_has_not_is_refused(pretend_gpus, gpus, name):
         as_devices(["cpu", name])
 
 
-# synchronize
-
-
 def test_synchronize_waits_for_the_work_handed_over_before():
     devices = get_devices(2)
     jobs = [device.submit(time.sleep, 0.1) for device in devices for _ in range(2)]
@@ -275,9 +263,6 @@ def test_a_worker_can_synchronize_its_own_device_and_another():
     job = second.submit(time.sleep, 0.1)
     first.run(synchronize, [first, second])
     assert job.done()
-
-
-# available_cores
 
 
 @pytest.mark.parametrize(
@@ -313,9 +298,6 @@ def test_without_affinity_the_machine_is_asked(monkeypatch, tmp_path, count, exp
     monkeypatch.delattr(devices_module.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(devices_module.os, "cpu_count", lambda: count)
     assert available_cores() == expected
-
-
-# describe_devices
 
 
 @pytest.mark.parametrize(

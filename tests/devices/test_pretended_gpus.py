@@ -166,9 +166,6 @@ def test_a_whole_gpu_works_on_its_caller_s_stream_and_shares_on_streams_of_their
     assert [stream.device.index for stream in streams] == [0, 0, 1, 1]
 
 
-# values between two workers
-
-
 def run(cuda, names, schedule="1f1b", count=4, seconds=1.0):
     """A schedule whose actions are kernels that read what they take in."""
     devices = as_devices(names)
@@ -259,9 +256,6 @@ def test_what_leaves_a_gpu_for_the_cpu_is_waited_for(cuda):
     assert cuda.races == []
 
 
-# waiting and clocks
-
-
 @pytest.mark.parametrize("devices", [ONE, SHARES, None])
 def test_a_time_begins_with_idle_devices_and_ends_with_idle_ones(cuda, monkeypatch, devices):
     """The stand-in's host knows the time of what it has waited for, and no other."""
@@ -318,9 +312,6 @@ def test_a_clock_begins_when_its_gpu_is_idle(cuda):
     clock.zero()
     assert ("synchronize", 1) in [asked[:2] for asked in cuda.asked]
     assert clock._zero.at == 5.0
-
-
-# green contexts, and the split ResNet
 
 
 def test_green_contexts_are_made_where_the_gpu_has_its_own_context(cuda, monkeypatch):

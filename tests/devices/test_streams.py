@@ -67,9 +67,6 @@ def test_a_changed_count_of_the_caller_is_noticed(monkeypatch):
         pass
 
 
-# shares of a GPU: which streams they get, without one
-
-
 class PretendPartition:
     """As many multiprocessors as an H100 has, to be had in eights."""
 

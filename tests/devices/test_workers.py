@@ -15,8 +15,6 @@ from working import LIMIT_S, python, run, wait_for
 from mpcourse.devices.streams import CpuCore, StreamContext
 from mpcourse.devices.workers import collect
 
-# one thread each
-
 
 def test_a_worker_computes_with_one_thread_and_its_caller_with_as_many_as_before(make_workers):
     workers = make_workers(2, CpuCore)
@@ -97,9 +95,6 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-# order
-
-
 def test_work_runs_first_in_first_out(workers):
     order = []
     collect([workers[0].submit(order.append, i) for i in range(200)])
@@ -142,9 +137,6 @@ def test_work_that_many_threads_hand_over_all_runs(workers):
     for n in range(4):
         mine = [i for m, i in done if m == n]
         assert [i for i in mine if i % 2] == list(range(1, 100, 2))
-
-
-# workers that wait for workers
 
 
 def test_work_that_a_worker_hands_to_itself_runs_at_once(workers):
@@ -209,9 +201,6 @@ def test_a_worker_can_wait_for_its_own_queue_after_it_waited_for_another(workers
     time.sleep(0.05)  # it has looked at its queue by now
     go.set()
     assert job.result(LIMIT_S) == [0, 1, 2]
-
-
-# values and errors
 
 
 def test_a_plain_future_can_wait_for_a_worker_too(workers):
@@ -312,9 +301,6 @@ def test_the_inputs_of_work_are_freed_when_it_has_ended(workers, fn):
     workers[0].submit(int).result()  # the worker has put the job down
     gc.collect()
     assert [reference() for reference in watched] == [None, None]
-
-
-# collect
 
 
 def test_values_are_in_the_order_of_the_results_not_of_their_ends(workers):

@@ -65,12 +65,7 @@ def test_a_prediction_within_the_spread_has_all_points(task, monkeypatch):
     slow = [3.0] * 7 + [2.5] + [2.2] * 9 + [2.0] + [1.5] * 7  # the 8th ratio is 2, the 18th 2.5
     times = {"start": clocked(*slow), "yours": clocked(1.0)}
     monkeypatch.setattr(capstone, "measure_plans", lambda plans, task, repeats: times)
-    for said, score in {
-        2.05: 100,
-        2.45: 100,
-        2.5 * 2**0.5: 50,
-        2.0 / 2**0.5: 50,
-    }.items():
+    for said, score in {2.05: 100, 2.45: 100, 2.5 * 2**0.5: 50, 2.0 / 2**0.5: 50}.items():
         line = check_plan(PLAN, task, said).lines[1]
         assert f"Score of the prediction {score} of 100" in line
         assert "measured here 2.20, from 2.00 to 2.50 by 25 rounds" in line

@@ -43,9 +43,6 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workers, "GRACE_S", 0.2)
 
 
-# The verdict
-
-
 def test_the_html_of_a_verdict_has_sign_and_state_in_words_and_escapes_the_rest():
     shown = Verdict("not yet", ("got <b>&", 'Read "x"'))._repr_html_()
     root = ElementTree.fromstring(shown)
@@ -58,9 +55,6 @@ def test_the_three_states_differ_in_sign_and_colour():
     assert len({repr(each)[0] for each in verdicts}) == 3
     colours = re.findall("#[0-9a-f]{6}", "".join(v._repr_html_() for v in verdicts), re.I)
     assert len(set(colours)) == 3
-
-
-# What an attempt may do
 
 
 def test_stub_and_right_answer():
@@ -212,9 +206,6 @@ def test_the_line_is_the_cells_not_that_of_what_the_cell_calls(name: str):
     assert check_sum(namespace["f"]).lines[1].endswith("(line 3 of f)")
 
 
-# Attempts that do not return
-
-
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exercise, "TIME_LIMIT_S", 0.25)
@@ -292,9 +283,6 @@ def test_an_interrupt_ends_the_check_and_the_attempt(end: threading.Event):
     assert check_sum(sum).state == "correct"
 
 
-# What counts as the same
-
-
 T = torch.tensor
 
 
@@ -367,9 +355,6 @@ def test_a_tensor_counts_wherever_it_is():
     assert same(T([1.0, 2.0], device="cuda"), T([1.0, 2.0]))
     assert not same(T([1.0, 3.0], device="cuda"), T([1.0, 2.0]))
     assert same(T(2.0, device="cuda"), 2.0)
-
-
-# How values are shown
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,6 @@ def test_the_solution_is_explained_in_two_to_five_sentences(each: Exercise):
     assert words not in code
 
 
-# What stands on the pages
-
-
 @pytest.fixture(params=PAGES)
 def page(request) -> tuple[str, NotebookNode]:
     [path] = find_pages([request.param])

@@ -11,13 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mpcourse.figures import (
-    plot_digits,
-    plot_gaps,
-    plot_over_sparsity,
-    plot_over_steps,
-    plot_times,
-)
+from mpcourse.figures import plot_digits, plot_gaps, plot_over_sparsity, plot_over_steps, plot_times
 from mpcourse.figures.curves import MARKERS
 
 ROOT = Path(__file__).resolve().parents[2]

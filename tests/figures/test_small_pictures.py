@@ -23,8 +23,6 @@ from mpcourse.transformer import ROOM
 from mpcourse.widgets import layout_view
 from mpcourse.widgets.layouts import MODELS
 
-# A batch, scattered
-
 
 def test_every_row_of_the_grid_has_the_letter_and_colour_of_its_device():
     boxes = Sheet(scatter_picture([3, 3, 1], 3)).boxes
@@ -65,9 +63,6 @@ def test_a_batch_that_cannot_be_drawn_is_refused(sizes: list, dim: int, message:
         scatter_picture(sizes, 2, dim=dim)
 
 
-# Slices of an MLP
-
-
 def slices(ranks: int) -> dict[str, tuple[str, float]]:
     """What the pointer reads -> letter and area."""
     boxes = Sheet(mlp_cut_picture(ranks)).boxes
@@ -102,9 +97,6 @@ def test_between_cut_layers_a_rank_holds_its_tokens_and_inside_them_its_numbers(
             assert held[column * ranks + rank] == ("ABCD"[rank], *size)
     assert "g: all-gather forward, reduce-scatter backward" in sheet.description
     assert "ḡ: reduce-scatter forward, all-gather backward" in sheet.description
-
-
-# Ranks on a mesh
 
 
 def fills(mesh: Sheet) -> dict[str, str]:
@@ -173,9 +165,6 @@ def test_no_ranks_are_refused(draw, sizes: list[int], name: str):
         draw(*sizes)
 
 
-# Attention
-
-
 def test_maps_show_who_looks_at_whom():
     weights = torch.tensor([[[1.0, 0.0], [0.25, 0.75]], [[1.0, 0.0], [1.0, 0.0]]])
     drawn = attention_picture(weights, "a<")
@@ -191,8 +180,6 @@ def test_maps_show_who_looks_at_whom():
     with pytest.raises(ValueError, match="3 characters for 2 rows"):
         attention_picture(torch.eye(2)[None], "abc")
 
-
-# Transfers
 
 GO = Transfer("cuda:0", "cuda:1", (20, 10), 800, False)
 BACK = Transfer("cuda:1", "cuda:0", (20, 10), 800, True)
@@ -249,8 +236,6 @@ def test_transfers_are_said_in_words():
     assert all(part in said for part in ("cuda:0 has 440 bytes", str(GO), str(BACK)))
     assert sheet.words[0] == "simulated; one step"
 
-
-# Stacked bars
 
 BYTES = {
     "one": {"parameters": 8e9, "gradients": 12e9},

@@ -22,7 +22,7 @@ def test_what_is_drawn_is_said_in_words():
             pruned(0.5),
             "50% of 100 weights are zero: 90.0% of the test digits right (40.0% with random ones)",
             ["50 of the 100 weights", "1 of 4 pixels are not read", "dense 4,000", "50%: 90.0%"],
-        ),
+        )
     ]:
         assert sheet.words[0] == f"measured here; {headline}"
         assert sheet.description.startswith(sheet.words[0])

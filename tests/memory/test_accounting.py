@@ -278,9 +278,6 @@ def test_sparse_gradients_are_counted():
     assert nbytes([layer.weight.grad]) == 32 * (8 * 4 + 8)
 
 
-# The counter
-
-
 def test_storages_are_counted_once_and_leave_when_freed():
     held = torch.zeros(100)
     with ByteCounter(held, held.view(10, 10)) as counter:

@@ -81,9 +81,6 @@ def test_a_rehearsal_asks_no_allocator_for_tensors_without_contents(monkeypatch)
     assert step.peak >= 4000
 
 
-# random numbers
-
-
 def test_a_second_run_draws_from_every_gpu_s_generator_as_before(monkeypatch):
     theirs = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (theirs,))

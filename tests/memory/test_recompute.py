@@ -81,9 +81,6 @@ def test_autocast_of_the_forward_holds_in_the_second_run():
     assert part.weight.grad.dtype == torch.float32
 
 
-# Refusals
-
-
 class Does(nn.Linear):
     """A layer that does something with its output, or reads more than its parameters."""
 
@@ -151,8 +148,6 @@ def test_a_second_backward_through_a_kept_graph_adds_the_same_gradients():
     loss.backward()
     torch.testing.assert_close([p.grad for p in part.parameters()], [2 * g for g in once])
 
-
-# Bytes
 
 WIDTH, SAMPLES, LAYERS = 16, 1024, 12
 UNIT = 4 * WIDTH * SAMPLES

@@ -8,11 +8,7 @@ from processes import printed_by
 from torch import distributed, nn
 
 from mpcourse.multiprocess import BucketedDataParallel, FullySharded, ShardedOptimizer
-from mpcourse.multiprocess.collectives import (
-    all_reduce_ring,
-    all_reduce_star,
-    broadcast_by_hand,
-)
+from mpcourse.multiprocess.collectives import all_reduce_ring, all_reduce_star, broadcast_by_hand
 
 
 @pytest.fixture

@@ -344,9 +344,6 @@ def test_what_an_optimizer_cannot_do_is_refused(words):
         ranks_in_threads(REFUSED[words], 2, timeout_s=5)
 
 
-# FullySharded, beside the module itself in one process
-
-
 def whole_when_saved_and_loaded(kit):
     net = kit.net()
     kit.train(net, kit.optimizer(net.parameters(), **MOMENTUM))

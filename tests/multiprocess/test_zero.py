@@ -78,8 +78,6 @@ def test_weights_that_are_sent_alone_train_as_those_that_go_together(monkeypatch
         same(lambda kit: trained(kit, AdamW, {"lr": 1e-2}), stage=1, ranks=ranks)
 
 
-# Bytes
-
 SIZES = [(30, 50), (50, 70), (70, 10)]
 NUMBERS = [n for rows, columns in SIZES for n in (rows * columns, columns)]
 
@@ -168,9 +166,6 @@ def test_no_more_than_a_few_whole_weights_are_there_at_once():
         assert 20 <= peak < 25
 
 
-# What FullySharded hands out
-
-
 def test_parts_stay_in_float32_whatever_it_computes_in():
     def program(group):
         seen = []
@@ -211,9 +206,6 @@ def test_one_rank_may_print_and_read_without_the_others():
         return True
 
     assert ranks_in_threads(program, 2, timeout_s=5) == [True, True]
-
-
-# What is refused
 
 
 def refused(program, error, words, ranks=2):

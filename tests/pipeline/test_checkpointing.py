@@ -194,9 +194,6 @@ def test_autocast_holds_in_the_second_run():
     same(*losses)
 
 
-# What is held
-
-
 def held_by(stage: Stage, count: int = 4) -> tuple[int, int]:
     """Bytes that forwards leave behind, the outputs aside, and those of one input."""
     rows = [torch.randn(64, 4, dtype=torch.double, requires_grad=True) for _ in range(count)]
@@ -254,9 +251,6 @@ def test_what_the_simulator_says_is_held_is_what_the_run_held(schedule, recomput
     predicted = simulate(plan, costs)
     assert pipeline.timeline.peak_activations == predicted.peak_activations
     assert pipeline.timeline.peak_inputs == predicted.peak_inputs
-
-
-# Refusals and failures
 
 
 @pytest.mark.parametrize(

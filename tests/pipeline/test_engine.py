@@ -31,9 +31,6 @@ def linears(count: int = 2) -> list[nn.Module]:
     return [nn.Linear(4, 4) for _ in range(count)]
 
 
-# What could hang
-
-
 @pytest.mark.parametrize("devices", [["cpu:0", "cpu:0"], ["cpu", "cpu:0"], get_devices(1) * 2])
 def test_a_device_that_is_named_twice_is_refused(devices):
     with pytest.raises(ValueError, match="is named twice; each row of the schedule needs its own"):
@@ -178,9 +175,6 @@ def test_the_statistics_of_two_mini_batches_at_once_are_refused():
     assert torch.isfinite(pipeline.step(*BATCH, LOSS))
 
 
-# What goes wrong
-
-
 class Raises(nn.Module):
     """Raises at once, or after a while."""
 
@@ -286,9 +280,6 @@ def test_inference_mode_of_the_caller_does_not_reach_a_training_step():
     assert all(weight.grad is not None for weight in pipeline.parameters())
 
 
-# A model that changes after the pipeline was made
-
-
 def test_a_stage_that_is_replaced_is_the_one_that_is_trained():
     pipeline = Pipeline(linears(), num_microbatches=2)
     old, new = pipeline.stages[1], nn.Linear(4, 4)
@@ -349,9 +340,6 @@ def test_micro_batches_of_ignored_targets_only_count_nothing():
     loss = pipeline.step(inputs, targets, loss_fn, microbatch_shares=[0.5, 0.0, 0.5])
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close([w.grad for w in pipeline.parameters()], list(wanted))
-
-
-# GPUs: how values get there, tests/devices/test_streams.py
 
 
 def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(monkeypatch):

@@ -284,9 +284,6 @@ def test_a_device_may_be_named_more_often_than_there_are_cores():
     assert_trains_as_uncut(Pipeline(stages, ["cpu"] * 4, num_microbatches=2), uncut, 6)
 
 
-# The measured timeline
-
-
 @pytest.mark.parametrize("schedule", ONE_PER_DEVICE)
 def test_the_timeline_has_every_action_in_the_schedule_s_order(schedule):
     pipeline = Pipeline(make_stages(2), schedule=schedule, num_microbatches=3)
@@ -318,9 +315,6 @@ def test_a_stage_that_sleeps_shows_where_the_simulator_puts_it():
         if event.action.kind == "F":
             assert measured[event.action].start == pytest.approx(event.start, abs=0.04)
             assert measured[event.action].duration >= 0.99 * event.duration
-
-
-# Failures
 
 
 class Failing(nn.Module):

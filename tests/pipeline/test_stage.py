@@ -235,9 +235,6 @@ def test_a_gradient_is_asked_for_only_where_the_sender_s_tensor_required_one():
     assert stages[0].a.weight.grad is not None
 
 
-# The halves by themselves
-
-
 class CountsProducts(TorchDispatchMode):
     """How many matrix products torch computes."""
 
@@ -269,9 +266,6 @@ def test_a_long_graph_needs_no_deep_recursion():
     split.run_inputs()
     split.run_weights()
     assert (leaf.grad.item(), weight.grad.item()) == (1.0, 1.0)
-
-
-# The stage by itself
 
 
 def test_a_stage_keeps_a_micro_batch_until_its_backward_and_no_longer():

@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils import prune
 
-from mpcourse.pruning import (
-    global_masks,
-    layer_masks,
-    magnitude,
-    n_m_masks,
-    sparsity_of,
-)
+from mpcourse.pruning import global_masks, layer_masks, magnitude, n_m_masks, sparsity_of
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 NAN = float("nan")

@@ -34,9 +34,6 @@ def with_zeros(sparsity: float, model: nn.Module | None = None) -> nn.Module:
     return model
 
 
-# Multiply-adds
-
-
 def test_multiply_adds_are_those_worked_out_by_hand():
     dense = 26 * 26 * 32 * 9 + 24 * 24 * 64 * 32 * 9 + 576 * 100 + 100 * 10
     assert multiply_adds(conv_net(), IMAGE) == (dense, dense)
@@ -84,9 +81,6 @@ def test_counting_leaves_no_trace():
     assert (model.training, model.bn1.training, model.bn2.training) == (True, False, True)
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-# Bytes
 
 
 def test_zeros_make_no_dense_file_smaller_and_masks_make_it_larger():
@@ -177,9 +171,6 @@ def test_packed_bits_come_back(shape):
     assert len(packed["values"]) == int(weight.count_nonzero())
     assert torch.equal(unpack_bits(packed), weight)
     assert pack_bits(torch.tensor([1.0, 0, 0, 2, 0, 0, 0, 0, 3]))["bits"].tolist() == [9, 1]
-
-
-# Sparse layers and latencies
 
 
 @pytest.mark.parametrize("bias", [True, False])

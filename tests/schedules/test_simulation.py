@@ -69,8 +69,6 @@ def test_a_schedule_that_cannot_run_raises_instead_of_hanging() -> None:
         simulate(parse("0F0 0F0"), Costs(1, 2))
 
 
-# --- properties ---------------------------------------------------------------------------------
-
 times = st.floats(0, 100)
 
 
@@ -169,9 +167,6 @@ def test_time_grows_in_proportion_to_the_number_of_actions(work: Callable) -> No
     assert best(64, 256, 3) < 4 * 16 * best(16, 64, 10)
 
 
-# --- peak_activations of any timeline ------------------------------------------------------------
-
-
 def test_the_peak_counts_from_the_start_of_f_to_the_end_of_b_or_w() -> None:
     (actions,) = parse("0F0 0F1 0B0 0I1 0F2 0W1")
     at = [(0, 1), (5, 6), (1, 5), (6, 7), (7, 8), (8, 9)]
@@ -185,8 +180,6 @@ def test_the_peak_of_other_work_is_zero() -> None:
     assert Timeline((Event(0, "copy", 0, 1), Event(1, "F", 0, 1)), 2).peak_activations == [0, 0]
     assert Timeline((), 2).peak_activations == [0, 0]
 
-
-# --- bad costs ----------------------------------------------------------------------------------
 
 NAMES = ["forward", "backward", "transfer", "input_backward", "weight_backward"]
 
@@ -230,9 +223,6 @@ def test_split_backwards_without_their_times_say_what_to_give(name: str) -> None
 def test_times_can_be_whole_numbers_and_come_out_as_floats() -> None:
     assert isinstance(simulate(gpipe_schedule(1, 1), Costs(1, 1)).makespan, float)
     assert list(map(type, Costs([1, Fraction(1, 3)], 1).per_stage("forward", 2))) == [float, float]
-
-
-# --- costs of a run, transfers ------------------------------------------------------------------
 
 
 def test_the_costs_of_a_simulated_run_are_those_that_it_was_simulated_with() -> None:

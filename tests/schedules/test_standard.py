@@ -96,8 +96,6 @@ def test_interleaved_with_m_a_multiple_of_p_has_the_bubble_of_the_paper() -> Non
         assert timeline.makespan == pytest.approx(expected)
 
 
-# --- torch.distributed.pipelining as the oracle -------------------------------------------------
-
 LETTERS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 
 
@@ -164,9 +162,6 @@ def test_1f1b_does_what_torchs_1f1b_does(stages: int) -> None:
     for microbatches in (stages, stages + 1, 2 * stages + 3):  # torch refuses fewer than stages
         ours = orders(one_f_one_b_schedule(stages, microbatches)).splitlines()
         assert ours == [torch_1f1b_order(stages, microbatches, rank) for rank in range(stages)]
-
-
-# --- wrong arguments ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

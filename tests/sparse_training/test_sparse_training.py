@@ -79,14 +79,7 @@ def sparsity(model: nn.Module) -> float:
 
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [
-        (0, 0.2),
-        (10, 0.2),
-        (15, 0.8 - 0.6 * 0.75**3),
-        (20, 0.8 - 0.6 / 8),
-        (30, 0.8),
-        (1000, 0.8),
-    ],
+    [(0, 0.2), (10, 0.2), (15, 0.8 - 0.6 * 0.75**3), (20, 0.8 - 0.6 / 8), (30, 0.8), (1000, 0.8)],
 )
 def test_the_cubic_schedule_of_a_table(step, expected):
     found = cubic_sparsity(step, initial=0.2, final=0.8, begin=10, end=30)

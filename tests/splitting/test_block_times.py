@@ -60,9 +60,6 @@ def test_each_block_gets_its_own_forward_and_backward_time():
     assert costs.backward[2] >= 0.005
 
 
-# What measuring leaves behind: nothing
-
-
 class Branch(nn.Module):
     """A block with two outputs, one of which has no gradient."""
 

@@ -13,8 +13,6 @@ from mpcourse.schedules.simulation import Costs
 from mpcourse.splitting.cuts import crossing_bytes, cut_costs, shares_before
 from mpcourse.splitting.resnet import BACK, FRONT, ModelParallelResNet50, resnet_blocks
 
-# Blocks of a ResNet
-
 
 def test_the_blocks_are_the_model_s_own_layers_and_compute_the_same():
     model = resnet18(num_classes=10).eval()
@@ -33,8 +31,6 @@ def test_the_cut_of_the_split_model_is_the_one_after_layer2():
     assert (FRONT[-1], BACK[0]) == ("layer2", "layer3")
 
 
-# Costs of two stages
-
 COSTS = Costs(forward=[1, 2, 3, 4], backward=[2, 4, 8, 16])
 
 
@@ -48,9 +44,6 @@ def test_a_cut_adds_up_the_blocks_of_each_stage_and_none_is_empty():
             cut_costs(COSTS, cut)
 
 
-# Shares
-
-
 def test_shares_are_what_lies_before_each_cut():
     shares = {(1, 1, 2): [0.25, 0.5], (0, 0, 3): [0, 0], (3, 0): [1], (5,): []}
     for costs, found in shares.items():
@@ -58,9 +51,6 @@ def test_shares_are_what_lies_before_each_cut():
     for costs in ([], [0, 0], [math.nan]):
         with pytest.raises(ValueError, match="shares need a sum above 0"):
             shares_before(costs)
-
-
-# Bytes
 
 
 def test_bytes_that_cross_are_those_of_the_outputs():
@@ -80,9 +70,6 @@ def test_resnet50_s_named_blocks_send_half_as_much_after_each_later_layer():
     assert list(sizes) == names[:-1]
     last = [sizes[name] for name in ("stem", "layer1_2", "layer2_3", "layer3_5", "layer4_2")]
     assert last == [1024 * size for size in (64, 256, 128, 64, 32)]
-
-
-# The figure
 
 
 def test_shares_are_drawn_in_percent_and_bytes_in_kib_over_named_cuts():

@@ -34,9 +34,6 @@ def run_layers(layers, places, inputs):
     return inputs
 
 
-# What crosses
-
-
 def test_a_training_step_sends_the_hidden_rows_over_and_their_gradient_back():
     placement = try_placement(step, ROWS, LABELS)
     assert placement == Placement(
@@ -154,9 +151,6 @@ def test_everything_that_layers_are_made_of_can_be_moved():
     assert set(placement.parameter_bytes) == {"cuda:1"}
 
 
-# What fails
-
-
 @pytest.mark.parametrize(
     ("places", "line", "found"),
     [
@@ -229,9 +223,6 @@ def test_a_wrapper_is_not_the_program_whose_line_is_named():
     wrapped = functools.wraps(step)(in_another_file)
     line = try_placement(wrapped, ROWS, LABELS, "cuda:1", "cpu").line
     assert line == "loss = cross_entropy(outputs, labels.to(labels_on))"
-
-
-# What stays as it was
 
 
 def test_the_model_and_the_random_numbers_outside_stay_as_they_were():

@@ -77,9 +77,6 @@ def script():
     return module
 
 
-# The sample: a literal table
-
-
 @pytest.mark.parametrize(
     ("which", "size", "per_digit", "first_ten"),
     [
@@ -105,9 +102,6 @@ def test_readme_and_checksums_list_each_file_as_it_is(name):
     assert f"{sha256(content)}  MNIST/raw/{name}" in (DATA / "checksums").read_text().splitlines()
     row = next(r for r in (DATA / "README.md").read_text("utf-8").splitlines() if f"`{name}`" in r)
     assert f"| {len(content):,} | `{sha256(content)}` |" in row
-
-
-# The sample: invariants
 
 
 def test_train_and_test_share_no_picture():
@@ -141,9 +135,6 @@ def test_loading_writes_nothing(data_copy):
     assert contents() == before
 
 
-# The sample: oracles
-
-
 def test_plain_torchvision_reads_the_same_tensors():
     for ours, is_train in zip(load_mnist(), (True, False), strict=True):
         plain = MNIST(DATA, train=is_train, download=False)
@@ -159,9 +150,6 @@ def test_all_5000_source_rows_are_in_the_sample():
     assert (
         sha256(b"".join(rows)) == "3b730bf69c9caa32399dbf18397b492658ce79f25bc4b96baba9a2705aa030cc"
     )
-
-
-# The sample: arguments and failures
 
 
 @pytest.mark.parametrize(
@@ -210,9 +198,6 @@ def test_package_without_the_data_folder_says_that_a_clone_is_needed(tmp_path, m
     with pytest.raises(FileNotFoundError, match=r"comes with a clone.*`pip install -e \.`"):
         load_mnist()
     assert not (tmp_path / "data").exists()
-
-
-# All of MNIST
 
 
 @pytest.fixture
@@ -266,9 +251,6 @@ def test_incomplete_full_file_does_not_pass(full_folder, name):
     problem = f"{name}: expected {mnist.FULL_BYTES[name]:,} bytes, found 5,000. Delete it and call"
     with pytest.raises(RuntimeError, match=problem):
         load_mnist(full=True)
-
-
-# The script
 
 
 @pytest.fixture

@@ -29,9 +29,6 @@ def small(**more) -> Decoder:
     return Decoder(11, 16, 2, layers=3, context=8, **more).double()
 
 
-# The text
-
-
 def test_the_prose_is_cut_into_two_and_comes_back():
     text = load_prose()
     whole = text.decode(text.train) + text.decode(text.test)
@@ -85,9 +82,6 @@ def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():
     assert means[-1] < 1.40  # Chen and Goodman's recipe with one discount, computed apart
 
 
-# Training
-
-
 def trained(seed: int) -> tuple[Decoder, list[float]]:
     torch.manual_seed(0)  # the same start: `seed` chooses the windows alone
     model = Decoder(4, 16, 2, layers=1, context=8)
@@ -124,9 +118,6 @@ def test_a_text_shorter_than_a_window_is_refused():
         text_loss(small(), torch.zeros(8, dtype=torch.long), 8)
     with pytest.raises(ValueError, match="3 tokens hold no window of 8 and the next token"):
         train_decoder(print, [], torch.zeros(3, dtype=torch.long), steps=1, context=8)
-
-
-# Cut by layers
 
 
 SCHEDULES = [("naive", 2), ("gpipe", 2), ("1f1b", 2), ("interleaved", 4), ("zb-h1", 2), ("zb-v", 4)]

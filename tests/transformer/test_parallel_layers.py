@@ -77,9 +77,6 @@ def test_ranks_that_do_not_divide_a_layer_are_refused(layer: type, sizes: tuple,
         reduce_from_ranks(torch.ones(1, 5, 3), Place(0, 2), sequence=True)
 
 
-# What torch's own tests do with nn.Linear, nn.Embedding and nn.Dropout
-
-
 def frozen(part: str) -> nn.Linear:
     whole = nn.Linear(INNER, INNER)
     getattr(whole, part).requires_grad_(False)

@@ -6,11 +6,7 @@ from cut_decoders import Place
 from torch import nn
 
 from mpcourse.multiprocess import ranks_in_threads
-from mpcourse.transformer import (
-    VocabParallelEmbedding,
-    own_part,
-    vocab_parallel_cross_entropy,
-)
+from mpcourse.transformer import VocabParallelEmbedding, own_part, vocab_parallel_cross_entropy
 
 V, N, T, WIDTH = 12, 3, 5, 4
 

@@ -21,12 +21,7 @@ from sheets import SPARSITIES
 from mpcourse import widgets
 from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.pages import read
-from mpcourse.figures import (
-    mesh_picture,
-    scatter_picture,
-    sparsity_picture,
-    timeline_picture,
-)
+from mpcourse.figures import mesh_picture, scatter_picture, sparsity_picture, timeline_picture
 from mpcourse.figures.svg import Picture, picture
 from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
@@ -50,9 +45,6 @@ PAGES = find_pages([])
 PICTURES = {size: scatter_picture([size], 1) for size in (1, 2, 4)}
 MOST_CHOICES = 300
 LONGEST_TEXT = 110  # ipywidgets cuts a longer text form of a widget off
-
-
-# Explorers
 
 
 def scattered(rows: int, devices: int, dim: int) -> Picture:
