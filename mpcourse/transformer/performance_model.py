@@ -145,10 +145,8 @@ class Layout:
             rows: Bytes of all its rows.
             cluster: Speeds.
         """
-        near = (
-            math.gcd(cluster.host, self.tensor * self.expert) // self.tensor
-        )  # of them, in a host
-        near = max(near, 1)  # at least itself
+        in_host = math.gcd(cluster.host, self.tensor * self.expert)
+        near = max(in_host // self.tensor, 1)  # expert ranks in a host, at least itself
         there = (near - 1) / cluster.inside + (self.expert - near) / cluster.between
         return rows / self.expert * there
 
