@@ -27,7 +27,8 @@ _OPERATIONS = {
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
     "send": ("send", lambda arguments: arguments[0]),
 }
-_LETTERS = {"_allgather_base_": "G", "mm": "P", "_reduce_scatter_base_": "S"}
+_LETTERS = {"allreduce_": "R", "_allgather_base_": "G", "_reduce_scatter_base_": "S"}
+_LETTERS |= {"mm": "P", "addmm": "P"}
 _OTHERS = "recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
 
 
@@ -87,13 +88,14 @@ def block_messages(tokens: int, width: int, itemsize: int, *, sequence: bool) ->
 class TickClock(TorchDispatchMode):
     """Inside `with TickClock({"G": 2, "P": 3, "S": 2}) as clock:`, this thread's calls take ticks.
 
-    Gathers (G) and scatters (S) take turns on a link, device 0 of `events`; products (P) are made
-    on device 1. What reads a tensor waits for the message that fills it.
+    Gathers (G), scatters (S) and all-reduces (R) take turns on a link, device 0 of `events`;
+    products (P) are made on device 1. What reads a tensor waits for the message that fills it. A
+    message that fills fewer than `least` numbers is not seen.
     """
 
-    def __init__(self, ticks: dict[str, float]) -> None:
+    def __init__(self, ticks: dict[str, float], least: int = 0) -> None:
         super().__init__()
-        self.ticks, self.calls, self.events = ticks, "", []
+        self.ticks, self.least, self.calls, self.events = ticks, least, "", []
         self.now = self.free = 0.0  # of the device, of the link
         self._arrives: dict[int, float] = {}  # by storage
 
@@ -101,7 +103,9 @@ class TickClock(TorchDispatchMode):
         letter = _LETTERS.get(function._opname, "")
         tensors = [each for each in tree_leaves(given) if isinstance(each, Tensor)]
         storages = [each.untyped_storage()._cdata for each in tensors]
-        message = letter in ("G", "S")  # its first tensor is the one that it fills
+        message = letter in ("G", "S", "R")  # its first tensor is the one that it fills
+        if message and tensors[0].numel() < self.least:
+            message, letter = False, ""
         self.now = max([self.now, *(self._arrives.get(at, 0.0) for at in storages[message:])])
         start = max(self.now, self.free) if message else self.now
         end = start + self.ticks.get(letter, 0)

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import TickClock
@@ -46,3 +46,22 @@ def test_messages_take_turns_and_products_wait_for_what_they_read():
         assert all(first.end <= second.start for first, second in pairwise(link))
         assert [event.duration for event in link] == [2, 2, 4]
         assert clock.free == ends[1]
+
+
+def reduces(group):
+    """A product with a bias; its gradients are averaged, that of the bias unseen."""
+    weight, bias = torch.ones(4, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+    given = torch.ones(2, 4, requires_grad=True)
+    with TickClock(TICKS | {"R": 8}, least=5) as clock:
+        nn.functional.linear(given, weight, bias).sum().backward()
+        for each in (bias, weight):
+            distributed.all_reduce(each.grad, group=group)
+        before = clock.now
+        weight.grad /= 2
+    return clock, before
+
+
+def test_all_reduces_take_ticks_and_small_messages_none():
+    (clock, before), _ = ranks_in_threads(reduces, 2)
+    assert clock.calls == "PPPR"
+    assert (before, clock.now) == (9, 17)
