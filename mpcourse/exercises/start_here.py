@@ -1,6 +1,7 @@
 """Exercises of page `start_here`: a timeline, a worker, a clock."""
 
 import contextlib
+import functools
 import math
 import queue
 import threading
@@ -300,12 +301,8 @@ def error_of_a_job(hand_over, _, *, job=lambda: [1, 2, 3][5], error=IndexError):
     return f"wait returned {short(value)}"
 
 
-def another_error(hand_over, attempt):
-    return error_of_a_job(hand_over, attempt, job=lambda: 1 / 0, error=ZeroDivisionError)
-
-
-def error_returned(hand_over, attempt):
-    return error_of_a_job(hand_over, attempt, job=lambda: IndexError(1))
+another_error = functools.partial(error_of_a_job, job=lambda: 1 / 0, error=ZeroDivisionError)
+error_returned = functools.partial(error_of_a_job, job=lambda: IndexError(1))
 
 
 def after_an_error(hand_over, attempt):
