@@ -1,5 +1,7 @@
 """Exercises of page `long_sequences`: attention by tiles, a ring, a slip, bytes and time."""
 
+from functools import partial
+
 import torch
 from torch import distributed, nn
 
@@ -75,18 +77,15 @@ def sums(one, two):
     return one.exp() + two.exp()
 
 
-def shape(tensor):
-    return getattr(tensor, "shape", None)
-
-
 def merged(attempt, scale, one, two):
     return attempt(part(scale, one), part(scale, two))
 
 
 def why_this_merge(outcome, expected):
-    if not isinstance(outcome, tuple | list) or [*map(shape, outcome)] != [*map(shape, expected)]:
+    found = outcome if isinstance(outcome, tuple | list) else ()
+    if [getattr(each, "shape", None) for each in found] != [each.shape for each in expected]:
         return TWO
-    if not all(each.isfinite().all() for each in outcome):
+    if not all(each.isfinite().all() for each in found):
         return OVERFLOW
     return "Weigh each output by its part's share of the sum of all exponentials."
 
@@ -245,6 +244,7 @@ ADDED = "Added outputs: merge them by their log-sums."
 SUMMED = "A sum of log-sums is not the log-sum of both: `merge` returns it."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 CALL = "`send` returns a function: call it for the block."
+MOVED = "This is no rank's block: leave blocks as they are."
 
 
 def my_ring(block, rank, ranks, send, attend_to):
@@ -262,46 +262,59 @@ def my_ring(block, rank, ranks, send, attend_to):
     return found
 
 
-def one_rank(attempt, rank, ranks):
-    """The loop on one rank: what comes from the others, who do right, is known."""
-    query, blocks = drawn(ranks, (3, 4), (ranks, 2, 2, 4))  # a block of each rank
-    sent, here, used = [], [], []  # steps in which a message started, arrived, was computed with
+def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
+    """The loop on one rank, to which the others, who do right, send the blocks.
+
+    `gives(owner)` is what a block gives. `pass_on` sends gradients; without it a rank has to use
+    each block, while the next one travels.
+    """
+    ranks, sent, here, used = len(blocks), [], [], []  # steps: started, arrived, computed with
 
     def step_of(block):
         if callable(block):
             raise NotYet("a function stands for a block", CALL)
-        return [torch.equal(block, blocks[rank - step]) for step in range(ranks)].index(True)
+        steps = [step for step in range(ranks) if torch.equal(block, blocks[rank - step])]
+        if not steps:
+            raise NotYet(f"got {short(block)}", MOVED)
+        return steps[0]
 
-    def send(block):
-        step = step_of(block)
+    def send(tensor):
+        if pass_on and not any(torch.equal(tensor, block) for block in blocks):
+            return pass_on(tensor)
+        step = step_of(tensor)
         if step != len(sent) or step == ranks - 1:
             raise NotYet(f"message {len(sent)} of step {step}", NEXT if step != len(sent) else LAST)
         sent.append(step)
         return lambda: here.append(step) or blocks[rank - step - 1].clone()
 
-    def attend_to(block, owner):
+    def use(block, owner):
         step = step_of(block)
         if owner % ranks != (rank - step) % ranks:
             why = AGAIN if step in used else WHOSE
             raise NotYet(f"the block of step {step} is not that of rank {owner}", why)
-        if step < ranks - 1 and (step in here or step not in sent):
+        if not pass_on and step < ranks - 1 and (step in here or step not in sent):
             raise NotYet(f"step {step}", WAITS if step in here else LATE)
         used.append(step)
-        scores = query @ block[0].mT
-        return scores.softmax(-1) @ block[1], scores.logsumexp(-1, keepdim=True)
+        return gives(owner % ranks)
 
-    found = attempt(blocks[rank].clone(), rank, ranks, send, attend_to)
-    if sorted(used) != [*range(ranks)]:
+    found = attempt(blocks[rank].clone(), rank, ranks, send, use)
+    if not pass_on and sorted(used) != [*range(ranks)]:
         raise NotYet(f"computed in steps {used} of {ranks}", EVERY)
     return found
 
 
-def whose(rank, step, _):
-    return rank - step
+def one_rank(attempt, rank, ranks):
+    query, blocks = drawn(ranks, (3, 4), (ranks, 2, 2, 4))
+
+    def gives(owner):
+        scores = query @ blocks[owner][0].mT
+        return scores.softmax(-1) @ blocks[owner][1], scores.logsumexp(-1, keepdim=True)
+
+    return on_a_ring(attempt, rank, blocks, gives)
 
 
-def loop_with(take, end, owner=whose, more=0, sends=-1, order="saw", moves=True, skips=False):
-    """Another loop: `take` adds what a block gave; `order`: send, attend, wait."""
+def loop_with(take, end, turn=-1, more=0, sends=-1, order="saw", moves=True, skips=False):
+    """Another loop: a block is said to be that of rank + turn * step; send, attend, wait."""
 
     def attempt(block, rank, ranks, send, use):
         found, own = None, block
@@ -311,7 +324,7 @@ def loop_with(take, end, owner=whose, more=0, sends=-1, order="saw", moves=True,
                 if letter == "s" and step < ranks + sends:
                     arrived = send(here if moves else own)
                 elif letter == "a":
-                    found = take(found, use(here, owner(rank, step, ranks)), send)
+                    found = take(found, use(here, rank + turn * step), send)
                 elif letter == "w" and arrived:
                     block = arrived()
         return end(found, send)
@@ -319,11 +332,11 @@ def loop_with(take, end, owner=whose, more=0, sends=-1, order="saw", moves=True,
     return attempt
 
 
-def ring_with(owner=whose, merging=merge, **loop):
+def ring_with(merging=merge, **loop):
     def take(found, part, _):
         return merging(found, part) if found else part
 
-    return loop_with(take, lambda found, _: found, owner, **loop)
+    return loop_with(take, lambda found, _: found, **loop)
 
 
 check_ring_loop = Exercise(
@@ -334,7 +347,7 @@ check_ring_loop = Exercise(
     play=one_rank,
     hint="Parts of other keys merge as in exercise 1: `merge(found, part)`.",
     wrong={
-        WHOSE: [ring_with(lambda rank, step, _: rank + step), ring_with(lambda rank, *_: rank)],
+        WHOSE: [ring_with(turn=1), ring_with(turn=0)],
         NEXT: ring_with(moves=False),
         AGAIN: ring_with(order="sa"),
         NOTHING: lambda block, rank, ranks, send, attend_to: (send(block) if ranks > 1 else None)(),
@@ -343,14 +356,11 @@ check_ring_loop = Exercise(
         WAITS: ring_with(order="swa"),
         EVERY: [ring_with(more=-1), ring_with(skips=True)],
         CALL: lambda block, rank, ranks, send, attend_to: attend_to(max, rank),
-        ADDED: ring_with(merging=weighed(lambda *_: (1.0, 1.0))),
-        SUMMED: ring_with(merging=weighed(log_sum=torch.add)),
+        ADDED: ring_with(weighed(lambda *_: (1.0, 1.0))),
+        SUMMED: ring_with(weighed(log_sum=torch.add)),
         TWO: lambda *given: my_ring(*given)[0],
     },
-    errors={
-        "True is not in list": "This is no rank's block: leave blocks as they are.",
-        "'NoneType' object is not callable|local variable 'arrived'": NOTHING,
-    },
+    errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
     also_right=[lambda *given: [*my_ring(*given)], ring_with()],
 )
 
@@ -385,26 +395,14 @@ def my_way_home(block, rank, ranks, send, backward_of):
 
 
 def all_ranks(attempt, ranks):
-    """The loop on all ranks, which send real messages; of each its two gradients."""
+    """The loop on all ranks, which send each other gradients; what each returns."""
     blocks, *parts = drawn(ranks, *(1 + 2 * ranks) * [(ranks, 2, 3)])
 
     def program(group):
-        rank, sent = group.rank(), []
+        def gives(owner):
+            return parts[group.rank()][owner], parts[group.rank() - ranks][owner]
 
-        def send(tensor):
-            sent.extend(each for each in blocks if torch.equal(each, tensor))
-            if len(sent) == ranks:
-                raise NotYet(f"message {ranks} with a block", LAST)
-            return _pass_on(tensor, group)
-
-        def backward_of(block, owner):
-            if callable(block):
-                raise NotYet("a function stands for a block", CALL)
-            if not torch.equal(block, blocks[owner % ranks]):
-                raise NotYet(f"this is not the block of rank {owner}", WHOSE)
-            return parts[rank][owner % ranks], parts[rank - ranks][owner % ranks]
-
-        found = attempt(blocks[rank].clone(), rank, ranks, send, backward_of)
+        found = on_a_ring(attempt, group.rank(), blocks, gives, partial(_pass_on, group=group))
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise NotYet(f"got {short(found)}", BOTH)
         return tuple(found)
@@ -463,7 +461,7 @@ check_way_home = Exercise(
         ADD: homeward(add=lambda own, before: own),
         "Queries stay: add up what all blocks give for them.": homeward(query=lambda new, _: new),
         PAST: homeward(lambda coming, parts, send, _: send(coming())()),
-        WHOSE: homeward(owner=lambda rank, step, _: rank + step),
+        WHOSE: homeward(turn=1),
         LAST: homeward(sends=0),
         CALL: lambda block, rank, ranks, send, backward_of: backward_of(max, rank),
         EARLY: homeward(lambda *_: [None][0]()),
