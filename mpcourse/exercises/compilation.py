@@ -147,9 +147,10 @@ check_graphs = Exercise(
     given="batches of {}",
     hint="The first graph: its own size. A 0 or 1: its own. Everything else shares one.",
     wrong={
-        "The first size is 1: its graph is the first one, and has been counted twice.": (
-            lambda sizes: my_graphs(sizes) + (sizes[0] == 1)
-        ),
+        "The first size is 1: its graph is the first one, and has been counted twice.": [
+            lambda sizes: my_graphs(sizes) + (sizes[0] == 1),
+            lambda sizes: my_graphs(sizes) + (1 == sizes[0] in sizes[1:]),
+        ],
         "That counts the calls: a size that a graph fits already costs nothing.": len,
         "A size of 0 has a graph of its own, as 1 has.": (
             lambda sizes: my_graphs([size or 2 * max(sizes) + 2 for size in sizes])
@@ -236,6 +237,15 @@ check_one_graph = Exercise(
         ),
         "Each row has decided for itself: the sum of all rows decides.": (
             lambda rows: torch.where(rows.sum(-1, keepdim=True) > 0, rows + 1, rows - 1)
+        ),
+        "One value or column has decided: the sum of all rows decides.": [
+            lambda rows: torch.where((rows > 0).any(), rows + 1, rows - 1),
+            lambda rows: torch.where((rows > 0).all(), rows + 1, rows - 1),
+            lambda rows: torch.where(rows[0] > 0, rows + 1, rows - 1),
+            lambda rows: torch.where(rows.sum(0) > 0, rows + 1, rows - 1),
+        ],
+        "That is the step alone: add it to the rows.": (
+            lambda rows: torch.where(rows.sum() > 0, 1.0, -1.0)
         ),
         "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
             lambda rows: rows + rows.sum().sign()
