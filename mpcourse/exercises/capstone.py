@@ -230,10 +230,8 @@ check_step_of = Exercise(
         ),
         "That is what one device needs: two of them overlap.": busy_of(sum),
         "That is how long the busier device works: it waits as well.": busy_of(max),
-        "That is one micro-batch, there and back: the plan has several.": (
-            lambda plan, costs_of: step_with(
-                sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=m)[:1]
-            )(plan, costs_of)
+        "That is one micro-batch, there and back: the plan has several.": step_with(
+            sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=m)[:1]
         ),
         "That is its length: return the whole timeline, which has it as `.makespan`.": (
             lambda plan, costs_of: my_step_of(plan, costs_of).makespan
