@@ -20,8 +20,12 @@ window.mpcourseNames ??= (() => {
     for (const icon of all('.widget-play button > i'))
       put(icon.parentElement, { 'aria-label': icon.className.replace(/.*fa-/, '') });
     for (const words of all('.widget-html')) // read out when they change; a picture is too long
-      if (!words.querySelector('svg, img')) put(words, { role: 'status' });
+      if (!words.querySelector('svg, img')) put(words, { role: 'status', tabindex: '-1' });
   };
+  document.addEventListener('click', ({ target }) => { // this button goes; the focus stays at the answer
+    const button = target.closest?.('.jupyter-button');
+    if (button?.textContent === 'Show the answer') button.parentElement.querySelector('[role=status]')?.focus();
+  });
   const watched = { subtree: true, childList: true, attributeFilter: ['class', 'aria-valuetext'] };
   new MutationObserver(name).observe(document.body, watched);
   return name() ?? true;
