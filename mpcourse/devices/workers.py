@@ -319,6 +319,7 @@ class _Thread(threading.Thread):
             self.serve(result)
         elif result is not None:
             self.later.append(result)
+        del result  # as in `serve`, whose frame has this one behind it
 
     def serve(self, result: Result) -> None:
         """Run one job, above those that wait, and keep its value or its exception."""

@@ -400,6 +400,8 @@ def played(play: Callable[..., Any], attempt: Any, case: tuple) -> Any:
         if isinstance(error, TimeoutError):
             raise Raised(TOO_LATE.format(TIME_LIMIT_S)) from None
         raise
+    finally:
+        del job  # break the cycle job -> error -> traceback -> frame -> job
 
 
 def _reporting_the_stub(attempt: Callable[..., Any]) -> Callable[..., Any]:

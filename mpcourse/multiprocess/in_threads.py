@@ -69,11 +69,16 @@ def ranks_in_threads(
         thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        _, rank, error = min(failures, key=lambda failure: failure[0])
-        error.add_note(f"raised on rank {rank} of {count}")
-        raise error
-    return [result.result() for result in results]
+    try:
+        if failures:
+            _, rank, error = min(failures, key=lambda failure: failure[0])
+            error.add_note(f"raised on rank {rank} of {count}")
+            raise error
+        return [result.result() for result in results]
+    finally:  # break the cycle error -> traceback -> frame -> error: gloo's thread wakes 100 times/s
+        error = None
+        failures.clear()
+        alive.clear()
 
 
 def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:
