@@ -37,6 +37,7 @@ NO_RETURN = "None is what a function without return gives back."
 MOST_ITEMS = 12  # of a result, shown
 # whose code calls the attempt
 CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futures)}
+CHANGE = " => "  # between a piece of code and what stands there instead
 CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
 
 _bench = Worker("the check")  # attempts run here, so that one that never ends is stopped
@@ -193,6 +194,22 @@ def call_for_numbers(attempt: Callable[..., Any], *case: Any) -> Any:
     return numbers(attempt(*case))
 
 
+def slip(solution: Callable[..., Any], *changes: str) -> Any:
+    """The solution with pieces of its code changed, wherever they stand: "old => new" each.
+
+    Raises:
+        ValueError: A piece is not there.
+    """
+    source = textwrap.dedent(inspect.getsource(solution))
+    for old, new in (change.split(CHANGE) for change in changes):
+        if old not in source:
+            raise ValueError(f"{solution.__name__} has no {old!r}")
+        source = source.replace(old, new)
+    names = dict(solution.__globals__)
+    exec(source, names)
+    return names[solution.__name__]
+
+
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """One exercise: what is asked, how an attempt is judged, and every word said about it.
@@ -216,11 +233,12 @@ class Exercise:
         hint: What to say when no known wrong answer fits: a text, or a function of the outcome and
             of the solution's. A word in braces in the text is filled in: `{0}` with the case's
             argument, `{expected}` with what is right.
-        wrong: The words for a wrong answer -> the function that gives it, or several. Filled in as
-            the hint is.
+        wrong: The words for a wrong answer -> the function that gives it, or a list of several. A
+            text, or a tuple of texts, is the solution with these slips: "old => new" in its code.
+            The words are filled in as the hint is.
         errors: A pattern in the line that says what was raised, or that it was stopped -> what to
             say to it.
-        also_right: The solution in other forms.
+        also_right: The solution in other forms; texts are changes of it here, too.
         correct: What to say when everything is right; `{count}` is the number of cases, `{outcome}`
             that of the last.
         values: Whether values are asked for, and no function.
@@ -345,7 +363,7 @@ class Exercise:
         so_far.append((self.cases[number], outcome))
         fitting = [
             (words, answer)
-            for words, answer in self.wrong_answers()
+            for words, answer in self.wrong_answers
             if words not in self.errors.values()  # what is said of an error has no outcome
             and all(self._agree(answer, *each) for each in reversed(so_far))
         ]
@@ -374,11 +392,22 @@ class Exercise:
         except (NotYet, NotAttempted):
             return ...
 
-    def wrong_answers(self) -> Iterator[tuple[str, Any]]:
+    @functools.cached_property
+    def wrong_answers(self) -> list[tuple[str, Any]]:
         """Each known wrong answer with its words, in order."""
-        for words, answers in self.wrong.items():
-            for answer in answers if isinstance(answers, list) else [answers]:
-                yield words, answer
+        return [
+            (words, self.answer(each))
+            for words, answers in self.wrong.items()
+            for each in (answers if isinstance(answers, list) else [answers])
+        ]
+
+    def answer(self, form: Any) -> Any:
+        """An answer in the form that is played: texts become the solution with these changes."""
+        changes = (form,) if isinstance(form, str) else form
+        if not isinstance(changes, tuple) or {CHANGE in str(each) for each in changes} != {True}:
+            return form
+        changed = slip(self.solution, *changes)
+        return changed() if self.values else changed
 
     def solution_text(self) -> tuple[str, str]:
         """The explanation of the solution, and its code as the learner would have written it."""

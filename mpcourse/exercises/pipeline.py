@@ -1,7 +1,5 @@
 """Exercises of page `pipeline`: a ceiling, pieces, a cut graph, two queues, the best split."""
 
-import inspect
-import textwrap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,17 +24,6 @@ from mpcourse.exercises.turn_taking import Stuck
 from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.simulation import Costs, simulate
 from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
-
-
-def slip(solution: Callable, *changes: str) -> Any:
-    """The solution with pieces of its code changed: "old => new"."""
-    source, names = textwrap.dedent(inspect.getsource(solution)), dict(globals())
-    for old, new in (change.split(" => ") for change in changes):
-        assert old in source, old
-        source = source.replace(old, new)
-    exec(source, names)
-    return names[solution.__name__]
-
 
 # 1. The ceiling of unequal stages
 
@@ -93,17 +80,13 @@ check_ceiling = Exercise(
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
         "time.": lambda t, m: m * sum(t) / ((m + len(t) - 1) * max(t)),
         "// rounds down: divide by /.": [
-            slip(my_ceiling, "one_device / ( => one_device // ("),
+            "one_device / ( => one_device // (",
             lambda t, m: round(my_ceiling(t, m)),
         ],
-        "One piece too many: the first is in the sum already.": slip(my_ceiling, " - 1 => "),
-        "The slowest stage sets the pace: that is the fastest.": slip(my_ceiling, "max => min"),
-        "The slowest stage need not be the first.": slip(
-            my_ceiling, "max(stage_times) => stage_times[0]"
-        ),
-        "The slowest stage need not be the last.": slip(
-            my_ceiling, "max(stage_times) => stage_times[-1]"
-        ),
+        "One piece too many: the first is in the sum already.": " - 1 => ",
+        "The slowest stage sets the pace: that is the fastest.": "max => min",
+        "The slowest stage need not be the first.": "max(stage_times) => stage_times[0]",
+        "The slowest stage need not be the last.": "max(stage_times) => stage_times[-1]",
         "That is the share of the devices' time in use; times p it is the speed-up.": (
             lambda t, m: my_ceiling(t, m) / len(t)
         ),
@@ -304,24 +287,22 @@ check_pieces = Exercise(
     hint=what_counts,
     correct="Loss and gradients are those of the whole mini-batch, ragged or not.",
     wrong={
-        ADDED_UP: slip(my_step, UNSCALED),
-        MEAN_OF_MEANS: slip(my_step, ALIKE),
+        ADDED_UP: UNSCALED,
+        MEAN_OF_MEANS: ALIKE,
         "Only the last piece is left: do not clear the gradients between pieces.": [
-            slip(my_step, "loss = => total and model.zero_grad(); loss =", UNSCALED),
-            slip(my_step, "loss = => total and model.zero_grad(); loss ="),
-            slip(my_step, "loss = => model.zero_grad(); loss ="),
+            ("loss = => total and model.zero_grad(); loss =", UNSCALED),
+            "loss = => total and model.zero_grad(); loss =",
+            "loss = => model.zero_grad(); loss =",
         ],
-        CLEARED: slip(my_step, "total = 0.0 => total = 0.0; model.zero_grad()"),
+        CLEARED: "total = 0.0 => total = 0.0; model.zero_grad()",
         TOO_LATE: [
-            slip(
-                my_step,
+            (
                 "loss.backward() => ",
                 ".item() => ",
                 "return total => total.backward(); return total",
             ),
             all_at_once,
-            slip(
-                my_step,
+            (
                 "0.0 => []",
                 "loss.backward() => ",
                 "loss.item() => [loss]",
@@ -329,33 +310,27 @@ check_pieces = Exercise(
             ),
         ],
         ONLY_THE_FIRST: [
-            slip(my_step, "loss.backward() => total or loss.backward()"),
-            slip(my_step, "loss.backward() => total or loss.backward()", UNSCALED),
+            "loss.backward() => total or loss.backward()",
+            ("loss.backward() => total or loss.backward()", UNSCALED),
         ],
-        OWN_LOSS: slip(
-            my_step, "loss_fn(model(piece), answer) => ((model(piece) - answer) ** 2).mean()"
-        ),
-        LOST_ROWS: slip(my_step, "in pieces => in list(pieces)[:-1]"),
+        OWN_LOSS: "loss_fn(model(piece), answer) => ((model(piece) - answer) ** 2).mean()",
+        LOST_ROWS: "in pieces => in list(pieces)[:-1]",
         ROWS_A_PIECE: [
-            slip(my_step, ".split(split_size) => .split(len(inputs))"),
-            slip(my_step, ".split(split_size) => .chunk(split_size)"),
+            ".split(split_size) => .split(len(inputs))",
+            ".split(split_size) => .chunk(split_size)",
         ],
-        NO_GRADIENT.format("model"): slip(my_step, "loss.backward() => "),
+        NO_GRADIENT.format("model"): "loss.backward() => ",
         "the gradients are right; expected the loss": [
-            slip(my_step, "return total => return 2 * total"),
-            slip(my_step, "return total => "),
+            "return total => return 2 * total",
+            "return total => ",
         ],
-        OPTIMIZER: slip(
-            my_step,
-            "return total => torch.optim.SGD(model.parameters(), lr=0.1).step(); return total",
-        ),
-        DTYPE.format(torch.float32): slip(
-            my_step,
+        OPTIMIZER: "return => torch.optim.SGD(model.parameters(), lr=0.1).step(); return",
+        DTYPE.format(torch.float32): (
             "total = 0.0 => total = 0.0; model.float()",
             "model(piece), answer => model(piece.float()), answer.float()",
         ),
-        FLOAT32: slip(my_step, "model(piece), answer => model(piece).float(), answer.float()"),
-        COUNTS_BY: slip(my_step, "/ len(inputs) => * 0.3"),
+        FLOAT32: "model(piece), answer => model(piece).float(), answer.float()",
+        COUNTS_BY: "/ len(inputs) => * 0.3",
     },
     also_right=[by_the_engine],
 )
@@ -386,13 +361,6 @@ def all_backwards_last(front, back, loss_fn, inputs, targets, size):
     loss.backward()
     torch.autograd.backward(outputs, [leaf.grad for leaf in leaves])
     return loss.item()
-
-
-forwards_first = slip(
-    my_cut_step,
-    "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
-    "front(piece) => outputs.pop(0)",
-)
 
 
 def by_asking_for_gradients(front, back, loss_fn, inputs, targets, size):
@@ -430,32 +398,36 @@ check_cut_graph = Exercise(
     correct="No graph crosses the cut, and loss and gradients are those of the whole mini-batch.",
     wrong={
         NOT_CUT: [
-            slip(my_cut_step, ".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
-            slip(my_cut_step, "detach().requires_grad_() => clone()"),
+            (".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
+            "detach().requires_grad_() => clone()",
         ],
-        CLEARED: slip(
-            my_cut_step, "total = 0.0 => total = 0.0; front.zero_grad(); back.zero_grad()"
-        ),
+        CLEARED: "total = 0.0 => total = 0.0; front.zero_grad(); back.zero_grad()",
         NO_LEAF: [
-            slip(my_cut_step, ".requires_grad_() => ", "output.backward(leaf.grad) => "),
-            slip(my_cut_step, ".requires_grad_() => "),
+            (".requires_grad_() => ", "output.backward(leaf.grad) => "),
+            ".requires_grad_() => ",
         ],
-        NOTHING_HANDED_ON: slip(my_cut_step, "output.backward(leaf.grad) => "),
-        "Only the last piece is there: keep one output per piece.": slip(
-            my_cut_step,
+        NOTHING_HANDED_ON: "output.backward(leaf.grad) => ",
+        "Only the last piece is there: keep one output per piece.": (
             "output.backward(leaf.grad) => ",
             "return total => output.backward(leaf.grad); return total",
         ),
-        ADDED_UP: slip(my_cut_step, UNSCALED),
-        MEAN_OF_MEANS: slip(my_cut_step, ALIKE),
-        FROM_A_NUMBER: slip(my_cut_step, "leaf.grad => "),
-        HAND_OVER: slip(my_cut_step, "leaf.grad => torch.ones_like(output)"),
-        ONCE: slip(my_cut_step, "total = 0.0 => total = 0.0; front(inputs)"),
+        ADDED_UP: UNSCALED,
+        MEAN_OF_MEANS: ALIKE,
+        FROM_A_NUMBER: "leaf.grad => ",
+        HAND_OVER: "leaf.grad => torch.ones_like(output)",
+        ONCE: "total = 0.0 => total = 0.0; front(inputs)",
         TOO_LATE: all_backwards_last,
         ROWS_A_PIECE: lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y),
         "expected pieces of [2, 2] rows, the front saw []": lambda *_: None,
     },
-    also_right=[forwards_first, by_asking_for_gradients, cut_by_the_engine],
+    also_right=[
+        (
+            "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
+            "front(piece) => outputs.pop(0)",
+        ),
+        by_asking_for_gradients,
+        cut_by_the_engine,
+    ],
 )
 
 # 4. Two programs and two queues
@@ -621,11 +593,6 @@ def two_queues():
     return my_first_device, my_second_device
 
 
-def programs(*changes: str) -> tuple[Callable, Callable]:
-    """Both programs, one of them with a slip."""
-    return slip(two_queues, *changes)()
-
-
 def first_by_counting(stage, pieces, features, gradients, ahead):
     done = 0
     for number, piece in enumerate(pieces):
@@ -659,54 +626,50 @@ check_two_queues = Exercise(
     hint=two_queues_hint,
     correct="Order, loss and gradients are right, and device A never keeps more than `ahead`.",
     wrong={
-        OVERLAP_GONE: programs("gradients, ahead): => gradients, _):\n        ahead = 1"),
-        ALL_FORWARDS: programs("gradients, ahead): => gradients, _):\n        ahead = len(pieces)"),
-        ONE_TOO_MANY: programs(", ahead): => , ahead):\n        ahead += 1"),
-        ONE_TOO_FEW: programs(", ahead): => , ahead):\n        ahead = max(1, ahead - 1)"),
+        OVERLAP_GONE: "gradients, ahead): => gradients, _):\n        ahead = 1",
+        ALL_FORWARDS: "gradients, ahead): => gradients, _):\n        ahead = len(pieces)",
+        ONE_TOO_MANY: ", ahead): => , ahead):\n        ahead += 1",
+        ONE_TOO_FEW: ", ahead): => , ahead):\n        ahead = max(1, ahead - 1)",
         NOT_EMPTIED: [
-            programs("+ ahead) => + ahead - 1)"),
-            programs("+ ahead) => )", "if number >= ahead: => if False:"),
+            "+ ahead) => + ahead - 1)",
+            ("+ ahead) => )", "if number >= ahead: => if False:"),
         ],
-        NEEDS_GRADIENT: programs(", gradients.get()) => )"),
-        NOT_A_GRADIENT: programs(
+        NEEDS_GRADIENT: ", gradients.get()) => )",
+        NOT_A_GRADIENT: (
             "features.get(), answer => came := features.get(), answer",
             "gradients.put(stage.backward(number)) => stage.backward(number), gradients.put(came)",
         ),
-        OWN_QUEUE: programs("gradients.get() => features.get()"),
-        OTHER_PIECE: programs(
+        OWN_QUEUE: "gradients.get() => features.get()",
+        OTHER_PIECE: (
             "number - ahead => len(pieces) - 1 - (number - ahead)",
             ", ahead): => , ahead):\n        ahead = len(pieces)",
         ),
         NO_SHARE: [
-            programs("len(answer) / rows => 1"),
-            programs(", len(answer) / rows) => ) * len(answer) / rows"),
+            "len(answer) / rows => 1",
+            ", len(answer) / rows) => ) * len(answer) / rows",
         ],
-        ROWS_NOT_PIECES: programs("/ rows => / len(answers)"),
-        NO_DIVISION: programs("return total => return total / len(answers)"),
+        ROWS_NOT_PIECES: "/ rows => / len(answers)",
+        NO_DIVISION: "return total => return total / len(answers)",
         NO_WAIT: [
-            programs("gradients.get() => gradients.get(block=False)"),
-            programs("gradients.get() => gradients.get_nowait()"),
-            programs("gradients.get() => gradients.empty() or gradients.get()"),
+            "gradients.get() => gradients.get(block=False)",
+            "gradients.get() => gradients.get_nowait()",
+            "gradients.get() => gradients.empty() or gradients.get()",
         ],
-        SAME_SHARES: programs("len(answer) / rows => 1 / len(answers)"),
-        LAST_LOSS: programs("total +=  => total = "),
-        NO_LOSS: programs("return total => "),
-        NEEDS_ANSWER: programs(", answer, len(answer) / rows => "),
-        IS_A_LOSS: programs("stage.backward(number)) => stage.backward(number, 1.0))"),
+        SAME_SHARES: "len(answer) / rows => 1 / len(answers)",
+        LAST_LOSS: "total +=  => total = ",
+        NO_LOSS: "return total => ",
+        NEEDS_ANSWER: ", answer, len(answer) / rows => ",
+        IS_A_LOSS: "stage.backward(number)) => stage.backward(number, 1.0))",
         STUCK: [
-            programs("features.put( => ("),
-            programs("gradients.put( => ("),
-            programs(
-                "    gradients.put( => for number in range(number + 1):\n            gradients.put("
-            ),
+            "features.put( => (",
+            "gradients.put( => (",
+            "    gradients.put( => for number in range(number + 1):\n            gradients.put(",
         ],
-        TWO_FUNCTIONS: programs()[0],
+        TWO_FUNCTIONS: two_queues()[0],
     },
     also_right=[
-        (first_by_counting, programs()[1]),
-        programs(
-            "+= stage.forward( => += 1 * stage.forward(", "return total => return total.item()"
-        ),
+        (first_by_counting, two_queues()[1]),
+        ("+= stage.forward( => += 1 * stage.forward(", "return total => return total.item()"),
     ],
     values=True,
 )
@@ -749,7 +712,7 @@ check_split_size = Exercise(
     given="sizes {}, {} samples, fixed cost {:g}, {:g} per sample",
     hint="m micro-batches through two equal stages take m + 1 slots of fixed + per_sample * size.",
     wrong={
-        "That is the longest step; asked is the shortest.": slip(my_split_size, "min => max"),
+        "That is the longest step; asked is the shortest.": "min => max",
         "The rule m >= 4p looks at the bubble only: what does a micro-batch cost?": (
             lambda sizes, rows, f, e: max((n for n in sizes if rows // n >= 8), default=min(sizes))
         ),
@@ -758,23 +721,19 @@ check_split_size = Exercise(
         ),
         "Best for one device: it pays the fixed cost least often. Nothing overlaps.": [
             lambda sizes, *_: max(sizes),
-            slip(my_split_size, " + 1 => "),
+            " + 1 => ",
         ],
         "That is the number of micro-batches; asked is their size.": (
             lambda s, rows, f, e: rows // my_split_size(s, rows, f, e)
         ),
-        "That is the time of the step; asked is the size that has it.": slip(
-            my_split_size, "min(sizes, key=step) => min(map(step, sizes))"
+        "That is the time of the step; asked is the size that has it.": (
+            "min(sizes, key=step) => min(map(step, sizes))"
         ),
         "That is the position in the list, not the size.": (
             lambda s, *costs: s.index(my_split_size(s, *costs))
         ),
-        "One slot too many: each of two devices waits for one slot, not for two.": slip(
-            my_split_size, "+ 1 => + 2"
-        ),
-        "Half a slot too few: each device waits for one slot, all in all.": slip(
-            my_split_size, "+ 1 => + 0.5"
-        ),
+        "One slot too many: each of two devices waits for one slot, not for two.": "+ 1 => + 2",
+        "Half a slot too few: each device waits for one slot, all in all.": "+ 1 => + 0.5",
         "Nearest to the square root by difference; the curve is even in ratios: compare the steps "
         "themselves.": lambda sizes, rows, f, e: min(
             sizes, key=lambda size: abs(size - (rows * f / e) ** 0.5)

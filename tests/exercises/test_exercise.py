@@ -92,6 +92,24 @@ def test_of_several_wrong_answers_that_fit_the_one_that_agrees_longer_is_meant()
     assert "b" in other(lambda n: n + 2).lines
 
 
+def twice(n):
+    return n + n
+
+
+def test_a_text_is_the_solution_with_changes_of_its_code():
+    slips = {"square": "+ => *", "zero": "n + n => n - n", "both": ("n + => 3 +", "+ n => + 2")}
+    each = Exercise(twice, "x", [(3,), (5,)], wrong=slips, also_right=["n + n => 2 * n"])
+    for answer, words in [
+        (lambda n: n * n, "square"),
+        (lambda n: 0, "zero"),
+        (lambda n: 5, "both"),
+    ]:
+        assert words in each(answer).lines
+    assert each(each.answer(*each.also_right)).state == "correct"
+    with pytest.raises(ValueError, match="twice has no 'm'"):
+        each.answer("m => n")
+
+
 @pytest.mark.parametrize(
     ("hint", "said"),
     [

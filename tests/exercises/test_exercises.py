@@ -30,7 +30,7 @@ ANSWERS = [
     pytest.param(each, words, answer, id=f"{page}-{name.removeprefix('check_')}-{number}")
     for page, own in PAGES.items()
     for name, each in own.items()
-    for number, (words, answer) in enumerate(each.wrong_answers())
+    for number, (words, answer) in enumerate(each.wrong_answers)
 ]
 FUNCTIONS = [param for param in EXERCISES if not param.values[0].values]
 
@@ -56,7 +56,7 @@ def test_the_stub_is_not_attempted(each: Exercise):
 def test_the_solution_and_its_other_forms_are_correct(each: Exercise):
     before = states_of_generators()
     solution = each.solution() if each.values else each.solution
-    for right in [solution, *each.also_right]:
+    for right in [solution, *map(each.answer, each.also_right)]:
         verdict = judged(each, right)
         assert verdict.state == "correct", (right, verdict)
     assert states_of_generators() == before
