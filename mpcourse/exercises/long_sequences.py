@@ -33,8 +33,6 @@ def first_wrong(names, words):
 # 1. Merge two partial attentions
 
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: take a difference, then `exp`."
-PAIR = "Each part is a pair: `output, log_sum = first`."
-KEPT = "A log-sum keeps its shape (T, 1), so that they can be merged again."
 WIDE = "A log-sum (T, 1) less one of shape (T,) is (T, T): keep the dimension."
 TWO = "Return two tensors: the outputs (T, c) and their log-sums (T, 1)."
 
@@ -58,29 +56,6 @@ def part(scale, seed):
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
 
 
-def shares(one, two):
-    total = torch.logaddexp(one, two)
-    return (one - total).exp(), (two - total).exp()
-
-
-def weighed(weights=shares, log_sum=torch.logaddexp):
-    """A merge with other weights, or another log-sum."""
-
-    def attempt(first, second):
-        one, two = weights(first[1], second[1])
-        return one * first[0] + two * second[0], log_sum(first[1], second[1])
-
-    return attempt
-
-
-def sums(one, two):
-    return one.exp() + two.exp()
-
-
-def merged(attempt, scale, one, two):
-    return attempt(part(scale, one), part(scale, two))
-
-
 def why_this_merge(outcome, expected):
     found = outcome if isinstance(outcome, tuple | list) else ()
     if [getattr(each, "shape", None) for each in found] != [each.shape for each in expected]:
@@ -95,42 +70,59 @@ check_merge = Exercise(
     read_again='"Can a softmax be computed in two parts?"',
     cases=[(1.0, 1, 2), (1.0, 3, 4), (400.0, 5, 6)],
     given="two partial attentions whose scores are about {0:g} in size",
-    play=merged,
+    play=lambda attempt, scale, one, two: attempt(part(scale, one), part(scale, two)),
     hint=why_this_merge,
     wrong={
-        "A plain mean: the larger sum of exponentials weighs more.": weighed(lambda *_: (0.5, 0.5)),
-        "Added outputs: both weights together have to sum to 1.": weighed(lambda *_: (1.0, 1.0)),
-        OVERFLOW: weighed(
-            lambda *each: [one.exp() / sums(*each) for one in each], lambda *each: sums(*each).log()
+        "A plain mean: the larger sum of exponentials weighs more.": (
+            "return output => return (output_1 + output_2) / 2"
         ),
-        "Each output goes with its own log-sum.": weighed(lambda a, b: shares(b, a)),
-        "Log-sums are no weights: `exp` makes sums of them.": weighed(
-            lambda a, b: (a / (a + b), b / (a + b))
+        "Added outputs: both weights together have to sum to 1.": (
+            "return output => return output_1 + output_2"
         ),
-        "Outputs right. Sums add up, not their logarithms.": weighed(log_sum=torch.add),
-        "Outputs right. The larger log-sum is not that of both.": weighed(log_sum=torch.maximum),
-        "Outputs right. The log-sum lacks the maximum that was taken off.": weighed(
-            log_sum=lambda a, b: torch.logaddexp(a, b) - torch.maximum(a, b)
+        OVERFLOW: (
+            "torch.logaddexp(log_sum_1, log_sum_2) => (log_sum_1.exp() + log_sum_2.exp()).log()"
         ),
-        "Outputs right. The second is a sum: take its `log`.": weighed(log_sum=sums),
-        "The larger has weight 1 now: divide by the sum of both weights.": weighed(
-            lambda a, b: [(each - torch.maximum(a, b)).exp() for each in (a, b)], torch.maximum
+        "Each output goes with its own log-sum.": (
+            "(output_1, log_sum_1), (output_2, => (output_2, log_sum_1), (output_1,"
         ),
-        KEPT: weighed(log_sum=lambda a, b: torch.logaddexp(a, b).squeeze(-1)),
-        WIDE: weighed(lambda *each: [(a - torch.cat(each, 1).logsumexp(1)).exp() for a in each]),
-        TWO: lambda first, second: first[0],
+        "Log-sums are no weights: `exp` makes sums of them.": (
+            "- log_sum).exp() => / (log_sum_1 + log_sum_2))"
+        ),
+        "Outputs right. Sums add up, not their logarithms.": (
+            "output, log_sum => output, log_sum_1 + log_sum_2"
+        ),
+        "Outputs right. The larger log-sum is not that of both.": (
+            "output, log_sum => output, torch.maximum(log_sum_1, log_sum_2)"
+        ),
+        "Outputs right. The log-sum lacks the maximum that was taken off.": (
+            "output, log_sum => output, log_sum - torch.maximum(log_sum_1, log_sum_2)"
+        ),
+        "Outputs right. The second is a sum: take its `log`.": (
+            "output, log_sum => output, log_sum.exp()"
+        ),
+        "The larger has weight 1 now: divide by the sum of both weights.": "logaddexp => maximum",
+        "A log-sum keeps its shape (T, 1), so that they can be merged again.": (
+            "output, log_sum => output, log_sum.squeeze(-1)"
+        ),
+        WIDE: "- log_sum) => - log_sum.squeeze(-1))",
+        TWO: "output, log_sum => output",
     },
-    errors={"unpack|subtract|operand type": PAIR, "size of tensor": WIDE},
+    errors={
+        "unpack|subtract|operand type": "Each part is a pair: `output, log_sum = first`.",
+        "size of tensor": WIDE,
+    },
     also_right=[
-        weighed(lambda a, b: ((a - b).sigmoid(), (b - a).sigmoid())),
-        lambda *parts: list(my_merge(*parts)),
+        (
+            "(log_sum_1 - log_sum).exp() => (log_sum_1 - log_sum_2).sigmoid()",
+            "(log_sum_2 - log_sum).exp() => (log_sum_2 - log_sum_1).sigmoid()",
+        ),
+        "output, log_sum => [output, log_sum]",
     ],
 )
 
 # 2. Back through a tile
 
 SHAPES = "Look at shapes: scores and `gradient @ value.mT` are (T, S), and `inner` stays (T, 1)."
-ROOT = "Scores are divided by the root of c, as in `attend`: so is their gradient."
 GRADIENTS = {
     "Of the query": "go back through the values to the weights, then through the softmax",
     "Of the key": "the scores' gradient turned round, times the queries",
@@ -173,22 +165,6 @@ def by_autograd(query, key, value, masked, gradient, log_sum, inner):
     return torch.autograd.grad(ends, leaves, (gradient, -inner))
 
 
-def back_by(
-    of_scores=lambda p, d, i, *_: p * (d - i),
-    weights=lambda scores, log_sum: (scores - log_sum).exp(),
-    powers=(0.5, 0.5),
-):
-    """Another way back, of P, dP, `inner`, gradient, value; `powers` of c divide scores, theirs."""
-
-    def attempt(query, key, value, masked, gradient, log_sum, inner):
-        down, back = (query.shape[-1] ** -power for power in powers)
-        p = weights((query @ key.mT * down).masked_fill(masked, -1e30), log_sum)
-        found = of_scores(p, gradient @ value.mT, inner, gradient, value) * back
-        return found @ key, found.mT @ query, p.mT @ gradient
-
-    return attempt
-
-
 check_attend_backward = Exercise(
     my_attend_backward,
     read_again='"Scores that nobody keeps"',
@@ -196,35 +172,46 @@ check_attend_backward = Exercise(
     given="a tile of {0.shape[0]} queries and {1.shape[0]} keys, c = {1.shape[1]}",
     hint=first_wrong(GRADIENTS, ALL_THREE),
     wrong={
-        "Go back through the softmax, too.": back_by(lambda p, d, *_: d),
-        "More of one weight is less of others: `inner`.": back_by(lambda p, d, *_: p * d),
-        "A score moves its weight by P times as much.": back_by(lambda p, d, i, *_: d - i),
-        "The weights multiply `inner`, too.": back_by(lambda p, d, i, *_: p * d - i),
-        "The sign of `inner` is changed over.": back_by(lambda p, d, i, *_: p * (d + i)),
-        "The sign is changed over.": back_by(lambda p, d, i, *_: p * (i - d)),
-        "A score moves all of its row.": back_by(lambda p, d, *_: p * (1 - p) * d),
+        "Go back through the softmax, too.": (
+            "weights * (gradient @ value.mT - inner) => gradient @ value.mT"
+        ),
+        "More of one weight is less of others: `inner`.": " - inner => ",
+        "A score moves its weight by P times as much.": "weights * => ",
+        "The weights multiply `inner`, too.": (
+            "weights * (gradient @ value.mT => (weights * (gradient @ value.mT)"
+        ),
+        "The sign of `inner` is changed over.": "- inner => + inner",
+        "The sign is changed over.": "weights * => -weights *",
+        "A score moves all of its row.": (
+            "(gradient @ value.mT - inner) => (1 - weights) * (gradient @ value.mT)"
+        ),
         "Right for a whole row. In a tile this sum lacks the keys that are elsewhere: take"
         " `inner`.": [
-            back_by(lambda p, d, *_: p * (d - (p * d).sum(-1, keepdim=True))),
-            back_by(lambda p, d, i, g, v: p * (d - (g * (p @ v)).sum(-1, keepdim=True))),
+            "- inner => - (weights * (gradient @ value.mT)).sum(-1, keepdim=True)",
+            "- inner => - (gradient * (weights @ value)).sum(-1, keepdim=True)",
         ],
-        "With `inner` no (1 - P).": back_by(lambda p, d, i, *_: p * (1 - p) * (d - i)),
-        ROOT: [back_by(powers=each) for each in ((0.5, 0), (0.5, -0.5), (0, 0), (0, 0.5))],
-        "In the tile these weights sum to 1.": back_by(weights=lambda s, _: s.softmax(-1)),
-        "The weights are `exp(score - log_sum)`.": back_by(weights=lambda s, _: s.exp()),
-        "A masked key weighs nothing: fill the scores as `attend` does.": lambda q, k, v, h, *on: (
-            my_attend_backward(q, k, v, h & False, *on)
+        "With `inner` no (1 - P).": "weights * => weights * (1 - weights) *",
+        "Scores are divided by the root of c, as in `attend`: so is their gradient.": [
+            "inner) * scale => inner)",
+            "inner) * scale => inner) / scale",
+            "query.shape[-1] ** -0.5 => 1",
+            "key.mT * scale => key.mT",
+        ],
+        "In the tile these weights sum to 1.": "(scores - log_sum).exp() => scores.softmax(-1)",
+        "The weights are `exp(score - log_sum)`.": " - log_sum => ",
+        "A masked key weighs nothing: fill the scores as `attend` does.": (
+            ".masked_fill(masked, -1e30) => "
         ),
-        "Return them in this order: of query, key, value.": lambda *given: (
-            [my_attend_backward(*given)[each] for each in (1, 0, 2)]
+        "Return them in this order: of query, key, value.": (
+            "of_scores @ key, of_scores.mT @ query => of_scores.mT @ query, of_scores @ key"
         ),
-        GRADIENTS["Of the value"]: lambda q, k, v, *on: (*my_attend_backward(q, k, v, *on)[:2], v),
+        GRADIENTS["Of the value"]: "weights.mT @ gradient => value",
         ALL_THREE: lambda *given: torch.cat(my_attend_backward(*given)),
         SHAPES: [
-            back_by(lambda p, d, i, *_: p * (d - i.squeeze(-1))),
-            back_by(lambda p, d, *_: p * d.mT),
-            back_by(lambda p, d, i, *_: (p * (d - i)).mT),
-            back_by(lambda p, d, i, g, v: p * (g * v - i)),
+            "- inner => - inner.squeeze(-1)",
+            "gradient @ value.mT - inner => value @ gradient.mT",
+            "return => of_scores = of_scores.mT; return",
+            "gradient @ value.mT => gradient * value",
         ],
     },
     errors={"dimension 1|shapes cannot be multiplied|size of tensor|broadcast": SHAPES},
@@ -240,8 +227,6 @@ LAST = "Nobody needs a block after the last step: send n - 1 times; with one ran
 LATE = "Start the message before you compute: else nothing arrives meanwhile."
 WAITS = "Compute between start and wait: call what `send` returned when you have computed."
 EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
-ADDED = "Added outputs: merge them by their log-sums."
-SUMMED = "A sum of log-sums is not the log-sum of both: `merge` returns it."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 CALL = "`send` returns a function: call it for the block."
 MOVED = "This is no rank's block: leave blocks as they are."
@@ -313,32 +298,6 @@ def one_rank(attempt, rank, ranks):
     return on_a_ring(attempt, rank, blocks, gives)
 
 
-def loop_with(take, end, turn=-1, more=0, sends=-1, order="saw", moves=True, skips=False):
-    """Another loop: a block is said to be that of rank + turn * step; send, attend, wait."""
-
-    def attempt(block, rank, ranks, send, use):
-        found, own = None, block
-        for step in range(max(1, ranks + more)):
-            here, arrived = block, None
-            for letter in "" if skips and step > rank else order:
-                if letter == "s" and step < ranks + sends:
-                    arrived = send(here if moves else own)
-                elif letter == "a":
-                    found = take(found, use(here, rank + turn * step), send)
-                elif letter == "w" and arrived:
-                    block = arrived()
-        return end(found, send)
-
-    return attempt
-
-
-def ring_with(merging=merge, **loop):
-    def take(found, part, _):
-        return merging(found, part) if found else part
-
-    return loop_with(take, lambda found, _: found, **loop)
-
-
 check_ring_loop = Exercise(
     my_ring,
     read_again='"Keys and values go round"',
@@ -347,31 +306,32 @@ check_ring_loop = Exercise(
     play=one_rank,
     hint="Parts of other keys merge as in exercise 1: `merge(found, part)`.",
     wrong={
-        WHOSE: [ring_with(turn=1), ring_with(turn=0)],
-        NEXT: ring_with(moves=False),
-        AGAIN: ring_with(order="sa"),
-        NOTHING: lambda block, rank, ranks, send, attend_to: (send(block) if ranks > 1 else None)(),
-        LAST: ring_with(sends=0),
-        LATE: ring_with(order="asw"),
-        WAITS: ring_with(order="swa"),
-        EVERY: [ring_with(more=-1), ring_with(skips=True)],
-        CALL: lambda block, rank, ranks, send, attend_to: attend_to(max, rank),
-        ADDED: ring_with(weighed(lambda *_: (1.0, 1.0))),
-        SUMMED: ring_with(weighed(log_sum=torch.add)),
-        TWO: lambda *given: my_ring(*given)[0],
+        WHOSE: ["rank - step => rank + step", "(rank - step) % ranks => rank"],
+        NEXT: ("found = None => own, found = block, None", "send(block) => send(own)"),
+        AGAIN: "arrived() if arrived else block => block",
+        NOTHING: "arrived() if arrived else block => arrived()",
+        LAST: " if step < ranks - 1 else None => ",
+        LATE: (
+            "arrived = send(block) if step < ranks - 1 else None => ",
+            "arrived() if arrived => send(block)() if step < ranks - 1",
+        ),
+        WAITS: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
+        EVERY: ["range(ranks) => range(max(1, ranks - 1))", "range(ranks) => range(rank + 1)"],
+        CALL: "arrived() if => arrived if",
+        "Added outputs: merge them by their log-sums.": (
+            "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"
+        ),
+        "A sum of log-sums is not the log-sum of both: `merge` returns it.": (
+            "merge(found, part) => (merge(found, part)[0], found[1] + part[1])"
+        ),
+        TWO: "return found => return found[0]",
     },
     errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
-    also_right=[lambda *given: [*my_ring(*given)], ring_with()],
+    also_right=["return found => return [*found]", "(rank - step) % ranks => rank - step"],
 )
 
 # 4. Gradients on their way home
 
-HOME = "This is the gradient of the next rank's block: send it on once more, home."
-OTHERS = "Other ranks have found gradients for your block, too: these have to come to you."
-TWICE = "What comes home has this rank's own part in it: do not add it again."
-ADD = "What came is what the ranks before have found for the block that is here: add your own part."
-PAST = "One trip too many: what came before was at home."
-OWN = "Add what this rank has found for its own block, too."
 EARLY = "In step 0 no gradient is on its way to you yet."
 NEVER = "A rank waits for what is never sent: each sends as often, whatever is masked."
 BOTH = "Return two tensors: the gradients of the queries and of the block."
@@ -410,21 +370,6 @@ def all_ranks(attempt, ranks):
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
 
 
-def homeward(end=lambda coming, *_: coming(), add=torch.add, query=torch.add, **loop):
-    """Another way home; `end` takes what is coming, all own parts for blocks, and `send`."""
-
-    def take(found, given, send):
-        of_query, coming, parts, _ = found or (0, None, [], None)
-        own = add(given[1], coming()) if coming else given[1]
-        return query(given[0], of_query), send(own), [*parts, given[1]], own
-
-    def ended(found, send):
-        of_query, coming, parts, last = found
-        return of_query, end(coming, parts, send, last)
-
-    return loop_with(take, ended, **loop)
-
-
 def in_one_message(block, rank, ranks, send, backward_of):
     of_query, of_block = 0, torch.zeros_like(block)
     for step in range(ranks):
@@ -434,15 +379,17 @@ def in_one_message(block, rank, ranks, send, backward_of):
     return of_query, of_block
 
 
-def from_the_next(block, rank, ranks, send, backward_of, own=1):
+def from_the_next(block, rank, ranks, send, backward_of):
     """A sum starts on the rank after its owner, who adds its own part: n - 1 trips."""
-    (of_query, mine), coming = backward_of(block, rank), None
+    (of_query, own), coming = backward_of(block, rank), None
     for step in range(1, ranks):
         block = send(block)()
         part, of_block = backward_of(block, rank - step)
         of_query, coming = of_query + part, send(of_block + coming() if coming else of_block)
-    return of_query, own * mine + (coming() if coming else 0)
+    return of_query, own + (coming() if coming else 0)
 
+
+MINE = "+ part => + part; mine = mine if step else of_block"
 
 check_way_home = Exercise(
     my_way_home,
@@ -452,25 +399,42 @@ check_way_home = Exercise(
     play=all_ranks,
     hint="Follow one block: which ranks add to its gradient, and where is the sum after each step?",
     wrong={
-        HOME: homeward(lambda coming, parts, send, last: last),
-        OTHERS: [
-            homeward(lambda coming, parts, *_: parts[0]),
-            homeward(lambda coming, parts, *_: sum(parts)),
+        "This is the gradient of the next rank's block: send it on once more, home.": (
+            "of_query, coming() => of_query, of_block"
+        ),
+        "Other ranks have found gradients for your block, too: these have to come to you.": [
+            (MINE, "of_query, coming() => of_query, mine"),
+            (
+                "+ part => + part; mine = of_block + (mine if step else 0)",
+                "of_query, coming() => of_query, mine",
+            ),
         ],
-        TWICE: homeward(lambda coming, parts, *_: coming() + parts[0]),
-        ADD: homeward(add=lambda own, before: own),
-        "Queries stay: add up what all blocks give for them.": homeward(query=lambda new, _: new),
-        PAST: homeward(lambda coming, parts, send, _: send(coming())()),
-        WHOSE: homeward(turn=1),
-        LAST: homeward(sends=0),
-        CALL: lambda block, rank, ranks, send, backward_of: backward_of(max, rank),
-        EARLY: homeward(lambda *_: [None][0]()),
-        NEVER: homeward(skips=True),
-        OWN: lambda *given: from_the_next(*given, own=0),
-        BOTH: lambda *given: my_way_home(*given)[1],
+        "What comes home has this rank's own part in it: do not add it again.": (
+            MINE,
+            "of_query, coming() => of_query, coming() + mine",
+        ),
+        "What came is what the ranks before have found for the block that is here: add your own "
+        "part.": "+ coming() => + 0 * coming()",
+        "Queries stay: add up what all blocks give for them.": "of_query + part => part",
+        "One trip too many: what came before was at home.": (
+            "of_query, coming() => of_query, send(coming())()"
+        ),
+        WHOSE: "rank - step => rank + step",
+        LAST: " if step < ranks - 1 else None => ",
+        CALL: "arrived() if => arrived if",
+        EARLY: " if coming else of_block => ",
+        NEVER: "range(ranks) => range(rank + 1)",
+        "Add what this rank has found for its own block, too.": (
+            "else of_block => else 0 * of_block"
+        ),
+        BOTH: "return of_query, => return",
     },
     errors={"'NoneType' object is not|local variable 'coming'": EARLY, "gloo|not returned": NEVER},
-    also_right=[in_one_message, from_the_next, lambda *given: [*my_way_home(*given)]],
+    also_right=[
+        in_one_message,
+        from_the_next,
+        "return of_query, coming() => return [of_query, coming()]",
+    ],
 )
 
 # 5. An order in which all ranks work alike
@@ -519,8 +483,8 @@ check_zigzag = Exercise(
     correct="All ranks compute as many tiles: {outcome} each, with 5 ranks.",
     wrong={
         MANY: [lambda r, n: (2 * r, 2 * r + 1), lambda r, n: (r, r + n)],
-        "The pieces are number 0 to": lambda r, n: (r, 2 * n - r),
-        EXACTLY: [lambda r, n: (r, n - 1 - r), lambda r, n: (0, 2 * n - 1)],
+        "The pieces are number 0 to": " - 1 => ",
+        EXACTLY: ["2 * => ", lambda r, n: (0, 2 * n - 1)],
         NUMBERS: lambda r, n: r,
     },
     also_right=[
@@ -537,7 +501,6 @@ ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
 IN_PLACE = "`all_reduce` changes its tensor and returns None: go on with that tensor."
 CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from them as they are."
-JUDGED = "A target of -100 is not judged, and is not counted."
 
 
 def my_loss(logits, targets, group):
@@ -577,34 +540,14 @@ def on_ranks(attempt, words, judged):
     return {"sum": sum(losses), "largest gradient": largest, "gradients": torch.stack(gradients)}
 
 
-def judged_of(targets):
-    return (targets >= 0).sum()
+def by_hand(logits, targets, group):
+    judged = targets >= 0
+    count = judged.sum().float().view(1)
+    distributed.all_reduce(count, group=group)
+    return -logits.log_softmax(-1)[judged, targets[judged]].sum() / count[0]
 
 
-def summed(number, group):
-    distributed.all_reduce(number, group=group)
-    return number
-
-
-def loss_of(divided, reduction="sum"):
-    """A loss divided by something else, of targets and group."""
-
-    def attempt(logits, targets, group):
-        total = nn.functional.cross_entropy(logits, targets, reduction=reduction)
-        return total / divided(targets, group)
-
-    return attempt
-
-
-def changed(change):
-    """The right loss, changed: by a function of loss, targets and group."""
-    return lambda logits, *given: change(my_loss(logits, *given), *given)
-
-
-def of_all_ranks(loss, group, share=1):
-    """The loss of all ranks, or a share of it, with the gradient of this rank's loss."""
-    return loss - loss.detach() + summed(loss.detach().clone(), group) / share
-
+OF_ALL = "return => distributed.all_reduce(total.data, group=group); return"
 
 check_loss = Exercise(
     my_loss,
@@ -615,30 +558,32 @@ check_loss = Exercise(
     hint="The sum of the ranks' losses has to be the mean over all tokens that are judged.",
     wrong={
         "Here all ranks judge as many tokens. Where they do not, a mean of means is another number."
-        " Count over all ranks.": loss_of(lambda _, group: group.size(), "mean"),
-        "The ranks' gradients are added, so a mean on each counts everything n times.": loss_of(
-            lambda *_: 1, "mean"
+        " Count over all ranks.": ('"sum" => "mean"', "/ judged => / group.size()"),
+        "The ranks' gradients are added, so a mean on each counts everything n times.": (
+            '"sum" => "mean"',
+            " / judged => ",
         ),
-        JUDGED: loss_of(lambda targets, group: targets.numel() * group.size()),
-        "This is a sum over tokens: divide it.": loss_of(lambda *_: 1),
-        "Divided by this rank's tokens: count those of all ranks.": loss_of(
-            lambda targets, _: judged_of(targets).clamp(min=1)
+        "A target of -100 is not judged, and is not counted.": (
+            "/ judged => / targets.numel() / group.size()"
+        ),
+        "This is a sum over tokens: divide it.": " / judged => ",
+        "Divided by this rank's tokens: count those of all ranks.": (
+            "distributed.all_reduce(judged, group=group) => judged.clamp_(min=1)"
         ),
         "0 is a token, too: judged is each target that is not -100.": [
-            loss_of(lambda targets, group: summed((targets > 0).sum(), group)),
-            lambda x, targets, group: my_loss(x, targets.masked_fill(targets == 0, -100), group),
+            "targets >= 0 => targets > 0",
+            "judged = => targets[targets == 0] = -100; judged =",
         ],
-        EMPTY: changed(lambda loss, targets, _: loss if judged_of(targets) else torch.tensor(0.0)),
-        IN_PLACE: loss_of(lambda t, group: distributed.all_reduce(judged_of(t), group=group)),
-        "This is the loss of all ranks. Each rank returns its own share.": changed(
-            lambda loss, _, group: of_all_ranks(loss, group)
+        EMPTY: "/ judged => / judged if (targets >= 0).any() else torch.tensor(0.0)",
+        IN_PLACE: "distributed.all_reduce( => judged = distributed.all_reduce(",
+        "This is the loss of all ranks. Each rank returns its own share.": OF_ALL,
+        ZERO: ('"sum" => "mean"', "/ judged => / judged * (targets >= 0).sum()"),
+        CUT_OFF: "cross_entropy(logits => cross_entropy(logits.detach().requires_grad_()",
+        "Divided by n, the gradient is, too: the ranks' gradients are added.": (
+            OF_ALL,
+            "/ judged => / judged / group.size()",
         ),
-        ZERO: loss_of(lambda t, group: summed(judged_of(t), group) / judged_of(t), "mean"),
-        CUT_OFF: lambda logits, *given: my_loss(logits.detach().requires_grad_(), *given),
-        "Divided by n, the gradient is, too: the ranks' gradients are added.": changed(
-            lambda loss, _, group: of_all_ranks(loss, group) / group.size()
-        ),
-        "Pass `group=group`": lambda logits, targets, group: distributed.all_reduce(targets),
+        "Pass `group=group`": ", group=group => ",
     },
     errors={
         "Default process group": "Pass `group=group` to each message.",
@@ -646,13 +591,7 @@ check_loss = Exercise(
         "Expected parameter `tensor`": "A message takes a tensor, no number: leave `item` out.",
         "gloo|had not returned": "Do all ranks send the same messages, in one order?",
     },
-    also_right=[
-        lambda logits, targets, group: (
-            -logits.log_softmax(-1)[targets >= 0, targets[targets >= 0]].sum()
-            / summed(torch.tensor([float(judged_of(targets))]), group)[0]
-        ),
-        changed(lambda loss, _, group: of_all_ranks(loss, group, share=group.size())),
-    ],
+    also_right=[by_hand, (OF_ALL, "; return => ; total.data /= group.size(); return")],
 )
 
 # 7. How long computing and sending a block take
@@ -675,16 +614,6 @@ def my_block_times(tokens, width, operations, speed, itemsize):
     return computing, sending, itemsize * operations / (2 * speed)
 
 
-def times(factors):
-    """What is right, times factors: a function of tokens and of all three right numbers."""
-
-    def attempt(tokens, *given):
-        right = my_block_times(tokens, *given)
-        return tuple(a * b for a, b in zip(right, factors(tokens, *right), strict=True))
-
-    return attempt
-
-
 check_block_times = Exercise(
     my_block_times,
     read_again='"When is a message hidden?"',
@@ -694,21 +623,34 @@ check_block_times = Exercise(
     hint=first_wrong(TIMES, SECONDS),
     wrong={
         "Computing: 2 t t w multiply-adds, each two operations.": [
-            times(lambda *_, f=f: (f, 1, 1 / f)) for f in (0.5, 0.25)
+            ("4 * => 2 *", "(2 * speed) => speed"),
+            ("4 * => 1 *", "(2 * speed) => (speed / 2)"),
         ],
-        "Twice this: two matmuls; keys and values.": times(lambda *_: (0.5, 0.5, 1)),
-        "Computing: each of t queries meets each of t keys.": times(lambda t, *_: (1 / t, 1, t)),
-        "Sending: keys and values, 2 t w numbers.": times(lambda *_: (1, 0.5, 0.5)),
-        "Seconds are work, divided by work a second.": times(lambda _, a, b, c: (a**-2, b**-2, 1)),
-        "Changed over: computing comes first.": times(lambda _, a, b, c: (b / a, a / b, 1)),
-        "Upside down: a faster link hides earlier.": times(lambda _, a, b, c: (1, 1, c**-2)),
-        "No root: one t of 4 t t w cancels.": times(lambda _, a, b, c: (1, 1, c**-0.5)),
+        "Twice this: two matmuls; keys and values.": ("4 * => 2 *", "sending = 2 * => sending = "),
+        "Computing: each of t queries meets each of t keys.": (
+            "tokens**2 => tokens",
+            "itemsize * operations => tokens * itemsize * operations",
+        ),
+        "Sending: keys and values, 2 t w numbers.": (
+            "sending = 2 * => sending = ",
+            "2 * speed => 4 * speed",
+        ),
+        "Seconds are work, divided by work a second.": (
+            "return computing, sending => return 1 / computing, 1 / sending"
+        ),
+        "Changed over: computing comes first.": "computing, sending => sending, computing",
+        "Upside down: a faster link hides earlier.": (
+            "itemsize * operations / (2 * speed) => 2 * speed / (itemsize * operations)"
+        ),
+        "No root: one t of 4 t t w cancels.": (
+            "itemsize * operations / (2 * speed) => (itemsize * operations / (2 * speed)) ** 0.5"
+        ),
         "Do not round: divide by `/`, not by `//`.": [
-            lambda t, w, o, s, i: (*my_block_times(t, w, o, s, i)[:2], i * o // (2 * s)),
-            lambda t, w, o, s, i: (4 * t * t * w // o, 2 * t * w * i // s, i * o // (2 * s)),
-            lambda *given: (*my_block_times(*given)[:2], round(my_block_times(*given)[2])),
+            "operations / (2 => operations // (2",
+            " / => // ",
+            "itemsize * operations / (2 * speed) => round(itemsize * operations / (2 * speed))",
         ],
-        SECONDS: lambda *given: my_block_times(*given)[2],
+        SECONDS: "return computing, sending, => return",
     },
     also_right=[lambda *g: [*my_block_times(*g)], lambda *g: torch.tensor(my_block_times(*g))],
 )
@@ -737,25 +679,6 @@ def my_sent(tokens, width, key_width, itemsize, ranks):
     return ring, trade, 2 * others * block
 
 
-def sends(
-    ring=lambda n: (3 * n - 2) * (n > 1),
-    traded=lambda own, block: 2 * (own + block),
-    share=lambda n: (n - 1) / n,
-    gather=lambda n: 2 * (n - 1),
-):
-    """Other blocks of a ring and a gather, or other bytes that are traded and shares of them."""
-
-    def attempt(tokens, width, key_width, itemsize, ranks):
-        own, block = (2 * tokens / ranks * itemsize * each for each in (width, key_width))
-        return ring(ranks) * block, traded(own, block) * share(ranks), gather(ranks) * block
-
-    return attempt
-
-
-def ring_of(*counts):
-    return [sends(lambda n, a=a, b=b: (a * n + b) * (n > 1)) for a, b in counts]
-
-
 check_sent = Exercise(
     my_sent,
     read_again='"Tokens for heads, or gathered keys"',
@@ -765,55 +688,61 @@ check_sent = Exercise(
     hint=first_wrong(WAYS, THREE),
     wrong={
         "Ring: this counts another loop, whose sums start on the next rank. In `way_home` they go n"
-        " times.": ring_of((3, -3)),
-        "Ring: backward, keys and values go round again, too.": ring_of((2, -1), (2, -2)),
-        "Ring: blocks go round twice, their gradients once.": ring_of((4, -4), (4, -2)),
-        "Ring: after the last step a block is not passed on.": ring_of((3, 0), (3, -1)),
+        " times.": "3 * ranks - 2 => 3 * others",
+        "Ring: backward, keys and values go round again, too.": [
+            "3 * ranks - 2 => 2 * ranks - 1",
+            "3 * ranks - 2 => 2 * others",
+        ],
+        "Ring: blocks go round twice, their gradients once.": [
+            "3 * ranks - 2 => 4 * others",
+            "3 * ranks => 4 * ranks",
+        ],
+        "Ring: after the last step a block is not passed on.": [
+            "3 * ranks - 2 => 3 * ranks",
+            "3 * ranks - 2 => 3 * ranks - 1",
+        ],
         "Forward and backward together: in the backward the gradients travel, too.": [
-            sends(lambda n: n - 1, lambda own, block: own + block, gather=lambda n: n - 1),
-            *ring_of((1, -1)),
+            ("3 * ranks - 2 => others", "trade = 2 * => trade = ", "2 * others => others"),
+            "3 * ranks - 2 => others",
         ],
         "Keys and values, and both their gradients: twice as much.": [
-            lambda t, w, k, i, n: my_sent(t, w, k / 2, i, n),
-            sends(lambda n: (3 * n - 2) * (n > 1) / 2, gather=lambda n: n - 1),
+            "2 * rows * key => rows * key",
+            ("3 * ranks - 2 => 1.5 * ranks - 1", "2 * others => others"),
         ],
         "A block has the tokens of one rank, not all.": [
-            lambda t, w, k, i, n: my_sent(t * n, w, k, i, n),
-            sends(lambda n: n * (3 * n - 2) * (n > 1), gather=lambda n: 2 * n * (n - 1)),
+            "tokens / ranks => tokens",
+            ("ring = => ring = ranks *", "2 * others => 2 * ranks * others"),
         ],
-        "Queries stay where they are: only keys and values travel.": lambda t, w, k, i, n: (
-            my_sent(t, w, k + w / 2, i, n)[0],
-            my_sent(t, w, k, i, n)[1],
-            my_sent(t, w, k + w / 2, i, n)[2],
+        "Queries stay where they are: only keys and values travel.": (
+            " * block => * (block + rows * width)"
         ),
-        "Count bytes: `itemsize` for a number.": lambda t, w, k, i, n: my_sent(t, w, k, 1, n),
+        "Count bytes: `itemsize` for a number.": " * itemsize => ",
         "With grouped keys a key and a value are `key_width` numbers each.": [
-            lambda t, w, k, i, n: my_sent(t, w, w, i, n),
-            sends(traded=lambda own, _: 4 * own),
+            "rows * key_width => rows * width",
+            "2 * rows * width + block => 4 * rows * width",
         ],
-        "Queries and outputs have `width` numbers.": lambda t, w, k, i, n: my_sent(t, k, k, i, n),
-        "One rank has nobody to send to.": sends(lambda n: 3 * n - 2),
+        "Queries and outputs have `width` numbers.": "rows * width => rows * key_width",
+        "One rank has nobody to send to.": " if ranks > 1 else 0 => ",
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
-            sends(share=lambda n: 1),
-            sends(share=lambda n: 1 / n),
+            " * others / ranks => ",
+            " * others / ranks => / ranks",
         ],
-        "Trade: the output is traded back, too.": sends(traded=lambda own, block: own + 2 * block),
+        "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
         "Trade: keys and values are traded, too.": [
-            sends(traded=lambda own, _, f=f: f * own) for f in (2, 1)
+            " + block => ",
+            "2 * rows * width + block => rows * width",
         ],
-        "Trade: queries and outputs are traded, too.": sends(traded=lambda _, block: 2 * block),
-        "Trade: in the backward the gradients are traded back.": sends(
-            traded=lambda own, block: own + block
-        ),
-        "Trade: a rank trades its own tokens, not all.": sends(share=lambda n: n - 1),
-        "Gather: in the backward the gradients go home.": sends(gather=lambda n: n - 1),
-        "Gather: after n - 1 passes each rank has all blocks.": sends(gather=lambda n: 2 * n),
+        "Trade: queries and outputs are traded, too.": "2 * rows * width + block => block",
+        "Trade: in the backward the gradients are traded back.": "trade = 2 * => trade = ",
+        "Trade: a rank trades its own tokens, not all.": "others / ranks => others",
+        "Gather: in the backward the gradients go home.": "2 * others => others",
+        "Gather: after n - 1 passes each rank has all blocks.": "2 * others => 2 * ranks",
         "Gather: a rank passes on all blocks but one, not its own alone.": [
-            sends(gather=lambda n: 2 * (n > 1)),
-            sends(gather=lambda n: 2 * (n - 1) / n),
+            "2 * others => 2 * (ranks > 1)",
+            "2 * others => 2 * others / ranks",
         ],
-        "Gather: all keys are kept here: no third round.": sends(gather=lambda n: 3 * (n - 1)),
-        THREE: lambda *sizes: sum(my_sent(*sizes)),
+        "Gather: all keys are kept here: no third round.": "2 * others => 3 * others",
+        THREE: "return ring, trade, => return ring + trade +",
     },
     also_right=[
         lambda t, w, k, i, n: [
