@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, numbers, refuse, same, short
 from mpcourse.multiprocess import ranks_in_threads
@@ -18,9 +18,6 @@ TWO_TENSORS = "Return two tensors (N, k): the weights, and which experts."
 WEIGHTS_FIRST = "The weights come first, then the experts."
 WHOLE = "Experts' numbers are whole numbers: others pick no expert."
 KEEP = "Each token has a sum of its own: (N, k) is divided by (N, 1), which `keepdim=True` gives."
-BY_ITSELF = (
-    "With k = 1 the weight is divided by itself: it is always 1, and the router learns nothing."
-)
 
 
 def my_choose(probabilities, k):
@@ -71,25 +68,6 @@ def weights_in_words(outcome, expected):
     return [*lines, f"got {short(weights.tolist())} of experts {short(chosen.tolist())}"]
 
 
-def chosen_with(weigh, largest=True):
-    """The k likeliest, or the least likely, weighed in another way."""
-
-    def attempt(probabilities, k):
-        weights, chosen = probabilities.topk(k, dim=-1, largest=largest)
-        return weigh(weights, k), chosen
-
-    return attempt
-
-
-def summing_to_1(weights, k):
-    return weights / weights.sum(-1, keepdim=True) if k > 1 else weights
-
-
-def by_sorting(probabilities, k):
-    found, order = probabilities.sort(dim=-1, descending=True)
-    return summing_to_1(found[:, :k], k), order[:, :k]
-
-
 def by_loops(probabilities, k):
     rows = []
     for row in probabilities:
@@ -97,11 +75,6 @@ def by_loops(probabilities, k):
         total = sum(row[e] for e in best) if k > 1 else 1
         rows.append((torch.stack([row[e] / total for e in best]), torch.tensor(best)))
     return torch.stack([w for w, _ in rows]), torch.stack([c for _, c in rows])
-
-
-def rising(probabilities, k):
-    weights, chosen = my_choose(probabilities, k)
-    return weights.flip(-1), chosen.flip(-1)
 
 
 TABLE = torch.tensor([[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04, 0.7, 0.2]])
@@ -118,48 +91,45 @@ check_choose = Exercise(
     wrong={
         "With k > 1 the weights of a token sum to 1: divide by the sum of the chosen ones, not of "
         "all experts.": [
-            chosen_with(lambda weights, k: weights),
-            chosen_with(lambda weights, k: weights.double()),
-            lambda p, k: tuple((p / p.sum(-1, keepdim=True)).topk(k, dim=-1)),
+            "/ weights.sum(dim=-1, keepdim=True) => ",
+            "/ weights.sum(dim=-1, keepdim=True) => .double()",
+            "/ weights.sum => / probabilities.sum",
         ],
-        BY_ITSELF: chosen_with(lambda weights, k: weights / weights.sum(-1, keepdim=True)),
+        "With k = 1 the weight is divided by itself: it is always 1, and the router learns "
+        "nothing.": "k > 1 => k",
         "These are probabilities already: divide by their sum, without a softmax.": [
-            chosen_with(lambda weights, k: weights.softmax(-1)),
-            chosen_with(lambda weights, k: weights.softmax(-1) if k > 1 else weights),
+            ("k > 1 => k", "/ weights.sum(dim=-1, keepdim=True) => .softmax(-1)"),
+            "/ weights.sum(dim=-1, keepdim=True) => .softmax(-1)",
         ],
-        "All weights are the same: the router's numbers are lost.": chosen_with(
-            lambda weights, k: weights * 0 + 1 / k
+        "All weights are the same: the router's numbers are lost.": (
+            "/ weights.sum(dim=-1, keepdim=True) => * 0 + 1 / k"
         ),
-        "These are the least likely experts.": chosen_with(summing_to_1, largest=False),
-        "The likeliest comes first.": rising,
-        "The sum has lost its gradient: divide by it without `detach()`.": chosen_with(
-            lambda weights, k: (
-                weights / weights.detach().sum(-1, keepdim=True) if k > 1 else weights
-            )
+        "These are the least likely experts.": "topk(k => topk(k, largest=False",
+        "The likeliest comes first.": (
+            "return weights, chosen => return weights.flip(-1), chosen.flip(-1)"
+        ),
+        "The sum has lost its gradient: divide by it without `detach()`.": (
+            "/ weights => / weights.detach()"
         ),
         NO_GRADIENT: [
-            chosen_with(lambda weights, k: summing_to_1(weights, k).detach()),
-            lambda p, k: (torch.tensor(my_choose(p, k)[0].tolist()), my_choose(p, k)[1]),
+            "return weights => return weights.detach()",
+            "return weights => return torch.tensor(weights.tolist())",
         ],
-        "The sum is one token's, over its k weights: dim=-1.": chosen_with(
-            lambda weights, k: weights / weights.sum(0) if k > 1 else weights
-        ),
-        KEEP: [chosen_with(lambda w, k, m=m: w / w.sum(-1) if k > m else w) for m in (0, 1)],
-        WEIGHTS_FIRST: lambda p, k: my_choose(p, k)[::-1],
-        WHOLE: lambda p, k: (my_choose(p, k)[0], my_choose(p, k)[1].double()),
-        TWO_TENSORS: [
-            lambda p, k: my_choose(p, k)[1],
-            lambda p, k: (p, my_choose(p, k)[1]),
-        ],
+        "The sum is one token's, over its k weights: dim=-1.": "dim=-1, keepdim=True => dim=0",
+        KEEP: [", keepdim=True => ", (", keepdim=True => ", "k > 1 => k")],
+        WEIGHTS_FIRST: "return weights, chosen => return chosen, weights",
+        WHOLE: "return weights, chosen => return weights, chosen.double()",
+        TWO_TENSORS: ["return weights, => return", "return weights => return probabilities"],
     },
     errors={"size of tensor": KEEP},
     also_right=[
-        by_sorting,
+        "topk(k, dim=-1) => sort(descending=True); weights, chosen = weights[:, :k], chosen[:, :k]",
         by_loops,
-        lambda p, k: (my_choose(p.double(), k)[0], my_choose(p, k)[1].int()),
-        chosen_with(lambda v, k: nn.functional.normalize(v, p=1, dim=1) if k > 1 else v),
-        chosen_with(lambda v, k: v.log().softmax(-1) if k > 1 else v),
-        chosen_with(lambda v, k: v / (v.sum(-1, keepdim=True) + 1e-9) if k > 1 else v),
+        (".topk => .double().topk", "return weights, chosen => return weights, chosen.int()"),
+        "weights / weights.sum(dim=-1, keepdim=True) => "
+        "torch.nn.functional.normalize(weights, p=1)",
+        "/ weights.sum(dim=-1, keepdim=True) => .log().softmax(-1)",
+        "keepdim=True) => keepdim=True).add(1e-9)",
     ],
 )
 
@@ -193,34 +163,13 @@ def of_each_choice(attempt, chosen, experts, capacity):
     return kept
 
 
-def in_line(chosen, experts, capacity, order):
-    """The choices in that order, each as long as its expert has room."""
+def by_counting(chosen, experts, capacity):
     kept, taken = torch.zeros_like(chosen, dtype=torch.bool), [0] * experts
-    for token, place in order:
-        expert = int(chosen[token, place])
-        kept[token, place] = taken[expert] < capacity
-        taken[expert] += 1
+    for place in range(chosen.shape[1]):
+        for token, expert in enumerate(chosen[:, place].tolist()):
+            kept[token, place] = taken[expert] < capacity
+            taken[expert] += 1
     return kept
-
-
-def lines_by(order):
-    """Room in an order that is a function of the numbers of tokens and of choices."""
-    return lambda chosen, experts, capacity: in_line(
-        chosen, experts, capacity, order(*map(range, chosen.shape))
-    )
-
-
-def whole_tokens(*case):
-    return my_within_capacity(*case).all(1, keepdim=True).expand(case[0].shape)
-
-
-def less(by):
-    return lambda chosen, experts, capacity: my_within_capacity(chosen, experts, capacity + by)
-
-
-def each_choice_alone(chosen, experts, capacity):
-    columns = chosen.split(1, dim=1)
-    return torch.cat([my_within_capacity(c, experts, capacity) for c in columns], 1)
 
 
 CHOICES = torch.tensor([[0, 1], [0, 2], [1, 0], [2, 0], [0, 1], [0, 2]])
@@ -245,44 +194,41 @@ check_within_capacity = Exercise(
     hint="How many choices of the same expert stand before this one in the line?",
     wrong={
         "A second choice was served before another token's first: all first choices come first.": (
-            lines_by(lambda tokens, places: [(t, p) for t in tokens for p in places])
+            "chosen.T => chosen",
+            "shape).T => shape)",
         ),
-        "One too few: `capacity` choices find room.": less(-1),
-        "One too many: only `capacity` choices find room.": less(1),
-        "Each expert serves its line from the front: the last ones are dropped.": [
-            lines_by(lambda tokens, places: [(t, p) for p in places for t in reversed(tokens)]),
-        ],
-        "An expert has one room for first and second choices together.": each_choice_alone,
-        "The second choices went first.": lines_by(
-            lambda tokens, places: [(t, p) for p in reversed(places) for t in tokens]
+        "One too few: `capacity` choices find room.": "<= => <",
+        "One too many: only `capacity` choices find room.": "<= capacity => <= capacity + 1",
+        "Each expert serves its line from the front: the last ones are dropped.": (
+            "chosen.T.flatten => chosen.flip(0).T.flatten",
+            "shape).T => shape).T.flip(0)",
+        ),
+        "An expert has one room for first and second choices together.": lambda chosen, *given: (
+            torch.cat([my_within_capacity(each, *given) for each in chosen.split(1, dim=1)], 1)
+        ),
+        "The second choices went first.": (
+            "chosen.T.flatten => chosen.flip(1).T.flatten",
+            "shape).T => shape).T.flip(1)",
         ),
         "`capacity` is the room of each expert, not of all together.": [
-            lambda chosen, experts, capacity: my_within_capacity(0 * chosen, experts, capacity),
-            lambda chosen, experts, capacity: my_within_capacity(
-                0 * chosen, experts, capacity * experts
-            ),
+            "asked = => asked = 0 *",
+            ("asked = => asked = 0 *", "<= capacity => <= capacity * experts"),
         ],
         "Each choice stays or goes alone: a token may lose one expert and keep the other.": (
-            whole_tokens
+            "shape).T => shape).T.all(1, keepdim=True).expand(chosen.shape)"
         ),
-        BOOLEAN: lambda *case: my_within_capacity(*case).int(),
-        TURNED: lambda *case: my_within_capacity(*case).T.contiguous(),
+        BOOLEAN: "shape).T => shape).T.int()",
+        TURNED: "shape).T => shape)",
         "`view` does not turn a table: view the line as (k, N), then transpose.": (
-            lambda *case: my_within_capacity(*case).T.reshape(case[0].shape)
+            "view(chosen.T.shape).T => view(chosen.shape)"
         ),
         EACH_CHOICE: [
-            lambda chosen, experts, capacity: (
-                nn.functional.one_hot(chosen.T.flatten(), experts).cumsum(0) <= capacity
-            ),
-            lambda *case: my_within_capacity(*case).T.flatten(),
+            ("(asked.cumsum(0) * asked).sum(1) => asked.cumsum(0)", ".view(chosen.T.shape).T => "),
+            ".view(chosen.T.shape).T => ",
         ],
-        "How many choices of the same expert": lambda chosen, *rest: chosen >= 0,
+        "How many choices of the same expert": lambda chosen, *_: chosen >= 0,
     },
-    also_right=[
-        lines_by(lambda tokens, places: [(t, p) for p in places for t in tokens]),
-        lambda *case: my_within_capacity(*case).tolist(),
-        lambda *case: my_within_capacity(*case).numpy(),
-    ],
+    also_right=[by_counting, "shape).T => shape).T.tolist()", "shape).T => shape).T.numpy()"],
 )
 
 # 3. A loss that is lowest when the load is even
@@ -324,24 +270,6 @@ def loss_in_words(outcome, expected):
     return ["The value is right.", f"The first token's gradient should be {rows[0]}, is {rows[1]}"]
 
 
-def balance_with(first, second, factor=lambda p, c: p.shape[1]):
-    """A sum over experts of two numbers each, times a factor."""
-    return lambda p, c: factor(p, c) * (first(p, c) * second(p, c)).sum()
-
-
-def shares(p, c):
-    return c.flatten().bincount(minlength=p.shape[1]) / c.numel()
-
-
-def means(p, c):
-    return p.mean(0)
-
-
-def by_one_hot(p, c):
-    share = nn.functional.one_hot(c, p.shape[1]).double().mean(dim=(0, 1))
-    return (share @ p.double().mean(0)) * p.shape[1]
-
-
 def by_expert(p, c):
     parts = [(c == e).sum() / c.numel() * p[:, e].mean() for e in range(p.shape[1])]
     return torch.stack(parts).mean() * len(parts) ** 2
@@ -362,59 +290,61 @@ check_balance = Exercise(
     wrong={
         "The gradient flows nowhere: counts have none. One of the two factors has to be the mean "
         "probability, with its gradient.": [
-            balance_with(shares, shares),
-            balance_with(shares, lambda p, c: p.mean(0).detach()),
+            "probabilities.mean(dim=0) => share",
+            "probabilities.mean => probabilities.detach().mean",
         ],
         "The factor is missing: an even load would give 1 over the number of experts.": [
-            balance_with(shares, means, lambda p, c: 1),
-            lambda p, c: (shares(p, c).double() * p.double().mean(0)).sum(),
+            "return experts * => return",
+            ("return experts * => return", ".mean => .double().mean"),
         ],
-        "Where are the choices? These are probabilities alone.": balance_with(means, means),
-        "Take the mean of the probabilities over the tokens, not their sum.": balance_with(
-            shares, lambda p, c: p.sum(0)
+        "Where are the choices? These are probabilities alone.": (
+            "share * => probabilities.mean(dim=0) *"
         ),
+        "Take the mean of the probabilities over the tokens, not their sum.": "mean(dim => sum(dim",
         "A share is of all choices, so that shares sum to 1: with k choices a token there are "
-        "N k.": balance_with(lambda p, c: shares(p, c) * c.shape[1], means),
-        "Counts are no shares: divide by the number of choices.": balance_with(
-            lambda p, c: shares(p, c) * c.numel(), means
-        ),
+        "N k.": "chosen.numel() => len(chosen)",
+        "Counts are no shares: divide by the number of choices.": " / chosen.numel() => ",
         "The product is taken expert by expert, and summed over them; here it is their mean.": (
-            balance_with(shares, means, lambda p, c: 1 / p.shape[1])
+            "return experts * => return 1 / experts *"
         ),
         "The sum over experts comes after the product, not before.": (
-            lambda p, c: p.shape[1] * shares(p, c).sum() * p.mean(0).sum()
+            "(share * probabilities.mean(dim=0)) => share.sum() * probabilities.mean(dim=0)"
         ),
-        "The sign: this would reward the busiest expert.": balance_with(
-            shares, means, lambda p, c: -p.shape[1]
-        ),
+        "The sign: this would reward the busiest expert.": "return experts => return -experts",
         "Return one number, as a tensor: it needs a gradient.": [
-            lambda p, c: my_balance_loss(p, c).item(),
-            lambda p, c: my_balance_loss(p, c).reshape(1),
-            lambda p, c: p.shape[1] * shares(p, c) * p.mean(0),
+            ".sum() => .sum().item()",
+            ".sum() => .sum().reshape(1)",
+            ".sum() => ",
         ],
-        "The columns of the probabilities are the experts; not all have been chosen.": balance_with(
-            shares, means, lambda p, c: int(c.max()) + 1
+        "The columns of the probabilities are the experts; not all have been chosen.": (
+            "return experts => return (chosen.max() + 1)"
         ),
-        OVER_TOKENS: balance_with(shares, lambda p, c: p.mean(1)),
-        MEAN_OF_ALL: balance_with(shares, lambda p, c: p.mean()),
-        "The share counts `chosen`, which may differ from the likeliest.": balance_with(
-            lambda p, c: shares(p, p.argmax(-1)), means
+        OVER_TOKENS: "dim=0 => dim=1",
+        MEAN_OF_ALL: "mean(dim=0) => mean()",
+        "The share counts `chosen`, which may differ from the likeliest.": (
+            "share = => chosen = probabilities.argmax(-1); share ="
         ),
-        "All k choices of a token count, not the first alone.": balance_with(
-            lambda p, c: shares(p, c[:, :1]), means
+        "All k choices of a token count, not the first alone.": (
+            "share = => chosen = chosen[:, :1]; share ="
         ),
-        ONE_DTYPE: lambda p, c: (
-            p.shape[1] * c.flatten().bincount(minlength=p.shape[1]) @ p.mean(0) / c.numel()
+        ONE_DTYPE: (
+            " / chosen.numel() => ",
+            "(share * probabilities.mean(dim=0)).sum() => share @ probabilities.mean(dim=0)",
         ),
-        NOBODY: lambda p, c: p.shape[1] * (c.flatten().bincount() / c.numel() * p.mean(0)).sum(),
+        NOBODY: "minlength=experts => ",
         "That is how far the counts are apart, and has no gradient: sum the products.": (
-            lambda p, c: shares(p, c).var()
+            "experts * (share * probabilities.mean(dim=0)).sum() => share.var()"
         ),
-        "share of the choices * mean probability": lambda p, c: my_balance_loss(p, c) + 1,
+        "share of the choices * mean probability": ".sum() => .sum() + 1",
     },
     # the first case has 2 tokens
     errors={r"size of tensor.*\(2\)": OVER_TOKENS, "size of tensor": NOBODY, "dtype": ONE_DTYPE},
-    also_right=[by_one_hot, by_expert, lambda p, c: p.shape[1] * (shares(p, c) @ means(p, c))],
+    also_right=[
+        "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
+        "torch.nn.functional.one_hot(chosen, experts).double().mean(dim=(0, 1))",
+        by_expert,
+        "(share * probabilities.mean(dim=0)).sum() => (share @ probabilities.mean(dim=0))",
+    ],
 )
 
 # 4. Counts to split sizes
@@ -449,17 +379,6 @@ def three_numbers(attempt, mine, coming):
     return found
 
 
-def changed(place, change):
-    """The solution with another thing at one place, a function of the case and of what is right."""
-
-    def attempt(mine, coming):
-        found = [*my_splits(mine, coming)]
-        found[place] = change(mine, coming, found[place])
-        return found
-
-    return attempt
-
-
 def with_lists(mine, coming):
     ranks, own = coming.shape
     send = [sum(mine[r * own : (r + 1) * own].tolist()) for r in range(ranks)]
@@ -467,10 +386,6 @@ def with_lists(mine, coming):
     places = [[*range(a, b)] for a, b in itertools.pairwise(starts)]
     order = [place for e in range(own) for r in range(ranks) for place in places[r * own + e]]
     return tuple(send), [int(row.sum()) for row in coming], order
-
-
-def for_equal_loads(mine, coming, order):
-    return torch.arange(int(coming.sum())).view(*coming.shape, -1).transpose(0, 1).flatten()
 
 
 check_splits = Exercise(
@@ -488,52 +403,39 @@ check_splits = Exercise(
     hint="Experts of a rank stand side by side in `mine`; rows come by rank, then by expert.",
     wrong={
         "Send and receive are the wrong way round: `mine` is what leaves.": (
-            lambda *case: [my_splits(*case)[i] for i in (1, 0, 2)]
+            "return send, receive => return receive, send"
         ),
         "A split has a number for each rank: add up the experts that it holds.": [
-            changed(1, lambda mine, coming, right: coming.flatten().tolist()),
-            changed(0, lambda mine, coming, right: mine.tolist()),
+            "coming.sum(dim=1) => coming.flatten()",
+            "mine.view(ranks, own).sum(dim=1) => mine",
         ],
         "That adds up over the ranks, not over the experts of a rank.": [
-            changed(1, lambda mine, coming, right: coming.sum(0).tolist()),
-            changed(0, lambda mine, coming, right: mine.view(coming.shape).sum(0).tolist()),
+            "coming.sum(dim=1) => coming.sum(dim=0)",
+            "own).sum(dim=1) => own).sum(dim=0)",
         ],
-        "Rank 0 holds the first experts: a row of `mine.view(ranks, own)` is one rank's.": changed(
-            0, lambda mine, coming, right: mine.view(coming.T.shape).sum(0).tolist()
+        "Rank 0 holds the first experts: a row of `mine.view(ranks, own)` is one rank's.": (
+            "view(ranks, own).sum(dim=1) => view(own, ranks).sum(dim=0)"
         ),
         "The rows stay in the order in which they came: by rank. An expert needs its rows side by "
-        "side.": changed(2, lambda mine, coming, right: torch.arange(len(right))),
-        UNEVEN: changed(2, for_equal_loads),
+        "side.": "names.argsort(stable=True) => torch.arange(len(names))",
+        UNEVEN: (
+            "names.argsort(stable=True) => "
+            "torch.arange(len(names)).view(ranks, own, -1).transpose(0, 1).flatten()"
+        ),
         "That is the way back: row `order[i]` of what came is the i-th that the experts take.": (
-            changed(2, lambda mine, coming, right: right.argsort())
+            "names.argsort(stable=True) => names.argsort(stable=True).argsort()"
         ),
-        "`coming` is read by columns here: rows come by rank, and of each rank by expert.": changed(
-            2,
-            lambda mine, coming, right: (
-                torch.arange(coming.shape[1])
-                .repeat(len(coming))
-                .repeat_interleave(coming.T.flatten())
-                .argsort(stable=True)
-            ),
+        "`coming` is read by columns here: rows come by rank, and of each rank by expert.": (
+            "coming.flatten() => coming.T.flatten()"
         ),
-        "These are names of experts in order; the order is where their rows stand.": changed(
-            2,
-            lambda mine, coming, right: (
-                torch.arange(coming.shape[1])
-                .repeat(len(coming))
-                .repeat_interleave(coming.flatten())
-                .sort()
-                .values
-            ),
+        "These are names of experts in order; the order is where their rows stand.": (
+            "names.argsort(stable=True) => names.sort().values"
         ),
-        STABLE: changed(
-            2,
-            lambda mine, coming, right: torch.cat(
-                [rows.flip(0) for rows in right.split(coming.sum(0).tolist())]
-            ),
+        STABLE: (
+            "names.argsort(stable=True) => len(names) - 1 - names.flip(0).argsort(stable=True)"
         ),
-        SPLIT_LISTS: changed(0, lambda mine, coming, right: torch.tensor(right)),
-        THREE_THINGS: lambda *case: my_splits(*case)[:2],
+        SPLIT_LISTS: "own).sum(dim=1).tolist() => own).sum(dim=1)",
+        THREE_THINGS: ", names.argsort(stable=True) => ",
         "Experts of a rank stand": lambda mine, coming: [[0], [0], [0]],
     },
     errors={"shape .* is invalid": UNEVEN},
@@ -621,13 +523,6 @@ def by_numbers(part, group, copies):
         distributed.all_reduce(parameter.grad, group=over)
 
 
-def router_cloned(part, group, copies):
-    averaged(("", "gc"), ("c", "gc"))(part, group, copies)
-    copy = part.router.weight.grad.clone()
-    for over in (group, copies):
-        distributed.all_reduce(copy, group=over)
-
-
 def by_name(part, group, copies):
     for name, parameter in part.named_parameters():
         for over in [copies] if name.startswith("experts.") else [group, copies]:
@@ -645,20 +540,6 @@ def in_one_message(part, group, copies):
         gradient.copy_(piece.view_as(gradient))
 
 
-def average_by(ranks):
-    def attempt(part, group, copies):
-        for parameter in part.parameters():
-            parameter.grad /= ranks
-            distributed.all_reduce(parameter.grad, group=copies)
-        distributed.all_reduce(part.router.weight.grad, group=group)
-
-    return attempt
-
-
-MEAN = (
-    "What an expert's gradient has been through is a sum over the losses of `group`; the loss is "
-    "the mean of all ranks': divide by `group.size()`, too."
-)
 check_average = Exercise(
     my_average,
     read_again='"Which gradients are averaged?"',
@@ -676,19 +557,17 @@ check_average = Exercise(
             averaged(RIGHT, ("g", "g")),
             averaged(("g", "g"), ("g", "g")),
         ],
-        "There may be another number of ranks than 4: group.size() and copies.size().": [
-            average_by(4)
-        ],
+        "There may be another number of ranks than 4: group.size() and copies.size().": (
+            "group.size() * copies.size() => 4"
+        ),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
-        "apart.": [
-            averaged(RIGHT, ("", "g")),
-            averaged(RIGHT, ("", "gc")),
-        ],
+        "apart.": [averaged(RIGHT, ("", "g")), averaged(RIGHT, ("", "gc"))],
         "Nothing goes over `copies`: each copy trains a model of its own.": [
             averaged(("g", "g"), ("", "g")),
             lambda part, group, copies: average_gradients(part, group),
         ],
-        MEAN: averaged(RIGHT, ("c", "c")),
+        "What an expert's gradient has been through is a sum over the losses of `group`; the loss "
+        "is the mean of all ranks': divide by `group.size()`, too.": averaged(RIGHT, ("c", "c")),
         "That is the sum of the ranks' gradients; the loss is their mean.": [
             averaged(("gc", ""), ("c", "")),
             averaged(("gc", ""), ("c", "gc")),
@@ -702,12 +581,12 @@ check_average = Exercise(
             averaged(("c", "c"), ("c", "c")),
             averaged(("c", "gc"), ("c", "gc")),
             averaged(("g", "g"), ("c", "gc")),
-            router_cloned,
+            "weight.grad => weight.grad.clone()",
         ],
         "average_gradients did the work": lambda *given: average_gradients(*given),
         GRADIENTS: lambda part, *groups: [p.div_(2) for p in part.parameters()],
         WHICH: by_numbers,
-        GROUP: lambda part, *groups: distributed.all_reduce(part.router.weight.grad),
+        GROUP: ", group=group => ",
         SAME_MESSAGES: lambda part, *groups: groups[0].rank() == 0 and my_average(part, *groups),
     },
     errors={
