@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from mpcourse.exercises.exercise import Exercise, NotYet, numbers, raised, short
@@ -37,28 +36,18 @@ check_largest_batch = Exercise(
     given="resident, gradients, per_sample, limit = {}, {}, {}, {}",
     hint="Beside `resident`, the larger of gradients and activations has to fit.",
     wrong={
-        "Gradients that take all the room have it: they fit.": (
-            lambda resident, gradients, each, limit: (
-                (limit - resident) // each if gradients < limit - resident else 0
-            )
-        ),
+        "Gradients that take all the room have it: they fit.": "<= => <",
         "Gradients come while activations go: the larger of the two has to fit, not both.": (
-            lambda resident, gradients, each, limit: (limit - resident - gradients) // each
+            "room // => (room - gradients) //"
         ),
-        "What is held between two steps takes its room too.": (
-            lambda resident, gradients, each, limit: limit // each
-        ),
+        "What is held between two steps takes its room too.": " - resident => ",
         "This rounds up: the last sample does not fit.": (
-            lambda resident, gradients, each, limit: -(-(limit - resident) // each)
+            "room // per_sample => -(-room // per_sample)"
         ),
-        "Not even an empty step fits here: no batch does.": (
-            lambda resident, gradients, each, limit: (limit - resident) // each
-        ),
+        "Not even an empty step fits here: no batch does.": " if gradients <= room else 0 => ",
         "Samples come whole: divide by //.": [
-            lambda resident, gradients, each, limit: (limit - resident) / each,
-            lambda resident, gradients, each, limit: (
-                round((limit - resident) / each) if gradients <= limit - resident else 0
-            ),
+            "// => /",
+            "room // per_sample => round(room / per_sample)",
         ],
         "the larger of gradients and activations": lambda *given: 100,
     },
@@ -88,42 +77,6 @@ def my_moments(step, held):
     return moments
 
 
-class Reading(ByteCounter):
-    """Reads itself after every operation, as `read(counter, result)` says."""
-
-    def __init__(self, held, read, give_back=True):
-        super().__init__(held)
-        self.give_back = give_back
-        self.moments, self.read, self.start, self.made = [], read, self.live, 0
-        self.ahead = self.live  # what was live when the operation began
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        """Run an operation; what is no view of its arguments is made."""
-        given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
-        self.ahead = self.live
-        result = super().__torch_dispatch__(operation, types, args, kwargs)
-        self.made += sum(t.nbytes for t in tree_leaves(result) if t.data_ptr() not in given)
-        self.moments.append(self.read(self, result))
-        return result if self.give_back else None
-
-
-def read_by(read, told=True, of=lambda counter: counter.moments, give_back=True):
-    def attempt(step, held):
-        with Reading(held * told, read, give_back) as counter:
-            step()
-        return of(counter)
-
-    return attempt
-
-
-def live(counter, result):
-    return counter.live
-
-
-def not_told_but_added(step, held):
-    return [sum(t.nbytes for t in held) + size for size in read_by(live, told=False)(step, held)]
-
-
 def one_and_a_view():
     torch.ones(100)[:50].view(5, 10)
 
@@ -139,20 +92,10 @@ def an_early_peak():
     torch.ones(10)
 
 
-def thrown_away(step, held):
-    class Empty(ByteCounter):
-        def __torch_dispatch__(self, *operation):
-            super().__torch_dispatch__(*operation)
-            moments.append(self.live)
-
-    moments = []
-    with Empty(held):
-        step()
-    return moments
-
-
 OLD = torch.ones(50)
 GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
+AHEAD = "result = super() => ahead, result = self.live, super()"
+COUNTER = "(held): => (held) as counter:"
 
 check_moments = Exercise(
     my_moments,
@@ -173,43 +116,58 @@ check_moments = Exercise(
     },
     hint="Read `live` after every operation, and not elsewhere.",
     wrong={
-        "That is the most so far: what is freed has to go again.": read_by(lambda c, _: c.peak),
-        "That is all that was ever made: what is freed has to go again.": read_by(
-            lambda c, _: c.start + c.made
+        "That is the most so far: what is freed has to go again.": "self.live => self.peak",
+        "That is all that was ever made: what is freed has to go again.": (
+            AHEAD,
+            "append(self.live) => append((moments or [ahead])[-1] + self.live - ahead)",
         ),
-        "That is what each operation gives back: what else is live then?": read_by(
-            lambda _, result: result.nbytes
+        "That is what each operation gives back: what else is live then?": (
+            "self.live => result.nbytes"
         ),
-        "These are changes: how many bytes are live in all?": read_by(
-            lambda c, _: c.live - c.ahead
+        "These are changes: how many bytes are live in all?": (
+            AHEAD,
+            "append(self.live) => append(self.live - ahead)",
         ),
-        "Read `live` behind the operation, not ahead of it.": read_by(lambda c, _: c.ahead),
+        "Read `live` behind the operation, not ahead of it.": (
+            AHEAD,
+            "append(self.live) => append(ahead)",
+        ),
         "What was there before counts, too: hand `held` to the counter.": [
-            read_by(live, told=False),
-            read_by(lambda c, _: c.live - c.start),
+            "Timeline(held) => Timeline()",
+            "self.live => self.live - ByteCounter(held).live",
         ],
-        "Two of the tensors held share a storage, which is there once.": not_told_but_added,
-        "One number after each operation, none before the first, none behind the last.": [
-            read_by(live, of=lambda c: [c.start, *c.moments]),
-            read_by(live, of=lambda c: [*c.moments, c.live]),
-        ],
-        "These are numbers, not bytes: a float32 has four bytes.": read_by(
-            lambda c, _: c.live // 4
+        "Two of the tensors held share a storage, which is there once.": (
+            "Timeline(held) => Timeline()",
+            "self.live => sum(tensor.nbytes for tensor in held) + self.live",
         ),
+        "One number after each operation, none before the first, none behind the last.": [
+            "moments = [] => moments = [ByteCounter(held).live]",
+            (COUNTER, "return moments => return [*moments, counter.live]"),
+        ],
+        "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
         "That is one number: a list has one for each operation.": [
-            read_by(live, of=lambda c: c.moments[-1]),
-            read_by(live, of=lambda c: c.peak),
-            read_by(live, of=lambda c: c.live),
+            "return moments => return moments[-1]",
+            (COUNTER, "return moments => return counter.peak"),
+            (COUNTER, "return moments => return counter.live"),
         ],
         "Here is one moment: read `live` after every operation.": [
-            read_by(live, of=lambda c: c.moments[-1:]),
-            read_by(live, of=lambda c: [c.live]),
+            "return moments => return moments[-1:]",
+            (COUNTER, "return moments => return [counter.live]"),
         ],
-        GIVE_BACK: read_by(live, give_back=False),
-        "Without `return result`, what an operation makes is gone at once.": thrown_away,
+        GIVE_BACK: "return result => ",
+        "Without `return result`, what an operation makes is gone at once.": (
+            "result = super() => super()",
+            "return result => ",
+        ),
         "not elsewhere": lambda step, held: [123],
     },
-    also_right=[read_by(live), read_by(live, of=lambda c: torch.tensor(c.moments))],
+    also_right=[
+        (
+            "*operation): => function, types, args=(), kwargs=None):",
+            "(*operation) => (function, types, args, kwargs)",
+        ),
+        "return moments => return torch.tensor(moments)",
+    ],
 )
 
 # 3. What autograd saves
@@ -234,60 +192,31 @@ def my_saved_bytes(model, inputs):
     return sum(size for start, size in saved.items() if start not in held)
 
 
-class Twice(nn.Module):
-    """A result that is saved by the operation that makes it, and twice by the product."""
-
-    def forward(self, inputs):
-        """Sums of squares."""
-        hidden = inputs.requires_grad_().exp()
-        return (hidden * hidden).sum(0)
+def doing(forward):
+    """A module that does this."""
+    module = nn.Module()
+    module.forward = forward
+    return module
 
 
-class Slice(nn.Module):
-    """A slice is saved, and with it all of the storage that it lies in."""
-
-    def forward(self, inputs):
-        """The squares of two columns."""
-        return (inputs.requires_grad_() + 1)[:, :2].square()
+def saved_thrice(inputs):
+    hidden = inputs.requires_grad_().exp()
+    return (hidden * hidden).sum(0)
 
 
-class Halves(nn.Module):
-    """Two results that are saved lie in one storage, and begin in different places."""
-
-    def forward(self, inputs):
-        """The product of the left and the right half."""
-        left, right = (inputs.requires_grad_() + 1).chunk(2, -1)
-        return left * right
+def two_columns(inputs):
+    return (inputs.requires_grad_() + 1)[:, :2].square()
 
 
-def by_hooks(each_time=False, nbytes=lambda saved: saved.nbytes):
-    """Sizes of what is saved, each time or by where the tensors begin."""
-
-    def attempt(model, inputs):
-        held, sizes = {t.data_ptr() for t in [*model.parameters(), inputs]}, {}
-
-        def pack(tensor):
-            key = len(sizes) if each_time else tensor.data_ptr()
-            sizes[key] = nbytes(tensor) * (tensor.data_ptr() not in held)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = model(inputs)
-        del outputs
-        return sum(sizes.values())
-
-    return attempt
+def both_halves(inputs):
+    left, right = (inputs.requires_grad_() + 1).chunk(2, -1)
+    return left * right
 
 
-def saved_beside(left_out):
-    """As the package counts, beside `left_out(model, inputs)`."""
-
-    def attempt(model, inputs):
-        with saved_for_backward(*left_out(model, inputs)) as saved:
-            model(inputs)
-        return saved.total
-
-    return attempt
+def by_the_package(model, inputs):
+    with saved_for_backward(list(model.parameters()), inputs) as saved:
+        model(inputs)
+    return saved.total
 
 
 def all_live(model, inputs):
@@ -305,35 +234,35 @@ check_saved_bytes = Exercise(
     cases=[
         ("Linear 4-8 and Tanh, 10 rows", nn.Sequential(*LAYERS[:2]), torch.zeros(10, 4)),
         ("two layers 4-8-16, 10 rows", nn.Sequential(*LAYERS), torch.zeros(10, 4)),
-        ("a result that is saved three times", Twice(), torch.zeros(5, 6)),
-        ("two columns of a table of ten, saved", Slice(), torch.zeros(5, 10)),
-        ("the halves of a result, multiplied", Halves(), torch.zeros(10, 8)),
+        ("a result that is saved three times", doing(saved_thrice), torch.zeros(5, 6)),
+        ("two columns of a table of ten, saved", doing(two_columns), torch.zeros(5, 10)),
+        ("the halves of a result, multiplied", doing(both_halves), torch.zeros(10, 8)),
     ],
     given="{0}",
     play=lambda attempt, words, model, inputs: attempt(model, inputs),
     hint="Add up the bytes of each storage that is saved, once.",
     wrong={
         "What the net returns counts here too: does the backward need it?": all_live,
-        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": by_hooks(),
-        "Two tensors can begin in different places of one storage: ask "
-        "tensor.untyped_storage().data_ptr().": (
-            by_hooks(nbytes=lambda saved: saved.untyped_storage().nbytes())
+        "A slice holds its whole storage: tensor.untyped_storage().nbytes().": (
+            "saved[storage. => saved[tensor.",
+            "storage.nbytes() => tensor.nbytes",
         ),
+        "Two tensors can begin in different places of one storage: ask "
+        "tensor.untyped_storage().data_ptr().": "saved[storage. => saved[tensor.",
         "This counts a storage as often as it is saved: two layers can save the same.": (
-            by_hooks(each_time=True)
+            "saved[storage.data_ptr()] => saved[len(saved), storage.data_ptr()]",
+            "for start, => for (_, start),",
         ),
         "These are numbers, not bytes: a float32 has four bytes.": (
-            lambda model, inputs: my_saved_bytes(model, inputs) // 4
+            "not in held) => not in held) // 4"
         ),
-        "The inputs count here too: they are held anyway.": saved_beside(
-            lambda model, inputs: [list(model.parameters())]
+        "The inputs count here too: they are held anyway.": (
+            "[*model.parameters(), inputs] => model.parameters()"
         ),
-        "The parameters count here too: they are held anyway.": saved_beside(
-            lambda model, inputs: [inputs]
-        ),
+        "The parameters count here too: they are held anyway.": ("*model.parameters(), => "),
         "Add up the bytes of each storage": lambda model, inputs: 0,
     },
-    also_right=[saved_beside(lambda model, inputs: [list(model.parameters()), inputs])],
+    also_right=[by_the_package],
 )
 
 # 4. A part that must not be recomputed
@@ -506,14 +435,6 @@ def my_activation_bytes(tokens, width, layers, heads=0):
     return layers * (block + scores)
 
 
-def of_blocks(bytes_of_a_block=34, of_a_score=5, pairs=lambda tokens: tokens**2):
-    def attempt(tokens, width, layers, heads=0):
-        scores = of_a_score * heads * pairs(tokens)
-        return layers * (bytes_of_a_block * tokens * width + scores)
-
-    return attempt
-
-
 check_activation_bytes = Exercise(
     my_activation_bytes,
     read_again='"What does a transformer keep?"',
@@ -522,58 +443,42 @@ check_activation_bytes = Exercise(
     hint="Go down the lines of `forward`: what does each operation save?",
     wrong={
         "These are numbers, not bytes: in 16 bits each has two, in a mask one.": [
-            of_blocks(16),
-            of_blocks(17),
-            of_blocks(18),
+            "2 * 16 + 2 => 16",
+            "2 * 16 + 2 => 17",
+            "2 * 16 + 2 => 18",
         ],
-        "In 16 bits a number takes two bytes, not four.": [of_blocks(66), of_blocks(68)],
+        "In 16 bits a number takes two bytes, not four.": ["2 * 16 + 2 => 66", "2 * 16 + 2 => 68"],
         "A dropout's mask takes one byte a number, and what the attention gives is the input of "
-        "`out`: one tensor.": of_blocks(36),
-        "An addition saves nothing, and the input of `qkv` is one tensor.": of_blocks(38),
+        "`out`: one tensor.": "2 * 16 + 2 => 36",
+        "An addition saves nothing, and the input of `qkv` is one tensor.": "2 * 16 + 2 => 38",
         "Each dropout saves its mask, and the attention its result.": [
-            of_blocks(32),
-            of_blocks(33),
+            "2 * 16 + 2 => 32",
+            "2 * 16 + 2 => 33",
         ],
         "Each of the two norms saves its input, and the attention three tensors and its result.": [
-            of_blocks(30),
-            of_blocks(31),
+            "2 * 16 + 2 => 30",
+            "2 * 16 + 2 => 31",
         ],
         "Between `up` and `down` a token has four widths: GELU's input and its result.": [
-            of_blocks(22),
-            of_blocks(26),
+            "2 * 16 + 2 => 22",
+            "2 * 16 + 2 => 26",
         ],
         "Attention saves queries, keys and values, and GELU's input has four widths.": (
-            of_blocks(28)
+            "2 * 16 + 2 => 28"
         ),
-        "Each token has its own: times the tokens.": lambda tokens, width, layers, heads=0: (
-            of_blocks()(1, width, layers)
-        ),
-        "What stands for a token has `width` numbers.": lambda tokens, width, layers, heads=0: (
-            of_blocks()(tokens, 1, layers, heads)
-        ),
-        "That is one block: there are {2}.": lambda tokens, width, layers, heads=0: of_blocks()(
-            tokens, width, 1, heads
-        ),
-        "Each block stores its scores.": lambda tokens, width, layers, heads=0: (
-            of_blocks()(tokens, width, layers) + of_blocks(0)(tokens, width, 1, heads)
-        ),
-        "Each pair of tokens has a score: the square of the tokens.": of_blocks(pairs=int),
-        "With 0 heads no score is stored.": lambda tokens, width, layers, heads=0: of_blocks()(
-            tokens, width, layers, max(heads, 1)
-        ),
-        "Heads concern the scores alone.": lambda tokens, width, layers, heads=0: (
-            of_blocks()(tokens, width, layers) * max(heads, 1)
-        ),
-        "Each head has scores of its own.": lambda tokens, width, layers, heads=0: of_blocks()(
-            tokens, width, layers, min(heads, 1)
-        ),
+        "Each token has its own: times the tokens.": "* tokens * width => * width",
+        "What stands for a token has `width` numbers.": " * width => ",
+        "That is one block: there are {2}.": "layers * => ",
+        "Each block stores its scores.": "(block + scores) => block + scores",
+        "Each pair of tokens has a score: the square of the tokens.": "tokens**2 => tokens",
+        "With 0 heads no score is stored.": "* heads => * max(heads, 1)",
+        "Heads concern the scores alone.": "block + scores => block * max(heads, 1)",
+        "Each head has scores of its own.": "* heads => * min(heads, 1)",
         "A score takes five bytes: two, a mask of one, two.": [
-            of_blocks(of_a_score=size) for size in (1, 2, 3, 4, 6)
+            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6)
         ],
-        "Stored scores come on top.": lambda tokens, width, layers, heads=0: of_blocks()(
-            tokens, width, layers
-        ),
+        "Stored scores come on top.": " + scores => ",
         "Go down the lines": lambda *sizes: 7,
     },
-    also_right=[lambda *sizes: float(of_blocks()(*sizes))],
+    also_right=["return layers => return 1.0 * layers"],
 )
