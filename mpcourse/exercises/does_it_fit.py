@@ -259,7 +259,7 @@ check_saved_bytes = Exercise(
         "The inputs count here too: they are held anyway.": (
             "[*model.parameters(), inputs] => model.parameters()"
         ),
-        "The parameters count here too: they are held anyway.": ("*model.parameters(), => "),
+        "The parameters count here too: they are held anyway.": "*model.parameters(), => ",
         "Add up the bytes of each storage": lambda model, inputs: 0,
     },
     also_right=[by_the_package],
