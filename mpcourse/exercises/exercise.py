@@ -205,7 +205,7 @@ def slip(solution: Callable[..., Any], *changes: str) -> Any:
         if old not in source:
             raise ValueError(f"{solution.__name__} has no {old!r}")
         source = source.replace(old, new)
-    names = dict(solution.__globals__)
+    names = dict(vars(inspect.getmodule(solution)))
     exec(source, names)
     return names[solution.__name__]
 

@@ -20,6 +20,11 @@ from mpcourse.training import train_epoch
 
 # 1. A loop for a net that is cut and for one that is not
 
+ONE_CALL = (
+    "A Pipeline's call makes no gradients, and the loss of its step has had its backward: "
+    "step(inputs, targets, loss_fn) does both."
+)
+HAS_A_STEP = "Only a Pipeline has a step: ask isinstance(model, Pipeline)."
 HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
 
 
@@ -80,49 +85,6 @@ def losses_or_weights(outcome, expected):
     return [f"expected the losses {short(expected[0])}", f"got {short(outcome[0])}"]
 
 
-def is_cut(model):
-    return isinstance(model, Pipeline)
-
-
-def training(*order, before=(), mode=True, returned=list, keep=torch.Tensor.item, by_step=is_cut):
-    """A loop with its steps in this order; what stands before the loop; what of the losses."""
-
-    def attempt(model, batches, optimizer, loss_fn):
-        if mode:
-            model.train()
-        losses = []
-        if "clear" in before:
-            optimizer.zero_grad()
-        for inputs, targets in batches:
-            for each in order:
-                if each == "clear":
-                    optimizer.zero_grad()
-                elif each == "step":
-                    optimizer.step()
-                elif by_step(model):
-                    losses.append(keep(model.step(inputs, targets, loss_fn)))
-                else:
-                    place = next(model.parameters()).device
-                    outputs = model(inputs.to(place))
-                    loss = loss_fn(outputs, targets.to(outputs.device))
-                    loss.backward()
-                    losses.append(keep(loss))
-        return returned(losses)
-
-    return attempt
-
-
-def backward_after_step(model, batches, optimizer, loss_fn):
-    if not isinstance(model, Pipeline):
-        return my_train(model, batches, optimizer, loss_fn)
-    loss = model.train().step(*batches[0], loss_fn)
-    loss.backward()
-    return [loss.item()]
-
-
-RIGHT = "clear", "backward", "step"
-EVERY_LOSS = "Return a list with the loss of every step."
-
 check_train = Exercise(
     my_train,
     read_again='"The same seed, cut in two: do the losses differ?"',
@@ -135,56 +97,54 @@ check_train = Exercise(
     wrong={
         "The weights have not moved: optimizer.step() comes after the backward, with no "
         "zero_grad() in between.": [
-            training("clear", "backward"),
-            training("backward", "clear", "step"),
-            training("clear", "step", "backward"),
+            "optimizer.step() => ",
+            "optimizer.step() => optimizer.zero_grad(); optimizer.step()",
+            ("optimizer.step() => ", "zero_grad() => zero_grad(); optimizer.step()"),
         ],
         "There are gradients of an earlier step: call optimizer.zero_grad() before.": (
-            training("backward", "step")
+            "optimizer.zero_grad() => "
         ),
         "A backward adds to the gradients of the last one: zero_grad() belongs into the loop.": (
-            training("backward", "step", before=["clear"])
+            "optimizer.zero_grad() => ",
+            "model.train() => model.train(); optimizer.zero_grad()",
         ),
         "The step takes the gradients of the time before: it comes after the backward.": (
-            training("step", "clear", "backward")
+            "optimizer.step() => ",
+            "optimizer.zero_grad() => optimizer.step(); optimizer.zero_grad()",
         ),
-        "It ran in evaluation mode: call model.train() first.": training(*RIGHT, mode=False),
-        EVERY_LOSS: [
-            training(*RIGHT, returned=sum),
-            training(*RIGHT, returned=lambda losses: sum(losses) / len(losses)),
-            training(*RIGHT, returned=lambda losses: losses[-1]),
-            training(*RIGHT, returned=lambda losses: None),
+        "It ran in evaluation mode: call model.train() first.": "model.train() => ",
+        "Return a list with the loss of every step.": [
+            "return losses => return sum(losses)",
+            "return losses => return sum(losses) / len(losses)",
+            "return losses => return losses[-1]",
+            "return losses => ",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): [
-            training(*RIGHT, keep=lambda loss: loss),
-            training(*RIGHT, keep=lambda loss: loss, returned=sum),
+            "loss.item() => loss",
+            ("loss.item() => loss", "return losses => return sum(losses)"),
         ],
-        "A Pipeline's call makes no gradients, and the loss of its step has had its backward: "
-        "step(inputs, targets, loss_fn) does both.": [
-            training(*RIGHT, by_step=lambda model: False),
-            backward_after_step,
+        ONE_CALL: [
+            (
+                "isinstance(model, Pipeline) => False",
+                "model(inputs.to(place)) => model(inputs.to(place)).to(place)",
+            ),
+            "    loss.backward() => loss.backward()",  # of both kinds
         ],
-        "Only a Pipeline has a step: ask isinstance(model, Pipeline).": (
-            training(*RIGHT, by_step=lambda model: True)
-        ),
+        HAS_A_STEP: "isinstance(model, Pipeline) => True",
     },
-    errors={
-        "does not require grad": "A Pipeline's call makes no gradients, and the loss of its step "
-        "has had its backward: step(inputs, targets, loss_fn) does both.",
-        "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
-    },
+    errors={"does not require grad": ONE_CALL, "no attribute 'step'": HAS_A_STEP},
     also_right=[
-        training(*RIGHT, keep=torch.Tensor.detach),
-        training(*RIGHT, returned=torch.tensor),
-        training("backward", "step", "clear", before=["clear"]),
+        "loss.item() => loss.detach()",
+        "return losses => return torch.tensor(losses)",
+        (
+            "optimizer.zero_grad() => ",
+            "model.train() => model.train(); optimizer.zero_grad()",
+            "optimizer.step() => optimizer.step(); optimizer.zero_grad()",
+        ),
     ],
 )
 
 # 2. A step in micro-batches
-
-NOTHING_COUNTS = (
-    "Where no target counts the mean is 0 / 0, and 0 times nan is nan: add up sums instead."
-)
 
 
 def my_step(net, inputs, targets, size):
@@ -240,79 +200,14 @@ def loss_or_gradient(outcome, expected):
     return [*lines, *["The gradient is right."] * same(outcome[1], expected[1])]
 
 
-def counting(targets):
-    return int((targets != -100).sum())
+def in_one_backward(net, inputs, targets, size):
+    loss = F.cross_entropy(torch.cat([net(x) for x in inputs.split(size)]), targets)
+    loss.backward()
+    return loss.detach()
 
 
-def stepping(weight, reduction="mean", *, returned=None, clear="", last=False):
-    """weight(targets of a micro-batch, all targets, size) scales it; `returned` the same."""
-
-    def attempt(net, inputs, targets, size):
-        total = 0.0
-        if clear == "before":
-            net.zero_grad()
-        for x, y in zip(inputs.split(size), targets.split(size), strict=True):
-            if clear == "within":
-                net.zero_grad()
-            loss = F.cross_entropy(net(x), y, reduction=reduction)
-            (loss * weight(y, targets, size)).backward()
-            piece = loss.item() * (returned or weight)(y, targets, size)
-            total = piece if last else total + piece
-        return total
-
-    return attempt
-
-
-def pieces(targets, size):
-    return -(-len(targets) // size)
-
-
-def of_the_whole(y, targets, size):
-    return 1 / counting(targets)
-
-
-def of_what_counts(y, targets, size):
-    return counting(y) / counting(targets)
-
-
-def one(y, targets, size):
-    return 1.0
-
-
-def equally(y, targets, size):
-    return 1 / pieces(targets, size)
-
-
-def one_graph(result=torch.Tensor.detach, is_cut=True):
-    """All micro-batches in one backward, or the mini-batch as it is."""
-
-    def attempt(net, inputs, targets, size):
-        pieces = inputs.split(size if is_cut else len(inputs))
-        loss = F.cross_entropy(torch.cat([net(x) for x in pieces]), targets)
-        loss.backward()
-        return result(loss)
-
-    return attempt
-
-
-def where_something_counts(net, inputs, targets, size):
-    found = []
-    for start in range(0, len(inputs), size):
-        y = targets[start : start + size]
-        if (y != -100).any():
-            loss = F.cross_entropy(net(inputs[start : start + size]), y)
-            found.append(loss * of_what_counts(y, targets, size))
-    sum(found).backward()
-    return sum(found).item()
-
-
-def without_backward(net, inputs, targets, size):
-    with torch.no_grad():
-        return sum(
-            F.cross_entropy(net(x), y, reduction="sum").item() / counting(targets)
-            for x, y in zip(inputs.split(size), targets.split(size), strict=True)
-        )
-
+# the mean of a micro-batch in place of its share of the sum
+OWN_MEAN = ', reduction="sum") / counting => )'
 
 check_step = Exercise(
     my_step,
@@ -334,54 +229,56 @@ check_step = Exercise(
     hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
     correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
-        "The losses are added up as they are: weight each one, before its backward.": (
-            stepping(one)
-        ),
+        "The losses are added up as they are: weight each one, before its backward.": OWN_MEAN,
         "All micro-batches count alike, the short one too: that is the mean of means.": (
-            stepping(equally)
+            OWN_MEAN + " / len(inputs.split(size))"
         ),
         "Weighted by rows; a row whose target is -100 is not in the mean.": [
-            stepping(lambda y, targets, size: len(y) / len(targets)),
-            stepping(lambda y, targets, size: 1 / len(targets), "sum"),
+            OWN_MEAN + " * len(y) / len(targets)",
+            "/ counting => / len(targets)",
         ],
         "A short micro-batch has fewer rows than `size`: take its own length.": (
-            stepping(lambda y, targets, size: size / len(targets))
+            OWN_MEAN + " * size / len(targets)"
         ),
-        NOTHING_COUNTS: stepping(of_what_counts),
-        "A sum is never divided: the mean divides by the targets that count.": (
-            stepping(one, "sum")
+        "Where no target counts the mean is 0 / 0, and 0 times nan is nan: add up sums instead.": (
+            OWN_MEAN + " * (y != -100).sum() / counting"
         ),
-        "Divided by `size`: the mean is over the whole mini-batch.": (
-            stepping(lambda y, targets, size: 1 / size, "sum")
-        ),
+        "A sum is never divided: the mean divides by the targets that count.": "/ counting => ",
+        "Divided by `size`: the mean is over the whole mini-batch.": "/ counting => / size",
         "Divided twice: by the samples and by the number of micro-batches.": (
-            stepping(lambda y, t, size: 1 / counting(t) / pieces(t, size), "sum")
+            "/ counting => / counting / len(inputs.split(size))"
         ),
         "The gradient is right; the loss that is returned needs the same weights.": [
-            stepping(of_the_whole, "sum", returned=one),
-            stepping(of_the_whole, "sum", returned=equally),
+            ("/ counting => ", "loss.backward() => (loss / counting).backward()"),
+            (
+                "/ counting => ",
+                "loss.backward() => (loss / counting).backward()",
+                "return total => return total / len(inputs.split(size))",
+            ),
         ],
-        "That is the loss of the last micro-batch alone: add them up.": (
-            stepping(of_the_whole, "sum", last=True)
-        ),
+        "That is the loss of the last micro-batch alone: add them up.": "+= => =",
         "The loss is weighted after its backward: weight it before.": (
-            stepping(one, "sum", returned=of_the_whole)
+            "/ counting => ",
+            "loss.item() => (loss / counting).item()",
         ),
         "The gradients that were there are gone: a step adds to them, as backward does.": (
-            stepping(of_the_whole, "sum", clear="before")
+            "total = 0.0 => total = 0.0; net.zero_grad()"
         ),
         "Cleared in the loop: only the last micro-batch's gradient is left.": (
-            stepping(of_the_whole, "sum", clear="within")
+            "loss = => net.zero_grad(); loss ="
         ),
-        "Nothing was added to .grad: where is the backward?": without_backward,
-        "cut them by inputs.split(size)": one_graph(is_cut=False),
-        "return the loss.": lambda *given: [my_step(*given)].clear(),
-        HOLDS_ITS_GRAPH.format("What is returned"): one_graph(lambda loss: loss),
+        "Nothing was added to .grad: where is the backward?": "loss.backward() => ",
+        "cut them by inputs.split(size)": ".split(size) => .split(len(inputs))",
+        "return the loss.": "return total => ",
+        HOLDS_ITS_GRAPH.format("What is returned"): "loss.item() => loss",
     },
     also_right=[
-        lambda *given: torch.tensor(my_step(*given)),
-        one_graph(),
-        where_something_counts,
+        "return total => return torch.tensor(total)",
+        in_one_backward,
+        (
+            "loss = => if (y == -100).all(): continue\n        loss =",
+            OWN_MEAN + " * (y != -100).sum() / counting",
+        ),
     ],
 )
 
@@ -407,27 +304,6 @@ def statistics_of(*groups):
     return [*map(len, groups)], [g.mean().item() for g in groups], [g.var().item() for g in groups]
 
 
-def merged(variance=lambda n, m, v: my_merged(n, m, v)[1], mean=lambda n, m: weighted(n, m)):
-    return lambda n, m, v: (mean(n, m), variance(n, m, v))
-
-
-def weighted(counts, values):
-    return sum(n * x for n, x in zip(counts, values, strict=True)) / sum(counts)
-
-
-def plain(counts, values):
-    return sum(values) / len(values)
-
-
-def less_one(counts):
-    return [n - 1 for n in counts]
-
-
-def between(n, m):
-    """The mean squared distance of the micro-batches' means from the common one."""
-    return weighted(n, [(mean - weighted(n, m)) ** 2 for mean in m])
-
-
 def merged_two_by_two(counts, means, variances):
     count, mean, squares = 0, 0.0, 0.0
     for n, m, v in zip(counts, means, variances, strict=True):
@@ -437,13 +313,15 @@ def merged_two_by_two(counts, means, variances):
     return torch.tensor([mean, squares / (count - 1)])
 
 
+WITHIN = " + n * (m - mean) ** 2 => "
 SPREAD_LOST = [
-    lambda n, m, v: plain(n, v),
-    lambda n, m, v: weighted(n, v),
-    lambda n, m, v: weighted(less_one(n), v),
-    lambda n, m, v: weighted(less_one(n), v) * sum(less_one(n)) / (sum(n) - 1),
-    lambda n, m, v: weighted(less_one(n), v) * sum(less_one(n)) / sum(n),
+    ("squares / (total - 1) => sum(variances) / len(variances)",),
+    ("(n - 1) * v + n * (m - mean) ** 2 => n * v", "(total - 1) => total"),
+    (WITHIN, "(total - 1) => (total - len(counts))"),
+    (WITHIN,),
+    (WITHIN, "(total - 1) => total"),
 ]
+MEAN_OF_MEANS = "return mean => return sum(means) / len(means)"
 
 check_merged = Exercise(
     my_merged,
@@ -458,34 +336,27 @@ check_merged = Exercise(
     play=call_for_numbers,
     hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
     wrong={
-        "The spread between the micro-batches' means is lost: they differ, too.": [
-            merged(variance) for variance in SPREAD_LOST
-        ],
+        "The spread between the micro-batches' means is lost: they differ, too.": SPREAD_LOST,
         "Micro-batches of different sizes: each mean counts by its number of values.": (
-            merged(mean=plain)
+            MEAN_OF_MEANS
         ),
         "The means differ, which is spread as well; and each one counts by its number of values.": [
-            merged(variance, plain) for variance in SPREAD_LOST
+            (*slips, MEAN_OF_MEANS) for slips in SPREAD_LOST
         ],
-        "Divide by the number of values less one, as torch does here.": (
-            merged(lambda n, m, v: my_merged(n, m, v)[1] * (sum(n) - 1) / sum(n))
-        ),
+        "Divide by the number of values less one, as torch does here.": "(total - 1) => total",
         "These variances are unbiased: a sum of squares is variance times (count - 1).": (
-            merged(lambda n, m, v: weighted(n, v) + between(n, m))
+            "(n - 1) * v => n * v",
+            "(total - 1) => total",
         ),
-        "A micro-batch's sum of squares is its variance times (count - 1).": (
-            merged(lambda n, m, v: (weighted(n, v) + between(n, m)) * sum(n) / (sum(n) - 1))
-        ),
+        "A micro-batch's sum of squares is its variance times (count - 1).": "(n - 1) * v => n * v",
         "That is the standard deviation; the variance is asked for.": (
-            merged(lambda n, m, v: my_merged(n, m, v)[1] ** 0.5)
+            "squares / (total - 1) => (squares / (total - 1)) ** 0.5"
         ),
         "First the mean, then the variance.": lambda *given: my_merged(*given)[::-1],
         "That is the mean alone; return the pair (mean, variance).": (
-            lambda *given: my_merged(*given)[0]
+            ", squares / (total - 1) => "
         ),
-        "Add up the squares around the common mean": (
-            lambda n, m, v: my_merged([10] * len(n), m, v)
-        ),
+        "Add up the squares around the common mean": "rows = => counts = [10] * len(means); rows =",
         "None is what a function without return": lambda *given: None,
     },
     also_right=[merged_two_by_two, lambda *given: list(map(torch.tensor, my_merged(*given)))],
@@ -585,57 +456,6 @@ def as_promised(found, seed, p):
         raise NotYet("torch.float64 in, another type out: keep the type of the values.")
 
 
-def layer_with(forward, start=lambda layer: None):
-    """A layer with this forward, and with something more done when it is made."""
-
-    class Layer(MySeededDropout):
-        def __init__(self, seed, p=0.5):
-            super().__init__(seed, p)
-            self.seed = seed
-            start(self)
-
-    Layer.forward = forward
-    return Layer
-
-
-def dropout_layer(mask=None, scale=lambda p: 1 / (1 - p), draw=torch.rand, on=True, own=True):
-    """A layer with one thing done as people do it."""
-
-    def forward(self, values):
-        if on and not self.training:
-            return values
-        numbers = draw(values.shape, **({"generator": self.generator} if own else {}))
-        kept = mask(self, numbers) if mask else numbers >= self.p
-        return values * kept * scale(self.p)
-
-    return layer_with(forward)
-
-
-def changing_its_input(layer, values):
-    if not layer.training:
-        return values
-    kept = torch.rand(values.shape, generator=layer.generator) >= layer.p
-    return values.mul_(kept) / (1 - layer.p)
-
-
-@torch.no_grad()
-def changing_it_unseen(layer, values):
-    return changing_its_input(layer, values)
-
-
-def each_call_anew(layer, numbers):
-    layer.generator.manual_seed(layer.seed)
-    return numbers >= layer.p
-
-
-def column_by_column(shape, **given):
-    return torch.rand(shape[::-1], **given).T
-
-
-def a_row(shape, **given):
-    return torch.rand((shape[0], 1), **given).expand(shape)
-
-
 check_dropout = Exercise(
     MySeededDropout,
     read_again='"Break 3: dropout draws in a race"',
@@ -647,41 +467,41 @@ check_dropout = Exercise(
     correct="The seed alone says which places are dropped, cut or not.",
     wrong={
         OWN_GENERATOR: [
-            dropout_layer(own=False),
-            layer_with(
-                lambda layer, values: F.dropout(values, layer.p, layer.training),
-                start=lambda layer: torch.manual_seed(layer.seed),
+            ", generator=self.generator => ",
+            (
+                "__init__() => __init__(); torch.manual_seed(seed)",
+                "values * kept.to(values.device) / (1 - self.p) => F.dropout(values, self.p)",
             ),
         ],
-        IN_PLACE: [layer_with(changing_its_input), layer_with(changing_it_unseen)],
-        GO_ON: dropout_layer(each_call_anew),
-        "so that the mean stays": dropout_layer(scale=lambda p: 1.0),
-        "What is kept is divided by (1 - p).": dropout_layer(scale=lambda p: 1 / p),
-        "is the share that is dropped": dropout_layer(lambda layer, n: n < layer.p),
-        "In evaluation mode the values pass as they are": dropout_layer(on=False),
-        "Layers with different seeds drop the same places": (
-            layer_with(MySeededDropout.forward, lambda layer: layer.generator.manual_seed(0))
+        IN_PLACE: [
+            "values * kept.to(values.device) => values.mul_(kept)",
+            "values * kept.to(values.device) => values.detach().mul_(kept)",
+        ],
+        GO_ON: "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept =",
+        "so that the mean stays": " / (1 - self.p) => ",
+        "What is kept is divided by (1 - p).": "(1 - self.p) => self.p",
+        "is the share that is dropped": ">= self.p => < self.p",
+        "In evaluation mode the values pass as they are": "not self.training => False",
+        "Layers with different seeds drop the same places": "manual_seed(seed) => manual_seed(0)",
+        "Draw by torch.rand.": "torch.rand => torch.randn",
+        "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
+        "In micro-batches other places are dropped": (
+            "values.shape => values.T.shape",
+            "self.generator) => self.generator).T",
         ),
-        "Draw by torch.rand.": dropout_layer(draw=torch.randn),
-        "Whole rows or columns": dropout_layer(draw=a_row),
-        "In micro-batches other places are dropped": dropout_layer(draw=column_by_column),
         "In training mode nothing is dropped.": lambda seed, p=0.5: nn.Identity(),
-        "No gradient gets through": layer_with(
-            lambda layer, values: MySeededDropout.forward(layer, values.detach())
-        ),
+        "No gradient gets through": "values * kept => values.detach() * kept",
         "a layer is an nn.Module": lambda seed, p=0.5: torch.rand,
-        "ReproducibleDropout did the work": layer_with(
-            lambda layer, values: layer.inner(values),
-            lambda layer: layer.add_module("inner", ReproducibleDropout(seed=layer.seed)),
+        "ReproducibleDropout did the work": (
+            "__init__() => __init__(); self.inner = ReproducibleDropout(seed=seed)",
+            "values * kept.to(values.device) / (1 - self.p) => self.inner(values)",
         ),
-        "got None": layer_with(lambda layer, values: None),
-        "keep the type of the values": dropout_layer(
-            lambda layer, n: (n.double() >= layer.p).double()
-        ),
+        "got None": "return values * => values *",
+        "keep the type of the values": "kept.to(values.device) => kept.double()",
     },
     errors={"in-place operation": IN_PLACE},
     also_right=[
-        dropout_layer(lambda layer, numbers: numbers.double() > layer.p),
-        dropout_layer(lambda layer, numbers: 1 - (numbers < layer.p).float()),
+        "self.generator) >= => self.generator).double() >",
+        ("torch.rand => 1 - (torch.rand", ">= self.p => < self.p).float()"),
     ],
 )
