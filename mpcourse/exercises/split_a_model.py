@@ -31,13 +31,10 @@ USE_BOTH = "All layers are on {}: use both."
 NOT_NEEDED = "This copy is not needed: {}."
 TO_OUTPUTS = "Bring the labels to the outputs, not the outputs to the labels."
 PARTS = "gradient of front", "gradient of back"
-COPIED_TWICE = "One copy is made twice."
 SWAPPED = "The places are swapped: front belongs on {}, back on {}."
 BACKWARD_TWICE = "The gradients are twice as large: backward was called twice."
 PLAIN = "`.item()` makes a plain number of it: return the tensor itself."
 AGAIN_IN_BACKWARD = "backward was called twice: once is enough."
-SOFTMAX = "cross_entropy takes the outputs as they are: its softmax is inside."
-A_SUM = "That is the sum over the rows: leave out reduction, the mean is asked."
 
 
 def my_training_step(front, back, inputs, labels, first, second):
@@ -74,8 +71,8 @@ def step_on(attempt, first, second):
 
 
 def copies_made(attempt, front, back, inputs, labels, first, second):
-    saw = {}  # part -> where its rows and its weights were
-
+    # part -> where its rows and its weights were
+    saw = {"front": [first, first], "back": [second, second]}
     for name, part in (("front", front), ("back", back)):
 
         def look(part, args, name=name):
@@ -100,19 +97,19 @@ def copies_made(attempt, front, back, inputs, labels, first, second):
     if len(placement.parameter_bytes) < 2:
         raise NotYet(USE_BOTH.format(*placement.parameter_bytes))
     more = [t for t, way in zip(placement.transfers, found, strict=True) if way not in wanted]
-    words = NOT_NEEDED.format(" ".join(str(more[0]).split())) if more else COPIED_TWICE
+    words = NOT_NEEDED.format(" ".join(str(more[0]).split())) if more else "One copy is made twice."
     to_outputs = TO_OUTPUTS if more and more[0].shape == (7, 3) else ""
     raise NotYet(f"expected 4 copies, got {len(found)}", words, to_outputs)
 
 
 def unmoved(saw, copied, error, first, second):
     """What was in the wrong place when something was computed with it."""
-    rows, weights = saw.get("front", (first, first))
+    rows, weights = saw["front"]
     if rows != first:
         return INPUTS.format(first), NOT_KEPT * (copied.get((7, 6)) == first)
     if weights != first:
         return [FIRST_PART.format(first)]
-    rows, weights = saw.get("back", (second, second))
+    rows, weights = saw["back"]
     if rows != second:
         return HIDDEN.format(second), NOT_KEPT * (copied.get((7, 5)) == second)
     if weights != second:
@@ -132,62 +129,6 @@ def where_numbers_differ(outcome, expected):
     return [f"The loss is right, but the {name} is not."]
 
 
-def step(front=0, hidden=1, back=1, labels=1, loss=None, rows=0, kept=True, **kinds):
-    """A step that puts each thing on places[number]; 2 is the host."""
-
-    def attempt(first_part, second_part, inputs, classes, *places):
-        def to(value, place):
-            return value.to((*places, "cpu")[place])
-
-        x = to(inputs, rows)
-        middle = to(first_part, front)(x if kept else inputs)
-        if "cut" in kinds:
-            middle = middle.detach()
-        outputs = to(second_part, back)(to(middle, hidden))
-        outputs = outputs if loss is None else to(outputs, loss)
-        outputs = outputs.softmax(1) if "softmax" in kinds else outputs
-        result = cross_entropy(
-            outputs, to(classes, labels), reduction=kinds.get("reduction", "mean")
-        )
-        for last in reversed(range(kinds.get("backward", 1))):
-            result.backward(retain_graph=last > 0)
-        return result
-
-    return attempt
-
-
-def with_places(places, times=1):
-    """The solution on places of its own choice, once or twice."""
-
-    def attempt(*given):
-        return [my_training_step(*given[:4], *places(*given[4:])) for _ in range(times)][-1]
-
-    return attempt
-
-
-def not_kept(what):
-    """A step that copies the hidden rows or the labels, and goes on with what was there."""
-
-    def attempt(front, back, inputs, labels, first, second):
-        hidden = front.to(first)(inputs.to(first))
-        moved = hidden.to(second), labels.to(second)
-        hidden, labels = (hidden, moved[1]) if what == "hidden" else (moved[0], labels)
-        loss = cross_entropy(back.to(second)(hidden), labels)
-        loss.backward()
-        return loss
-
-    return attempt
-
-
-def in_two_backwards(front, back, inputs, labels, first, second):
-    hidden = front.to(first)(inputs.to(first))
-    leaf = hidden.detach().to(second).requires_grad_()
-    loss = cross_entropy(back.to(second)(leaf), labels.to(second))
-    loss.backward()
-    hidden.backward(leaf.grad.to(first))
-    return loss
-
-
 check_training_step = Exercise(
     my_training_step,
     read_again='"Two pretended GPUs"',
@@ -198,50 +139,66 @@ check_training_step = Exercise(
     hint=lambda outcome, expected: "" if same(outcome["loss"], expected["loss"]) else THE_LOSS,
     correct="Loss and gradients are right, and four copies are made.",
     wrong={
-        INPUTS.format("cuda:0"): step(rows=2),
-        f"{INPUTS.format('cuda:0')}\n{NOT_KEPT}": step(kept=False),
-        FIRST_PART.format("cuda:0"): step(front=2),
-        HIDDEN.format("cuda:1"): step(hidden=0),
-        f"{HIDDEN.format('cuda:1')}\n{NOT_KEPT}": not_kept("hidden"),
-        SECOND_PART.format("cuda:1"): step(back=2),
-        LABELS.format("the host", "cuda:1"): step(labels=2),
-        LABELS.format("cuda:0", "cuda:1"): step(labels=0),
-        f"{LABELS.format('the host', 'cuda:1')}\n{NOT_KEPT}": not_kept("labels"),
-        TO_OUTPUTS: step(loss=0, labels=0),
-        USE_BOTH.format("cuda:0"): step(back=0, hidden=0, labels=0),
-        NOT_NEEDED.format("forward cpu -> cuda:0 (7,) 56 bytes"): (
-            lambda f, b, x, y, *places: my_training_step(f, b, x, y.to(places[0]), *places)
+        INPUTS.format("cuda:0"): "inputs.to(first) => inputs",
+        f"{INPUTS.format('cuda:0')}\n{NOT_KEPT}": (
+            "(inputs.to(first)) => (inputs)",
+            "hidden = => inputs.to(first); hidden =",
         ),
-        "This copy is not needed": lambda *given: my_training_step(*given).cpu(),
-        PLAIN: lambda *given: my_training_step(*given).item(),
-        f"{NO_LOSS}None\n{NO_RETURN}": lambda *given: None,
-        CUT_OFF: step(cut=True),
-        WHO: step(backward=0),
-        SOFTMAX: step(softmax=True),
-        A_SUM: step(reduction="sum"),
-        THE_LOSS: lambda *given: my_training_step(*given) * 2,
-        BACKWARD_TWICE: [step(backward=2), with_places(lambda *p: p, times=2)],
-        AGAIN_IN_BACKWARD: lambda *given: my_training_step(*given).backward(),
-        SWAPPED.format("cuda:0", "cuda:1"): with_places(lambda a, b: (b, a)),
+        FIRST_PART.format("cuda:0"): "front.to(first) => front",
+        HIDDEN.format("cuda:1"): "hidden.to(second) => hidden",
+        f"{HIDDEN.format('cuda:1')}\n{NOT_KEPT}": (
+            "(hidden.to(second)) => (hidden)",
+            "outputs = => hidden.to(second); outputs =",
+        ),
+        SECOND_PART.format("cuda:1"): "back.to(second) => back",
+        LABELS.format("the host", "cuda:1"): "labels.to(second) => labels",
+        LABELS.format("cuda:0", "cuda:1"): "labels.to(second) => labels.to(first)",
+        f"{LABELS.format('the host', 'cuda:1')}\n{NOT_KEPT}": (
+            "labels.to(second) => labels",
+            "loss = => labels.to(second); loss =",
+        ),
+        TO_OUTPUTS: "outputs, labels.to(second) => outputs.to(first), labels.to(first)",
+        USE_BOTH.format("cuda:0"): ".to(second) => .to(first)",
+        NOT_NEEDED.format("forward cpu -> cuda:0 (7,) 56 bytes"): "labels. => labels.to(first).",
+        "This copy is not needed": "return loss => return loss.cpu()",
+        PLAIN: "return loss => return loss.item()",
+        f"{NO_LOSS}None\n{NO_RETURN}": "return loss => ",
+        CUT_OFF: "hidden.to => hidden.detach().to",
+        WHO: "loss.backward() => ",
+        "cross_entropy takes the outputs as they are: its softmax is inside.": (
+            "(outputs, => (outputs.softmax(1),"
+        ),
+        "That is the sum over the rows: leave out reduction, the mean is asked.": (
+            "labels.to(second) => labels.to(second), reduction='sum'"
+        ),
+        THE_LOSS: "return loss => return loss * 2",
+        BACKWARD_TWICE: [
+            "loss.backward() => loss.backward(retain_graph=True); loss.backward()",
+            lambda *given: [my_training_step(*given), my_training_step(*given)][-1],
+        ],
+        AGAIN_IN_BACKWARD: "return loss => return loss.backward()",
+        SWAPPED.format("cuda:0", "cuda:1"): "first, second): => second, first):",
         "The loss is right, but the gradient of front is not.": (
-            lambda front, *given: (
-                my_training_step(front, *given),
-                [p.grad.zero_() for p in front.parameters()],
-            )[0]
+            "return loss => front.zero_grad(set_to_none=False); return loss"
         ),
         "Given first 'cuda:1' and second 'cuda:0'": (
-            with_places(lambda a, b: (a, "cpu" if b == "cpu" else "cuda:1"))
+            ".to(second) => .to(second.replace('0', '1'))"
         ),
-        "a pretended tensor has no numbers": lambda *given: (
-            loss if (loss := my_training_step(*given)).item() > 0 else 0
-        ),
-        "Use the places that come in": with_places(lambda *_: ("cuda:98", "cuda:99")),
+        "a pretended tensor has no numbers": "return loss => return loss if loss.item() > 0 else 0",
+        "Use the places that come in": ".to(first) => .to('cuda:98')",
     },
     errors={
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
         "backward through the graph a second time": AGAIN_IN_BACKWARD,
     },
-    also_right=[step(), in_two_backwards],
+    also_right=[
+        ("(inputs.to(first)) => (inputs)", "hidden = => inputs = inputs.to(first); hidden ="),
+        (
+            "outputs = => leaf = hidden.detach().to(second).requires_grad_(); outputs =",
+            "(hidden.to(second)) => (leaf)",
+            "loss.backward() => loss.backward(); hidden.backward(leaf.grad.to(first))",
+        ),
+    ],
 )
 
 # 2. Stages of one model, balanced by parameters
@@ -330,14 +287,10 @@ def stages_of(model, bounds):
     return [model[a:b] for a, b in pairwise(bounds)]
 
 
-def least(cost):
-    """The cut for which cost(stages) is least."""
-
-    def attempt(model, num_stages):
-        cuts = combinations(range(1, len(model)), num_stages - 1)
-        return min((stages_of(model, [0, *cut, len(model)]) for cut in cuts), key=cost)
-
-    return attempt
+def most_alike(model, num_stages):
+    cuts = combinations(range(1, len(model)), num_stages - 1)
+    found = [stages_of(model, [0, *cut, len(model)]) for cut in cuts]
+    return min(found, key=lambda stages: max(parameters_of(stages)) - min(parameters_of(stages)))
 
 
 def filled_up(beyond):
@@ -345,9 +298,10 @@ def filled_up(beyond):
 
     def attempt(model, num_stages):
         costs, bounds = parameters_of(model), [0]
+        average = sum(costs) / num_stages
         for index in range(1, len(costs)):
-            held = sum(costs[bounds[-1] : index]) + (0 if beyond else costs[index])
-            full = held >= sum(costs) / num_stages if beyond else held > sum(costs) / num_stages
+            held = sum(costs[bounds[-1] : index])
+            full = held >= average if beyond else held + costs[index] > average
             if full or len(costs) - index == num_stages - len(bounds):
                 bounds += [index] * (len(bounds) < num_stages)
         return stages_of(model, [*bounds, len(costs)])
@@ -359,10 +313,8 @@ def halving(model, num_stages):
     """The right answer for two stages, asked of the largest stage until there are enough."""
     parts = [model]
     while len(parts) < num_stages:
-        held = [
-            size if len(p) > 1 else -1 for p, size in zip(parts, parameters_of(parts), strict=True)
-        ]
-        index = held.index(max(held))
+        held = parameters_of(parts)
+        index = max(range(len(parts)), key=lambda i: (len(parts[i]) > 1, held[i]))
         parts[index : index + 1] = my_split(parts[index], 2)
     return parts
 
@@ -404,28 +356,22 @@ check_split = Exercise(
             filled_up(beyond=True),
             filled_up(beyond=False),
         ],
-        "That balances the weights alone: biases are parameters too.": least(
-            lambda stages: max(
-                sum(p.numel() for p in s.parameters() if p.dim() > 1) for s in stages
-            )
+        "That balances the weights alone: biases are parameters too.": (
+            "in layer.parameters() => in layer.parameters() if p.dim() > 1"
         ),
-        "Those stages are as alike as can be; asked is that the largest be small.": least(
-            lambda stages: max(parameters_of(stages)) - min(parameters_of(stages))
-        ),
+        "Those stages are as alike as can be; asked is that the largest be small.": most_alike,
         "Halving the largest stage again and again is greedy, too: compare all cuts.": halving,
-        "A frozen layer takes room too: count it, whatever requires_grad says.": least(
-            lambda stages: max(
-                sum(p.numel() for p in s.parameters() if p.requires_grad) for s in stages
-            )
+        "A frozen layer takes room too: count it, whatever requires_grad says.": (
+            "in layer.parameters() => in layer.parameters() if p.requires_grad"
         ),
-        "Compare all cuts": lambda m, n: stages_of(m, [*range(n), len(m)]),
-        "Layer 3, the last, is in no stage": (lambda m, n: my_split(m[:-1], min(n, len(m) - 1))),
+        "Compare all cuts": "min(found) => found[0]",
+        "Layer 3, the last, is in no stage": "for layer in model] => for layer in model][:-1]",
         EMPTY: lambda m, n: [*my_split(m, n - 1), nn.Sequential()],
         "That makes 1 stages": lambda m, n: [m],
         NOT_ITS_OWN: lambda m, n: my_split(copy.deepcopy(m), n),
         IN_ORDER: lambda m, n: my_split(m, n)[::-1],
-        NO_STAGES: [lambda m, n: [list(stage) for stage in my_split(m, n)], lambda m, n: None],
-        NO_WEIGHT: lambda m, n: [layer.weight.numel() for layer in m] and my_split(m, n),
+        NO_STAGES: ["model[a:b] => list(model[a:b])", lambda m, n: None],
+        NO_WEIGHT: "sum(p.numel() for p in layer.parameters()) => layer.weight.numel()",
     },
     errors={"attribute 'weight'": NO_WEIGHT},
     also_right=[split_sequential, lambda model, n: nn.ModuleList(my_split(model, n))],
@@ -466,9 +412,10 @@ class Casting(nn.Linear):
 def placed(attempt, widths, rows, limit, double=None):
     """The cut, what each GPU then holds, and what the fuller one can hold at best."""
     net = nn.Sequential(*(Casting(a, b, bias=False) for a, b in pairwise(widths)))
-    wide = [8 if index == double else 4 for index in range(len(net))]  # bytes of a number
     if double is not None:
         net[double].double()
+    held = [layer.weight.nbytes for layer in net]
+    sent = [layer.weight.itemsize * rows * layer.out_features for layer in net]  # by each
     places = numbers(attempt(net, torch.zeros(rows, widths[0]), limit))
     if not isinstance(places, list) or len(places) != len(net):
         raise NotYet(f"expected {len(net)} places, one per layer; got {short(places)}")
@@ -480,38 +427,12 @@ def placed(attempt, widths, rows, limit, double=None):
         crossing = f"{len(cuts)} {ONE_CUT}" if cuts and places[0] == 0 else FROM_GPU_0
         raise NotYet(got, crossing if cuts else ONE_GPU)
     (cut,) = cuts
-    nbytes = wide[cut - 1] * rows * widths[cut]
-    if nbytes > limit:
-        shape = rows, widths[cut]
-        raise NotYet(got, f"A tensor of shape {shape} crosses: {nbytes} {TOO_MANY_BYTES}")
-    held = [n * a * b for n, (a, b) in zip(wide, pairwise(widths), strict=True)]
+    if sent[cut - 1] > limit:
+        crossing = f"A tensor of shape {(rows, widths[cut])} crosses: {sent[cut - 1]}"
+        raise NotYet(got, f"{crossing} {TOO_MANY_BYTES}")
     fuller = {c: max(sum(held[:c]), sum(held[c:])) for c in range(1, len(net))}
-    best = min(m for c, m in fuller.items() if wide[c - 1] * rows * widths[c] <= limit)
+    best = min(m for c, m in fuller.items() if sent[c - 1] <= limit)
     return cut, [fuller[cut]], best
-
-
-def choosing(choose):
-    """The cut that choose(cuts allowed, number of layers, bytes behind each cut) takes."""
-
-    def attempt(net, inputs, limit):
-        sent = {}
-        for cut, layer in enumerate(net[:-1], start=1):
-            inputs = layer(inputs)
-            sent[cut] = inputs.nbytes
-        cut = choose([c for c, nbytes in sent.items() if nbytes <= limit], len(net), sent)
-        return [0] * cut + [1] * (len(net) - cut)
-
-    return attempt
-
-
-def in_numbers(net, inputs, limit):
-    """Bytes cross, but the parameters are counted in numbers."""
-
-    def fuller(allowed, layers, sent):
-        held = parameters_of(net)
-        return min(allowed, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
-
-    return choosing(fuller)(net, inputs, limit)
 
 
 check_places = Exercise(
@@ -540,28 +461,23 @@ check_places = Exercise(
     hint="Which cuts are allowed? A tensor of exactly {2} bytes may cross.",
     correct="All {count} cases agree.",
     wrong={
-        TOO_MANY_BYTES: [
-            lambda net, *_: [0] * (k := len(split_sequential(net, 2)[0])) + [1] * (len(net) - k),
-            lambda net, inputs, limit: my_places(net, inputs, 2 * limit),
-        ],
+        TOO_MANY_BYTES: ["inputs.nbytes <= limit => True", "<= limit => <= 2 * limit"],
         "Another cut is allowed and better balanced: compare all of them.": (
-            choosing(lambda allowed, layers, sent: allowed[0])
+            "min(fuller, key=fuller.get) => min(fuller)"
         ),
         "That is the smallest tensor; any within the limit may cross.": (
-            choosing(lambda allowed, layers, sent: min(sent, key=sent.get))
+            "max(sum(held[:cut]), sum(held[cut:])) => inputs.nbytes"
         ),
         "That is nearest to the middle by layers; their bytes of parameters count.": (
-            choosing(lambda allowed, layers, sent: min(allowed, key=lambda c: abs(2 * c - layers)))
+            "max(sum(held[:cut]), sum(held[cut:])) => abs(2 * cut - len(net))"
         ),
-        "Bytes, not numbers: one in double precision has 8.": in_numbers,
-        "A tensor of exactly 128 bytes may cross.": (
-            lambda net, inputs, limit: my_places(net, inputs, limit - 1)
-        ),
+        "Bytes, not numbers: one in double precision has 8.": "p.nbytes => p.numel()",
+        "A tensor of exactly 128 bytes may cross.": "<= => <",
         ONE_GPU: lambda net, inputs, limit: [0] * len(net),
         ONE_CUT: lambda net, inputs, limit: [index % 2 for index in range(len(net))],
-        FROM_GPU_0: lambda *given: [1 - place for place in my_places(*given)],
+        FROM_GPU_0: "[0] * cut + [1] => [1] * cut + [0]",
         "one per layer": lambda *given: my_places(*given)[1:],
-        "a place is 0 or 1": lambda *given: [place + 1 for place in my_places(*given)],
+        "a place is 0 or 1": "[0] * cut + [1] => [1] * cut + [2]",
     },
     also_right=[
         lambda *given: tuple(place == 1 for place in my_places(*given)),
@@ -640,11 +556,7 @@ def wrong_parameters(model, parts):
         return IN_BOTH
     if {*found} != ours:
         return f"{len(ours - {*found})} of the model's {len(own)} {IN_NONE}"
-    return (
-        ""
-        if {*found[:2]} == {*map(id, model.fc1.parameters())} and len(held[0]) == 2
-        else OTHER_CUT
-    )
+    return OTHER_CUT * ({*map(id, held[0])} != {*map(id, model.fc1.parameters())})
 
 
 def untrained(model, outputs):
@@ -660,33 +572,7 @@ def untrained(model, outputs):
     return f"{lost[0]} gets no gradient: something is cut off by detach()." if lost else ""
 
 
-def parts_with(*second, first=()):
-    """The layers of both parts by name, `relu` and others among them."""
-
-    def attempt(model):
-        found = {name: getattr(model, name) for name in ("fc1", "fc2", "fc3")}
-        made = {"relu": nn.ReLU, "gelu": nn.GELU, "softmax": lambda: nn.Softmax(1)}
-        made["dropout"] = nn.Dropout
-        layers = lambda names: [found[n] if n in found else made[n]() for n in names]
-        return [
-            nn.Sequential(nn.Flatten(), model.fc1, *layers(first)),
-            nn.Sequential(*layers(second)),
-        ]
-
-    return attempt
-
-
-def called(how):
-    """The second part, called by how(its forward, hidden)."""
-
-    def attempt(model):
-        first, second = my_parts(model)
-        forward = second.forward
-        second.forward = lambda hidden: how(forward, hidden)
-        return [first, second]
-
-    return attempt
-
+DETACHED = "return => {}.register_forward_hook(lambda *given: given[-1].detach()); return"
 
 check_parts = Exercise(
     my_parts,
@@ -698,40 +584,42 @@ check_parts = Exercise(
     hint="Write down, in order, all that forward does, then cut that list in two.",
     correct="All {count} cases agree.",
     wrong={
-        "Both ReLUs are lost: they were in forward, not among the layers.": parts_with(
-            "fc2", "fc3"
-        ),
-        "A ReLU is lost: the one between fc2 and fc3.": parts_with("relu", "fc2", "fc3"),
-        "A ReLU is lost: the one between fc1 and fc2.": parts_with("fc2", "relu", "fc3"),
+        "Both ReLUs are lost: they were in forward, not among the layers.": ", nn.ReLU() => ",
+        "A ReLU is lost: the one between fc2 and fc3.": "model.fc2, nn.ReLU() => model.fc2",
+        "A ReLU is lost: the one between fc1 and fc2.": "model.fc1, nn.ReLU() => model.fc1",
         "There is no ReLU after the last layer: outputs may be negative.": (
-            parts_with("relu", "fc2", "relu", "fc3", "relu")
+            "model.fc3 => model.fc3, nn.ReLU()"
         ),
         "forward ends with fc3: cross_entropy takes its outputs as they are, without softmax.": (
-            parts_with("relu", "fc2", "relu", "fc3", "softmax")
+            "model.fc3 => model.fc3, nn.Softmax(1)"
         ),
-        "The model's forward bends with ReLU, not with another activation.": (
-            parts_with("gelu", "fc2", "gelu", "fc3")
+        "The model's forward bends with ReLU, not with another activation.": "nn.ReLU => nn.GELU",
+        DROPOUT: "model.fc3 => nn.Dropout(), model.fc3",
+        NO_BRACKETS: "nn.ReLU() => nn.ReLU",
+        "Write down, in order": (
+            "model.fc1, nn.ReLU() => model.fc1",
+            "model.fc3 => model.fc3, nn.ReLU()",
         ),
-        DROPOUT: parts_with("relu", "fc2", "relu", "dropout", "fc3"),
-        NO_BRACKETS: lambda m: [m.fc1, nn.Sequential(nn.ReLU, m.fc2)],
-        "Write down, in order": parts_with("fc2", "relu", "relu", "fc3", "relu"),
-        BEFORE_FC1: lambda m: [m.fc1, nn.Sequential(m.fc2, m.fc3)],
+        BEFORE_FC1: "nn.Flatten(), => ",
         NEW_MODEL: lambda m: my_parts(Net().double()),
         COPIES: lambda m: my_parts(copy.deepcopy(m)),
         NOTHING_LEFT: lambda m: [m, nn.Identity()],
         IN_BOTH: lambda m: [m, m.fc3],
         f"2 of the model's 6 {IN_NONE}": lambda m: [m.fc1, m.fc3],
-        OTHER_CUT: parts_with("fc3", first=["relu", "fc2", "relu"]),
+        OTHER_CUT: (
+            "model.fc2, nn.ReLU(), model.fc3 => model.fc3",
+            "model.fc1, => model.fc1, nn.ReLU(), model.fc2,",
+        ),
         TWO_MODULES: [lambda m: [m.fc1, m.fc2, m.fc3], lambda m: None],
-        "fc1.weight gets no gradient": called(lambda layers, hidden: layers(hidden.detach())),
+        "fc1.weight gets no gradient": DETACHED.format("first"),
         "fc1.weight is frozen": lambda m: my_parts(m.requires_grad_(False)),
-        NO_WAY_BACK: called(lambda layers, hidden: torch.no_grad()(layers)(hidden)),
+        NO_WAY_BACK: DETACHED.format("model.fc3"),
     },
     errors={"shapes cannot be multiplied": BEFORE_FC1, "not a Module subclass": NO_BRACKETS},
     also_right=[
         lambda m: (
             nn.Sequential(nn.Flatten(), m.fc1),
-            parts_with("relu", "fc2", "relu", "fc3")(m)[1],
+            nn.Sequential(nn.ReLU(), m.fc2, nn.ReLU(), m.fc3),
         )
     ],
 )
