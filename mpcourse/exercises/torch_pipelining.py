@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.distributed import HashStore, PrefixStore, distributed_c10d
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
 from mpcourse.devices.locks import fork_safe_lock
@@ -161,38 +161,7 @@ def as_uncut(outcome, count, microbatches):
             raise NotYet(f"Rank {rank} holds {losses} losses, not {wanted}. {words}")
 
 
-def pipeline_but(part=None, index=None, stages=None, step=None, number=None, engine=None, **given):
-    """The solution with one thing done otherwise; each change is a function of rank and count."""
-
-    def attempt(rank, count, device, net, inputs, targets, microbatches):
-        size = len(net) // count
-        layers = part(net, rank) if part else net[rank * size :][:size]
-        index_, count_ = index(rank) if index else rank, stages(rank) if stages else count
-        stage = PipelineStage(layers, index_, count_, device)
-        options = {"loss_fn": nn.functional.cross_entropy, **given}
-        schedule = (engine or ScheduleGPipe)(stage, number or microbatches, **options)
-        losses = []
-        how = (
-            [] if rank else [inputs],
-            {"target": targets, "losses": losses} if rank + 1 == count else {},
-        )
-        args, named = step(*how, rank, inputs, targets) if step else how
-        if args is not None:
-            schedule.step(*args, **named)
-        return layers, losses
-
-    return attempt
-
-
-def uncut_net(rank, count, device, net, inputs, targets, microbatches):
-    nn.functional.cross_entropy(net(inputs), targets).backward()
-    return net[rank * len(net) // count :][: len(net) // count], []
-
-
-def stepping_twice(*given):
-    my_pipeline(*given)
-    return my_pipeline(*given)
-
+NO_LOSS_FN = ", loss_fn=nn.functional.cross_entropy => "
 
 check_pipeline = Exercise(
     my_pipeline,
@@ -209,50 +178,42 @@ check_pipeline = Exercise(
         "target": WANTS_LAST,
     },
     wrong={
-        TOO_MANY: [pipeline_but(lambda net, rank: net)],
-        "Rank 0 has 4 weights, not 2": pipeline_but(lambda net, rank: net[2 * (rank % 2) :][:2]),
-        ONLY_FORWARD: [
-            pipeline_but(loss_fn=None),
-            pipeline_but(loss_fn=None, step=lambda args, *_: (args, {})),
-        ],
-        TIMES: pipeline_but(scale_grads=False),
-        TWICE: stepping_twice,
-        OTHER_BLOCKS: lambda rank, count, device, net, *work: my_pipeline(
-            rank, count, device, nn.Sequential(*reversed(net)), *work
+        TOO_MANY: "net[rank * size : (rank + 1) * size] => net",
+        "Rank 0 has 4 weights, not 2": (
+            "net[rank * size : (rank + 1) * size] => net[2 * (rank % 2) :][:2]"
         ),
+        ONLY_FORWARD: [NO_LOSS_FN, (NO_LOSS_FN, "target=targets.to(device), losses=losses => ")],
+        TIMES: "cross_entropy) => cross_entropy, scale_grads=False)",
+        TWICE: lambda *given: [my_pipeline(*given), my_pipeline(*given)][-1],
+        OTHER_BLOCKS: "size = => net = nn.Sequential(*reversed(net)); size =",
         NOT_UNCUT: [
-            pipeline_but(loss_fn=nn.CrossEntropyLoss(reduction="sum", label_smoothing=0.1)),
-            pipeline_but(
-                step=lambda args, named, rank, i, t: (
-                    args,
-                    named and {**named, "target": t.flip(0)},
-                )
-            ),
+            "functional.cross_entropy => CrossEntropyLoss(reduction='sum', label_smoothing=0.1)",
+            "targets.to(device) => targets.flip(0)",
         ],
-        NO_LIST: pipeline_but(
-            step=lambda args, named, *_: (args, {k: v for k, v in named.items() if k == "target"})
-        ),
-        "Each micro-batch has one": pipeline_but(number=2),
-        SIZE: lambda *given: my_pipeline(*given[:-1], ROWS // given[-1]),
-        THREE: [pipeline_but(stages=lambda rank: 4), pipeline_but(index=lambda rank: 0)],
-        WHOLE: uncut_net,
-        "Stages are counted from 0": pipeline_but(index=lambda rank: rank + 1),
+        NO_LIST: ", losses=losses => ",
+        "Each micro-batch has one": "stage, microbatches => stage, 2",
+        SIZE: "stage, microbatches => stage, len(inputs) // microbatches",
+        THREE: ["rank, count, device) => rank, 4, device)", "layers, rank => layers, 0"],
+        WHOLE: lambda rank, count, device, net, inputs, *_: (net(inputs), []),
+        "Stages are counted from 0": "layers, rank => layers, rank + 1",
         NOT_CALLED: [
-            pipeline_but(step=lambda args, named, rank, *_: (args if rank == 0 else None, named)),
-            pipeline_but(step=lambda args, named, *_: (args if args or named else None, named)),
+            "schedule.step(target=targets.to(device), losses=losses) => pass",
+            "schedule.step() => pass",
         ],
         WANTS_LAST: [
-            pipeline_but(step=lambda args, named, rank, i, t: (args, named if rank == 0 else {})),
-            pipeline_but(step=lambda args, named, rank, i, t: ([t], {}) if named else (args, {})),
+            "target=targets.to(device), losses=losses => ",
+            "target=targets.to(device), losses=losses => targets",
         ],
-        NO_PAIR: [lambda *given: None, lambda *given: my_pipeline(*given)[0]],
+        NO_PAIR: ["return layers, losses => ", "return layers, losses => return layers"],
     },
     also_right=[
-        pipeline_but(engine=Schedule1F1B),
-        pipeline_but(step=lambda args, named, rank, i, t: (args, {**named, "target": t})),
+        "ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B",
+        (
+            "inputs.to(device) => inputs.to(device), target=targets",
+            "schedule.step() => schedule.step(target=targets)",
+        ),
     ],
 )
-
 
 # 2. Messages in an order
 
@@ -260,9 +221,6 @@ BLOCKED = "Each waits for the other: write both ends of a message in the same mo
 NAMES = "A message is named like its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1."
 ONE_TEXT = "A row is one text here; a list of words is asked for."
 EMPTIED = "The given schedule has changed: work on copies of its rows, list(row)."
-NEVER_READY = (
-    "No action was ready any more. B waits for what makes(0I0) gives: note makes(action) as done."
-)
 OWN_ORDER = "Keep each rank's own actions, in their order"
 
 
@@ -329,18 +287,15 @@ def run_rows(rows, name, stages, ranks, microbatches):
     for rank, (row, actions) in enumerate(zip(rows, schedule, strict=True)):
         own, right = [w for w in row if not partner(w)], [str(each) for each in actions]
         if own != right:
-            odd = [word for word in own if word not in wanted]
-            raise NotYet(
-                f"Rank {rank}: {OWN_ORDER}." if not odd else f"{odd[0]} on rank {rank}? {NAMES}"
-            )
+            odd = [f"{word} on rank {rank}? {NAMES}" for word in own if word not in wanted]
+            raise NotYet(*odd[:1] or [f"Rank {rank}: {OWN_ORDER}."])
     messages = [Counter(filter(partner, row)) for row in my_messages(schedule, stages)]
     for rank, (row, right) in enumerate(zip(rows, messages, strict=True)):
         found = Counter(filter(partner, row))
-        for word in [*(right - found), *(found - right)]:
-            what = (
-                "is missing" if word in right - found else "is one too many, or belongs elsewhere"
-            )
-            raise NotYet(f"Rank {rank}: {word} {what}.", NAMES)
+        for word in right - found:
+            raise NotYet(f"Rank {rank}: {word} is missing.", NAMES)
+        for word in found - right:
+            raise NotYet(f"Rank {rank}: {word} is one too many, or belongs elsewhere.", NAMES)
     passes(rows, wanted, stages)
 
 
@@ -372,46 +327,22 @@ def passes(rows, actions, stages):
             has.add(result)
 
 
-def beside(before=True):
-    """Each receive beside the action that needs it (or all of them first), each send behind."""
-
-    def attempt(schedule, num_stages):
-        full, rows = my_messages(schedule, num_stages), []
-        for row, words in zip(schedule, full, strict=True):
-            texts = []
-            for action in row:
-                stage, kind, number = action
-                way = "F" if kind == "F" else "B"
-                receive, send = (f"{stage}{end}_{way}{number}" for end in ("RECV", "SEND"))
-                if kind != "W":
-                    texts += [receive] * (receive in words)
-                texts += [str(action)] + [send] * (kind != "W" and send in words)
-            receives = [word for word in texts if "RECV" in word]
-            rows.append(texts if before else receives + [w for w in texts if w not in receives])
-        return rows
-
-    return attempt
+def beside(row):
+    """Each receive just before the action that needs it."""
+    moved = [word for word in row if "RECV" not in word]
+    for word in row:
+        if "RECV" in word:
+            action = word.replace("RECV_", "")
+            [at] = [i for i, each in enumerate(moved) if each.replace("I", "B") == action]
+            moved.insert(at, word)
+    return moved
 
 
 def each_row(change):
     return lambda schedule, n: [change(row) for row in my_messages(schedule, n)]
 
 
-def send_before(row):
-    row = list(row)
-    for place in [place for place, word in enumerate(row) if "SEND" in word]:
-        row[place - 1 : place + 1] = row[place], row[place - 1]
-    return row
-
-
-def emptying(schedule, num_stages):
-    rows = my_messages(schedule, num_stages)
-    for row in schedule:
-        row.clear()
-    return rows
-
-
-def by_time(schedule, num_stages, to_itself=False):
+def by_time(schedule, num_stages):
     """All actions and messages in one list, in an order that works; each rank takes its own."""
     ranks = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
     together, left, done = [], [list(row) for row in schedule], set()
@@ -422,7 +353,7 @@ def by_time(schedule, num_stages, to_itself=False):
         own = ranks[action.stage_index]
         together.append((own, str(action)))
         goes = handed_on(action, num_stages)
-        if goes and (to_itself or ranks[goes[0]] != own):
+        if goes and ranks[goes[0]] != own:
             text = f"_{goes[1]}{action.microbatch_index}"
             together.append((own, f"{action.stage_index}SEND{text}"))
             together.append((ranks[goes[0]], f"{goes[0]}RECV{text}"))
@@ -444,29 +375,29 @@ check_messages = Exercise(
     look=run_rows,
     hint="When a rank has done an action, write its send, and the receive into the other's row.",
     correct="All messages are there, and in {count} schedules nobody blocks.",
-    errors={"had not returned": NEVER_READY},
+    errors={
+        "had not returned": "No action was ready any more. B waits for what makes(0I0) gives: "
+        "note makes(action) as done."
+    },
     wrong={
-        BLOCKED: [beside(), beside(before=False)],
-        "0SEND_F0 is missing": lambda schedule, n: [[str(a) for a in row] for row in schedule],
-        "0RECV_B0 is missing": each_row(lambda row: [word for word in row if "RECV" not in word]),
-        "Rank 1: 1RECV_F0 is missing": each_row(
-            lambda row: [word.replace("1RECV", "0RECV") for word in row]
-        ),
-        ONE_TEXT: lambda schedule, n: [",".join(row) for row in my_messages(schedule, n)],
-        f"{OWN_ORDER}": lambda schedule, n: my_messages(schedule, n)[::-1],
-        "0F0SEND on rank 0? ": each_row(
-            lambda row: [f"{w[:1]}F{w[-1]}SEND" if "SEND" in w else w for w in row]
-        ),
-        "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),
-        "there is nothing to send": each_row(send_before),
-        "1SEND_F0 is one too many, or belongs elsewhere": (
-            lambda schedule, n: by_time(schedule, n, to_itself=True)
-        ),
-        "Return one list of texts per rank, 2 in all": [
-            lambda schedule, n: None,
-            lambda schedule, n: [word for row in my_messages(schedule, n) for word in row],
+        BLOCKED: [
+            each_row(beside),
+            each_row(lambda row: sorted(row, key=lambda word: "RECV" not in word)),
         ],
-        EMPTIED: emptying,
+        "0SEND_F0 is missing": "rank_of[to] != rank => False",
+        "0RECV_B0 is missing": 'rows[rank_of[to]].append(f"{to}RECV{text}") => pass',
+        "Rank 1: 1RECV_F0 is missing": "{to}RECV => 0RECV",
+        ONE_TEXT: each_row(",".join),
+        OWN_ORDER: "return rows => return rows[::-1]",
+        "0F0SEND on rank 0? ": "SEND{text} => F{text[-1]}SEND",
+        "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),
+        "there is nothing to send": "rows[rank].append(f => rows[rank].insert(-1, f",
+        "1SEND_F0 is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
+        "Return one list of texts per rank, 2 in all": [
+            "return rows => ",
+            "return rows => return sum(rows, [])",
+        ],
+        EMPTIED: "[list(row) for row in schedule] => schedule",
     },
     also_right=[by_time],
 )
@@ -510,37 +441,6 @@ def padded(attempt, shape, parts, dtype):
     return rows, targets, str(rows.dtype), str(targets.dtype)
 
 
-def filled(more=lambda rows, parts: -rows % parts, target=-100, number=0.0):
-    def attempt(inputs, targets, parts):
-        size = more(len(inputs), parts)
-        rows = inputs.new_full((size, *inputs.shape[1:]), number)
-        return torch.cat([inputs, rows]), torch.cat([targets, targets.new_full((size,), target)])
-
-    return attempt
-
-
-def changed(change):
-    """The right answer, and then changed."""
-    return lambda i, t, parts: change(*my_padded(i, t, parts), i, t, parts)
-
-
-def float_rows(inputs, targets, parts):
-    rows = torch.cat([inputs, torch.zeros(-len(inputs) % parts, *inputs.shape[1:])])
-    return rows, my_padded(inputs, targets, parts)[1]
-
-
-def last_row_again(inputs, targets, parts):
-    more = -len(inputs) % parts
-    return torch.cat([inputs, inputs[-1:].repeat_interleave(more, 0)]), filled()(
-        inputs, targets, parts
-    )[1]
-
-
-def resizing(inputs, targets, parts):
-    rows, ends = my_padded(inputs, targets, parts)
-    return inputs.resize_(rows.shape).copy_(rows), ends
-
-
 def row_by_row(inputs, targets, parts):
     while len(inputs) % parts:
         inputs = torch.cat([inputs, 0 * inputs[-1:]])
@@ -564,36 +464,40 @@ check_padded = Exercise(
     hint="Missing are -rows % microbatches rows.",
     wrong={
         "A target from 0 on is a class: the loss counts such a row. -100 is left out.": (
-            filled(target=0)
+            "-100 => 0"
         ),
-        "-1 is not left out: ignore_index is -100.": filled(target=-1),
-        "Nothing is missing here: add no row.": filled(lambda rows, parts: parts - rows % parts),
-        "That many are over, not missing.": filled(lambda rows, parts: rows % parts),
+        "-1 is not left out: ignore_index is -100.": "-100 => -1",
+        "Nothing is missing here: add no row.": "-len(inputs) => microbatches - len(inputs)",
+        "That many are over, not missing.": "-len(inputs) => len(inputs)",
         "Nothing was added; the parts are still of two sizes.": lambda i, t, parts: (i, t),
         "Rows were left out: add some instead.": (
             lambda i, t, parts: (i[: len(i) // parts * parts], t[: len(t) // parts * parts])
         ),
-        "Inputs and targets have to be equally long.": changed(
-            lambda rows, ends, i, t, n: (rows, t)
+        "Inputs and targets have to be equally long.": (
+            "torch.cat([targets, targets.new_full((more,), -100)]) => targets"
         ),
-        "Targets are classes: they stay whole numbers (int64).": (
-            changed(lambda rows, ends, *_: (rows, ends.float()))
+        "Targets are classes: they stay whole numbers (int64).": "-100)]) => -100)]).float()",
+        "The inputs are of another type: new_zeros keeps it, torch.zeros is float32.": (
+            "inputs.new_zeros => torch.zeros"
         ),
-        "The inputs are of another type: new_zeros keeps it, torch.zeros is float32.": float_rows,
-        NOT_FINITE: filled(number=float("nan")),
-        NOT_ZEROS: [filled(number=1e30), last_row_again],
-        IN_PLACE: resizing,
-        "Add the rows behind those of the batch.": changed(
-            lambda rows, ends, i, t, n: (rows.roll(-len(i) % n, 0), ends.roll(-len(i) % n, 0))
+        NOT_FINITE: "shape[1:]) => shape[1:]) + torch.nan",
+        NOT_ZEROS: [
+            "shape[1:]) => shape[1:]) + 1e30",
+            "inputs.new_zeros(more, *inputs.shape[1:]) => inputs[-1:].repeat_interleave(more, 0)",
+        ],
+        IN_PLACE: "torch.cat([inputs, rows]) => inputs.set_(torch.cat([inputs, rows]))",
+        "Add the rows behind those of the batch.": (
+            "[inputs, rows] => [rows, inputs]",
+            "targets, targets.new_full((more,), -100) => targets.new_full((more,), -100), targets",
         ),
-        "First the inputs, then the targets.": changed(lambda rows, ends, *_: (ends, rows)),
-        "Two things are asked for: (inputs, targets).": changed(lambda rows, *_: rows),
+        "First the inputs, then the targets.": lambda *given: my_padded(*given)[::-1],
+        "Two things are asked for: (inputs, targets).": lambda *given: my_padded(*given)[0],
         "-rows % microbatches": [
-            filled(lambda rows, parts: 1),
+            "-len(inputs) % microbatches => 1",
             lambda i, t, parts: (i.numpy(), t),
             lambda i, t, parts: (i.sum(), t.sum()),
         ],
-        "None is what a function without return": lambda i, t, parts: None,
+        "None is what a function without return": lambda *_: None,
     },
     also_right=[row_by_row],
 )
