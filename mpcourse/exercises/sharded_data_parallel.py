@@ -2,9 +2,10 @@
 
 import math
 from threading import current_thread
+from types import SimpleNamespace
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
 from mpcourse.multiprocess import ranks_in_threads
@@ -24,17 +25,6 @@ def my_bytes_held(parameters, ranks, stage, each):
     return parameters * held
 
 
-def held_with(shared):
-    """Bytes where `shared(stage)` says which of weights, gradients and state are shared out."""
-    return lambda parameters, ranks, stage, each: (
-        parameters
-        * sum(
-            size / (ranks if which in shared(stage) else 1)
-            for which, size in zip("WGS", each, strict=True)
-        )
-    )
-
-
 check_bytes_held = Exercise(
     my_bytes_held,
     read_again='"What need not be on every rank?"',
@@ -50,51 +40,37 @@ check_bytes_held = Exercise(
     hint="Each of the three is divided by the ranks from some stage on.",
     wrong={
         "In stage 0 nothing is shared out.": lambda p, n, stage, each: p * sum(each) / n,
-        "The stages add up: stage 2 shares the state too, stage 3 all.": held_with(
-            lambda stage: ["", "S", "G", "W"][stage]
-        ),
-        "The state is the first that is shared out, the weights the last.": held_with(
-            lambda stage: "WGS"[:stage]
+        "The stages add up: stage 2 shares the state too, stage 3 all.": "stage >= => stage ==",
+        "The state is the first that is shared out, the weights the last.": (
+            "weight, gradient, state = => state, gradient, weight ="
         ),
         "Stage 1 shares the state alone, stage 2 the gradients too.": [
-            held_with(lambda stage: ["", "GS", "GS", "GWS"][stage]),
-            held_with(lambda stage: "WGS" * (stage > 0)),
+            ">= 2 => >= 1",
+            (">= 2 => >= 1", ">= 3 => >= 1"),
         ],
         "Stage 2 shares gradients and state, stage 3 the weights too.": [
-            held_with(lambda stage: ["", "S", "S", "GWS"][stage]),
-            held_with(lambda stage: ["", "S", "GS", "GS"][stage]),
-            held_with(lambda stage: ["", "S", "GWS", "GWS"][stage]),
+            ">= 2 => >= 3",
+            ">= 3 => >= 4",
+            ">= 3 => >= 2",
         ],
-        "Here stage 1 shares nothing, but it is the first that does.": held_with(
-            lambda stage: ["", "", "S", "GS"][stage]
-        ),
+        "Here stage 1 shares nothing, but it is the first that does.": "stage >= => stage >",
         "These are the bytes of all ranks together: what does one hold?": (
-            lambda p, n, stage, each: n * my_bytes_held(p, n, stage, each)
+            "* held => * held * ranks"
         ),
-        "These are bytes of one parameter: there are {0}.": (
-            lambda p, n, stage, each: my_bytes_held(1, n, stage, each)
-        ),
-        "These are numbers, not bytes: each has its own size.": (
-            lambda p, n, stage, each: my_bytes_held(p, n, stage, (1, 1, 1))
-        ),
+        "These are bytes of one parameter: there are {0}.": "parameters * => ",
+        "These are numbers, not bytes: each has its own size.": "= each => = 1, 1, 1",
         "What is shared out over {1} ranks leaves a part of it, not nothing.": (
-            lambda p, n, stage, each: p * sum(each[: 3 - stage])
+            "/ (ranks if => * (0 if"
         ),
-        "A part need not be a whole number: divide by `/`, not by `//`.": (
-            lambda p, n, stage, each: (
-                p * (sum(each[: 3 - stage]) + sum(size // n for size in each[3 - stage :]))
-            )
-        ),
-        "The sizes come in `each`: here they are {3}.": lambda p, n, stage, each: my_bytes_held(
-            p, n, stage, (2, 2, 12)
-        ),
+        "A part need not be a whole number: divide by `/`, not by `//`.": "/ => //",
+        "The sizes come in `each`: here they are {3}.": "= each => = 2, 2, 12",
         "Return one number: weights, gradients and state together.": (
             lambda p, n, stage, each: [p * size for size in each]
         ),
-        "from some stage on": lambda p, n, stage, each: 7,
+        "from some stage on": lambda *_: 7,
     },
     also_right=[
-        held_with(lambda stage: "SGW"[:stage]),
+        lambda p, n, stage, each: p * sum(b / n ** (stage > 2 - i) for i, b in enumerate(each)),
         lambda p, n, stage, each: torch.tensor(
             p * (sum(each[: 3 - stage]) + sum(each[3 - stage :]) / n)
         ),
@@ -207,55 +183,11 @@ def why_these_gradients(outcome, expected):
     return THE_PART if torch.allclose(of_x, right_x) else THE_X
 
 
-def backward_with(
-    weights=lambda whole: whole[:, :-1],
-    of_weights=lambda x, g: g.T @ x,
-    of_bias=lambda g: g.sum(0),
-):
-    """The backward with another thing at one place."""
-
-    def attempt(x, part, gradient, gather, scatter):
-        whole = gather(part).view(-1, x.shape[1] + 1)
-        columns = [of_weights(x, gradient), of_bias(gradient).unsqueeze(1)]
-        return gradient @ weights(whole), scatter(torch.cat(columns, 1))
-
-    return attempt
-
-
-def scaled(factor):
-    """The gradient of the part times a factor that is a function of the ranks."""
-
-    def attempt(x, part, *given):
-        of_x, of_part = my_layer_backward(x, part, *given)
-        return of_x, of_part * factor(OUTSIDE * (INSIDE + 1) // len(part))
-
-    return attempt
-
-
-def own_rows_only(x, part, gradient, gather, scatter):
-    whole = gather(part).view(-1, x.shape[1] + 1)
-    of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], 1)
-    return gradient @ whole[:, :-1], of_whole.view(-1)[: len(part)]
-
-
-def part_alone(x, part, gradient, gather, scatter):
-    """The part in the place of all weights, zeros around it."""
-    whole = torch.zeros(OUTSIDE * (INSIDE + 1)).double()
-    whole[: len(part)] = part
-    of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], 1)
-    return gradient @ whole.view(OUTSIDE, -1)[:, :-1], scatter(of_whole)
-
-
-def bias_behind(x, part, gradient, gather, scatter):
-    of_whole = torch.cat([(gradient.T @ x).flatten(), gradient.sum(0)])
-    return gradient @ gather(part).view(-1, x.shape[1] + 1)[:, :-1], scatter(of_whole)
-
-
 def by_autograd(x, part, gradient, gather, scatter):
     whole = gather(part).view(-1, x.shape[1] + 1).requires_grad_()
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        output = torch.nn.functional.linear(x, whole[:, :-1], whole[:, -1])
+        output = nn.functional.linear(x, whole[:, :-1], whole[:, -1])
     of_x, of_whole = torch.autograd.grad(output, [x, whole], gradient)
     return [of_x, scatter(of_whole)]
 
@@ -277,63 +209,40 @@ check_layer_backward = Exercise(
     correct="Both gradients are those of the whole layer, with one gather and one scatter.",
     wrong={
         "Each rank has seen its own rows only: the gradient of the part is an average over the "
-        "ranks, which `scatter` makes.": own_rows_only,
+        "ranks, which `scatter` makes.": "scatter(of_whole) => of_whole.view(-1)[: len(part)]",
         "`scatter` divides by the ranks already: it gives an average.": [
-            scaled(lambda ranks: 1 / ranks),
-            scaled(lambda ranks: ranks),
+            "scatter(of_whole) => scatter(of_whole) * len(part) / of_whole.numel()",
+            "scatter(of_whole) => scatter(of_whole) / len(part) * of_whole.numel()",
         ],
-        "The gradient of x needs all weights: gather them again.": part_alone,
+        "The gradient of x needs all weights: gather them again.": (  # zeros around the part
+            "gather(part) => nn.functional.pad(part, (0, OUTSIDE * (INSIDE + 1) - len(part)))"
+        ),
         "The gradient of the weights is transposed: the product is (outputs, inputs).": (
-            backward_with(of_weights=lambda x, g: (x.T @ g).reshape(OUTSIDE, INSIDE))
+            "gradient.T @ x => (x.T @ gradient).reshape(OUTSIDE, INSIDE)"
         ),
-        "The gradient of the bias is the sum over the rows, not their mean.": backward_with(
-            of_bias=lambda g: g.mean(0)
-        ),
-        "The bias has a gradient, too.": backward_with(of_bias=lambda g: 0 * g.sum(0)),
+        "The gradient of the bias is the sum over the rows, not their mean.": ".sum => .mean",
+        "The bias has a gradient, too.": "gradient.sum => 0 * gradient.sum",
         "The gradient of the weights is a sum over the rows; `scatter` averages over ranks.": (
-            backward_with(of_weights=lambda x, g: g.T @ x / len(x), of_bias=lambda g: g.mean(0))
+            "dim=1) => dim=1) / len(x)"
         ),
-        "The weights are all columns but the last, which is the bias.": backward_with(
-            weights=lambda whole: whole[:, 1:]
-        ),
+        "The weights are all columns but the last, which is the bias.": ":-1] => 1:]",
         BESIDE: [
-            bias_behind,
-            lambda x, part, g, gather, scatter: (
-                g @ gather(part).view(-1, x.shape[1] + 1)[:, :-1],
-                scatter(g.T @ x),
-            ),
+            ("gradient.T @ x => (gradient.T @ x).flatten()", ".unsqueeze(1)], dim=1 => ]"),
+            "scatter(of_whole) => scatter(gradient.T @ x)",
         ],
-        A_TABLE: [
-            lambda x, part, g, gather, scatter: g @ gather(part)[:, :-1],
-            lambda x, part, g, gather, scatter: g @ gather(part).view(-1, x.shape[1]),
-        ],
-        PART_ALONE: lambda x, part, g, *ways: (
-            g @ part.view(-1, x.shape[1] + 1)[:, :-1],
-            my_layer_backward(x, part, g, *ways)[1],
-        ),
-        NO_BIAS: lambda x, part, g, gather, _: (g @ gather(part).view(OUTSIDE, -1), part),
-        OWN_ROWS: lambda x, part, g, gather, scatter: scatter(2 * x),
-        ONE_EACH: [
-            lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum(1).unsqueeze(1)], 1),
-            lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum().unsqueeze(1)], 1),
-        ],
-        OF_THE_PART: lambda x, part, g, gather, scatter: (
-            my_layer_backward(x, part, g, gather, scatter)[0],
-            torch.cat([g.T @ x, g.sum(0).unsqueeze(1)], 1).reshape(-1),
-        ),
-        A_COLUMN: lambda x, part, g, *ways: torch.cat([g.T @ x, g.sum(0)], dim=1),
-        SHAPES: lambda x, part, g, *ways: torch.cat([x.T @ g, g.sum(0).unsqueeze(1)], dim=1),
+        A_TABLE: [".view(-1, x.shape[1] + 1) => ", "x.shape[1] + 1 => x.shape[1]"],
+        PART_ALONE: "gather(part) => part",
+        NO_BIAS: "[:, :-1] => ",
+        OWN_ROWS: "gradient @ whole[:, :-1] => scatter(gradient @ whole[:, :-1])",
+        ONE_EACH: ["sum(0) => sum(1)", "sum(0) => sum()"],
+        OF_THE_PART: "scatter(of_whole) => of_whole",
+        A_COLUMN: ".unsqueeze(1) => ",
+        SHAPES: "gradient.T @ x => x.T @ gradient",
         ALL_RANKS: lambda x, part, *given: (
             my_layer_backward(x, part, *given) if current_thread().name == "rank 0" else (x, part)
         ),
-        TWO: [
-            lambda *given: my_layer_backward(*given)[0],
-            lambda *given: my_layer_backward(*given)[::-1],
-        ],
-        SCATTER_ONCE: lambda x, part, g, gather, scatter: (
-            gather(part),
-            my_layer_backward(x, part, g, gather, scatter),
-        )[1],
+        TWO: [", scatter(of_whole) => ", lambda *given: my_layer_backward(*given)[::-1]],
+        SCATTER_ONCE: "whole = gather => gather(part); whole = gather",
     },
     errors={
         "too many indices|invalid tensor size|for input of size": A_TABLE,
@@ -359,18 +268,6 @@ def my_bytes_sent(parameters, itemsize, ranks, stage, backwards):
     return rounds * (ranks - 1) / ranks * parameters * itemsize
 
 
-def rounds_of(*stages, share=lambda n: (n - 1) / n):
-    """By stage, how many rounds a step sends, and how many more each backward."""
-
-    def attempt(parameters, itemsize, ranks, stage, backwards):
-        once, each = stages[stage]
-        return (once + each * backwards) * share(ranks) * parameters * itemsize
-
-    return attempt
-
-
-AS_IT_IS = (2, 0), (2, 0), (1, 1), (0, 3)
-
 check_bytes_sent = Exercise(
     my_bytes_sent,
     read_again='"How many bytes does each rank send?"',
@@ -390,64 +287,58 @@ check_bytes_sent = Exercise(
     wrong={
         "The all-gather of stage 1 is not on top: a reduce-scatter takes the place of the "
         "all-reduce.": [
-            rounds_of((2, 0), (3, 0), (2, 1), (0, 3)),
-            rounds_of((2, 0), (3, 0), (1, 1), (0, 3)),
+            "[2, 2, backwards + 1 => [2, 3, backwards + 2",
+            "[2, 2 => [2, 3",
         ],
         "Stages 0 and 1 send in the step, when the gradients of all backwards have added up.": [
-            rounds_of((2, 0), (1, 1), (1, 1), (0, 3)),
-            rounds_of((0, 2), (2, 0), (1, 1), (0, 3)),
-            rounds_of((0, 2), (1, 1), (1, 1), (0, 3)),
-            rounds_of((0, 2), (0, 2), (0, 2), (0, 3)),
+            "[2, 2 => [2, backwards + 1",
+            "[2, => [2 * backwards,",
+            "[2, 2 => [2 * backwards, backwards + 1",
+            "2, 2, backwards + 1 => 2 * backwards, 2 * backwards, 2 * backwards",
         ],
         "With one backward stage 2 sends what stage 1 sends, at another time.": [
-            rounds_of((2, 0), (2, 0), (0, 1), (0, 3)),
-            rounds_of((2, 0), (2, 0), (2, 1), (0, 3)),
-            rounds_of((2, 0), (2, 0), (2, 1), (0, 4)),
+            "backwards + 1 => backwards",
+            "+ 1 => + 2",
+            ("+ 1 => + 2", "3 * => 4 *"),
         ],
         "Stage 2 lets a gradient go when it is scattered, so every backward scatters anew.": [
-            rounds_of((2, 0), (2, 0), (2, 0), (0, 3)),
-            rounds_of((2, 0), (2, 0), (2, 0), (3, 0)),
+            "backwards + 1 => 2",
+            "backwards + 1, 3 * backwards => 2, 3",
         ],
-        "Stage 2 gathers the weights once in a step, after the update.": rounds_of(
-            (2, 0), (2, 0), (0, 2), (0, 3)
+        "Stage 2 gathers the weights once in a step, after the update.": (
+            "backwards + 1 => 2 * backwards"
         ),
         "Stage 3 gathers the weights twice: for the forward and for the backward.": [
-            rounds_of((2, 0), (2, 0), (1, 1), (0, 2)),
-            rounds_of((2, 0), (2, 0), (1, 1), (1, 1)),
+            "3 * => 2 *",
+            "3 * backwards => backwards + 1",
         ],
         "Stage 3 gathers twice and scatters once; after the step nothing is gathered.": [
-            rounds_of((2, 0), (2, 0), (1, 1), (0, 4)),
-            rounds_of((2, 0), (2, 0), (1, 1), (1, 3)),
+            "3 * => 4 *",
+            "3 * => 1 + 3 *",
         ],
         "Stage 3 keeps nothing whole: each of the {4} backwards sends all three rounds.": [
-            rounds_of((2, 0), (2, 0), (1, 1), (3, 0)),
-            rounds_of((2, 0), (2, 0), (1, 1), (2, 1)),
-            rounds_of((2, 0), (2, 0), (1, 1), (1, 2)),
+            "3 * backwards => 3",
+            "3 * => 2 +",
+            "3 * => 1 + 2 *",
         ],
         "An all-reduce is a reduce-scatter and an all-gather: two rounds.": [
-            rounds_of((1, 0), (2, 0), (1, 1), (0, 3)),
-            rounds_of((1, 0), (1, 0), (0, 1), (0, 2)),
-            rounds_of((1, 0), (2, 0), (1, 1), (0, 2)),
+            "[2, => [1,",
+            "2, 2, backwards + 1, 3 * => 1, 1, backwards, 2 *",
+            ("[2, => [1,", "3 * => 2 *"),
         ],
         "What is shared out is whole again in the messages: only what is *held* shrinks.": (
-            lambda p, size, n, stage, k: my_bytes_sent(p, size, n, stage, k) / (n if stage else 1)
+            "return rounds => return rounds / (ranks if stage else 1)"
         ),
         "In a ring a rank sends (n - 1) / n of the bytes in each round, not all of them.": (
-            rounds_of(*AS_IT_IS, share=lambda n: n > 1)
+            "(ranks - 1) / ranks => (ranks > 1)"
         ),
-        "A rank alone sends nothing.": rounds_of(
-            *AS_IT_IS, share=lambda n: 1 if n == 1 else 1 - 1 / n
-        ),
-        "A ring's share is (n - 1) / n: n - 1 is what all ranks send together.": rounds_of(
-            *AS_IT_IS, share=lambda n: n - 1
-        ),
-        "These are numbers: each has {1} bytes.": lambda p, size, n, stage, k: my_bytes_sent(
-            p, 1, n, stage, k
-        ),
-        "messages of the stage": lambda *given: 7,
+        "A rank alone sends nothing.": "(ranks - 1) => max(1, ranks - 1)",
+        "A ring's share is (n - 1) / n: n - 1 is what all ranks send together.": "/ ranks => ",
+        "These are numbers: each has {1} bytes.": " * itemsize => ",
+        "messages of the stage": lambda *_: 7,
     },
     also_right=[
-        rounds_of(*AS_IT_IS),
+        "(ranks - 1) / ranks => (1 - 1 / ranks)",
         lambda p, size, n, stage, k: sum([p * size / n * (n - 1)] * (2, 2, 1 + k, 3 * k)[stage]),
     ],
 )
@@ -460,7 +351,7 @@ SUM_FIRST = "`all_reduce` takes a tensor: sum over the ranks first, then make a 
 GROUP = "Say whose norm it is: every message takes `group=group`."
 NOTHING = "`all_reduce` changes its tensor and returns None; a gradient has no `.grad` of its own."
 ZERO = "A norm can be 0: add a little to it before you divide, as torch adds 1e-6."
-TORCHS = "torch's function takes parameters, and reads their `.grad`: here are gradients."
+ALONE = "distributed.all_reduce(square, group=group) => pass"
 
 
 def my_clip(gradients, max_norm, group):
@@ -514,83 +405,24 @@ def clips_in_words(outcome, expected):
     return ["The norm is right.", f"expected gradients {short(parts[0])}", f"got {short(parts[1])}"]
 
 
-def clip_with(norm_of, factor=lambda most, norm: (most / norm).clamp(max=1.0), given=None):
-    """Clipping with another norm, or another factor, or another thing given back."""
-
-    def attempt(gradients, max_norm, group):
-        norm = norm_of(gradients, group)
-        for gradient in gradients:
-            gradient *= factor(max_norm, norm)
-        return norm if given is None else given(norm, max_norm)
-
-    return attempt
-
-
-def reduced(value, group, operation=distributed.ReduceOp.SUM):
-    distributed.all_reduce(value, operation, group)
+def reduced(value, group):
+    distributed.all_reduce(value, group=group)
     return value
-
-
-def square_of(gradients):
-    return sum(gradient.square().sum() for gradient in gradients)
-
-
-def norm_over(gradients, group):
-    return reduced(square_of(gradients), group).sqrt()
 
 
 def each_by_itself(gradients, max_norm, group):
     for gradient in gradients:
-        norm = norm_over([gradient], group)
-        gradient *= (max_norm / norm).clamp(max=1.0)
-    return norm_over(gradients, group)
+        my_clip([gradient], max_norm, group)
+    return my_clip(gradients, math.inf, group)
 
 
 def by_gathering(gradients, max_norm, group):
     norms = [torch.zeros(()).double() for _ in range(group.size())]
     distributed.all_gather(norms, torch.cat(gradients).norm(), group=group)
     norm = torch.stack(norms).norm()
-    torch.nn.utils.clip_grads_with_norm_(with_grads(gradients), max_norm, norm)
+    holders = [SimpleNamespace(grad=gradient) for gradient in gradients]
+    nn.utils.clip_grads_with_norm_(holders, max_norm, norm)
     return norm.item()
-
-
-def with_grads(gradients):
-    """Parameters whose gradients these are."""
-    holders = [torch.zeros_like(gradient) for gradient in gradients]
-    for holder, gradient in zip(holders, gradients, strict=True):
-        holder.grad = gradient
-    return holders
-
-
-def tensor_by_tensor(gradients, max_norm, group):
-    """A message for each tensor: every rank has a part of each."""
-    squares = [reduced(gradient.square().sum(), group) for gradient in gradients]
-    norm = torch.stack(squares).sum().sqrt()
-    for gradient in gradients:
-        gradient *= (max_norm / norm).clamp(max=1.0)
-    return norm
-
-
-def if_too_large(gradients, max_norm, group):
-    norm = float(norm_over(gradients, group))
-    if norm > max_norm:
-        for gradient in gradients:
-            gradient.mul_(max_norm / (norm + 1e-6))
-    return norm
-
-
-def anew(gradients, max_norm, group):
-    """Scaled copies, which nobody sees."""
-    norm = norm_over(gradients, group)
-    gradients = [gradient * (max_norm / norm).clamp(max=1.0) for gradient in gradients]
-    return norm
-
-
-def where_too_large(gradients, max_norm, group):
-    """A message only where this rank's own norm is too large."""
-    if square_of(gradients).sqrt() > max_norm:
-        return my_clip(gradients, max_norm, group)
-    return square_of(gradients).sqrt()
 
 
 check_clip = Exercise(
@@ -611,69 +443,60 @@ check_clip = Exercise(
     hint="norm = square root of the sum of all squares, of all tensors on all ranks.",
     correct="All ranks scale by one factor: the direction of the gradient stays.",
     wrong={
-        "Each rank takes the norm of its own parts, and scales by a factor of its own.": clip_with(
-            lambda gradients, group: square_of(gradients).sqrt()
-        ),
+        "Each rank takes the norm of its own parts, and scales by a factor of its own.": ALONE,
         "Norms do not add up: their squares do.": [
-            clip_with(lambda gradients, group: reduced(square_of(gradients).sqrt(), group)),
-            clip_with(lambda gradients, group: reduced(sum(g.norm() for g in gradients), group)),
+            ("in gradients) => in gradients).sqrt()", "square.sqrt() => square"),
+            ("gradient.square().sum() => gradient.norm()", "square.sqrt() => square"),
         ],
         "All tensors of a rank count, not one of them.": [
-            clip_with(lambda gradients, group: norm_over(gradients[:1], group)),
-            clip_with(lambda gradients, group: norm_over(gradients[-1:], group)),
+            "in gradients) => in gradients[:1])",
+            "in gradients) => in gradients[-1:])",
         ],
         "All tensors are scaled: does the function return inside its loop?": (
-            lambda gradients, most, group: (
-                norm := norm_over(gradients, group),
-                gradients[0].mul_((most / norm).clamp(max=1.0)),
-            )[0]
+            "    return norm =>         return norm"
         ),
         "The ranks hold parts of different weights: sum the squares, never the gradients.": (
-            clip_with(lambda given, group: square_of([reduced(g, group) for g in given]).sqrt())
+            "gradient.square => reduced(gradient, group).square",
+            ALONE,
         ),
-        "The square root is missing.": clip_with(
-            lambda gradients, group: reduced(square_of(gradients), group)
+        "The square root is missing.": "square.sqrt() => square",
+        "The ranks hold parts of one gradient: sum the squares, without a mean.": (
+            "square.sqrt() => (square / group.size()).sqrt()"
         ),
-        "The ranks hold parts of one gradient: sum the squares, without a mean.": clip_with(
-            lambda gradients, group: (reduced(square_of(gradients), group) / group.size()).sqrt()
-        ),
-        "The largest of the ranks' norms is not the norm of all.": clip_with(
-            lambda gradients, group: reduced(
-                square_of(gradients).sqrt(), group, distributed.ReduceOp.MAX
-            )
+        "The largest of the ranks' norms is not the norm of all.": (
+            "square, group => square, distributed.ReduceOp.MAX, group"
         ),
         "A gradient that is small enough stays as it is: the factor is at most 1.": [
-            clip_with(norm_over, lambda most, norm: most / norm),
-            clip_with(norm_over, lambda most, norm: (most / norm).clamp(min=1.0)),
+            ".clamp(max=1.0) => ",
+            "clamp(max => clamp(min",
         ],
         "The factor is max_norm over the norm.": [
-            clip_with(norm_over, lambda most, norm: (1 / norm).clamp(max=1.0)),
-            clip_with(norm_over, lambda most, norm: norm / most),
-            clip_with(norm_over, lambda most, norm: (norm / most).clamp(max=1.0)),
+            "max_norm / norm => 1 / norm",
+            "(max_norm / norm).clamp(max=1.0) => norm / max_norm",
+            "max_norm / norm => norm / max_norm",
         ],
         "The gradients are as they were: scale them, where they are.": [
-            clip_with(norm_over, lambda most, norm: 1.0),
-            anew,
+            "gradient *= (max_norm / norm).clamp(max=1.0) => pass",
+            "gradient *= => gradient = gradient *",
         ],
         "Each tensor is clipped by itself: one norm is for all.": each_by_itself,
         "Return the norm before it was clipped.": [
-            clip_with(norm_over, given=lambda norm, most: min(norm, torch.tensor(most))),
-            clip_with(norm_over, given=lambda norm, most: (most / norm).clamp(max=1.0)),
+            "return norm => return norm.clamp(max=max_norm)",
+            "return norm => return (max_norm / norm).clamp(max=1.0)",
         ],
-        A_NUMBER: [
-            lambda *given: None if my_clip(*given) is not None else 0,
-            lambda gradients, *rest: (my_clip(gradients, *rest), gradients)[1],
-        ],
-        TORCHS: lambda gradients, most, group: torch.nn.utils.clip_grad_norm_(gradients, most),
-        "Square first, then sum: numbers of different signs would cancel.": clip_with(
-            lambda gradients, group: reduced(sum(g.sum().square() for g in gradients), group).sqrt()
+        A_NUMBER: ["return norm => ", "return norm => return gradients"],
+        "torch's function takes parameters, and reads their `.grad`: here are gradients.": (
+            lambda gradients, max_norm, _: nn.utils.clip_grad_norm_(gradients, max_norm)
         ),
-        GROUP: lambda gradients, *rest: distributed.all_reduce(square_of(gradients)),
-        SUM_FIRST: lambda gradients, most, group: reduced(float(square_of(gradients)), group),
-        NOTHING: lambda gradients, *rest: sum(each.grad.square().sum() for each in gradients),
-        EVERY_RANK: where_too_large,
-        ZERO: clip_with(norm_over, lambda most, norm: min(1, most / norm.item())),
-        "square root of the sum": lambda gradients, *rest: my_clip(gradients, *rest) + 1,
+        "Square first, then sum: numbers of different signs would cancel.": (
+            "square().sum() => sum().square()"
+        ),
+        GROUP: ", group=group => ",
+        SUM_FIRST: "all_reduce(square => all_reduce(float(square)",
+        NOTHING: "gradient.square => gradient.grad.square",
+        EVERY_RANK: "distributed.all_reduce => square > max_norm**2 and distributed.all_reduce",
+        ZERO: "(max_norm / norm).clamp(max=1.0) => min(1, max_norm / norm.item())",
+        "square root of the sum": "return norm => return norm + 1",
     },
     errors={
         "Default process group|is not registered|AllreduceOptions": GROUP,
@@ -682,5 +505,12 @@ check_clip = Exercise(
         "of type torch.Tensor|'float' object|must be Tensor": SUM_FIRST,
         WAITED: EVERY_RANK,
     },
-    also_right=[by_gathering, if_too_large, tensor_by_tensor],
+    also_right=[
+        by_gathering,
+        (
+            ".sqrt() => .sqrt().item()",
+            "(max_norm / norm).clamp(max=1.0) => min(1.0, max_norm / (norm + 1e-6))",
+        ),
+        ("gradient.square().sum() => reduced(gradient.square().sum(), group)", ALONE),
+    ],
 )
