@@ -72,56 +72,47 @@ check_local_loss = Exercise(
     correct="The gradient of one process in {count} cases, even and uneven.",
     wrong={
         "A mean of means: a sample of a small shard counts for more. Weight by samples.": (
-            lambda losses, n, count: losses.mean()
+            "sum() * count / total => mean()"
         ),
-        "It is 1/count of it: DDP divides by the ranks, so multiply by them.": (
-            lambda losses, n, count: losses.sum() / n
-        ),
+        "It is 1/count of it: DDP divides by the ranks, so multiply by them.": "* count => ",
         "Divided by the ranks twice: DDP divides already, so multiply by them.": (
-            lambda losses, n, count: losses.sum() / n / count
+            "* count => / count"
         ),
-        "Summed, not averaged: divide by the samples of all ranks.": (
-            lambda losses, n, count: losses.sum()
-        ),
-        "Neither divided by the samples nor left to DDP to average.": (
-            lambda losses, n, count: losses.sum() * count
-        ),
+        "Summed, not averaged: divide by the samples of all ranks.": "* count / total => ",
+        "Neither divided by the samples nor left to DDP to average.": "/ total => ",
         "DDP divides by the ranks already: divide by all samples, total.": (
-            lambda losses, n, count: losses.sum() / count
+            "* count / total => / count"
         ),
         "A mean has divided by this rank's samples already: begin with the sum.": [
-            lambda losses, n, count: losses.mean() * count / n,
-            lambda losses, n, count: losses.mean() / n,
+            "sum => mean",
+            "sum() * count => mean()",
         ],
         "Too large by the number of ranks: once is enough.": [
-            lambda losses, n, count: losses.sum() * count**2 / n,
-            lambda losses, n, count: losses.mean() * count,
+            "* count => * count**2",
+            "sum() * count / total => mean() * count",
         ],
         "Upside down: divide by the samples of all ranks, multiply by the ranks.": (
-            lambda losses, n, count: losses.sum() * n / count
+            "* count / total => * total / count"
         ),
         "count // total is a whole number, 0 here: write a single slash.": (
-            lambda losses, n, count: losses.sum() * (count // n)
+            "count / total => (count // total)"
         ),
-        WHOLE_NUMBERS: lambda losses, n, count: losses.sum() * count // n,
+        WHOLE_NUMBERS: "/ => //",
         "rank 1 has 0 samples and got tensor nan: the mean of no samples.": (
-            lambda losses, n, count: losses.mean() * len(losses) * count / n
+            "sum() => mean() * len(losses)"
         ),
         NO_TENSOR: [
-            lambda losses, n, count: losses.sum().item(),
-            lambda losses, n, count: losses,
-            lambda losses, n, count: None,
+            "() * count / total => ().item()",
+            ".sum() * count / total => ",
+            "return losses => losses",
         ],
-        NO_HOOK: lambda losses, n, count: (
-            my_local_loss(losses, n, count)
-            if len(losses)
-            else torch.tensor(0.0, requires_grad=True)
-        ),
-        "got, averaged": lambda losses, n, count: losses.mean() * count / 2,
+        NO_HOOK: "return => return torch.tensor(0.0, requires_grad=True) if not len(losses) else",
+        "got, averaged": "sum() * count / total => mean() * count / 2",
     },
     errors={".*floor_divide": WHOLE_NUMBERS},
-    also_right=[lambda losses, n, count: (losses / n).sum() * count],
+    also_right=["losses.sum() * count / total => (losses / total).sum() * count"],
 )
+
 
 # 2. Hooks that average the gradients
 
@@ -228,66 +219,6 @@ def first_gradient_that_differs(outcome, expected):
     return []
 
 
-def hooks_with(change, takes_part=lambda parameter: parameter.requires_grad):
-    """Hooks that do `change(parameter, all_reduce, count)`."""
-
-    def attempt(module, all_reduce, count):
-        def hook(parameter):
-            change(parameter, all_reduce, count)
-
-        for parameter in filter(takes_part, module.parameters()):
-            parameter.register_post_accumulate_grad_hook(hook)
-
-    return attempt
-
-
-def reduced(parameter, all_reduce, count):
-    parameter.grad /= count
-    all_reduce(parameter.grad)
-
-
-def at_once(module, all_reduce, count):
-    for parameter in module.parameters():
-        all_reduce(parameter.grad)
-
-
-def late_binding(module, all_reduce, count):
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(
-            lambda _: all_reduce(parameter.grad)  # noqa: B023
-        )
-
-
-def all_each_time(module, all_reduce, count):
-    def hook(_):
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                all_reduce(parameter.grad)
-
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(hook)
-
-
-def hooked_with_a_tuple(module, all_reduce, count):
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(
-            lambda p: (all_reduce(p.grad), p.grad.div_(count))
-        )
-
-
-def only_the_first_step(module, all_reduce, count):
-    handles = []
-
-    def hook(parameter):
-        reduced(parameter, all_reduce, count)
-        if len(handles) == 4 and parameter is next(module.parameters()):
-            for handle in handles:
-                handle.remove()
-
-    for parameter in module.parameters():
-        handles.append(parameter.register_post_accumulate_grad_hook(hook))
-
-
 def before_it_is_written(module, all_reduce, count):
     def hook(gradient):
         gradient = gradient.clone()
@@ -307,37 +238,33 @@ check_hooks = Exercise(
     correct="Averages after every backward, with 2 and 3 ranks, and with a frozen weight.",
     wrong={
         "That is the sum: divide by the {0} ranks, and keep it in the parameter's .grad.": [
-            hooks_with(lambda p, all_reduce, count: all_reduce(p.grad)),
-            hooks_with(lambda p, all_reduce, count: (all_reduce(p.grad), p.grad / count)),
+            "parameter.grad /= count => ",
+            "/= => /",
         ],
-        "It was divided, but not summed over the ranks.": (
-            hooks_with(lambda p, all_reduce, count: p.grad.div_(count))
-        ),
-        "It was divided twice.": hooks_with(
-            lambda p, all_reduce, count: (reduced(p, all_reduce, count), p.grad.div_(count))
-        ),
-        "Divided by 2 whatever the ranks: count says how many there are.": (
-            hooks_with(lambda p, all_reduce, count: (all_reduce(p.grad), p.grad.div_(2)))
-        ),
+        "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
+        "It was divided twice.": "/= count => /= count**2",
+        "Divided by 2 whatever the ranks: count says how many there are.": "/= count => /= 2",
         "That is this rank's own gradient: what all_reduce got was a copy of it.": (
-            hooks_with(lambda p, all_reduce, count: all_reduce(p.grad.clone()))
+            "(parameter.grad) => (parameter.grad.clone())",
+            "parameter.grad /= count => ",
         ),
-        "No hook of this parameter has changed its gradient.": (
-            lambda module, all_reduce, count: None
+        "No hook of this parameter has changed its gradient.": lambda *_: None,
+        "Only the first backward was averaged: the hooks have to stay.": (
+            "average(parameter): => average(parameter, seen=set()):",
+            "all_reduce( => if parameter in seen: return\n        seen.add(parameter); all_reduce(",
         ),
-        "Only the first backward was averaged: the hooks have to stay.": only_the_first_step,
-        CALLED_AT_ONCE: at_once,
-        NO_GRADIENT_OF_OURS: [late_binding, all_each_time],
-        f"all_reduce got None: {NOT_ARRIVED}": (
-            hooks_with(lambda p, all_reduce, count: all_reduce(None))
-        ),
-        RETURNS_NONE: hooks_with(
-            lambda p, all_reduce, count: setattr(p, "grad", all_reduce(p.grad) / count)
-        ),
-        A_TUPLE: hooked_with_a_tuple,
-        LEFT_OVER: lambda *given: my_hooks(*given) or ...,
-        FROZEN: hooks_with(reduced, takes_part=lambda parameter: True),
-        "in the backward of step 0": (hooks_with(lambda p, all_reduce, count: 1 / 0)),
+        CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
+        NO_GRADIENT_OF_OURS: [
+            "average(parameter): => average(_):",
+            "all_reduce(parameter.grad) => "
+            "[all_reduce(p.grad) for p in module.parameters() if p.grad is not None]",
+        ],
+        f"all_reduce got None: {NOT_ARRIVED}": "(parameter.grad) => (None)",
+        RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
+        A_TUPLE: "hook(average) => hook(lambda p: (all_reduce(p.grad), p.grad.div_(count)))",
+        LEFT_OVER: "hook(average) => hook(average)\n    return ...",
+        FROZEN: "parameter.requires_grad: => True:",
+        "in the backward of step 0": "/= count => /= 1 / 0",
     },
     errors={
         "require.* grad.*, while the hooks": FROZEN,
@@ -346,14 +273,9 @@ check_hooks = Exercise(
         "NoneType.*, in the backward": RETURNS_NONE,
     },
     also_right=[
-        hooks_with(reduced),
+        ("(parameter.grad) => (parameter.grad.div_(count))", "parameter.grad /= count => "),
+        "(parameter.grad) => (parameter.grad, async_op=True).wait()",
         before_it_is_written,
-        hooks_with(
-            lambda p, all_reduce, count: (
-                all_reduce(p.grad, async_op=True).wait(),
-                p.grad.div_(count),
-            )
-        ),
     ],
 )
 
@@ -506,81 +428,6 @@ def in_full_buckets(outcome, count, size, frozen):
                 raise NotYet(where, *lines, [*words, ORDER][0])
 
 
-def in_flight(all_reduce, flat, _):
-    return all_reduce(flat, async_op=True)
-
-
-def waited_for(all_reduce, flat, _):
-    message = all_reduce(flat, async_op=True)
-    message.wait()
-    return message
-
-
-def divided_too_early(all_reduce, flat, count):
-    message = all_reduce(flat, async_op=True)
-    flat /= count
-    return message
-
-
-def in_buckets(
-    scale=lambda count: (1, count),  # divides before and after the message
-    send_it=in_flight,
-    laid=lambda pieces: torch.hstack(pieces),
-    full=lambda bucket, size: len(bucket) == size,
-    held=list.copy,
-    skip=(),
-    takes_part=lambda parameter: parameter.requires_grad,
-    returned=lambda finish: finish,
-):
-    """The solution in another form, with a place for each slip."""
-
-    def attempt(module, all_reduce, count, size):
-        bucket, sent = [], []
-        before, after = scale(count)
-
-        def send():
-            flat = laid([p.grad.reshape(-1) / before for p in bucket])
-            sent.append((held(bucket), flat, send_it(all_reduce, flat, count)))
-            if "clear" not in skip:
-                bucket.clear()
-
-        def hook(parameter):
-            bucket.append(parameter)
-            if full(bucket, size):
-                send()
-
-        def finish():
-            if bucket and "rest" not in skip:
-                send()
-            for parameters, flat, message in sent:
-                if "wait" not in skip:
-                    message.wait()
-                for p in parameters if "back" not in skip else ():
-                    p.grad.copy_(flat[: p.numel()].view_as(p) / after)
-                    flat = flat[p.numel() :]
-            if "forget" not in skip:
-                sent.clear()
-
-        for parameter in filter(takes_part, module.parameters()):
-            parameter.register_post_accumulate_grad_hook(hook)
-        return returned(finish)
-
-    return attempt
-
-
-def all_in_finish(module, all_reduce, count, size):
-    def finish():
-        trained = [p for p in module.parameters() if p.requires_grad]
-        for start in range(0, len(trained), size):
-            bucket = trained[start : start + size]
-            flat = torch.cat([p.grad.flatten() for p in bucket])
-            all_reduce(flat, async_op=True).wait()
-            for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-                p.grad = piece.view_as(p) / count
-
-    return finish
-
-
 check_buckets = Exercise(
     my_buckets,
     read_again='"When can the first gradient leave?"',
@@ -592,31 +439,42 @@ check_buckets = Exercise(
     look=in_full_buckets,
     correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
     wrong={
-        BLOCKS: in_buckets(send_it=lambda all_reduce, flat, _: all_reduce(flat)),
-        WAITS_IN_A_HOOK: in_buckets(send_it=waited_for),
-        LATE: all_in_finish,
-        NO_FINISH: [in_buckets(returned=lambda finish: None), in_buckets(returned=lambda f: f())],
-        NOT_FULL: [
-            in_buckets(full=lambda bucket, size: len(bucket) > size),
-            in_buckets(full=lambda bucket, size: True),
-            in_buckets(skip=["clear"]),
+        BLOCKS: ", async_op=True => ",
+        WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
+        LATE: (
+            "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
+            "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
+        ),
+        NO_FINISH: ["return finish => ", "return finish => return finish()"],
+        NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
+        ONE_TENSOR: "torch.cat( => list(",
+        REST: "if bucket: => if False:",
+        UNWAITED: "message.wait() => ",
+        TWICE: "sent.clear() => ",
+        TOUCHED: (
+            "(parameter) / count => (parameter)",
+            "bucket.clear() => bucket.clear(); flat /= count",
+        ),
+        NOT_BACK: "parameter.grad = piece => piece",
+        EMPTIED: [
+            "bucket.copy() => bucket",
+            ("bucket.copy() => bucket", "flat.split( => parameters and flat.split("),
         ],
-        ONE_TENSOR: in_buckets(laid=list, send_it=in_flight),
-        REST: in_buckets(skip=["rest"]),
-        UNWAITED: in_buckets(skip=["wait"]),
-        TWICE: in_buckets(skip=["forget"]),
-        TOUCHED: in_buckets(scale=lambda count: (1, 1), send_it=divided_too_early),
-        NOT_BACK: in_buckets(skip=["back"]),
-        EMPTIED: in_buckets(held=lambda bucket: bucket),
-        SUMMED: in_buckets(scale=lambda count: (1, 1)),
-        DIVIDED_TWICE: in_buckets(scale=lambda count: (count, count)),
-        BY_TWO: in_buckets(scale=lambda count: (1, 2)),
-        ORDER: in_buckets(held=lambda bucket: bucket[::-1]),
-        FROZEN: in_buckets(takes_part=lambda parameter: True),
-        "in the backward of step 0": in_buckets(laid=lambda pieces: 1 / 0),
+        SUMMED: "(parameter) / count => (parameter)",
+        DIVIDED_TWICE: "/ count => / count**2",
+        BY_TWO: "/ count => / 2",
+        ORDER: "bucket.copy() => bucket[::-1]",
+        FROZEN: "parameter.requires_grad: => True:",
+        "in the backward of step 0": "flat = => flat = 1 / 0 +",
     },
-    errors={"require.* grad.*, while the hooks": FROZEN},
-    also_right=[in_buckets(), in_buckets(scale=lambda count: (count, 1))],
+    errors={"require.* grad.*, while the hooks": FROZEN, "split_with_sizes": EMPTIED},
+    also_right=[
+        (
+            "torch.cat => torch.hstack",
+            "= piece.view_as(parameter) / count => .copy_(piece.view_as(parameter) / count)",
+        ),
+        ("in bucket]) => in bucket]) / count", "(parameter) / count => (parameter)"),
+    ],
 )
 
 # 4. Shards of a data set
@@ -726,23 +584,6 @@ def neighbours_stay(one, other):
     return 2 * len(pairs[0] & pairs[1]) > len(pairs[0])
 
 
-def order_of(samples, epoch):
-    return my_shard(samples, 0, 1, epoch)
-
-
-def pads(samples, rank, count, epoch):
-    size = -(-samples // count)
-    return (order_of(samples, epoch) * count)[: size * count][rank::count]
-
-
-times_called = Counter()
-
-
-def another_order_each_time(samples, rank, count, epoch):
-    times_called[samples, rank] += 1
-    return my_shard(samples, rank, count, 100 * epoch + times_called[samples, rank])
-
-
 check_shard = Exercise(
     my_shard,
     read_again='"Without the sampler, is the loss wrong?"',
@@ -762,37 +603,36 @@ check_shard = Exercise(
     look=well_dealt,
     correct="Nothing lost, nothing doubled, in {count} cases; every epoch has its own order.",
     wrong={
-        ALL_OF_THEM: lambda n, r, c, e: order_of(n, e),
-        REMAINDER: lambda n, r, c, e: order_of(n, e)[r * (n // c) : (r + 1) * (n // c)],
-        PADDED: pads,
-        OWN_ORDERS: [
-            lambda n, r, c, e: order_of(n, e + r)[r::c],
-            lambda n, r, c, e: torch.randperm(n)[r::c].tolist(),
-        ],
-        UNEVEN: lambda n, r, c, e: order_of(n, e)[
-            r * (n // c) : (r + 1) * (n // c) if r < c - 1 else None
-        ],
-        FROM_ZERO: lambda n, r, c, e: [number + 1 for number in my_shard(n, r, c, e)],
+        ALL_OF_THEM: "[rank::count] => ",
+        REMAINDER: "[rank::count] => [rank * (samples // count) :][: samples // count]",
+        PADDED: "[rank::count] => .repeat(count)[: -(-samples // count) * count][rank::count]",
+        OWN_ORDERS: ["(epoch) => (epoch + rank)", ", generator=generator => "],
+        UNEVEN: (
+            "[rank::count] => "
+            "[rank * (samples // count) :][: samples // count if rank < count - 1 else None]"
+        ),
+        FROM_ZERO: ".tolist => .add(1).tolist",
         SAME_SAMPLES: [
-            lambda n, r, c, e: my_shard(n, r, c, 0),
+            "(epoch) => (0)",
             lambda n, r, c, e: random.Random(e).sample(range(r, n, c), len(range(r, n, c))),
         ],
-        TWO_ORDERS: another_order_each_time,
-        MOVED_ON: [
-            lambda n, r, c, e: np.roll(order_of(n, 0), e)[r::c],
-            lambda n, r, c, e: [(number + e) % n for number in range(n)][r::c],
-        ],
-        SEEDS.format("torch"): lambda n, r, c, e: (
-            torch.manual_seed(e) and torch.randperm(n)[r::c].tolist()
+        TWO_ORDERS: (
+            "epoch): => epoch, calls=Counter()):\n    calls[samples, rank] += 1",
+            "(epoch) => (100 * epoch + calls[samples, rank])",
         ),
+        MOVED_ON: [
+            ("(epoch) => (0)", "[rank::count] => .roll(epoch)[rank::count]"),
+            "randperm(samples, generator=generator) => arange(samples).roll(-epoch)",
+        ],
+        SEEDS.format("torch"): "Generator(). => ",
         SEEDS.format("random"): lambda n, r, c, e: (
             random.seed(e) or random.sample(range(n), n)[r::c]
         ),
         SEEDS.format("numpy"): lambda n, r, c, e: (
             np.random.seed(e) or np.random.permutation(n)[r::c]  # noqa: NPY002
         ),
-        NO_LIST: [lambda n, r, c, e: None, lambda n, r, c, e: n // c, lambda *_: [[1], [2]]],
-        "in epoch 0 on rank 0": lambda n, r, c, e: my_shard(n, r, c, 5 // e),
+        NO_LIST: ["return torch => torch", lambda n, r, c, e: n // c, lambda *_: [[1], [2]]],
+        "in epoch 0 on rank 0": "(epoch) => (5 // epoch)",
     },
-    also_right=[lambda n, r, c, e: order_of(n, e)[r * n // c : (r + 1) * n // c]],
+    also_right=["[rank::count] => [rank * samples // count : (rank + 1) * samples // count]"],
 )
