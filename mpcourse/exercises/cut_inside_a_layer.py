@@ -27,46 +27,14 @@ def my_parts(up_weight, up_bias, down_weight, rank, ranks):
     return up_weight[own], up_bias[own], down_weight[:, own]
 
 
-def rows(tensor, rank, ranks):
-    return tensor.tensor_split(ranks)[rank]
-
-
-def columns(tensor, rank, ranks):
-    return tensor.tensor_split(ranks, dim=1)[rank]
-
-
-def whole(tensor, rank, ranks):
-    return tensor
-
-
-def parts_with(of_up, of_bias, of_down):
-    """A part of each, by `rows`, `columns`, `whole` or another function of tensor and ranks."""
-    return lambda up, bias, down, *rank: (
-        of_up(up, *rank),
-        of_bias(bias, *rank),
-        of_down(down, *rank),
-    )
-
-
-def sliced(of_up, of_down=lambda down, own: down[:, own]):
-    """The solution's slice, but on another dimension."""
-
-    def attempt(up, bias, down, rank, ranks):
-        own = slice(rank * len(bias) // ranks, (rank + 1) * len(bias) // ranks)
-        return of_up(up, own), bias[own], of_down(down, own)
-
-    return attempt
-
-
-def halves(up, bias, down, rank, ranks):
-    return my_parts(up, bias, down, rank, 2)
-
-
-def mlp(rank, ranks, width=4, inner=6):
+def mlp(rank, ranks):
     """A case: weights whose numbers are all different."""
-    up = torch.arange(float(inner * width)).reshape(inner, width)
-    return up, 100 + torch.arange(float(inner)), up.T.clone() + 200, rank, ranks
+    up = torch.arange(24.0).reshape(6, 4)
+    return up, torch.arange(100.0, 106), up.T + 200, rank, ranks
 
+
+UP_COLUMNS = "up_weight[own] => up_weight.tensor_split(ranks, 1)[rank]"
+DOWN_ROWS = "down_weight[:, own] => down_weight.tensor_split(ranks)[rank]"
 
 check_mlp_parts = Exercise(
     my_parts,
@@ -78,28 +46,28 @@ check_mlp_parts = Exercise(
     hint="Return three tensors: what a rank's inner numbers need of up, of its bias, of down.",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
-            parts_with(columns, rows, rows),
-            parts_with(columns, whole, rows),
-            parts_with(columns, rows, columns),
-            sliced(lambda up, own: up[:, own]),
-            sliced(lambda up, own: up[:, own], lambda down, own: down[own]),
+            (UP_COLUMNS, DOWN_ROWS),
+            (UP_COLUMNS, "up_bias[own] => up_bias", DOWN_ROWS),
+            UP_COLUMNS,
+            "up_weight[own] => up_weight[:, own]",
+            ("[:, own] => [own]", "up_weight[own] => up_weight[:, own]"),
         ],
         "Down is cut by rows of W: these are columns of its stored `weight`.": [
-            parts_with(rows, rows, rows),
-            lambda up, bias, down, *rank: (*my_parts(up, bias, down, *rank)[:2], down[:3]),
-            sliced(lambda up, own: up[own], lambda down, own: down[own]),
+            DOWN_ROWS,
+            "[:, own] => [:3]",
+            "[:, own] => [own]",
         ],
-        "These are halves: there may be more ranks than two, or one alone.": halves,
-        "Each output of `up` has its own number of the bias.": parts_with(rows, whole, columns),
+        "These are halves: there may be more ranks than two, or one alone.": "// ranks => // 2",
+        "Each output of `up` has its own number of the bias.": "up_bias[own] => up_bias",
         "A bias is cut like the outputs, not divided.": [
-            parts_with(rows, lambda bias, rank, ranks: bias / ranks, columns),
-            parts_with(rows, lambda bias, rank, ranks: rows(bias, rank, ranks) / ranks, columns),
+            "up_bias[own] => up_bias / ranks",
+            "up_bias[own] => up_bias[own] / ranks",
         ],
         "The sum would be right, but neighbours belong together here: one day they are a head.": (
-            lambda up, bias, down, r, n: (up[r::n], bias[r::n], down[:, r::n])
+            "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"
         ),
-        "Down is cut, too: it takes the numbers that are here.": parts_with(rows, rows, whole),
-        "That is rank 0's part, on each rank.": lambda *mlp: my_parts(*mlp[:3], 0, mlp[4]),
+        "Down is cut, too: it takes the numbers that are here.": "[:, own] => ",
+        "That is rank 0's part, on each rank.": "inner = => rank = 0; inner =",
         "Return three tensors": lambda up, *rest: up,
     },
     also_right=[
@@ -193,41 +161,14 @@ def first_difference(outcome, expected):
     return [f"{name}: expected {short(expected[name])}, got {short(outcome[name])}"]
 
 
-total = reduce_from_ranks
-
-
-def alone(tensor, group):
-    return tensor.view_as(tensor)
-
-
-def mean(tensor, group):
-    return total(tensor, group) / group.size()
-
-
-def in_place(tensor, group):
-    distributed.all_reduce(tensor, group=group)
-    return tensor
-
-
-def ends(into=(alone, total), out_of=(total, alone), keep="group"):
-    """Two Functions: of each, what it does forward, and what backward."""
-
-    def end(there, back):
-        class End(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x, group):
-                setattr(ctx, keep, group)
-                return there(x, group)
-
-            @staticmethod
-            def backward(ctx, gradient):
-                found = back(gradient, ctx.group)
-                return found if isinstance(found, tuple) else (found, None)
-
-        return End
-
-    return end(*into), end(*out_of)
-
+LIKE_FORWARD = (
+    "total = => ctx.group = group; total =",
+    "return gradient, => return MyLeave.apply(gradient, ctx.group),",
+)
+NOT_SUMMED = "MyLeave.apply(gradient, ctx.group) => gradient.clone()"
+OWN_SUM = "MyLeave.apply => reduce_from_ranks"  # whatever MyLeave does forward
+ADDEND = "return total => return x.view_as(x)"
+MEAN = "return total => return total / group.size()"
 
 check_ends = Exercise(
     my_ends,
@@ -240,49 +181,62 @@ check_ends = Exercise(
     hint="What is copied in the forward is summed in the backward, and the other way round.",
     correct="Output and all gradients are those of the uncut MLP, on 1, 2 and 3 ranks.",
     wrong={
-        "The two are exchanged: x is whole when it enters; what leaves are addends.": ends(
-            (total, alone), (alone, total)
+        "The two are exchanged: x is whole when it enters; what leaves are addends.": (
+            "MyEnter, MyLeave => MyLeave, MyEnter"
         ),
         "The gradients are n times too large: each addend goes into the sum once, so on the way "
         "out its gradient is that of the sum, as it is.": [
-            ends(out_of=(total, total)),
-            ends((alone, alone), (total, total)),
+            LIKE_FORWARD,
+            (NOT_SUMMED, *LIKE_FORWARD),
         ],
         "Each rank's gradient of x is a part of a sum: on the way in, the backward adds them.": (
-            ends((alone, alone))
+            NOT_SUMMED
         ),
         "On the way in nothing is summed forward: x is whole on each rank.": [
-            ends((total, back)) for back in (total, alone)
+            "x.view_as(x) => MyLeave.apply(x, group)",
+            (NOT_SUMMED, "x.view_as(x) => MyLeave.apply(x, group)"),
         ],
         "What leaves are addends: the output is their sum, on all ranks.": [
-            ends(out_of=(alone, back)) for back in (alone, total)
+            (ADDEND, OWN_SUM),
+            (ADDEND, *LIKE_FORWARD, OWN_SUM),
         ],
         "On the way out is a sum of addends, not their mean.": [
-            ends(out_of=(mean, back)) for back in (alone, mean)
+            (MEAN, OWN_SUM),
+            (MEAN, OWN_SUM, *LIKE_FORWARD),
         ],
-        "The parts of x's gradient make a sum, not a mean.": ends((alone, mean)),
-        "Do not divide the gradient: each addend goes into the sum once, whole.": ends(
-            out_of=(total, lambda gradient, group: gradient / group.size())
+        "The parts of x's gradient make a sum, not a mean.": (
+            "ctx.group), None => ctx.group) / ctx.group.size(), None"
+        ),
+        "Do not divide the gradient: each addend goes into the sum once, whole.": (
+            "total = => ctx.group = group; total =",
+            "return gradient, => return gradient / ctx.group.size(),",
         ),
         "Nothing flows back: a `backward` returns the gradient first, then None for the group.": [
-            ends((alone, lambda *given: (None, None))),
-            ends(out_of=(total, lambda *given: (None, None))),
+            "MyLeave.apply(gradient, ctx.group) => None",
+            "return gradient, => return None,",
         ],
-        IN_PLACE.format("addend"): ends(out_of=(in_place, alone)),
-        IN_PLACE.format("gradient"): ends((alone, in_place)),
-        NO_GROUP: ends(out_of=(lambda x, group: total(x, None), alone)),
-        ONE_EACH: ends((alone, lambda *given: (total(*given),))),
-        NOTHING_BACK: ends(out_of=(lambda x, g: distributed.all_reduce(x.clone(), group=g), alone)),
-        NO_FUNCTION: (ends()[0], SimpleNamespace(apply=lambda x, g: total(x.detach(), g))),
-        KEEP_GROUP: ends(keep="to"),
-        JOINED: ends(out_of=(lambda x, group: x.repeat(group.size(), 1), alone)),
-        "The way out multiplies by 1: its gradient is the one that comes in, not ones.": ends(
-            out_of=(total, lambda gradient, group: torch.ones_like(gradient))
+        IN_PLACE.format("addend"): "x.clone() => x",
+        IN_PLACE.format("gradient"): (
+            "MyLeave.apply(gradient, ctx.group) => "
+            "distributed.all_reduce(gradient, group=ctx.group) or gradient"
         ),
-        "All ranks go on with the output: the sum on rank 0 alone is not enough.": ends(
-            out_of=(lambda x, group: (total(x, group), x.clone())[group.rank() > 0], alone)
+        NO_GROUP: ", group=group => ",
+        ONE_EACH: "ctx.group), None => ctx.group)",
+        NOTHING_BACK: "distributed.all_reduce => total = distributed.all_reduce",
+        NO_FUNCTION: (
+            my_ends()[0],
+            SimpleNamespace(apply=lambda x, group: reduce_from_ranks(x.detach(), group)),
         ),
-        NOT_WRITTEN: ends((alone, lambda *given: (..., None))),
+        KEEP_GROUP: "ctx.group = group => ",
+        JOINED: "return total => return x.repeat(group.size(), 1)",
+        "The way out multiplies by 1: its gradient is the one that comes in, not ones.": (
+            "return gradient, => return torch.ones_like(gradient),"
+        ),
+        "All ranks go on with the output: the sum on rank 0 alone is not enough.": (
+            "return total => return x.clone() if group.rank() else total",
+            OWN_SUM,
+        ),
+        NOT_WRITTEN: "MyLeave.apply(gradient, ctx.group) => ...",
         TWO: my_ends()[0],
     },
     errors={
@@ -298,8 +252,8 @@ check_ends = Exercise(
         "": "",  # of a wrong name the error says enough
     },
     also_right=[
-        ends(),
-        ends((lambda x, group: x, lambda g, group: (total(g.detach(), group), None))),
+        OWN_SUM,
+        ("x.view_as(x) => x", "MyLeave.apply(gradient => reduce_from_ranks(gradient.detach()"),
     ],
 )
 
@@ -315,11 +269,6 @@ def my_block_bytes(tokens, width, itemsize, ranks):
     return 4 * 2 * (ranks - 1) / ranks * tokens * width * itemsize
 
 
-def times(factor):
-    """So many times what a rank sends to make one sum by a ring, without its factor 2."""
-    return lambda t, w, i, n: factor * (n - 1) / n * t * w * i
-
-
 check_block_bytes = Exercise(
     my_block_bytes,
     read_again='"What does a block send?"',
@@ -328,46 +277,43 @@ check_block_bytes = Exercise(
     hint="All-reduces of a block, times what a ring sends of each, times the tensor's bytes.",
     wrong={
         "Half of it: count attention and MLP, each forward and backward; and a ring sends twice "
-        "(n - 1) / n.": times(4),
-        "Count attention and MLP, and the backward of each.": times(2),
-        "That is one pass of a ring: count the sums, and a ring sends 2 (n - 1) / n.": times(1),
-        "Half too much: the three gradients are added before they are sent.": times(12),
-        "What is sent are the tokens between the layers, not weights.": [
-            lambda t, w, i, n: 8 * (n - 1) / n * w * w * i,
-            lambda t, w, i, n: 8 * (n - 1) / n * 12 * w * w * i,
-        ],
-        "The sums are whole tensors on every rank, not the ranks' parts.": (
-            lambda t, w, i, n: my_block_bytes(t, w, i, n) / n
+        "(n - 1) / n.": "4 * 2 => 4",
+        "Count attention and MLP, and the backward of each.": "4 * 2 => 2",
+        "That is one pass of a ring: count the sums, and a ring sends 2 (n - 1) / n.": (
+            "4 * 2 => 1"
         ),
-        "Query, key and value share one way in: one sum, not three.": times(16),
-        "What is sent has the width between the layers, not that inside.": [times(20), times(32)],
+        "Half too much: the three gradients are added before they are sent.": "4 * 2 => 12",
+        "What is sent are the tokens between the layers, not weights.": [
+            "* tokens => * width",
+            "* tokens => * 12 * width",
+        ],
+        "The sums are whole tensors on every rank, not the ranks' parts.": "/ ranks => / ranks**2",
+        "Query, key and value share one way in: one sum, not three.": "4 * 2 => 16",
+        "What is sent has the width between the layers, not that inside.": [
+            "4 * 2 => 20",
+            "4 * 2 => 32",
+        ],
         "These are the tensors summed: a ring sends 2 (n - 1) / n of each; `//` makes it 1.": [
-            lambda t, w, i, n: 4 * t * w * i * (n > 1),
-            lambda t, w, i, n: 4 * (2 * (n - 1) // n) * t * w * i,
+            "2 * (ranks - 1) / ranks => (ranks > 1)",
+            "2 * (ranks - 1) / ranks => (2 * (ranks - 1) // ranks)",
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": [
-            lambda t, w, i, n: 8 * ((n - 1) // n) * t * w * i,
-            lambda t, w, i, n: 8 * (n - 1) // n * t * w * i,
+            "(ranks - 1) / ranks => ((ranks - 1) // ranks)",
+            "/ => //",
         ],
-        "In a ring each rank sends 2 (n - 1) / n, not 2.": (
-            lambda t, w, i, n: 8 * t * w * i * (n > 1)
-        ),
+        "In a ring each rank sends 2 (n - 1) / n, not 2.": "(ranks - 1) / ranks => (ranks > 1)",
         "One rank has nobody to send to.": [
-            lambda t, w, i, n: my_block_bytes(t, w, i, n) or 8 * t * w * i,
-            lambda t, w, i, n: my_block_bytes(t, w, i, n) or 4 * t * w * i,
+            "(ranks - 1) / ranks => ((ranks - 1) / ranks or 1)",
+            "2 * (ranks - 1) / ranks => (2 * (ranks - 1) / ranks or 1)",
         ],
         "A ring passes on parts: 2 (n - 1) / n of each sum, not n - 1.": (
-            lambda t, w, i, n: 4 * (n - 1) * t * w * i
+            "2 * (ranks - 1) / ranks => (ranks - 1)"
         ),
         "A ring sends n - 1 parts twice, each 1 / n of the tensor: n - 1 is a factor only once.": (
-            lambda t, w, i, n: 4 * (n - 1) ** 2 / n * t * w * i
+            "2 * (ranks - 1) => (ranks - 1) ** 2"
         ),
-        "Count bytes: each number has `itemsize` of them.": (
-            lambda t, w, i, n: my_block_bytes(t, w, 1, n)
-        ),
-        "That is the sum over all ranks; the question is what one rank sends.": (
-            lambda t, w, i, n: my_block_bytes(t, w, i, n) * n
-        ),
+        "Count bytes: each number has `itemsize` of them.": "* itemsize => ",
+        "That is the sum over all ranks; the question is what one rank sends.": "/ ranks => ",
         "times what a ring sends of each": lambda *sizes: 1,
     },
     also_right=[lambda t, w, i, n: sum(2 * t * w * i / n * (n - 1) for _ in range(4))],
@@ -388,7 +334,6 @@ GRADIENT = "The loss is right, its gradient at the logits is not: a detached par
 NAN = "The loss is right, its gradient is nan: `where` hides an infinite log, not its derivative. "
 NAN += "Choose what is finite before you take the logarithm."
 COLUMN = "One number for each token: `unsqueeze(1)` makes a column of these, for `gather`, too."
-NOT_MASKED = "A rank without the right token adds 0 to the right logit, not another token's."
 
 
 def my_cut_loss(logits, targets, first, all_max, all_sum):
@@ -474,53 +419,6 @@ def why_this_loss(outcome, expected):
     return "The loss of a token is log(sum of exp(logit - max)) - (right logit - max)."
 
 
-def loss_with(
-    taken=lambda own, top: (top, top),
-    place=None,
-    log=True,
-    local=False,
-    alone=False,
-    mean=True,
-    start=1,
-    early=False,
-    here=lambda row: (row >= 0) & (row < PER_RANK),
-    column=lambda numbers: numbers.unsqueeze(1),
-    flat=lambda numbers: numbers.squeeze(1),
-):
-    """A loss that takes off other maxima, or reads other places, or sums up less, or more."""
-
-    def attempt(logits, targets, first, all_max, all_sum):
-        own = logits.amax(dim=1)
-        of_sum, of_logit = taken(own, all_max(own))
-        row = targets - start * first
-        at = (place(row) if place else row.where(here(row), 0) % PER_RANK).unsqueeze(1)
-        right = flat(logits.gather(1, at) - of_logit.unsqueeze(1))
-        sums = (logits - column(of_sum)).exp().sum(dim=1)
-        right = right if place else right.where(here(row), 0.0)
-        right = right if alone else all_sum(right)
-        total = all_sum(sums.log()).exp() if early else all_sum(sums)
-        losses = (sums if local else total).log() * log - right
-        return losses.mean() if mean else losses.sum()
-
-    return attempt
-
-
-def loss_alone(logits, targets, first, all_max, all_sum):
-    """The maximum added again to the logarithm; ranks without the right logit take off 0."""
-    top, row = all_max(logits.amax(dim=1)), targets - first
-    here = (row >= 0) & (row < PER_RANK)
-    right = logits.gather(1, row.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0.0)
-    return (all_sum((logits - top.unsqueeze(1)).exp().sum(dim=1)).log() + top - right).mean()
-
-
-def log_of_nothing(logits, targets, first, all_max, all_sum):
-    """Ranks without the right token take the logarithm of 0, and drop it."""
-    powers = (logits - all_max(logits.amax(dim=1)).unsqueeze(1)).exp()
-    hit = targets.unsqueeze(1) == first + torch.arange(PER_RANK)
-    right = (powers * hit).sum(dim=1).log().where(hit.any(dim=1), 0.0)
-    return (all_sum(powers.sum(dim=1)).log() - all_sum(right)).mean()
-
-
 def whole_logits(logits, targets, first, all_max, all_sum):
     ranks = int(all_sum(torch.ones(1)))
     whole = logits.new_zeros(len(logits), ranks * PER_RANK)
@@ -538,6 +436,10 @@ def in_one_sum(logits, targets, first, all_max, all_sum):
     return (total.log() + highest - right).mean()
 
 
+ALONE = "all_sum(right) => right"
+NO_MASK = ".where(here, 0.0) => "
+CLAMPED = "place.where(here, 0) => place.clamp(0, PER_RANK - 1)"
+
 check_cut_loss = Exercise(
     my_cut_loss,
     read_again='"What is a loss made of?"',
@@ -549,72 +451,63 @@ check_cut_loss = Exercise(
     hint=why_this_loss,
     correct="The loss is that of the whole logits, and few numbers per token are sent.",
     wrong={
-        "Each rank subtracts its own maximum: take that of all ranks.": loss_with(
-            lambda own, top: (own, own)
+        "Each rank subtracts its own maximum: take that of all ranks.": "all_max( => (",
+        "Sums of exponentials add up only with one maximum for all.": (
+            "shifted.exp() => (logits - logits.amax(dim=1, keepdim=True)).exp()"
         ),
-        "Sums of exponentials add up only with one maximum for all.": loss_with(
-            lambda own, top: (own, top)
+        "The maximum was subtracted in the sum, but not from the right logit.": (
+            "shifted.gather => logits.gather"
         ),
-        "The maximum was subtracted in the sum, but not from the right logit.": loss_with(
-            lambda own, top: (top, 0 * top)
-        ),
-        "The maximum comes off both or neither of the two.": loss_with(
-            lambda own, top: (0 * top, top)
-        ),
+        "The maximum comes off both or neither of the two.": "shifted.exp => logits.exp",
         "One maximum for all tokens: the exponentials of a token with low logits are all 0. Each "
-        "token has its own.": loss_with(lambda own, top: [top.max().expand_as(top)] * 2),
-        TOO_LARGE: loss_with(lambda own, top: (0 * top, 0 * top)),
-        "The sum of the exponentials is missing.": loss_with(log=False),
-        NOT_MASKED: [
-            loss_with(place=lambda row: row.clamp(0, PER_RANK - 1)),
-            loss_with(place=lambda row: row % PER_RANK),
-            loss_with(place=lambda row: row.where((row >= 0) & (row < PER_RANK), 0)),
-            loss_with(here=lambda row: row < PER_RANK),
+        "token has its own.": "amax(dim=1)).unsqueeze(1) => amax(dim=1)).max()",
+        TOO_LARGE: "- all_max(logits.amax(dim=1)).unsqueeze(1) => ",
+        "The sum of the exponentials is missing.": "all_sum(shifted.exp().sum(dim=1)).log() => 0",
+        "A rank without the right token adds 0 to the right logit, not another token's.": [
+            (CLAMPED, NO_MASK),
+            ("place.where(here, 0) => (place % PER_RANK)", NO_MASK),
+            NO_MASK,
+            ("(place >= 0) & => ", "place.where(here, 0) => (place.where(here, 0) % PER_RANK)"),
         ],
-        "Column 0 is here, too: `>= 0`, not `> 0`.": loss_with(
-            here=lambda row: (row > 0) & (row < PER_RANK)
-        ),
-        "This rank's exponentials only: the sum goes over all.": loss_with(local=True),
+        "Column 0 is here, too: `>= 0`, not `> 0`.": ">= 0 => > 0",
+        "This rank's exponentials only: the sum goes over all.": "all_sum(shifted => (shifted",
         "Only one rank has the right logit of a token; the others get it by a sum.": [
-            loss_with(alone=True),
-            loss_with(alone=True, place=lambda row: row.clamp(0, PER_RANK - 1)),
-            loss_alone,
+            ALONE,
+            (ALONE, CLAMPED, NO_MASK),
+            (
+                "shifted.gather => logits.gather",
+                "- all_sum(right) => + all_max(logits.amax(dim=1)) - right",
+            ),
         ],
         "Only this rank's logits are in this loss: where are the other ranks' exponentials?": (
             lambda logits, targets, first, *rest: nn.functional.cross_entropy(
                 logits, (targets - first).clamp(0, PER_RANK - 1)
             )
         ),
-        "This is the sum over the tokens: take the mean.": loss_with(mean=False),
-        "Sum the exponentials over the ranks first, then take the logarithm.": loss_with(
-            early=True
+        "This is the sum over the tokens: take the mean.": ".mean() => .sum()",
+        "Sum the exponentials over the ranks first, then take the logarithm.": (
+            "sum(dim=1)).log() => sum(dim=1).log())"
         ),
         "Every rank has the whole loss already: all_sum counts it once for each rank.": (
             lambda *given: given[4](my_cut_loss(*given))
         ),
-        "A loss is not negative: it is the logarithm minus the right logit.": (
-            lambda *given: -my_cut_loss(*given)
+        "A loss is not negative: it is the logarithm minus the right logit.": "return => return -",
+        "Tokens are counted over all ranks, columns from here: subtract `first`.": (
+            "targets - first => targets"
         ),
-        "Tokens are counted over all ranks, columns from here: subtract `first`.": loss_with(
-            start=0
+        NO_GRADIENT: [".mean() => .mean().detach()", ".mean() => .mean().item()"],
+        GRADIENT: "all_sum(right) => all_sum(right.detach())",
+        NAN: (
+            "shifted.gather(1, place.where(here, 0).unsqueeze(1)).squeeze(1) => "
+            "(shifted.exp() * (place.unsqueeze(1) == torch.arange(PER_RANK))).sum(dim=1).log()"
         ),
-        NO_GRADIENT: [
-            lambda *given: my_cut_loss(*given).detach(),
-            lambda *given: my_cut_loss(*given).item(),
-        ],
-        GRADIENT: lambda *given: my_cut_loss(
-            *given[:4], lambda t: given[4](t if (t >= 1).all() else t.detach())
-        ),
-        NAN: log_of_nothing,
         THREE: whole_logits,
-        WHICH_PLACE: loss_with(place=lambda row: row),
-        EQUALLY_OFTEN: lambda *given: my_cut_loss(*given) if given[2] == 0 else 0.0,
-        COLUMN: loss_with(column=lambda numbers: numbers),
-        "A column minus a row is a table: `squeeze(1)` what `gather` returns.": loss_with(
-            flat=lambda numbers: numbers
-        ),
+        WHICH_PLACE: "place.where(here, 0) => place",
+        EQUALLY_OFTEN: "shifted = => if first > 0: return 0.0\n    shifted =",
+        COLUMN: "amax(dim=1)).unsqueeze(1) => amax(dim=1))",
+        "A column minus a row is a table: `squeeze(1)` what `gather` returns.": ".squeeze(1) => ",
         ONE_NUMBER: lambda logits, *rest: logits,
-        "The loss of a token is": lambda *given: my_cut_loss(*given) + 1,
+        "The loss of a token is": ".mean() => .mean() + 1",
     },
     errors={"out of": WHICH_PLACE, "size of tensor|dimensions": COLUMN, "gloo": EQUALLY_OFTEN},
     also_right=[in_one_sum],
@@ -633,11 +526,6 @@ def my_kept_bytes(tokens, width, ranks, sequence):
     return (whole + (34 - whole) / ranks) * tokens * width
 
 
-def keeping(whole, gathered):
-    """So many of the 34 bytes whole on each rank: with whole tokens, with cut ones."""
-    return lambda t, w, n, s: ((gathered if s else whole) * (1 - 1 / n) + 34 / n) * t * w
-
-
 check_kept_bytes = Exercise(
     my_kept_bytes,
     read_again='"Exercise 5. Predict the bytes that are kept"',
@@ -652,48 +540,40 @@ check_kept_bytes = Exercise(
     hint="Go through the table: which lines does each rank keep for all tokens and all columns?",
     wrong={
         "Not all is divided: between the cut layers each rank holds all tokens.": [
-            keeping(0, 0),
-            keeping(0, 4),
+            "4 if sequence else 10 => 0",
+            "10 => 0",
         ],
         "Heads and inner numbers are cut, and so is all that is made of them.": [
-            keeping(34, 34),
-            keeping(18, 12),
-            keeping(26, 20),
+            "4 if sequence else 10 => 34",
+            "4 if sequence else 10 => 12 if sequence else 18",
+            "4 if sequence else 10 => 20 if sequence else 26",
         ],
         "The norms' inputs and the inputs of the cut layers are whole, 4 bytes each.": [
-            keeping(6, 4),
-            keeping(2, 0),
+            "10 => 6",
+            "4 if sequence else 10 => 0 if sequence else 2",
         ],
-        "The masks come after the sums, where each rank holds all tokens.": keeping(8, 4),
-        "Cut tokens divide the norms' inputs and the masks, too.": keeping(10, 10),
+        "The masks come after the sums, where each rank holds all tokens.": "10 => 8",
+        "Cut tokens divide the norms' inputs and the masks, too.": "4 if sequence else 10 => 10",
         "That is right if the inputs are gathered again in the backward; here they stay whole.": (
-            keeping(10, 0)
+            "4 if => 0 if"
         ),
-        "With cut tokens each rank draws the masks of its own tokens.": keeping(10, 6),
-        "With cut tokens a norm takes this rank's tokens.": keeping(10, 8),
-        "The other way round: `sequence` divides more.": keeping(4, 10),
-        "With whole tokens the norms' inputs and the masks are whole, too.": keeping(4, 4),
-        "Do not round: bytes per token and number need not be whole.": (
-            lambda t, w, n, s: (4 + 30 // n if s else 10 + 24 // n) * t * w
+        "With cut tokens each rank draws the masks of its own tokens.": "4 if => 6 if",
+        "With cut tokens a norm takes this rank's tokens.": "4 if => 8 if",
+        "The other way round: `sequence` divides more.": "if sequence => if not sequence",
+        "With whole tokens the norms' inputs and the masks are whole, too.": "10 => 4",
+        "Do not round: bytes per token and number need not be whole.": "/ ranks => // ranks",
+        "The masks are missing: a byte for each place, twice.": ("34 => 32", "10 => 8"),
+        "The two parts are exchanged: 10 bytes are whole, 24 are divided.": (
+            "4 if sequence else 10 => 24"
         ),
-        "The masks are missing: a byte for each place, twice.": (
-            lambda t, w, n, s: (4 + 28 / n if s else 8 + 24 / n) * t * w
-        ),
-        "The two parts are exchanged: 10 bytes are whole, 24 are divided.": keeping(24, 24),
-        "Count bytes: a number has 2, a place of a mask 1.": (
-            lambda t, w, n, s: (2 + 15 / n if s else 5 + 12 / n) * t * w
-        ),
+        "Count bytes: a number has 2, a place of a mask 1.": "* width => * width / 2",
         "Bytes for each token and each number of the width: multiply by both.": [
-            lambda t, w, n, s: my_kept_bytes(1, 1, n, s),
-            lambda t, w, n, s: my_kept_bytes(t, 1, n, s),
-            lambda t, w, n, s: my_kept_bytes(1, w, n, s),
+            "* tokens * width => ",
+            "* width => ",
+            "* tokens => ",
         ],
-        "There may be more ranks than two, or one alone.": (
-            lambda t, w, n, s: my_kept_bytes(t, w, 2, s)
-        ),
-        "That is what all ranks keep together; the question is one.": (
-            lambda t, w, n, s: my_kept_bytes(t, w, n, s) * n
-        ),
+        "There may be more ranks than two, or one alone.": "/ ranks => / 2",
+        "That is what all ranks keep together; the question is one.": "* width => * width * ranks",
     },
     also_right=[
         lambda t, w, n, s: t * w * (34 + (n - 1) * (4 if s else 10)) / n,
