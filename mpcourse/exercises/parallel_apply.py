@@ -61,7 +61,6 @@ AS_MANY = "Take as many as there are."
 ITS_TYPE = "The error should keep its type."
 SWALLOWED = "The error was swallowed; the caller has to see it."
 OF_A_THREAD = "the outputs require gradients: grad mode belongs to a thread, not to the program."
-WHOSE_MODE = "Who knows the caller's mode, and who has to set it?"
 CUT_OFF = "The outputs were cut off afterwards, but the workers still built graphs: set their mode."
 STAYS_OFF = "gradients stay off in the worker for all later work: set the mode in a with block."
 LEFT_OFF = "after a module that raised, gradients stay off in its worker: use a with block."
@@ -168,7 +167,7 @@ def grad_mode(attempt, devices, inputs):
         outputs = attempt(modules, inputs, devices)
     modes = left_on(devices)
     if any(output.requires_grad for output in outputs):
-        raise NotYet(OF_A_THREAD, WHOSE_MODE)
+        raise NotYet(OF_A_THREAD, "Who knows the caller's mode, and who has to set it?")
     if any(in_workers):
         raise NotYet("called under no_grad, a module found the gradients on.", CUT_OFF)
     if not all(modes):
@@ -199,84 +198,15 @@ def in_a_trial(attempt, given, trial):
     return trial(attempt, devices, inputs)
 
 
-def handing_over(call=lambda module, value: module(value), collect=lambda results: results):
-    """A parallel_apply by what a worker does, and by how the results are collected."""
-
-    def attempt(modules, inputs, devices):
-        pairs = zip(devices, modules, inputs, strict=True)
-        return collect([device.submit(call, module, value) for device, module, value in pairs])
-
-    return attempt
-
-
-def in_order(results):
-    return [result.result() for result in results]
-
-
-def as_they_end(results):
-    return [result.result() for result in concurrent.futures.as_completed(results)]
-
-
-def swallowing(results):
-    return [None if result.exception() else result.result() for result in results]
-
-
-def other_error(results):
+def other_error(modules, inputs, devices):
     try:
-        return in_order(results)
+        return my_parallel_apply(modules, inputs, devices)
     except Exception as error:
         raise RuntimeError("a replica failed") from error
 
 
-def detaching(modules, inputs, devices):
-    outputs = handing_over(collect=in_order)(modules, inputs, devices)
-    return outputs if torch.is_grad_enabled() else [output.detach() for output in outputs]
-
-
-def never_gradients(module, value):
-    with torch.no_grad():
-        return module(value)
-
-
-def setting_the_mode(is_set_back):
-    """The caller's mode is set in the worker, and set back if `is_set_back(module raised)`."""
-
-    def attempt(modules, inputs, devices):
-        gradients = torch.is_grad_enabled()
-
-        def call(module, value):
-            before, raised = torch.is_grad_enabled(), True
-            torch.set_grad_enabled(gradients)
-            try:
-                output, raised = module(value), False
-                return output
-            finally:
-                torch.set_grad_enabled(before if is_set_back(raised) else gradients)
-
-        return handing_over(call, in_order)(modules, inputs, devices)
-
-    return attempt
-
-
-def own_threads(modules, inputs, devices):
-    with concurrent.futures.ThreadPoolExecutor(len(modules)) as pool:
-        return list(pool.map(lambda module, value: module(value), modules, inputs))
-
-
-def late_variables(modules, inputs, devices):
-    results = []
-    for module, value, device in zip(modules, inputs, devices, strict=True):
-        results.append(device.submit(lambda: time.sleep(0.05) or module(value)))  # noqa: B023
-    return in_order(results)
-
-
-def one_after_the_other(modules, inputs, devices):
-    return [d.run(m, value) for d, m, value in zip(devices, modules, inputs, strict=True)]
-
-
-def by_name(modules, inputs, devices):
-    return parallel_apply(modules, inputs, devices=devices)
-
+RESULTS = "[result.result() for result in results]"
+MODE = "with torch.set_grad_enabled(gradients)"
 
 check_parallel_apply = Exercise(
     my_parallel_apply,
@@ -289,47 +219,58 @@ check_parallel_apply = Exercise(
         ("a second module that raises KeyError", errors),
         ("modules with weights, called under torch.no_grad()", grad_mode),
         ("modules that raise KeyError, called under torch.no_grad()", errors_without_gradients),
-        (
-            "the source of the function",
-            by_hand,
-        ),
+        ("the source of the function", by_hand),
     ],
     given="{0}",
     play=in_a_trial,
     errors={"a worker runs functions": CALLED},
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
-        FINISHING: handing_over(collect=as_they_end),
-        MOVED_ON: late_variables,
+        FINISHING: "in results => in concurrent.futures.as_completed(results)",
+        MOVED_ON: "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))",
         OWN_INPUT: [
-            lambda m, i, d: handing_over(collect=in_order)(m, [i[0]] * 2, d),
-            lambda m, i, d: handing_over(collect=in_order)(m, [i] * 2, d),
+            "call, module, value => call, module, inputs[0]",
+            "call, module, value => call, module, inputs",
         ],
-        CALLED: lambda m, i, d: [d[0].submit(m[0](i[0])).result()],
-        NO_VALUES: handing_over(),
+        CALLED: "(call, module, value) => (call(module, value))",
+        NO_VALUES: f"{RESULTS} => results",
         HAND_OVER: [
-            own_threads,
-            lambda m, i, d: my_parallel_apply(m, i, [d[0]] * len(m)),
+            lambda m, i, d: [*concurrent.futures.ThreadPoolExecutor().map(lambda f, x: f(x), m, i)],
+            "device.submit => devices[0].submit",
         ],
-        FIRST_SUBMIT: one_after_the_other,
-        AS_MANY: lambda m, i, d: my_parallel_apply(m[:2], i[:2], d[:2]),
-        ITS_TYPE: handing_over(collect=other_error),
-        SWALLOWED: handing_over(collect=swallowing),
-        OF_A_THREAD: handing_over(collect=in_order),
-        CUT_OFF: detaching,
-        STAYS_OFF: setting_the_mode(lambda raised: False),
-        LEFT_OFF: setting_the_mode(lambda raised: not raised),
+        FIRST_SUBMIT: ("device.submit => device.run", f"{RESULTS} => results"),
+        AS_MANY: "in pairs => in [*pairs][:2]",
+        ITS_TYPE: other_error,
+        SWALLOWED: "result.result() for => None if result.exception() else result.result() for",
+        OF_A_THREAD: f"{MODE}: => if True:",
+        CUT_OFF: (
+            f"{MODE}: => if True:",
+            f"{RESULTS} => [each if gradients else each.detach() for each in {RESULTS}]",
+        ),
+        STAYS_OFF: "with torch => if torch",
+        LEFT_OFF: (
+            "with torch => if torch",
+            "return module(value) => return (module(value), torch.set_grad_enabled(True))[0]",
+        ),
         A_LIST: [
-            handing_over(collect=lambda results: results[0].result()),
-            handing_over(collect=lambda results: [results[0].result()]),
-            handing_over(collect=lambda results: torch.stack(in_order(results))),
-            handing_over(collect=lambda results: (result.result() for result in results)),
+            f"{RESULTS} => results[0].result()",
+            "in results => in results[:1]",
+            f"{RESULTS} => torch.stack({RESULTS})",
+            f"{RESULTS} => (result.result() for result in results)",
         ],
-        NO_GRADIENTS: handing_over(never_gradients, in_order),
-        "parallel_apply did the work: use device.submit.": by_name,
-        "got None": lambda m, i, d: None,
+        NO_GRADIENTS: "torch.set_grad_enabled(gradients) => torch.no_grad()",
+        "parallel_apply did the work: use device.submit.": (
+            lambda m, i, d: parallel_apply(m, i, devices=d)
+        ),
+        "got None": lambda *_: None,
     },
-    also_right=[setting_the_mode(lambda raised: True)],
+    also_right=[
+        (
+            f"{MODE}: => try:\n            torch.set_grad_enabled(gradients)",
+            "return module(value) => return module(value)\n        "
+            "finally:\n            torch.set_grad_enabled(True)",
+        )
+    ],
 )
 
 # 2. The four verbs
@@ -443,41 +384,6 @@ def on_devices(attempt, rows, count):
     return outputs, found, wanted
 
 
-def verbs(copies=replicate, pick=lambda chunks: chunks, join=gather):
-    """Data parallelism out of verbs, one of them another."""
-
-    def attempt(module, batch, devices):
-        chunks = pick(scatter(batch, devices))
-        used = devices[: len(chunks)]
-        outputs = parallel_apply(copies(module, used), chunks, devices=used)
-        return join(outputs, devices[0])
-
-    return attempt
-
-
-def without_gradients(module, batch, devices):
-    with torch.no_grad():
-        return my_data_parallel(module, batch, devices)
-
-
-def with_all_devices(module, batch, devices):
-    replicas, chunks = replicate(module, devices), scatter(batch, devices)
-    return gather(parallel_apply(replicas, chunks, devices=devices), devices[0])
-
-
-def data_parallel_by_name(module, batch, devices):
-    return DataParallel(module, devices)(batch)
-
-
-def in_turns(module, batch, devices):
-    pieces = zip(devices, replicate(module, devices), scatter(batch, devices), strict=False)
-    return gather([device.run(replica, chunk) for device, replica, chunk in pieces], devices[0])
-
-
-def on_the_last(module, batch, devices):
-    return verbs(join=lambda outputs, _: gather(outputs, devices[-1]))(module, batch, devices)
-
-
 def by_functional_calls(module, batch, devices):
     def replica_of(device):
         shell = copy.deepcopy(module)  # one each: functional_call puts the weights in for the call
@@ -499,30 +405,33 @@ check_data_parallel = Exercise(
     wrong={
         AT_WORK.format(2): [
             lambda module, batch, devices: module(batch),
-            lambda m, b, d: my_data_parallel(m, b, d[:1]),
+            "scatter(batch, devices) => scatter(batch, devices[:1])",
         ],
-        AS_MANY_CHUNKS: with_all_devices,
-        PIECES_ORDER: verbs(join=lambda outputs, device: gather(outputs[::-1], device)),
+        AS_MANY_CHUNKS: "devices[: len(chunks)] => devices",
+        PIECES_ORDER: "gather(outputs => gather(outputs[::-1]",
         AVERAGED: [
-            verbs(join=lambda outputs, _: sum(output.mean(0) for output in outputs) / len(outputs)),
-            verbs(join=lambda outputs, _: sum(output[:3] for output in outputs)),
+            "gather(outputs, devices[0]) => sum(each.mean(0) for each in outputs) / len(outputs)",
+            "gather(outputs, devices[0]) => sum(each[:3] for each in outputs)",
         ],
-        ONE_CHUNK: verbs(join=lambda outputs, _: outputs[0]),
+        ONE_CHUNK: "gather(outputs, devices[0]) => outputs[0]",
         UNEVEN: [
-            verbs(join=lambda outputs, _: torch.stack(outputs)),
-            verbs(join=lambda outputs, _: torch.cat(outputs, 1)),
+            "gather(outputs, devices[0]) => torch.stack(outputs)",
+            "gather(outputs, devices[0]) => torch.cat(outputs, 1)",
         ],
-        NAMED: lambda m, b, d: parallel_apply(replicate(m, d), scatter(b, d), d),
-        UNCUT: lambda m, b, d: verbs(pick=lambda chunks: [b] * len(chunks))(m, b, d),
-        OWN_WEIGHTS: verbs(lambda module, used: [copy.deepcopy(module) for _ in used]),
-        OWN_REPLICA: verbs(lambda module, used: [module] * len(used)),
-        JOINS: [verbs(join=lambda outputs, _: outputs), lambda m, b, d: None],
-        "expected a tensor of shape": verbs(pick=lambda chunks: [chunks[0]] * len(chunks)),
-        USE_PARALLEL_APPLY: in_turns,
-        ON_THE_FIRST: on_the_last,
-        NO_WAY_BACK: without_gradients,
+        NAMED: "devices=used => used",
+        UNCUT: "chunks, devices => [batch] * len(chunks), devices",
+        OWN_WEIGHTS: "replicate(module, used) => [copy.deepcopy(module) for _ in used]",
+        OWN_REPLICA: "replicate(module, used) => [module] * len(used)",
+        JOINS: ["gather(outputs, devices[0]) => outputs", lambda *_: None],
+        "expected a tensor of shape": "chunks, devices => [chunks[0]] * len(chunks), devices",
+        USE_PARALLEL_APPLY: (
+            "parallel_apply(replicate(module, used), chunks, devices=used) => "
+            "[device.run(*pair) for device, *pair in zip(used, replicate(module, used), chunks)]"
+        ),
+        ON_THE_FIRST: "devices[0] => devices[-1]",
+        NO_WAY_BACK: "outputs = => with torch.no_grad(): outputs =",
         DIFFER: lambda m, b, d: my_data_parallel(m, b, d) * 2 - my_data_parallel(m, b, d).detach(),
-        "DataParallel did the work: use the four verbs.": data_parallel_by_name,
+        "DataParallel did the work: use the four verbs.": lambda m, b, d: DataParallel(m, d)(b),
     },
     errors={
         "same length": AS_MANY_CHUNKS,
@@ -553,10 +462,6 @@ def wins(sizes, speedups):
     return [size for size, speedup in zip(sizes, speedups, strict=True) if speedup > 1]
 
 
-def without_the_last(sizes, speedups):
-    return my_crossing(sizes[:-1], speedups[:-1])
-
-
 def forwards(sizes, speedups):
     for start, size in enumerate(sizes):
         if min(speedups[start:]) > 1:
@@ -580,21 +485,15 @@ check_crossing = Exercise(
     hint="Find the smallest size such that there, and at every larger size, two are faster.",
     wrong={
         "It is faster there, but not at every larger size: a lucky moment.": [
-            lambda s, x: next(iter(wins(s, x)), None),
-            without_the_last,
+            "break => continue",
+            "strict=True)) => strict=True))[:-1]",
         ],
-        "Equally fast is not faster.": lambda s, x: my_crossing(s, [each + 1e-9 for each in x]),
+        "Equally fast is not faster.": "<= => <",
         "The smallest such size is asked for, not the largest.": lambda s, x: max(wins(s, x)),
-        "None means that it never pays; here it does.": (
-            lambda s, x: my_crossing(s, [1 / each for each in x])
-        ),
-        "That is the position in the list, not the batch size.": (
-            lambda s, x: s.index(my_crossing(s, x))
-        ),
-        "When it never pays, return None.": lambda s, x: my_crossing(s, x) or 0,
-        "At the largest size it does not pay either: return None.": (
-            lambda s, x: my_crossing(s, x) or s[-1]
-        ),
+        "None means that it never pays; here it does.": "<= => >=",
+        "That is the position in the list, not the batch size.": "= size => = sizes.index(size)",
+        "When it never pays, return None.": "= None => = 0",
+        "At the largest size it does not pay either: return None.": "= None => = sizes[-1]",
         "Those are all sizes at which it is faster; one number is asked for.": wins,
         "Find the smallest size": lambda s, x: sum(s),
     },
