@@ -11,13 +11,14 @@ from mpcourse.exercises.exercise import (
     borrowed,
     refuse,
     refuse_borrowed,
+    slip,
 )
 from mpcourse.exercises.schedules import as_actions
 from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.builder import UNITS
 from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import simulate
-from mpcourse.schedules.standard import gpipe_schedule, naive_schedule, one_f_one_b_schedule
+from mpcourse.schedules.standard import one_f_one_b_schedule
 from mpcourse.schedules.validate import validate_schedule
 from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
@@ -71,30 +72,30 @@ check_halves = Exercise(
     hint=SHAPES,
     errors={"": SHAPES},
     wrong={
-        "The other way round: first the gradient of the input.": lambda x, w, g: (g.T @ x, g @ w),
+        "The other way round: first the gradient of the input.": (
+            "gradient @ weight, gradient.T @ x => gradient.T @ x, gradient @ weight"
+        ),
         "The weight's gradient is transposed: it has the shape of the weight.": (
-            lambda x, w, g: (g @ w, x.T @ g)
+            "gradient.T @ x => x.T @ gradient"
         ),
         "The forward multiplies by weight.T; the way back by weight itself.": [
-            lambda x, w, g: (g @ w.T, g.T @ x),
-            lambda x, w, g: (torch.nn.functional.linear(g, w), g.T @ x),
+            "@ weight => @ weight.T",
+            "gradient @ weight => torch.nn.functional.linear(gradient, weight)",
         ],
         "vjp did the work": lambda x, w, g: torch.autograd.functional.vjp(
             lambda a, b: a @ b.T, (x, w), g
         )[1],
-        "The weight's gradient adds over the rows; no mean is taken.": (
-            lambda x, w, g: (g @ w, g.T @ x / len(x))
-        ),
+        "The weight's gradient adds over the rows; no mean is taken.": "@ x => @ x / len(x)",
         "Each row has a part in the weight's gradient, not the first alone.": (
-            lambda x, w, g: (g @ w, torch.outer(g[0], x[0]))
+            "gradient.T @ x => torch.outer(gradient[0], x[0])"
         ),
         "The input's gradient is transposed: it has a row per sample.": (
-            lambda x, w, g: (w.T @ g.T, g.T @ x)
+            "gradient @ weight => weight.T @ gradient.T"
         ),
         "That is the bias's gradient; the weight's has a number for each pair": (
-            lambda x, w, g: (g @ w, g.sum(0))
+            "gradient.T @ x => gradient.sum(0)"
         ),
-        TWO: [lambda x, w, g: g @ w, lambda x, w, g: None],
+        TWO: [", gradient.T @ x => ", lambda *_: None],
     },
     also_right=[
         lambda x, w, g: (torch.einsum("no,oi->ni", g, w), torch.einsum("no,ni->oi", g, x)),
@@ -103,7 +104,7 @@ check_halves = Exercise(
     ],
 )
 
-# 2. Split backwards: idle at most 0.15 with 4 stages and 8 micro-batches, under a cap
+# 2 and 3. Split backwards: at most 0.15 idle, under a cap; then no device waits once it has begun
 
 MOST_IDLE = 0.15
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
@@ -132,6 +133,23 @@ def my_split_backward(num_stages, num_microbatches):
             if len(waiting) > rank:
                 split.append(waiting.pop(0))
         schedule.append(split + waiting)
+    return schedule
+
+
+def my_no_wait(num_stages, num_microbatches):
+    """ZB-H1 is p - r forwards ahead and keeps r W back; here it is 2(p - 1 - r) + 1, and 2r.
+
+    Device r needs two forwards more than the next one: one for the way there, one for the way back.
+    Its W come two later than those of the device before, so all hold the same.
+    """
+    schedule = []
+    for rank in range(num_stages):
+        ahead = min(num_microbatches, 2 * (num_stages - 1 - rank) + 1)
+        late = min(num_microbatches, 2 * rank)
+        kinds = "F" * ahead
+        for index in range(num_microbatches):
+            kinds += "I" + "W" * (index >= late) + "F" * (index < num_microbatches - ahead)
+        schedule.append(number_actions([(rank, kinds + "W" * late)]))
     return schedule
 
 
@@ -169,44 +187,8 @@ def idle_share(outcome, p, m):
     raise NotYet(f"expected an idle share of at most {MOST_IDLE:.3f}", f"got {idle:.3f}", why)
 
 
-def split_with(order=list, maker=my_split_backward, halves="IW"):
-    """Each backward as two halves side by side, then each device's list in another order."""
-
-    def attempt(p, m):
-        kinds = {"F": "F", "B": halves, "I": "I", "W": "W"}
-        rows = [[a._replace(kind=k) for a in row for k in kinds[a.kind]] for row in maker(p, m)]
-        return [order(row) for row in rows]
-
-    return attempt
-
-
-def weights_when_memory_is_full(p, m):
-    """No W before the cap asks for one: those that are left stand behind the last I."""
-    rows = []
-    for row in one_f_one_b_schedule(p, m):
-        split, waiting, held = [], [], 0
-        for action in row:
-            if action.kind == "F" and held == p:
-                split.append(waiting.pop(0))
-                held -= 1
-            held += action.kind == "F"
-            split.append(action if action.kind == "F" else action._replace(kind="I"))
-            waiting += [action._replace(kind="W")] if action.kind == "B" else []
-        rows.append(split + waiting)
-    return rows
-
-
-def ahead_and_late(ahead, late):
-    def attempt(p, m):
-        rows = []
-        for rank in range(p):
-            a, b = min(m, ahead(p, rank)), min(m, late(p, rank))
-            kinds = ["I" + "W" * (i >= b) + "F" * (i < m - a) for i in range(m)]
-            rows.append(number_actions([(rank, "F" * a + "".join(kinds) + "W" * b)]))
-        return rows
-
-    return attempt
-
+BESIDE_ITS_I = "len(waiting) > rank => waiting"
+AHEAD = "2 * (num_stages - 1 - rank) + 1"
 
 check_split_backward = Exercise(
     my_split_backward,
@@ -218,48 +200,31 @@ check_split_backward = Exercise(
     correct="With 4 stages and 8 micro-batches {outcome:.3f} is idle, and nobody holds 5.",
     wrong={
         STILL_WHOLE: one_f_one_b_schedule,
-        BESIDE: split_with(maker=one_f_one_b_schedule),
-        FILL_NOTHING: weights_when_memory_is_full,
-        LATE_I: split_with(maker=naive_schedule),
-        NOT_MORE_AHEAD: ahead_and_late(lambda p, r: 2 * (p - r) - 1, lambda p, r: 0),
+        BESIDE: BESIDE_ITS_I,
+        FILL_NOTHING: (  # no W but for room for a forward
+            "> rank => > rank and action.microbatch_index + num_stages - rank < num_microbatches"
+        ),
+        LATE_I: ('one_f_one_b_schedule( => make_schedule("naive", num_stages, ', BESIDE_ITS_I),
+        NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
         GIVEN_BACK: [
-            split_with(lambda row: sorted(row, key=lambda action: action.kind == "W")),
+            "> rank => > num_microbatches",
             lambda p, m: zero_bubble_schedule(p, m, "h2"),
         ],
-        "0W0 is missing": split_with(lambda row: [a for a in row if a.kind != "W"]),
-        "comes before": split_with(lambda row: [*row[:1], *row[:0:-1]]),
-        "W comes after I": split_with(maker=one_f_one_b_schedule, halves="WI"),
+        "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
+        "comes before": "split + waiting => split[:1] + waiting[::-1] + split[:0:-1]",
+        "W comes after I": ('"I") if => "W") if', '"W")) => "I"))'),
         "a schedule is a list with one list per device": lambda p, m: [],
         "did the work: write the order yourself": [
             lambda p, m: make_schedule("zb-h1", p, p, m),
             lambda p, m: zero_bubble_schedule(p, m, "h1"),
         ],
     },
-    also_right=[ahead_and_late(lambda p, r: p - r, lambda p, r: r)],
+    also_right=[slip(my_no_wait, f"{AHEAD} => num_stages - rank", "2 * rank => rank")],
 )
-
-# 3. No device waits once it has begun
 
 TOO_FULL = "At most 2p - 1 are held: fewer forwards ahead, or W sooner."
 MORE_AHEAD = "A device that waits for its first I can do more forwards before it."
 LATER = "More W have to be kept back than in ZB-H1: they fill the holes before the last I."
-
-
-def my_no_wait(num_stages, num_microbatches):
-    """ZB-H1 is p - r forwards ahead and keeps r W back; here it is 2(p - 1 - r) + 1, and 2r.
-
-    Device r needs two forwards more than the next one: one for the way there, one for the way back.
-    Its W come two later than those of the device before, so all hold the same.
-    """
-    schedule = []
-    for rank in range(num_stages):
-        ahead = min(num_microbatches, 2 * (num_stages - 1 - rank) + 1)
-        late = min(num_microbatches, 2 * rank)
-        kinds = "F" * ahead
-        for index in range(num_microbatches):
-            kinds += "I" + "W" * (index >= late) + "F" * (index < num_microbatches - ahead)
-        schedule.append(number_actions([(rank, kinds + "W" * late)]))
-    return schedule
 
 
 def most_waits(outcome, p, m):
@@ -290,15 +255,19 @@ check_no_wait = Exercise(
     look=most_waits,
     correct="No device waits once it has begun, and nobody holds more than 2p - 1.",
     wrong={
-        MORE_AHEAD: [my_split_backward, split_with(maker=one_f_one_b_schedule)],
-        LATER: ahead_and_late(lambda p, r: 2 * (p - 1 - r) + 1, lambda p, r: r),
+        MORE_AHEAD: [my_split_backward, slip(my_split_backward, BESIDE_ITS_I)],
+        LATER: "2 * rank => rank",
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
         STILL_WHOLE: one_f_one_b_schedule,
         TOO_FULL: [
-            ahead_and_late(lambda p, r: 2 * p, lambda p, r: 0),
-            ahead_and_late(lambda p, r: 2 * (p - 1 - r) + 1, lambda p, r: 9),
-            split_with(maker=gpipe_schedule),
+            (f"{AHEAD} => 2 * num_stages", "2 * rank => 0"),
+            "2 * rank => 9",
+            slip(
+                my_split_backward,
+                'one_f_one_b_schedule( => make_schedule("gpipe", num_stages, ',
+                BESIDE_ITS_I,
+            ),
         ],
     },
-    also_right=[ahead_and_late(lambda p, r: 2 * (p - r) - 1, lambda p, r: 2 * r)],
+    also_right=[f"{AHEAD} => 2 * (num_stages - rank) - 1"],
 )
