@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Mapping
 from numbers import Integral, Real
 
-import numpy as np
 import torch
 
 from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, refuse_borrowed, short
@@ -52,12 +51,12 @@ def as_actions(schedule):
     ]
 
 
+def rows_of(*kinds):
+    return [number_actions([each]) for each in enumerate(kinds)]
+
+
 def text_of(row):
     return " ".join(map(str, row)) or "nothing"
-
-
-def in_rows(attempt, *size):
-    return as_actions(attempt(*size))
 
 
 def written_without(package):
@@ -68,7 +67,7 @@ def written_without(package):
         refuse_borrowed(attempt, {package.__name__, "make_schedule"}, instead)
         if inspect.unwrap(attempt) is package:
             raise NotYet(f"That is the package's own: {instead}")
-        return in_rows(attempt, *size)
+        return as_actions(attempt(*size))
 
     return play
 
@@ -101,11 +100,6 @@ SIZES = {
 }
 
 
-def backwards_turned(p, m):
-    forwards = [[Action(rank, "F", index) for index in range(m)] for rank in range(p)]
-    return [row + [action._replace(kind="B") for action in reversed(row)] for row in forwards]
-
-
 # 1. GPipe
 
 
@@ -121,8 +115,8 @@ def my_gpipe(num_stages, num_microbatches):
     ]
 
 
-def by_microbatches(p, m):
-    return [[a for row in my_gpipe(p, m) for a in row if a.microbatch_index == i] for i in range(m)]
+def backwards_turned(p, m):
+    return [row[:m] + row[m:][::-1] for row in my_gpipe(p, m)]
 
 
 check_gpipe = Exercise(
@@ -135,37 +129,32 @@ check_gpipe = Exercise(
         "make_schedule did the work": lambda p, m: make_schedule("gpipe", p, p, m),
         NAIVE: [naive_schedule, lambda p, m: tuple(map(tuple, naive_schedule(p, m)))],
         TURNED: backwards_turned,
-        "One list per device, not one per micro-batch.": by_microbatches,
+        "One list per device, not one per micro-batch.": (
+            "rank in range(num_stages) => index in range(num_microbatches)",
+            "index in range(num_microbatches)] => rank in range(num_stages)]",
+        ),
         "expected 1 lists, got 2": lambda p, m: my_gpipe(m, p),
         "The numbers are swapped: first the stage, then the kind, then the micro-batch.": (
-            lambda p, m: [
-                [Action(i, kind, rank) for kind in "FB" for i in range(m)] for rank in range(p)
-            ]
+            "rank, kind, index => index, kind, rank"
         ),
         "Stage r is on device r, so the first list is that of stage 0.": (
-            lambda p, m: my_gpipe(p, m)[::-1]
+            "in range(num_stages) => in reversed(range(num_stages))"
         ),
-        "Whole backwards are asked for: B, no I and no W.": lambda p, m: [
-            [Action(rank, kind, i) for kind in "FIW" for i in range(m)] for rank in range(p)
-        ],
+        "Whole backwards are asked for: B, no I and no W.": '"FB" => "FIW"',
         "which is not in 0 to 1": lambda p, m: my_gpipe(p, m + 1),
         NOTHING_WAITS: lambda p, m: [[None, *row] for row in my_gpipe(p, m)],
         f"{NO_SCHEDULE}got tensor": lambda p, m: torch.zeros(p, m),
         f"{NO_SCHEDULE}in it stands": lambda p, m: my_gpipe(p, m)[0],
-        NO_ACTION.format("'0F0'"): lambda p, m: [[str(a) for a in row] for row in my_gpipe(p, m)],
-        NO_ACTION.format("(0, 'F')"): lambda p, m: [[(rank, "F")] for rank in range(p)],
+        NO_ACTION.format("'0F0'"): 'Action(rank, kind, index) => f"{rank}{kind}{index}"',
+        NO_ACTION.format("(0, 'F')"): "Action(rank, kind, index) => (rank, kind)",
     },
     also_right=[
         lambda p, m: tuple(tuple(map(tuple, row)) for row in my_gpipe(p, m)),
-        lambda p, m: [
-            [Action(r, kind, i) for kind in "FB" for i in np.arange(m)] for r in range(p)
-        ],
+        "in range(num_microbatches) => in torch.arange(num_microbatches).numpy()",
     ],
 )
 
 # 2. The simulator; 5. its line for transfers
-
-AGAIN = "Stop when a whole round over the devices gets none any further: the rest has no end."
 
 
 def my_simulate(schedule, cost):
@@ -211,44 +200,6 @@ def my_simulate_transfers(schedule, cost, transfer):
     return end
 
 
-def simulated(
-    end_of,
-    rounds=99,
-    late=lambda need, action, other: other,
-    which=lambda needed: needed,
-    home_of=lambda schedule: {a.stage_index: d for d, row in enumerate(schedule) for a in row},
-    stages_of=lambda schedule: len({a.stage_index for row in schedule for a in row}),
-):
-    """The simulator with slips: `end_of(free, arrived, cost)`, `late`: how many transfers."""
-
-    def attempt(schedule, cost, transfer=0):
-        home, stages = home_of(schedule), stages_of(schedule)
-        end, free, rows = {}, [0] * len(schedule), [list(row) for row in schedule]
-        for _ in range(rounds):
-            for device, row in enumerate(rows):
-                while row and all(need in end for need in which(needs(row[0], stages))):
-                    action, arrived = row.pop(0), []
-                    for need in which(needs(action, stages)):
-                        more = late(need, action, home[need.stage_index] != device)
-                        arrived.append(end[need] + transfer * more)
-                    end[action] = end_of(free[device], arrived, cost[action.kind])
-                    free[device] = end[action]
-        return end
-
-    return attempt
-
-
-def latest(free, arrived, cost):
-    return max([free, *arrived]) + cost
-
-
-def raising_a_deadlock(schedule, cost):
-    ends = my_simulate(schedule, cost)
-    if len(ends) < sum(map(len, schedule)):
-        raise ScheduleError("a deadlock")
-    return ends
-
-
 NEVER = "it can never start: leave it out of the dict."
 STAGES = "A device may have several stages: num_stages is not the number of devices."
 EMPTIED = "The schedule is not whole any more: let your function take actions from copies."
@@ -288,15 +239,12 @@ SIMULATOR = {
     "play": ends_as_text,
     "compared": first_end_that_differs,
     "errors": {
-        "had not returned|RecursionError|KeyError": AGAIN,
+        "had not returned|RecursionError|KeyError": "Stop when a whole round over the devices gets "
+        "none any further: the rest has no end.",
         "(?i)deadlock": "Raise nothing: what waits for ever gets no end, the rest gets one.",
     },
 }
-IN_A_CIRCLE = [
-    [Action(0, *each) for each in [("F", 0), ("B", 0), ("F", 1), ("B", 1)]],
-    [Action(1, *each) for each in [("F", 0), ("F", 1), ("B", 0), ("B", 1)]],
-]
-
+IN_A_CIRCLE = rows_of("FBFB", "FFBB")
 V_LAYOUT = [  # stages 0 and 3 on device 0, stages 1 and 2 on device 1
     number_actions([(0, "F"), (3, "FB"), (0, "B")]),
     number_actions([(1, "F"), (2, "FB"), (1, "B")]),
@@ -317,62 +265,42 @@ check_simulate = Exercise(
     **SIMULATOR,
     wrong={
         "Waits are shared: it starts at the latest of these times, not after their sum.": (
-            simulated(lambda free, arrived, cost: sum([free, *arrived]) + cost)
+            "max([ => sum(["
         ),
         "A device does one thing at a time: it is busy until its previous action ends.": (
-            simulated(lambda free, arrived, cost: max(arrived, default=0) + cost)
+            "[free[device], *arrived] => [0, *arrived]"
         ),
-        "What needs(action, num_stages) lists has to end first.": (
-            simulated(lambda free, arrived, cost: free + cost)
-        ),
+        "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
         "All that needs(action, num_stages) lists has to end first, not the first of it alone.": (
-            simulated(latest, which=lambda needed: needed[:1])
+            "num_stages) => num_stages)[:1]"
         ),
         "An action takes cost[action.kind].": [
-            simulated(lambda free, arrived, cost: max([free, *arrived]) + 1),
-            lambda schedule, cost: my_simulate(schedule, {"F": 1, "B": 2}),
+            "cost[action.kind] => 1",
+            'cost[action.kind] => {"F": 1, "B": 2}[action.kind]',
         ],
-        NEVER: lambda schedule, cost: {
-            **{action: 0 for row in schedule for action in row},
-            **my_simulate(schedule, cost),
-        },
-        "Raise nothing: what waits for ever gets no end, the rest gets one.": raising_a_deadlock,
-        "One round over the devices is not enough: what is missing may come from a later one.": (
-            simulated(latest, rounds=1)
+        NEVER: "return end => return {action: 0 for row in schedule for action in row} | end",
+        "Raise nothing: what waits for ever gets no end, the rest gets one.": (
+            "return end => assert not any(rows), 'a deadlock'; return end"
         ),
-        STAGES: simulated(latest, stages_of=len),
-        "That is when it starts; asked is when it ends.": lambda schedule, cost: {
-            action: end - cost[action.kind] for action, end in my_simulate(schedule, cost).items()
-        },
-        "A dict is asked for": [
-            lambda schedule, cost: max(my_simulate(schedule, cost).values()),
-            lambda schedule, cost: None,
-        ],
-        "not their texts": lambda schedule, cost: {
-            str(action): end for action, end in my_simulate(schedule, cost).items()
-        },
-        "Each action has one number": lambda schedule, cost: {
-            action: (0, end) for action, end in my_simulate(schedule, cost).items()
-        },
-        EMPTIED: lambda schedule, cost: (
-            my_simulate(schedule, cost),
-            [row.clear() for row in schedule],
-        )[0],
+        "One round over the devices is not enough: what is missing may come from a later one.": (
+            "while moved: => for _ in range(1):"
+        ),
+        STAGES: "num_stages) => len(schedule))",
+        "That is when it starts; asked is when it ends.": (
+            "return end => return {action: end[action] - cost[action.kind] for action in end}"
+        ),
+        "A dict is asked for": ["return end => return max(end.values())", "return end => "],
+        "not their texts": "return end => return {str(action): end[action] for action in end}",
+        "Each action has one number": (
+            "return end => return {action: (0, end[action]) for action in end}"
+        ),
+        EMPTIED: "[list(row) for row in schedule] => schedule",
         "simulate did the work": lambda schedule, cost: {
             e.action: e.end for e in simulate(schedule, Costs(cost["F"], cost["B"])).events
         },
     },
-    also_right=[simulated(latest)],
+    also_right=["while moved: => for _ in range(99):"],
 )
-
-
-def over_the_distance(schedule, cost, transfer):
-    home = {action.stage_index: device for device, row in enumerate(schedule) for action in row}
-
-    def borders(need, action, other):
-        return abs(home[need.stage_index] - home[action.stage_index])
-
-    return simulated(latest, late=borders)(schedule, cost, transfer)
 
 
 def ending_at_the_arrival(schedule, cost, transfer):
@@ -380,8 +308,7 @@ def ending_at_the_arrival(schedule, cost, transfer):
     ends = my_simulate_transfers(schedule, cost, transfer)
     for action in list(ends):
         for need in needs(action, len(home)):
-            if home[need.stage_index] != home[action.stage_index]:
-                ends[need] += transfer
+            ends[need] += transfer * (home[need.stage_index] != home[action.stage_index])
     return ends
 
 
@@ -398,34 +325,35 @@ check_transfers = Exercise(
     hint="A transfer delays what comes from another device; it keeps no device busy.",
     **SIMULATOR,
     wrong={
-        "No transfer is in it yet.": simulated(latest, late=lambda need, action, other: 0),
-        "What lies on the same device needs no transfer.": simulated(
-            latest, late=lambda need, action, other: 1
+        "No transfer is in it yet.": "transfer * => 0 *",
+        "What lies on the same device needs no transfer.": (
+            "home[need.stage_index] != device => True"
         ),
-        "Neighbouring stages may be on one device: ask which device has a stage.": simulated(
-            latest, late=lambda need, action, other: need.stage_index != action.stage_index
+        "Neighbouring stages may be on one device: ask which device has a stage.": (
+            "home[need.stage_index] != device => need.stage_index != action.stage_index"
         ),
-        "The schedule says which device has a stage; it is not always stage % devices.": simulated(
-            latest, home_of=lambda schedule: {s: s % len(schedule) for s in range(99)}
+        "The schedule says which device has a stage; it is not always stage % devices.": (
+            "home[need.stage_index] => need.stage_index % len(schedule)"
         ),
-        "A transfer takes as long between any two devices.": over_the_distance,
+        "A transfer takes as long between any two devices.": (
+            "(home[need.stage_index] != device) => abs(home[need.stage_index] - device)"
+        ),
         "An action ends when its device is done, not when its result has arrived.": (
             ending_at_the_arrival
         ),
-        "An output crosses as well, on the way there.": simulated(
-            latest, late=lambda need, action, other: other and need.kind == "B"
+        "An output crosses as well, on the way there.": (
+            "!= device => != device and need.kind == 'B'"
         ),
-        STAGES: simulated(latest, stages_of=len),
-        "A gradient crosses as well, on the way back.": simulated(
-            latest, late=lambda need, action, other: other and need.kind == "F"
+        STAGES: "len(home) => len(schedule)",
+        "A gradient crosses as well, on the way back.": (
+            "!= device => != device and need.kind == 'F'"
         ),
         "A transfer keeps no device busy: add it to what arrives, not to the action.": (
-            lambda schedule, cost, transfer: my_simulate(
-                schedule, {kind: time + transfer for kind, time in cost.items()}
-            )
+            "transfer * => 0 *",
+            "cost[action.kind] => cost[action.kind] + transfer",
         ),
     },
-    also_right=[simulated(latest)],
+    also_right=["while moved: => for _ in range(99):"],
 )
 
 # 3. 1F1B
@@ -450,37 +378,6 @@ def my_one_f_one_b(num_stages, num_microbatches):
     return schedule
 
 
-def warmed_up(forwards):
-    """1F1B with another warm-up: so many forwards, given the stages and the device."""
-
-    def attempt(p, m):
-        ahead = [min(m, forwards(p, rank)) for rank in range(p)]
-        kinds = ["F" * a + "BF" * (m - a) + "B" * a for a in ahead]
-        return [number_actions([(rank, row)]) for rank, row in enumerate(kinds)]
-
-    return attempt
-
-
-def not_cut_short(p, m):
-    kinds = ["F" * (p - r) + "BF" * (m - p + r) + "B" * (p - r) for r in range(p)]
-    return [number_actions([row]) for row in enumerate(kinds)]
-
-
-def in_pairs(p, m):
-    rows = []
-    for rank in range(p):
-        ahead = min(p - rank - 1, m)
-        pairs = [(rank, "F" * (ahead + index < m) + "B") for index in range(m)]
-        rows.append(number_actions([(rank, "F" * ahead), *pairs]))
-    return rows
-
-
-def last_stage_turned(p, m):
-    rows = my_one_f_one_b(p, m)
-    kinds = [("F", 0), ("F", 1), ("B", 1), ("B", 0)]
-    return [*rows[:-1], [Action(p - 1, *each) for each in kinds] + rows[-1][4:]]
-
-
 check_one_f_one_b = Exercise(
     my_one_f_one_b,
     read_again='"Who holds how much?"',
@@ -491,30 +388,39 @@ check_one_f_one_b = Exercise(
         "one_f_one_b_schedule did the work": lambda p, m: one_f_one_b_schedule(p, m),
         "That is GPipe: as fast, but device 0 holds every micro-batch.": gpipe_schedule,
         "Its warm-up is one short: device r does num_stages - r forwards before its first B.": (
-            warmed_up(lambda p, rank: max(1, p - rank - 1))
+            "num_stages - rank => max(1, num_stages - rank - 1)"
         ),
         "Its warm-up is one too long: it runs, but every device holds one more.": (
-            warmed_up(lambda p, rank: p - rank + 1)
+            "num_stages - rank => num_stages - rank + 1"
         ),
         "Twice the warm-up: as fast, but it holds nearly twice as much.": (
-            warmed_up(lambda p, rank: 2 * (p - rank) - 1)
+            "num_stages - rank => 2 * (num_stages - rank) - 1"
         ),
-        "There are never more forwards ahead than there are micro-batches.": not_cut_short,
+        "There are never more forwards ahead than there are micro-batches.": (
+            "min(num_microbatches, num_stages - rank) => num_stages - rank"
+        ),
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
-            warmed_up(lambda p, rank: p)
+            "num_stages - rank => num_stages"
         ),
         "Its warm-up grows with the device: the first one needs the longest.": (
-            warmed_up(lambda p, rank: rank + 1)
+            "num_stages - rank => rank + 1"
         ),
         NAIVE: naive_schedule,
         TURNED: backwards_turned,
-        "comes before 0F0; a backward comes after its forward": warmed_up(
-            lambda p, rank: p - rank - 1
+        "comes before 0F0; a backward comes after its forward": (
+            "num_stages - rank => num_stages - rank - 1"
         ),
-        "It is legal, but another order: time": last_stage_turned,
+        "It is legal, but another order: time": (
+            "return schedule => row[1:4] = row[2], row[3], row[1]; return schedule"
+        ),
         "which is not in 0 to 1": lambda p, m: my_one_f_one_b(p, m + 1),
     },
-    also_right=[in_pairs],
+    also_right=[
+        (
+            "* ahead => * (ahead - 1)",
+            '"BF" * (num_microbatches - ahead) => "FB" * (num_microbatches - ahead + 1)',
+        )
+    ],
 )
 
 # 4. A schedule by hand: 3 stages, 4 micro-batches, at most 2 held, in less than 24
@@ -567,10 +473,6 @@ def time_on_the_board(outcome):
         why = NO_OVERLAP if time == simulate(naive_schedule(3, 4), UNITS).makespan else why
         raise NotYet(f"Legal, and it takes {time:g}; less than 24 is asked for.", why)
     return time
-
-
-def rows_of(*kinds):
-    return [number_actions([(rank, row)]) for rank, row in enumerate(kinds)]
 
 
 check_board = Exercise(
@@ -640,30 +542,6 @@ def my_interleaved(num_devices, num_microbatches, num_chunks):
     return schedule
 
 
-def interleaved_with(
-    place=lambda rank, chunk, p, v: rank + p * chunk,
-    round_of=lambda p, m: p,
-    back=lambda chunk, v: v - 1 - chunk,
-    ahead_of=lambda p, v, rank: (v - 1) * p + 2 * (p - 1 - rank),
-    backward_first=False,
-):
-    def attempt(p, m, v):
-        size = round_of(p, m)
-        chunks = [step // size % v for step in range(m * v)]
-        rows = []
-        for rank in range(p):
-            forwards = [(place(rank, chunk, p, v), "F") for chunk in chunks]
-            backwards = [(place(rank, back(chunk, v), p, v), "B") for chunk in chunks]
-            ahead = min(m * v, ahead_of(p, v, rank))
-            row = forwards[:ahead]
-            for pair in zip(forwards[ahead:], backwards, strict=False):
-                row += pair[::-1] if backward_first else pair
-            rows.append(number_actions(row + backwards[m * v - ahead :]))
-        return rows
-
-    return attempt
-
-
 check_interleaved = Exercise(
     my_interleaved,
     read_again='"In which order does a device take its chunks?"',
@@ -674,24 +552,26 @@ check_interleaved = Exercise(
     hint=why_wrong,
     wrong={
         ROUNDS: [
-            interleaved_with(round_of=lambda p, m: m),
-            interleaved_with(round_of=lambda p, m: 1),
+            ("range(0, m, p) => [0]", "first + p => m"),
+            ("range(0, m, p) => range(m)", "first + p => first + 1"),
         ],
-        LAST_FIRST: interleaved_with(back=lambda chunk, v: chunk),
-        CHUNKS: interleaved_with(place=lambda rank, chunk, p, v: rank * v + chunk),
+        LAST_FIRST: "num_chunks - 1 - chunk => chunk",
+        CHUNKS: "rank + p * => rank * num_chunks +",
         AHEAD: [
-            interleaved_with(ahead_of=lambda p, v, rank: p - rank),
-            interleaved_with(ahead_of=lambda p, v, rank: (v - 1) * p + 2 * (p - 1 - rank) + 1),
-            interleaved_with(ahead_of=lambda p, v, rank: (v - 1) * p + p - 1 - rank),
-            interleaved_with(ahead_of=lambda p, v, rank: 99),
+            "(num_chunks - 1) * p + 2 * (p - 1 - rank) => p - rank",
+            "(p - 1 - rank) => (p - 1 - rank) + 1",
+            "2 * (p - 1 - rank) => (p - 1 - rank)",
+            "min(len(order), => max(len(order),",
         ],
         "A turn is one forward, then one backward: here the backward comes first.": (
-            interleaved_with(backward_first=True)
+            "row += pair => row += pair[::-1]"
         ),
         "A device has num_chunks stages, not one.": lambda p, m, v: gpipe_schedule(p, m),
         "One list per device, not one per stage.": lambda p, m, v: gpipe_schedule(p * v, m),
         "interleaved_schedule did the work": lambda p, m, v: interleaved_schedule(p, m, v),
         "That is the package's own": interleaved_schedule,
     },
-    also_right=[interleaved_with()],
+    also_right=[
+        "schedule = [] => order = sorted(sorted(order), key=lambda at: at[1] // p); schedule = []"
+    ],
 )
