@@ -1,20 +1,17 @@
 """Exercises of page `pruning`: a mask by size, SNIP's scores, a scan, a unit that leaves."""
 
 import copy
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss, nll_loss, one_hot
+from torch.nn.functional import cross_entropy
 from torch.nn.utils import prune
 
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 from mpcourse.pruning import layer_masks, snip
 
 # 1. A mask by size
-
-SHARE = "sparsity is the share of the weights that goes, not the size at which they go."
 
 
 def my_global_masks(parameters, sparsity):
@@ -28,58 +25,6 @@ def my_global_masks(parameters, sparsity):
     going = round(sparsity * len(together))
     threshold = together[going - 1] if going else -1.0
     return {name: size > threshold for name, size in sizes.items()}
-
-
-def weights_of(parameters):
-    return {name: p for name, p in parameters.items() if name.endswith("weight")}
-
-
-def sizes_of(parameters):
-    return {name: p.abs() for name, p in weights_of(parameters).items()}
-
-
-def masks_by(score):
-    """Masks of all weights by a positive score of each."""
-    return lambda parameters, sparsity: my_global_masks(
-        {name: score(weight) for name, weight in weights_of(parameters).items()}, sparsity
-    )
-
-
-def changed_masks(change):
-    """The right masks, each changed by `change(mask, weight)`."""
-    return lambda parameters, sparsity: {
-        name: change(mask, parameters[name])
-        for name, mask in my_global_masks(parameters, sparsity).items()
-    }
-
-
-def biases_pruned(parameters, sparsity):
-    masks = my_global_masks({f"{name}.weight": p for name, p in parameters.items()}, sparsity)
-    return {name.removesuffix(".weight"): mask for name, mask in masks.items()}
-
-
-def biases_kept(parameters, sparsity):
-    whole = {name: torch.ones_like(p).bool() for name, p in parameters.items()}
-    return whole | my_global_masks(parameters, sparsity)
-
-
-def by_index(position, compare=torch.gt):
-    """The threshold taken from the sorted sizes at `position(number that goes)`."""
-
-    def attempt(parameters, sparsity):
-        sizes = sizes_of(parameters)
-        order = torch.cat([size.flatten() for size in sizes.values()]).sort().values
-        threshold = order[position(round(sparsity * len(order)))]
-        return {name: compare(size, threshold) for name, size in sizes.items()}
-
-    return attempt
-
-
-def weights_zeroed(parameters, sparsity):
-    masks = my_global_masks(parameters, sparsity)
-    for name, mask in masks.items():
-        parameters[name] *= mask
-    return masks
 
 
 def masks_by_topk(parameters, sparsity):
@@ -122,46 +67,59 @@ check_global_masks = Exercise(
     "wherever they are; all else is True.",
     wrong={
         "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)": (
-            by_index(lambda going: going - 1)
+            " if going else -1.0 => "
         ),
-        "True stays: these are the ones that go.": changed_masks(lambda mask, weight: ~mask),
-        "That keeps the small weights.": masks_by(lambda weight: 1 / weight),
-        "A weight of -2 is not small: compare absolute values.": masks_by(lambda w: w + 10),
+        "True stays: these are the ones that go.": "size > threshold => size <= threshold",
+        "That keeps the small weights.": "p.abs() => 1 / p.abs()",
+        "A weight of -2 is not small: compare absolute values.": "p.abs() => p",
         "Each layer has a threshold of its own there; asked is one for all weights.": (
-            lambda parameters, sparsity: layer_masks(sizes_of(parameters), sparsity)
+            lambda parameters, sparsity: layer_masks(
+                {name: p.abs() for name, p in parameters.items() if p.dim() > 1}, sparsity
+            )
         ),
         "The biases are counted in the threshold: leave them out.": (
-            lambda parameters, sparsity: weights_of(biases_pruned(parameters, sparsity))
+            ' if name.endswith("weight") => ',
+            'sizes.items() => sizes.items() if name.endswith("weight")',
         ),
-        "Masks for the weights only: biases are few, and stay.": biases_pruned,
-        "The weights are right; return no masks for biases.": biases_kept,
-        SHARE: lambda p, sparsity: {name: size > sparsity for name, size in sizes_of(p).items()},
+        "Masks for the weights only: biases are few, and stay.": ' if name.endswith("weight") => ',
+        "The weights are right; return no masks for biases.": (
+            "return => return {name: p == p for name, p in parameters.items()} |"
+        ),
+        "sparsity is the share of the weights that goes, not the size at which they go.": (
+            "size > threshold => size > sparsity"
+        ),
         "That keeps a share of `sparsity`; asked is to prune it.": (
-            lambda parameters, sparsity: my_global_masks(parameters, 1 - sparsity)
+            "round(sparsity => round((1 - sparsity)"
         ),
-        "One too few goes: the largest of those that go goes, too.": by_index(
-            lambda going: max(going - 1, 0), torch.ge
+        "One too few goes: the largest of those that go goes, too.": (
+            "size > threshold => size >= threshold"
         ),
-        "One too many goes: of n that go, the largest has index n - 1.": by_index(lambda n: n),
-        "A mask has the shape of its weight.": changed_masks(lambda mask, weight: mask.flatten()),
-        "Those are the weights; a mask says True or False.": changed_masks(torch.mul),
-        "The names are those of the parameters, whole.": lambda *given: {
-            name.removesuffix(".weight"): mask for name, mask in my_global_masks(*given).items()
-        },
+        "One too many goes: of n that go, the largest has index n - 1.": (
+            "[going - 1] if going else -1.0 => [going]"
+        ),
+        "A mask has the shape of its weight.": "size > threshold => (size > threshold).flatten()",
+        "Those are the weights; a mask says True or False.": (
+            "size > threshold => parameters[name] * (size > threshold)"
+        ),
+        "The names are those of the parameters, whole.": (
+            'return {name: => return {name.removesuffix(".weight"):'
+        ),
         "Return a dictionary: name of each weight -> its mask.": [
             lambda *given: list(my_global_masks(*given).values()),
             lambda *given: list(my_global_masks(*given).items()),
             lambda *given: torch.cat([m.flatten() for m in my_global_masks(*given).values()]),
         ],
-        "A mask is a tensor, as its weight is: no list.": changed_masks(
-            lambda mask, weight: mask.tolist()
+        "A mask is a tensor, as its weight is: no list.": (
+            "size > threshold => (size > threshold).tolist()"
         ),
-        "At sparsity 0 nothing goes; here the smallest does.": by_index(
-            lambda going: max(going - 1, 0)
+        "At sparsity 0 nothing goes; here the smallest does.": (
+            "[going - 1] if going else -1.0 => [max(going - 1, 0)]"
         ),
-        "have changed: only look at them": weights_zeroed,
+        "have changed: only look at them": (
+            "size > threshold => parameters[name].mul_(size > threshold) != 0"
+        ),
     },
-    also_right=[masks_by_topk, changed_masks(lambda mask, weight: mask.numpy())],
+    also_right=[masks_by_topk, "size > threshold => (size > threshold).numpy()"],
 )
 
 # 2. SNIP's scores
@@ -206,30 +164,36 @@ def net_to_score(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     return model, images, torch.arange(len(images)) % 3
 
 
+def by_weight(found, model, what, why, no_biases, *each_layer):
+    """What was found for each weight of the model; the names of layers will do, too."""
+    weights = [name for name, _ in model.named_parameters() if name.endswith("weight")]
+    if not isinstance(found, Mapping):
+        raise NotYet(f"got {short(found)}", why)
+    names = {name.removesuffix(".weight"): name for name in weights}
+    found = {names.get(name, name): value for name, value in found.items()}
+    got = ", ".join(map(str, found))
+    if any(str(name).endswith("bias") for name in found):
+        raise NotYet(f"got {what} {got}", no_biases)
+    if set(found) != set(weights):
+        wanted = f"expected {what} {', '.join(weights)}"
+        raise NotYet(wanted, f"got {got or 'none'}", *each_layer)
+    return found
+
+
 def scoring(attempt, name):
     """The scores that the attempt gives to a net, by the names of its parameters."""
     model, images, labels = net_to_score(name)
-    shapes = {name: p.shape for name, p in model.named_parameters() if name.endswith("weight")}
     before = copy.deepcopy(model.state_dict())
     scores = attempt(model, images, labels)
     if not same(dict(model.state_dict()), dict(before)):
         raise NotYet(LOOK_ONLY)
-    if not isinstance(scores, Mapping):
-        raise NotYet(f"got {short(scores)}", A_DICTIONARY)
-    layers = {name.removesuffix(".weight"): name for name in shapes}  # these will do, too
-    scores = {
-        layers.get(name, name): torch.as_tensor(value) if hasattr(value, "__array__") else value
-        for name, value in scores.items()
-    }
-    if any(str(name).endswith("bias") for name in scores):
-        raise NotYet(f"got scores of {', '.join(map(str, scores))}", SCORE_WEIGHTS)
-    if set(scores) != set(shapes):
-        names = f"got {', '.join(map(str, scores)) or 'none'}"
-        raise NotYet(f"expected scores of {', '.join(shapes)}", names)
+    scores = by_weight(scores, model, "scores of", A_DICTIONARY, SCORE_WEIGHTS)
     for name, value in scores.items():
-        if not isinstance(value, Tensor) or value.shape != shapes[name]:
-            wanted = f"expected for {name} a tensor of shape {tuple(shapes[name])}"
-            raise NotYet(wanted, f"got {short(value)}", OF_ITS_OWN)
+        scores[name] = torch.as_tensor(value) if hasattr(value, "__array__") else value
+        shape = model.get_parameter(name).shape
+        if not isinstance(scores[name], Tensor) or scores[name].shape != shape:
+            wanted = f"expected for {name} a tensor of shape {tuple(shape)}"
+            raise NotYet(wanted, f"got {short(scores[name])}", OF_ITS_OWN)
     return scores
 
 
@@ -248,32 +212,6 @@ def same_order(scores, expected):
 def first_scores(scores, expected):
     name = next(iter(expected))
     return [f"expected for {name} {short(expected[name])}", f"got {short(scores[name])}"]
-
-
-def scores_by(combine=lambda w, g: (w * g).abs(), loss=cross_entropy, clear=True):
-    """Scores from a backward: of another loss, combined in another way, or with old gradients."""
-
-    def attempt(model, images, labels):
-        if clear:
-            model.zero_grad()
-        loss(model(images), labels).backward()
-        weights = weights_of(dict(model.named_parameters()))
-        return {name: combine(p, p.grad) for name, p in weights.items()}
-
-    return attempt
-
-
-def biases_scored(model, images, labels):
-    return my_snip(model, images, labels) | {
-        name: p.abs() for name, p in model.named_parameters() if name.endswith("bias")
-    }
-
-
-def after_a_step(model, images, labels):
-    scores = my_snip(model, images, labels)
-    for parameter in model.parameters():
-        parameter.data -= 0.1
-    return scores
 
 
 def snip_by_backward(model, images, labels):
@@ -303,52 +241,51 @@ check_snip = Exercise(
     hint="Multiply each weight by its gradient; take the size.",
     correct="All three nets agree. (Names of layers and a common factor will do: no mask changes.)",
     wrong={
-        "That is the size of the gradient alone.": scores_by(lambda w, g: g.abs()),
-        "That is the size of the weight alone.": scores_by(lambda w, g: w.abs()),
+        "That is the size of the gradient alone.": "weight * gradient => gradient",
+        "That is the size of the weight alone.": "weight * gradient => weight",
         "Some are negative: a loss that falls is a change as well.": [
-            scores_by(lambda w, g: w * g),
-            scores_by(lambda w, g: -w * g),
-            scores_by(lambda w, g: w * g.abs()),
+            ".abs() => ",
+            "(weight * gradient).abs() => (-weight * gradient)",
+            "(weight * gradient).abs() => (weight * gradient.abs())",
         ],
-        "Those are squares; |w * gradient| itself is asked.": scores_by(lambda w, g: (w * g) ** 2),
+        "Those are squares; |w * gradient| itself is asked.": ".abs() => .square()",
         "Each layer is divided by its own sum: one threshold for all would mean nothing then.": (
-            scores_by(lambda w, g: (w * g).abs() / (w * g).abs().sum())
+            ".detach() => .detach() / (weight * gradient).abs().sum()"
         ),
         "The gradients of another batch are in it: clear them, or use torch.autograd.grad.": (
-            scores_by(clear=False)
+            "torch.autograd.grad(loss, list(weights.values())) => "
+            "loss.backward() or [p.grad for p in weights.values()]"
         ),
-        "That is the gradient of the outputs: take that of the loss, cross_entropy.": scores_by(
-            loss=lambda outputs, labels: outputs.sum()
+        "That is the gradient of the outputs: take that of the loss, cross_entropy.": (
+            "nn.functional.cross_entropy(model(images), labels) => model(images).sum()"
         ),
         "cross_entropy takes the outputs as they are: the softmax is in it.": [
-            scores_by(combine, lambda outputs, labels: cross_entropy(outputs.softmax(1), labels))
-            for combine in (lambda w, g: (w * g).abs(), lambda w, g: w * g, lambda w, g: g.abs())
+            "model(images) => model(images).softmax(1)",
+            ("model(images) => model(images).softmax(1)", ".abs() => "),
+            ("model(images) => model(images).softmax(1)", "weight * gradient => gradient"),
         ],
         "That is another loss: take cross_entropy(model(images), labels).": [
-            scores_by(loss=nll_loss),
-            scores_by(loss=lambda o, labels: mse_loss(o, one_hot(labels, o.shape[1]).float())),
+            "cross_entropy => nll_loss",
+            (
+                "cross_entropy => mse_loss",
+                "(images), labels => (images), nn.functional.one_hot(labels, 3).float()",
+            ),
         ],
-        SCORE_WEIGHTS: biases_scored,
-        OF_ITS_OWN: [
-            lambda *batch: {name: score.mean() for name, score in my_snip(*batch).items()},
-            lambda *batch: {"0.weight": 3, "2.weight": "x"},
-        ],
-        "expected scores of 0.weight, 2.weight": [
-            lambda *batch: {"0.weight": my_snip(*batch)["0.weight"]},
-            lambda *batch: {},
-        ],
+        SCORE_WEIGHTS: ' if name.endswith("weight") => ',
+        OF_ITS_OWN: [".abs() => .abs().mean()", lambda *batch: {"0.weight": 3, "2.weight": "x"}],
+        "expected scores of 0.weight, 2.weight": ['"weight" => "0.weight"', lambda *batch: {}],
         A_DICTIONARY: lambda *batch: None,
-        LOOK_ONLY: after_a_step,
+        LOOK_ONLY: "pairs = => [p.data.sub_(0.1) for p in weights.values()]; pairs =",
         "Multiply each weight by its gradient": [
-            scores_by(lambda w, g: g * 0),
-            scores_by(lambda w, g: g * torch.nan),
+            "weight * gradient => gradient * 0",
+            "weight * gradient => gradient * torch.nan",
         ],
     },
     also_right=[
         snip_by_backward,
         snip_normalised,
-        scores_by(loss=lambda o, labels: cross_entropy(o, labels, reduction="sum")),  # with a graph
-        lambda *batch: {name: score.numpy() for name, score in my_snip(*batch).items()},
+        ("(images), labels => (images), labels, reduction='sum'", ".detach() => "),  # with a graph
+        ".detach() => .detach().numpy()",
     ],
 )
 
@@ -381,63 +318,6 @@ def my_scan(model, sparsities, accuracy):
     return found
 
 
-def scan_by(masks_for, begin=copy.deepcopy):
-    """A scan that zeroes in `begin(model)` what `masks_for(parameters, name, sparsity)` says."""
-
-    def attempt(model, sparsities, accuracy):
-        mine = copy.deepcopy(model)
-
-        def at(name, sparsity):
-            pruned = begin(mine)
-            for each, mask in masks_for(dict(mine.named_parameters()), name, sparsity).items():
-                pruned.get_parameter(each).data.mul_(mask)
-            return accuracy(pruned)
-
-        names = weights_of(dict(mine.named_parameters()))
-        return {name: [at(name, sparsity) for sparsity in sparsities] for name in names}
-
-    return attempt
-
-
-def in_one_layer(masks):
-    return scan_by(lambda given, name, sparsity: masks({name: given[name]}, sparsity))
-
-
-def rounded_by(rounding):
-    """Masks with the number of weights that go made whole in another way."""
-
-    def masks(parameters, sparsity):
-        (size,) = sizes_of(parameters).values()
-        return my_global_masks(parameters, rounding(sparsity * size.numel()) / size.numel())
-
-    return masks
-
-
-def all_but_one(given, name, sparsity):
-    others = {each: size for each, size in sizes_of(given).items() if each != name}
-    return layer_masks(others, sparsity)
-
-
-def one_copy_a_layer(model, sparsities, accuracy):
-    """What went at a high sparsity is gone at the next, lower one."""
-    found = {}
-    for name in weights_of(dict(model.named_parameters())):
-        pruned = copy.deepcopy(model)
-        weight = pruned.get_parameter(name).data
-        found[name] = []
-        for sparsity in sparsities:
-            weight *= layer_masks({name: weight.abs()}, sparsity)[name]
-            found[name].append(accuracy(pruned))
-    return found
-
-
-def scan_in_place(model, sparsities, accuracy):
-    found = my_scan(model, sparsities, accuracy)
-    for weight in weights_of(dict(model.named_parameters())).values():
-        weight.data *= 0
-    return found
-
-
 def scan_by_torch(model, sparsities, accuracy):
     def at(name, sparsity):
         pruned = copy.deepcopy(model)
@@ -462,16 +342,8 @@ def scanning(attempt, name, sparsities):
     found = attempt(model, sparsities, accuracy)
     if not same(dict(model.state_dict()), before):
         raise NotYet(PRUNE_A_COPY)
-    if not isinstance(found, Mapping):
-        raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
-    weights = weights_of(dict(model.named_parameters()))
-    layers = {each.removesuffix(".weight"): each for each in weights}  # these will do, too
-    found = {layers.get(each, each): numbers(values) for each, values in found.items()}
-    if any(str(each).endswith("bias") for each in found):
-        raise NotYet(f"got {', '.join(map(str, found))}", NO_BIASES)
-    if set(found) != set(weights):
-        names = f"got {', '.join(map(str, found)) or 'none'}"
-        raise NotYet(f"expected lists for {', '.join(weights)}", names, "Each layer has its turn.")
+    words = "lists for", OF_EACH_LAYER, NO_BIASES, "Each layer has its turn."
+    found = {name: numbers(each) for name, each in by_weight(found, model, *words).items()}
     if not all(isinstance(v, list) and len(v) == len(sparsities) for v in found.values()):
         raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
     return found
@@ -492,56 +364,65 @@ check_scan = Exercise(
     "every other layer stays whole.",
     wrong={
         BEGIN_AGAIN: [
-            scan_by(lambda p, name, s: my_global_masks({name: p[name]}, s), lambda net: net),
-            one_copy_a_layer,
+            (
+                "pruned = copy.deepcopy(model) => ",
+                "found = {} => found, pruned = {}, copy.deepcopy(model)",
+            ),
+            (
+                "pruned = copy.deepcopy(model) => ",
+                "found[name] = [] => found[name], pruned = [], copy.deepcopy(model)",
+            ),
         ],
         "Asked is round(sparsity * number): int cuts off, ceil goes up.": [
-            in_one_layer(rounded_by(int)),
-            in_one_layer(rounded_by(math.ceil)),
+            "round( => int(",
+            "round( => int(0.99 + ",
         ],
-        "All layers are pruned there: only one at a time loses weights.": scan_by(
-            lambda given, name, sparsity: layer_masks(sizes_of(given), sparsity)
+        "All layers are pruned there: only one at a time loses weights.": (
+            "row = pruned.get_parameter(name).data.view(-1) => "
+            "for row in [p.data.view(-1) for p in pruned.parameters() if p.dim() > 1]:",
+            "row[row =>     row[row",
         ),
-        "The threshold there is one of the whole net: the layer loses its own smallest.": scan_by(
-            lambda given, name, sparsity: {name: my_global_masks(given, sparsity)[name]}
+        "The threshold there is one of the whole net: the layer loses its own smallest.": (
+            "row[row.abs().argsort()[: round(sparsity * len(row))]] = 0 => "
+            "row *= my_global_masks(dict(model.named_parameters()), sparsity)[name].flatten()"
         ),
-        "That prunes all layers but the one that is named.": scan_by(all_but_one),
-        "That keeps a share of `sparsity`; the scan prunes it.": in_one_layer(
-            lambda weight, sparsity: my_global_masks(weight, 1 - sparsity)
+        "That prunes all layers but the one that is named.": (
+            "row = pruned.get_parameter(name).data.view(-1) => for row in "
+            "[p.data.view(-1) for n, p in pruned.named_parameters() if p.dim() > 1 and n != name]:",
+            "row[row =>     row[row",
         ),
-        "The large weights go there, the small ones stay.": in_one_layer(masks_by(lambda w: 1 / w)),
-        "A weight of -2 is not a small one: sort by size.": in_one_layer(
-            masks_by(lambda w: w + 10)
+        "That keeps a share of `sparsity`; the scan prunes it.": (
+            "round(sparsity => round((1 - sparsity)"
         ),
+        "The large weights go there, the small ones stay.": (
+            ".argsort() => .argsort(descending=True)"
+        ),
+        "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
         "The sparsity is a share of the layer's weights, not the size below which they go.": (
-            in_one_layer(lambda p, sparsity: {n: w.abs() > sparsity for n, w in p.items()})
+            "row.abs().argsort()[: round(sparsity * len(row))] => row.abs() <= sparsity"
         ),
-        "Nothing is pruned: every accuracy is that of the whole net.": in_one_layer(
-            lambda weight, sparsity: {}
+        "Nothing is pruned: every accuracy is that of the whole net.": (
+            "accuracy(pruned) => accuracy(model)"
         ),
-        PRUNE_A_COPY: scan_in_place,
+        PRUNE_A_COPY: "copy.deepcopy(model) => model",
         OF_EACH_LAYER: [
-            lambda *given: list(my_scan(*given).values()),
-            lambda *given: {name: found[0] for name, found in my_scan(*given).items()},
+            "return found => return list(found.values())",
+            "return found => return {name: each[0] for name, each in found.items()}",
         ],
-        NO_BIASES: lambda *given: my_scan(*given) | {"0.bias": [0.0] * len(given[1])},
-        "Each layer has its turn.": lambda *given: {"0.weight": my_scan(*given)["0.weight"]},
-        "One too few goes: of n that go, the largest goes, too.": in_one_layer(
-            by_index(lambda going: going - 1, torch.ge)
-        ),
-        "One too many goes: of n that go, the largest has index n - 1.": in_one_layer(
-            by_index(lambda going: going)
+        NO_BIASES: 'not name.endswith("weight") => False',
+        "Each layer has its turn.": '"weight" => "0.weight"',
+        "One too few goes: of n that go, the largest goes, too.": "len(row)) => len(row)) - 1",
+        "One too many goes: of n that go, the largest has index n - 1.": (
+            "len(row)) => len(row)) + 1"
         ),
         "Those are the points that are lost: asked is the accuracy that is left.": (
-            lambda model, sparsities, accuracy: {
-                name: [accuracy(model) - each for each in found]
-                for name, found in my_scan(model, sparsities, accuracy).items()
-            }
+            "accuracy(pruned) => accuracy(model) - accuracy(pruned)"
         ),
     },
     also_right=[
         scan_by_torch,
-        scan_by(lambda p, name, sparsity: layer_masks({name: p[name].abs()}, sparsity)),
+        "row[row.abs().argsort()[: round(sparsity * len(row))]] = 0 => "
+        "row *= layer_masks({name: row.abs()}, sparsity)[name]",
     ],
 )
 
@@ -606,34 +487,6 @@ def removing(attempt, bias, unit):
     return reader(smaller(rows).relu()).detach()
 
 
-def removing_with(bias_of_reader):
-    """The solution with another bias in the second layer."""
-
-    def attempt(first, second, unit):
-        smaller, reader = my_remove(first, second, unit)
-        reader.bias.data.copy_(bias_of_reader(first, second, unit))
-        return smaller, reader
-
-    return attempt
-
-
-def with_first_bias(bias):
-    """The solution with another bias in the first layer."""
-
-    def attempt(first, second, unit):
-        smaller, reader = my_remove(first, second, unit)
-        smaller.bias = bias(first)
-        return smaller, reader
-
-    return attempt
-
-
-def in_place(first, second, unit):
-    result = my_remove(first, second, unit)
-    first.bias.data.zero_()
-    return result
-
-
 def remove_by_cat(first, second, unit):
     smaller, reader = copy.deepcopy(first), copy.deepcopy(second)
     for layer, name, dim in ((smaller, "weight", 0), (smaller, "bias", 0), (reader, "weight", 1)):
@@ -660,26 +513,27 @@ check_remove = Exercise(
     hint="All others keep their weights and biases, in order.",
     correct="The same outputs with a unit less, whatever its bias was.",
     wrong={
-        "The unit wrote relu(bias), a constant, and that is missing.": removing_with(
-            lambda first, second, unit: second.bias
+        "The unit wrote relu(bias), a constant, and that is missing.": (
+            " + second.weight[:, unit] * first.bias[unit].relu() => "
         ),
-        "The constant goes through the ReLU first: a negative bias writes 0.": removing_with(
-            lambda first, second, unit: second.bias + second.weight[:, unit] * first.bias[unit]
-        ),
-        "The constant reaches each output through the unit's column of the weight.": removing_with(
-            lambda first, second, unit: second.bias + first.bias[unit].relu()
+        "The constant goes through the ReLU first: a negative bias writes 0.": ".relu() => ",
+        "The constant reaches each output through the unit's column of the weight.": (
+            "second.weight[:, unit] * => "
         ),
         "All others keep their weights and biases": [
-            lambda first, second, unit: my_remove(first, second, 3),
-            with_first_bias(lambda first: None),
+            "index != unit => index != 3",
+            "return => smaller.bias = None; return",
         ],
-        A_COLUMN: lambda first, second, unit: (my_remove(first, second, unit)[0], second),
-        ROWS_ARE_OUTPUTS: lambda *given: (nn.Linear(2, 4).double(), my_remove(*given)[1]),
-        A_ROW: lambda first, second, unit: (first, my_remove(first, second, unit)[1]),
-        AS_THEY_WERE: lambda *given: [layer.float() for layer in my_remove(*given)],
-        CUT_THE_BIAS: with_first_bias(lambda first: first.bias),
-        NEW_ONES: in_place,
-        TWO_LAYERS: [lambda first, second, unit: (nn.ReLU(), second), lambda first, *_: first],
+        A_COLUMN: "return smaller, reader => return smaller, second",
+        ROWS_ARE_OUTPUTS: "return smaller, reader => return nn.Linear(2, 4), reader",
+        A_ROW: "return smaller, reader => return first, reader",
+        AS_THEY_WERE: (".to(first.weight) => ", ".to(second.weight) => "),
+        CUT_THE_BIAS: "smaller.bias.copy_(first.bias[kept]) => smaller.bias = first.bias",
+        NEW_ONES: "return => first.bias.data.zero_(); return",
+        TWO_LAYERS: [
+            "return smaller, reader => return nn.ReLU(), reader",
+            "return smaller, reader => return smaller",
+        ],
     },
     also_right=[remove_by_cat],
 )
