@@ -3,19 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, count, islice, repeat
+from itertools import chain, count, islice
 from math import expm1
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from mpcourse.exercises.exercise import (
-    Exercise,
-    NotYet,
-    numbers,
-    same,
-    short,
-)
+from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, numbers, same, short
 
 # 1. The step to go on at
 
@@ -43,27 +37,6 @@ def folder(saved, parts=(), world_size=None):
     return names, world_size or len(saved)
 
 
-def resuming(choose, ranks=None, begins="rank{}-", read=int):
-    """choose(sets of steps), of the ranks that count, read from names that begin so."""
-
-    def attempt(names, world_size):
-        sets = [
-            {
-                read(re.search(r"step(\d+)", n)[1])
-                for n in names
-                if n.startswith(begins.format(rank)) and n.endswith(".pt")
-            }
-            for rank in range(world_size)
-        ]
-        return choose([steps for steps in sets if steps or ranks is None])
-
-    return attempt
-
-
-def common(sets, pick=max):
-    return pick(set.intersection(*sets), default=None) if sets else None
-
-
 def counting(is_enough):
     """The last step of which there are enough complete files, whosever they are."""
 
@@ -81,9 +54,6 @@ def by_trying(names, world_size):
             return step
     return None
 
-
-SMALLER = "Files of ranks that are no more, of a larger run before, do not count."
-LACKING = "Not every rank has a file of that step: its stages would go on from another."
 
 check_resume = Exercise(
     my_resume_step,
@@ -107,10 +77,8 @@ check_resume = Exercise(
     ),
     hint="For each rank the set of its complete steps; then what all the sets share.",
     wrong={
-        "A .part is a file that was never finished: its rank was killed.": (
-            lambda names, n: my_resume_step([name.replace(".part", ".pt") for name in names], n)
-        ),
-        SMALLER: [
+        "A .part is a file that was never finished: its rank was killed.": r"\.pt => \..*",
+        "Files of ranks that are no more, of a larger run before, do not count.": [
             lambda names, n: my_resume_step(
                 names, max([n, *(int(name[4 : name.index("-")]) + 1 for name in names)])
             ),
@@ -118,37 +86,35 @@ check_resume = Exercise(
             counting(lambda files, ranks: files == ranks),
         ],
         "A rank that has saved nothing counts too: world_size says how many.": (
-            resuming(common, ranks="those with files")
+            "*steps => *[each for each in steps if each] or [set()]"
         ),
-        LACKING: [
-            resuming(lambda sets: max(set.union(*sets), default=None)),
-            lambda names, n: max(
-                (int(re.search(r"step(\d+)", each)[1]) for each in names), default=None
-            ),
+        "Not every rank has a file of that step: its stages would go on from another.": [
+            "set.intersection => set.union",
+            lambda names, _: max([int(re.search(r"step(\d+)", n)[1]) for n in names] or [None]),
         ],
         "The oldest of the newest is not common to all: one lacks it.": [
-            resuming(lambda sets: min(map(max, sets)) if all(sets) else None),
-            resuming(lambda sets: min(map(max, sets), default=None), ranks="those with files"),
+            "max(set.intersection(*steps) => min(map(max, steps) if all(steps) else []",
+            "max(set.intersection(*steps) => min(map(max, filter(None, steps))",
         ],
         "Nothing is common to all: return None, and the run begins anew.": [
-            lambda *given: my_resume_step(*given) or 0,
-            lambda *given: my_resume_step(*given) or -1,
+            "default=None => default=0",
+            "default=None => default=-1",
         ],
-        "That is a text: int(...) makes a number of it.": lambda *given: (
-            (step := my_resume_step(*given)) and f"{step:06d}"
-        ),
+        "That is a text: int(...) makes a number of it.": "int(match[2]) => match[2]",
         "That is a number of files; the step stands in their names.": (
-            lambda names, n: sum(bool(re.match(r"rank0-step\d+\.pt", name)) for name in names)
+            "max(set.intersection(*steps), default=None) => len(steps[0])"
         ),
         "The number in a name counts finished steps: the run goes on at that index, not one "
-        "later.": lambda *given: (step := my_resume_step(*given)) and step + 1,
+        "later.": "int(match[2]) => int(match[2]) + 1",
         "None says that no step is common to all ranks; {expected} is one.": lambda *given: None,
-        "Compare steps as numbers: as texts 999999 is after 1000000.": resuming(
-            lambda sets: (step := common(sets)) and int(step), read=str
+        "Compare steps as numbers: as texts 999999 is after 1000000.": (
+            "default=None => default=None, key=str"
         ),
-        "rank10 begins like rank1: look for the whole number.": resuming(common, begins="rank{}"),
-        "An older step; the last is asked.": resuming(lambda sets: common(sets, min)),
-        "it raised ValueError: max()": resuming(lambda sets: max(set.intersection(*sets))),
+        "rank10 begins like rank1: look for the whole number.": (
+            "int(match[2]) => int(match[2])), steps[int(match[1][0])].add(int(match[2])"
+        ),
+        "An older step; the last is asked.": "return max => return min",
+        "it raised ValueError: max()": ", default=None => ",
         "For each rank the set of its complete steps": lambda *given: 5_000_000,
     },
     errors={"IndexError": "There may be files of more ranks than world_size, of a larger run."},
@@ -218,29 +184,11 @@ def why_not(outcome, expected):
         return "Several had to be ended, and each may be the one that never came: return them all."
     if code == ENDED and not right:
         return NOBODY_WAITED
-    if code == ENDED and waited(ends):
+    if code == ENDED and any(re.search("imeout|Timed", words) for *_, words in ends):
         return ONLY_IF_NOBODY
     excuses = {0: WELL, ENDED: LAUNCHER}
     spoken = {LOST: NEIGHBOUR, RESET: NEIGHBOUR, WAITED: WAITER, WATCHDOG: WAITER}
     return excuses.get(code) or spoken.get(words, IT_WAS_FIRST)
-
-
-def first_who(is_meant):
-    return lambda ends: [end[0] for end in ends if is_meant(*end)][:1]
-
-
-def unexcused(ends, excuse="Connection|imeout|Timed", codes=(0, ENDED)):
-    return [
-        rank for rank, code, words in ends if code not in codes and not re.search(excuse, words)
-    ]
-
-
-def ended(ends):
-    return [rank for rank, code, _ in ends if code == ENDED]
-
-
-def waited(ends):
-    return any(re.search("imeout|Timed", words) for *_, words in ends)
 
 
 check_culprit = Exercise(
@@ -262,51 +210,37 @@ check_culprit = Exercise(
     given=lambda ends: "; ".join(f"rank {r}: code {c}, {w!r}" for r, c, w in ends),
     play=blamed,
     same=lambda outcome, expected: same(outcome[0], expected[0]),
-    compared=lambda outcome, expected: [
-        f"expected {short(expected[0])}",
-        f"got {short(outcome[0])}",
-    ],
+    compared=lambda outcome, expected: expected_and_got(outcome[0], expected[0]),
     hint=why_not,
     wrong={
         NEIGHBOUR: [
-            first_who(lambda rank, code, words: code != 0),
-            first_who(lambda rank, code, words: words),
-            lambda ends: unexcused(ends, LOST)[:1],
-            lambda ends: unexcused(ends, "Connection closed|imeout|Timed")[:1],
+            lambda ends: [rank for rank, code, _ in ends if code][:1],
+            lambda ends: [rank for rank, _, words in ends if words][:1],
+            ("Connection reset => Connection closed", "if any => if False and any"),
+            "Connection reset => Connection closed",
         ],
         LAUNCHER: [
-            first_who(lambda rank, code, words: code < 0 or "Value" in words or "sha" in words),
-            lambda ends: unexcused(ends, codes=(0,))[:1],
+            lambda ends: [r for r, c, words in ends if c < 0 or re.search("Val|sha", words)][:1],
+            "(0, -15) => (0,)",
         ],
         "A RuntimeError of its own is no excuse; a lost connection is.": (
-            lambda ends: unexcused(ends, "Runtime|Watchdog")[:1]
+            "Connection reset => RuntimeError"
         ),
-        ERROR: [
-            first_who(lambda rank, code, words: code < 0 and code != ENDED),
-            first_who(lambda rank, code, words: code not in (0, 1, ENDED)),
-        ],
+        ERROR: ["code not in (0, -15) => -15 != code < 0", "(0, -15) => (0, 1, -15)"],
         SOMEBODY.format(1): lambda ends: [],
-        IT_WAS_FIRST: [unexcused, lambda ends: my_culprit(ends[::-1])],
-        NOBODY: [
-            lambda ends: my_culprit(ends) or None,
-            lambda ends: my_culprit(ends) or -1,
-        ],
-        A_LIST: lambda ends: (my_culprit(ends) or [None])[0],
-        WELL: lambda ends: my_culprit(ends) or [0],
-        WAITER: [
-            lambda ends: unexcused(ends, "Connection")[:1],
-            lambda ends: unexcused(ends, "Connection|Timed out")[:1] or ended(ends),
-        ],
-        NEVER_CAME: lambda ends: unexcused(ends)[:1],
-        ONLY_IF_NOBODY: lambda ends: (waited(ends) and ended(ends)) or unexcused(ends)[:1],
-        "Several had to be ended": (
-            lambda ends: unexcused(ends)[:1] or [r for r in ended(ends) if waited(ends)][:1]
-        ),
-        NOBODY_WAITED: lambda ends: unexcused(ends)[:1] or ended(ends),
+        IT_WAS_FIRST: ["return [rank] => yield rank", "in ends: => in ends[::-1]:"],
+        NOBODY: [lambda ends: my_culprit(ends) or None, lambda ends: my_culprit(ends) or -1],
+        A_LIST: "return [rank] => return rank",
+        WELL: "(0, -15) => (-15,)",
+        WAITER: ["gave_up = True => return [rank]", '"timeout" => '],
+        NEVER_CAME: "gave_up and code == -15 => False",
+        ONLY_IF_NOBODY: "gave_up = True => return [rank for rank, code, _ in ends if code == -15]",
+        "Several had to be ended": "code == -15] => code == -15][:1]",
+        NOBODY_WAITED: "gave_up and => ",
         "these numbers are no ranks": lambda ends: [77],
     },
     also_right=[
-        lambda ends: iter(unexcused(ends)[:1] or [r for r in ended(ends) if waited(ends)]),
+        ("return [rank] => yield rank; return", "return [rank for => yield from [rank for"),
     ],
 )
 
@@ -343,7 +277,6 @@ ONE_ORDER = "Each epoch has the same order, if not from the same place: shuffle 
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 NOT_EACH = "An epoch has to read each sample once; one of {} reads {}."
-ENDS = "It ends after {} batches: epochs follow one another for ever."
 A_BATCH = "A batch is a list or a tuple of tensors, as a DataLoader or data[numbers] gives it."
 NEXT_EPOCH = "The rest of the epoch is right; the next one begins with its first batch."
 NO_ITERATOR = "Give back an iterator, as a function with `yield` does."
@@ -359,7 +292,7 @@ def read(attempt, data, size, step, batches):
         raise NotYet(f"got {short(found[0])}", A_BATCH)
     found = [numbers(batch[0]) for batch in found]
     if len(found) < batches:
-        raise NotYet(ENDS.format(len(found)))
+        raise NotYet(f"It ends after {len(found)} batches: epochs follow one another for ever.")
     return found
 
 
@@ -406,41 +339,14 @@ def turned(order):
     return [order[i:] + order[:i] for i in range(len(order))]
 
 
-def from_loader(skip, seed=lambda step: 2):
-    def attempt(data, size, step):
-        seeded = torch.Generator().manual_seed(seed(step))
-        loader = DataLoader(data, batch_size=size, shuffle=True, generator=seeded)
-        return islice(chain.from_iterable(repeat(loader)), skip(step, len(loader)), None)
-
-    return attempt
-
-
-def by_epochs(seed=lambda epoch: 7 + epoch, place=lambda step, steps: step % steps):
+def by_epochs(data, size, step):
     """From a seed of the epoch, without reading what is passed over."""
-
-    def attempt(data, size, step):
-        steps = len(data) // size
-        for each in count(step):
-            seeded = torch.Generator().manual_seed(seed(each // steps))
-            order = torch.randperm(len(data), generator=seeded)
-            at = place(each, steps) * size
-            yield data[order[at : at + size]]
-
-    return attempt
-
-
-def skipping_in_each_epoch(data, size, step):
     steps = len(data) // size
-    for epoch in count(step // steps):
-        yield from islice(by_epochs()(data, size, epoch * steps), step % steps, steps)
-
-
-def turning(data, size, step):
-    """One order, which begins at another batch in each epoch."""
-    steps = len(data) // size
-    first = [*islice(by_epochs()(data, size, 0), steps)]
     for each in count(step):
-        yield first[(each % steps + each // steps) % steps]
+        seeded = torch.Generator().manual_seed(7 + each // steps)
+        order = torch.randperm(len(data), generator=seeded)
+        at = each % steps * size
+        yield data[order[at : at + size]]
 
 
 def from_sampler(**own):
@@ -455,12 +361,6 @@ def from_sampler(**own):
     return attempt
 
 
-def of_torchs_own(data, size, step):
-    torch.manual_seed(2)
-    loader = DataLoader(data, batch_size=size, shuffle=True)
-    return islice(chain.from_iterable(repeat(loader)), step, None)
-
-
 check_batches = Exercise(
     my_batches,
     read_again='"Where does the loader go on?"',
@@ -469,38 +369,35 @@ check_batches = Exercise(
     play=go_on,
     look=as_never_killed,
     wrong={
-        AGAIN: from_loader(lambda step, steps: 0),
+        AGAIN: "read >= step => True",
         ONE_OFF: [
-            from_loader(lambda step, steps: max(step - 1, 0)),
-            from_loader(lambda step, steps: step and step + 1),
-            from_loader(lambda step, steps: step + 1),
+            "read >= step => read >= step - 1",
+            "read >= step => read > step or not step",
+            "read >= step => read > step",
         ],
-        EPOCH_AGAIN: from_loader(lambda step, steps: step - step % steps),
-        FIRST_EPOCH: from_loader(lambda step, steps: step % steps),
-        NEW_ORDER: from_loader(lambda step, steps: step % steps, seed=lambda step: 2 + step),
-        ONE_ORDER: [by_epochs(seed=lambda epoch: 7), turning],
-        "An epoch has to read each sample once": by_epochs(place=lambda step, steps: 0),
-        OWN: [of_torchs_own, from_sampler()],
-        UNSEEDED: lambda data, size, step: from_loader(
-            lambda *_: step, seed=lambda _: torch.Generator().seed() % 2**40
-        )(data, size, step),
-        UNSHUFFLED: lambda data, size, step: islice(
-            chain.from_iterable(repeat(DataLoader(data, size))), step, None
-        ),
-        "It ends after": [
-            lambda data, size, step: islice(my_batches(data, size, 0), step, 3),
-            lambda data, size, step: islice(
-                my_batches(data, size, 0), step, 5 * (len(data) // size)
+        EPOCH_AGAIN: "read >= step => read >= step - step % len(loader)",
+        FIRST_EPOCH: "read >= step => read >= step % len(loader)",
+        NEW_ORDER: ("seed(2) => seed(2 + step)", "read >= step => read >= step % len(loader)"),
+        ONE_ORDER: [
+            "while True => while seeded.manual_seed(2)",
+            (
+                "read = 0 => read, loader = 0, [*loader]",
+                "while True => while not loader.append(loader.pop(0))",
             ),
         ],
-        NEXT_EPOCH: skipping_in_each_epoch,
-        A_BATCH: lambda *given: (batch for (batch,) in by_epochs()(*given)),
+        "An epoch has to read each sample once": "read += 1 => read += 1; break",
+        OWN: ["torch.Generator().manual_seed(2) => torch.manual_seed(2)", from_sampler()],
+        UNSEEDED: "().manual_seed(2) => (); seeded.seed()",
+        UNSHUFFLED: "shuffle=True => shuffle=False",
+        "It ends after": ["while True => if True", "while True => for _ in range(5)"],
+        NEXT_EPOCH: "read >= step => read >= step and read % len(loader) >= step % len(loader)",
+        A_BATCH: "yield batch => yield batch[0]",
         NO_ITERATOR: [lambda *given: None, lambda data, size, step: DataLoader(data, size)],
     },
     correct="Killed at any step, the run reads what it would have read.",
     also_right=[
-        by_epochs(),
-        from_loader(lambda step, steps: step),
+        by_epochs,
+        lambda data, size, step: islice(my_batches(data, size, 0), step, None),
         from_sampler(generator=torch.Generator()),
     ],
 )
@@ -517,9 +414,6 @@ def my_lost_share(every_s, save_s, hosts, failure_s):
     return save_s / every_s + every_s / 2 / (failure_s / hosts)
 
 
-FIRST_ORDER = "First order is asked: each failure by itself, and none of them during a save."
-
-
 def exactly(every_s, save_s, hosts, failure_s):
     """For failures at random, also during a save and during work that is done again."""
     between = failure_s / hosts
@@ -534,33 +428,26 @@ check_lost_share = Exercise(
     hint="What does a save cost of each interval, and what does a failure lose of the time between "
     "two failures?",
     wrong={
-        "A failure comes in the middle of an interval on average: half of it is lost.": (
-            lambda every, save, n, fails: save / every + every * n / fails
-        ),
+        "A failure comes in the middle of an interval on average: half of it is lost.": " / 2 => ",
         "More hosts fail more often: the time between two failures is divided by their number.": [
-            lambda every, save, n, fails: save / every + every / 2 / fails,
-            lambda every, save, n, fails: save / every + every / 2 / (fails * n),
+            " / hosts => ",
+            " / hosts =>  * hosts",
         ],
-        "The saves take their time, too: save_s of every every_s.": (
-            lambda every, save, n, fails: every / 2 * n / fails
-        ),
+        "The saves take their time, too: save_s of every every_s.": "save_s / every_s + => ",
         "Work that a failure loses has to be done again: count it, too.": (
-            lambda every, save, n, fails: save / every
+            " + every_s / 2 / (failure_s / hosts) => "
         ),
-        "// drops what does not divide: use /.": [
-            lambda every, save, n, fails: save / every + every // 2 / (fails / n),
-            lambda every, save, n, fails: save / every + every / 2 / (fails // n),
-        ],
-        FIRST_ORDER: [
+        "// drops what does not divide: use /.": ["/ 2 => // 2", "/ hosts => // hosts"],
+        "First order is asked: each failure by itself, and none of them during a save.": [
             exactly,
-            lambda every, save, n, fails: save / every + (every + save) / 2 * n / fails,
+            "+ every_s / 2 => + (every_s + save_s) / 2",
         ],
-        "A share is asked, not per cent.": (lambda *given: 100 * my_lost_share(*given)),
+        "A share is asked, not per cent.": lambda *given: 100 * my_lost_share(*given),
         "A share of the time is asked, not the best interval.": (
             lambda every, save, n, fails: (2 * save * fails / n) ** 0.5
         ),
         "Hosts save side by side: a save takes save_s, however many they are.": (
-            lambda every, save, n, fails: n * save / every + every / 2 * n / fails
+            "return save_s => return hosts * save_s"
         ),
     },
 )
