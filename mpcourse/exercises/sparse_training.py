@@ -23,10 +23,6 @@ def my_cubic(step, begin, end, initial, final):
     return final + (initial - final) * left**3
 
 
-def gone(step, begin, end):
-    return min(max((step - begin) / (end - begin), 0), 1)
-
-
 def cubic_by_parts(step, begin, end, initial, final):
     if step <= begin:
         return initial
@@ -49,24 +45,20 @@ check_cubic = Exercise(
     given="step {}, begin {}, end {}, initial {}, final {}",
     hint="final + (initial - final) * (share of the time that is left) ** 3",
     wrong={
-        "That is linear: as much in the last quarter as in the first.": (
-            lambda t, b, e, s, f: f + (s - f) * (1 - gone(t, b, e))
-        ),
-        "The part that is left is cubed, not squared.": (
-            lambda t, b, e, s, f: f + (s - f) * (1 - gone(t, b, e)) ** 2
-        ),
+        "That is linear: as much in the last quarter as in the first.": "left**3 => left",
+        "The part that is left is cubed, not squared.": "left**3 => left**2",
         "That starts slowly and ends fast; the cubic schedule is the other way round.": (
-            lambda t, b, e, s, f: s + (f - s) * gone(t, b, e) ** 3
+            "final + (initial - final) * left => initial + (final - initial) * (1 - left)"
         ),
         "The time counts from begin: (step - begin) / (end - begin).": (
-            lambda t, b, e, s, f: f + (s - f) * (1 - t / e) ** 3
+            "(end - held) / (end - begin) => 1 - step / end"
         ),
-        "It starts at `initial`, not at 0.": lambda t, b, e, s, f: my_cubic(t, b, e, 0.0, f),
+        "It starts at `initial`, not at 0.": "(initial - final) => -final",
         "The way is final - initial, not final.": (
-            lambda t, b, e, s, f: s + f * my_cubic(t, b, e, 0.0, 1.0)
+            "final + (initial - final) * left**3 => initial + final * (1 - left**3)"
         ),
         "Before begin it is `initial`, after end `final`: hold the step between them.": (
-            lambda t, b, e, s, f: f + (s - f) * (1 - (t - b) / (e - b)) ** 3
+            "min(max(step, begin), end) => step"
         ),
         "That is the share that stays; sparsity is the share that is zero.": (
             lambda *given: 1 - my_cubic(*given)
@@ -93,7 +85,6 @@ NOTHING_ELSE = "only weight and optimizer.state[weight] are asked."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
 RETURN_NOTHING = "Nothing is to be returned: the optimizer goes on with what you changed in place."
-STATE = "optimizer.state[weight] maps names to what is remembered: tensors, numbers, None."
 
 
 def my_keep(optimizer, weight, mask):
@@ -169,51 +160,6 @@ def look_at_memory(found, remembered, wanted):
             raise NotYet(ANOTHER_TENSOR.format(key))
 
 
-def keeping_with(change, weight_too=True):
-    """Zeros in the weight, then something else with the optimizer."""
-
-    @torch.no_grad()
-    def attempt(optimizer, weight, mask):
-        if weight_too:
-            weight.mul_(mask)
-        change(optimizer, weight, mask)
-
-    return attempt
-
-
-def each_memory(change, dim):
-    """`change(value)` for each tensor of so many dimensions that is remembered of the weight."""
-
-    def attempt(optimizer, weight, mask):
-        for value in memory(optimizer, weight).values():
-            if value.dim() in dim:
-                change(value)
-
-    return attempt
-
-
-def zero_others(optimizer, weight, mask):
-    my_keep(optimizer, weight, mask)
-    for parameter in optimizer.param_groups[0]["params"]:
-        parameter.mul_(parameter is weight)
-
-
-def every_memory(optimizer, weight, mask):
-    for parameter in optimizer.param_groups[0]["params"]:
-        for value in memory(optimizer, parameter).values():
-            value.mul_(mask if value.shape == mask.shape else 1)
-
-
-def replaced_memory(optimizer, weight, mask):
-    for key, value in memory(optimizer, weight).items():
-        optimizer.state[weight][key] = value * mask if value.dim() else value
-
-
-def without_gradient(optimizer, weight, mask):
-    my_keep(optimizer, weight, mask)
-    weight.grad = None
-
-
 def keep_by_index(optimizer, weight, mask):
     weight.data[~mask] = 0
     for value in optimizer.state[weight].values():
@@ -227,28 +173,36 @@ check_keep = Exercise(
     cases=[(name,) for name in OPTIMIZERS],
     given="{}, after each of its steps",
     play=three_steps,
-    hint=STATE,
+    hint="optimizer.state[weight] maps names to what is remembered: tensors, numbers, None.",
     correct="The zeros stay, the memory is clean, and nothing else has changed.",
     wrong={
-        TRUE_STAYS: keeping_with(lambda o, weight, mask: weight.mul_(~mask), weight_too=False),
-        IN_PLACE: lambda optimizer, weight, mask: weight * mask,
-        STAYING: lambda optimizer, weight, mask: weight.data.fill_(0),
-        MEMORY: keeping_with(lambda *given: None),
-        ENTRIES_ONLY: keeping_with(each_memory(torch.zero_, dim=(0, 2))),
-        COUNTS.format("step"): lambda *given: (
-            my_keep(*given),
-            each_memory(torch.zero_, dim=(0,))(*given),
+        TRUE_STAYS: "weight.mul_(mask) => weight.mul_(~mask)",
+        IN_PLACE: "weight.mul_(mask) => weight * mask",
+        STAYING: "weight.mul_(mask) => weight.zero_()",
+        MEMORY: "value.mul_(mask) => pass",
+        ENTRIES_ONLY: "value.mul_(mask) => value.zero_()",
+        COUNTS.format("step"): (
+            " and value.shape == mask.shape => ",
+            "value.mul_(mask) => value.mul_(mask if value.dim() else 0)",
         ),
-        IS_GONE.format("momentum_buffer"): keeping_with(
-            lambda optimizer, weight, mask: optimizer.state.clear()
+        IS_GONE.format("momentum_buffer"): (
+            "weight.mul_(mask) => weight.mul_(mask); optimizer.state.clear()"
         ),
-        ANOTHER_TENSOR.format("momentum_buffer"): keeping_with(replaced_memory),
-        NO_ENTRY: keeping_with(lambda o, w, mask: o.state[w]["momentum_buffer"].mul_(mask)),
-        NO_GRAD: lambda optimizer, weight, mask: weight.mul_(mask),
-        NOTHING_ELSE: [keeping_with(zero_others), keeping_with(every_memory), without_gradient],
-        RETURN_NOTHING: lambda optimizer, weight, mask: (
-            my_keep(optimizer, weight, mask) or weight.detach()
+        ANOTHER_TENSOR.format("momentum_buffer"): (
+            'value.mul_(mask) => optimizer.state[weight]["momentum_buffer"] = value * mask'
         ),
+        NO_ENTRY: (
+            "optimizer.state.get(weight, {}).values() => "
+            "[optimizer.state[weight]['momentum_buffer']]"
+        ),
+        NO_GRAD: "with torch.no_grad() => if True",
+        NOTHING_ELSE: [
+            "weight.mul_(mask) => [p.mul_(mask) for p in optimizer.param_groups[0]['params']]",
+            "optimizer.state.get(weight, {}).values() => "
+            "[value for each in optimizer.state.values() for value in each.values()]",
+            "weight.mul_(mask) => weight.mul_(mask); weight.grad = None",
+        ],
+        RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or weight.detach(),
     },
     errors={"leaf": NO_GRAD, "KeyError": NO_ENTRY},
     also_right=[keep_by_index],
@@ -288,16 +242,16 @@ check_proximal = Exercise(
     play=leaving_alone(CHANGED),
     hint="|weight| - threshold, not below 0, with the sign of the weight.",
     wrong={
-        "A step along the sign jumps over zero: stop there.": lambda w, t: w - t * w.sign(),
+        "A step along the sign jumps over zero: stop there.": ".clamp(min=0) => ",
         "Negative weights move up: towards zero, not down.": lambda w, t: w - t,
         "Negative weights stay negative: give the sign back.": lambda w, t: (w - t).clamp(min=0),
-        "Give the sign back.": lambda w, t: (w.abs() - t).clamp(min=0),
+        "Give the sign back.": "weight.sign() * => ",
         "The small ones are right; the large ones move by the threshold too.": (
             lambda w, t: torch.where(w.abs() > t, w, 0.0)
         ),
         "That keeps what should go: clamp the rest instead.": lambda w, t: w.clamp(-t, t),
         "That is weight decay: it shrinks, and never gives a zero.": lambda w, t: w * (1 - t),
-        "Away from zero: subtract from the size.": lambda w, t: w.sign() * (w.abs() + t),
+        "Away from zero: subtract from the size.": "- threshold => + threshold",
         "|weight| - threshold, not below 0": lambda w, t: w * 2,
         CHANGED: lambda w, t: w.copy_(my_proximal(w, t)),
     },
@@ -323,36 +277,6 @@ def my_regrow(mask, weight, gradient, count):
     wanted = gradient.abs().flatten().masked_fill(left, -torch.inf)
     new[wanted.argsort(descending=True, stable=True)[:count]] = True
     return new.view(mask.shape), weight * left.view(mask.shape)
-
-
-def regrowing(
-    size=lambda weight, gradient: weight.abs(),
-    want=torch.abs,
-    pool=lambda mask, left: ~left,
-    start=lambda weight, gradient: torch.zeros_like(weight),
-    missing=torch.inf,
-):
-    """The solution with one part done in another way."""
-
-    def attempt(mask, weight, gradient, count):
-        left, sizes = mask.clone().flatten(), size(weight, gradient)
-        sizes = sizes if missing is None else sizes.masked_fill(~mask, missing)
-        left[sizes.flatten().argsort(stable=True)[:count]] = False
-        left = left.view(mask.shape)
-        new = left.clone().flatten()
-        wanted = want(gradient).masked_fill(~pool(mask, left), -torch.inf).flatten()
-        new[wanted.argsort(descending=True, stable=True)[:count]] = True
-        new = new.view(mask.shape)
-        grown = start(weight, gradient)
-        return new, torch.where(left, weight, torch.where(new, grown, 0.0))
-
-    return attempt
-
-
-def regrow_in_place(mask, weight, gradient, count):
-    new, values = my_regrow(mask, weight, gradient, count)
-    mask.copy_(new)
-    return new, values
 
 
 def regrow_by_sorting(mask, weight, gradient, count):
@@ -396,39 +320,37 @@ check_regrow = Exercise(
     hint="Drop the `count` smallest there are; grow `count` where |gradient| is largest, from 0.",
     wrong={
         "What grows starts at zero, also where a weight was dropped before.": (
-            lambda *given: (my_regrow(*given)[0], given[1])
+            "weight * left.view(mask.shape) => weight"
         ),
-        "One is dropped and grows again: it starts at zero too.": regrowing(
-            start=lambda weight, gradient: weight
-        ),
+        "One is dropped and grows again: it starts at zero too.": "weight * left => weight * new",
         "What grows starts at zero, whatever its gradient.": [
-            regrowing(start=lambda weight, gradient, by=by: by * gradient)
+            f"weight * left => {by} * gradient * (new & ~left).view(mask.shape) + weight * left"
             for by in (1, -1, -0.1, 0.1, -0.01)
         ],
-        "A steep way down is wanted as well: the size of the gradient.": regrowing(
-            want=lambda gradient: gradient
+        "A steep way down is wanted as well: the size of the gradient.": (
+            "gradient.abs() => gradient"
         ),
-        "Grow where the size of the gradient is largest.": regrowing(want=torch.neg),
-        "That grows where the gradient is smallest.": regrowing(want=lambda g: -g.abs()),
-        "A weight of -2 is not small: drop by absolute value.": regrowing(lambda weight, g: weight),
-        "The smallest weights are dropped.": regrowing(lambda weight, g: -weight.abs()),
-        "That drops by |weight * gradient|; RigL drops the smallest weights.": regrowing(
-            lambda weight, gradient: (weight * gradient).abs()
+        "Grow where the size of the gradient is largest.": "gradient.abs() => gradient.neg()",
+        "That grows where the gradient is smallest.": "gradient.abs() => gradient.abs().neg()",
+        "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
+        "The smallest weights are dropped.": "weight.abs() => weight.abs().neg()",
+        "That drops by |weight * gradient|; RigL drops the smallest weights.": (
+            "weight.abs() => (weight * gradient).abs()"
         ),
-        "What is there cannot grow: then fewer weights come than go.": regrowing(
-            pool=lambda mask, left: torch.ones_like(mask)
+        "What is there cannot grow: then fewer weights come than go.": (
+            ".masked_fill(left, -torch.inf) => "
         ),
         "Weights that are not there are no smallest weights: drop out of those in the mask.": (
-            regrowing(missing=None)
+            ".masked_fill(~mask, torch.inf) => "
         ),
-        "What is dropped may grow again, if its gradient is large enough.": regrowing(
-            pool=lambda mask, left: ~mask
+        "What is dropped may grow again, if its gradient is large enough.": (
+            "masked_fill(left, => masked_fill(mask.flatten(),"
         ),
-        "That drops only: as many weights grow.": regrowing(pool=lambda mask, left: mask & ~mask),
+        "That drops only: as many weights grow.": "[:count]] = True => [:0]] = True",
         "Return two tensors: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
         "The mask first, then the weight.": lambda *given: my_regrow(*given)[::-1],
         "grow `count` where |gradient| is largest": lambda mask, weight, *_: (mask, weight),
-        NONE_CHANGED: regrow_in_place,
+        NONE_CHANGED: "mask.clone() => mask",
     },
     also_right=[regrow_by_sorting],
 )
@@ -449,34 +371,24 @@ def my_work(weights, left, every):
 check_work = Exercise(
     my_work,
     read_again='"What would sparse kernels save?"',
-    cases=[
-        (1000, 100, 10),
-        (1200, 300, 4),
-        (800, 80, 1),
-        (5000, 5000, 7),
-        (1003, 100, 10),
-    ],
+    cases=[(1000, 100, 10), (1200, 300, 4), (800, 80, 1), (5000, 5000, 7), (1003, 100, 10)],
     given="weights {}, left {}, every {}",
     hint="Three parts of `left` each; in one step of `every`, one part is `weights`.",
     wrong={
-        "A backward takes two parts more: three in all.": lambda w, n, e: n + (w - n) / e,
-        "The dense gradient takes the place of the sparse one.": lambda w, n, e: 3 * n + w / e,
+        "A backward takes two parts more: three in all.": "3 * left => left",
+        "The dense gradient takes the place of the sparse one.": "(weights - left) / => weights /",
         "In a step that grows, only the gradient of the weights is dense.": (
-            lambda w, n, e: 3 * n + 3 * (w - n) / e
+            "+ (weights - left) => + 3 * (weights - left)"
         ),
-        "The dense gradient is needed in one step of `every`, not in each.": (
-            lambda w, n, e: 2 * n + w
+        "The dense gradient is needed in one step of `every`, not in each.": " / every => ",
+        "In one step of `every` the gradient of all weights is needed.": (
+            " + (weights - left) / every => "
         ),
-        "In one step of `every` the gradient of all weights is needed.": lambda w, n, e: 3 * n,
         "Zeros are skipped: count the weights that are left.": lambda w, n, e: 3 * w,
-        "One step of `every` grows: that counts one step more.": (
-            lambda w, n, e: (3 * n * e + 2 * n + w) / (e + 1)
-        ),
-        "That is the work of `every` steps: divide by them.": (lambda w, n, e: 3 * n * e + w - n),
-        "Divide by /: // drops the fraction.": lambda w, n, e: 3 * n + (w - n) // e,
-        "Those are FLOPs: a multiply-add counts once here.": lambda w, n, e: (
-            6 * n + 2 * (w - n) / e
-        ),
+        "One step of `every` grows: that counts one step more.": "/ every => / (every + 1)",
+        "That is the work of `every` steps: divide by them.": lambda w, n, e: e * my_work(w, n, e),
+        "Divide by /: // drops the fraction.": "/ every => // every",
+        "Those are FLOPs: a multiply-add counts once here.": lambda *given: 2 * my_work(*given),
     },
     also_right=[lambda w, n, e: sum(2 * n + (n if step % e else w) for step in range(e)) / e],
 )
