@@ -1,5 +1,6 @@
 """Exercises of page `pipeline`: a ceiling, pieces, a cut graph, two queues, the best split."""
 
+import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -47,11 +48,6 @@ def simulated_ceiling(times, count):
 
 def ceiling_in_fractions(times, count):
     return Fraction(count * sum(times), sum(times) + (count - 1) * max(times))
-
-
-def ceiling_as_a_tensor(times, count):
-    times = torch.tensor(times, dtype=torch.double)
-    return count * times.sum() / (times.sum() + (count - 1) * times.max())
 
 
 check_ceiling = Exercise(
@@ -104,7 +100,11 @@ check_ceiling = Exercise(
         ),
         "how long after it does the second come out?": lambda t, m: 2.0 * len(t) * m,
     },
-    also_right=[simulated_ceiling, ceiling_in_fractions, ceiling_as_a_tensor],
+    also_right=[
+        simulated_ceiling,
+        ceiling_in_fractions,
+        "one_device = => stage_times = torch.tensor(stage_times).double(); one_device =",
+    ],
 )
 
 # 2 and 3. A mini-batch in pieces, through one module or through two with the graph cut between
@@ -132,18 +132,12 @@ TOO_LATE = (
     "Run each piece's backward before the next one's forward."
 )
 CLEARED = "You cleared what stood in `.grad` before: the gradients are to be added to it."
-ONLY_THE_FIRST = "Only the first piece is there: call backward() for every piece."
 FLOAT32 = "Right to seven digits only: somewhere the numbers pass through float32."
 HAND_OVER = "back's gradients are right. Does each output.backward(...) get its own leaf.grad?"
 OWN_LOSS = "Here loss_fn is no squared error: call the loss_fn that is handed in."
 
 
-def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A mean that is no squared error."""
-    return (outputs - targets).abs().mean()
-
-
-PIECES = [(4, 2, nn.MSELoss()), (5, 2, nn.MSELoss()), (7, 3, absolute_error), (3, 8, nn.MSELoss())]
+PIECES = [(4, 2, nn.MSELoss()), (5, 2, nn.MSELoss()), (7, 3, nn.L1Loss()), (3, 8, nn.MSELoss())]
 
 
 def in_pieces(*modules: nn.Module) -> Callable:
@@ -155,34 +149,29 @@ def in_pieces(*modules: nn.Module) -> Callable:
     def play(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> dict:
         names = ["front", "back"] if len(modules) > 1 else ["model"]
         generator = torch.Generator().manual_seed(rows)
-        weights = [next(module.double().parameters()) for module in modules]
+        own = copy.deepcopy(modules)
+        weights = [next(module.double().parameters()) for module in own]
         for weight in weights:
             weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.double)
-        before = [weight.detach().clone() for weight in weights]
-        for weight in weights:
             weight.grad = torch.ones_like(weight)  # of a mini-batch before
+        before = [weight.detach().clone() for weight in weights]
         inputs = torch.randn(rows, 3, generator=generator, dtype=torch.double)
         targets = inputs.sum(1, keepdim=True) * torch.arange(1.0, rows + 1)[:, None]
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
         backwards: list[int] = []  # of the last weight: how many pieces had come in by then
         last = names[-1]
-        hooks = [weights[-1].register_hook(lambda _: backwards.append(len(seen[last])))]
-        hooks += [
+        weights[-1].register_hook(lambda _: backwards.append(len(seen[last])))
+        for name, module in zip(names, own, strict=True):
             module.register_forward_pre_hook(
                 lambda _, given, name=name: seen[name].append(given[0])
             )
-            for name, module in zip(names, modules, strict=True)
-        ]
         try:
-            loss = attempt(*modules, loss_fn, inputs, targets, size)
+            loss = attempt(*own, loss_fn, inputs, targets, size)
         except RuntimeError as error:
             if "implicitly created" not in str(error):
                 raise
             # without a leaf its .grad was handed on: None
             raise NotYet(raised(error), not_cut(seen.get("back", [])) or FROM_A_NUMBER) from None
-        finally:
-            for hook in hooks:
-                hook.remove()
         for weight, old in zip(weights, before, strict=True):
             if weight.dtype != old.dtype:
                 raise NotYet(DTYPE.format(weight.dtype))
@@ -271,6 +260,12 @@ def all_at_once(model, loss_fn, inputs, targets, size):
     return loss.item()
 
 
+def kept_losses(model, loss_fn, inputs, targets, size):
+    pieces = zip(inputs.split(size), targets.split(size), strict=True)
+    losses = [loss_fn(model(x), y) * len(x) / len(inputs) for x, y in pieces]
+    return sum([loss.backward() or loss.item() for loss in losses])
+
+
 def by_the_engine(model, loss_fn, inputs, targets, size):
     pipeline = Pipeline([nn.Sequential(model)], ["cpu"], microbatch_size=size)
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
@@ -302,14 +297,9 @@ check_pieces = Exercise(
                 "return total => total.backward(); return total",
             ),
             all_at_once,
-            (
-                "0.0 => []",
-                "loss.backward() => ",
-                "loss.item() => [loss]",
-                "return total => return sum([loss.backward() or loss.item() for loss in total])",
-            ),
+            kept_losses,
         ],
-        ONLY_THE_FIRST: [
+        "Only the first piece is there: call backward() for every piece.": [
             "loss.backward() => total or loss.backward()",
             ("loss.backward() => total or loss.backward()", UNSCALED),
         ],
@@ -436,10 +426,7 @@ OVERLAP_GONE = "The answer is right, but nothing overlaps: A waits for each grad
 ALL_FORWARDS = "That keeps all the pieces: device A may keep at most `ahead`."
 ONE_TOO_MANY = "One piece too many: at `ahead` kept pieces, first run the oldest one's backward."
 ONE_TOO_FEW = "One piece too few: device A runs a backward though it may go one further ahead."
-NOT_EMPTIED = "Pieces are left: after the last forward device A still has gradients to fetch."
-NO_SHARE = "Hand stage.forward the share, len(answer) / rows: the gradient has to be scaled too."
 SAME_SHARES = "A piece counts by its rows, not as one of so many pieces."
-LAST_LOSS = "That is the loss of one piece: add all of them up."
 NO_LOSS = "my_second_device returns nothing: the loss of the mini-batch is asked."
 NEEDS_GRADIENT = "A's backward begins at what B has sent: stage.backward(number, gradients.get())."
 IS_A_LOSS = "B's output is a loss: its backward takes no gradient."
@@ -605,12 +592,6 @@ def first_by_counting(stage, pieces, features, gradients, ahead):
         done += 1
 
 
-def two_queues_hint(outcome: dict, expected: dict) -> str:
-    if outcome["device A"] != expected["device A"]:
-        return "How many pieces does A keep before it runs the oldest one's backward?"
-    return ""
-
-
 check_two_queues = Exercise(
     two_queues,
     read_again='"Two programs and two queues"',
@@ -623,14 +604,17 @@ check_two_queues = Exercise(
         if not same(outcome[name], expected[name])
         for line in (f"{name}:", *expected_and_got(outcome[name], expected[name]))
     ][:3],
-    hint=two_queues_hint,
+    hint=lambda outcome, expected: (
+        "How many pieces does A keep before it runs the oldest one's backward?"
+        * (outcome["device A"] != expected["device A"])
+    ),
     correct="Order, loss and gradients are right, and device A never keeps more than `ahead`.",
     wrong={
         OVERLAP_GONE: "gradients, ahead): => gradients, _):\n        ahead = 1",
         ALL_FORWARDS: "gradients, ahead): => gradients, _):\n        ahead = len(pieces)",
         ONE_TOO_MANY: ", ahead): => , ahead):\n        ahead += 1",
         ONE_TOO_FEW: ", ahead): => , ahead):\n        ahead = max(1, ahead - 1)",
-        NOT_EMPTIED: [
+        "Pieces are left: after the last forward device A still has gradients to fetch.": [
             "+ ahead) => + ahead - 1)",
             ("+ ahead) => )", "if number >= ahead: => if False:"),
         ],
@@ -644,7 +628,7 @@ check_two_queues = Exercise(
             "number - ahead => len(pieces) - 1 - (number - ahead)",
             ", ahead): => , ahead):\n        ahead = len(pieces)",
         ),
-        NO_SHARE: [
+        "Hand stage.forward the share, len(answer) / rows: the gradient has to be scaled too.": [
             "len(answer) / rows => 1",
             ", len(answer) / rows) => ) * len(answer) / rows",
         ],
@@ -656,7 +640,7 @@ check_two_queues = Exercise(
             "gradients.get() => gradients.empty() or gradients.get()",
         ],
         SAME_SHARES: "len(answer) / rows => 1 / len(answers)",
-        LAST_LOSS: "total +=  => total = ",
+        "That is the loss of one piece: add all of them up.": "total +=  => total = ",
         NO_LOSS: "return total => ",
         NEEDS_ANSWER: ", answer, len(answer) / rows => ",
         IS_A_LOSS: "stage.backward(number)) => stage.backward(number, 1.0))",
