@@ -66,6 +66,10 @@ PICTURE = """element => {
   return null;
 }"""
 
+# What a screen reader reads out of the output that holds a control, when it changes.
+SAID = """element => [...element.closest('.jp-OutputArea-output').querySelectorAll('[role=status]')]
+  .map(line => line.textContent).join()"""
+
 DRAWN = """() => [...document.querySelectorAll('.jp-OutputArea-output img')]
   .filter(image => image.src.startsWith('data:image/svg'))
   .map(image => [image.alt, image.naturalWidth])"""
@@ -225,12 +229,15 @@ def check_slider(page: OpenPage, slider: ElementHandle, *, what: str) -> None:
     picture = slider.evaluate(PICTURE)
     assert picture is not None, f"{what} has no picture"
     key = "ArrowLeft" if slider.evaluate(AT_MAXIMUM) else "ArrowRight"
-    said = slider.get_attribute("aria-valuetext")
+    value, said = slider.get_attribute("aria-valuetext"), slider.evaluate(SAID)
     check_change(page, slider, keys=[key], what=what)
-    told = lambda: slider.get_attribute("aria-valuetext") not in ("", said)  # noqa: E731
+    told = lambda: slider.get_attribute("aria-valuetext") not in ("", value)  # noqa: E731
     wait_for(told, limit_s=REACTION_LIMIT_S, what=f"{what} to say its value")
     changed = lambda: slider.evaluate(PICTURE) != picture  # noqa: E731
     wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change its picture")
+    spoken = lambda: slider.evaluate(SAID) != said  # noqa: E731
+    wait_for(spoken, limit_s=REACTION_LIMIT_S, what=f"{what} to say what its picture shows")
+    print(f"{what} says {slider.evaluate(SAID)[:160]!r}")
     back = "ArrowRight" if key == "ArrowLeft" else "ArrowLeft"
     check_answers(page, slider, keys=(back, key), what=what)
 
@@ -279,7 +286,8 @@ slider, view = IntSlider(value=3, min=1, max=5, description="rows"), HTML()
 
 
 def draw(change=None):
-    view.value = f'<svg width="200" height="30"><rect width="{9 * slider.value}" height="9"/></svg>'
+    bar = f'<title>{slider.value} rows</title><rect width="{9 * slider.value}" height="9"/>'
+    view.value = f'<svg width="200" height="30">{bar}</svg>'
 
 
 slider.observe(draw, names="value")

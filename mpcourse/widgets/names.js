@@ -19,8 +19,17 @@ window.mpcourseNames ??= (() => {
       put(button, { 'aria-pressed': String(button.classList.contains('mod-active')) });
     for (const icon of all('.widget-play button > i'))
       put(icon.parentElement, { 'aria-label': icon.className.replace(/.*fa-/, '') });
-    for (const words of all('.widget-html')) // read out when they change; a picture is too long
-      if (!words.querySelector('svg, img')) put(words, { role: 'status', tabindex: '-1' });
+    for (const view of all('.widget-html')) // read out when they change
+      if (view.querySelector('svg')) say(view);
+      else if (!view.querySelector('img')) put(view, { role: 'status', tabindex: '-1' });
+  };
+  const say = (view) => { // the beginning of what a picture shows, once it has changed
+    const parts = [...view.querySelectorAll('svg > title, svg > desc')];
+    const now = parts.map((part) => part.textContent).join('. ').slice(0, 200);
+    const line = view.querySelector(':scope > [role=status]') ?? view.appendChild(document.createElement('div'));
+    put(line, { role: 'status', style: 'position: absolute; clip-path: inset(50%)' });
+    if (line.shows !== undefined && line.shows !== now) line.textContent = now;
+    line.shows = now;
   };
   document.addEventListener('click', ({ target }) => { // this button goes; the focus stays at the answer
     const button = target.closest?.('.jupyter-button');
