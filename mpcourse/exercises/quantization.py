@@ -1,7 +1,5 @@
 """Exercises of page `quantization`: scales, rows, an int8 layer, clipping, rounding that learns."""
 
-import math
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,18 +25,6 @@ def my_qparams(low, high):
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255 or 1.0
     return scale, round(-128 - low / scale)
-
-
-def qparams_with(zero=lambda low, scale: round(-128 - low / scale), steps=255, widen=True):
-    """Scale and zero point with another zero, another number of steps, or no 0 in the range."""
-
-    def attempt(low, high):
-        if widen:
-            low, high = min(low, 0.0), max(high, 0.0)
-        scale = (high - low) / steps or 1.0
-        return scale, zero(low, scale)
-
-    return attempt
 
 
 def empty_is(*answer):
@@ -69,31 +55,21 @@ check_qparams = Exercise(
         "The two ends are equal, but 0 has to be in the range: widen it first.": (
             lambda low, high: (1.0, -128) if low == high else my_qparams(low, high)
         ),
-        "256 integers have 255 steps between them.": qparams_with(steps=256),
-        "-128 belongs to the integers, too: 255 steps.": qparams_with(
-            lambda low, scale: round(-127 - low / scale), steps=254
+        "256 integers have 255 steps between them.": "255 => 256",
+        "-128 belongs to the integers, too: 255 steps.": ("255 => 254", "-128 - => -127 -"),
+        "int() cuts towards 0: round to the nearest integer.": "round( => int(",
+        "That rounds down: round to the nearest integer.": (
+            "round(-128 - low / scale) => -128 - int(low / scale)"
         ),
-        "int() cuts towards 0: round to the nearest integer.": qparams_with(
-            lambda low, scale: int(-128 - low / scale)
-        ),
-        "That rounds down: round to the nearest integer.": qparams_with(
-            lambda low, scale: math.floor(-128 - low / scale)
-        ),
-        "One off: low becomes -128, not -127.": qparams_with(
-            lambda low, scale: round(-127 - low / scale)
-        ),
+        "One off: low becomes -128, not -127.": "-128 - => -127 -",
         "The scale is right. low is 0, so -128 means 0.0: the zero_point is -128.": [
             empty_is(1.0, zero) for zero in (0, 127, 128, -127)
         ],
-        "That is for integers from 0 to 255.": qparams_with(lambda low, scale: round(-low / scale)),
-        "Sign: low has to become -128, so low / scale + zero_point = -128.": qparams_with(
-            lambda low, scale: round(-128 + low / scale)
-        ),
-        "zero_point is an integer: only then does one integer mean 0.0.": qparams_with(
-            lambda low, scale: -128 - low / scale
-        ),
+        "That is for integers from 0 to 255.": "-128 - low => -low",
+        "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
+        "zero_point is an integer: only then does one integer mean 0.0.": "round( => (",
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": (
-            qparams_with(widen=False)
+            "low, high = min(low, 0.0), max(high, 0.0) => "
         ),
         "The range has to be widened for the scale, too.": (
             lambda low, high: ((high - low) / 255 or 1.0, my_qparams(low, high)[1])
@@ -109,7 +85,7 @@ check_qparams = Exercise(
         "Only the scale is wrong: it must not be 0, so a range of nothing but 0 gets 1.": (
             empty_is(0.0, -128)
         ),
-        NO_SCALE: lambda low, high: my_qparams(low, high) if low or high else 1 / 0,
+        NO_SCALE: " or 1.0 => ",
     },
     errors={"ZeroDivisionError": NO_SCALE},
     also_right=[
@@ -129,26 +105,6 @@ def my_rows(weight):
     scales = weight.abs().amax(1) / 127
     scales = torch.where(scales > 0, scales, 1.0)
     return (weight / scales[:, None]).round().to(torch.int8), scales
-
-
-def rows_with(scales=lambda w: my_rows(w)[1], integers=lambda steps: steps.round()):
-    """Other scales (a vector, one for each row), or other integers made from the steps."""
-    return lambda w: (integers(w / scales(w)[:, None]).to(torch.int8), scales(w))
-
-
-def rows_returning(form):
-    """Right, but returned in another form."""
-    return lambda weight: form(weight, *my_rows(weight))
-
-
-def with_one_scale(weight):
-    scale = weight.abs().max() / 127
-    return (weight / scale).round().to(torch.int8), scale
-
-
-def with_scales_of_columns(weight):
-    scales = weight.abs().amax(0) / 127
-    return (weight / scales).round().to(torch.int8), scales
 
 
 def same_with_types(result, expected):
@@ -185,47 +141,47 @@ check_rows = Exercise(
     "A row of zeros has no largest weight: give it scale 1, and 0 / 1 is 0.",
     wrong={
         "Return (integers, scales), in this order.": lambda weight: my_rows(weight)[::-1],
-        "That is one scale for the whole weight: take the largest of each row.": with_one_scale,
-        "All rows have the scale of the whole weight: take the largest of each row.": rows_with(
-            lambda w: w.abs().max().expand(len(w)) / 127
+        "That is one scale for the whole weight: take the largest of each row.": (
+            "amax(1) => max()",
+            "[:, None] => ",
+        ),
+        "All rows have the scale of the whole weight: take the largest of each row.": (
+            "weight.abs().amax(1) => weight.abs().max().expand(len(weight))"
         ),
         "Those are the columns; a row makes an output: amax(1), and divide by scales[:, None].": (
-            with_scales_of_columns
+            "amax(1) => amax(0)",
+            "[:, None] => ",
         ),
-        "The scales are right: return them in a tensor.": rows_returning(
-            lambda w, integers, scales: (integers, scales.tolist())
+        "That divides columns. To divide rows, scales need the shape (out, 1): scales[:, None].": (
+            "[:, None] => "
         ),
-        "int8 cuts off towards 0: round first. Half a step, not a whole one.": rows_with(
-            integers=lambda steps: steps
-        ),
-        "The integers are floats still: .to(torch.int8).": rows_returning(
-            lambda w, integers, scales: (integers.float(), scales)
-        ),
-        "The integers are floats still: round, then .to(torch.int8).": rows_returning(
-            lambda w, integers, scales: (w / scales[:, None], scales)
+        "The scales are right: return them in a tensor.": "int8), scales => int8), scales.tolist()",
+        "int8 cuts off towards 0: round first. Half a step, not a whole one.": ".round() => ",
+        "The integers are floats still: .to(torch.int8).": ".to(torch.int8) => ",
+        "The integers are floats still: round, then .to(torch.int8).": (
+            ".round().to(torch.int8) => "
         ),
         "The integers are right, but take more than a byte each: .to(torch.int8).": [
-            rows_returning(lambda w, integers, scales, more=more: (integers.to(more), scales))
-            for more in (torch.int16, torch.int32, torch.int64)
+            "int8 => int16",
+            "int8 => int32",
+            "int8 => int64",
         ],
         "The scales have the shape (out, 1); (out,) is asked for: divide by scales[:, None].": (
-            rows_returning(lambda w, integers, scales: (integers, scales[:, None]))
+            "int8), scales => int8), scales[:, None]"
         ),
-        "The scale is the size of a step: the largest of the row over 127.": rows_returning(
-            lambda w, integers, scales: (integers, w.abs().amax(1))
+        "The scale is the size of a step: the largest of the row over 127.": (
+            "int8), scales => int8), weight.abs().amax(1)"
         ),
         "The integers end at 127: the largest of the row over 127, not over 128.": [
-            rows_with(
-                lambda w: w.abs().amax(1) / 128, lambda steps: steps.round().clamp(-128, 127)
-            ),
-            rows_with(lambda w: w.abs().amax(1) / 128),
+            ("127 => 128", ".round() => .round().clamp(-128, 127)"),
+            "127 => 128",
         ],
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
-            rows_with(lambda w: w.abs().amax(1) / 127),
-            rows_with(lambda w: (w.abs().amax(1) / 127).clamp(min=1e-8)),
-            rows_returning(lambda w, integers, scales: (integers, scales * (w.abs().amax(1) > 0))),
+            "torch.where(scales > 0, scales, 1.0) => scales",
+            "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1e-8)",
+            "int8), scales => int8), scales * weight.any(1)",
         ],
-        "The largest without its sign: weight.abs() first.": rows_with(lambda w: w.amax(1) / 127),
+        "The largest without its sign: weight.abs() first.": ".abs() => ",
         "scales = weight.abs().amax(1) / 127": lambda w: (
             w / w.abs().amax(0) * 127,
             w.abs().amax(0) / 127,
@@ -252,25 +208,6 @@ def my_int8_linear(q_x, s_x, z_x, q_w, s_w, bias):
     return sums * (s_x * s_w) + bias
 
 
-def linear_with(
-    product=lambda x, w: x.int() @ w.int().t(),
-    taken=lambda x, z, w: z * w.sum(1, dtype=torch.int32),
-    scale=lambda s_x, s_w: s_x * s_w,
-):
-    """A layer with another product, another correction, or other scales."""
-    return lambda q_x, s_x, z_x, q_w, s_w, bias: (
-        (product(q_x, q_w) - taken(q_x, z_x, q_w)) * scale(s_x, s_w) + bias
-    )
-
-
-def minus_in_int8(q_x, s_x, z_x, q_w, s_w, bias):
-    return ((q_x - z_x).int() @ q_w.int().t()) * s_x * s_w + bias
-
-
-def bias_scaled(q_x, s_x, z_x, q_w, s_w, bias):
-    return (q_x.int() @ q_w.int().t() - z_x * q_w.sum(1) + bias) * s_x * s_w
-
-
 def linear_by_meaning(q_x, s_x, z_x, q_w, s_w, bias):
     return (s_x * (q_x.double() - z_x)) @ (s_w[:, None] * q_w.double()).t() + bias
 
@@ -284,6 +221,7 @@ def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
     return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
 
 
+NO_CORRECTION = " - z_x * q_w.sum(1, dtype=torch.int32) => "
 FLOAT_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"}
 NO_INTEGERS = (
     "The numbers are right, but floats were multiplied: keep the integers, multiply them with sums "
@@ -363,192 +301,54 @@ check_int8_linear = Exercise(
     wrong={
         NO_INTEGERS: [
             linear_by_meaning,
-            linear_with(lambda x, w: x.float() @ w.float().t()),
-            linear_with(lambda x, w: (x.float()[:, None] * w.float()).sum(2)),
+            ".int() => .float()",
+            "q_x.int() @ q_w.int().t() => (q_x.float()[:, None] * q_w.float()).sum(2)",
             lambda q_x, s_x, z_x, q_w, s_w, bias: torch.nn.functional.linear(
                 (q_x.float() - z_x) * s_x, q_w.float() * s_w[:, None], bias
             ),
         ],
-        "The sums of the weights have wrapped round: add up with dtype=torch.int32.": linear_with(
-            taken=lambda x, z, w: z * w.sum(1).to(torch.int8)
+        "The sums of the weights have wrapped round: add up with dtype=torch.int32.": (
+            "dtype=torch.int32 => dtype=torch.int8"
         ),
-        "The zero point is missing: subtract z_x times the sum of each row of q_w.": linear_with(
-            taken=lambda x, z, w: 0
-        ),
+        "The zero point is missing: subtract z_x times the sum of each row of q_w.": NO_CORRECTION,
         "The product has wrapped round in int8: sums need 32 bits.": [
-            linear_with(lambda x, w: x @ w.t()),
-            linear_with(lambda x, w: x @ w.t(), lambda x, z, w: 0),
+            ".int() => ",
+            (NO_CORRECTION, ".int() => "),
         ],
-        "q_x - z_x has wrapped round in int8: go to 32 bits first.": minus_in_int8,
-        "The sign of the correction: subtract z_x times the sum of the weights.": linear_with(
-            taken=lambda x, z, w: -z * w.sum(1)
+        "The product has wrapped round in 16 bits: sums need 32.": ".int() => .short()",
+        "q_x - z_x has wrapped round in int8: go to 32 bits first.": (
+            NO_CORRECTION,
+            "q_x.int() => (q_x - z_x).int()",
         ),
+        "q_w is (out, in): the product takes q_w.t().": ".t() => ",
+        "The sign of the correction: subtract z_x times the sum of the weights.": "- z_x => + z_x",
         "z_x is subtracted once; each of the `in` products needs it: times the sum of weights.": (
-            linear_with(taken=lambda x, z, w: z)
+            " * q_w.sum(1, dtype=torch.int32) => "
         ),
-        "The correction has the sum of the weights, not that of the inputs.": linear_with(
-            taken=lambda x, z, w: z * x.sum(1, keepdim=True)
+        "The correction has the sum of the weights, not that of the inputs.": (
+            "q_w.sum(1, => q_x.sum(1, keepdim=True,"
         ),
-        "The sum of the weights is to be multiplied by z_x.": linear_with(
-            taken=lambda x, z, w: w.sum(1)
+        "The sum of the weights is to be multiplied by z_x.": "z_x * q_w => q_w",
+        "sum(0) adds up the columns of q_w; a row makes an output: sum(1).": "sum(1, => sum(0,",
+        "The bias is missing.": " + bias => ",
+        "The bias is in floats already: add it after the scales.": (
+            "sums * (s_x * s_w) + bias => (sums + bias) * s_x * s_w"
         ),
-        "sum(0) adds up the columns of q_w; a row makes an output: sum(1).": linear_with(
-            taken=lambda x, z, w: z * w.sum(0)
-        ),
-        "The bias is missing.": lambda *layer: my_int8_linear(*layer) - layer[-1],
-        "The bias is in floats already: add it after the scales.": bias_scaled,
-        "These are the integers' sums: multiply by both scales.": linear_with(
-            scale=lambda s_x, s_w: 1
-        ),
+        "These are the integers' sums: multiply by both scales.": " * (s_x * s_w) => ",
         "These are the integers' sums: multiply by both scales, add the bias.": (
-            lambda *layer: linear_with(scale=lambda s_x, s_w: 1)(*layer) - layer[-1]
+            " * (s_x * s_w) + bias => "
         ),
-        "The scales of the weights, s_w, are missing.": linear_with(scale=lambda s_x, s_w: s_x),
-        "The scale of the inputs, s_x, is missing.": linear_with(scale=lambda s_x, s_w: s_w),
-        "s_w belongs to the outputs, the columns of the result: no [:, None].": linear_with(
-            scale=lambda s_x, s_w: s_x * s_w[:, None]
+        "The scales of the weights, s_w, are missing.": "(s_x * s_w) => s_x",
+        "The scale of the inputs, s_x, is missing.": "(s_x * s_w) => s_w",
+        "s_w belongs to the outputs, the columns of the result: no [:, None].": (
+            "* s_w) => * s_w[:, None])"
         ),
         "That is (out, rows); (rows, out) is asked for.": lambda *layer: my_int8_linear(*layer).t(),
     },
     also_right=[linear_by_broadcasting, linear_by_the_kernel],
 )
 
-# 4. Rounding that learns
-
-
-def my_fake(values, scale, largest):
-    """Round straight through first: what rounds to an end is inside, and keeps its gradient.
-
-    `torch.where` takes the end, a constant, for what is clipped, so its gradient is 0. `clamp`
-    gives the ends themselves a gradient in some versions of torch only. The scale is divided by
-    and multiplied with, so it leaves the gradient as it is.
-    """
-    steps = round_straight_through(values / scale)
-    ends = steps.detach().clamp(-largest, largest)
-    return torch.where(steps == ends, steps, ends) * scale
-
-
-def through(value, gradient):
-    """One value, with the gradient of another."""
-    return gradient + (value - gradient).detach()
-
-
-def rounded_in_stairs(values, scale, largest):
-    return (values / scale).round().clamp(-largest, largest) * scale
-
-
-def fake_with(integers=round_straight_through, below=0, of_ends=1.0):
-    """Other integers, more of them below, another gradient at the ends: `clamp` has 0 or 1."""
-
-    def attempt(values, scale, largest):
-        steps = integers(values / scale)
-        ends = steps.detach().clamp(-largest - below, largest)
-        inside = torch.where(steps == ends, steps, ends)
-        at_ends = (ends == largest) | (ends == -largest - below)
-        return torch.where(at_ends, through(ends, of_ends * inside), inside) * scale
-
-    return attempt
-
-
-def clamped_first(values, scale, largest):
-    return round_straight_through((values / scale).clamp(-largest, largest)) * scale
-
-
-def fake_of_torch(values, scale, largest):
-    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, -largest, largest)
-    return found.double()
-
-
-def fake_at(bits_of):
-    return lambda values, scale, largest: fake_quantize(
-        values, torch.tensor(scale), torch.tensor(0), bits=bits_of[largest], symmetric=True
-    )
-
-
-def with_gradient(attempt, numbers, scale, largest):
-    """What comes out, and the gradient that a backward leaves, or None."""
-    values = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
-    found = attempt(values, scale, largest)
-    if not isinstance(found, Tensor):
-        return found
-    if not found.requires_grad or found.shape != values.shape:
-        return found.detach(), None
-    factors = torch.arange(2.0, 2.0 + values.numel(), dtype=torch.float64).view(values.shape)
-    (found * factors).sum().backward()
-    return found.detach(), None if values.grad is None else values.grad / factors
-
-
-check_fake = Exercise(
-    my_fake,
-    read_again='"Can a net learn to live with three values?"',
-    cases=[  # in the second, 0.7 rounds to the end from below and 0.8 from above
-        ([0.1, -0.33], 0.25, 127),
-        ([-0.9, -0.3, 0.1, 0.33, 0.4, 0.6, 0.7, 0.8, 2.0], 0.25, 3),
-        ([[-30.0, 4.0], [0.7, 12.3]], 2.0, 7),
-        ([0.4, -1.9, 0.0], 1.0, 1),
-    ],
-    given="values {}, scale {}, largest {}: (values, gradient)",
-    play=with_gradient,
-    hint="Round straight through, then choose between the steps and the ends with torch.where, "
-    "then multiply by the scale.",
-    wrong={
-        "The values are right, but no gradient comes through: detach only the difference.": (
-            lambda v, s, n: rounded_in_stairs(v.detach(), s, n)
-        ),
-        "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
-            rounded_in_stairs
-        ),
-        "The values are right; what is clipped gets a gradient, too: clip after rounding.": (
-            lambda v, s, n: through(my_fake(v, s, n), v)
-        ),
-        "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
-        "at the ends differs between torch versions: choose with `torch.where`.": [
-            fake_with(of_ends=0.0),
-            fake_with(of_ends=0.5),  # minimum and maximum
-        ],
-        "The values are right; what rounds to an end from outside keeps its gradient: round first, "
-        "then clip.": clamped_first,
-        "That cuts off towards 0: round to the nearest integer.": [
-            fake_with(lambda steps: through(steps.trunc(), steps), of_ends=each) for each in (1, 0)
-        ],
-        "That rounds down: round to the nearest integer.": [
-            fake_with(lambda steps: through(steps.floor(), steps), of_ends=each) for each in (1, 0)
-        ],
-        "Nothing is clipped here, where largest is {2} (in other cases it is another): "
-        "clamp the integers, not the values, to -largest … largest.": [
-            lambda v, s, n: round_straight_through(v / s) * s,
-            lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
-            fake_at({127: 8, 3: 8, 7: 8, 1: 8}),
-        ],
-        "The smallest integer is -largest, not one below it.": [
-            fake_with(below=1),
-            fake_with(below=1, of_ends=0.0),
-            lambda v, s, n: through(fake_with(below=1)(v, s, n), my_fake(v, s, n)),
-        ],
-        "Nothing is rounded: the forward has to round.": [
-            lambda v, s, n: v.clamp(-n * s, n * s),
-            lambda v, s, n: v,
-        ],
-        "These are the integers: multiply by the scale again.": [
-            lambda v, s, n: my_fake(v, s, n) / s,
-            lambda v, s, n: through(my_fake(v, s, n) / s, my_fake(v, s, n)),
-        ],
-        "The values are right; dividing by the scale must not leave the gradient.": (
-            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s)
-        ),
-        "The values are right; multiplying by the scale must not leave the gradient.": (
-            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
-        ),
-        "Round straight through, then choose": lambda v, s, n: v.sum(),
-    },
-    also_right=[
-        fake_of_torch,
-        fake_at({127: 8, 3: 3, 7: 4, 1: 2}),
-        lambda v, s, n: through(rounded_in_stairs(v, s, n), v * ((v / s).round().abs() <= n)),
-    ],
-)
-
-# 5. Scales of least squared error
+# 4. Scales of least squared error
 
 
 def my_best_scales(weight, largest):
@@ -565,36 +365,14 @@ def my_best_scales(weight, largest):
     return tried.gather(0, errors.argmin(0)[None])[0]
 
 
-def scales_by(
-    measure=lambda off: off.square().sum(1), pick=min, clip=True, of=lambda row: row, tries=40
-):
-    """A search in a loop, over the same scales, with another error, choice or form of the result.
-
-    `of` says what is returned of the largest: the scale itself, or something instead.
-    """
-
-    def attempt(weight, largest):
-        longest = weight.abs().amax(1) / largest
-        longest = torch.where(longest > 0, longest, 1.0)
-        rows = []
-        for row, top in zip(weight, longest, strict=True):
-            errors = []
-            for fraction in torch.linspace(0.1, 1, tries):
-                steps = (row / (fraction * top)).round()
-                steps = steps.clamp(-largest, largest) if clip else steps
-                off = (steps * fraction * top - row)[None]
-                errors.append((float(measure(off)), float(fraction), float(fraction * top)))
-            rows.append(of(pick(errors)))
-        return torch.tensor([found[2] if len(found) == 3 else found[0] for found in rows])
-
-    return attempt
-
-
-def one_fraction(weight, largest):
-    longest = weight.abs().amax(1) / largest
-    longest = torch.where(longest > 0, longest, 1.0)
-    tried = [longest * fraction for fraction in torch.linspace(0.1, 1, 40)]
-    return min(tried, key=lambda s: float((rounded_to(weight, s, largest) - weight).square().sum()))
+def scales_in_a_loop(weight, largest):
+    found = []
+    for row in weight:
+        top = float(row.abs().max()) / largest or 1.0
+        tried = torch.linspace(0.1, 1, 40) * top
+        errors = [(rounded_to(row[None], each[None], largest) - row).norm() for each in tried]
+        found.append(tried[errors.index(min(errors))])
+    return torch.stack(found)
 
 
 def rounded_to(weight, scales, largest):
@@ -643,6 +421,7 @@ def weights_with_tails():
     tails = torch.randn(4, 60, generator=generator) ** 3
     return [
         (torch.tensor([[1.0, 0.3, -0.28, 0.31, 0.27, -0.33, 0.0, 0.29]]), 1),
+        (torch.tensor([[-1.0, 0.3, 0.25, -0.1]]), 7),
         (torch.randn(3, 40, generator=generator), 1),
         (tails, 3),
         (torch.cat([tails[:1], torch.zeros(1, 60)]), 7),
@@ -664,59 +443,180 @@ check_best_scales = Exercise(
             lambda w, n: my_rows(w)[1] * 127 / n
         ),
         "One fraction for all rows: each row has a best one of its own, so sum(1), not sum().": (
-            one_fraction
+            "argmin(0)[None] => sum(1).argmin().expand(1, len(weight))"
         ),
         "That is the shortest step that was tried: clamp (else short steps seem to have no error), "
         "and keep the step with the smallest sum of squares.": [
-            scales_by(clip=False),
-            scales_by(pick=max),
-            lambda w, n: torch.where(my_rows(w)[0].any(1), my_rows(w)[1] * 12.7 / n, 1.0),
+            ".clamp(-largest, largest) => ",
+            "argmin => argmax",
+            "argmin(0)[None] => argmin(0)[None] * 0",
         ],
         "Square what is off, then add up: the plain sum lets errors of both signs cancel.": [
-            scales_by(lambda off: off.sum(1)),
-            scales_by(lambda off: off.sum(1).abs()),
+            ".square() => ",
+            ".square().sum(2) => .sum(2).abs()",
         ],
-        "That is the least sum of absolute errors; squares are asked for.": scales_by(
-            lambda off: off.abs().sum(1)
-        ),
-        "That is the smallest largest error; the sum of the squares is asked for.": scales_by(
-            lambda off: off.abs().amax(1)
+        "That is the least sum of absolute errors; squares are asked for.": ".square() => .abs()",
+        "That is the smallest largest error; the sum of the squares is asked for.": (
+            "square().sum => abs().amax"
         ),
         "Fractions: a scale is the fraction times the largest of the row, over largest.": (
-            scales_by(of=lambda found: found[1:2])
+            "return tried => return (tried / longest)"
         ),
-        "Nearly: more fractions find a better one. Forty will do.": scales_by(tries=10),
+        "Nearly: more fractions find a better one. Forty will do.": "40 => 10",
+        "Still shorter steps have to be tried: begin at a tenth of the longest.": "0.1, => 0.5,",
+        "The search clips at one integer too many: clamp to -largest … largest.": (
+            "clamp(-largest, => clamp(-largest - 1,"
+        ),
+        "The largest without its sign: weight.abs() first.": ".abs() => ",
         "That is a rule without a search: try scales, and keep the one of least error.": [
             lambda w, n: w.abs().mean(1),
             lambda w, n: w.abs().mean(1) * 2 / n**0.5,
             lambda w, n: w.std(1),
         ],
-        "These are the errors; the scales that have them are asked for.": scales_by(
-            of=lambda found: (found[0] + 1e-9,)
+        "These are the errors; the scales that have them are asked for.": (
+            "tried.gather(0, errors.argmin(0)[None])[0] => errors.amin(0) + 1e-9"
         ),
         "That is the largest of the row that fits: a step is that over largest.": (
-            lambda w, n: my_best_scales(w, n) * n
+            "[None])[0] => [None])[0] * largest"
         ),
         "That is one scale for the whole weight: one for each row, of shape (out,).": (
             lambda w, n: my_best_scales(w.reshape(1, -1), n)[0]
         ),
         "The scales have the shape (out, 1); (out,) is asked for.": (
-            lambda w, n: my_best_scales(w, n)[:, None]
+            "[None])[0] => [None])[0][:, None]"
         ),
         "The scales are asked for, in a tensor of shape (out,), and nothing else.": [
-            lambda w, n: my_best_scales(w, n).tolist(),
+            "[None])[0] => [None])[0].tolist()",
             lambda w, n: (rounded_to(w, my_best_scales(w, n), n), my_best_scales(w, n)),
         ],
         "The integers end at largest, which is an argument: not always at 127.": (
             lambda w, n: my_best_scales(w, 127)
         ),
-        "A row of zeros has no largest weight: give it scale 1.": lambda w, n: torch.where(
-            w.any(1), my_best_scales(w, n), 0.0
+        "A row of zeros has no largest weight: give it scale 1.": (
+            "torch.where(longest > 0, longest, 1.0) => longest"
         ),
     },
     also_right=[
-        scales_by(),
+        scales_in_a_loop,
         lambda w, n: my_best_scales(w.double(), n),
         lambda w, n: my_best_scales(w, n).numpy(),
+    ],
+)
+
+# 5. Rounding that learns
+
+
+def my_fake(values, scale, largest):
+    """Round straight through first: what rounds to an end is inside, and keeps its gradient.
+
+    `torch.where` takes the end, a constant, for what is clipped, so its gradient is 0. `clamp`
+    gives the ends themselves a gradient in some versions of torch only. The scale is divided by
+    and multiplied with, so it leaves the gradient as it is.
+    """
+    steps = round_straight_through(values / scale)
+    ends = steps.detach().clamp(-largest, largest)
+    return torch.where(steps == ends, steps, ends) * scale
+
+
+def through(value, gradient):
+    """One value, with the gradient of another."""
+    return gradient + (value - gradient).detach()
+
+
+def fake_of_torch(values, scale, largest):
+    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, -largest, largest)
+    return found.double()
+
+
+def fake_of_the_package(values, scale, largest):
+    bits = (largest + 1).bit_length()
+    return fake_quantize(values, torch.tensor(scale), torch.tensor(0), bits=bits, symmetric=True)
+
+
+CHOICE = "torch.where(steps == ends, steps, ends)"
+FLAT_ENDS = "steps == ends => steps.abs() < largest"
+ONE_BELOW = "clamp(-largest, => clamp(-largest - 1,"
+TRUNC, FLOOR = (
+    f"round_straight_through(values / scale) => through((values / scale).{cut}(), values / scale)"
+    for cut in ("trunc", "floor")
+)
+
+
+def with_gradient(attempt, numbers, scale, largest):
+    """What comes out, and the gradient that a backward leaves, or None."""
+    values = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    found = attempt(values, scale, largest)
+    if not isinstance(found, Tensor):
+        return found
+    if not found.requires_grad or found.shape != values.shape:
+        return found.detach(), None
+    factors = torch.arange(2.0, 2.0 + values.numel(), dtype=torch.float64).view(values.shape)
+    (found * factors).sum().backward()
+    return found.detach(), None if values.grad is None else values.grad / factors
+
+
+check_fake = Exercise(
+    my_fake,
+    read_again='"Can a net learn to live with three values?"',
+    cases=[  # in the second, 0.7 rounds to the end from below and 0.8 from above
+        ([0.1, -0.33], 0.25, 127),
+        ([-0.9, -0.3, 0.1, 0.33, 0.4, 0.6, 0.7, 0.8, 2.0], 0.25, 3),
+        ([[-30.0, 4.0], [0.7, 12.3]], 2.0, 7),
+        ([0.4, -1.9, 0.0], 1.0, 1),
+    ],
+    given="values {}, scale {}, largest {}: (values, gradient)",
+    play=with_gradient,
+    hint="Round straight through, then choose between the steps and the ends with torch.where, "
+    "then multiply by the scale.",
+    wrong={
+        "The values are right, but no gradient comes through: detach only the difference.": (
+            "values / => values.detach() /"
+        ),
+        "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
+            "round_straight_through => torch.round"
+        ),
+        "The values are right; what is clipped gets a gradient, too: clip after rounding.": (
+            lambda v, s, n: through(my_fake(v, s, n), v)
+        ),
+        "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
+        "at the ends differs between torch versions: choose with `torch.where`.": [
+            FLAT_ENDS,
+            f"{CHOICE} => steps.minimum(0 * ends + largest).maximum(0 * ends - largest)",
+        ],
+        "The values are right; what rounds to an end from outside keeps its gradient: round first, "
+        "then clip.": "(values / scale) => ((values / scale).clamp(-largest, largest))",
+        "That cuts off towards 0: round to the nearest integer.": [TRUNC, (TRUNC, FLAT_ENDS)],
+        "That rounds down: round to the nearest integer.": [FLOOR, (FLOOR, FLAT_ENDS)],
+        "Nothing is clipped here, where largest is {2} (in other cases it is another): "
+        "clamp the integers, not the values, to -largest … largest.": [
+            f"{CHOICE} => steps",
+            lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
+            "clamp(-largest, largest) => clamp(-127, 127)",
+        ],
+        "The smallest integer is -largest, not one below it.": [
+            ONE_BELOW,
+            (ONE_BELOW, "steps == ends => (-largest - 1 < steps) & (steps < largest)"),
+            (ONE_BELOW, "steps == ends => steps.abs() <= largest"),
+        ],
+        "Nothing is rounded: the forward has to round.": [
+            "round_straight_through => ",
+            lambda v, s, n: v,
+        ],
+        "These are the integers: multiply by the scale again.": [
+            " * scale => ",
+            lambda v, s, n: through(my_fake(v, s, n) / s, my_fake(v, s, n)),
+        ],
+        "The values are right; dividing by the scale must not leave the gradient.": (
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s)
+        ),
+        "The values are right; multiplying by the scale must not leave the gradient.": (
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
+        ),
+        "Round straight through, then choose": lambda v, s, n: v.sum(),
+    },
+    also_right=[
+        fake_of_torch,
+        fake_of_the_package,
+        lambda v, s, n: through(my_fake(v, s, n), v * ((v / s).round().abs() <= n)),
     ],
 )
