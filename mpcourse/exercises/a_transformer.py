@@ -93,50 +93,29 @@ def row_that_differs(result, expected):
     return [f"row {row}: {line}" for line in expected_and_got(result[row], expected[row])]
 
 
-def hiding(diagonal, dim=-1, fill=-math.inf):
-    """Hide from this diagonal on."""
-
-    def attempt(scores):
-        hidden = torch.ones_like(scores, dtype=torch.bool).triu(diagonal)
-        return scores.masked_fill(hidden, fill).softmax(dim)
-
-    return attempt
-
-
-def seeing_only_from(diagonal):
-    """A mask that is true where a token may look, taken for one that is true where it may not."""
-
-    def attempt(scores):
-        seen = torch.ones_like(scores, dtype=torch.bool).triu(diagonal)
-        return scores.masked_fill(~seen, -math.inf).softmax(-1)
-
-    return attempt
-
-
 WRONG_WEIGHTS = {
+    "The softmax runs along the last dimension, -1, whatever stands in front.": ["-1 => 1"],
     "Nothing is hidden: the first token sees the last one.": [lambda s: s.softmax(-1)],
-    "A token does not see itself: the first row has nothing left.": [hiding(0)],
+    "A token does not see itself: the first row has nothing left.": ["triu(1) => triu(0)"],
     "A token sees itself, too: `nan_to_num` covers up that the first row has nothing left.": [
-        lambda scores: hiding(0)(scores).nan_to_num()
+        ("triu(1) => triu(0)", "dim=-1) => -1).nan_to_num()")
     ],
     "The columns sum to 1, not the rows: take the softmax along -1.": [
-        hiding(1, dim=-2),
-        lambda scores: hiding(1)(scores.mT).mT,
+        "-1 => -2",
+        lambda s: my_causal_weights(s.mT).mT,
     ],
-    "Hidden after the softmax: a row no longer sums to 1.": [
-        lambda scores: scores.softmax(-1).tril()
-    ],
+    "Hidden after the softmax: a row no longer sums to 1.": [lambda s: s.softmax(-1).tril()],
     "The wrong half is hidden: a token sees what comes, not what was.": [
-        lambda scores: hiding(1)(scores.flip(-2, -1)).flip(-2, -1),
-        seeing_only_from(1),
+        "triu(1) => tril(-1)",
+        "(ahead => (~ahead",
     ],
     "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": [
-        lambda scores: (scores + torch.ones_like(scores).triu(1) * -math.inf).softmax(-1)
+        'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
     ],
     "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": [
-        hiding(1, fill=0.0)
+        'float("-inf") => 0.0'
     ],
-    "Each token sees the next one too: the first diagonal to hide is 1.": [hiding(2)],
+    "Each token sees the next one too: the first diagonal to hide is 1.": ["triu(1) => triu(2)"],
 }
 
 
@@ -177,23 +156,18 @@ check_causal = Exercise(
     },
     wrong={
         "Scores may be lower than that: only -inf hides whatever they are.": [
-            hiding(1, fill=low) for low in (-100.0, -300.0, -1e3, -1e4, -3e4)
+            f'float("-inf") => {low}' for low in (-100.0, -300.0, -1e3, -1e4, -3e4)
         ],
         "A hidden score may be higher by more than you take off: only -inf hides whatever it is.": [
-            lambda scores: (scores - 1e4 * torch.ones_like(scores).triu(1)).softmax(-1),
-            lambda scores: (scores - 6e4 * torch.ones_like(scores).triu(1)).softmax(-1),
+            f'scores.masked_fill(ahead, float("-inf")) => (scores - {much} * ahead)'
+            for much in (1e4, 6e4)
         ],
-        "The softmax runs along the last dimension, -1, whatever stands in front.": hiding(
-            1, dim=1
-        ),
         "Rows are the last dimension but one: `scores[..., i, j]`, not `scores[i, j]`.": (
             lambda s: torch.where(
                 torch.ones(s.shape[:2]).tril()[(..., *[None] * (s.ndim - 2))] > 0, s, -math.inf
             ).softmax(-1)
         ),
-        "`scores.shape[-1]` counts": lambda scores: scores.masked_fill(
-            torch.ones(len(scores), len(scores)).triu(1) > 0, -math.inf
-        ).softmax(-1),
+        "`scores.shape[-1]` counts": "ones_like(scores => ones(len(scores), len(scores)",
         "exp(1000) is inf, and inf / inf is nan: softmax takes the largest score off first.": (
             lambda scores: scores.exp().tril() / scores.exp().tril().sum(-1, keepdim=True)
         ),
@@ -203,29 +177,24 @@ check_causal = Exercise(
         ],
         **WRONG_WEIGHTS,
         "One softmax is enough: the second makes weights even, as if weights were scores.": [
-            lambda scores: hiding(1)(scores).softmax(-1),
-            lambda scores: hiding(1)(scores.softmax(-1)),
+            "dim=-1) => dim=-1).softmax(-1)",
+            "scores.masked_fill => scores.softmax(-1).masked_fill",
         ],
         "A score of 0 may be one that is seen: choose what to hide by its place, not by being 0.": (
             lambda scores: scores.tril().masked_fill(scores.tril() == 0, -math.inf).softmax(-1)
         ),
-        "The softmax is missing: it makes weights of what is left.": (
-            lambda s: s.masked_fill(torch.ones_like(s).triu(1) > 0, -math.inf)
-        ),
+        "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
         "The scores come ready: hide some, take the softmax, and divide by nothing more.": (
-            lambda scores: hiding(1)(scores / len(scores) ** 0.5)
+            "scores.masked_fill => (scores / len(scores) ** 0.5).masked_fill"
         ),
         "These are logarithms of weights: take `softmax`, not `log_softmax`.": (
-            lambda scores: hiding(1)(scores).log()
+            ".softmax => .log_softmax"
         ),
-        NO_GRADIENTS: [lambda s: row_by_row(s).tolist(), lambda s: hiding(1)(s).detach()],
-        ROUNDED: [lambda s: hiding(1)(s).float(), lambda s: hiding(1)(s.float()).double()],
+        NO_GRADIENTS: [lambda s: row_by_row(s).tolist(), "dim=-1) => -1).detach()"],
+        ROUNDED: ["dim=-1) => -1).float()", lambda s: my_causal_weights(s.float()).double()],
         "Put -inf where": lambda scores: scores,
     },
-    also_right=[
-        row_by_row,
-        lambda s: s.masked_fill_(torch.ones_like(s).triu(1) > 0, -math.inf).softmax(-1),
-    ],
+    also_right=[row_by_row, "masked_fill => masked_fill_"],
 )
 
 # 2. Attention
@@ -243,23 +212,13 @@ def my_attend(query, key, value):
     return causal_weights(scores) @ value
 
 
-def attending(scale=lambda query: query.shape[-1] ** 0.5, weights=my_causal_weights):
-    """Attention with another scale or other weights."""
-
-    def attempt(query, key, value):
-        return weights(query @ key.mT / scale(query)) @ value
-
-    return attempt
-
-
-def all_heads_columns(query):
-    return (query.shape[-1] * (query.shape[-3] if query.ndim > 2 else 1)) ** 0.5
+def attending(weights):
+    return lambda query, key, value: weights(query @ key.mT / query.shape[-1] ** 0.5) @ value
 
 
 def by_sums(query, key, value):
     scores = torch.einsum("...ic,...jc->...ij", query * query.shape[-1] ** -0.5, key)
-    powers = (scores - scores.amax(-1, keepdim=True)).exp().tril()
-    return (powers.unsqueeze(-1) * value.unsqueeze(-3)).sum(-2) / powers.sum(-1, keepdim=True)
+    return torch.einsum("...ij,...jc->...ic", hidden_after_the_largest(scores), value)
 
 
 def by_hand(attempt, *three):
@@ -291,82 +250,71 @@ check_attend = Exercise(
         "the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
     },
     wrong={
-        "Divide the scores by the square root of `columns`.": attending(lambda query: 1),
-        "Divide by the square root of `columns`, not by `columns`.": attending(
-            lambda query: query.shape[-1]
-        ),
+        "Divide the scores by the square root of `columns`.": " / query.shape[-1] ** 0.5 => ",
+        "Divide by the square root of `columns`, not by `columns`.": " ** 0.5 => ",
         "The root of a head's `columns`, whatever they are: a fixed number fits one width.": [
-            attending(lambda query: 8),
-            attending(lambda query: 4),
+            "query.shape[-1] ** 0.5 => 8",
+            "query.shape[-1] ** 0.5 => 4",
         ],
-        "Divide by the root; this multiplies, and longer rows get still larger scores.": attending(
-            lambda query: query.shape[-1] ** -0.5
+        "Divide by the root; this multiplies, and longer rows get still larger scores.": (
+            "/ query => * query"
         ),
-        "The root of how many numbers a query has, not of how many tokens there are.": attending(
-            lambda query: query.shape[-2] ** 0.5
+        "The root of how many numbers a query has, not of how many tokens there are.": (
+            "shape[-1] => shape[-2]"
         ),
-        "`shape[1]` is `columns` only where nothing stands in front: take `shape[-1]`.": attending(
-            lambda query: query.shape[1] ** 0.5
+        "`shape[1]` is `columns` only where nothing stands in front: take `shape[-1]`.": (
+            "shape[-1] => shape[1]"
         ),
-        "`causal_weights` takes the softmax already: once is enough.": attending(
-            weights=lambda scores: causal_weights(scores).softmax(-1)
+        "`causal_weights` takes the softmax already: once is enough.": (
+            "weights(scores) => weights(scores).softmax(-1)"
         ),
-        "The root of one head's `columns`, not of the width of all heads together.": attending(
-            all_heads_columns
+        "The root of one head's `columns`, not of the width of all heads together.": (
+            "query.shape[-1] => query[..., 0, :].shape[-2:].numel()"
         ),
         "Divide the scores, before the softmax: after it, a row no longer sums to 1.": (
             lambda q, k, v: causal_weights(q @ k.mT) @ v / q.shape[-1] ** 0.5
         ),
         "The weights sum up values; this hands over keys or queries.": [
-            lambda q, k, v: attending()(q, k, k),
-            lambda q, k, v: attending()(q, k, q),
+            "@ value => @ key",
+            "@ value => @ query",
         ],
         "A row of scores is one query's: `query @ ...` of the keys, not the other way round.": [
-            lambda q, k, v: attending()(k, q, v),
-            lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5).mT @ v,
+            "query @ key => key @ query",
+            "weights(scores) => weights(scores).mT",
         ],
         "Queries are compared with keys, not with themselves or with values.": [
-            lambda q, k, v: attending()(q, q, v),
-            lambda q, k, v: attending()(k, k, v),
-            lambda q, k, v: attending()(q, v, v),
+            "@ key => @ query",
+            "query @ => key @",
+            "@ key => @ value",
         ],
         "A score is a dot product, which adds up: `query @ key.transpose(-2, -1)`, not `*`.": (
-            lambda q, k, v: causal_weights(q * k / q.shape[-1] ** 0.5) @ v
+            "@ key.transpose(-2, -1) => * key"
         ),
-        "Turn the keys: `query @ key` takes columns for tokens.": (
-            lambda q, k, v: causal_weights(q @ k / q.shape[-1] ** 0.5) @ v
-        ),
+        "Turn the keys: `query @ key` takes columns for tokens.": ".transpose(-2, -1) => ",
         "`weights @ value`, in this order: a row of weights adds up rows of values.": (
-            lambda q, k, v: v @ causal_weights(q @ k.mT / q.shape[-1] ** 0.5)
+            "causal_weights(scores) @ value => value @ causal_weights(scores)"
         ),
         NO_GRADIENTS: lambda *three: by_sums(*three).detach(),
         ROUNDED: [
             lambda *three: by_sums(*(each.float() for each in three)),
-            attending(lambda q: torch.tensor(q.shape[-1]) ** 0.5),
+            "query.shape[-1] => torch.tensor(query.shape[-1])",
         ],
         "The values are missing: these are weights or scores.": [
-            lambda q, k, v: causal_weights(q @ k.mT / q.shape[-1] ** 0.5),
-            lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5,
+            " @ value => ",
+            "causal_weights(scores) @ value => scores",
         ],
         "The softmax is missing: the weights of a token sum to 1.": [
-            attending(weights=torch.tril),
-            attending(weights=lambda s: s),
+            "causal_weights(scores) => scores.tril()",
+            "causal_weights(scores) => scores",
         ],
-        "The softmax runs along the last dimension, -1, whatever stands in front.": attending(
-            weights=hiding(1, dim=1)
-        ),
         **{
-            words: [attending(weights=each) for each in answers]
+            words: [attending(check_causal.answer(each)) for each in answers]
             for words, answers in WRONG_WEIGHTS.items()
         },
-        "the work: write scores": (
-            lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        ),
-        "`transpose(-2, -1)` turns": (
-            lambda q, k, v: causal_weights(q @ k.transpose(0, 1) / q.shape[-1] ** 0.5) @ v
-        ),
+        "the work: write scores": lambda *qkv: scaled_dot_product_attention(*qkv, is_causal=True),
+        "`transpose(-2, -1)` turns": "transpose(-2, -1) => transpose(0, 1)",
     },
-    also_right=[by_sums, attending(lambda q: torch.tensor(q.shape[-1]).double() ** 0.5)],
+    also_right=[by_sums, "query.shape[-1] => torch.tensor(query.shape[-1]).double()"],
 )
 
 # 3. A decoder of its parts
@@ -409,40 +357,12 @@ def refuse_the_whole(*given, **options):
     raise NotYet(UNCALLED)
 
 
-norm_1 = lambda b, x: b.norm_1(x)
-norm_2 = lambda b, x: b.norm_2(x)
-attention_alone = lambda b, x: b.attention(b.norm_1(x))
-mlp_alone = lambda b, x: b.mlp(b.norm_2(x))
-attend = lambda b, x: x + b.attention(b.norm_1(x))
-think = lambda b, x: x + b.mlp(b.norm_2(x))
-attend_unnormed = lambda b, x: x + b.attention(x)
-think_unnormed = lambda b, x: x + b.mlp(x)
-think_after_norm_1 = lambda b, x: x + b.mlp(b.norm_1(x))
-
-
-def decoding(*steps, embed=None, head=None, blocks=slice(None)):
-    """A decoder of which one part is another: the steps of a block, what is before or after."""
-
-    def attempt(model, tokens):
-        places = torch.arange(tokens.shape[1]).to(tokens.device).expand_as(tokens)
-        x = model.embedding.tokens(tokens) + model.embedding.positions(places)
-        x = embed(model, tokens) if embed else x
-        for block in [*model.blocks][blocks]:
-            for step in steps or (attend, think):
-                x = step(block, x)
-        return head(model.head, x) if head else model.head.output(model.head.norm(x))
-
-    return attempt
-
-
-def at(places):
-    """Tokens at other places."""
-    return decoding(
-        embed=lambda model, tokens: (
-            model.embedding.tokens(tokens) + model.embedding.positions(places(tokens))
-        )
-    )
-
+LOST = ["x + block.attention => block.attention", "x + block.mlp => block.mlp"]
+UNNORMED = ["block.norm_1(x) => x", "block.norm_2(x) => x"]
+NORMS_FLOW_ON = [
+    "x + block.attention(block.norm_1(x)) => (x := block.norm_1(x)) + block.attention(x)",
+    "x + block.mlp(block.norm_2(x)) => (x := block.norm_2(x)) + block.mlp(x)",
+]
 
 check_logits = Exercise(
     my_logits,
@@ -456,78 +376,86 @@ check_logits = Exercise(
     wrong={
         UNCALLED: [
             lambda model, tokens: model(tokens),
-            decoding(embed=lambda model, tokens: model.embedding(tokens)),
-            decoding(lambda block, x: block(x)),
-            decoding(head=lambda head, x: head(x)),
+            ".tokens(tokens) + model.embedding.positions(places) => (tokens)",
+            "x + block.attention(block.norm_1(x)) => block(x)",
+            ".output(model.head.norm(x)) => (x)",
         ],
         "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
-            decoding(embed=lambda model, tokens: model.embedding.tokens(tokens))
+            " + model.embedding.positions(places) => "
         ),
-        "Positions are looked up by place (0, 1, 2, ...), not by token.": at(lambda tokens: tokens),
-        "The first token stands at place 0.": at(lambda t: (t[0] * 0 + 1).cumsum(0).clamp(max=5)),
-        "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": at(
-            lambda tokens: torch.arange(tokens.shape[0])
+        "Positions are looked up by place (0, 1, 2, ...), not by token.": "(places) => (tokens)",
+        "The first token stands at place 0.": "(places) => ((places + 1).clamp(max=5))",
+        "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": (
+            "shape[1] => shape[0]"
         ),
         "The norm comes before attention and MLP; their sums flow on as they are.": [
-            decoding(attend_unnormed, norm_1, think_unnormed, norm_2),
-            decoding(norm_1, attend_unnormed, norm_2, think_unnormed),
-            decoding(norm_1, attend_unnormed, think),
-            decoding(attend, norm_2, think_unnormed),
+            (
+                "x + block.attention(block.norm_1( => block.norm_1(x + block.attention(",
+                "x + block.mlp(block.norm_2( => block.norm_2(x + block.mlp(",
+            ),
+            tuple(NORMS_FLOW_ON),
+            *NORMS_FLOW_ON,
         ],
-        "The MLP reads what attention has added; here both read the same.": decoding(
-            lambda b, x: x + attention_alone(b, x) + mlp_alone(b, x)
+        "The MLP reads what attention has added; here both read the same.": (
+            "\n        x = x + block.mlp =>  + block.mlp"
         ),
         "A block adds twice: what attention gives, and what the MLP gives.": [
-            *map(decoding, (attend, think))
+            " + block.mlp(block.norm_2(x)) => ",
+            " + block.attention(block.norm_1(x)) => ",
         ],
-        "Attention comes first, the MLP second.": decoding(think, attend),
+        "Attention comes first, the MLP second.": (
+            " + block.attention(block.norm_1(x)) => ",
+            "norm_2(x)) => norm_2(x)); x = x + block.attention(block.norm_1(x))",
+        ),
         "Each part adds to x: `x = x + ...`. Here x is lost.": [
-            decoding(attention_alone, mlp_alone),
-            decoding(lambda b, x: x + mlp_alone(b, attention_alone(b, x))),
-            decoding(attend, mlp_alone),
-            decoding(attention_alone, think),
+            tuple(LOST),
+            (
+                " + block.attention(block.norm_1(x)) => ",
+                "norm_2(x) => norm_2(block.attention(block.norm_1(x)))",
+            ),
+            *LOST,
         ],
         "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
-            decoding(attend_unnormed, think_unnormed),
-            decoding(
-                lambda b, x: x + b.norm_1(b.attention(x)), lambda b, x: x + b.norm_2(b.mlp(x))
+            tuple(UNNORMED),
+            (
+                "attention(block.norm_1( => norm_1(block.attention(",
+                "mlp(block.norm_2( => norm_2(block.mlp(",
             ),
-            decoding(attend_unnormed, think),
-            decoding(attend, think_unnormed),
+            *UNNORMED,
         ],
         "Each part has a norm of its own: `norm_1` is attention's, `norm_2` the MLP's.": [
-            decoding(attend, think_after_norm_1),
-            decoding(lambda b, x: x + b.attention(b.norm_2(x)), think_after_norm_1),
+            "norm_2 => norm_1",
+            (
+                "mlp(block.norm_2 => mlp(block.norm_1",
+                "attention(block.norm_1 => attention(block.norm_2",
+            ),
         ],
         "The output layer is missing: `model.head.output` makes logits of the normed x.": [
-            decoding(head=lambda head, x: head.norm(x)),
-            decoding(head=lambda head, x: x),
+            "output(model.head.norm(x)) => norm(x)",
+            "model.head.output(model.head.norm(x)) => x",
         ],
-        "The last norm is missing: `model.head.norm` comes before the output layer.": decoding(
-            head=lambda head, x: head.output(x)
+        "The last norm is missing: `model.head.norm` comes before the output layer.": (
+            "model.head.norm(x) => x"
         ),
         "Logits are asked, not probabilities: no softmax at the end.": (
-            lambda model, tokens: my_logits(model, tokens).softmax(-1)
+            "norm(x)) => norm(x)).softmax(-1)"
         ),
         "Logits are asked, not logarithms of probabilities: no softmax at the end.": (
-            lambda model, tokens: my_logits(model, tokens).log_softmax(-1)
+            "norm(x)) => norm(x)).log_softmax(-1)"
         ),
-        "Which tokens they are is missing: add `model.embedding.tokens(tokens)`.": decoding(
-            embed=lambda model, tokens: model.embedding.positions(
-                torch.arange(tokens.shape[1]).expand_as(tokens)
-            )
+        "Which tokens they are is missing: add `model.embedding.tokens(tokens)`.": (
+            "model.embedding.tokens(tokens) + => ",
+            "(places) => (places.expand_as(tokens))",
         ),
-        "The blocks come in the order of `model.blocks`.": decoding(blocks=slice(None, None, -1)),
-        "GELU is missing between `up` and `down`: `block.mlp(...)` has it.": decoding(
-            attend, lambda b, x: x + b.mlp.down(b.mlp.up(b.norm_2(x)))
+        "The blocks come in the order of `model.blocks`.": "model.blocks => reversed(model.blocks)",
+        "GELU is missing between `up` and `down`: `block.mlp(...)` has it.": (
+            "block.mlp(block.norm_2(x)) => block.mlp.down(block.mlp.up(block.norm_2(x)))"
         ),
-        "Logits of every place are asked, not of the last alone.": (
-            lambda model, tokens: my_logits(model, tokens)[:, -1]
-        ),
-        "Not every block had its turn.": decoding(blocks=slice(1)),
+        "Logits of every place are asked, not of the last alone.": "norm(x)) => norm(x))[:, -1]",
+        "Not every block had its turn.": "model.blocks => model.blocks[:1]",
         NO_GRADIENTS: torch.no_grad()(my_logits),
     },
-    also_right=[decoding()],
+    also_right=["(places) => (places.expand_as(tokens))"],
 )
 
 # 4. Parameters and operations
@@ -563,20 +491,6 @@ def first_wrong(attempt, vocabulary, width, layers, context):
     return {"parameters": parameters, **({"operations": operations} if right else {})}
 
 
-def counting(kind, times=1, **terms):
-    """The right counts, of which one kind has more: nw=3 is 3 * blocks * width, and so on."""
-
-    def attempt(*sizes):
-        size, right = dict(zip("vwnt", sizes, strict=True)), [*my_counts(*sizes)]
-        more = sum(k * math.prod(size[letter] for letter in term) for term, k in terms.items())
-        right[kind] = times * right[kind] + more
-        return right
-
-    return attempt
-
-
-more, work = partial(counting, 0), partial(counting, 1)  # parameters, operations
-
 check_counts = Exercise(
     my_counts,
     read_again='"How large is it, and how much work?"',
@@ -587,37 +501,46 @@ check_counts = Exercise(
     "operations a token, attention two more products, and training three times the forward's.",
     errors={"unpack": "Two numbers are asked: `return parameters, operations`."},
     wrong={
-        "The weights alone: biases and norms are parameters, too.": more(nw=-13, w=-2),
-        "Biases are missing: each output of a layer in a block has one.": more(nw=-9),
-        "Biases: queries, keys, values have some, the MLP's first layer `4 * width`.": more(nw=-3),
-        "In each block, the two norms are missing, or the four biases of attention.": more(nw=-4),
-        "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
-            *(more(nw=-4, w=-2), more(nw=-2, w=-1), more(w=-2))
-        ],
-        "The output layer has `vocabulary * width` weights of its own.": more(vw=-1),
-        "`model.head.output` has no biases.": more(v=1),
-        "The table of positions is missing: a row for each place.": more(tw=-1),
-        "Attention has four layers: for queries, keys, values, and the output.": [
-            *(more(nww=-1, nw=-1), more(nww=-1))
-        ],
-        "The MLP has two layers, with `4 * width * width` weights each.": more(nww=-4),
-        "That is one block: each has its own.": more(nww=-12, ww=12, nw=-13, w=13),
-        "Parameters come first, then operations.": lambda *sizes: my_counts(*sizes)[::-1],
-        "The forward alone; the backward makes two more products for each.": work(times=1 / 3),
-        "The backward has two products for each of the forward: together three.": work(2 / 3),
-        "A multiplication and an addition are two operations.": work(times=1 / 2),
-        "Attention's own products are missing: scores, and sums of values.": work(ttnw=-12),
-        "Half of attention's products is missing: scores and sums, hidden, too.": [
-            *(work(ttnw=-6), work(ttnw=-6, tnw=6))
-        ],
-        "The output layer comes once, not in each block.": work(tnvw=6, tvw=-6),
-        "That is one token: the text has `context` of them.": (
-            lambda *sizes: (my_counts(*sizes)[0], my_counts(*sizes)[1] / sizes[3])
+        "The weights alone: biases and norms are parameters, too.": (
+            "+ 13 * width => ",
+            "tables + 2 * width => tables",
         ),
-        "The products of the output layer are missing.": work(tvw=-6),
-        "The table of tokens is looked up: that is no product.": work(tvw=6),
+        "Biases are missing: each output of a layer in a block has one.": "13 => 4",
+        "Biases: queries, keys, values have some, the MLP's first layer `4 * width`.": "13 => 10",
+        "In each block, the two norms are missing, or the four biases of attention.": "13 => 9",
+        "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
+            ("13 => 9", "tables + 2 * width => tables"),
+            ("13 => 11", "tables + 2 * width => tables + width"),
+            "tables + 2 * width => tables",
+        ],
+        "The output layer has `vocabulary * width` weights of its own.": " + vocabulary) => )",
+        "`model.head.output` has no biases.": "return parameters => return parameters + vocabulary",
+        "The table of positions is missing: a row for each place.": " + context => ",
+        "Attention has four layers: for queries, keys, values, and the output.": [
+            ("12 => 11", "13 => 12"),
+            "12 => 11",
+        ],
+        "The MLP has two layers, with `4 * width * width` weights each.": "12 => 8",
+        "That is one block: each has its own.": "layers * block => block",
+        "Parameters come first, then operations.": (
+            "parameters, 3 * forward => 3 * forward, parameters"
+        ),
+        "The forward alone; the backward makes two more products for each.": "3 * f => f",
+        "The backward has two products for each of the forward: together three.": "3 * f => 2 * f",
+        "A multiplication and an addition are two operations.": "3 * f => 3 / 2 * f",
+        "Attention's own products are missing: scores, and sums of values.": (
+            " + layers * 2 * 2 * context**2 * width => "
+        ),
+        "Half of attention's products is missing: scores and sums, hidden, too.": [
+            "2 * 2 * context**2 => 2 * context**2",
+            "2 * 2 * context**2 => 2 * context * (context + 1)",
+        ],
+        "The output layer comes once, not in each block.": "vocabulary * => layers * vocabulary *",
+        "That is one token: the text has `context` of them.": "3 * f => 3 / context * f",
+        "The products of the output layer are missing.": "+ vocabulary * width => ",
+        "The table of tokens is looked up: that is no product.": "vocabulary * => 2 * vocabulary *",
         "Six for each parameter and token: tables and norms are in no product, scores in none.": (
-            lambda *sizes: (my_counts(*sizes)[0], 6 * sizes[3] * my_counts(*sizes)[0])
+            "3 * forward => 6 * context * parameters"
         ),
         "six in a block": lambda *sizes: (0, 0),
     },
@@ -636,16 +559,6 @@ def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
     return 2 * layers * key_heads * head_width * texts * tokens * bytes_each
 
 
-def over(*names, times=1):
-    """Times the right bytes, without the sizes of these names."""
-
-    def attempt(*sizes):
-        size = dict(zip(inspect.signature(my_cache_bytes).parameters, sizes, strict=True))
-        return times * my_cache_bytes(*sizes) / math.prod(size[name] for name in names)
-
-    return attempt
-
-
 def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_each):
     kept = torch.empty(texts, key_heads, tokens, head_width, device="meta")
     return sum(bytes_each * kept.numel() for _ in range(layers) for _ in ("key", "value"))
@@ -660,28 +573,27 @@ check_cache_bytes = Exercise(
     hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
     "every token of every text.",
     wrong={
-        "Twice as much: each token has one key and one value, two in all.": over(times=2),
-        "`tokens` are all in the cache, none more and none fewer.": (
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * (t - 1) * e
-        ),
-        "Half of it: keys and values are both kept.": over(times=1 / 2),
-        "That counts numbers; each has `bytes_each` bytes.": over("bytes_each"),
+        "Twice as much: each token has one key and one value, two in all.": "2 * => 4 *",
+        "`tokens` are all in the cache, none more and none fewer.": "* tokens => * (tokens - 1)",
+        "Half of it: keys and values are both kept.": "2 * => ",
+        "That counts numbers; each has `bytes_each` bytes.": " * bytes_each => ",
         "The numbers may have 1, 2 or 4 bytes: take `bytes_each`.": [
-            *(over("bytes_each", times=4), over("bytes_each", times=2))
+            "* bytes_each => * 4",
+            "* bytes_each => * 2",
         ],
-        "That is one block's: each block has keys and values of its own.": over("layers"),
-        "That is one head's: each of the heads has keys and values.": over("key_heads"),
-        "The width of a head is missing: a key has `head_width` numbers.": over("head_width"),
-        "That is one text's: each has a past of its own.": over("texts"),
-        "`tokens` is missing: the cache holds a key and a value of each.": over("tokens"),
-        "These are bits: `bytes_each` counts bytes already.": over(times=8),
+        "That is one block's: each block has keys and values of its own.": "* layers => ",
+        "That is one head's: each of the heads has keys and values.": "* key_heads => ",
+        "The width of a head is missing: a key has `head_width` numbers.": "* head_width => ",
+        "That is one text's: each has a past of its own.": "* texts => ",
+        "`tokens` is missing: the cache holds a key and a value of each.": "* tokens => ",
+        "These are bits: `bytes_each` counts bytes already.": "2 * => 8 * 2 *",
         "Bytes are asked, not a thousand or a billion of them.": [
-            over(times=1 / many) for many in (1e9, 2**30, 1e6, 1024)
+            f"2 * => 2 / {many} *" for many in (1e9, 2**30, 1e6, 1024)
         ],
         "The cache grows with the tokens, not with their square: no weights.": (
-            lambda n, h, w, b, t, e: 2 * n * h * w * b * t**2 * e
+            "* tokens => * tokens**2"
         ),
-        "Queries are not kept: only the new token asks.": over(times=3 / 2),
+        "Queries are not kept: only the new token asks.": "2 * => 3 *",
         "a key and a value of `head_width` numbers": lambda *sizes: 1,
     },
     also_right=[one_tensor_at_a_time],
@@ -724,33 +636,6 @@ def with_two_copies(attempt, of_first, of_last, apart):
     return [first.grad, last.grad]
 
 
-def setting(gradients):
-    """Give both copies the gradients that a function of the two makes."""
-
-    def attempt(first, last):
-        first.grad, new = gradients(first.grad, last.grad.to(first.device))
-        last.grad = None if new is None else new.to(last.device)
-
-    return attempt
-
-
-def into_the_weights(first, last):
-    first.data = last.data = first.grad + last.grad
-
-
-def averaged_weights(first, last):
-    my_mend(first, last)
-    last.data = (first.data + last.data) / 2
-
-
-def one_tensor_for_both(first, last):
-    first.grad = last.grad = first.grad + last.grad
-
-
-def one_storage_for_both(first, last):
-    first.grad.data = last.grad.data = first.grad + last.grad
-
-
 def a_clone_of_the_sum(first, last):
     first.grad += last.grad.to(first.device)
     last.grad = first.grad.clone().to(last.device)
@@ -780,30 +665,28 @@ check_tied = Exercise(
         "Both gradients are as they were. `x = x + y` in a function changes no tensor.": (
             lambda first, last: None
         ),
-        "That is the mean. Used twice, a tensor gets the sum.": setting(
-            lambda a, b: [(a + b) / 2, (a + b) / 2]
+        "That is the mean. Used twice, a tensor gets the sum.": "(total) => (total / 2)",
+        "The last copy still has the gradient of its own use alone.": "last.grad.copy_ => ",
+        "The first copy still has the gradient of its own use alone.": "first.grad.copy_ => ",
+        TWICE: ["last.grad.copy_ => last.grad.add_", "first.grad.copy_ => first.grad.add_"],
+        "Changed places: each copy now has the gradient of the other use alone.": (
+            " + last.grad.to(first.device) => .clone()",
+            "first.grad.copy_(total) => first.grad.copy_(last.grad)",
         ),
-        "The last copy still has the gradient of its own use alone.": setting(
-            lambda a, b: (a + b, b)
-        ),
-        "The first copy still has the gradient of its own use alone.": setting(
-            lambda a, b: (a, a + b)
-        ),
-        TWICE: [
-            setting(lambda a, b: (a + b, a + b + b)),
-            setting(lambda a, b: (a + b + a, a + b)),
+        "The gradient of the last use is lost.": " + last.grad.to(first.device) => ",
+        "The gradient of the first use is lost.": "first.grad + => ",
+        "give both copies the sum": ["grad + => grad -", "grad.copy_(total) => grad = None"],
+        GRADIENTS_ONLY: [
+            "grad.copy_ => data.copy_",
+            "last.grad.copy_(total) => last.grad.copy_(total); last.data.lerp_(first.data, 0.5)",
         ],
-        "Changed places: each copy now has the gradient of the other use alone.": setting(
-            lambda a, b: (b, a)
-        ),
-        "The gradient of the last use is lost.": setting(lambda a, b: (a, a.clone())),
-        "The gradient of the first use is lost.": setting(lambda a, b: (b, b.clone())),
-        "give both copies the sum": [
-            setting(lambda a, b: (a - b, b * 0 + a - b)),
-            setting(lambda a, b: (None, None)),
-        ],
-        GRADIENTS_ONLY: [into_the_weights, averaged_weights],
-        ONE_TENSOR: [one_tensor_for_both, one_storage_for_both],
+        ONE_TENSOR: ["grad.copy_(total) => grad = total", "grad.copy_(total) => grad.data = total"],
     },
-    also_right=[a_clone_of_the_sum, setting(lambda a, b: (a + b, b + a))],
+    also_right=[
+        a_clone_of_the_sum,
+        (
+            "first.grad.copy_(total) => first.grad = total",
+            "last.grad.copy_(total) => last.grad = total.to(last.device).clone()",
+        ),
+    ],
 )
