@@ -1,7 +1,6 @@
 """Exercises of page `choose_a_layout`: layer sums, waiting, held bytes, a search."""
 
 import inspect
-import math
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -47,34 +46,13 @@ def my_layer_sums(sizes, batch, layout, cluster):
     return 6 * sizes.layers / layout.pipeline * ring / layout.speed("tensor", cluster)
 
 
-def as_if(factor=1.0, **others):
-    """The solution, `factor` times, for other numbers of ranks."""
-    return lambda sizes, batch, layout, cluster: (
-        factor * my_layer_sums(sizes, batch, replace(layout, **others), cluster)
-    )
-
-
-def scaled(factor):
-    """The solution times a function of sizes, batch, layout and cluster."""
-    return lambda *given: my_layer_sums(*given) * factor(*given)
-
-
-def over(speed):
-    """The solution's bytes over another speed."""
-    return scaled(lambda s, b, layout, c: layout.speed("tensor", c) / speed(layout, c))
-
-
-def of_weights(sizes, batch, layout, cluster):
-    own = sizes.parameters / layout.tensor / layout.pipeline
-    sent = 2 * (layout.tensor - 1) / layout.tensor * own * 2
-    return sent / layout.speed("tensor", cluster)
-
-
 def sum_by_sum(sizes, batch, layout, cluster):
     part = batch // layout.data * sizes.context * sizes.width * 2 / layout.tensor
     sums = [2 * part * (layout.tensor - 1)] * 6 * (sizes.layers // layout.pipeline)
     return sum(sums) / layout.speed("tensor", cluster)
 
+
+SPEED = 'layout.speed("tensor", cluster) => '
 
 check_layer_sums = Exercise(
     my_layer_sums,
@@ -93,52 +71,40 @@ check_layer_sums = Exercise(
     "speed of the link.",
     wrong={
         "Four sums are those of one forward and the backward: here the forward runs twice.": (
-            as_if(2 / 3)
+            "6 * => 4 *"
         ),
-        "That is a third: two sums for each of three passes, 2 bytes a number.": as_if(1 / 3),
-        "The backward sends as often as one forward: six sums, not eight.": as_if(4 / 3),
+        "That is a third: two sums for each of three passes, 2 bytes a number.": "6 * => 2 *",
+        "The backward sends as often as one forward: six sums, not eight.": "6 * => 8 *",
         "Half of it: a ring sends 2 (t - 1) / t of each sum, a number has 2 bytes, and attention "
-        "and MLP have a sum each.": as_if(1 / 2),
-        "A stage has its share of the blocks only.": scaled(
-            lambda s, b, layout, c: layout.pipeline
+        "and MLP have a sum each.": "6 * => 3 *",
+        "A stage has its share of the blocks only.": " / layout.pipeline => ",
+        "That is one block: a stage has many.": "sizes.layers / layout.pipeline * => ",
+        "A rank sees its share of the batch only.": " / layout.data => ",
+        "That is one sample: a data rank has many.": (
+            "batch * sizes.context / layout.data => sizes.context"
         ),
-        "That is one block: a stage has many.": scaled(
-            lambda s, b, layout, c: layout.pipeline / s.layers
-        ),
-        "A rank sees its share of the batch only.": scaled(lambda s, b, layout, c: layout.data),
-        "That is one sample: a data rank has many.": scaled(
-            lambda s, b, layout, c: layout.data / b
-        ),
-        "A sample has many tokens.": scaled(lambda s, b, layout, c: 1 / s.context),
-        "Each token has `width` numbers.": scaled(lambda s, b, layout, c: 1 / s.width),
-        "The sums are whole tensors on every rank, not shares.": scaled(
-            lambda s, b, layout, c: 1 / layout.tensor
-        ),
-        "Between the layers a number has 2 bytes.": as_if(2.0),
-        "One rank sends nothing, and t ranks 2 (t - 1) / t, not 2.": scaled(
-            lambda s, b, layout, c: layout.tensor / max(layout.tensor - 1, 1)
-        ),
-        "A ring passes on parts: 2 (t - 1) / t of each sum, not 2 (t - 1).": scaled(
-            lambda s, b, layout, c: layout.tensor
-        ),
-        "These are bytes: divide by the speed of the link.": over(lambda layout, c: 1),
-        "16 tensor ranks leave the host: ask `layout.speed`.": over(lambda layout, c: c.inside),
-        "These ranks stand in one host: ask `layout.speed`.": over(lambda layout, c: c.between),
+        "A sample has many tokens.": "* sizes.context => ",
+        "Each token has `width` numbers.": "* sizes.width => ",
+        "The sums are whole tensors on every rank, not shares.": "* tokens => * tokens / t",
+        "Between the layers a number has 2 bytes.": "sizes.width * 2 => sizes.width * 4",
+        "One rank sends nothing, and t ranks 2 (t - 1) / t, not 2.": "* (t - 1) / t => ",
+        "A ring passes on parts: 2 (t - 1) / t of each sum, not 2 (t - 1).": "/ t * => *",
+        "These are bytes: divide by the speed of the link.": SPEED + "1",
+        "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
+        "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
         "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
-            over(lambda layout, c: c.inside if layout.tensor <= c.host else c.between)
+            SPEED + "(cluster.inside if t <= cluster.host else cluster.between)"
         ),
         "Chunks order the same blocks otherwise: they add no sums and remove none.": [
-            scaled(lambda s, b, layout, c: layout.chunks),
-            scaled(lambda s, b, layout, c: 1 / layout.chunks),
+            "6 * => 6 * layout.chunks *",
+            "6 * => 6 / layout.chunks *",
         ],
-        "Ask for the speed between tensor ranks.": [
-            over(lambda layout, c: layout.speed("data", c)),
-            over(lambda layout, c: layout.speed("pipeline", c)),
-        ],
-        "`moved` is the speed of a rank's memory; a message takes a link.": (
-            over(lambda layout, c: c.moved)
+        "Ask for the speed between tensor ranks.": ['"tensor" => "data"', '"tensor" => "pipeline"'],
+        "`moved` is the speed of a rank's memory; a message takes a link.": SPEED + "cluster.moved",
+        "What is summed are tokens, not weights.": (
+            "tokens * sizes.width => sizes.parameters / t",
+            "6 * sizes.layers => 1",
         ),
-        "What is summed are tokens, not weights.": of_weights,
         "step_seconds did the work: count the sums of a stage.": (
             lambda *given: step_seconds(*given)["layer sums"]
         ),
@@ -160,12 +126,7 @@ def my_waiting(busy, batch, layout):
     return busy * (layout.pipeline - 1) / (layout.chunks * microbatches)
 
 
-def waits(share):
-    """`busy` times a function of stages, micro-batches, chunks and layout."""
-    return lambda busy, batch, it: (
-        busy * share(it.pipeline, batch / it.data, it.chunks, it.data, batch)
-    )
-
+ALL_CHUNKS = "layout.chunks * => "  # at once
 
 check_waiting = Exercise(
     my_waiting,
@@ -181,53 +142,44 @@ check_waiting = Exercise(
     hint="What one chunk of one micro-batch takes a stage, as often as there are other stages.",
     wrong={
         "That is a share of the whole step; `busy` is the work alone.": [
-            waits(lambda p, m, v, d, b: (p - 1) / (m + p - 1)),
-            waits(lambda p, m, v, d, b: (p - 1) / (v * m + p - 1)),
+            "(layout.chunks * microbatches) => (microbatches + layout.pipeline - 1)",
+            "* microbatches) => * microbatches + layout.pipeline - 1)",
         ],
         "Micro-batches of one data rank: the batch is shared out first.": [
-            waits(lambda p, m, v, d, b: (p - 1) / v / b),
-            waits(lambda p, m, v, d, b: (p - 1) / b),
+            " / layout.data => ",
+            (" / layout.data => ", ALL_CHUNKS),
         ],
-        "The first of p stages waits for p - 1 others.": [
-            waits(lambda p, m, v, d, b: p / v / m),
-            waits(lambda p, m, v, d, b: p / m),
-        ],
+        "The first of p stages waits for p - 1 others.": [" - 1 => ", (" - 1 => ", ALL_CHUNKS)],
         "There are chunks: the others need to work on one of them only.": [
-            waits(lambda p, m, v, d, b: (p - 1) / m),
-            waits(lambda p, m, v, d, b: (p - 1) * v / m),
+            ALL_CHUNKS,
+            "(layout.chunks * microbatches) => microbatches * layout.chunks",
         ],
         "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": (
-            waits(lambda p, m, v, d, b: (p * v - 1) / (v * m))
+            "pipeline - 1 => pipeline * layout.chunks - 1"
         ),
-        "`//` rounds the seconds down: divide by `/`.": (
-            lambda busy, batch, it: busy * (it.pipeline - 1) // (it.chunks * batch / it.data)
-        ),
+        "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
         "That is work and waiting: return the waiting alone.": [
-            waits(lambda p, m, v, d, b: 1 + (p - 1) / v / m),
-            waits(lambda p, m, v, d, b: 1 + (p - 1) / m),
+            "return => return busy +",
+            ("return => return busy +", ALL_CHUNKS),
         ],
-        "That is a share: times the work it is seconds.": (
-            lambda busy, batch, it: (it.pipeline - 1) / it.chunks / (batch / it.data)
-        ),
+        "That is a share: times the work it is seconds.": "busy * => ",
         "Upside down: more micro-batches, less waiting.": [
-            waits(lambda p, m, v, d, b: m / max(p - 1, 1)),
-            waits(lambda p, m, v, d, b: m * (p - 1)),
+            lambda busy, batch, it: busy * batch / it.data / max(it.pipeline - 1, 1),
+            "/ (layout.chunks * microbatches) => * microbatches",
         ],
-        "That waits for every micro-batch anew; the pipeline fills once.": waits(
-            lambda p, m, v, d, b: p - 1
+        "That waits for every micro-batch anew; the pipeline fills once.": (
+            " / (layout.chunks * microbatches) => "
         ),
-        "Each stage waits for all others once: what waits at the start does not at the end.": waits(
-            lambda p, m, v, d, b: 2 * (p - 1) / v / m
+        "Each stage waits for all others once: what waits at the start does not at the end.": (
+            "busy * => 2 * busy *"
         ),
         "`busy` is one stage's work already, so it is not shared among stages again.": [
-            waits(lambda p, m, v, d, b: (p - 1) / v / m / p),
-            waits(lambda p, m, v, d, b: (p - 1) / m / p),
+            "busy * => busy / layout.pipeline *",
+            ("busy * => busy / layout.pipeline *", ALL_CHUNKS),
         ],
         "What one chunk of one micro-batch takes": lambda *given: 1.0,
     },
-    also_right=[
-        lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks,
-    ],
+    also_right=[lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks],
 )
 
 # 3. The bytes of the fullest rank
@@ -251,35 +203,8 @@ def parts_with(logits):
     return {"weights": 40.0, "Adam": 120.0, "inputs": 6.0, "block": 10.0, "logits": logits}
 
 
-def holding(
-    weights=lambda z, d: d if z == 3 else 1,
-    adam=lambda z, d: d if z else 1,
-    flying=lambda p, m, d: min(p, m),
-    first=lambda n, it: n * it["inputs"] + it["block"],
-    last=lambda n, it: it["inputs"] + it["logits"],
-    of=max,
-):
-    """The solution with some of it made otherwise: who shares, how many are in flight, what counts.
-
-    `z`, `d` and `p` are `sharded`, data ranks and stages, `m` the micro-batches of a data rank, `n`
-    those in flight in the first stage, `it` the parts.
-    """
-
-    def attempt(parts, batch, layout):
-        z, d, p = layout.sharded, layout.data, layout.pipeline
-        n = flying(p, batch // d, d)
-        states = parts["weights"] / weights(z, d) + parts["Adam"] / adam(z, d)
-        return states + of(first(n, parts), last(n, parts))
-
-    return attempt
-
-
-def changed(names, over):
-    """The solution, with some parts divided once more."""
-    return lambda parts, batch, layout: my_held(
-        {**parts, **{name: parts[name] / over(layout) for name in names}}, batch, layout
-    )
-
+WEIGHTS, ADAM = "(d if layout.sharded == 3 else 1) => ", "(d if layout.sharded else 1) => "
+FLYING = "min(p, batch // d) => "
 
 check_held = Exercise(
     my_held,
@@ -298,82 +223,66 @@ check_held = Exercise(
     "flight and a block that runs, or inputs of one micro-batch and its logits.",
     wrong={
         "With sharded=0 data ranks hold copies of the states.": [
-            holding(adam=lambda z, d: d),
-            holding(weights=lambda z, d: d, adam=lambda z, d: d),
+            ADAM + "d",
+            (WEIGHTS + "d", ADAM + "d"),
         ],
         "sharded=1 shares Adam's numbers over the data ranks, and nothing else.": [
-            holding(adam=lambda z, d: d if z == 3 else 1),
-            holding(weights=lambda z, d: d if z else 1),
-            holding(lambda z, d: d if z else 1, lambda z, d: 1),
+            "layout.sharded else => layout.sharded == 3 else",
+            " == 3 => ",
+            (ADAM + "1", " == 3 => "),
         ],
         "sharded=3 shares the weights, their gradients and Adam's numbers.": [
-            holding(weights=lambda z, d: 1),
-            holding(weights=lambda z, d: 2 * d / (1 + d) if z == 3 else 1),
-            holding(adam=lambda z, d: d if z == 1 else 1),
+            WEIGHTS + "1",
+            WEIGHTS + "(2 * d / (1 + d) if layout.sharded == 3 else 1)",
+            "layout.sharded else => layout.sharded == 1 else",
         ],
-        "Nobody shares the states here, but for sharded=1 and 3.": holding(
-            lambda z, d: 1, lambda z, d: 1
-        ),
+        "Nobody shares the states here, but for sharded=1 and 3.": (WEIGHTS + "1", ADAM + "1"),
         "`parts` are of one rank: tensor ranks and stages have been divided by.": [
-            changed(("weights", "Adam"), lambda it: it.tensor * it.pipeline),
-            changed(("inputs",), lambda it: it.tensor * it.pipeline),
-            changed(("logits",), lambda it: it.tensor * it.pipeline),
-            changed(tuple(parts_with(0.0)), lambda it: it.tensor * it.pipeline),
+            "weights + adam => (weights + adam) / layout.tensor / p",
+            'parts["inputs"] => parts["inputs"] / layout.tensor / p',
+            'parts["logits"] => parts["logits"] / layout.tensor / p',
+            lambda parts, batch, it: my_held(parts, batch, it) / it.tensor / it.pipeline,
         ],
         "The block that runs is of a rank's own samples, its weights gathered: nobody shares it.": (
-            changed(("block",), lambda it: it.data if it.sharded == 3 else 1)
+            'parts["block"] => parts["block"] / (d if layout.sharded == 3 else 1)'
         ),
-        "Weights and their gradients are missing.": changed(("weights",), lambda it: math.inf),
-        "Adam's numbers are missing.": changed(("Adam",), lambda it: math.inf),
-        "That is without states: add weights and Adam's numbers.": changed(
-            ("weights", "Adam"), lambda it: math.inf
-        ),
+        "Weights and their gradients are missing.": "weights + adam => adam",
+        "Adam's numbers are missing.": "weights + adam => weights",
+        "That is without states: add weights and Adam's numbers.": "weights + adam + => ",
         "In 1F1B the first stage has at most p micro-batches in flight.": [
-            holding(flying=lambda p, m, d: m),
-            holding(flying=lambda p, m, d: max(p, m)),
+            FLYING + "batch // d",
+            "min(p => max(p",
         ],
-        "There are fewer micro-batches than stages: not more than m are in flight.": holding(
-            flying=lambda p, m, d: p
-        ),
+        "There are fewer micro-batches than stages: not more than m are in flight.": FLYING + "p",
         "Micro-batches of one data rank: the batch is shared out first.": [
-            holding(flying=lambda p, m, d: min(p, m * d)),
-            holding(flying=lambda p, m, d: m * d),
+            "batch // d => batch",
+            FLYING + "batch",
         ],
-        "More than one micro-batch is in flight in the first stage.": holding(
-            flying=lambda p, m, d: 1
-        ),
-        "From the first stage to the last there are p stages, both counted.": holding(
-            flying=lambda p, m, d: min(p - 1, m)
-        ),
+        "More than one micro-batch is in flight in the first stage.": FLYING + "1",
+        "From the first stage to the last there are p stages, both counted.": "min(p => min(p - 1",
         "The last stage has one micro-batch in flight, however many the first has.": [
-            holding(last=lambda n, it: n * it["inputs"] + it["logits"]),
-            holding(last=lambda n, it: n * (it["inputs"] + it["logits"])),
+            "last = => last = min(p, batch // d) *",
+            "first, last) => first, min(p, batch // d) * last)",
         ],
-        "One block at a time runs: micro-batches in flight keep inputs alone.": holding(
-            first=lambda n, it: n * (it["inputs"] + it["block"])
+        "One block at a time runs: micro-batches in flight keep inputs alone.": (
+            'parts["inputs"] + parts["block"] => (parts["inputs"] + parts["block"])'
         ),
-        "The inputs are missing: they are what a recomputed block keeps.": holding(
-            lambda z, d: d if z == 3 else 1,
-            first=lambda n, it: it["block"],
-            last=lambda n, it: it["logits"],
-        ),
-        "At the loss the last stage keeps inputs, too.": holding(last=lambda n, it: it["logits"]),
-        "While a block runs, it is there beside the inputs.": holding(
-            first=lambda n, it: n * it["inputs"]
-        ),
+        "The inputs are missing: they are what a recomputed block keeps.": 'parts["inputs"] => 0',
+        "At the loss the last stage keeps inputs, too.": 'last = parts["inputs"] + => last =',
+        "While a block runs, it is there beside the inputs.": ' + parts["block"] => ',
         "At the loss no block runs, and where a block runs there is no loss: take the larger.": [
-            holding(of=lambda first, last: first + last),
-            holding(last=lambda n, it: n * it["inputs"] + it["block"] + it["logits"]),
-            holding(last=lambda n, it: it["inputs"] + it["block"] + it["logits"]),
+            "max(first, last) => first + last",
+            'last = parts["inputs"] => last = first',
+            'parts["logits"] => parts["logits"] + parts["block"]',
         ],
-        "The fullest rank counts: take the larger of the two stages, not the smaller.": holding(
-            of=min
+        "The fullest rank counts: take the larger of the two stages, not the smaller.": (
+            "max => min"
         ),
-        "That is the last stage alone: in other cases the first one is fuller.": holding(
-            of=lambda first, last: last
+        "That is the last stage alone: in other cases the first one is fuller.": (
+            "max(first, last) => last"
         ),
-        "That is the first stage alone: in the last one the loss may hold more.": holding(
-            of=lambda first, last: first
+        "That is the first stage alone: in the last one the loss may hold more.": (
+            "max(first, last) => first"
         ),
         "Return bytes, as `parts` has them.": [
             lambda *given, unit=unit: my_held(*given) / unit for unit in (1e6, 1e9, 2**20, 2**30)
@@ -383,10 +292,7 @@ check_held = Exercise(
     errors={
         "KeyError|indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'
     },
-    also_right=[
-        holding(),
-        holding(last=lambda n, it: min(n, 1) * it["inputs"] + it["logits"]),
-    ],
+    also_right=["// => /", "last = => last = min(p, batch // d, 1) *"],
 )
 
 # 4. A search
@@ -439,54 +345,6 @@ def searched(attempt, sizes, batch, ranks, memory):
     return [(it.tensor, it.data, it.pipeline, it.sharded) for it in found]
 
 
-def finding(
-    even=("heads", "layers", "samples"),
-    fit=True,
-    order=None,
-    kept=None,
-    used=None,
-    states=lambda p: (1, 3) if p == 1 else (1,),
-):
-    """The search without some of its conditions, in another order, or among other numbers."""
-
-    def attempt(sizes, batch, ranks, seconds, held, memory):
-        found = []
-        for t in range(1, ranks + 1):
-            for p in range(1, ranks // t + 1):
-                d, rest = divmod(ranks, t * p)
-                uneven = {
-                    "heads": sizes.heads % t,
-                    "layers": sizes.layers % p,
-                    "samples": batch % d,
-                }
-                if (rest and not used) or any(uneven[each] for each in even):
-                    continue
-                for z in states(p):
-                    layout = Layout(tensor=t, data=d, pipeline=p, sharded=z)
-                    if (kept is None or kept(layout)) and (not fit or held(layout) <= memory):
-                        found.append(layout)
-        ordered = {
-            None: seconds,
-            "none": lambda _: 0,
-            "held": held,
-            "slowest": lambda x: -seconds(x),
-        }
-        return sorted(found, key=ordered[order])
-
-    return attempt
-
-
-def halves_of(number):
-    return number & (number - 1) == 0
-
-
-def mixed_up(sizes, batch, ranks, seconds, held, memory):
-    """`Layout(t, p, d)`: stages and shares exchanged."""
-    fine = finding(fit=False, order="none")(sizes, batch, ranks, seconds, held, memory)
-    found = [Layout(it.tensor, it.pipeline, it.data, sharded=it.sharded) for it in fine]
-    return sorted((it for it in found if held(it) <= memory), key=seconds)
-
-
 def by_package(sizes, batch, ranks, seconds, held, memory):
     all_of_them = layouts(sizes, batch, ranks, sharded=(1, 3))
     return sorted((x for x in all_of_them if held(x) <= memory), key=seconds)
@@ -501,6 +359,8 @@ def by_shares(sizes, batch, ranks, seconds, held, memory):
     found += [replace(it, sharded=3) for it in found if it.pipeline == 1]
     return [it for it in sorted(found, key=seconds) if held(it) <= memory]
 
+
+UNEVEN = " or sizes.heads % t or sizes.layers % p or batch % d => "
 
 check_search = Exercise(
     my_search,
@@ -529,65 +389,56 @@ check_search = Exercise(
     hint="Try all numbers of ranks; keep what comes out even and fits; the fastest first.",
     correct="All layouts are there that come out even and fit, the fastest first.",
     wrong={
-        "Each tensor rank takes whole heads: t divides them.": finding(("layers", "samples")),
-        "Each stage takes whole layers: p divides them.": finding(("heads", "samples")),
-        "Each data rank takes whole samples: d divides the batch.": finding(("heads", "layers")),
-        "Cuts have to come out even: heads, layers, samples.": finding(()),
+        "Each tensor rank takes whole heads: t divides them.": " or sizes.heads % t => ",
+        "Each stage takes whole layers: p divides them.": " or sizes.layers % p => ",
+        "Each data rank takes whole samples: d divides the batch.": " or batch % d => ",
+        "Cuts have to come out even: heads, layers, samples.": UNEVEN,
         "Some of these need more than `memory`: ask `held`.": [
-            finding(fit=False),
-            finding((), fit=False),
+            "held(layout) <= memory => True",
+            ("held(layout) <= memory => True", UNEVEN),
         ],
-        "What fills `memory` exactly fits, too: compare with <=.": (
-            lambda sizes, batch, ranks, seconds, held, memory: my_search(
-                sizes, batch, ranks, seconds, held, memory * (1 - 1e-12)
-            )
-        ),
-        "That `d` is not more than the samples is too little: d divides them.": finding(
-            ("heads", "layers"), kept=lambda it: it.data <= 12
+        "What fills `memory` exactly fits, too: compare with <=.": "<= => <",
+        "That `d` is not more than the samples is too little: d divides them.": (
+            "batch % d => d > batch"
         ),
         "Return all that fit: which are equal is asked later.": (
-            lambda sizes, batch, ranks, seconds, held, memory: [
-                it
-                for it in my_search(sizes, batch, ranks, seconds, held, memory)
-                if seconds(it)
-                <= BAND * seconds(my_search(sizes, batch, ranks, seconds, held, memory)[0])
-            ]
+            f"(found => ([x for x in found if seconds(x) <= {BAND} * min(map(seconds, found))]"
         ),
-        "With one data rank sharded=3 shares with nobody, but it is asked for, too.": finding(
-            kept=lambda it: it.data > 1 or it.sharded == 1
+        "With one data rank sharded=3 shares with nobody, but it is asked for, too.": (
+            "p == 1 => p == 1 and d > 1"
         ),
         "The fastest comes first: sort by `seconds`.": [
-            finding(order="none"),
-            finding(order="held"),
+            "sorted(found, key=seconds) => found",
+            "key=seconds => key=held",
         ],
-        "The fastest comes first, not the slowest.": finding(order="slowest"),
+        "The fastest comes first, not the slowest.": "key=seconds => key=seconds, reverse=True",
         "`range` ends before its last number: up to all ranks may be tensor ranks, or stages.": [
-            finding(kept=lambda it: it.tensor < it.ranks),
-            finding(kept=lambda it: it.pipeline < it.ranks),
-            finding(kept=lambda it: max(it.tensor, it.pipeline) < it.ranks),
-            finding(kept=lambda it: it.data > 1),
+            "ranks + 1 => ranks",
+            "ranks // t + 1 => ranks",
+            ("ranks + 1 => ranks", "ranks // t + 1 => ranks"),
+            "// t + 1 => // t",
         ],
-        "Ranks and sizes need not be powers of 2.": finding(
-            kept=lambda it: all(map(halves_of, (it.tensor, it.data, it.pipeline)))
+        "Ranks and sizes need not be powers of 2.": (
+            "if rest => if any(n & (n - 1) for n in (t, d, p)) or rest"
         ),
-        "Let the seconds decide about more tensor ranks than a host has.": finding(
-            kept=lambda it: it.tensor <= 8
+        "Let the seconds decide about more tensor ranks than a host has.": (
+            "if rest => if t > 8 or rest"
         ),
-        "Some of these leave ranks without work: t d p has to be `ranks`.": finding(used=True),
-        "`Layout` takes tensor, data, pipeline, in this order: name them.": mixed_up,
+        "Some of these leave ranks without work: t d p has to be `ranks`.": "rest or => ",
+        "`Layout` takes tensor, data, pipeline, in this order: name them.": (
+            "tensor=t, data=d, pipeline=p => t, p, d"
+        ),
         "Every layout comes with sharded=1: it sends what sharded=0 does and holds less.": [
-            finding(states=lambda p: (0,)),
-            finding(states=lambda p: (0, 3) if p == 1 else (0,)),
-            finding(states=lambda p: (3,) if p == 1 else (1,)),
+            "(1, 3) if p == 1 else (1,) => (0,)",
+            ("(1, 3) => (0, 3)", "(1,) => (0,)"),
+            "(1, 3) => (3,)",
         ],
-        "Without stages, sharded=3 is there, too.": finding(states=lambda p: (1,)),
+        "Without stages, sharded=3 is there, too.": "(1, 3) => (1,)",
         "With stages, sharded=3 is refused: weights would be gathered for each micro-batch.": (
-            finding(states=lambda p: (1, 3))
+            " if p == 1 else (1,) => "
         ),
-        "Keep the others, too: which of them are equal to the fastest?": [
-            lambda *given: my_search(*given)[:1],
-        ],
-        "keep the others, to see": lambda *given: my_search(*given)[0],
+        "Keep the others, too: which of them are equal to the fastest?": "seconds) => seconds)[:1]",
+        "keep the others, to see": "seconds) => seconds)[0]",
         LIST.format(""): lambda *given: 7,
         "layouts did the work: try the numbers of ranks yourself.": by_package,
         "Try all numbers of ranks": lambda *given: [],
