@@ -61,19 +61,6 @@ def two_lists(attempt, *case):
     return outcome
 
 
-def counted_with(back=2, first=1, fixed=(1, 1), per_sample=0):
-    """The costs, but with other factors of the work and of the price."""
-
-    def counted(work, size, price):
-        price *= size if per_sample else 1
-        forward = [fixed[0] * price + each * size for each in work]
-        backward = [fixed[1] * price + back * each * size for each in work]
-        backward[0] = fixed[1] * price + first * work[0] * size
-        return forward, backward
-
-    return counted
-
-
 check_counted = Exercise(
     my_counted,
     read_again='"Where is half?"',
@@ -83,59 +70,51 @@ check_counted = Exercise(
     hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
     wrong={
         "The first block's backward does the work once: nobody asks for gradients of images.": [
-            counted_with(first=2),
-            lambda work, size, price: (
-                [price + w * size for w in work],
-                [2 * (price + w * size) for w in work],
+            "backward[0] = price + work[0] * size => ",
+            (
+                "price + 2 * each * size => 2 * (price + each * size)",
+                "backward[0] = price + work[0] * size => ",
             ),
         ],
         "The first block still makes gradients of its weights: its backward has work, once.": (
-            counted_with(first=0)
+            " + work[0] * size => "
         ),
-        "A backward does the forward's work twice: for the inputs and for the weights.": (
-            counted_with(back=1)
-        ),
+        "A backward does the forward's work twice: for the inputs and for the weights.": "2 * => ",
         "The backward's work is doubled, its price is not: price + 2 * work * size.": [
-            counted_with(fixed=(1, 2)),
-            lambda work, size, price: (
-                [price + each * size for each in work],
-                [price + work[0] * size, *(2 * (price + each * size) for each in work[1:])],
-            ),
+            ("price + 2 => 2 * price + 2", "price + work => 2 * price + work"),
+            "price + 2 * each * size => 2 * (price + each * size)",
         ],
         "The price is paid once a micro-batch, however many samples it has.": (
-            counted_with(per_sample=1)
+            "price + => price * size +"
         ),
-        "The backward starts kernels too: it pays the price as well.": counted_with(fixed=(1, 0)),
-        "The forward starts kernels too: it pays the price as well.": counted_with(fixed=(0, 1)),
-        "The price is missing.": counted_with(fixed=(0, 0)),
-        "`work` is that of one sample: the micro-batch has `size` of them.": (
-            lambda work, size, price: my_counted(work, 1, price)
+        "The backward starts kernels too: it pays the price as well.": (
+            "price + 2 => 2",
+            "price + work => work",
         ),
+        "The forward starts kernels too: it pays the price as well.": "price + each => each",
+        "The price is missing.": "price + => ",
+        "`work` is that of one sample: the micro-batch has `size` of them.": " * size => ",
         "`size` and `price` are given: they are not always 16 and 8.": [
-            lambda work, size, price: my_counted(work, 16, price),
-            lambda work, size, price: my_counted(work, size, 8.0),
+            "* size => * 16",
+            "price + => 8 +",
         ],
-        CHANGED: lambda work, size, price: work.reverse() or my_counted(work[::-1], size, price),
-        "It is the first block that reads the images, not the last.": (
-            lambda work, size, price: [row[::-1] for row in my_counted(work[::-1], size, price)]
-        ),
+        CHANGED: "return => work.reverse(); return",
+        "It is the first block that reads the images, not the last.": "[0] => [-1]",
         "Backward and forward are swapped: forward comes first.": (
-            lambda *case: my_counted(*case)[::-1]
+            "forward, backward => backward, forward"
         ),
         "Two lists, forward and backward": [
-            lambda *case: sum(my_counted(*case)[0]),
-            lambda *case: my_counted(*case)[0],
+            "forward, backward => sum(forward)",
+            "forward, backward => forward",
         ],
     },
     also_right=[
-        lambda work, size, price: Costs(*my_counted(work, size, price)),
-        lambda work, size, price: [torch.tensor(row) for row in my_counted(work, size, price)],
+        "forward, backward => Costs(forward, backward)",
+        "forward, backward => [torch.tensor(forward), torch.tensor(backward)]",
     ],
 )
 
 # 2. What a step takes
-
-BATCH = 128
 
 
 def my_step_of(plan, costs_of):
@@ -146,29 +125,6 @@ def my_step_of(plan, costs_of):
     sizes = microbatch_sizes(128, num_microbatches=plan.num_microbatches)
     costs = [cut_costs(costs_of(size), plan.cut) for size in sizes]
     return simulate(make_schedule(plan.schedule, 2, 2, len(sizes)), costs)
-
-
-def step_with(sizes=None, cut=None, schedule=None):
-    """The step, but something about it is another."""
-
-    def step_of(plan, costs_of):
-        m = plan.num_microbatches
-        there = sizes(m) if sizes else microbatch_sizes(BATCH, num_microbatches=m)
-        where = cut(plan.cut) if cut else plan.cut
-        costs = [cut_costs(costs_of(size), where) for size in there]
-        return simulate(make_schedule(schedule or plan.schedule, 2, 2, len(there)), costs)
-
-    return step_of
-
-
-def busy_of(over):
-    """What `over` makes of the two devices' busy times."""
-
-    def step_of(plan, costs_of):
-        found = my_step_of(plan, costs_of)
-        return over([found.busy(0), found.busy(1)])
-
-    return step_of
 
 
 def makespan_of(attempt, plan, work, price):
@@ -204,50 +160,39 @@ check_step_of = Exercise(
     errors={"can be cut after": WHERE, r"the schedule has \d+ micro-batches": AS_MANY},
     wrong={
         "128 samples do not always divide: micro-batches differ by one sample, larger first.": [
-            step_with(sizes=lambda m: [BATCH / m] * m),
-            step_with(sizes=lambda m: [BATCH // m] * m),
-            step_with(sizes=lambda m: [-(-BATCH // m)] * m),
+            "costs_of(size) => costs_of(128 / len(sizes))",
+            "costs_of(size) => costs_of(128 // len(sizes))",
+            "costs_of(size) => costs_of(-(-128 // len(sizes)))",
         ],
-        "costs_of takes the samples of a micro-batch, not of the mini-batch.": step_with(
-            sizes=lambda m: [BATCH] * m
+        "costs_of takes the samples of a micro-batch, not of the mini-batch.": "(size) => (128)",
+        "costs_of takes a number of samples, not the number of micro-batches.": (
+            "(size) => (len(sizes))"
         ),
-        "costs_of takes a number of samples, not the number of micro-batches.": step_with(
-            sizes=lambda m: [m] * m
+        "`plan.num_microbatches` says how many: not always 8.": "plan.num_microbatches => 8",
+        AS_MANY: "len(sizes) => 8",
+        WHERE: "plan.cut => 5",
+        "The first device has `plan.cut` blocks; yours has one more.": "plan.cut => plan.cut + 1",
+        "`plan.schedule` says which schedule: not all plans are 1f1b.": 'plan.schedule => "1f1b"',
+        "`plan.schedule` says which schedule: not all plans are gpipe.": 'plan.schedule => "gpipe"',
+        "That is what one device needs: two of them overlap.": (
+            lambda *given: sum(map(my_step_of(*given).busy, (0, 1)))
         ),
-        "`plan.num_microbatches` says how many: not always 8.": step_with(
-            sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=8)
+        "That is how long the busier device works: it waits as well.": (
+            lambda *given: max(map(my_step_of(*given).busy, (0, 1)))
         ),
-        AS_MANY: lambda plan, costs_of: simulate(
-            make_schedule(plan.schedule, 2, 2, 8), [cut_costs(costs_of(16), plan.cut)] * 5
-        ),
-        WHERE: step_with(cut=lambda cut: 5),
-        "The first device has `plan.cut` blocks; yours has one more.": step_with(
-            cut=lambda cut: cut + 1
-        ),
-        "`plan.schedule` says which schedule: not all plans are 1f1b.": step_with(schedule="1f1b"),
-        "`plan.schedule` says which schedule: not all plans are gpipe.": step_with(
-            schedule="gpipe"
-        ),
-        "That is what one device needs: two of them overlap.": busy_of(sum),
-        "That is how long the busier device works: it waits as well.": busy_of(max),
-        "That is one micro-batch, there and back: the plan has several.": step_with(
-            sizes=lambda m: microbatch_sizes(BATCH, num_microbatches=m)[:1]
+        "That is one micro-batch, there and back: the plan has several.": (
+            "plan.num_microbatches) => plan.num_microbatches)[:1]"
         ),
         "That is its length: return the whole timeline, which has it as `.makespan`.": (
-            lambda plan, costs_of: my_step_of(plan, costs_of).makespan
+            "costs) => costs).makespan"
         ),
         "A timeline is asked, and this is one number for all plans.": [
-            lambda plan, costs_of, number=number: number for number in (7.0, 8.0, 128.0)
+            lambda *given, number=number: number for number in (7.0, 8.0, 128.0)
         ],
     },
     also_right=[
-        lambda plan, costs_of: simulate(
-            make_schedule(plan.schedule, 2, 2, plan.num_microbatches),
-            [
-                cut_costs(costs_of(len(part)), plan.cut)
-                for part in torch.arange(BATCH).tensor_split(plan.num_microbatches)
-            ],
-        )
+        "microbatch_sizes(128, num_microbatches=plan.num_microbatches) => "
+        "[*map(len, torch.arange(128).tensor_split(plan.num_microbatches))]"
     ],
 )
 
@@ -265,23 +210,13 @@ def my_new_cut(work, keep):
     return min(range(1, len(left)), key=lambda cut: max(sum(left[:cut]), sum(left[cut:])))
 
 
-def left_of(work, keep, read=lambda keep: [1.0, *keep]):
-    """The work that is left of each block, which reads this share of its inputs."""
-    return [w * i * o for w, i, o in zip(work, read(keep), keep, strict=False)]
-
-
-def best_cut(times):
-    return balanced_bounds(times, 2)[1]
+def left_of(work, keep):
+    return [w * i * o for w, i, o in zip(work, [1.0, *keep], keep, strict=False)]
 
 
 def past_half(work, keep):
     left = left_of(work, keep)
     return 1 + sum(total < sum(left) / 2 for total in accumulate(left))
-
-
-def in_place(work, keep):
-    work[:] = left_of(work, keep)
-    return best_cut(work)
 
 
 def by_sums_from_behind(work, keep):
@@ -310,36 +245,26 @@ check_new_cut = Exercise(
     hint="work * share of inputs * share of outputs; then the cut whose busier side is least busy.",
     wrong={
         "Two cuts are equally good: asked is the smaller one.": (
-            lambda work, keep: len(work) - best_cut(left_of(work, keep)[::-1])
+            "range(1, len(left)) => reversed(range(1, len(left)))"
         ),
-        "That is the old cut: the pruned blocks have less work now.": (
-            lambda work, keep: best_cut(work)
-        ),
-        "A block that reads pruned channels has fewer inputs, too.": (
-            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [1.0] * len(keep)))
-        ),
+        "That is the old cut: the pruned blocks have less work now.": "each * i * o => each",
+        "A block that reads pruned channels has fewer inputs, too.": "each * i * o => each * o",
         "A block reads what the block before it keeps, not what it or the next one keeps.": [
-            lambda work, keep: best_cut(left_of(work, keep, lambda keep: keep)),
-            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [*keep[1:], 1.0])),
+            "[1.0, *keep[:-1]] => keep",
+            "[1.0, *keep[:-1]] => [*keep[1:], 1.0]",
         ],
-        "The first block reads the image, not what the last block keeps.": (
-            lambda work, keep: best_cut(left_of(work, keep, lambda keep: [keep[-1], *keep]))
-        ),
+        "The first block reads the image, not what the last block keeps.": "[1.0 => [keep[-1]",
         "Half of the blocks is not half of the work.": lambda work, keep: len(work) // 2,
         "The first cut past half may be worse than the one before: compare them.": past_half,
-        "One off: the answer is how many blocks the first device gets.": (
-            lambda work, keep: my_new_cut(work, keep) - 1
-        ),
-        "That is how many blocks the second device gets.": (
-            lambda work, keep: len(work) - my_new_cut(work, keep)
-        ),
+        "One off: the answer is how many blocks the first device gets.": ("return => return -1 +"),
+        "That is how many blocks the second device gets.": "return => return len(work) -",
         "That is the work that is left; asked is the cut.": left_of,
         "One number for all nets: the cut hangs on `work` and `keep`.": [
             lambda work, keep, number=number: number for number in (*range(1, 9), 100)
         ],
-        CHANGED: in_place,
+        CHANGED: "left = => left = work[:] =",
     },
-    also_right=[by_sums_from_behind, lambda work, keep: best_cut(left_of(work, keep))],
+    also_right=[by_sums_from_behind, lambda *case: balanced_bounds(left_of(*case), 2)[1]],
 )
 
 # 4. The open task: what it takes to pass is counted, simulated or learnt; no clock decides
@@ -579,11 +504,7 @@ check_plan = PlanExercise(
     values=True,
     wrong={
         NO_FUNCTION: (lambda: None, 1.5),
-        CANNOT_RUN: [
-            (Plan(9), 1.5),
-            (Plan(5, keep={"head": 0.5}), 1.5),
-            (Plan(5, "1F1B"), 1.5),
-        ],
+        CANNOT_RUN: [(Plan(9), 1.5), (Plan(5, keep={"head": 0.5}), 1.5), (Plan(5, "1F1B"), 1.5)],
         "a plan is a Plan": ({"cut": 5}, 1.5),
         WRITE_IT_DOWN: [
             (Plan(6), prediction)
