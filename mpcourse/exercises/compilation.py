@@ -64,49 +64,29 @@ check_in_blocks = Exercise(
     hint="numbers.split(size) gives the blocks, torch.cat joins what the operation makes of them.",
     wrong={
         "The operation got more than": lambda operation, numbers, size: operation(numbers),
-        AS_COUNT: lambda operation, numbers, size: torch.cat(
-            [operation(block) for block in numbers.chunk(size)]
-        ),
-        "Every call costs Python's time.": lambda operation, numbers, size: torch.cat(
-            [operation(block) for block in numbers.split(1)]
-        ),
+        AS_COUNT: ".split => .chunk",
+        "Every call costs Python's time.": "split(size) => split(1)",
         JOIN: [
-            lambda operation, numbers, size: [operation(block) for block in numbers.split(size)],
-            lambda operation, numbers, size: [
-                operation(block).tolist() for block in numbers.split(size)
-            ],
-            lambda operation, numbers, size: torch.stack(
-                [operation(block) for block in numbers.split(size)]
-            ),
+            "torch.cat => list",
+            ("torch.cat => list", "operation(block) => operation(block).tolist()"),
+            "torch.cat => torch.stack",
         ],
         "The last block is missing: it may be shorter than the others.": [
-            lambda operation, numbers, size: blocks_into(
-                operation, numbers[: len(numbers) // size * size], size
-            ),
-            lambda operation, numbers, size: blocks_into(  # range(0, len(numbers) - size, size)
-                operation, numbers[: (len(numbers) - 1) // size * size], size
-            ),
+            "numbers.split => numbers[: len(numbers) // size * size].split",
+            # range(0, len(numbers) - size, size)
+            "numbers.split => numbers[: (len(numbers) - 1) // size * size].split",
         ],
-        "That adds the blocks up: put one behind the other, with torch.cat.": (
-            lambda operation, numbers, size: sum(map(operation, numbers.split(size)))
-        ),
+        "That adds the blocks up: put one behind the other, with torch.cat.": "torch.cat => sum",
         "That is one block: go on to the end of the numbers.": [
-            lambda operation, numbers, size: operation(numbers[:size]),
-            lambda operation, numbers, size: operation(numbers[-size:]),
+            "numbers.split => numbers[:size].split",
+            "numbers.split => numbers[-size:].split",
         ],
         "Those are the numbers as they came: hand each block to the operation.": (
-            lambda operation, numbers, size: torch.cat(numbers.split(size))
+            "operation(block) => block"
         ),
-        KEPT: lambda operation, numbers, size: [
-            block.copy_(operation(block)) for block in numbers.split(size)
-        ],
+        KEPT: "operation(block) => block.copy_(operation(block))",
     },
-    also_right=[
-        blocks_into,
-        lambda operation, numbers, size: torch.cat(
-            [operation(part) for part in numbers.tensor_split(math.ceil(len(numbers) / size))]
-        ),
-    ],
+    also_right=[blocks_into, "split(size) => tensor_split(math.ceil(len(numbers) / size))"],
 )
 
 # 2. How many graphs
@@ -148,22 +128,21 @@ check_graphs = Exercise(
     hint="The first graph: its own size. A 0 or 1: its own. Everything else shares one.",
     wrong={
         "The first size is 1: its graph is the first one, and has been counted twice.": [
-            lambda sizes: my_graphs(sizes) + (sizes[0] == 1),
-            lambda sizes: my_graphs(sizes) + (1 == sizes[0] in sizes[1:]),
+            "1 in others => 1 in sizes",
+            "1 in others => 1 in sizes[1:]",
         ],
         "That counts the calls: a size that a graph fits already costs nothing.": len,
         "A size of 0 has a graph of its own, as 1 has.": (
-            lambda sizes: my_graphs([size or 2 * max(sizes) + 2 for size in sizes])
+            "(0 in others) + => ",
+            "size > 1 => size != 1",
         ),
         "A graph for each size: but the second graph holds for any size from 2 on.": (
             lambda sizes: len(set(sizes))
         ),
-        "A size of 1 has a graph of its own.": (lambda sizes: min(len(set(sizes)), 2)),
-        "One too many: does the first graph fit that size still?": (
-            lambda sizes: my_graphs(sizes) + 1
-        ),
+        "A size of 1 has a graph of its own.": lambda sizes: min(len(set(sizes)), 2),
+        "One too many: does the first graph fit that size still?": "return 1 => return 2",
         "One is missing: which size does no graph fit?": [
-            lambda sizes: my_graphs(sizes) - 1,
+            "return 1 => return 0",
             lambda sizes: max(my_graphs(sizes) - 1, 1),
         ],
     },
@@ -231,27 +210,23 @@ check_one_graph = Exercise(
     hint="torch.where(condition, one, other), where the condition is a tensor with one value.",
     correct="All cases agree, also those that the page does not show, and there is one graph.",
     wrong={
-        "A sum of 0 is not above 0.": lambda rows: torch.where(rows.sum() >= 0, rows + 1, rows - 1),
-        "Each value has decided for itself: the sum of all decides.": (
-            lambda rows: torch.where(rows > 0, rows + 1, rows - 1)
-        ),
+        "A sum of 0 is not above 0.": "> 0 => >= 0",
+        "Each value has decided for itself: the sum of all decides.": "rows.sum() => rows",
         "Each row has decided for itself: the sum of all rows decides.": (
-            lambda rows: torch.where(rows.sum(-1, keepdim=True) > 0, rows + 1, rows - 1)
+            "sum() => sum(-1, keepdim=True)"
         ),
         "One value or column has decided: the sum of all rows decides.": [
-            lambda rows: torch.where((rows > 0).any(), rows + 1, rows - 1),
-            lambda rows: torch.where((rows > 0).all(), rows + 1, rows - 1),
-            lambda rows: torch.where(rows[0] > 0, rows + 1, rows - 1),
-            lambda rows: torch.where(rows.sum(0) > 0, rows + 1, rows - 1),
+            "rows.sum() > 0 => (rows > 0).any()",
+            "rows.sum() > 0 => (rows > 0).all()",
+            "rows.sum() => rows[0]",
+            "sum() => sum(0)",
         ],
-        "That is the step alone: add it to the rows.": (
-            lambda rows: torch.where(rows.sum() > 0, 1.0, -1.0)
-        ),
+        "That is the step alone: add it to the rows.": "rows + 1, rows - 1 => 1.0, -1.0",
         "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
             lambda rows: rows + rows.sum().sign()
         ),
         "The branches are swapped: torch.where(condition, where true, where false).": (
-            lambda rows: torch.where(rows.sum() > 0, rows - 1, rows + 1)
+            "rows + 1, rows - 1 => rows - 1, rows + 1"
         ),
         "The branch of `sum > 0` has been taken, as a trace would.": lambda rows: rows + 1,
         "The branch of `sum <= 0` has been taken, as a trace would.": lambda rows: rows - 1,
