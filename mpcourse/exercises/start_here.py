@@ -119,71 +119,9 @@ def my_worker():
     return hand_over
 
 
-MARK = object()
-
-
-def marked(value):
-    return value[1] if isinstance(value, list) and value[:1] == [MARK] else None
-
-
-def worker_with(serve_job, *, error_of=marked, lasts=True, line=queue.SimpleQueue):
-    """A worker out of what it does with a job, and of what the caller takes for an error."""
-
-    def attempt():
-        jobs = line()
-
-        def serve():
-            with contextlib.suppress(Exception):
-                while serve_job(*jobs.get()) is not False or lasts:
-                    pass
-
-        def hand_over(fn):
-            box = queue.SimpleQueue()
-            jobs.put((fn, box))
-
-            def wait():
-                value = box.get()
-                if (error := error_of(value)) is not None:
-                    raise error
-                return value
-
-            return wait
-
-        threading.Thread(target=serve, daemon=True).start()
-        return hand_over
-
-    return attempt
-
-
-def putting_errors(kinds=Exception, goes_on=True, kept=lambda error: [MARK, error]):
-    """What a worker does with a job, if it puts some errors into the box."""
-
-    def serve_job(fn, box):
-        try:
-            box.put(fn())
-        except kinds as error:
-            box.put(kept(error))
-            return goes_on
-
-    return serve_job
-
-
-error_as_value, error_marked = putting_errors(kept=lambda error: error), putting_errors()
-
-
-def by_future(threads=1):
-    pool = ThreadPoolExecutor(threads)
+def by_future():
+    pool = ThreadPoolExecutor(1)
     return lambda fn: pool.submit(fn).result
-
-
-def one_box():
-    pool, box = ThreadPoolExecutor(1), queue.SimpleQueue()
-
-    def hand_over(fn):
-        pool.submit(lambda: box.put(fn()))
-        return lambda: box.get(timeout=0.2)
-
-    return hand_over
 
 
 def not_handed_over(fn):
@@ -191,43 +129,8 @@ def not_handed_over(fn):
     return lambda: value
 
 
-def thread_a_job(fn):
-    box = queue.SimpleQueue()
-    threading.Thread(target=error_as_value, args=(fn, box), daemon=True).start()
-    return lambda: box.get(timeout=0.2)
-
-
-def in_turn(fn, box):
-    with ONE_AT_A_TIME:
-        error_marked(fn, box)
-
-
-def waiting_pool():
-    pool = ThreadPoolExecutor(1)
-    return lambda fn: not_handed_over(pool.submit(fn).result)
-
-
-def by_truth(good):
-    """A worker whose `wait` tells value from error by `good(value)`."""
-
-    def attempt():
-        pool = ThreadPoolExecutor(1)
-
-        def hand_over(fn):
-            future = pool.submit(fn)
-
-            def wait():
-                error = future.exception()
-                value = None if error else future.result()
-                if good(value):
-                    return value
-                raise error
-
-            return wait
-
-        return hand_over
-
-    return attempt
+def returned(value):
+    return lambda hand_over, _: hand_over(lambda: value)()
 
 
 def which_thread(hand_over, _):
@@ -326,7 +229,6 @@ def at_work(attempt, given, trial, expected, words):
     return found
 
 
-RETURNS = "wait returns what fn returned."
 ONE_THREAD = "Start one thread, when the worker is made."
 WAITING = "Waiting is for wait."
 FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
@@ -344,12 +246,12 @@ check_worker = Exercise(
     my_worker,
     read_again='"A worker in a few lines"',
     cases=[
-        ("a job that returns 42", lambda hand_over, _: hand_over(lambda: 42)(), 42, RETURNS),
+        ("a job that returns 42", returned(42), 42, "wait returns what fn returned."),
         ("a job that says where it runs", which_thread, "a thread of its own", ONE_THREAD),
         ("a job that takes its time", when_it_returns, "it returned at once", WAITING),
         ("two workers", threads_of_two, "each has one thread", ONE_THREAD),
-        ("a job that returns 0", lambda hand_over, _: hand_over(lambda: 0)(), 0, NO_VALUE),
-        ("a job that returns None", lambda hand_over, _: hand_over(lambda: None)(), None, NO_VALUE),
+        ("a job that returns 0", returned(0), 0, NO_VALUE),
+        ("a job that returns None", returned(None), None, NO_VALUE),
         ("three jobs", values_in_order, [0, 1, 2], OWN_BOX),
         ("three jobs behind a long one", order_of_jobs, [1, 2, 3], FIRST_IN),
         ("a job that raises IndexError", error_of_a_job, "wait raised IndexError", CATCH),
@@ -368,29 +270,45 @@ check_worker = Exercise(
             lambda: not_handed_over,
             lambda: lambda fn: fn,
             lambda: lambda fn: ThreadPoolExecutor(1).submit(fn).result,
-            lambda: thread_a_job,
-            lambda: by_future(4),
+            "jobs.put => threading.Thread(target=serve, daemon=True).start(); jobs.put",
+            "threading.Thread => for _ in range(4): threading.Thread",
         ],
-        FIRST_IN: worker_with(error_marked, line=queue.LifoQueue),
-        WAITING: waiting_pool,
-        OWN_BOX: one_box,
+        FIRST_IN: "jobs = queue.SimpleQueue => jobs = queue.LifoQueue",
+        WAITING: "return wait => value = wait()\n        return lambda: value",
+        OWN_BOX: (
+            "box = queue.SimpleQueue() => pass",
+            "jobs = => box, jobs = queue.SimpleQueue(),",
+        ),
         NO_VALUE: [
-            by_truth(lambda value: value is not None),
-            by_truth(lambda value: value or value is None),
-            worker_with(error_as_value, error_of=lambda v: v if isinstance(v, Exception) else None),
+            "error is not None => value is None",
+            "error is not None => value is not None and not value",
+            (
+                "error is not None => isinstance(error or value, Exception)",
+                "raise error => raise error or value",
+            ),
         ],
-        CATCH: worker_with(error_as_value),
+        CATCH: "raise error => return error",
         "it raised TypeError": lambda: lambda fn: fn(),
-        EVERY_KIND: [*map(worker_with, map(putting_errors, (IndexError, LookupError)))],
-        ENDED: worker_with(putting_errors(goes_on=False), lasts=False),
-        "was stopped": worker_with(lambda fn, box: box.put(fn())),
-        NO_TURNS: worker_with(in_turn),
+        EVERY_KIND: [
+            "box.put((None => isinstance(error, IndexError) and box.put((None",
+            "box.put((None => isinstance(error, LookupError) and box.put((None",
+        ],
+        ENDED: "box.put((None, error)) => return box.put((None, error))",
+        "was stopped": "box.put((None, error)) => return",
+        NO_TURNS: "box.put((fn => with ONE_AT_A_TIME: box.put((fn",
         OWN_QUEUE: [
             lambda: lambda fn: ONE_POOL.submit(fn).result,
-            worker_with(error_marked, line=lambda: SHARED_LINE),
+            "jobs = queue.SimpleQueue() => jobs = SHARED_LINE",
         ],
     },
-    also_right=[by_future, worker_with(error_marked)],
+    also_right=[
+        by_future,
+        (
+            "(None, error) => (error, True)",
+            "error is not None => error",
+            "raise error => raise value",
+        ),
+    ],
 )
 
 # 3. A clock
@@ -510,40 +428,6 @@ def judge_clock(seconds, got, whole, threads, naps, device, kind):
         raise NotYet(f"got {got}. {OLDER}")
 
 
-def clock(read, *, first_wait=True):
-    """A clock: `read(device, fn, start)` gives what it returns."""
-
-    def attempt(device, fn):
-        if first_wait:
-            synchronize([device])
-        return read(device, fn, time.perf_counter())
-
-    return attempt
-
-
-def after(*steps, result=lambda seconds: seconds):
-    """Do the steps, then turn the seconds since the start into a result."""
-
-    def read(device, fn, start):
-        for step in steps:
-            step(device, fn)
-        return result(time.perf_counter() - start)
-
-    return read
-
-
-def submit(device, fn):
-    device.submit(fn)
-
-
-def run(device, fn):
-    device.run(fn)
-
-
-def wait(device, fn):
-    synchronize([device])
-
-
 def by_all_devices(device, fn):
     synchronize()
     start = time.monotonic_ns()
@@ -551,6 +435,9 @@ def by_all_devices(device, fn):
     synchronize([device])
     return (time.monotonic_ns() - start) / 1e9
 
+
+TAKEN = "time.perf_counter() - start"
+NO_LAST_WAIT = "synchronize([device])\n    return => return"
 
 check_time = Exercise(
     my_time,
@@ -567,23 +454,23 @@ check_time = Exercise(
     correct="A nap was measured as such on three devices, and an error came out.",
     wrong={
         EARLY: [
-            clock(after(submit)),
-            clock(after(run, result=lambda seconds: seconds / 2)),
-            clock(lambda device, fn, start: [time.process_time(), run(device, fn)][0] * 1e-9),
+            (".result() => ", NO_LAST_WAIT),
+            f"{TAKEN} => ({TAKEN}) / 2",
+            f"{TAKEN} => time.process_time() * 1e-9",
         ],
-        QUEUED: [clock(after(run)), clock(after(submit, lambda d, _: d.run(lambda: None)))],
-        ROUNDED: clock(after(run, wait, result=lambda seconds: round(seconds, 1))),
-        BACKWARDS: clock(after(run, result=lambda seconds: -seconds)),
-        MILLISECONDS: clock(after(run, result=lambda seconds: 1000 * seconds)),
-        ELSEWHERE: clock(after(lambda _, fn: fn())),
-        LONGER: clock(after(run, wait, result=lambda seconds: 2 * seconds)),
-        TIMES.format(2): clock(after(run, run)),
-        A_NUMBER.format("None"): clock(lambda device, fn, start: device.run(fn)),
-        A_NUMBER.format("nan"): clock(after(run, wait, result=lambda seconds: math.nan)),
-        NEVER: clock(lambda device, fn, start: 0.2),
-        OLDER: clock(after(run), first_wait=False),
-        SILENT: clock(after(submit, wait)),
-        "it raised TypeError": clock(lambda device, fn, start: device.run(fn, 1)),
+        QUEUED: [NO_LAST_WAIT, (".result() => ; device.run(lambda: None)", NO_LAST_WAIT)],
+        ROUNDED: f"{TAKEN} => round({TAKEN}, 1)",
+        BACKWARDS: f"{TAKEN} => start - time.perf_counter()",
+        MILLISECONDS: f"{TAKEN} => ({TAKEN}) * 1000",
+        ELSEWHERE: "device.submit(fn).result() => fn()",
+        LONGER: f"{TAKEN} => ({TAKEN}) * 2",
+        TIMES.format(2): "device.submit => device.run(fn); device.submit",
+        A_NUMBER.format("None"): "return time => time",
+        A_NUMBER.format("nan"): f"{TAKEN} => math.nan",
+        NEVER: lambda device, fn: 0.2,
+        OLDER: "synchronize([device])\n    start => start",
+        SILENT: ".result() => ",
+        "it raised TypeError": "submit(fn) => submit(fn, 1)",
     },
-    also_right=[by_all_devices, clock(after(run, wait))],
+    also_right=[by_all_devices, "submit(fn).result() => run(fn)"],
 )
