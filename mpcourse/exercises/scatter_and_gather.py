@@ -1,6 +1,5 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
 
-import itertools
 import time
 
 import numpy as np
@@ -67,27 +66,9 @@ def my_scatter(batch, num_devices):
     return [batch[start : start + size] for start in range(0, len(batch), size)]
 
 
-def sized(size):
-    """Cut every so many rows."""
-    return lambda b, n: list(b.split(max(size(len(b), n), 1)))
-
-
-def slices(size):
-    """One slice of so many rows for each device."""
-    return lambda b, n: [b[i * size(len(b), n) :][: size(len(b), n)] for i in range(n)]
-
-
 def rest_to_the_last(batch, n):
     size = max(len(batch) // n, 1)
     return [*(batch[i * size : (i + 1) * size] for i in range(n - 1)), batch[(n - 1) * size :]]
-
-
-def chunk_by_name(batch, n):
-    return list(batch.chunk(n))
-
-
-def scatter_by_name(batch, n):
-    return scatter(batch, ["cpu"] * n)
 
 
 def stands_still(batch, n):
@@ -101,6 +82,8 @@ def scatter_by_masks(batch, n):
     return (batch[rows // size == device] for device in range(n) if device * size < len(batch))
 
 
+ROUNDED_DOWN = "-(-len(batch) // num_devices) => max(1, len(batch) // num_devices)"
+ONE_EACH = "len(batch), size => num_devices * size, size"
 STANDS_STILL = "A loop does not end: does the start move on by the size of a chunk?"
 SHAPES = [((6,), 2), ((7,), 3), ((5,), 4), ((1,), 3), ((9, 2), 4), ((16, 1), 5)]
 
@@ -123,10 +106,8 @@ check_scatter = Exercise(
         "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up.": (
             lambda b, n: b.tensor_split(n)
         ),
-        "A device without rows gets no chunk at all: do not add empty ones.": (
-            slices(lambda rows, n: -(-rows // n))
-        ),
-        "That drops rows: count the rows that came out.": slices(lambda r, n: max(r // n, 1)),
+        "A device without rows gets no chunk at all: do not add empty ones.": ONE_EACH,
+        "That drops rows: count the rows that came out.": (ROUNDED_DOWN, ONE_EACH),
         "That deals the rows out like cards; the rows of a chunk are neighbours.": (
             lambda b, n: [b[i::n] for i in range(n)]
         ),
@@ -136,39 +117,29 @@ check_scatter = Exercise(
             lambda b, n: dict(enumerate(b.chunk(n)))
         ),
         STANDS_STILL: stands_still,
-        "Those are the sizes; return the chunks themselves.": (
-            lambda b, n: [len(chunk) for chunk in b.chunk(n)]
-        ),
-        "Those are lists of numbers; a slice of a tensor is a tensor.": (
-            lambda b, n: [chunk.tolist() for chunk in b.chunk(n)]
-        ),
-        "The rows of each chunk are in the wrong order.": (
-            lambda b, n: [chunk.flip(0) for chunk in b.chunk(n)]
-        ),
+        "Those are the sizes; return the chunks themselves.": "size] => size].shape[0]",
+        "Those are lists of numbers; a slice of a tensor is a tensor.": "size] => size].tolist()",
+        "The rows of each chunk are in the wrong order.": "size] => size].flip(0)",
         "The chunks are in the wrong order: the first device gets the first rows.": (
-            lambda b, n: b.chunk(n)[::-1]
+            "size)] => size)][::-1]"
         ),
         "A full chunk has ceil(rows / devices) rows": [
             rest_to_the_last,
-            sized(lambda rows, n: rows // n),
-            sized(lambda rows, n: round(rows / n)),
-            sized(lambda rows, n: rows // n + 1),
-            lambda b, n: [chunk.flatten() for chunk in b.chunk(n)],
+            ROUNDED_DOWN,
+            "-(-len(batch) // num_devices) => max(1, round(len(batch) / num_devices))",
+            "-(-len(batch) // num_devices) => len(batch) // num_devices + 1",
+            "size] => size].flatten()",
             lambda b, n: b.reshape(n, -1),
             lambda b, n: b,
         ],
-        BORROWED.format("chunk"): [lambda b, n: b.chunk(n), chunk_by_name],
-        BORROWED.format("scatter"): scatter_by_name,
+        BORROWED.format("chunk"): [lambda b, n: b.chunk(n), lambda b, n: list(b.chunk(n))],
+        BORROWED.format("scatter"): lambda b, n: scatter(b, ["cpu"] * n),
         CUT_OFF: [
             lambda b, n: [torch.tensor(c.tolist()) for c in my_scatter(b, n)],
-            lambda b, n: [
-                c.detach().clone().requires_grad_(c.is_floating_point()) for c in my_scatter(b, n)
-            ],
+            "size] => size].detach().clone().requires_grad_(batch.requires_grad)",
         ],
-        "Can't call numpy()": lambda b, n: [
-            torch.from_numpy(chunk.numpy()) for chunk in my_scatter(b, n)
-        ],
-        CHANGED: lambda b, n: my_scatter(b.zero_(), n),
+        "Can't call numpy()": "size] => size].numpy()",
+        CHANGED: "size = => batch.zero_()\n    size =",
     },
     also_right=[scatter_by_masks, lambda b, n: b.split((len(b) + n - 1) // n)],
 )
@@ -194,49 +165,6 @@ def my_scatter_nest(inputs, num_devices):
         columns = [my_scatter_nest(value, num_devices) for value in inputs]
         return [type(inputs)(row) for row in zip(*columns, strict=False)]
     return [inputs] * num_devices
-
-
-def repeated(value, n):
-    return [value] * n
-
-
-def nests(*, deep=True, container=type, leaf=repeated, empty=object, rows=zip):
-    """A scatter of nests that goes wrong in one place."""
-
-    def cut(value, n, inside=False):
-        if isinstance(value, torch.Tensor):
-            return list(value.chunk(n))
-        if not isinstance(value, dict | tuple | list) or (inside and not deep):
-            return leaf(value, n)
-        if not value and isinstance(value, empty):
-            return [value] * n
-        parts = value.values() if isinstance(value, dict) else value
-        found = rows(*(cut(part, n, True) for part in parts))
-        if isinstance(value, dict):
-            return [dict(zip(value, row, strict=True)) for row in found]
-        return [container(value)(row) for row in found]
-
-    return cut
-
-
-def by_number(*columns):
-    return [[column[i] for column in columns] for i in range(max(map(len, columns)))]
-
-
-def letters(value, n):
-    return letters(value[0], n) if isinstance(value, str) else [value] * n
-
-
-def shared_out(value, n):
-    return [value / n if isinstance(value, float) else value] * n
-
-
-def in_place(nest, n):
-    if isinstance(nest, dict):
-        for key in nest:
-            nest[key] = my_scatter_nest(nest[key], n)
-        return [dict(zip(nest, row, strict=True)) for row in zip(*nest.values(), strict=False)]
-    return my_scatter_nest(nest, n)
 
 
 def turned_around(nest, n):
@@ -304,25 +232,33 @@ check_scatter_nest = Exercise(
             lambda nest, n: my_scatter_nest(nest, n)[0]
         ),
         "That is a nest of lists; return a list of nests, one for each chunk.": turned_around,
-        "Types have changed: a tuple stays a tuple.": nests(container=lambda _: list),
-        "Types have changed: a list stays a list.": nests(container=lambda _: tuple),
+        "Types have changed: a tuple stays a tuple.": "type(inputs)( => list(",
+        "Types have changed: a list stays a list.": "type(inputs)( => tuple(",
         "A text is no nest of letters: each device gets all of it.": (
-            nests(leaf=lambda value, n: list(value) if isinstance(value, str) else [value] * n)
+            "[inputs] * => list(inputs) if isinstance(inputs, str) else [inputs] *"
         ),
         "zip over no columns gives no row: an empty nest goes to every device as it is.": [
-            nests(empty=()),
-            nests(empty=(tuple, list)),
+            " and inputs => ",
+            "dict) and inputs => dict)",
         ],
-        "A number is not shared out: each device gets it as it is.": (nests(leaf=shared_out)),
-        FEWER: nests(rows=by_number),
-        LETTERS: nests(leaf=letters),
-        NO_STAR: nests(container=lambda nest: lambda row: type(nest)(*row)),
-        CHANGED: in_place,
+        "A number is not shared out: each device gets it as it is.": (
+            "[inputs] * => [inputs / num_devices if isinstance(inputs, float) else inputs] *"
+        ),
+        FEWER: (
+            "in zip(*columns, strict=False) => "
+            "in ([column[i] for column in columns] for i in range(num_devices))"
+        ),
+        LETTERS: "tuple | list => tuple | list | str",
+        NO_STAR: "(row) => (*row)",
+        CHANGED: (
+            "inputs.values()] => inputs.values()]\n        inputs.update(zip(inputs, columns))"
+        ),
         "A nest inside the nest was not taken apart: scatter calls itself for it.": (
-            nests(deep=False)
+            "my_scatter_nest(value, num_devices) => "
+            "value.chunk(num_devices) if hasattr(value, 'chunk') else [value] * num_devices"
         ),
         "Where a batch has fewer chunks than devices, the shortest column says how many nests.": (
-            nests(rows=itertools.zip_longest)
+            "zip(*columns, => zip(*(c + [None] * (num_devices - len(c)) for c in columns),"
         ),
         "AttributeError": lambda nest, n: nest.chunk(n),
     },
@@ -355,24 +291,6 @@ def per_loss(join):
     return per_field(lambda ts: join(ts) if ts[0].dim() == 0 else torch.cat(ts))
 
 
-def only_logits(outputs):
-    return {"logits": torch.cat([o["logits"] for o in outputs])}
-
-
-def stack_if_it_is_called_loss(outputs):
-    fields = {key: [o[key] for o in outputs] for key in outputs[0]}
-    return {key: (torch.stack if key == "loss" else torch.cat)(ts) for key, ts in fields.items()}
-
-
-def gather_by_name(outputs):
-    return gather(outputs, "cpu")
-
-
-def without_a_graph(outputs):
-    with torch.no_grad():
-        return my_gather(outputs)
-
-
 def gather_by_hand(outputs):
     joined = dict(outputs[0])
     for key, first in joined.items():
@@ -381,19 +299,10 @@ def gather_by_hand(outputs):
     return joined
 
 
-def into_the_first(outputs):
-    outputs[0].update(my_gather(outputs))
-    return outputs[0]
-
-
 def same_types(result, expected):
     """As `same`, and of the same types: a class is an integer."""
     types = [[leaf.dtype for leaf in tensors_in(each)] for each in (result, expected)]
     return same(result, expected) and types[0] == types[1]
-
-
-def cat(ts):
-    return torch.cat([t.reshape(1) if t.dim() == 0 else t for t in ts])
 
 
 def output(rows, grad=False):
@@ -441,32 +350,36 @@ check_gather = Exercise(
             per_field(lambda ts: sum(ts) / len(ts)),
             per_loss(lambda ts: sum(ts) / len(ts)),
         ],
-        "The devices are in the wrong order.": per_field(lambda ts: cat(ts[::-1])),
+        "The devices are in the wrong order.": "in outputs] => in outputs[::-1]]",
         "The last device's output is missing.": [
-            per_field(lambda ts: cat(ts[:-1])),
-            lambda outputs: my_gather(outputs[:2]),
+            "in outputs] => in outputs[:-1]]",
+            "in outputs] => in outputs[:2]]",
         ],
-        "The first device's output is missing.": per_field(lambda ts: cat(ts[1:])),
-        "The rows are no longer rows: that is flattened.": per_field(lambda ts: cat(ts).flatten()),
-        "That joins columns; rows are dimension 0.": per_field(lambda ts: torch.cat(ts, dim=-1)),
+        "The first device's output is missing.": "in outputs] => in outputs[1:]]",
+        "The rows are no longer rows: that is flattened.": "in tensors]) => in tensors]).flatten()",
+        "That joins columns; rows are dimension 0.": "in tensors]) => in tensors], dim=-1)",
         "stack adds a dimension; the rows belong end to end.": per_field(torch.stack),
         "Take the keys from the first dict: another model returns others.": [
-            lambda outputs: list(my_gather(outputs).values()),
-            stack_if_it_is_called_loss,
+            "return joined => return [*joined.values()]",
+            "t.dim() == 0 => key == 'loss'",
         ],
-        NO_DIMENSION: [per_field(torch.cat), per_loss(torch.vstack), only_logits],
+        NO_DIMENSION: [
+            per_field(torch.cat),
+            per_loss(torch.vstack),
+            "in outputs[0]: => in ['logits']:",
+        ],
         "Integers have become floats: torch.cat keeps the type.": (
-            per_field(lambda ts: cat(ts).float())
+            "in tensors]) => in tensors]).float()"
         ),
         CHANGED: [
-            into_the_first,
-            lambda outputs: {key: cat([o.pop(key) for o in outputs]) for key in [*outputs[0]]},
+            "joined = {} => joined = outputs[0]",
+            ("in outputs[0] => in [*outputs[0]]", "output[key] => output.pop(key)"),
         ],
-        BORROWED.format("gather"): gather_by_name,
+        BORROWED.format("gather"): lambda outputs: gather(outputs, "cpu"),
         CUT_OFF: [
             per_loss(lambda ts: torch.tensor([t.item() for t in ts])),
             per_loss(lambda ts: torch.stack(ts).detach()),
-            without_a_graph,
+            torch.no_grad()(my_gather),
         ],
     },
     also_right=[gather_by_hand],
@@ -483,13 +396,9 @@ def my_mean(chunk_means, chunk_sizes):
     return (chunk_means * chunk_sizes).sum() / chunk_sizes.sum()
 
 
-def same_number(result, expected):
+def same_number(*pair):
     """A float, or a tensor of one number in whatever shape."""
-    pair = (
-        x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
-        for x in (result, expected)
-    )
-    return same(*pair)
+    return same(*(x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x for x in pair))
 
 
 check_mean = Exercise(
@@ -515,33 +424,31 @@ check_mean = Exercise(
     wrong={
         "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
         "That leaves the last chunk out: its rows count too.": [
-            lambda m, n: (m * n)[:-1].sum() / n[:-1].sum(),
+            ".sum() => [:-1].sum()",
             lambda m, n: m[:-1].mean(),
         ],
         "That is the sum over all rows; divide it by the number of rows.": (
-            lambda m, n: (m * n).sum()
+            "/ chunk_sizes.sum() => "
         ),
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
-        "Each mean stands for several rows: weight it by its chunk's size.": (
-            lambda m, n: m.sum() / n.sum()
-        ),
+        "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "A chunk's sum is its mean times its rows.": lambda m, n: (m / n).sum(),
         "7 is the number of rows of one batch: add up the sizes of the chunks.": (
-            lambda m, n: (m * n).sum() / 7
+            "/ chunk_sizes.sum() => / 7"
         ),
         "A long chunk has to count more than a short one, not less.": (
             lambda m, n: (m / n).sum() / (1 / n).sum()
         ),
         "That is the sum of the means; a mean is never larger than all of them.": (
-            lambda m, n: m.sum() * n.sum() / n.sum()
+            lambda m, n: m.sum()
         ),
         "The weights have to add up to 1: divide by the sum of the sizes, not by the largest.": (
-            lambda m, n: (m * (n / n.max())).sum()
+            "/ chunk_sizes.sum() => / chunk_sizes.max()"
         ),
-        "One number is asked for: add the chunks up.": lambda m, n: m * n / n.sum(),
+        "One number is asked for: add the chunks up.": ").sum() => )",
         "That is rounded: return the number as it is.": [
             lambda m, n: round(my_mean(m, n).item(), 1),
-            lambda m, n: (m * n).sum() // n.sum(),
+            "/ => //",
         ],
         "expected tensor 4": [lambda m, n: m.max(), lambda m, n: "4.0"],
         CHANGED: lambda m, n: m.mul_(n).sum() / n.sum(),
