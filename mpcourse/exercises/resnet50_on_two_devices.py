@@ -1,7 +1,6 @@
 """Exercises of page `resnet50_on_two_devices`: the network, its memory, its time, the best cut."""
 
 import functools
-import math
 import re
 
 import numpy as np
@@ -168,29 +167,6 @@ def two_copies(held, found, went, first, second):
     raise NotYet(f"copied: {went}", BEHIND_LAYER2 if over and over[0] != FEATURES else why)
 
 
-def network_with(
-    images=lambda n, x: x.to(n.first),
-    stem=lambda n, x: n.maxpool(n.relu(n.bn1(n.conv1(x)))),
-    front=lambda n, x: n.layer2(n.layer1(x)),
-    cut=lambda n, x: x.to(n.second),
-    back=lambda n, x: n.layer4(n.layer3(x)),
-    head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)),
-    places=lambda *places: places,
-    more=lambda n: None,
-):
-    """The solution, with a hook at each place where people go wrong."""
-
-    class Variant(MySplitResNet50):
-        def __init__(self, first, second, num_classes):
-            super().__init__(*places(first, second), num_classes)
-            more(self)
-
-        def forward(self, x):
-            return head(self, back(self, cut(self, front(self, stem(self, images(self, x))))))
-
-    return Variant
-
-
 check_split_resnet50 = Exercise(
     MySplitResNet50,
     read_again='"One network, cut once"',
@@ -200,55 +176,52 @@ check_split_resnet50 = Exercise(
     look=as_torchvision_s,
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
-        FLATTEN: network_with(head=lambda n, x: n.fc(n.avgpool(x))),
-        SOFTMAX: network_with(head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)).softmax(1)),
-        "It never calls maxpool.": network_with(stem=lambda n, x: n.relu(n.bn1(n.conv1(x)))),
-        "It never calls bn1.": network_with(stem=lambda n, x: n.maxpool(n.relu(n.conv1(x)))),
+        FLATTEN: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features)",
+        SOFTMAX: "features), 1)) => features), 1)).softmax(1)",
+        "It never calls maxpool.": "self.maxpool( => (",
+        "It never calls bn1.": "self.bn1( => (",
         ORDER: [
-            network_with(stem=lambda n, x: n.relu(n.bn1(n.conv1(n.maxpool(x))))),
-            network_with(back=lambda n, x: n.layer3(n.layer4(x))),
+            ("self.maxpool( => (", "images.to(self.first) => self.maxpool(images.to(self.first))"),
+            "self.layer4(self.layer3( => self.layer3(self.layer4(",
         ],
-        NO_WAY_BACK: network_with(cut=lambda n, x: x.detach().to(n.second)),
+        NO_WAY_BACK: "features.to( => features.detach().to(",
         f"layer3 got features on cuda:0, and is itself on cuda:1.\n{CROSSING}": [
-            network_with(cut=lambda n, x: x),
-            network_with(cut=lambda n, x: (x.to(n.second), x)[1]),
+            "features.to(self.second) => features",
+            "features.to(self.second) => (features.to(self.second), features)[1]",
         ],
         f"conv1 got the pictures on cpu, and is itself on cuda:0.\n{PICTURES}": [
-            network_with(images=lambda n, x: x),
-            network_with(images=lambda n, x: (x.to(n.first), x)[1]),
+            "images.to(self.first) => images",
+            "images.to(self.first) => (images.to(self.first), images)[1]",
         ],
-        "It belongs on cuda:0: in __init__ write self.conv1.to(first).": (
-            network_with(
-                more=lambda n: n.add_module("conv1", nn.Conv2d(3, 64, 7, 2, 3, bias=False))
-            )
-        ),
-        "bn1 got its input on cuda:0, and is itself on cpu.": (
-            network_with(more=lambda n: n.add_module("bn1", nn.BatchNorm2d(64)))
-        ),
+        "It belongs on cuda:0: in __init__ write self.conv1.to(first).": "(self.conv1, => (",
+        "bn1 got its input on cuda:0, and is itself on cpu.": "self.bn1, => ",
         "It belongs on cuda:1: in __init__ write self.fc.to(second).": (
-            network_with(more=lambda n: n.fc.to(n.first))
+            ", self.fc) => )",
+            "self.layer2) => self.layer2, self.fc)",
         ),
         NOTHING_ELSE: [
-            network_with(cut=lambda n, x: x.cpu().to(n.second)),
-            network_with(head=lambda n, x: n.fc(torch.flatten(n.avgpool(x), 1)).to(n.first)),
+            "features.to( => features.cpu().to(",
+            "features), 1)) => features), 1)).to(self.first)",
         ],
-        TWICE: network_with(more=lambda n: n.add_module("twin", n.conv1)),
-        BEHIND_LAYER2: network_with(
-            front=lambda n, x: n.layer1(x),
-            back=lambda n, x: n.layer4(n.layer3(n.layer2(x))),
-            more=lambda n: n.layer2.to(n.second),
+        TWICE: "self.first, => self.twin = self.conv1\n        self.first,",
+        BEHIND_LAYER2: (
+            "(self.layer3, => (self.layer2, self.layer3,",
+            "self.layer1(stem) => self.layer1(stem).to(self.second)",
         ),
-        f"The parameters are on cuda:0; {A_HALF}": network_with(places=lambda a, b: (a, a)),
+        f"The parameters are on cuda:0; {A_HALF}": (
+            "num_classes=1000): => num_classes=1000):\n        second = first"
+        ),
         "first 'cuda:1' and second 'cuda:0'": (
-            network_with(places=lambda a, b: (a, b) if a == "cpu" else ("cuda:0", "cuda:1"))
+            "num_classes=1000): => num_classes=1000):\n"
+            "        first, second = sorted([first, second])"
         ),
         DO_NOT_FIT: lambda *given: nn.ModuleDict({"model": MySplitResNet50(*given)}),
-        "expected a tensor, got None": network_with(head=lambda n, x: None),
+        "expected a tensor, got None": "return self.fc => self.fc",
         "expected a module, got None": lambda *given: None,
         "as it was built": lambda *given: 1 / 0,
     },
     errors={"shapes cannot be multiplied": FLATTEN, r"to have \d+ channels": ORDER},
-    also_right=[network_with(head=lambda n, x: n.fc(n.avgpool(x).mean((2, 3)).view(len(x), -1)))],
+    also_right=["torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))"],
 )
 
 # 2. The largest batch
@@ -264,25 +237,11 @@ def my_largest_batch(weights, kept, limit):
     return max(0, int(min(most)))
 
 
-def largest(copies=3, choose=min, whole=math.floor, least=0):
-    """The solution, with a hook at each place where people go wrong."""
-
-    def attempt(weights, kept, limit):
-        most = [(limit - copies * w) / k for w, k in zip(weights, kept, strict=True)]
-        return max(least, whole(choose(most)))
-
-    return attempt
-
-
 def by_trying(weights, kept, limit):
     pictures = 0
     while all(3 * w + (pictures + 1) * k <= limit for w, k in zip(weights, kept, strict=True)):
         pictures += 1
     return pictures
-
-
-def together(weights, kept, limit):
-    return max(0, int((len(weights) * limit - 3 * sum(weights)) // sum(kept)))
 
 
 check_batch_over_devices = Exercise(
@@ -302,40 +261,34 @@ check_batch_over_devices = Exercise(
     play=call_for_numbers,
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
-        "A weight has a gradient and a momentum as well: three times its bytes.": largest(1),
+        "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
         "The optimizer's state is missing: momentum is one more number for each weight.": (
-            largest(2)
+            "3 * => 2 *"
         ),
-        "That is Adam, with two more numbers for each weight; momentum is one.": largest(4),
-        "Every device must fit: the one that is full first decides.": largest(choose=max),
-        "The devices do not share their memory: each has a limit of its own.": together,
+        "That is Adam, with two more numbers for each weight; momentum is one.": "3 * => 4 *",
+        "Every device must fit: the one that is full first decides.": "min => max",
+        "The devices do not share their memory: each has a limit of its own.": (
+            lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k)))
+        ),
         "The largest batches of the devices do not add up: all pictures visit each device.": (
-            largest(choose=sum)
+            "min => sum"
         ),
-        "That is the mean of the devices; the one that is full first decides.": (
-            largest(choose=lambda most: sum(most) / len(most))
+        "That is the mean of the devices; the one that is full first decides.": "min => np.mean",
+        "That is the first device alone.": "min(most) => most[0]",
+        "That is the first two devices alone.": "min(most) => min(most[:2])",
+        "The devices between the first and the last have to fit as well.": (
+            "min(most) => min(most[0], most[-1])"
         ),
-        "That is the first device alone.": largest(choose=lambda most: most[0]),
-        "That is the first two devices alone.": lambda w, k, limit: my_largest_batch(
-            w[:2], k[:2], limit
-        ),
-        "The devices between the first and the last have to fit as well.": lambda w, k, limit: (
-            my_largest_batch([w[0], w[-1]], [k[0], k[-1]], limit)
-        ),
-        "That is the last device alone.": largest(choose=lambda most: most[-1]),
+        "That is the last device alone.": "min(most) => most[-1]",
         "A part of a picture cannot be trained on: round down.": [
-            largest(whole=float),
-            largest(whole=math.ceil),
+            ("// k => / k", "int => float"),
+            "(limit - 3 * w) // k => -((3 * w - limit) // k)",
         ],
-        "That many fit, and one more does too.": lambda *given: max(
-            0, my_largest_batch(*given) - 1
-        ),
-        "With one picture less it fits; with this many it does not.": lambda *given: (
-            my_largest_batch(*given) + 1
-        ),
-        "A batch of less than 0 pictures: if not one fits, return 0.": largest(least=-99),
-        "If not one picture fits, return 0.": largest(least=1),
-        "The weights take room as well.": largest(0),
+        "That many fit, and one more does too.": "int(min(most)) => int(min(most)) - 1",
+        "With one picture less it fits; with this many it does not.": "return => return 1 +",
+        "A batch of less than 0 pictures: if not one fits, return 0.": "max(0, => (",
+        "If not one picture fits, return 0.": "max(0 => max(1",
+        "The weights take room as well.": " - 3 * w => ",
     },
     also_right=[by_trying, lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
 )
@@ -376,25 +329,18 @@ check_naive_time = Exercise(
     play=call_for_numbers,
     hint="Write down what happens one after the other: stages, and what crosses between them.",
     wrong={
-        "Gradients cross the cut as well, on their way back.": (
-            lambda f, b, c: sum(f) + sum(b) + (len(f) - 1) * c
-        ),
+        "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        "Between p stages there are p - 1 cuts.": [
-            lambda f, b, c: sum(f) + sum(b) + 2 * len(f) * c,
-            lambda f, b, c: sum(f) + sum(b) + len(f) * c,
-        ],
-        "There may be other than two stages.": lambda f, b, c: sum(f) + sum(b) + 2 * c,
+        "Between p stages there are p - 1 cuts.": [" - 1 => ", ("2 * => ", " - 1 => ")],
+        "There may be other than two stages.": " * (len(forward) - 1) => ",
         "Nothing overlaps in a naive step: the others wait while one stage works.": [
-            lambda f, b, c: max(f) + max(b) + 2 * (len(f) - 1) * c,
+            "sum => max",
             lambda f, b, c: max(f) + max(b),
             lambda f, b, c: max(map(sum, zip(f, b, strict=True))),
         ],
         "The backward is a part of the step.": lambda f, b, c: sum(f) + (len(f) - 1) * c,
-        "The stages work one after the other: add up, no mean.": (
-            lambda f, b, c: (sum(f) + sum(b)) / len(f) + 2 * (len(f) - 1) * c
-        ),
-        "None is what a function without return": lambda f, b, c: None,
+        "The stages work one after the other: add up, no mean.": "sum => np.mean",
+        "None is what a function without return": lambda *_: None,
     },
     also_right=[stage_by_stage],
 )
@@ -413,36 +359,15 @@ def my_cut_by_time(forward, backward):
     return min(range(1, len(both)), key=lambda k: max(sum(both[:k]), sum(both[k:])))
 
 
-def busier(times, k):
-    return max(sum(times[:k]), sum(times[k:]))
-
-
-def both_of(forward, backward):
-    return [f + b for f, b in zip(forward, backward, strict=True)]
-
-
-def cut_where(key, turned=False):
-    """The first cut, or the last, at which key(forward, backward, k) is least."""
-
-    def attempt(forward, backward):
-        cuts = list(range(1, len(forward)))
-        return min(cuts[::-1] if turned else cuts, key=lambda k: key(forward, backward, k))
-
-    return attempt
-
-
 def until_half(forward, backward):
-    both = both_of(forward, backward)
-    return next(k for k in range(1, len(both) + 1) if 2 * sum(both[:k]) >= sum(both))
+    half = (sum(forward) + sum(backward)) / 2
+    return next(k for k in range(len(forward) + 1) if sum(forward[:k]) + sum(backward[:k]) >= half)
 
 
 def before_half(forward, backward):
-    both = both_of(forward, backward)
-    return max(k for k in range(len(both)) if 2 * sum(both[:k]) <= sum(both))
+    half = (sum(forward) + sum(backward)) / 2
+    return max(k for k in range(len(forward)) if sum(forward[:k]) + sum(backward[:k]) <= half)
 
-
-SMALLEST = "That cut is as good; asked is the smallest one."
-FORWARD_ALONE = "Forward alone says this; the backward counts as well."
 
 check_cut_by_time = Exercise(
     my_cut_by_time,
@@ -464,19 +389,18 @@ check_cut_by_time = Exercise(
     hint="Add up each block's forward and backward; look at the busier device behind every cut.",
     wrong={
         "Add up forward and backward of each device first, then take the busier device.": (
-            cut_where(lambda f, b, k: busier(f, k) + busier(b, k))
+            "max(sum(both[:k]), sum(both[k:])) => "
+            "sum(max(sum(times[:k]), sum(times[k:])) for times in (forward, backward))"
         ),
-        SMALLEST: cut_where(lambda f, b, k: busier(both_of(f, b), k), turned=True),
+        "That cut is as good; asked is the smallest one.": (
+            "range(1, len(both)) => range(len(both) - 1, 0, -1)"
+        ),
         "The first device would have no block.": lambda f, b: torch.tensor(0),
         "The second device would have no block.": lambda f, b: len(f),
         "That is half of the blocks; blocks take different times.": lambda f, b: len(f) // 2,
-        "There the less busy device has the least work; asked is the busier one.": (
-            cut_where(lambda f, b, k: min(sum(both_of(f, b)[:k]), sum(both_of(f, b)[k:])))
-        ),
-        FORWARD_ALONE: cut_where(lambda f, b, k: busier(f, k)),
-        "Backward alone says this; the forward counts as well.": (
-            cut_where(lambda f, b, k: busier(b, k))
-        ),
+        "There the less busy device has the least work; asked is the busier one.": "max => min",
+        "Forward alone says this; the backward counts as well.": "f + b => f",
+        "Backward alone says this; the forward counts as well.": "f + b => b",
         "You stop when half is reached; with one block fewer the busier device has less to do.": (
             until_half
         ),
@@ -484,12 +408,13 @@ check_cut_by_time = Exercise(
             before_half
         ),
         "That is the position of the first device's last block; count its blocks.": (
-            lambda f, b: my_cut_by_time(f, b) - 1
+            "return => return -1 +"
         ),
         "That is the work of the busier device; return the number of blocks.": (
-            lambda f, b: busier(both_of(f, b), my_cut_by_time(f, b))
+            "range(1, len(both)), key=lambda k: => ",
+            "both[k:])) => both[k:])) for k in range(1, len(both))",
         ),
-        "None is what a function without return": lambda f, b: None,
+        "None is what a function without return": lambda *_: None,
     },
     also_right=[lambda *given: np.array(my_cut_by_time(*given))],
 )
