@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, same, short, slip
 from mpcourse.exercises.turn_taking import Exchange, Messages, Stuck
 
 # 1. All-reduce as a ring
@@ -16,7 +16,6 @@ ARRIVES = (
     "In step s = 1, 2, … rank r sends chunk r - s + 1, the one that arrived in the step before; "
     "what arrives is chunk r - s. Both rounds count on: the second begins with chunk r + 1."
 )
-NEVER_SENT = "waits for a message that nobody sends."
 RECEIVES_FIRST = "Everybody receives first: send the piece, then receive."
 TO_THE_RIGHT = "in a ring, only to the right, (r + 1) % n."
 NO_TENSOR = "return the tensor."
@@ -38,7 +37,6 @@ TOO_MANY = "messages; two rounds have {} steps."
 CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 WRONG_PLACES = "The right numbers are in the wrong places."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
-IS_RIGHT = "The mean is right."
 
 
 def my_all_reduce(tensor, rank, count, send, recv):
@@ -88,14 +86,14 @@ def as_a_ring(outcome, count, numbers):
             f"rank {rank} for rank {source}" for rank, source in sorted(exchange.stuck.items())
         ]
         first = len(waits) == count and not exchange.sent
-        line = f"It never ends: {', '.join(waits)} {NEVER_SENT}"
+        line = f"It never ends: {', '.join(waits)} waits for a message that nobody sends."
         raise NotYet(line, RECEIVES_FIRST * first, wrong_way(exchange))
     wanted = torch.stack(who_is_in_it(count, numbers)).mean(0)
     for rank, result in zip(range(count), results, strict=True):
         if not same(result, wanted):
             raise NotYet(*wrong_result(results, rank, wanted, exchange))
     if words := wrong_messages(exchange, numbers):
-        raise NotYet(IS_RIGHT, *words)
+        raise NotYet("The mean is right.", *words)
     wanted = torch.stack(any_numbers(count, numbers)).mean(0)
     for rank, result in zip(range(count), found, strict=True):
         if not torch.allclose(result, wanted, atol=1e-5):
@@ -183,64 +181,13 @@ def wrong_messages(exchange, numbers):
     return []
 
 
-def ring(add=Tensor.add_, first=0, second=1, steps=-1, cut=Tensor.tensor_split, divide=True):
-    """A ring with a slip: in what is added, which chunk a round begins with, how many steps."""
-
-    def attempt(tensor, rank, count, send, recv):
-        chunks = cut(tensor, count)
-        for step in range(count + steps):
-            send(chunks[(rank - step + first) % count], (rank + 1) % count)
-            add(chunks[(rank - step - 1 + first) % count], recv((rank - 1) % count))
-        for step in range(count - 1):
-            send(chunks[(rank + second - step) % count], (rank + 1) % count)
-            chunks[(rank + second - 1 - step) % count].copy_(recv((rank - 1) % count))
-        return tensor / count if divide else tensor
-
-    return attempt
-
-
-def one_round(into=0, way=1):
-    def attempt(tensor, rank, count, send, recv):
-        chunks = tensor.tensor_split(count)
-        for step in range(1, count):
-            send(chunks[(rank - step + 1) % count], (rank + way) % count)
-            chunks[(rank - step + into) % count].add_(recv((rank - way) % count))
-        return tensor / count
-
-    return attempt
-
-
-def all_the_time(passed_on, added, way=1):
-    """Whole tensors to one side, in count - 1 steps."""
-
-    def attempt(tensor, rank, count, send, recv):
-        total = piece = tensor.clone()
-        for _ in range(count - 1):
-            send(passed_on(total, piece), (rank + way) % count)
-            piece = recv((rank - 1) % count)
-            total = added(total, piece)
-        return total / count
-
-    return attempt
-
-
-def in_a_list(tensor, rank, count, send, recv):
-    chunks = list(tensor.tensor_split(count))
-    for step in range(1, 2 * count - 1):
-        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
-        old, arrived = chunks[(rank - step) % count], recv((rank - 1) % count)
-        chunks[(rank - step) % count] = old + arrived if step < count else arrived
-    return tensor / count
-
-
-def adds_to_what_it_sent(tensor, rank, count, send, recv):
-    chunks = tensor.tensor_split(count)
-    for step in range(1, 2 * count - 1):
-        mine = chunks[(rank - step + 1) % count]
-        send(mine, (rank + 1) % count)
-        arrived = recv((rank - 1) % count)
-        mine.add_(arrived) if step < count else mine.copy_(arrived)
-    return tensor / count
+def whole_tensors(tensor, rank, count, send, recv):
+    total = piece = tensor.clone()
+    for _ in range(count - 1):
+        send(piece, (rank + 1) % count)
+        piece = recv((rank - 1) % count)
+        total = total + piece
+    return total / count
 
 
 def star(tensor, rank, count, send, recv):
@@ -269,6 +216,8 @@ def other_ring(tensor, rank, count, send, recv):
     return torch.cat(pieces)
 
 
+SECOND_ROUND = "range(count, 2 * count - 1)"
+
 check_ring = Exercise(
     my_all_reduce,
     read_again='"What does rank 0 hold after two steps?"',
@@ -279,50 +228,63 @@ check_ring = Exercise(
     correct="The mean on every rank in {count} cases, to the right only, and never more than a "
     "ring has to send.",
     wrong={
-        A_SUM.format(3): ring(divide=False),
-        DIVIDED_TWICE: lambda *given: my_all_reduce(*given) / given[2],
+        A_SUM.format(3): "tensor / count => tensor",
+        DIVIDED_TWICE: "tensor / count => tensor / count / count",
         FLOORED: [
-            lambda *given: my_all_reduce(*given) * given[2] // given[2],
-            lambda *given: my_all_reduce(*given).floor(),
+            "tensor / count => tensor // count",
+            "tensor / count => (tensor / count).floor()",
         ],
         UNTOUCHED: lambda tensor, *_: tensor,
-        OVERWRITTEN: ring(add=Tensor.copy_),
-        INCOMPLETE: [ring(first=1), ring(second=0), adds_to_what_it_sent],
+        OVERWRITTEN: "add_ => copy_",
+        INCOMPLETE: [
+            "range(1, count) => range(count - 1)",
+            f"{SECOND_ROUND} => range(1, count)",
+            "chunks[(rank - step) => chunks[(rank - step + 1)",
+        ],
         TWO_ROUNDS.format(2): [
-            ring(steps=-2),
-            one_round(),
+            "range(1, count) => range(1, count - 1)",
+            f"{SECOND_ROUND} => ()",
             lambda tensor, rank, count, send, recv: tensor / count,
         ],
-        f"sent 2 {TWO_ROUNDS.format(2)} {ONE_SUM}": one_round(into=1),
-        f"sent 5 {TOO_MANY.format(4)}": ring(steps=0),
-        TWICE: all_the_time(lambda total, piece: total, torch.add),
+        f"sent 2 {TWO_ROUNDS.format(2)} {ONE_SUM}": (
+            f"{SECOND_ROUND} => ()",
+            "chunks[(rank - step) => chunks[(rank - step + 1)",
+        ),
+        f"sent 5 {TOO_MANY.format(4)}": "range(1, count) => range(1, count + 1)",
+        TWICE: slip(whole_tensors, "send(piece => send(total"),
         UNCHANGED: [
-            in_a_list,
-            ring(
-                add=lambda mine, arrived: None, second=0, cut=lambda t, n: t.clone().tensor_split(n)
+            (
+                "tensor.tensor_split(count) => [*tensor.tensor_split(count)]",
+                ".add_( => = chunks[(rank - step) % count] + (",
+                ".copy_( => = (",
+            ),
+            (
+                "tensor.tensor_split => tensor.clone().tensor_split",
+                ".add_( => .equal(",
+                f"{SECOND_ROUND} => range(1, count)",
             ),
         ],
         TO_THE_RIGHT: [
             star,
-            one_round(way=-1),
-            all_the_time(lambda _, piece: piece, torch.add, -1),
+            (
+                f"{SECOND_ROUND} => ()",
+                ", (rank + 1) => , (rank - 1)",
+                "recv((rank - 1) => recv((rank + 1)",
+            ),
+            slip(whole_tensors, "(rank + 1) => (rank - 1)"),
         ],
-        CHUNKS_ONLY: all_the_time(lambda total, piece: piece, torch.add),
+        CHUNKS_ONLY: whole_tensors,
         RECEIVES_FIRST: lambda tensor, rank, n, send, recv: (
             recv((rank - 1) % n),
             send(tensor, (rank + 1) % n),
         ),
-        NOT_RECEIVED: lambda tensor, rank, n, send, recv: (
-            my_all_reduce(tensor, rank, n, send, recv),
-            send(tensor[:1], (rank + 1) % n),
-        )[0],
-        "3 rank(s), 7 numbers each": lambda tensor, rank, n, *ways: (
-            my_all_reduce(tensor[: len(tensor) // n * n], rank, n, *ways),
-            tensor / n,
-        )[1],
-        WRONG_PLACES: lambda *given: my_all_reduce(*given).flip(0),
-        TOO_FEW: ring(cut=Tensor.chunk),
-        NO_TENSOR: lambda *given: None,
+        NOT_RECEIVED: "return => send(tensor[:1], (rank + 1) % count); return",
+        "3 rank(s), 7 numbers each": (
+            "tensor.tensor_split => tensor[: len(tensor) // count * count].tensor_split"
+        ),
+        WRONG_PLACES: "return tensor => return tensor.flip(0)",
+        TOO_FEW: "tensor_split => chunk",
+        NO_TENSOR: "return tensor => tensor",
         # not hidden by the ranks that wait for it
         "it raised KeyError: 1": lambda t, rank, n, send, recv: {}[1] if rank == 1 else recv(1),
         "cannot send to rank 3": lambda tensor, rank, count, send, recv: send(tensor, count),
@@ -374,45 +336,20 @@ def sends_never_wait(programs):
     return {rank: index for rank, index in enumerate(at) if index < len(programs[rank])}
 
 
-def partner_of(programs, rank, index):
-    """What the other rank has to be at for this operation."""
-    kind, other = programs[rank][index]
-    return other, ("recv" if kind == "send" else "send", rank)
-
-
-def at_equal_indices(programs, only_first=False):
+def at_equal_indices(programs):
     found = {}
     for rank, program in enumerate(programs):
-        for index in range(len(program))[: 1 if only_first else None]:
-            other, operation = partner_of(programs, rank, index)
-            if list(programs[other])[index : index + 1] != [operation]:
+        for index, (kind, other) in enumerate(program):
+            if programs[other][index : index + 1] != [(MEETS[kind], rank)]:
                 found.setdefault(rank, index)
     return found
 
 
-def one_pass(many, either, again=False):
-    """Look at each rank once, for one operation or many; at its sends, or `either` kind.
-
-    `again`: as many passes as there are ranks.
-    """
-
-    def attempt(programs):
-        rest = [list(program) for program in programs]
-        for rank, mine in [*enumerate(rest)] * (len(programs) if again else 1):
-            while mine and (either or mine[0][0] == "send"):
-                other, operation = partner_of(rest, rank, 0)
-                if rest[other][:1] != [operation]:
-                    break
-                mine.pop(0), rest[other].pop(0)
-                if not many:
-                    break
-        pairs = enumerate(zip(programs, rest, strict=True))
-        return {rank: len(whole) - len(left) for rank, (whole, left) in pairs if left}
-
-    return attempt
-
-
 S, R = "send", "recv"
+MEETS = {S: R, R: S}
+ONCE, A_FEW_TIMES = "while moved => if moved", "while moved => for _ in programs"
+RANK_BY_RANK = "in range(len(programs)) => in [r for r, p in enumerate(programs) for _ in p]"
+EITHER_KIND = 'kind == "send" and next_of(other) == ("recv" => next_of(other) == (MEETS.get(kind)'
 AGAIN = "A rank that waited may go on later: repeat until nothing moves."
 
 check_deadlock = Exercise(
@@ -446,27 +383,29 @@ check_deadlock = Exercise(
         "Two operations can meet at different indices in the two programs. " + AGAIN: (
             at_equal_indices
         ),
-        AGAIN: [one_pass(many, either) for many in (False, True) for either in (False, True)],
-        "One pass a rank is too few for long programs: repeat until nothing moves.": (
-            [one_pass(False, either, again=True) for either in (False, True)]
-        ),
-        "The first operation of a program has index 0.": (
-            lambda programs: {rank: index + 1 for rank, index in my_stuck(programs).items()}
-        ),
+        AGAIN: [
+            ONCE,
+            (ONCE, EITHER_KIND),
+            (ONCE, RANK_BY_RANK),
+            (ONCE, RANK_BY_RANK, EITHER_KIND),
+        ],
+        "One pass a rank is too few for long programs: repeat until nothing moves.": [
+            A_FEW_TIMES,
+            (A_FEW_TIMES, EITHER_KIND),
+        ],
+        "The first operation of a program has index 0.": "rank: index => rank: index + 1",
         "If all end, return {{}}; None is what a function without return gives back.": (
-            lambda programs: my_stuck(programs) or None
+            "])} => ])} or None"
         ),
-        "Ranks whose operations meet go on to their next ones.": (
-            lambda programs: at_equal_indices(programs, only_first=True)
+        "Ranks whose operations meet go on to their next ones.": slip(
+            at_equal_indices, "enumerate(program) => enumerate(program[:1])"
         ),
         "Say also where: a dict, rank -> index of the operation.": lambda p: list(my_stuck(p)),
         "Say who and where: a dict, rank -> index of the operation.": lambda p: bool(my_stuck(p)),
         "The value is the index of the operation, not the operation.": (
-            lambda p: {rank: p[rank][index] for rank, index in my_stuck(p).items()}
+            "rank: index => rank: programs[rank][index]"
         ),
-        "Count how far each rank gets before it waits for ever.": (
-            lambda programs: dict.fromkeys(my_stuck(programs), 0)
-        ),
+        "Count how far each rank gets before it waits for ever.": "rank: index => rank: 0",
         "Two ranks go on when one is at a send to the other": lambda programs: {99: 1},
     },
 )
@@ -475,17 +414,14 @@ check_deadlock = Exercise(
 
 
 def my_fit(sizes, seconds):
-    """Lay a line through the points: seconds = latency + size / bandwidth.
+    """Lay the line through the shortest and the longest message.
 
-    Least squares would look at the long messages alone, whose errors are the largest; divided by
-    its time, each message counts for the same. The unknowns are the latency and the seconds per
-    byte, and the bandwidth is one over the latter.
+    The difference of their bytes by the difference of their times is the bandwidth. The shortest
+    message's time without that of its bytes is the latency.
     """
-    seconds = torch.tensor(seconds, dtype=torch.float64)
-    columns = torch.stack([torch.ones_like(seconds), torch.tensor(sizes) / 1.0], dim=1)
-    wanted = torch.ones_like(seconds)
-    latency, per_byte = torch.linalg.lstsq(columns / seconds[:, None], wanted[:, None]).solution
-    return latency.item(), 1 / per_byte.item()
+    (small, quick), *_, (large, slow) = sorted(zip(sizes, seconds, strict=True))
+    bandwidth = (large - small) / (slow - quick)
+    return quick - small / bandwidth, bandwidth
 
 
 TWO_NUMBERS = "expected two numbers: latency, bandwidth."
@@ -507,25 +443,14 @@ def same_line(outcome, expected):
     return all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3 * (b < 1e-9)) for a, b in pairs)
 
 
-def through_two_points(sizes, seconds):
-    (small, quick), *_, (large, slow) = sorted(zip(sizes, seconds, strict=True))
-    bandwidth = (large - small) / (slow - quick)
-    return quick - small / bandwidth, bandwidth
-
-
-def in_single_precision(sizes, seconds):
-    columns, wanted = torch.tensor([[1.0, size] for size in sizes]), torch.tensor(seconds)
+def least_squares(sizes, seconds):
+    columns = torch.tensor([[1.0, size] for size in sizes], dtype=torch.float64)
+    wanted = torch.tensor(seconds, dtype=torch.float64)
     latency, per_byte = torch.linalg.lstsq(columns, wanted[:, None]).solution
     return latency, 1 / per_byte
 
 
-def scaled_line(latency=lambda t: t, bandwidth=lambda b: b):
-    def attempt(sizes, seconds):
-        a, b = through_two_points(sizes, seconds)
-        return latency(a), bandwidth(b)
-
-    return attempt
-
+LATENCY = "quick - small / bandwidth"
 
 check_fit = Exercise(
     my_fit,
@@ -548,38 +473,36 @@ check_fit = Exercise(
     hint="seconds = latency + size / bandwidth, for each message.",
     correct="Latency and bandwidth of {count} lines, in any order of the sizes.",
     wrong={
-        "The latency comes first.": lambda *given: through_two_points(*given)[::-1],
+        "The latency comes first.": f"{LATENCY}, bandwidth => bandwidth, {LATENCY}",
         "The slope is seconds per byte; the bandwidth is bytes per second.": (
-            scaled_line(bandwidth=lambda b: 1 / b)
+            ", bandwidth => , 1 / bandwidth"
         ),
         "Size by time of one message has the latency in it: take the difference of two.": [
-            lambda sizes, t: (min(t), max(sizes) / max(t)),
-            lambda sizes, t: (through_two_points(sizes, t)[0], max(sizes) / max(t)),
+            f"{LATENCY}, bandwidth => quick, large / slow",
+            ", bandwidth => , large / slow",
         ],
-        "The shortest message's time has the way of its own bytes in it.": (
-            lambda sizes, t: (min(t), through_two_points(sizes, t)[1])
+        "The shortest message's time has the way of its own bytes in it.": f"{LATENCY} => quick",
+        "Single precision is too coarse for such sizes and times: take dtype=torch.float64.": slip(
+            least_squares, "float64 => float32"
         ),
-        "Single precision is too coarse for such sizes and times: take dtype=torch.float64.": (
-            in_single_precision
-        ),
-        "Both in seconds: that latency is in microseconds.": scaled_line(lambda t: 1e6 * t),
-        "Both in seconds: that latency is in milliseconds.": scaled_line(lambda t: 1e3 * t),
-        "In bytes per second: those are gigabytes.": scaled_line(bandwidth=lambda b: b / 1e9),
-        "In bytes per second: those are megabytes.": scaled_line(bandwidth=lambda b: b / 1e6),
-        "In bytes per second: those are bits.": scaled_line(bandwidth=lambda b: 8 * b),
-        "expected latency 2, bandwidth 50": scaled_line(lambda t: math.nan),
+        "Both in seconds: that latency is in microseconds.": f"{LATENCY} => 1e6 * ({LATENCY})",
+        "Both in seconds: that latency is in milliseconds.": f"{LATENCY} => 1e3 * ({LATENCY})",
+        "In bytes per second: those are gigabytes.": ", bandwidth => , bandwidth / 1e9",
+        "In bytes per second: those are megabytes.": ", bandwidth => , bandwidth / 1e6",
+        "In bytes per second: those are bits.": ", bandwidth => , bandwidth * 8",
+        "expected latency 2, bandwidth 50": f"{LATENCY} => math.nan",
         "for each message": lambda s, t: (
             min(t) - min(s) / 1e9,
             (s[-1] - s[0]) / (t[-1] - t[0]),
         ),
         TWO_NUMBERS: [
-            lambda sizes, seconds: through_two_points(sizes, seconds)[1],
-            lambda sizes, seconds: (*through_two_points(sizes, seconds), 1.0),
+            f"{LATENCY}, => ",
+            ", bandwidth => , bandwidth, 1.0",
             lambda sizes, seconds: ("a", "b"),
             lambda sizes, seconds: None,
         ],
     },
-    also_right=[through_two_points, lambda *given: np.array(through_two_points(*given))],
+    also_right=[least_squares, lambda *given: np.array(my_fit(*given))],
 )
 
 # 4. An all-reduce as a tree, and as a ring
@@ -605,39 +528,10 @@ def two_seconds(attempt, *case):
     return outcome
 
 
-def with_latency_once(tree, ring):
-    """All bytes as they are, but the latency only once."""
-
-    def attempt(*given):
-        free = my_seconds(*given[:2], 0.0, given[3])
-        once = [seconds + given[2] for seconds in free]
-        return tuple(
-            o if w else r for o, w, r in zip(once, (tree, ring), my_seconds(*given), strict=True)
-        )
-
-    return attempt
-
-
-def smaller_each_round(part):
-    """A tree whose messages have only a part of the bytes in each round."""
-
-    def attempt(count, nbytes, latency, bandwidth):
-        rounds = range(1, round(math.log2(count)) + 1)
-        tree = sum(latency + nbytes * part(number) / bandwidth for number in rounds)
-        return 2 * tree, my_seconds(count, nbytes, latency, bandwidth)[1]
-
-    return attempt
-
-
-def pair(tree=lambda n: 2 * math.log2(n), ring=lambda n: 2 * (n - 1), part=lambda n: 1 / n):
-    """So many rounds of a tree, so many of a ring, whose messages are such a part of the bytes."""
-
-    def attempt(count, nbytes, latency, bandwidth):
-        times = latency + nbytes / bandwidth, latency + nbytes * part(count) / bandwidth
-        return tree(count) * times[0], ring(count) * times[1]
-
-    return attempt
-
+LATENCY_ONCE = (
+    "* (latency + nbytes / bandwidth) => * nbytes / bandwidth + latency",
+    "* (latency + nbytes / count / bandwidth) => * nbytes / count / bandwidth + latency",
+)
 
 check_tree_and_ring = Exercise(
     my_seconds,
@@ -647,35 +541,37 @@ check_tree_and_ring = Exercise(
     play=two_seconds,
     hint="Rounds times (latency + bytes of one message / bandwidth), for each of the two.",
     wrong={
-        "The tree comes first.": lambda *given: my_seconds(*given)[::-1],
-        "The tree has to bring the sum back, too: as many rounds again.": pair(math.log2),
-        "The ring has two rounds: one adds, one hands the sums out.": pair(ring=lambda n: n - 1),
-        "Both have two rounds: one adds, one hands the sums out.": pair(math.log2, lambda n: n - 1),
-        "In a ring each message is one chunk: the bytes divided by the ranks.": (
-            pair(part=lambda n: 1)
-        ),
+        "The tree comes first.": "return tree, ring => return ring, tree",
+        "The tree has to bring the sum back, too: as many rounds again.": "2 * math => math",
+        "The ring has two rounds: one adds, one hands the sums out.": "2 * (count => (count",
+        "Both have two rounds: one adds, one hands the sums out.": "2 * => ",
+        "In a ring each message is one chunk: the bytes divided by the ranks.": "/ count => ",
         "Fewer bytes do not divide the latency: each of the 2 (n - 1) steps has all of it.": (
-            pair(ring=lambda n: 2 * (n - 1) / n, part=lambda n: 1)
+            "/ count => ",
+            "(count - 1) => (count - 1) / count",
         ),
-        "A round of the ring has n - 1 steps, not n.": pair(ring=lambda n: 2 * n),
+        "A round of the ring has n - 1 steps, not n.": "(count - 1) => count",
         "log2: a round doubles the ranks that are done. math.log is another logarithm.": (
-            pair(lambda n: 2 * math.log(n))
+            "log2 => log"
         ),
         "That is a star. In a tree the messages of one round travel at the same time.": (
-            pair(lambda n: 2 * (n - 1))
+            "math.log2(count) => (count - 1)"
         ),
         "Every round has its latency: multiply it by the rounds, as the bytes.": [
-            with_latency_once(*which) for which in ((True, True), (True, False), (False, True))
+            LATENCY_ONCE,
+            *LATENCY_ONCE,
         ],
         "This tree sends whole tensors in every round; no message of it is smaller.": [
-            smaller_each_round(part)
-            for part in (lambda k: 0.5, lambda k: 0.5**k, lambda k: 0.5 ** (k - 1))
+            "nbytes / bandwidth => nbytes / 2 / bandwidth",
+            # halves, quarters, …; and the whole, halves, …
+            "+ nbytes / bandwidth) => ) + 2 * (1 - 1 / count) * nbytes / bandwidth",
+            "+ nbytes / bandwidth) => ) + 4 * (1 - 1 / count) * nbytes / bandwidth",
         ],
         "for each of the two": lambda *given: (1.0, 2.0),
         TWO_TIMES: [
             lambda *given: 1.0,
             lambda *given: "ring",
-            lambda *given: "tree" if my_seconds(*given)[0] < my_seconds(*given)[1] else "ring",
+            "return tree, ring => return 'tree' if tree < ring else 'ring'",
             lambda *given: None,
         ],
     },
