@@ -414,12 +414,12 @@ check_deadlock = Exercise(
 
 
 def my_fit(sizes, seconds):
-    """Lay the line through the shortest and the longest message.
+    """Lay the line through the quickest and the slowest message.
 
-    The difference of their bytes by the difference of their times is the bandwidth. The shortest
+    The difference of their bytes by the difference of their times is the bandwidth. The quickest
     message's time without that of its bytes is the latency.
     """
-    (small, quick), *_, (large, slow) = sorted(zip(sizes, seconds, strict=True))
+    (quick, small), *_, (slow, large) = sorted(zip(seconds, sizes, strict=True))
     bandwidth = (large - small) / (slow - quick)
     return quick - small / bandwidth, bandwidth
 
