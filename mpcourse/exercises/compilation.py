@@ -17,6 +17,8 @@ from mpcourse.exercises.exercise import Exercise, NotYet, raised
 JOIN = "Join the blocks to one tensor of the same length: torch.cat puts one behind the other."
 AT_ONCE = "The operation got more than {size} numbers at once: such a block leaves the cache."
 AS_COUNT = "`size` is how many numbers a block has, not how many blocks there are."
+DOWN = "The number of blocks is rounded down there: a last block that is shorter is one, too."
+AT = "A block starts where the one before it ends: at its number times `size`."
 KEPT = "The numbers that were handed in have changed: return a new tensor."
 
 
@@ -41,7 +43,11 @@ def with_an_operation(attempt, count, size):
     if not torch.equal(numbers, torch.arange(1.0, count + 1)):
         raise NotYet(KEPT)
     if max(handed, default=0) > size:
-        raise NotYet(AS_COUNT if len(handed) == size else AT_ONCE.format(size=size))
+        rounded = len(handed) == count // size != count / size
+        words = DOWN if rounded else AS_COUNT if len(handed) == size else AT_ONCE
+        raise NotYet(words.format(size=size))
+    if not handed and result is not None:
+        raise NotYet("The operation was never called: hand each block to it.")
     if len(handed) > (needed := math.ceil(count / size)):
         line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
         raise NotYet(line, "Every call costs Python's time.")
@@ -65,6 +71,8 @@ check_in_blocks = Exercise(
     wrong={
         "The operation got more than": lambda operation, numbers, size: operation(numbers),
         AS_COUNT: ".split => .chunk",
+        DOWN: "split(size) => chunk(len(numbers) // size)",
+        AT: "numbers.split(size) => [numbers[i:][:size] for i in range(-(-len(numbers) // size))]",
         "Every call costs Python's time.": "split(size) => split(1)",
         JOIN: [
             "torch.cat => list",
@@ -81,9 +89,7 @@ check_in_blocks = Exercise(
             "numbers.split => numbers[:size].split",
             "numbers.split => numbers[-size:].split",
         ],
-        "Those are the numbers as they came: hand each block to the operation.": (
-            "operation(block) => block"
-        ),
+        "never called": ["operation(block) => block", "operation(block) => block * 2 + 1"],
         KEPT: "operation(block) => block.copy_(operation(block))",
     },
     also_right=[blocks_into, "split(size) => tensor_split(math.ceil(len(numbers) / size))"],
@@ -201,6 +207,7 @@ check_one_graph = Exercise(
         ([3.0, -1.0], False),
         ([-3.0, 1.0], False),
         ([0.0, 0.0], False),
+        ([0.5, -0.25], False),
         ([[1.0, 2.0], [-4.0, 0.5]], False),
         ([[-1.0, -2.0], [4.0, 0.5]], False),
         ([[1.0, 1.0], [-1.0, -1.0]], True),
@@ -211,6 +218,7 @@ check_one_graph = Exercise(
     correct="All cases agree, also those that the page does not show, and there is one graph.",
     wrong={
         "A sum of 0 is not above 0.": "> 0 => >= 0",
+        "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "sum() => sum().int()"],
         "Each value has decided for itself: the sum of all decides.": "rows.sum() => rows",
         "Each row has decided for itself: the sum of all rows decides.": (
             "sum() => sum(-1, keepdim=True)"
