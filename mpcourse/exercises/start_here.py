@@ -6,9 +6,9 @@ import math
 import queue
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from numbers import Real
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from numbers import Number
 
 import torch
 
@@ -37,14 +37,16 @@ def idle_device_and_share():
 
 
 NOT_A_SHARE = "The share is a number from 0 to 1; got {}."
+A_LETTER = 'Name the device by its letter, "A" or "B".'
 WHITE = "Look for white: from 0 to 8, which row is not filled?"
 
 
 def read_off(answers):
     """The share, as a float, of an answer that names device B."""
     device, share = answers
-    if str(device).casefold().replace("device", "").strip() != "b":
-        raise NotYet(f"expected a device that waits, got {short(device)}", WHITE)
+    letter = str(device).casefold().replace("device", "").strip()
+    if letter != "b":
+        raise NotYet(f"got {short(device)} for the device", WHITE if letter == "a" else A_LETTER)
     number = as_number(share)
     if number is None:
         raise NotYet(NOT_A_SHARE.format(short(share)))
@@ -55,7 +57,8 @@ def as_number(value):
     """A number in whatever form it comes: float, fraction, numpy's or torch's; None for others."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    fits = isinstance(value, Number) and not isinstance(value, bool | complex)
+    return float(value) if fits else None
 
 
 check_idle = Exercise(
@@ -77,11 +80,12 @@ check_idle = Exercise(
         "The run lasts until A has ended, not until B has.": ("B", 1 / 3),
         "That is the time in which B works; asked is the share in which it waits.": ("B", 2),
         "1 - (time in which B works)": ("B", 0.5),
-        WHITE: [("A", 0.75), (1, 0.75)],
+        WHITE: ("A", 0.75),
+        A_LETTER: (1, 0.75),
         NOT_A_SHARE.format("'0.75'"): ("B", "0.75"),
         NOT_A_SHARE.format("True"): ("B", True),
     },
-    also_right=[("device b", 1 - 0.25), ("B", torch.tensor(0.75))],
+    also_right=[("device b", 1 - 0.25), ("B", torch.tensor(0.75)), ("B", Decimal("0.75"))],
 )
 
 # 2. A worker
@@ -332,12 +336,14 @@ NAP_S = 0.2
 OLDER_S = 0.4
 
 
-@dataclass(frozen=True)
 class QueueingDevice(Device):
     """A stand-in for a GPU, whose work goes on after the call has returned."""
 
-    queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1), compare=False)
-    queued: list[Future] = field(default_factory=list, compare=False)
+    queue, queued = ThreadPoolExecutor(1), []  # of all, for all are equal and have one worker
+
+    def later(self, fn, *args):
+        """Queue `fn(*args)` and return at once, as a call queues a GPU's kernels."""
+        self.queued.append(self.queue.submit(fn, *args))
 
     def submit(self, fn, /, *args, **kwargs):
         """As a device's; `synchronize` waits in the worker for what was queued."""
@@ -345,6 +351,8 @@ class QueueingDevice(Device):
             return super().submit(lambda: [future.result() for future in self.queued])
         return super().submit(fn, *args, **kwargs)
 
+
+stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
 
 EARLY = "the clock was read before the work had ended."
 QUEUED = (
@@ -381,7 +389,7 @@ def napping(attempt, kind):
         threads.append(threading.current_thread().name)
         if kind != "queues":
             return sleep()
-        device.queued.append(device.queue.submit(sleep))
+        device.later(sleep)
 
     if kind == "busy":
         device.submit(time.sleep, OLDER_S)
@@ -393,9 +401,7 @@ def napping(attempt, kind):
 
 
 def device_that(kind):
-    if kind == "queues":
-        return QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
-    return get_devices(1)[0]
+    return stand_in if kind == "queues" else get_devices(1)[0]
 
 
 def look_at_clock(found, kind):
@@ -472,5 +478,5 @@ check_time = Exercise(
         SILENT: ".result() => ",
         "it raised TypeError": "submit(fn) => submit(fn, 1)",
     },
-    also_right=[by_all_devices, "submit(fn).result() => run(fn)"],
+    also_right=[by_all_devices, "[device] => ", "submit(fn).result() => run(fn)"],
 )
