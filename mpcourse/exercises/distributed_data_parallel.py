@@ -5,7 +5,6 @@ import inspect
 import itertools
 import random
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -143,6 +142,8 @@ FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 A_TUPLE = "The hook returned a tuple: a hook returns nothing, so write a function of two lines."
 LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
+UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
+SUMS_ALONE = "This all_reduce adds up, and offers no other op: leave it out, and divide by count."
 
 
 def sums_of(ranks):
@@ -159,16 +160,33 @@ def sums_of(ranks):
     return found
 
 
-def add_up(tensor, sums):
-    """Do what all_reduce does; return how many numbers of each gradient are in the tensor."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"all_reduce got {short(tensor)}: {NOT_ARRIVED}")
-    found = [sums.get(f"{number:.9e}") for number in tensor.flatten().tolist()]
-    if None in found:
-        raise ValueError(NO_GRADIENT_OF_OURS)
-    with torch.no_grad():
-        tensor.copy_(torch.tensor([total for _, total in found]).view_as(tensor))
-    return Counter(name for name, _ in found)
+class Message:
+    """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
+
+    def __init__(self, tensor, op, sums, world):
+        if op not in (None, torch.distributed.ReduceOp.SUM):
+            raise NotYet(SUMS_ALONE)
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"all_reduce got {short(tensor)}: {NOT_ARRIVED}")
+        found = [sums.get(f"{number:.9e}") for number in tensor.flatten().tolist()]
+        if None in found:
+            raise ValueError(NO_GRADIENT_OF_OURS)
+        self.names = Counter(name for name, _ in found)
+        self.sum = torch.tensor([total for _, total in found]).view_as(tensor)
+        self.tensor, self.at_first = tensor, tensor.detach().clone()
+        self.world, self.waited = world, False
+
+    def wait(self):
+        """Let the sum arrive, unless the backward would stand still for it."""
+        if self.world["in the backward"]:
+            raise NotYet(WAITS_IN_A_HOOK)
+        if self.waited:
+            raise NotYet(TWICE)
+        if not torch.equal(self.tensor, self.at_first):
+            raise NotYet(TOUCHED)
+        self.waited = True
+        with torch.no_grad():
+            self.tensor.copy_(self.sum)
 
 
 def two_steps(*features, count, frozen=False):
@@ -190,11 +208,11 @@ def gradients(module, rows):
 def hooked(attempt, count, frozen):
     """Two backwards on rank 0, with the hooks: each gradient, and whether it was handed over."""
     net, plain, batches = two_steps(2, 3, 1, count=count, frozen=frozen)
-    sums, handed, steps = {}, set(), []
+    sums, sent, steps = {}, [], []
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
-        handed.update(add_up(tensor, sums))
-        return SimpleNamespace(wait=lambda: None) if async_op else None
+        sent.append(Message(tensor, op, sums, {"in the backward": False}))  # so it may wait
+        return sent[-1] if async_op else sent[-1].wait()
 
     with during("while the hooks were made"):
         stub = inspect.unwrap(attempt)(net, all_reduce, count)
@@ -202,10 +220,13 @@ def hooked(attempt, count, frozen):
         hooks = [p for p in net.parameters() if p._post_accumulate_grad_hooks]
         raise NotYet(LEFT_OVER) if hooks else NotAttempted
     for step, batch in enumerate(batches):
-        handed.clear()
+        sent.clear()
         sums |= sums_of([gradients(plain, rows) for rows in batch])
         with during(f"in the backward of step {step}"):
             found = gradients(net, batch[0])
+        if not all(message.waited for message in sent):
+            raise NotYet(UNWAITED)
+        handed = {name for message in sent for name in message.names}
         steps.append({name: (grad, name in handed) for name, grad in found.items()})
     return steps
 
@@ -248,6 +269,8 @@ check_hooks = Exercise(
             "(parameter.grad) => (parameter.grad.clone())",
             "parameter.grad /= count => ",
         ),
+        UNWAITED: "(parameter.grad) => (parameter.grad, async_op=True)",
+        SUMS_ALONE: "(parameter.grad) => (parameter.grad, op=torch.distributed.ReduceOp.AVG)",
         "No hook of this parameter has changed its gradient.": lambda *_: None,
         "Only the first backward was averaged: the hooks have to stay.": (
             "average(parameter): => average(parameter, seen=set()):",
@@ -324,7 +347,6 @@ LATE = "Send a full bucket in the hook that fills it, not when the backward is o
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 ONE_TENSOR = "all_reduce takes one tensor: torch.cat of the flattened gradients."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
-UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
 TWICE = "A message was waited for in the step before: finish has to empty its list."
 TOUCHED = "The tensor was changed between all_reduce and wait: it belongs to the message meanwhile."
 NOT_BACK = "The sums arrived, but are not in .grad: cut the tensor apart and put each piece back. "
@@ -333,26 +355,6 @@ DIVIDED_TWICE = "It was divided by the ranks twice."
 BY_TWO = "Divided by 2 whatever the ranks: count says how many there are."
 ORDER = "Cut the tensor apart in the order in which its gradients were laid together."
 EMPTIED = "Is the list that you kept the one that you emptied? Then keep a copy."
-
-
-class Message:
-    """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
-
-    def __init__(self, tensor, sums, world):
-        self.tensor, self.sums, self.world, self.waited = tensor, sums, world, False
-        self.at_first = tensor.detach().clone()
-        self.names = add_up(self.at_first.clone(), sums)
-
-    def wait(self):
-        """Let the sum arrive, unless the backward would stand still for it."""
-        if self.world["in the backward"]:
-            raise NotYet(WAITS_IN_A_HOOK)
-        if self.waited:
-            raise NotYet(TWICE)
-        if not torch.equal(self.tensor, self.at_first):
-            raise NotYet(TOUCHED)
-        self.waited = True
-        add_up(self.tensor, self.sums)
 
 
 def bucketed(attempt, count, size, frozen):
@@ -369,7 +371,7 @@ def bucketed(attempt, count, size, frozen):
             raise NotYet(BLOCKS)
         if not isinstance(tensor, Tensor):
             raise NotYet(f"all_reduce got {short(tensor)}. {ONE_TENSOR}")
-        sent.append(Message(tensor, sums, world))
+        sent.append(Message(tensor, op, sums, world))
         return sent[-1]
 
     with during("while the hooks were made"):
@@ -407,6 +409,7 @@ def in_full_buckets(outcome, count, size, frozen):
         for wrong, words in (
             (full and not early, LATE),
             (held[:full] != [size] * full, NOT_FULL),
+            (early < full, LATE),  # each by the hook of the gradient after it
             (held[full:] != [rest] * bool(rest), REST),
             (not all(waited), UNWAITED),
         ):
@@ -441,10 +444,15 @@ check_buckets = Exercise(
     wrong={
         BLOCKS: ", async_op=True => ",
         WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
-        LATE: (
-            "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
-            "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
-        ),
+        LATE: [
+            (
+                "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
+                "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
+            ),
+            "bucket.append(parameter)\n        if len(bucket) == size:\n            send() => "
+            "if len(bucket) == size: send()\n        bucket.append(parameter)",
+        ],
+        SUMS_ALONE: "async_op=True => torch.distributed.ReduceOp.AVG, async_op=True",
         NO_FINISH: ["return finish => ", "return finish => return finish()"],
         NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
         ONE_TENSOR: "torch.cat( => list(",
