@@ -23,13 +23,15 @@ window.mpcourseNames ??= (() => {
       if (view.querySelector('svg')) say(view);
       else if (!view.querySelector('img')) put(view, { role: 'status', tabindex: '-1' });
   };
-  const say = (view) => { // the beginning of what a picture shows, once it has changed
-    const parts = [...view.querySelectorAll('svg > title, svg > desc')];
-    const now = parts.map((part) => part.textContent).join('. ').slice(0, 200);
+  const say = (view) => { // what is new in the words of a picture that has changed
+    const texts = [...view.querySelectorAll('svg > title, svg > desc, svg > text')];
+    const words = texts.flatMap((text) => text.textContent.split('; ')).filter((part) => /\p{L}{2}/u.test(part));
     const line = view.querySelector(':scope > [role=status]') ?? view.appendChild(document.createElement('div'));
     put(line, { role: 'status', style: 'position: absolute; clip-path: inset(50%)' });
-    if (line.shows !== undefined && line.shows !== now) line.textContent = now;
-    line.shows = now;
+    const news = words.filter((part) => !line.words?.includes(part));
+    if (line.words && line.words.join() !== words.join())
+      line.textContent = (news.length ? news : words).join('; ').slice(0, 200);
+    line.words = words;
   };
   document.addEventListener('click', ({ target }) => { // this button goes; the focus stays at the answer
     const button = target.closest?.('.jupyter-button');
