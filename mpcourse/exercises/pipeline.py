@@ -39,9 +39,9 @@ def my_ceiling(stage_times, num_microbatches):
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 
 
-def simulated_ceiling(times, count):
+def simulated_ceiling(times, count, schedule=gpipe_schedule):
     forward, backward = [t / 3 for t in times], [t * 2 / 3 for t in times]
-    pipeline = simulate(gpipe_schedule(len(times), count), Costs(forward, backward)).makespan
+    pipeline = simulate(schedule(len(times), count), Costs(forward, backward)).makespan
     alone = simulate(gpipe_schedule(1, count), Costs(sum(forward), sum(backward))).makespan
     return alone / pipeline
 
@@ -80,6 +80,10 @@ check_ceiling = Exercise(
             lambda t, m: round(my_ceiling(t, m)),
         ],
         "One piece too many: the first is in the sum already.": " - 1 => ",
+        "One device computes every piece: the sum counts m times.": "num_microbatches * => ",
+        "That is 1F1B; asked is the order of all forwards first, then all backwards.": (
+            lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
+        ),
         "The slowest stage sets the pace: that is the fastest.": "max => min",
         "The slowest stage need not be the first.": "max(stage_times) => stage_times[0]",
         "The slowest stage need not be the last.": "max(stage_times) => stage_times[-1]",
@@ -117,6 +121,7 @@ NOTHING_HANDED_ON = (
     "front got no gradient: hand its output the one that arrived at the leaf, "
     "output.backward(leaf.grad)."
 )
+LEAF_IS_EMPTY = "leaf.grad is None until loss.backward() has run: hand it to output.backward after."
 FROM_A_NUMBER = "A backward begins at a number, or is handed a gradient: out.backward(leaf.grad)."
 OPTIMIZER = "the weights have changed: an optimizer's step is not part of this."
 DTYPE = "the weights are {} now: leave the model as precise as it is."
@@ -128,7 +133,7 @@ ALIKE = UNSCALED + " / len(inputs.split(split_size))"
 ADDED_UP = "Each loss is a mean: added up they count too much. Scale before backward()."
 MEAN_OF_MEANS = "Mean of means: a short piece counts as much as a full one."
 TOO_LATE = (
-    "All the pieces' graphs are kept until the first backward. "
+    "A piece's graph is kept while the next piece is computed. "
     "Run each piece's backward before the next one's forward."
 )
 CLEARED = "You cleared what stood in `.grad` before: the gradients are to be added to it."
@@ -158,20 +163,25 @@ def in_pieces(*modules: nn.Module) -> Callable:
         inputs = torch.randn(rows, 3, generator=generator, dtype=torch.double)
         targets = inputs.sum(1, keepdim=True) * torch.arange(1.0, rows + 1)[:, None]
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
-        backwards: list[int] = []  # of the last weight: how many pieces had come in by then
-        last = names[-1]
-        weights[-1].register_hook(lambda _: backwards.append(len(seen[last])))
-        for name, module in zip(names, own, strict=True):
-            module.register_forward_pre_hook(
-                lambda _, given, name=name: seen[name].append(given[0])
-            )
+        backwards: dict[str, list[int]] = {name: [] for name in names}  # pieces in by then
+        late: list[str] = []  # where a piece came in while another one's backward was due
+
+        def came(name: str, piece: Tensor) -> None:
+            late.extend([name] * (len(backwards[name]) < len(seen[name])))
+            seen[name].append(piece)
+
+        for name, module, weight in zip(names, own, weights, strict=True):
+            weight.register_hook(lambda _, name=name: backwards[name].append(len(seen[name])))
+            module.register_forward_pre_hook(lambda _, given, name=name: came(name, given[0]))
         try:
             loss = attempt(*own, loss_fn, inputs, targets, size)
         except RuntimeError as error:
             if "implicitly created" not in str(error):
                 raise
-            # without a leaf its .grad was handed on: None
-            raise NotYet(raised(error), not_cut(seen.get("back", [])) or FROM_A_NUMBER) from None
+            at_cut = seen.get("back", [])  # without a leaf its .grad was handed on: None
+            empty = len(own) > 1 and all(leaf.grad is None for leaf in at_cut if leaf.is_leaf)
+            why = not_cut(at_cut) or (LEAF_IS_EMPTY if empty else FROM_A_NUMBER)
+            raise NotYet(raised(error), why) from None
         for weight, old in zip(weights, before, strict=True):
             if weight.dtype != old.dtype:
                 raise NotYet(DTYPE.format(weight.dtype))
@@ -191,10 +201,10 @@ def in_pieces(*modules: nn.Module) -> Callable:
                 raise NotYet(CLEARED)
             if torch.equal(weight.grad, torch.ones_like(weight)):
                 raise NotYet(NOTHING_HANDED_ON if name == "front" else NO_GRADIENT.format(name))
-        if backwards[:1] == [len(wanted)] != [1]:
+        if backwards[names[-1]][:1] == [len(wanted)] != [1]:
             raise NotYet(TOO_LATE)
         gradients = {f"gradient of {name}": w.grad for name, w in zip(names, weights, strict=True)}
-        return {**gradients, "loss": loss}
+        return {**gradients, "loss": loss, "late": bool(late)}
 
     return play
 
@@ -210,19 +220,22 @@ def not_cut(pieces: list[Tensor]) -> str:
 
 def exactly_same(outcome: dict, expected: dict) -> bool:
     """Gradients to nine digits, so that a detour through float32 shows."""
-    return same(outcome["loss"], expected["loss"]) and not wrong_gradients(outcome, expected)
+    alike = all(same(outcome[name], expected[name]) for name in ("loss", "late"))
+    return alike and not wrong_gradients(outcome, expected)
 
 
 def wrong_gradients(outcome: dict, expected: dict) -> list[str]:
     return [
         name
         for name, right in expected.items()
-        if name != "loss" and not torch.allclose(outcome[name], right, rtol=1e-9, atol=1e-12)
+        if "gradient" in name and not torch.allclose(outcome[name], right, rtol=1e-9, atol=1e-12)
     ]
 
 
 def first_difference(outcome: dict, expected: dict) -> list[str]:
     name, *_ = [*wrong_gradients(outcome, expected), "loss"]
+    if same(outcome[name], expected[name]) and name == "loss":
+        return []
     right_so_far = "the gradients are right; " if name == "loss" else ""
     line = f"{right_so_far}expected the {name} {short(expected[name])}"
     return [line, f"got {short(outcome[name])}"]
@@ -231,7 +244,7 @@ def first_difference(outcome: dict, expected: dict) -> list[str]:
 def what_counts(outcome: dict, expected: dict) -> str:
     wrong = wrong_gradients(outcome, expected)
     if not wrong:
-        return ""
+        return TOO_LATE * outcome["late"]
     if same(outcome, expected):
         return FLOAT32
     if wrong == ["gradient of front"]:
@@ -252,18 +265,6 @@ def my_step(model, loss_fn, inputs, targets, split_size):
         loss.backward()
         total += loss.item()
     return total
-
-
-def all_at_once(model, loss_fn, inputs, targets, size):
-    loss = loss_fn(torch.cat([model(piece) for piece in inputs.split(size)]), targets)
-    loss.backward()
-    return loss.item()
-
-
-def kept_losses(model, loss_fn, inputs, targets, size):
-    pieces = zip(inputs.split(size), targets.split(size), strict=True)
-    losses = [loss_fn(model(x), y) * len(x) / len(inputs) for x, y in pieces]
-    return sum([loss.backward() or loss.item() for loss in losses])
 
 
 def by_the_engine(model, loss_fn, inputs, targets, size):
@@ -296,8 +297,11 @@ check_pieces = Exercise(
                 ".item() => ",
                 "return total => total.backward(); return total",
             ),
-            all_at_once,
-            kept_losses,
+            (
+                "total = 0.0 => total, kept = 0.0, []",
+                "loss.backward() => kept.append(loss); len(kept) > 1 and kept.pop(0).backward()",
+                "return total => kept[0].backward(); return total",
+            ),
         ],
         "Only the first piece is there: call backward() for every piece.": [
             "loss.backward() => total or loss.backward()",
@@ -344,15 +348,6 @@ def my_cut_step(front, back, loss_fn, inputs, targets, split_size):
     return total
 
 
-def all_backwards_last(front, back, loss_fn, inputs, targets, size):
-    outputs = [front(x) for x in inputs.split(size)]
-    leaves = [output.detach().requires_grad_() for output in outputs]
-    loss = loss_fn(torch.cat([back(leaf) for leaf in leaves]), targets)
-    loss.backward()
-    torch.autograd.backward(outputs, [leaf.grad for leaf in leaves])
-    return loss.item()
-
-
 def by_asking_for_gradients(front, back, loss_fn, inputs, targets, size):
     total = 0.0
     for x, y in zip(inputs.split(size), targets.split(size), strict=True):
@@ -370,7 +365,7 @@ def by_asking_for_gradients(front, back, loss_fn, inputs, targets, size):
 
 def cut_by_the_engine(front, back, loss_fn, inputs, targets, size):
     stages = [nn.Sequential(front), back]
-    pipeline = Pipeline(stages, ["cpu:0", "cpu:1"], microbatch_size=size)
+    pipeline = Pipeline(stages, ["cpu:0", "cpu:1"], "naive", microbatch_size=size)
     return pipeline.step(inputs, targets, loss_fn, reduction="mean")
 
 
@@ -404,17 +399,20 @@ check_cut_graph = Exercise(
         ADDED_UP: UNSCALED,
         MEAN_OF_MEANS: ALIKE,
         FROM_A_NUMBER: "leaf.grad => ",
+        LEAF_IS_EMPTY: [
+            "loss.backward() => output.backward(leaf.grad); loss.backward()",
+            ".requires_grad_() => .requires_grad_(); output.backward(leaf.grad)",
+        ],
         HAND_OVER: "leaf.grad => torch.ones_like(output)",
         ONCE: "total = 0.0 => total = 0.0; front(inputs)",
-        TOO_LATE: all_backwards_last,
+        TOO_LATE: (
+            "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
+            "front(piece) => outputs.pop(0)",
+        ),
         ROWS_A_PIECE: lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y),
         "expected pieces of [2, 2] rows, the front saw []": lambda *_: None,
     },
     also_right=[
-        (
-            "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
-            "front(piece) => outputs.pop(0)",
-        ),
         by_asking_for_gradients,
         cut_by_the_engine,
     ],
@@ -434,10 +432,11 @@ NEEDS_ANSWER = "B's forward also needs the answer and its share: forward(number,
 NOT_A_GRADIENT = "Into `gradients` goes what B's backward returns, the gradient at its leaf."
 OWN_QUEUE = "A program gets from the queue that the other one puts into, not from its own."
 NO_WAIT = "get() waits until something is there: call it plainly, and look for nothing before."
-NO_DIVISION = "Each loss is scaled by its share already: add them up, divide no more."
+NO_DIVISION = "Each loss is scaled by its share already: add them up as they are."
 ROWS_NOT_PIECES = (
     "len(answers) counts pieces: the share is len(answer) over the rows of all pieces."
 )
+SHORT_LAST = "The last piece may be short: add up the rows of all pieces, sum(map(len, answers))."
 STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
 TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
@@ -633,7 +632,11 @@ check_two_queues = Exercise(
             ", len(answer) / rows) => ) * len(answer) / rows",
         ],
         ROWS_NOT_PIECES: "/ rows => / len(answers)",
-        NO_DIVISION: "return total => return total / len(answers)",
+        NO_DIVISION: [
+            "return total => return total / len(answers)",
+            ", len(answer) / rows) => , len(answer) / rows) * len(answer) / rows",
+        ],
+        SHORT_LAST: "sum(map(len, answers)) => len(answers) * len(answers[0])",
         NO_WAIT: [
             "gradients.get() => gradients.get(block=False)",
             "gradients.get() => gradients.get_nowait()",
