@@ -44,12 +44,11 @@ if __name__ == "__main__":  # until `main` is there to say that it was stopped, 
 
 import argparse
 import importlib.util
-import time
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mpcourse.commands.arguments import grade_arguments, pages_arguments
-from mpcourse.commands.clean_copies import FIRST_PAGE, find_pages, write_copies
+from mpcourse.commands.clean_copies import FIRST_PAGE, HANDED_IN, find_pages, write_copies
 from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError, find_environment
 
 # Its labconfig/ has defaults for JupyterLab: nothing to click away, names that can be read. What
@@ -78,12 +77,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def add(
-        name: str, summary: str, more: str = "", *parents: argparse.ArgumentParser
-    ) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
         return commands.add_parser(
             name,
-            parents=[common, *parents],
+            parents=[common],
             help=summary,
             description=f"{summary}. {more}",
             allow_abbrev=False,
@@ -102,7 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
     more = "Two at a time. After --: paths and options of pytest; -n 0 runs one after the other."
     add("test", "Run all tests and all pages", more)
     add("check", "Say what this machine has and whether the installation is sound")
-    add("pages", "Run the pages and save them with their outputs", "", pages_arguments())
+    pages = add("pages", "Run the pages and save them with their outputs")
+    pages.add_argument("pages", nargs="*", metavar="PAGE", help="number, name or path; none: all")
+    stored = "run nothing: bring all that the command writes up to date, and the clean copies"
+    pages.add_argument("--stored", action="store_true", help=stored)
+    address = "run nothing, write the public address everywhere; without URL the clone's origin"
+    pages.add_argument("--address", nargs="?", const="", metavar="URL", help=address)
     handout = add("handout", "Write clean copies of the pages, without outputs, for a class")
     handout.add_argument("folder", type=Path, help="where to; made when absent")
     handout.add_argument("pages", nargs="*", metavar="PAGE", help="number or name; none: all")
@@ -114,14 +116,38 @@ def build_parser() -> argparse.ArgumentParser:
     site = add(
         "site", "Write the stored pages as a site to read", "It needs no kernel and no network."
     )
-    site.add_argument("folder", type=Path, help="where to; only what it wrote is replaced")
-    add(
+    site.add_argument("folder", type=absolute, help="where to; only what it wrote is replaced")
+    grade = add(
         "grade",
         "Run learners' copies of the pages and report on each exercise",
         "On Linux their cells see nothing of this machine; elsewhere what does not hold is said.",
-        grade_arguments(),
     )
+    grade.add_argument("folder", type=absolute, help=f"holds {HANDED_IN}")
+    grade.add_argument("--out", type=absolute, help="for the results (default: FOLDER-results)")
+    for name, kind, least, most, usual, what in [
+        ("--time-limit-s", float, 30, 86400, 300, "for a page"),
+        ("--memory-gb", float, 1, 1024, 4, "for a page"),
+        ("--jobs", int, 1, 64, min(64, max(1, (os.cpu_count() or 1) // 2)), "pages at a time"),
+    ]:
+        words = f"{what}, from {least} to {most} (default: {usual})"
+        grade.add_argument(name, type=number(kind, least, most), default=usual, help=words)
     return parser
+
+
+def absolute(folder: str) -> str:
+    """Where a folder is, seen from where this is typed."""
+    return str(Path(folder).resolve())
+
+
+def number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    """A number within a range, as an argument."""
+
+    def number(text: str) -> float:
+        if not least <= kind(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        return kind(text)
+
+    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,11 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if options.command == "lab" and is_root():
         print("You are root, and so is all that a notebook does.", flush=True)
-    rest = words[cut + 1 :]
-    if options.command in ("pages", "grade"):  # what runs in the environment reads it again
-        rest = [word for word in words[1:cut] if word != "--here"] + rest
     try:
-        return COMMANDS[options.command](options, rest)
+        return COMMANDS[options.command](options, words[cut + 1 :])
     except SetupError as error:
         print(f"\nmpcourse: {error}", file=sys.stderr, flush=True)
         return 1
@@ -207,15 +230,10 @@ def lab_arguments(folder: str, *, browser: bool, is_root: bool, port: int | None
 
 
 def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Run unit tests and pages under pytest, then say how it went and how long it took."""
+    """Run unit tests and pages under pytest, which says how it went and how long it took."""
     environment = find_environment(here=options.here)
     environment.ensure(TESTS)
-    start = time.monotonic()
-    status = environment.run("pytest", "--nbval", *TWO_AT_A_TIME, *rest)
-    minutes = (time.monotonic() - start) / 60
-    result = "passed" if status == 0 else f"FAILED (pytest's exit status {status})"
-    print(f"\nTests {result} in {minutes:.1f} minutes.", flush=True)
-    return status
+    return environment.run("pytest", "--nbval", *TWO_AT_A_TIME, *rest)
 
 
 def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -230,44 +248,32 @@ def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return environment.run("mpcourse.commands.check")
 
 
-def run_pages(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Run the pages and save them."""
-    return run_module("pages", options, rest)
-
-
 def run_handout(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Write clean copies of the pages for a class; what is there already is kept."""
     hand_out(options.folder, options.pages, solutions=not options.without_solutions)
     return 0
 
 
-def run_site(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Write the stored pages as HTML."""
-    return run_module("site.site", options, [str(options.folder.resolve())], needs=SITE)
-
-
-def run_grade(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Grade learners' copies; folders are seen from where this is typed."""
-    return run_module("grading.gradebook", options, [os.getcwd(), *rest])
-
-
-def run_module(
-    module: str, options: argparse.Namespace, words: Sequence[str], *, needs: Sequence[str] = COURSE
-) -> int:
-    """Run what needs the environment in it."""
+def run_module(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Run what needs the environment in it, with the options as they were understood."""
     environment = find_environment(here=options.here)
-    environment.ensure(needs)
-    return environment.run(f"mpcourse.commands.{module}", *words)
+    environment.ensure(SITE if options.command == "site" else COURSE)
+    return environment.run(MODULES[options.command], json.dumps(vars(options)))
 
 
+MODULES = {
+    "pages": "mpcourse.commands.pages",
+    "site": "mpcourse.commands.site.site",
+    "grade": "mpcourse.commands.grading.gradebook",
+}
 COMMANDS = {
     "lab": run_lab,
     "test": run_test,
     "check": run_check,
-    "pages": run_pages,
+    "pages": run_module,
     "handout": run_handout,
-    "site": run_site,
-    "grade": run_grade,
+    "site": run_module,
+    "grade": run_module,
 }
 
 if __name__ == "__main__":

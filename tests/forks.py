@@ -73,7 +73,7 @@ def make_fork(folder: Path) -> Fork:
     git("clone", "--quiet", ADDRESS, clone, cwd=folder, environment=here)
     git("checkout", "--quiet", "-b", BRANCH, cwd=clone)
     run = subprocess.run(
-        [sys.executable, "-m", "mpcourse.commands.pages", "--address"],
+        [sys.executable, "-m", "mpcourse", "pages", "--here", "--address"],
         cwd=clone,
         env={**here, "PYTHONPATH": str(clone)},
         capture_output=True,

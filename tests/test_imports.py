@@ -22,8 +22,8 @@ FLOORS = ROW.findall(ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_
 
 # These run, or can be read, without anything installed.
 STANDARD_LIBRARY_ONLY = {
-    *("__init__", "__main__", "schedules", "commands.__init__", "commands.arguments"),
-    *("commands.setup", "commands.shell", "commands.clean_copies"),
+    *("__init__", "__main__", "schedules"),
+    *("commands.__init__", "commands.setup", "commands.clean_copies"),
 }
 KNOWN_ONLY_TO = {"ipywidgets": {"widgets"}, "matplotlib": {"figures", "widgets"}}
 NAMES_GPUS = {"devices", "exercises"}  # an exercise may be judged on GPUs that are pretended

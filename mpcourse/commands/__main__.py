@@ -1,7 +1,7 @@
 """`python -m mpcourse.commands MODULE ...`: a module as `python -m MODULE` runs it.
 
-Behind `python -m mpcourse`. Ctrl-C reaches that process too, and it says that all was stopped: here
-an interrupt leaves no traceback, also while the module is still being imported.
+Behind `python -m mpcourse`: an interrupt is one word and no traceback, also while the module is
+still being imported.
 """
 
 import runpy
@@ -11,4 +11,5 @@ if __name__ == "__main__":
     try:
         runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr, flush=True)
         sys.exit(130)

@@ -5,16 +5,17 @@ Behind `python -m mpcourse lab` and `handout` (page `start_here`). Standard libr
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import write_whole
 
 PAGES = "[0-9][0-9]_*.ipynb"
 FIRST_PAGE = "00_start_here.ipynb"
 CLEAN = "notebooks/clean"  # of the pages as they are, for the badges
+HANDED_IN = "LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"
 EDITIONS = ".editions.json"  # beside the copies: file name -> digest of what was written there
 # In a file of a page: they open it elsewhere, and are broken pictures where there is no network.
 BADGES_MARK = "<!-- badges -->"
@@ -164,3 +165,14 @@ def _place(path: Path, digest: str, editions: dict[str, str]) -> tuple[str, Path
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step: whoever looks finds the old one or the new one, whole."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(text.encode())
+        os.replace(part, path)
+    except OSError:  # the disk is full: what is there of it helps nobody
+        part.unlink(missing_ok=True)
+        raise

@@ -6,6 +6,7 @@ of nbclient and nbformat.
 """
 
 import copy
+import json
 import re
 import sys
 import time
@@ -31,9 +32,7 @@ from mpcourse.commands.address import (
     read_address,
     write_setting,
 )
-from mpcourse.commands.arguments import pages_arguments
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -66,7 +65,7 @@ def to_text(notebook: NotebookNode) -> str:
 def save(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook in one step: whoever looks finds the old file or the new one, whole."""
     nbformat.validate(notebook)
-    write_whole(path, to_text(notebook))
+    copies.write_whole(path, to_text(notebook))
 
 
 def renew(path: Path, address: Address, *, run: bool) -> None:
@@ -93,7 +92,7 @@ def renew(path: Path, address: Address, *, run: bool) -> None:
     save(notebook, path)
     if path.resolve().parent == NOTEBOOKS:
         (ROOT / copies.CLEAN).mkdir(exist_ok=True)
-        write_whole(ROOT / copies.CLEAN / path.name, copies.clean_copy(to_text(notebook)))
+        copies.write_whole(ROOT / copies.CLEAN / path.name, copies.clean_copy(to_text(notebook)))
 
 
 def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -> None:
@@ -207,16 +206,16 @@ def execute(path: Path, address: Address) -> int:
     return 0
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `python -m mpcourse pages ...`; return its status.
+def main(asked: dict) -> int:
+    """Run `python -m mpcourse pages` as `asked`; return its status.
 
     0: all well, 1: a page failed, 2: there is no such page, or no such address.
     """
-    asked = pages_arguments().parse_args(argv)
+    names, new = asked["pages"], asked["address"]
     try:
-        paths = copies.find_pages(asked.pages if asked.address is None else [])
-        address = read_address() if asked.address is None else find_address(asked.address)
-        if asked.address is None and not asked.stored:
+        paths = copies.find_pages(names if new is None else [])
+        address = read_address() if new is None else find_address(new)
+        if new is None and not asked["stored"]:
             return max((execute(path, address) for path in paths), default=0)
         write_setting(address)
         for path in paths:
@@ -230,4 +229,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(json.loads(sys.argv[1])))

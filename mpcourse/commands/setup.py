@@ -1,23 +1,28 @@
 """The environment of the course: made in the clone when absent, mended when the course made it.
 
 Page `start_here`. Standard library only: it runs before anything is installed. Source: the
-documentation of `venv` and pip.
+documentation of `venv` and pip, `man flock`.
 
 Nothing is deleted or installed in an environment that the course did not make for this clone: a
 link, one of uv's or conda's, that of another clone. It is used as it is, or named and left alone.
 """
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcourse.commands.shell import call, locked
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ("requirements.txt",)
@@ -76,21 +81,30 @@ class Environment:
             here = "--here does without .venv, in an environment of your own"
             raise SetupError(f"{error}: is the disk full? May you write there? {here}.") from None
 
-    def run(self, module: str, *arguments: str, log: Path | None = None) -> int:
-        """Run a module in the clone, as if the environment were active.
+    def run(self, module: str, *arguments: str) -> int:
+        """Run a module in the clone, as if the environment were active: it takes our place.
 
         So `!pip`, `!torchrun` or a terminal in JupyterLab use this environment, not the machine's.
         """
+        words = "mpcourse.commands", module, *arguments
+        if os.name != "nt":
+            os.chdir(self.root)
+            os.execve(self.python, [self.python, "-m", *words], self._variables())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module hears it, too, and ends
+        return self._call(*words)
+
+    def _call(self, *words: str) -> int:
+        command = [self.python, "-m", *words]
+        return subprocess.call(command, cwd=self.root, env=self._variables())
+
+    def _variables(self) -> dict[str, str]:
         path = os.pathsep.join([str(self.python.parent), os.environ.get("PATH", os.defpath)])
         env = {**os.environ, "PATH": path}
         if not self.is_active:
             # A user's setting of pip's --user would fail in here, or install elsewhere.
             env |= {"VIRTUAL_ENV": str(self.folder), "PIP_USER": "0"}
             env.pop("PYTHONHOME", None)
-        if log:  # nobody would see a question
-            env["PIP_NO_INPUT"] = "1"
-        command = [self.python, "-m", "mpcourse.commands", module, *arguments]
-        return call(command, cwd=self.root, env=env, log=log)
+        return env
 
     def probe(self, files: Sequence[str] = ()) -> dict:
         """Ask the environment's Python what `PROBE` asks; empty when it does not answer."""
@@ -147,7 +161,7 @@ class Environment:
         (place / STAMP).write_text(json.dumps({"clone": str(self.root)}), encoding="utf-8")
         # The Python that all environments are made from: an active .venv cannot replace itself.
         base = getattr(sys, "_base_executable", None) or sys.executable
-        status = call([base, "-m", "venv", place], cwd=self.root)
+        status = subprocess.call([base, "-m", "venv", place], cwd=self.root)
         facts = self.probe(files)
         if status or self.problem(facts):
             raise self._trouble("venv", status)
@@ -156,13 +170,9 @@ class Environment:
     def _install(self, facts: dict, files: Sequence[str]) -> None:
         if not facts["has_pip"] or not (self.is_active or self._is_ours()):
             raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
-        # An environment of the user's own may be the system's, where nothing can be written.
-        log = Path(tempfile.mkdtemp() if self.is_active else self.folder) / "pip.log"
-        print(f"Installing from {' and '.join(files)}; what pip says is in {log}.", flush=True)
+        print(f"Installing from {' and '.join(files)}.", flush=True)
         options = [option for file in files for option in ("-r", file)]
-        status = self.run("pip", "install", *options, log=log)
-        if status:
-            print(*log.read_text("utf-8").splitlines()[-20:], sep="\n")
+        status = self._call("pip", "install", *options)
         if status and self.probe(files).get("absent", files):
             raise self._trouble("pip", status)
         if status:  # without a network, say, one goes on with the versions that are there
@@ -187,6 +197,24 @@ same command again.""")
   index of your own into PIP_INDEX_URL. torch is there for Python 3.11 to 3.13.
 - "externally-managed-environment": leave out --here, or activate an environment of your own.
 Then type the same command again: it goes on from what is there.""")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs, after waiting for whoever holds it.
+
+    The system takes the lock back when a process ends: a file left behind locks nobody out. There
+    is no lock where the file cannot be written, nor on Windows, where a file in use is safe anyway.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+            try:
+                fcntl and fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"Another start is at work (it holds {path}): waiting for it.", flush=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def read_requirements(files: Sequence[str], root: Path = ROOT) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import ADDRESS, BRANCH, Fork, copy_course, git
+from forks import ADDRESS, BRANCH, FILES, Fork, copy_course, git
 
 from mpcourse.commands.address import (
     FIRST_PAGE,
@@ -26,8 +26,11 @@ NAMED = SOMEONE.repository
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     """The package, the setting and two pages."""
-    pages = [f"notebooks/{page.name}" for page in find_pages(["start_here", "pipeline"])]
-    folder = copy_course(tmp_path / "course", "mpcourse", "pyproject.toml", "README.md", *pages)
+    pages = [
+        "mpcourse",
+        *(f"notebooks/{page.name}" for page in find_pages(["start_here", "pipeline"])),
+    ]
+    folder = copy_course(tmp_path / "course", *FILES, *pages)
     write_setting(Address(PLACEHOLDER, "main"), folder)
     git("init", "--quiet", "--initial-branch=v2.x", cwd=folder)
     return folder
@@ -70,7 +73,7 @@ def test_a_branch_that_will_not_do_in_a_link_is_named(course: Path, branch: str)
 def test_a_wrong_address_changes_nothing(course: Path):
     files = [path for path in course.rglob("*") if path.suffix in (".ipynb", ".toml", ".md")]
     before = [path.read_bytes() for path in files]
-    command = [sys.executable, "-m", "mpcourse.commands.pages", "--address", "x/course"]
+    command = [sys.executable, "-m", "mpcourse", "pages", "--here", "--address", "x/course"]
     run = subprocess.run(command, cwd=course, env={}, capture_output=True, text=True)
     assert run.returncode == 2
     assert "'x/course'" in run.stderr

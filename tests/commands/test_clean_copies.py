@@ -1,6 +1,7 @@
 """Clean copies have no outputs; an edited one is never overwritten, a newer edition lies beside."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mpcourse.commands.clean_copies import (
     left_out,
     without_solutions,
     write_copies,
+    write_whole,
 )
 from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import PAGES
@@ -199,3 +201,14 @@ def test_pages_are_never_the_target_and_no_pages_are_an_error(pages: Path, tmp_p
     with pytest.raises(ValueError, match="no pages"):
         write_copies([], tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+
+
+def test_a_full_disk_leaves_neither_half_a_file_nor_another_one(tmp_path, monkeypatch):
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "page").write_text("old")
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "page", "new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

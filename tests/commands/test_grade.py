@@ -418,6 +418,12 @@ def test_names_that_some_systems_take_for_one_have_files_of_their_own():
 # Bad input, before anything runs
 
 
+def understood(folder: object, out: object = None) -> dict:
+    """What was typed, as the command gets it."""
+    folders = {"folder": str(folder), "out": out and str(out)}
+    return {**folders, "time_limit_s": 300, "memory_gb": 4, "jobs": 2}
+
+
 @pytest.fixture
 def typed(monkeypatch):
     """The command, which leaves the settings of this process alone."""
@@ -429,17 +435,17 @@ def typed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("words_typed", "words"),
     [
         (["gone"], "gone holds no notebooks"),
         (["a.txt"], "a.txt holds no notebooks"),
         (["empty"], "empty holds no notebooks: LEARNER/NN_page.ipynb or LEARNER_NN_page.ipynb"),
-        (["full", "--out", "a.txt"], "a.txt"),
+        (["full", "a.txt"], "a.txt"),
         (["full"], "You are root, and this system gives no namespaces"),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
-    tmp_path, monkeypatch, capsys, typed, arguments, words
+    tmp_path, monkeypatch, capsys, typed, words_typed, words
 ):
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
@@ -447,7 +453,8 @@ def test_bad_input_is_named_before_anything_runs(
     (tmp_path / "a.txt").touch()
     monkeypatch.setattr(grade, "can_close", lambda: "root" not in words)
     monkeypatch.setattr(grade.os, "geteuid", lambda: 0)
-    assert typed(arguments, here=str(tmp_path)) == 2
+    asked = [str(tmp_path / word) for word in words_typed]
+    assert typed(understood(*asked)) == 2
     assert words in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "empty", "full"]
 
@@ -457,11 +464,13 @@ def test_trouble_on_the_way_ends_in_words(monkeypatch, capsys, typed):
         raise OSError("full")
 
     monkeypatch.setattr(grade, "grade", fail)
-    assert typed(["class"]) == 2
+    assert typed(understood("class")) == 2
     assert capsys.readouterr().err == "full\n"
 
 
 # All of it
+
+MODULE = "mpcourse.commands.grading.gradebook"
 
 
 @pytest.fixture(scope="module")
@@ -479,8 +488,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     text = nbformat.writes(solved())
     (folder / f"half_{NAME}").write_text(text[: len(text) // 2], encoding="utf-8")
     out = tmp_path_factory.mktemp("results") / "deep"
-    command = [sys.executable, "-m", "mpcourse.commands.grading.gradebook", "/", str(folder)]
-    command += ["--out", str(out), "--jobs", "2"]
+    command = [sys.executable, "-m", MODULE, json.dumps(understood(folder, out))]
     with pytest.MonkeyPatch.context() as patch:
         with nothing_left(tmp_path_factory.mktemp("left") / "tmp", patch):
             said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -533,7 +541,7 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "class").mkdir()
     notebook = solved(my_scatter="my_scatter = 1\nwhile True:\n    pass")
     nbformat.write(notebook, tmp_path / f"class/anna_{NAME}")
-    command = [sys.executable, "-m", "mpcourse.commands.grading.gradebook", str(tmp_path), "class"]
+    command = [sys.executable, "-m", MODULE, json.dumps(understood(tmp_path / "class"))]
     with nothing_left(tmp_path / "tmp", monkeypatch):
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         end = time.monotonic() + 120

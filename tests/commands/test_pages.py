@@ -302,19 +302,25 @@ def test_a_page_is_found_by_number_by_name_and_by_path(tmp_path: Path, name: str
     assert find_pages([], folder=tmp_path) == [first, other]
 
 
+def asked(*names: object) -> dict:
+    """As it is understood when pages are named and nothing else."""
+    return {"pages": [*map(str, names)], "stored": False, "address": None}
+
+
 def test_an_unknown_page_is_named_and_so_are_those_there_are(capsys):
-    assert pages.main(["no-such-page"]) == 2
+    assert pages.main(asked("no-such-page")) == 2
     assert "no page 'no-such-page'; there are: 00_start_here" in capsys.readouterr().err
 
 
 FIRST = "notebooks/00_start_here.ipynb"  # its first cell is that of all pages
+COPIED = ("mpcourse", "pyproject.toml", "requirements.txt", FIRST)
 SLIDER = "from ipywidgets import IntSlider\nIntSlider(value=3, description='rows')"
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the command needs, with one page of our own."""
-    folder = copy_course(tmp_path_factory.mktemp("course"), "mpcourse", "pyproject.toml", FIRST)
+    folder = copy_course(tmp_path_factory.mktemp("course"), *COPIED)
     save(
         folder / "notebooks" / NAME,
         new_code_cell("import os\nimport mpcourse\n\nprint('one')\nos.path.basename(os.getcwd())"),
@@ -332,7 +338,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_pages(course: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return run_python(course, "-m", "mpcourse.commands.pages", *arguments)
+    return run_python(course, "-m", "mpcourse", "pages", "--here", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -396,7 +402,7 @@ def test_a_page_that_fails_stays_as_it_was_and_the_next_one_still_runs(
     ]
     before = [path.read_bytes() for path in failing]
     sound = save(folder / "09_sample.ipynb", new_code_cell("1 + 1"))
-    assert pages.main([str(path) for path in [*failing, sound]]) == 1
+    assert pages.main(asked(*failing, sound)) == 1
     said = capsys.readouterr()
     for path, message in zip(failing, FAILING.values(), strict=True):
         assert re.search(rf"{path.name}: (.|\n)*{message}", said.err)

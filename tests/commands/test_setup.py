@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +26,12 @@ from mpcourse.commands.setup import (
     Environment,
     SetupError,
     find_environment,
+    locked,
 )
 
 
 class Commands:
-    """Stands in for `setup.call`: makes real, bare environments, and installs empty packages."""
+    """In the place of `subprocess.call`: makes real, bare environments, installs empty packages."""
 
     def __init__(self, bare: Path) -> None:
         self.bare = bare
@@ -40,8 +43,8 @@ class Commands:
         self.venv_status = 0
         self.pip_seconds = 0.0
 
-    def __call__(self, command, *, cwd, env=None, log=None) -> int:
-        words = [str(word) for word in command if word != "mpcourse.commands"]
+    def __call__(self, command, *, cwd=None, env=None) -> int:
+        words = [str(word) for word in command]
         if words[2] == "venv":
             self.venv.append(words)
             if self.venv_status == 0:
@@ -51,7 +54,6 @@ class Commands:
         time.sleep(self.pip_seconds)
         self.pip.append([words[0], *words[4:]])
         self.pip_env = env
-        log.write_text("Collecting\nthe reason\n")
         if isinstance(self.pip_status, BaseException):
             raise self.pip_status
         if self.pip_installs:
@@ -90,7 +92,7 @@ def bare(tmp_path_factory) -> Path:
 @pytest.fixture
 def commands(monkeypatch, bare) -> Commands:
     commands = Commands(bare)
-    monkeypatch.setattr(setup, "call", commands)
+    monkeypatch.setattr(subprocess, "call", commands)
     return commands
 
 
@@ -360,9 +362,7 @@ def test_what_was_half_deleted_is_still_the_course_s(filled, commands, monkeypat
 
 
 @pytest.mark.parametrize("status", [1, KeyboardInterrupt()])
-def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(
-    clone, commands, capsys, status
-):
+def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(clone, commands, status):
     environment = find_environment(root=clone)
     commands.pip_status, commands.pip_installs = status, False
     with pytest.raises(SetupError if status == 1 else KeyboardInterrupt) as raised:
@@ -371,7 +371,6 @@ def test_an_installation_that_fails_or_is_interrupted_is_taken_up_again(
         said = str(raised.value)
         for word in ("exit status 1", "No space left", "GB are free", "PIP_INDEX_URL", "HTTPS"):
             assert word in said
-        assert "the reason\n" in capsys.readouterr().out
     commands.pip_status, commands.pip_installs = 0, True
     environment.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 2)
@@ -414,10 +413,15 @@ def test_two_starts_at_the_same_time_install_once(clone, commands):
 def test_commands_run_as_if_the_environment_were_active(filled, monkeypatch):
     seen = {}
     monkeypatch.setenv("PIP_INDEX_URL", "file:///my/index")  # kept
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("PIP_USER", "1")
-    monkeypatch.setattr(setup, "call", lambda command, **settings: seen.update(settings) or 3)
-    assert filled.run("something") == 3
-    assert seen["cwd"] == filled.root
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(os, "execve", lambda *given: seen.update(words=given[1], env=given[2]))
+    monkeypatch.setattr(Environment, "_call", lambda self, *words: seen.setdefault("status", 3))
+    assert filled.run("something", "--loud") == 3
+    command = [filled.python, "-m", "mpcourse.commands", "something", "--loud"]
+    assert seen["words"] == command
+    assert Path.cwd() == filled.root
     assert seen["env"]["PATH"].split(os.pathsep)[0] == str(filled.python.parent)
     assert seen["env"]["VIRTUAL_ENV"] == str(filled.folder)
     assert (seen["env"]["PIP_INDEX_URL"], seen["env"]["PIP_USER"]) == ("file:///my/index", "0")
@@ -475,3 +479,48 @@ def test_a_real_installation_from_a_real_wheel(clone):
     # What pip really leaves behind when it is done counts as whole, not as cut off.
     facts = environment.probe(COURSE)
     assert (environment.problem(facts), facts["missing"]) == ("", [])
+
+
+def hold_elsewhere(path: Path) -> subprocess.Popen:
+    """Return a process that holds the lock until it is killed."""
+    code = f"""
+import time
+from pathlib import Path
+from mpcourse.commands.setup import locked
+with locked(Path({str(path)!r})):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_lock_is_waited_for_and_a_killed_holder_does_not_keep_it(tmp_path, capsys):
+    path = tmp_path / "lock"
+    holder = hold_elsewhere(path)
+    entered = threading.Event()
+
+    def enter() -> None:
+        with locked(path):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    assert not entered.wait(0.3)
+    holder.kill()
+    holder.communicate()
+    assert entered.wait(30)
+    thread.join()
+    said = capsys.readouterr().out
+    assert said.count("Another start is at work") == 1
+    assert str(path) in said
+
+
+def test_a_lock_is_free_after_an_error_and_where_it_cannot_be_written(tmp_path):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
+        1 / 0  # noqa: B018
+    for path in (tmp_path / "lock", tmp_path / "no such folder" / "lock"):
+        with locked(path):
+            pass
+    assert (tmp_path / "lock").exists()

@@ -18,14 +18,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
-from mpcourse.commands.arguments import LOOKED_FOR, grade_arguments
-from mpcourse.commands.clean_copies import find_pages, page_key
+from mpcourse.commands.clean_copies import HANDED_IN, find_pages, page_key, write_whole
 from mpcourse.commands.grading.judge import Record, clean, judge, play
 from mpcourse.commands.grading.no_solutions import write_course
 from mpcourse.commands.grading.report import counted, lines_of, write_all
 from mpcourse.commands.grading.sandbox import Limits, can_close, stopping
 from mpcourse.commands.setup import ROOT
-from mpcourse.commands.shell import write_whole
 from mpcourse.exercises import PAGES
 
 RESULTS = "results.json"
@@ -67,10 +65,10 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         elif not match and (key := page_asked(file.read_text("utf-8", "replace"))):
             record.page, record.notes = names[key], ["renamed: the page is known by its checks"]
         elif not match:
-            record.stopped = f"of no page of the course: {LOOKED_FOR} is looked for"
+            record.stopped = f"of no page of the course: {HANDED_IN} is looked for"
         found.append((file, record))
     if not found:
-        raise ValueError(f"{folder} holds no notebooks: {LOOKED_FOR} is what is looked for")
+        raise ValueError(f"{folder} holds no notebooks: {HANDED_IN} is what is looked for")
     return found
 
 
@@ -153,20 +151,19 @@ def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def main(argv: Sequence[str], *, here: str = ".") -> int:
-    """Run `python -m mpcourse grade FOLDER`, typed in the folder `here`; return its status.
+def main(asked: dict) -> int:
+    """Run `python -m mpcourse grade` as `asked`; return its status.
 
     0: all is graded, however well, 2: bad input, or not all could be graded, 130: interrupted.
     """
-    options = grade_arguments().parse_args(argv)
-    folder = Path(here, options.folder).resolve()
-    out = Path(here, options.out or folder.with_name(f"{folder.name}-results"))
+    folder = Path(asked["folder"])
+    out = Path(asked["out"] or folder.with_name(f"{folder.name}-results"))
     sys.stdout.reconfigure(errors="replace")  # a terminal may not know all names and signs
     os.umask(0o077)  # marks are nobody else's business
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the judge, as sandboxes, computes on the CPU
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        grade(folder, out, Limits(options.time_limit_s, options.memory_gb), options.jobs)
+        grade(folder, out, Limits(asked["time_limit_s"], asked["memory_gb"]), asked["jobs"])
         return 0
     except KeyboardInterrupt:
         print("What was graded is kept; the same command goes on from there.", flush=True)
@@ -177,4 +174,4 @@ def main(argv: Sequence[str], *, here: str = ".") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[2:], here=sys.argv[1]))
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path, PurePath
 
+from mpcourse.commands.clean_copies import write_whole
 from mpcourse.commands.grading.judge import Record
-from mpcourse.commands.shell import write_whole
 from mpcourse.exercises.exercise import SIGNS as VERDICTS
 
 SIGNS = {**VERDICTS, "not judged": "?"}

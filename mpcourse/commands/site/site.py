@@ -5,10 +5,10 @@ are those that the pages hold. The files of the site open from a folder as well 
 """
 
 import io
+import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from shutil import copy, copytree
 
@@ -90,10 +90,10 @@ def to_html(source: Path, built: Path) -> None:
         raise ValueError(f"Sphinx says: {without_colours(said.getvalue()).strip()}")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Build the site in the folder that is named; return the exit status."""
+def main(asked: dict) -> int:
+    """Build the site in the folder that is asked for; return the exit status."""
     try:
-        files = build_site(Path(argv[0]))
+        files = build_site(Path(asked["folder"]))
     except (ValueError, OSError, SphinxError) as error:
         print(f"no site was written: {error}", file=sys.stderr)
         return 1
@@ -102,4 +102,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(json.loads(sys.argv[1])))
