@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
 from mpcourse.quantization import (
     choose_qparams,
     fake_quantize,
@@ -32,22 +32,23 @@ def empty_is(*answer):
     return lambda low, high: my_qparams(low, high) if low or high else answer
 
 
+def same_kinds(result, expected):
+    """As `same`; a zero point that is an integer is no float that has its value."""
+    whole, wanted = (isinstance(numbers(pair[1]), int) for pair in (result, expected))
+    return whole == wanted and same(result, expected)
+
+
 NO_SCALE = "A range of nothing but 0 has no length: take 1 for its scale before you divide by it."
 
 check_qparams = Exercise(
     my_qparams,
     read_again='"Which integer means zero?"',
     cases=[
-        (-3.0, 1.0),
-        (-0.7, 2.0),
-        (-1.3, 4.0),
-        (0.0, 2.55),
-        (2.0, 5.1),
-        (-5.1, -2.0),
-        (0.0, 0.0),
-        (2.0, 2.0),
+        *[(-3.0, 1.0), (-0.7, 2.0), (-1.3, 4.0), (0.0, 2.55)],
+        *[(2.0, 5.1), (-5.1, -2.0), (0.0, 0.0), (2.0, 2.0)],
     ],
     given="a range from {} to {}",
+    same=same_kinds,
     hint="scale = (high - low) / 255 and zero_point = round(-128 - low / scale), with 0 inside. "
     "For 0 and 0 the scale is 1 (it must not be 0), and -128, which means low, means 0.0.",
     wrong={
@@ -68,6 +69,9 @@ check_qparams = Exercise(
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
         "zero_point is an integer: only then does one integer mean 0.0.": "round( => (",
+        "zero_point has the right value, but it is a float: int() makes an integer of it.": (
+            "round( => 1.0 * round("
+        ),
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": (
             "low, high = min(low, 0.0), max(high, 0.0) => "
         ),
@@ -256,17 +260,19 @@ def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
 
 
 class FloatProducts(TorchDispatchMode):
-    """Notes whether floats were multiplied as matrices, be it by a broadcast and a sum."""
+    """Notes whether floats were multiplied as matrices, and how many products others made."""
 
     def __init__(self):
         super().__init__()
-        self.seen = False
+        self.seen, self.made = False, 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         found = op(*args, **(kwargs or {}))
         name = op.overloadpacket.__name__
         product = name in FLOAT_PRODUCTS or (name == "mul" and found.dim() > 2)
-        self.seen |= product and found.is_floating_point()
+        if (product or name == "mul") and found.is_floating_point():
+            self.seen |= product
+            self.made += found.numel()
         return found
 
 
@@ -276,7 +282,8 @@ def in_integers(attempt, *layer):
         outcome = attempt(*layer)
     q_x, s_x, z_x, q_w, s_w, bias = layer
     in_floats = (q_x.double() - z_x) * s_x @ (q_w * s_w[:, None].double()).T + bias
-    if products.seen and same_sums(outcome, in_floats):
+    row_by_row = len(q_x) > 3 and products.made >= len(q_x) * q_w.numel()  # scales need fewer
+    if (products.seen or row_by_row) and same_sums(outcome, in_floats):
         raise NotYet(NO_INTEGERS)
     return outcome
 
@@ -303,6 +310,7 @@ check_int8_linear = Exercise(
             linear_by_meaning,
             ".int() => .float()",
             "q_x.int() @ q_w.int().t() => (q_x.float()[:, None] * q_w.float()).sum(2)",
+            "q_x.int() @ q_w.int().t() => torch.stack([(q_w * x.float()).sum(1) for x in q_x])",
             lambda q_x, s_x, z_x, q_w, s_w, bias: torch.nn.functional.linear(
                 (q_x.float() - z_x) * s_x, q_w.float() * s_w[:, None], bias
             ),
@@ -355,7 +363,7 @@ def my_best_scales(weight, largest):
     """A shorter step makes the many small weights exact, and clips the few large ones.
 
     Which is better is a matter of trying: forty scales for each row, and the row keeps the one with
-    the least sum of squared errors. A row of zeros is given scale 1, as before.
+    the least sum of squared errors. For a row of zeros all forty do, as long as none is 0.
     """
     longest = weight.abs().amax(1) / largest
     longest = torch.where(longest > 0, longest, 1.0)
@@ -492,7 +500,7 @@ check_best_scales = Exercise(
         "The integers end at largest, which is an argument: not always at 127.": (
             lambda w, n: my_best_scales(w, 127)
         ),
-        "A row of zeros has no largest weight: give it scale 1.": (
+        "A row of zeros has no largest weight: its scale must not be 0, so give it 1.": (
             "torch.where(longest > 0, longest, 1.0) => longest"
         ),
     },
