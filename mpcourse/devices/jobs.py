@@ -1,4 +1,4 @@
-"""Work of a known length, to see devices at it (pages `start_here` and `parallel_apply`)."""
+"""Work of a known length, to see devices at it (page `parallel_apply`)."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,6 @@
 """Exercises of page `start_here`: a timeline, a worker, a clock."""
 
 import contextlib
-import functools
 import math
 import queue
 import threading
@@ -72,7 +71,8 @@ check_idle = Exercise(
     correct="Device B works for 2 of 8 units and waits for the other 6.",
     wrong={
         "That is the share in which B works; the rest is idle.": ("B", 0.25),
-        "That is the idle share of both devices; asked is B's alone.": [("B", 0.375), ("B", 0.38)],
+        "3/8 of both devices' time is idle; asked is B's time alone.": [("B", 0.375), ("B", 0.38)],
+        "Divide by the time of the whole run, not by time worked.": [("B", 0.6), ("B", 3)],
         "That is in percent; give a share between 0 and 1.": ("B", 75),
         "Those are units of time; divide by the time of the whole run.": ("B", 6),
         "B also waits before its job: count the time from 0 to 1.": ("B", 0.625),
@@ -126,15 +126,6 @@ def my_worker():
 def by_future():
     pool = ThreadPoolExecutor(1)
     return lambda fn: pool.submit(fn).result
-
-
-def not_handed_over(fn):
-    value = fn()
-    return lambda: value
-
-
-def returned(value):
-    return lambda hand_over, _: hand_over(lambda: value)()
 
 
 def which_thread(hand_over, _):
@@ -199,22 +190,30 @@ def threads_of_two(hand_over, attempt):
     return "each has one thread" if most == 1 else f"one has {most} threads"
 
 
-def error_of_a_job(hand_over, _, *, job=lambda: [1, 2, 3][5], error=IndexError):
-    wait = hand_over(job)
-    try:
-        value = wait()
-    except error:
-        return f"wait raised {error.__name__}"
-    return f"wait returned {short(value)}"
+def outcome_of(wait):
+    """In words; `wait` is called in a thread, for it may never return."""
+    found = ["wait had not returned after 2 seconds"]
+
+    def waiting():
+        try:
+            found.append(f"wait returned {short(wait())}")
+        except Exception as error:
+            found.append(f"wait raised {short(error)}")
+
+    thread = threading.Thread(target=waiting, daemon=True)
+    thread.start()
+    thread.join(2.0)
+    return found[-1]
 
 
-another_error = functools.partial(error_of_a_job, job=lambda: 1 / 0, error=ZeroDivisionError)
-error_returned = functools.partial(error_of_a_job, job=lambda: IndexError(1))
+def came_of(job):
+    return lambda hand_over, _: outcome_of(hand_over(job))
 
 
-def after_an_error(hand_over, attempt):
-    error_of_a_job(hand_over, attempt)
-    return hand_over(lambda: 42)()
+def after_an_error(hand_over, _):
+    before = hand_over(threading.current_thread)()
+    outcome_of(hand_over(out_of_range))
+    return outcome_of(hand_over(lambda: threading.current_thread() is before))
 
 
 def meeting_of_two(hand_over, attempt):
@@ -233,12 +232,16 @@ def at_work(attempt, given, trial, expected, words):
     return found
 
 
+FNS_VALUE, RETURNED = "wait returns what fn returned.", "wait returned KeyError(1)"
+out_of_range = lambda: [1, 2, 3][5]
+OUT_OF_RANGE = "wait raised IndexError('list index out of range')"
+DIVIDED = "wait raised ZeroDivisionError('division by zero')"
 ONE_THREAD = "Start one thread, when the worker is made."
 WAITING = "Waiting is for wait."
 FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
 OWN_BOX = "Each job needs a box of its own for its value."
 NO_VALUE = "None, 0 and an error are values too: mark in the box what is in it, value or error."
-CATCH = "Catch the error in the thread, put it into the box, and raise it in wait."
+CATCH = "Catch the error in the thread, put it into the box, and raise that very error in wait."
 EVERY_KIND = "Catch every kind of error in the thread: except Exception, not one kind alone."
 ENDED = "The thread has ended with the error: catch it inside the loop."
 OWN_QUEUE = "Each worker has its own queue: make it inside my_worker."
@@ -250,18 +253,18 @@ check_worker = Exercise(
     my_worker,
     read_again='"A worker in a few lines"',
     cases=[
-        ("a job that returns 42", returned(42), 42, "wait returns what fn returned."),
+        ("a job that returns 42", came_of(lambda: 42), "wait returned 42", FNS_VALUE),
         ("a job that says where it runs", which_thread, "a thread of its own", ONE_THREAD),
         ("a job that takes its time", when_it_returns, "it returned at once", WAITING),
         ("two workers", threads_of_two, "each has one thread", ONE_THREAD),
-        ("a job that returns 0", returned(0), 0, NO_VALUE),
-        ("a job that returns None", returned(None), None, NO_VALUE),
+        ("a job that returns 0", came_of(lambda: 0), "wait returned 0", NO_VALUE),
+        ("a job that returns None", came_of(lambda: None), "wait returned None", NO_VALUE),
         ("three jobs", values_in_order, [0, 1, 2], OWN_BOX),
         ("three jobs behind a long one", order_of_jobs, [1, 2, 3], FIRST_IN),
-        ("a job that raises IndexError", error_of_a_job, "wait raised IndexError", CATCH),
-        ("a job that divides by 0", another_error, "wait raised ZeroDivisionError", EVERY_KIND),
-        ("a job after one that raised", after_an_error, 42, ENDED),
-        ("a job that returns an error", error_returned, "wait returned IndexError(1)", NO_VALUE),
+        ("a job that raises IndexError", came_of(out_of_range), OUT_OF_RANGE, CATCH),
+        ("a job that divides by 0", came_of(lambda: 1 / 0), DIVIDED, EVERY_KIND),
+        ("an error, then: the same thread?", after_an_error, "wait returned True", ENDED),
+        ("a job that returns an error", came_of(lambda: KeyError(1)), RETURNED, NO_VALUE),
         ("two workers whose jobs meet", meeting_of_two, [True, True], NO_TURNS),
     ],
     given="{0}",
@@ -271,7 +274,7 @@ check_worker = Exercise(
     wrong={
         "expected the function hand_over, got 5": lambda: 5,
         ONE_THREAD: [
-            lambda: not_handed_over,
+            "jobs.put((fn, box)) => box.put((fn(), None))",
             lambda: lambda fn: fn,
             lambda: lambda fn: ThreadPoolExecutor(1).submit(fn).result,
             "jobs.put => threading.Thread(target=serve, daemon=True).start(); jobs.put",
@@ -291,14 +294,17 @@ check_worker = Exercise(
                 "raise error => raise error or value",
             ),
         ],
-        CATCH: "raise error => return error",
-        "it raised TypeError": lambda: lambda fn: fn(),
+        CATCH: ["raise error => return error", "raise error => raise type(error)"],
+        "wait raised TypeError": lambda: lambda fn: fn(),
         EVERY_KIND: [
             "box.put((None => isinstance(error, IndexError) and box.put((None",
             "box.put((None => isinstance(error, LookupError) and box.put((None",
         ],
-        ENDED: "box.put((None, error)) => return box.put((None, error))",
-        "was stopped": "box.put((None, error)) => return",
+        ENDED: [
+            "box.put((None, error)) => return box.put((None, error))",
+            "box.put((N => threading.Thread(target=serve, daemon=True).start(); return box.put((N",
+        ],
+        "wait had not returned": "box.put((None, error)) => return",
         NO_TURNS: "box.put((fn => with ONE_AT_A_TIME: box.put((fn",
         OWN_QUEUE: [
             lambda: lambda fn: ONE_POOL.submit(fn).result,
