@@ -128,9 +128,17 @@ def by_future():
     return lambda fn: pool.submit(fn).result
 
 
-def which_thread(hand_over, _):
-    own = hand_over(threading.current_thread)() is not threading.current_thread()
-    return "a thread of its own" if own else "the caller's thread"
+def which_thread(_, attempt):
+    made = []  # in a thread that is no daemon, as a notebook's is none: a new one is what it is
+    maker = threading.Thread(target=lambda: made.append(attempt()), daemon=False)
+    maker.start()
+    maker.join()
+    thread = made[0](threading.current_thread)()
+    if thread is threading.current_thread():
+        return "the caller's thread"
+    if not thread.daemon:
+        raise NotYet("Python cannot end while this thread waits for jobs.", DAEMON)
+    return "a thread of its own"
 
 
 def when_it_returns(hand_over, _):
@@ -237,6 +245,7 @@ out_of_range = lambda: [1, 2, 3][5]
 OUT_OF_RANGE = "wait raised IndexError('list index out of range')"
 DIVIDED = "wait raised ZeroDivisionError('division by zero')"
 ONE_THREAD = "Start one thread, when the worker is made."
+DAEMON = "Make it a daemon thread: threading.Thread(..., daemon=True)."
 WAITING = "Waiting is for wait."
 FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
 OWN_BOX = "Each job needs a box of its own for its value."
@@ -281,6 +290,7 @@ check_worker = Exercise(
             "threading.Thread => for _ in range(4): threading.Thread",
         ],
         FIRST_IN: "jobs = queue.SimpleQueue => jobs = queue.LifoQueue",
+        DAEMON: ("while True => for _ in range(1)", ", daemon=True => "),
         WAITING: "return wait => value = wait()\n        return lambda: value",
         OWN_BOX: (
             "box = queue.SimpleQueue() => pass",
