@@ -79,6 +79,7 @@ check_ceiling = Exercise(
             "one_device / ( => one_device // (",
             lambda t, m: round(my_ceiling(t, m)),
         ],
+        "Right, but rounded: hand back all digits.": lambda t, m: round(my_ceiling(t, m), 2),
         "One piece too many: the first is in the sum already.": " - 1 => ",
         "One device computes every piece: the sum counts m times.": "num_microbatches * => ",
         "That is 1F1B; asked is the order of all forwards first, then all backwards.": (
@@ -117,6 +118,7 @@ COUNTS_BY = "A piece of n rows out of N counts by n / N, its loss and so its gra
 NO_GRADIENT = "no gradient arrived in {}: call backward() on every piece's loss."
 NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. detach() it."
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
+A_COPY = "What back gets is a copy of the leaf: clone() before detach().requires_grad_()."
 NOTHING_HANDED_ON = (
     "front got no gradient: hand its output the one that arrived at the leaf, "
     "output.backward(leaf.grad)."
@@ -212,7 +214,8 @@ def in_pieces(*modules: nn.Module) -> Callable:
 def not_cut(pieces: list[Tensor]) -> str:
     for piece in pieces:
         if not piece.is_leaf:
-            return NOT_CUT
+            [before, _], *_ = piece.grad_fn.next_functions
+            return A_COPY if "AccumulateGrad" in str(before) else NOT_CUT
         if not piece.requires_grad:
             return NO_LEAF
     return ""
@@ -386,6 +389,7 @@ check_cut_graph = Exercise(
             (".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
             "detach().requires_grad_() => clone()",
         ],
+        A_COPY: ".requires_grad_() => .requires_grad_().clone()",
         CLEARED: "total = 0.0 => total = 0.0; front.zero_grad(); back.zero_grad()",
         NO_LEAF: [
             (".requires_grad_() => ", "output.backward(leaf.grad) => "),
@@ -412,10 +416,7 @@ check_cut_graph = Exercise(
         ROWS_A_PIECE: lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y),
         "expected pieces of [2, 2] rows, the front saw []": lambda *_: None,
     },
-    also_right=[
-        by_asking_for_gradients,
-        cut_by_the_engine,
-    ],
+    also_right=[by_asking_for_gradients, cut_by_the_engine],
 )
 
 # 4. Two programs and two queues
@@ -454,6 +455,11 @@ class Post:
             self.senders.add(threading.current_thread())
             self.items.append(item)
             self.world.changed.notify_all()
+
+    put_nowait = put
+
+    def task_done(self) -> None:
+        """Nobody waits until all is done."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
@@ -657,6 +663,7 @@ check_two_queues = Exercise(
     also_right=[
         (first_by_counting, two_queues()[1]),
         ("+= stage.forward( => += 1 * stage.forward(", "return total => return total.item()"),
+        (".put(stage => .put_nowait(stage", "return total => features.task_done(); return total"),
     ],
     values=True,
 )

@@ -17,10 +17,12 @@ WORDS = {
     "alone": "one device, same micro-batches (measured here)",
     "whole": "one device, whole batch (measured here)",
 }
-LINES = {
-    "predicted": {"colour": svg.COLOURS[0]},
-    "whole": {"colour": "#333333", "width": 1.5, "dashes": "7 4"},
-}
+PREDICTED = {"colour": svg.COLOURS[0]}
+LEVELS = [  # of one height for all sizes: the whole batch first
+    {"colour": "#333333", "width": 1.5, "dashes": "7 4"},
+    {"colour": svg.COLOURS[3], "width": 1.5, "dashes": "2 3"},
+    {"colour": svg.COLOURS[5], "width": 1.5, "dashes": "12 3 2 3"},
+]
 MARKS = {
     "measured": {"shape": "square", "colour": svg.COLOURS[1]},
     "alone": {"shape": "triangle", "colour": svg.COLOURS[2]},
@@ -36,12 +38,14 @@ class SplitCurve:
         measured: Measured steps of the pipeline, for some of these sizes.
         alone: Measured steps of one device with the same micro-batches.
         whole_s: Measured step of one device with the whole batch.
+        others: Measured steps of other ways without a split size, by name: two at most.
     """
 
     predicted: Mapping[int, float]
     measured: Mapping[int, float] = field(default_factory=dict)
     alone: Mapping[int, float] = field(default_factory=dict)
     whole_s: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.predicted:
@@ -102,13 +106,14 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
         f"{WORDS[name]}: " + ", ".join(f"{n}: {_ms(values[n])}" for n in sorted(values))
         for name, values in drawn.items()
     ]
-    names = list(drawn)
-    if curve.whole_s is not None:
-        names.append("whole")
-        spoken.append(f"{WORDS['whole']}: {_ms(curve.whole_s)}")
+    flat = {} if curve.whole_s is None else {WORDS["whole"]: curve.whole_s}
+    flat |= {f"{name} (measured here)": seconds for name, seconds in curve.others.items()}
+    looks = dict(zip(flat, LEVELS[curve.whole_s is None :], strict=False))
+    spoken += [f"{words}: {_ms(seconds)}" for words, seconds in flat.items()]
+    keys = {WORDS[name]: MARKS.get(name, PREDICTED) for name in drawn} | looks
     times = [seconds for values in drawn.values() for seconds in values.values()]
-    highest = 1.05 * max([*times, curve.whole_s or 0.0]) or 1.0
-    foot = top + 18 * len(names) + 12 + HEIGHT
+    highest = 1.05 * max([*times, *flat.values()]) or 1.0
+    foot = top + 18 * len(keys) + 12 + HEIGHT
     sizes = sorted(curve.predicted)
     reach = math.log(sizes[-1] / sizes[0]) or 1.0
 
@@ -117,12 +122,9 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
         return x, foot - seconds / highest * HEIGHT
 
     shapes = []
-    for row, name in enumerate(names):
+    for row, (words, look) in enumerate(keys.items()):
         y = top + 8 + 18 * row
-        shapes += [
-            _key(name, LEFT + 12, y),
-            svg.text(LEFT + 32, y, WORDS[name], size=12, middle=True),
-        ]
+        shapes += [_key(look, LEFT + 12, y), svg.text(LEFT + 32, y, words, size=12, middle=True)]
     right = WIDTH - RIGHT
     shapes.append(svg.line(LEFT, foot, right, foot))
     shapes += ticks(foot, [(at(size, 0.0)[0], str(size)) for size in _numbered(curve)])
@@ -130,10 +132,10 @@ def _curve(curve: SplitCurve, top: float, chosen: int | None) -> tuple[list[str]
     quarters = [f"{highest * q / 4 * 1e3:.0f}" + " ms" * (q == 4) for q in range(5)]
     heights = [(foot - HEIGHT * q / 4, words) for q, words in enumerate(quarters)]
     shapes += levels(LEFT, right, heights)
-    if curve.whole_s is not None:
-        y = at(sizes[0], curve.whole_s)[1]
-        shapes.append(svg.polyline([(LEFT, y), (right, y)], **LINES["whole"]))
-    shapes.append(svg.polyline([at(n, curve.predicted[n]) for n in sizes], **LINES["predicted"]))
+    for words, look in looks.items():
+        y = at(sizes[0], flat[words])[1]
+        shapes.append(svg.polyline([(LEFT, y), (right, y)], **look))
+    shapes.append(svg.polyline([at(n, curve.predicted[n]) for n in sizes], **PREDICTED))
     for name in ("alone", "measured"):
         for size, seconds in drawn.get(name, {}).items():
             hint = f"{WORDS[name]}, split size {size}: {_ms(seconds)}"
@@ -150,11 +152,11 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms"
 
 
-def _key(name: str, x: float, y: float) -> str:
+def _key(look: dict, x: float, y: float) -> str:
     """How a line or a mark looks, in the legend."""
-    if name in MARKS:
-        return svg.mark(x, y, hint=MARKS[name]["shape"], **MARKS[name])
-    return svg.polyline([(x - 12, y), (x + 12, y)], **LINES[name])
+    if "shape" in look:
+        return svg.mark(x, y, hint=look["shape"], **look)
+    return svg.polyline([(x - 12, y), (x + 12, y)], **look)
 
 
 def _numbered(curve: SplitCurve) -> list[int]:

@@ -49,6 +49,7 @@ CURVES = [
     SplitCurve({4: 0.0}),
     SplitCurve({4: 3.0, 240: 9.0}, {4: 20.0}),
     SplitCurve({1: 0.1, 4: 0.1}, whole_s=5.0),
+    SplitCurve({1: 0.1, 4: 0.1}, whole_s=0.5, others={"two copies": 0.3, "all cores": 0.2}),
 ]
 GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
 ALL_HELD = [[(0, 1)] * 2] * 2

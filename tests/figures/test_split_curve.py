@@ -56,6 +56,9 @@ def test_the_legend_names_what_is_there_and_where_it_comes_from():
         "one device, whole batch (measured here)",
     ]
     assert curve().words[:4] == everything
+    others = SplitCurve(PREDICTED, whole_s=0.5, others={"two copies": 0.3})
+    assert curve(others).words[:3] == [everything[0], everything[3], "two copies (measured here)"]
+    assert curve(others).description.endswith("; two copies (measured here): 300 ms")
     alone = curve(SplitCurve(PREDICTED)).words
     assert alone[0] == everything[0]
     assert not set(everything[1:]) & set(alone)
