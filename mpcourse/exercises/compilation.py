@@ -20,6 +20,7 @@ AS_COUNT = "`size` is how many numbers a block has, not how many blocks there ar
 DOWN = "The number of blocks is rounded down there: a last block that is shorter is one, too."
 AT = "A block starts where the one before it ends: at its number times `size`."
 KEPT = "The numbers that were handed in have changed: return a new tensor."
+DTYPE = "The result has another dtype than what the operation gives: torch.cat keeps it."
 
 
 def my_in_blocks(operation, numbers, size):
@@ -33,14 +34,14 @@ def my_in_blocks(operation, numbers, size):
 
 def with_an_operation(attempt, count, size):
     """What comes out for 1.0 to `count`; the operation looks at the blocks that it is handed."""
-    handed, numbers = [], torch.arange(1.0, count + 1)
+    handed, numbers = [], torch.arange(1, count + 1).double()
 
     def operation(block):
         handed.append(block.numel())
         return block * 2 + 1
 
     result = attempt(operation, numbers, size)
-    if not torch.equal(numbers, torch.arange(1.0, count + 1)):
+    if not torch.equal(numbers, torch.arange(1, count + 1).double()):
         raise NotYet(KEPT)
     if max(handed, default=0) > size:
         rounded = len(handed) == count // size != count / size
@@ -51,6 +52,8 @@ def with_an_operation(attempt, count, size):
     if len(handed) > (needed := math.ceil(count / size)):
         line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
         raise NotYet(line, "Every call costs Python's time.")
+    if isinstance(result, torch.Tensor) and result.dtype != numbers.dtype:
+        raise NotYet(DTYPE)
     return result
 
 
@@ -65,7 +68,7 @@ check_in_blocks = Exercise(
     my_in_blocks,
     read_again='"Twenty operations in a row"',
     cases=[(6, 2), (5, 2), (10, 4), (3, 8), (4, 4)],
-    given="{} numbers, in blocks of {}, and an operation that doubles and adds 1",
+    given="{} numbers in float64, in blocks of {}, and an operation that doubles and adds 1",
     play=with_an_operation,
     hint="numbers.split(size) gives the blocks, torch.cat joins what the operation makes of them.",
     wrong={
@@ -91,6 +94,7 @@ check_in_blocks = Exercise(
         ],
         "never called": ["operation(block) => block", "operation(block) => block * 2 + 1"],
         KEPT: "operation(block) => block.copy_(operation(block))",
+        DTYPE: "size)]) => size)]).float()",  # as torch.zeros(len(numbers)) does
     },
     also_right=[blocks_into, "split(size) => tensor_split(math.ceil(len(numbers) / size))"],
 )
@@ -129,6 +133,7 @@ check_graphs = Exercise(
         ([0, 5, 7],),
         ([1, 0],),
         ([0, 4, 1, 0, 1],),
+        ([5, 0, 1, 7],),
     ],
     given="batches of {}",
     hint="The first graph: its own size. A 0 or 1: its own. Everything else shares one.",
@@ -146,6 +151,9 @@ check_graphs = Exercise(
             lambda sizes: len(set(sizes))
         ),
         "A size of 1 has a graph of its own.": lambda sizes: min(len(set(sizes)), 2),
+        "0 and 1 do not share a graph: with the first and the open one, there are four.": (
+            "(0 in others) + (1 in others) => any(size < 2 for size in others)"
+        ),
         "One too many: does the first graph fit that size still?": "return 1 => return 2",
         "One is missing: which size does no graph fit?": [
             "return 1 => return 0",
