@@ -7,6 +7,30 @@ import pytest
 from playwright.sync_api import Page as Tab
 
 GRAVE = ("serious", "critical")
+CONTRAST = "color-contrast"
+
+# Marks one element of each kind of text: its colour and size, upon what its ancestors paint. Axe
+# looks a minute at the words of a page's programs, and each `def` is like the first.
+MARK_KINDS_OF_TEXT = """() => {
+  const kinds = new Set();
+  const mark = (element, below) => {
+    const {color, fontSize, fontWeight, backgroundColor, backgroundImage, opacity} =
+      getComputedStyle(element);
+    const ground = [...below, backgroundColor, backgroundImage, opacity];
+    const kind = [color, fontSize, fontWeight, ...ground].join();
+    const isText = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    element.toggleAttribute('data-kind', isText && !kinds.has(kind));
+    if (isText) kinds.add(kind);
+    for (const child of element.children) mark(child, ground);
+  };
+  mark(document.body, []);
+}"""
+
+
+def contrast_faults(tab: Tab) -> list[str]:
+    """What of a page's text is hard to read, looked at once for each kind of text."""
+    tab.evaluate(MARK_KINDS_OF_TEXT)
+    return faults(tab, "[data-kind]", only=(CONTRAST,))
 
 
 def faults(
