@@ -141,6 +141,7 @@ CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 A_TUPLE = "The hook returned a tuple: a hook returns nothing, so write a function of two lines."
+TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
 LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
 UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
 SUMS_ALONE = "This all_reduce adds up, and offers no other op: leave it out, and divide by count."
@@ -205,6 +206,16 @@ def gradients(module, rows):
     return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
 
 
+def made(attempt, net, *others):
+    """What the attempt returns; `...` beside hooks is a line that was left over."""
+    with during("while the hooks were made"):
+        result = inspect.unwrap(attempt)(net, *others)
+    if result is ...:
+        hooks = [p for p in net.parameters() if p._post_accumulate_grad_hooks]
+        raise NotYet(LEFT_OVER) if hooks else NotAttempted
+    return result
+
+
 def hooked(attempt, count, frozen):
     """Two backwards on rank 0, with the hooks: each gradient, and whether it was handed over."""
     net, plain, batches = two_steps(2, 3, 1, count=count, frozen=frozen)
@@ -214,15 +225,12 @@ def hooked(attempt, count, frozen):
         sent.append(Message(tensor, op, sums, {"in the backward": False}))  # so it may wait
         return sent[-1] if async_op else sent[-1].wait()
 
-    with during("while the hooks were made"):
-        stub = inspect.unwrap(attempt)(net, all_reduce, count)
-    if stub is ...:
-        hooks = [p for p in net.parameters() if p._post_accumulate_grad_hooks]
-        raise NotYet(LEFT_OVER) if hooks else NotAttempted
+    made(attempt, net, all_reduce, count)
+    early = ", from register_hook" if any(p._backward_hooks for p in net.parameters()) else ""
     for step, batch in enumerate(batches):
         sent.clear()
         sums |= sums_of([gradients(plain, rows) for rows in batch])
-        with during(f"in the backward of step {step}"):
+        with during(f"in the backward of step {step}{early}"):
             found = gradients(net, batch[0])
         if not all(message.waited for message in sent):
             raise NotYet(UNWAITED)
@@ -286,6 +294,7 @@ check_hooks = Exercise(
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
         A_TUPLE: "hook(average) => hook(lambda p: (all_reduce(p.grad), p.grad.div_(count)))",
         LEFT_OVER: "hook(average) => hook(average)\n    return ...",
+        TOO_EARLY: "_post_accumulate_grad => ",
         FROZEN: "parameter.requires_grad: => True:",
         "in the backward of step 0": "/= count => /= 1 / 0",
     },
@@ -293,6 +302,7 @@ check_hooks = Exercise(
         "require.* grad.*, while the hooks": FROZEN,
         "(all_reduce got|NoneType).*, while the hooks": CALLED_AT_ONCE,
         ".*returned 'tuple'": A_TUPLE,
+        "(all_reduce got|NoneType).*register_hook": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
     also_right=[
@@ -346,6 +356,8 @@ NO_FINISH = "expected the function finish, which is returned and not called."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 ONE_TENSOR = "all_reduce takes one tensor: torch.cat of the flattened gradients."
+NOTHING_LEFT = "The last bucket was full, and has left: then finish has nothing to send."
+OWN_NAME = "A name that a function assigns to is its own: say nonlocal, or empty the list in place."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
 TWICE = "A message was waited for in the step before: finish has to empty its list."
 TOUCHED = "The tensor was changed between all_reduce and wait: it belongs to the message meanwhile."
@@ -374,8 +386,7 @@ def bucketed(attempt, count, size, frozen):
         sent.append(Message(tensor, op, sums, world))
         return sent[-1]
 
-    with during("while the hooks were made"):
-        finish = attempt(net, all_reduce, count, size)
+    finish = made(attempt, net, all_reduce, count, size)
     if not callable(finish):
         raise NotYet(f"got {short(finish)} back; {NO_FINISH}")
     for step, batch in enumerate(batches):
@@ -419,13 +430,8 @@ def in_full_buckets(outcome, count, size, frozen):
         for name, mine in ranks[0].items():
             total = sum(rank[name] for rank in ranks)
             if not same(now[name], total / count):
-                known = {
-                    SUMMED: total,
-                    DIVIDED_TWICE: total / count**2,
-                    BY_TWO: total / 2,
-                    NOT_BACK + EMPTIED: mine,
-                    NOT_BACK: mine / count,
-                }
+                known = {SUMMED: total, DIVIDED_TWICE: total / count**2, BY_TWO: total / 2}
+                known |= {NOT_BACK + EMPTIED: mine, NOT_BACK: mine / count}
                 words = [words for words, value in known.items() if same(now[name], value)]
                 lines = f"{name}: expected {short(total / count)}", f"got {short(now[name])}"
                 raise NotYet(where, *lines, [*words, ORDER][0])
@@ -457,6 +463,9 @@ check_buckets = Exercise(
         NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
         ONE_TENSOR: "torch.cat( => list(",
         REST: "if bucket: => if False:",
+        NOTHING_LEFT: "if bucket: => if True:",
+        OWN_NAME: "bucket.clear() => bucket = []",
+        LEFT_OVER: "return finish => return ...",
         UNWAITED: "message.wait() => ",
         TWICE: "sent.clear() => ",
         TOUCHED: (
@@ -475,7 +484,12 @@ check_buckets = Exercise(
         FROZEN: "parameter.requires_grad: => True:",
         "in the backward of step 0": "flat = => flat = 1 / 0 +",
     },
-    errors={"require.* grad.*, while the hooks": FROZEN, "split_with_sizes": EMPTIED},
+    errors={
+        "require.* grad.*, while the hooks": FROZEN,
+        "split_with_sizes": EMPTIED,
+        "non-empty.*, in finish": NOTHING_LEFT,
+        "UnboundLocalError": OWN_NAME,
+    },
     also_right=[
         (
             "torch.cat => torch.hstack",
@@ -595,14 +609,7 @@ def neighbours_stay(one, other):
 check_shard = Exercise(
     my_shard,
     read_again='"Without the sampler, is the loss wrong?"',
-    cases=[
-        (8, 2, [5]),
-        (10, 4, [5]),
-        (3, 4, [5]),
-        (101, 3, [5]),
-        (64, 1, [5]),
-        (101, 3, [0, 1, 2]),
-    ],
+    cases=[(8, 2, [5]), (10, 4, [5]), (3, 4, [5]), (101, 3, [5]), (7, 1, [5]), (101, 3, [0, 1, 2])],
     given=lambda samples, count, epochs: (
         f"{samples} samples, {count} rank(s), epoch{'s' * (len(epochs) > 1)} "
         + ", ".join(map(str, epochs))
