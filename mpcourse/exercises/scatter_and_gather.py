@@ -1,7 +1,5 @@
 """Exercises of page `scatter_and_gather`: scatter, nests, gather, the mean over uneven chunks."""
 
-import time
-
 import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -21,6 +19,11 @@ KEEP_THE_WAY = (
     "Leave out detach, item, tolist and torch.tensor: slices, sums and torch.cat keep the way open."
 )
 BORROWED = "The result is right, but {} did the work"
+EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
+NO_PIECES = "That takes the number of pieces for the size of a piece."
+COLUMNS = "That cuts columns; the rows are dimension 0."
+NUMBERS = "Those are lists of numbers; a chunk of a tensor is a tensor."
+TYPE = "The numbers have another type: cutting and joining keep it."
 CHANGED = "What was handed in has changed, but the caller still needs it: make something new."
 
 
@@ -29,11 +32,10 @@ def with_gradients(names: set[str], instead: str):
 
     def play(attempt, *case):
         if not any(leaf.requires_grad for leaf in tensors_in(case)):
-            return leaving_alone(CHANGED)(attempt, *case)
+            return leaving_alone(CHANGED)(listed(attempt), *case)
         refuse_borrowed(attempt, names, instead)
         try:
-            result = attempt(*case)
-            result = list(result) if hasattr(result, "__next__") else result
+            result = listed(attempt)(*case)
         except RuntimeError as error:
             raise NotYet(raised(error), KEEP_THE_WAY) from None
         leaves = tensors_in(result)
@@ -44,13 +46,25 @@ def with_gradients(names: set[str], instead: str):
     return play
 
 
+def listed(attempt):
+    """The attempt; what yields its items one by one counts as their list."""
+
+    def listing(*case):
+        result = attempt(*case)
+        return list(result) if hasattr(result, "__next__") else result
+
+    return listing
+
+
 def tensors_in(value):
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def same_list(result, expected):
-    """As `same`; what yields its chunks one by one counts as their list."""
-    return same(list(result) if hasattr(result, "__next__") else result, expected)
+def same_types(result, expected):
+    """As `same`, and of the same types: a class is an integer."""
+    leaves = [filter(lambda x: hasattr(x, "dtype"), tree_leaves(x)) for x in (result, expected)]
+    types = [[torch.as_tensor(leaf).dtype for leaf in each] for each in leaves]
+    return same(result, expected) and types[0] == types[1]
 
 
 # 1. Scatter
@@ -64,22 +78,6 @@ def my_scatter(batch, num_devices):
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
-
-
-def rest_to_the_last(batch, n):
-    size = max(len(batch) // n, 1)
-    return [*(batch[i * size : (i + 1) * size] for i in range(n - 1)), batch[(n - 1) * size :]]
-
-
-def stands_still(batch, n):
-    start = 0
-    while start < len(batch):
-        time.sleep(0.001)
-
-
-def scatter_by_masks(batch, n):
-    size, rows = -(-len(batch) // n), torch.arange(len(batch))
-    return (batch[rows // size == device] for device in range(n) if device * size < len(batch))
 
 
 ROUNDED_DOWN = "-(-len(batch) // num_devices) => max(1, len(batch) // num_devices)"
@@ -99,38 +97,53 @@ check_scatter = Exercise(
         + " where gradients are required" * batch.requires_grad
     ),
     play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
-    same=same_list,
+    same=same_types,
     hint="A full chunk has ceil(rows / devices) rows: the number of rows, divided and rounded up.",
     errors={"had not returned": STANDS_STILL},
     wrong={
-        "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up.": (
-            lambda b, n: b.tensor_split(n)
-        ),
+        EVEN: lambda b, n: b.tensor_split(n),
         "A device without rows gets no chunk at all: do not add empty ones.": ONE_EACH,
-        "That drops rows: count the rows that came out.": (ROUNDED_DOWN, ONE_EACH),
+        "That drops rows: count the rows that came out.": [
+            (ROUNDED_DOWN, ONE_EACH),
+            "len(batch), size => len(batch) - 1, size",
+            "len(batch), size => len(batch) - size + 1, size",
+            "+ size] => + size - 1]",
+        ],
+        "Some rows are in two chunks: a slice leaves out the row of its second number.": [
+            "+ size] => + size + 1]",
+            "start + size] => ]",
+        ],
+        "A slice goes from its first row up to start + size.": "start + size] => size]",
+        "The last chunk may be short: nothing is added to it.": [
+            "[batch[start => [torch.cat([batch, batch])[start",
+            "[batch[start => [torch.cat([batch, 0 * batch])[start",
+        ],
+        "That is the first chunk alone: does return stand inside the loop?": [
+            "size)] => size)][0]",
+            "size)] => size)][:1]",
+        ],
+        "Count rows with len; numel counts all numbers.": "-(-len(batch) => -(-batch.numel()",
         "That deals the rows out like cards; the rows of a chunk are neighbours.": (
             lambda b, n: [b[i::n] for i in range(n)]
         ),
-        "That takes the number of pieces for the size of a piece.": lambda b, n: b.split(n),
-        "That cuts columns; the rows are dimension 0.": lambda b, n: b.chunk(n, dim=-1),
-        "Return a list: the place in it says which device.": (
-            lambda b, n: dict(enumerate(b.chunk(n)))
-        ),
-        STANDS_STILL: stands_still,
+        NO_PIECES: lambda b, n: b.split(n),
+        COLUMNS: lambda b, n: b.chunk(n, dim=-1),
+        "Return the chunks alone: the place in the list says which device.": [
+            lambda b, n: dict(enumerate(b.chunk(n))),
+            lambda b, n: list(enumerate(b.chunk(n))),
+        ],
+        STANDS_STILL: "size = => while True:\n        __import__('time').sleep(0.001)\n    size =",
         "Those are the sizes; return the chunks themselves.": "size] => size].shape[0]",
-        "Those are lists of numbers; a slice of a tensor is a tensor.": "size] => size].tolist()",
+        NUMBERS: ["size] => size].tolist()", "[batch[start => [list(batch)[start"],
+        TYPE: ["size] => size].float()", "size] => size].double()"],
         "The rows of each chunk are in the wrong order.": "size] => size].flip(0)",
-        "The chunks are in the wrong order: the first device gets the first rows.": (
-            "size)] => size)][::-1]"
-        ),
+        "The chunks are in the wrong order: the first rows come first.": "size)] => size)][::-1]",
         "A full chunk has ceil(rows / devices) rows": [
-            rest_to_the_last,
             ROUNDED_DOWN,
             "-(-len(batch) // num_devices) => max(1, round(len(batch) / num_devices))",
             "-(-len(batch) // num_devices) => len(batch) // num_devices + 1",
             "size] => size].flatten()",
             lambda b, n: b.reshape(n, -1),
-            lambda b, n: b,
         ],
         BORROWED.format("chunk"): [lambda b, n: b.chunk(n), lambda b, n: list(b.chunk(n))],
         BORROWED.format("scatter"): lambda b, n: scatter(b, ["cpu"] * n),
@@ -141,7 +154,10 @@ check_scatter = Exercise(
         "Can't call numpy()": "size] => size].numpy()",
         CHANGED: "size = => batch.zero_()\n    size =",
     },
-    also_right=[scatter_by_masks, lambda b, n: b.split((len(b) + n - 1) // n)],
+    also_right=[
+        lambda b, n: b.split((len(b) + n - 1) // n),
+        ("return [batch => return (batch", "size)] => size))"),
+    ],
 )
 
 # 2. Nests
@@ -167,10 +183,8 @@ def my_scatter_nest(inputs, num_devices):
     return [inputs] * num_devices
 
 
-def turned_around(nest, n):
-    if isinstance(nest, dict):
-        return {key: my_scatter_nest(value, n) for key, value in nest.items()}
-    return [my_scatter_nest(value, n) for value in nest]
+def whole_nests(value, n):
+    return value.chunk(n) if isinstance(value, torch.Tensor) else [value] * n
 
 
 def by_tree(inputs, n):
@@ -180,22 +194,17 @@ def by_tree(inputs, n):
     return tuple(tree_unflatten([part[i] for part in parts], shape) for i in range(count))
 
 
-def same_nest(result, expected):
+def kinds(nest):
+    """The types in a nest, all the way down."""
+    if isinstance(nest, dict):
+        return {key: kinds(value) for key, value in nest.items()}
+    return type(nest)(map(kinds, nest)) if isinstance(nest, tuple | list) else type(nest)
+
+
+def same_nest(*pair):
     """Equal, and of the same types all the way down; the outermost list may be a tuple."""
-
-    def alike(one, other):
-        if type(one) is not type(other):
-            return False
-        if isinstance(one, dict):
-            return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
-        if isinstance(one, tuple | list):
-            return len(one) == len(other) and all(map(alike, one, other))
-        return same(one, other)
-
-    result = list(result) if hasattr(result, "__next__") else result
-    if isinstance(result, tuple | list) and isinstance(expected, tuple | list):
-        result, expected = list(result), list(expected)
-    return alike(result, expected)
+    pair = [list(x) if isinstance(x, tuple) else x for x in pair]
+    return same_types(*pair) and kinds(pair[0]) == kinds(pair[1])
 
 
 def in_a_nest(nest, devices):
@@ -207,6 +216,7 @@ def in_a_nest(nest, devices):
 ROWS = torch.arange(4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 LETTERS = "A text consists of texts, without end: ask for tuple and list, not for what has parts."
+DIMENSION_1 = "The rows are dimension 0; a tensor need not have another."
 NO_STAR = "tuple and list take the row as one thing: type(inputs)(row), without a star."
 
 check_scatter_nest = Exercise(
@@ -215,23 +225,41 @@ check_scatter_nest = Exercise(
     cases=[
         ({"pixels": ROWS, "labels": ROWS * 10}, 2),
         ([ROWS, "train"], 2),
-        ((ROWS, {"extra": [ROWS * 10, 0.5], "mask": None}), 2),
-        ({"pixels": torch.arange(10).reshape(5, 2), "name": "train"}, 4),
+        ((ROWS, {"extra": [(ROWS * 10, 0.5)], "mask": None}), 2),
+        ({"name": "train", "pixels": torch.arange(10).reshape(5, 2), "rate": 0.1}, 4),
         ({"rate": 0.1, "steps": (1, 2)}, 3),
         ({"pixels": ROWS, "extra": []}, 2),
-        ({"pixels": ROWS, "extra": {}}, 2),
+        ({"pixels": ROWS, "extra": {}, "more": ()}, 2),
     ],
     given=in_a_nest,
-    play=leaving_alone(CHANGED),
+    play=with_gradients(set(), ""),
     same=same_nest,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
-    errors={"IndexError": FEWER, "RecursionError": LETTERS, "at most 1 argument": NO_STAR},
+    errors={
+        "index out of range": FEWER,
+        "Dimension out of range": DIMENSION_1,
+        "RecursionError": LETTERS,
+        "at most 1 argument": NO_STAR,
+    },
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
-        "That is the first device's nest; return a list of nests.": (
-            lambda nest, n: my_scatter_nest(nest, n)[0]
+        "Return a list of nests, not the first.": lambda nest, n: my_scatter_nest(nest, n)[0],
+        "That is a nest of lists; return a list of nests, one for each chunk.": (
+            "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)] => "
+            "dict(zip(inputs, columns))"
         ),
-        "That is a nest of lists; return a list of nests, one for each chunk.": turned_around,
+        EVEN: "inputs.chunk => inputs.tensor_split",
+        NO_PIECES: "inputs.chunk => inputs.split",
+        COLUMNS: "(num_devices)) => (num_devices, dim=-1))",
+        DIMENSION_1: "(num_devices)) => (num_devices, dim=1))",
+        NUMBERS: "list(inputs.chunk(num_devices)) => inputs.reshape(num_devices, -1).tolist()",
+        TYPE: "list(inputs.chunk => list(inputs.float().chunk",
+        "The keys are lost: a dict stays a dict.": "dict(zip(inputs, row, strict=True)) => [*row]",
+        "What is no tensor goes to every device: repeat it.": "[inputs] * num_devices => [inputs]",
+        "A device without rows gets no nest at all.": (
+            "list(inputs.chunk(num_devices)) => "
+            "[*inputs.chunk(num_devices), inputs[:0]][:num_devices]"
+        ),
         "Types have changed: a tuple stays a tuple.": "type(inputs)( => list(",
         "Types have changed: a list stays a list.": "type(inputs)( => tuple(",
         "A text is no nest of letters: each device gets all of it.": (
@@ -244,19 +272,20 @@ check_scatter_nest = Exercise(
         "A number is not shared out: each device gets it as it is.": (
             "[inputs] * => [inputs / num_devices if isinstance(inputs, float) else inputs] *"
         ),
-        FEWER: (
-            "in zip(*columns, strict=False) => "
-            "in ([column[i] for column in columns] for i in range(num_devices))"
-        ),
+        FEWER: [
+            f"zip(*columns, strict=False) => ([c[i] for c in columns] for i in range({count}))"
+            for count in ("num_devices", "len(columns[0])", "len(columns[-1])")
+        ],
         LETTERS: "tuple | list => tuple | list | str",
         NO_STAR: "(row) => (*row)",
         CHANGED: (
             "inputs.values()] => inputs.values()]\n        inputs.update(zip(inputs, columns))"
         ),
-        "A nest inside the nest was not taken apart: scatter calls itself for it.": (
-            "my_scatter_nest(value, num_devices) => "
-            "value.chunk(num_devices) if hasattr(value, 'chunk') else [value] * num_devices"
-        ),
+        "A nest inside the nest was not taken apart: scatter calls itself for it.": [
+            "my_scatter_nest(value, => whole_nests(value,",
+            "[my_scatter_nest(value, num_devices) for value in inputs] => "
+            "[whole_nests(value, num_devices) for value in inputs]",
+        ],
         "Where a batch has fewer chunks than devices, the shortest column says how many nests.": (
             "zip(*columns, => zip(*(c + [None] * (num_devices - len(c)) for c in columns),"
         ),
@@ -291,20 +320,6 @@ def per_loss(join):
     return per_field(lambda ts: join(ts) if ts[0].dim() == 0 else torch.cat(ts))
 
 
-def gather_by_hand(outputs):
-    joined = dict(outputs[0])
-    for key, first in joined.items():
-        values = [output[key] for output in outputs]
-        joined[key] = torch.hstack(values) if first.dim() < 2 else torch.vstack(values)
-    return joined
-
-
-def same_types(result, expected):
-    """As `same`, and of the same types: a class is an integer."""
-    types = [[leaf.dtype for leaf in tensors_in(each)] for each in (result, expected)]
-    return same(result, expected) and types[0] == types[1]
-
-
 def output(rows, grad=False):
     """What a device has: logits and a loss."""
     logits, loss = torch.full((rows, 2), float(rows)), torch.tensor(float(rows))
@@ -317,7 +332,7 @@ check_gather = Exercise(
     my_gather,
     read_again='"What does gather make of three losses?"',
     cases=[
-        ([{"logits": torch.tensor([[n, n + 1]])} for n in (1.0, 3.0)],),
+        ([{"logits": torch.tensor([[n], [n + 1]])} for n in (1.0, 3.0)],),
         ([{"loss": torch.tensor(loss)} for loss in (0.5, 0.25)],),
         ([output(3), output(3), output(1)],),
         ([{"classes": torch.tensor(rows)} for rows in ([3, 1], [2])],),
@@ -359,18 +374,22 @@ check_gather = Exercise(
         "The rows are no longer rows: that is flattened.": "in tensors]) => in tensors]).flatten()",
         "That joins columns; rows are dimension 0.": "in tensors]) => in tensors], dim=-1)",
         "stack adds a dimension; the rows belong end to end.": per_field(torch.stack),
-        "Take the keys from the first dict: another model returns others.": [
-            "return joined => return [*joined.values()]",
-            "t.dim() == 0 => key == 'loss'",
+        "Return one dict, with the keys of the first.": [
+            f"return joined => return {form}"
+            for form in ("[*joined.values()]", "[*joined.items()]", "[joined]")
         ],
+        "Fields are missing: return stands inside the loop.": "\n    return => \n        return",
+        "squeeze takes every dimension of size 1, also those of the rows.": [
+            "in tensors]) => in tensors]).squeeze()",
+            per_field(lambda ts: torch.stack(ts).squeeze()),
+        ],
+        "A vector has one dimension; those losses are a column.": per_loss(torch.vstack),
         NO_DIMENSION: [
             per_field(torch.cat),
-            per_loss(torch.vstack),
             "in outputs[0]: => in ['logits']:",
+            "t.dim() == 0 => key == 'loss'",
         ],
-        "Integers have become floats: torch.cat keeps the type.": (
-            "in tensors]) => in tensors]).float()"
-        ),
+        TYPE: "in tensors]) => in tensors]).float()",
         CHANGED: [
             "joined = {} => joined = outputs[0]",
             ("in outputs[0] => in [*outputs[0]]", "output[key] => output.pop(key)"),
@@ -382,7 +401,10 @@ check_gather = Exercise(
             torch.no_grad()(my_gather),
         ],
     },
-    also_right=[gather_by_hand],
+    also_right=[
+        per_field(lambda ts: torch.hstack(ts) if ts[0].dim() < 2 else torch.vstack(ts)),
+        "t.unsqueeze(0) if t.dim() == 0 else t => torch.atleast_1d(t)",
+    ],
 )
 
 # 4. The mean
@@ -407,10 +429,10 @@ check_mean = Exercise(
     cases=[
         (torch.tensor(means), torch.tensor(sizes))
         for means, sizes in [
-            ([2.0, 5.0, 7.0], [3, 3, 1]),
+            ([1.0, 4.0, 6.0], [3, 3, 1]),
             ([0.5, 9.0], [4, 1]),
             ([1.0, 3.0], [2, 2]),
-            ([1.25, 3.5], [4, 3]),
+            ([1.25, 3.5, 2.0], [1, 4, 3]),
         ]
     ]
     + [(torch.tensor([2.0, 8.0], requires_grad=True), torch.tensor([2, 1]))],
@@ -427,35 +449,28 @@ check_mean = Exercise(
             ".sum() => [:-1].sum()",
             lambda m, n: m[:-1].mean(),
         ],
-        "That is the sum over all rows; divide it by the number of rows.": (
-            "/ chunk_sizes.sum() => "
-        ),
+        "That is the sum over all rows; divide it by their number.": "/ chunk_sizes.sum() => ",
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "A chunk's sum is its mean times its rows.": lambda m, n: (m / n).sum(),
-        "7 is the number of rows of one batch: add up the sizes of the chunks.": (
-            "/ chunk_sizes.sum() => / 7"
-        ),
+        "7 rows make one of the batches: add up the chunks.": "/ chunk_sizes.sum() => / 7",
         "A long chunk has to count more than a short one, not less.": (
             lambda m, n: (m / n).sum() / (1 / n).sum()
         ),
-        "That is the sum of the means; a mean is never larger than all of them.": (
-            lambda m, n: m.sum()
-        ),
-        "The weights have to add up to 1: divide by the sum of the sizes, not by the largest.": (
-            "/ chunk_sizes.sum() => / chunk_sizes.max()"
-        ),
+        "That is a sum; a mean is never larger than all its numbers.": lambda m, n: m.sum(),
+        "Divide by the sum of the sizes, not by the largest.": "sizes.sum() => sizes.max()",
         "One number is asked for: add the chunks up.": ").sum() => )",
         "That is rounded: return the number as it is.": [
             lambda m, n: round(my_mean(m, n).item(), 1),
             "/ => //",
         ],
-        "expected tensor 4": [lambda m, n: m.max(), lambda m, n: "4.0"],
+        "Any chunk may be short, not only the last: give each mean its own size.": (
+            lambda m, n: (m[:-1].sum() * n[0] + m[-1] * n[-1]) / n.sum()
+        ),
+        "The shares add up to the mean: do not divide again.": "sizes).sum() => sizes).mean()",
+        "expected tensor 3": [lambda m, n: m.max(), lambda m, n: "3.0"],
         CHANGED: lambda m, n: m.mul_(n).sum() / n.sum(),
-        CUT_OFF: [
-            lambda m, n: my_mean(m, n).detach(),
-            lambda m, n: my_mean(m, n).item(),
-        ],
+        CUT_OFF: [lambda m, n: my_mean(m, n).detach(), lambda m, n: my_mean(m, n).item()],
         "Can't call numpy()": lambda m, n: np.average(m, weights=n),
     },
     also_right=[
