@@ -26,6 +26,7 @@ BADGES = (
     "[![Open In Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]"
     "(https://kaggle.com/kernels/welcome?src=https://github.com/{name}/blob/{branch}/{page}) "
     "[![Launch Binder](https://mybinder.org/badge_logo.svg)]"
+    # at its start, an HTML comment would turn the whole line into HTML
     f"(https://mybinder.org/v2/gh/{{name}}/{{branch}}?urlpath=lab/tree/{{page}}) {BADGES_MARK}"
 )
 
@@ -65,19 +66,12 @@ def find_address(repository: str = "", root: Path = ROOT) -> Address:
 
 
 def _ask_git(*words: str, root: Path) -> str:
-    try:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except FileNotFoundError:  # there is no git here
-        return ""
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def badges(address: Address, page_name: str) -> str:
-    """Write the line of links that open the clean copy of a page on Colab, Kaggle and Binder.
-
-    It ends with its marker: at its start, an HTML comment would turn the whole line into HTML and
-    the badges into plain text.
-    """
+    """Write the line of links that open the clean copy of a page on Colab, Kaggle and Binder."""
     name = address.repository.removeprefix("https://github.com/")
     return BADGES.format(name=name, branch=address.branch, page=f"{CLEAN}/{page_name}")
 

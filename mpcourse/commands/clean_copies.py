@@ -35,6 +35,7 @@ from mpcourse.commands.clean_copies import left_out
 
 # The course's own solution runs here, for what comes after it.
 get_ipython().run_cell(left_out("{page}", "{cell}")).raise_error()"""
+CHECK = re.compile(r"(check_\w+)\((.*)\)")  # in a check cell: its name, what it takes
 STANDS_IN = re.compile(r'run_cell\(left_out\(".*", "(.*)"\)')
 
 

@@ -24,20 +24,12 @@ from nbformat.v4 import new_code_cell
 from nbformat.validator import normalize
 
 from mpcourse.commands import clean_copies as copies
-from mpcourse.commands.address import (
-    BADGES_MARK,
-    Address,
-    badges,
-    find_address,
-    read_address,
-    write_setting,
-)
+from mpcourse.commands.address import Address, badges, find_address, read_address, write_setting
 from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import PAGES
 
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT_S = 300
-CALL = re.compile(r"\b(check_\w+)\(")
 PAGE_LINK = re.compile(r"\]\((\d\d_(\w+)\.ipynb)(?=[)#])")
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEPT_CELL_METADATA = ("tags", "jupyter", "cellView")  # the rest is timing and editors' own notes
@@ -71,8 +63,7 @@ def save(notebook: NotebookNode, path: Path) -> None:
 def renew(path: Path, address: Address, *, run: bool) -> None:
     """Bring badges, first cell, links and solutions of a page up to date, run it, and save it.
 
-    The stored page and its clean copy are replaced only when every cell ran. Raises ValueError when
-    the page has no title to put the badges under, or a check of no exercise.
+    The stored page and its clean copy are replaced only when every cell ran.
     """
     notebook = read(path)
     write_address(notebook, address, page_name=path.name)
@@ -101,7 +92,7 @@ def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -
     if not (cells and cells[0].cell_type == "markdown" and cells[0].source.startswith("# ")):
         raise ValueError(f"{page_name}: the first cell has to be Markdown starting with `# `")
     title, *rest = cells[0].source.split("\n")
-    text = "\n".join(line for line in rest if BADGES_MARK not in line).strip("\n")
+    text = "\n".join(line for line in rest if copies.BADGES_MARK not in line).strip("\n")
     cells[0].source = f"{title}\n\n{badges(address, page_name)}\n\n{text}".rstrip()
     if not any("bootstrap" in copies.tags_of(cell) for cell in cells):
         cells.insert(1, new_code_cell(id="bootstrap", metadata={"tags": ["bootstrap"]}))
@@ -113,11 +104,8 @@ def write_address(notebook: NotebookNode, address: Address, *, page_name: str) -
 
 def bootstrap_source(address: Address) -> str:
     """The cell that finds the course beside a notebook or fetches it: the first page's, for all."""
-    [cell] = (
-        cell
-        for cell in read(NOTEBOOKS / copies.FIRST_PAGE).cells
-        if "bootstrap" in copies.tags_of(cell)
-    )
+    cells = read(NOTEBOOKS / copies.FIRST_PAGE).cells
+    [cell] = (cell for cell in cells if "bootstrap" in copies.tags_of(cell))
     line = f'url, branch = os.getenv("MPCOURSE_REPOSITORY", "{address.repository}"), '
     line += f'"{address.branch}"'
     return re.sub("^url, branch = .*", line, cell.source, count=1, flags=re.MULTILINE)
@@ -134,14 +122,11 @@ def write_links(notebook: NotebookNode, *, page_name: str, pages: Sequence[str])
 
 
 def write_solutions(notebook: NotebookNode, page: str) -> None:
-    """Put a folded solution behind the hint of each exercise that the page does not go on with.
-
-    `page` is its name, as in "pipeline". Texts below its check cells change.
-    """
+    """Put a folded solution behind the hint of each exercise that the page does not go on with."""
     for check, text, following in copies.checks_of(notebook.cells):
         if following and following[0].metadata.get("jupyter"):
             continue  # a folded cell is one
-        name = CALL.search(check.source)[1]
+        name = copies.CHECK.search(check.source)[1]
         if name not in PAGES.get(page, {}):
             raise ValueError(f"{name} is not in mpcourse/exercises/{page}.py")
         words, code = PAGES[page][name].solution_text()

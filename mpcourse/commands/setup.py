@@ -1,7 +1,6 @@
 """The environment of the course: made in the clone when absent, mended when the course made it.
 
-Page `start_here`. Standard library only: it runs before anything is installed. Source: the
-documentation of `venv` and pip, `man flock`.
+Page `start_here`. Standard library only. Source: the documentation of `venv`, pip, `man flock`.
 
 Nothing is deleted or installed in an environment that the course did not make for this clone: a
 link, one of uv's or conda's, that of another clone. It is used as it is, or named and left alone.
@@ -201,10 +200,9 @@ Then type the same command again: it goes on from what is there.""")
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs, after waiting for whoever holds it.
+    """Hold a lock file, which the system takes back when a process ends, while the block runs.
 
-    The system takes the lock back when a process ends: a file left behind locks nobody out. There
-    is no lock where the file cannot be written, nor on Windows, where a file in use is safe anyway.
+    There is none where it cannot be written, nor on Windows, where a file in use is safe anyway.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):

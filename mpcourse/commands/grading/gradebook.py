@@ -15,18 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
 from pathlib import Path
 
-from mpcourse.commands.clean_copies import HANDED_IN, find_pages, page_key, write_whole
+from mpcourse.commands.clean_copies import HANDED_IN, find_pages, page_key
 from mpcourse.commands.grading.judge import Record, clean, judge, play
 from mpcourse.commands.grading.no_solutions import write_course
-from mpcourse.commands.grading.report import counted, lines_of, write_all
+from mpcourse.commands.grading.report import counted, lines_of, read_kept, write_all
 from mpcourse.commands.grading.sandbox import Limits, can_close, stopping
 from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import PAGES
 
-RESULTS = "results.json"
 LARGEST = 2**27  # bytes of a notebook
 USUAL_S = 15  # for a notebook, until one has been graded
 CLOSED = "in processes that see neither network nor files but their own"
@@ -40,13 +38,13 @@ ROOT_ONLY = (
 )
 
 
-def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Record]]:
+def find_submissions(folder: Path) -> list[tuple[Path, Record]]:
     """The notebooks of a folder and of those in it, which no link leads out of.
 
     Of whom each is says the folder in which it lies, or the name before the page's. Of which page
     says its name, whatever the number, or else the checks that it calls.
     """
-    names = {page_key(page.name): page.name for page in pages}
+    names = {page_key(page.name): page.stem for page in find_pages([])}
     any_name = "|".join(sorted(names, key=len, reverse=True))
     named = re.compile(rf"(.*?)(?<!\d)\d\d_({any_name})(?![A-Za-z0-9])", re.DOTALL)
     found = []
@@ -58,15 +56,16 @@ def find_submissions(folder: Path, pages: Sequence[Path]) -> list[tuple[Path, Re
         before = match[1].strip(" _-.") if match else path.stem
         learner = path.parts[0] if len(path.parts) > 1 else before or folder.name
         whose = (clean(each.replace("\n", "\r")) for each in (learner, str(path)))  # a line each
-        record = Record(*whose, names[match[2]] if match else "")
+        found.append((file, record := Record(*whose)))
         is_plain = file.is_file() and os.access(file, os.R_OK) and not file.is_symlink()
         if not is_plain or file.stat().st_size > LARGEST:
-            record.stopped = "a link, no file to be read, or more than 128 MB: it was not read"
-        elif not match and (key := page_asked(file.read_text("utf-8", "replace"))):
+            record.notes = ["a link, no file to be read, or more than 128 MB: it was not read"]
+        elif match:
+            record.page = names[match[2]]
+        elif key := page_asked(file.read_text("utf-8", "replace")):
             record.page, record.notes = names[key], ["renamed: the page is known by its checks"]
-        elif not match:
-            record.stopped = f"of no page of the course: {HANDED_IN} is looked for"
-        found.append((file, record))
+        else:
+            record.notes = [f"of no page of the course: {HANDED_IN} is looked for"]
     if not found:
         raise ValueError(f"{folder} holds no notebooks: {HANDED_IN} is what is looked for")
     return found
@@ -83,7 +82,7 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
 
     Raises ValueError, before anything runs, for bad input.
     """
-    submissions = find_submissions(folder, find_pages([]))
+    submissions = find_submissions(folder)
     if not can_close() and hasattr(os, "geteuid") and os.geteuid() == 0:
         raise ValueError(ROOT_ONLY)
     out.mkdir(parents=True, exist_ok=True)
@@ -92,17 +91,17 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
         f"{limits.memory_gib:g} GB for a page, {CLOSED if can_close() else OPEN}."
     )
     print(f"{len(submissions)} notebooks; results go to {out}\n{facts}", flush=True)
-    sources = [path.read_bytes() for path in sorted((ROOT / "mpcourse").rglob("*.py"))]
-    course = _digest(*sources, str(can_close()).encode()).encode()
-    earlier, records, waiting = _read_records(out / RESULTS), [], []
+    earlier, records, waiting = read_kept(out), [], []
+    course = [path.read_bytes() for path in sorted((ROOT / "mpcourse").rglob("*.py"))]
+    course.append(str(can_close()).encode())
     for path, record in submissions:
-        if not record.stopped:
-            page = (ROOT / "notebooks" / record.page).read_bytes()
-            record.key = _digest(record.file.encode(), path.read_bytes(), page, course)
-        if record.stopped or record.key in earlier:  # what was graded before is as it was
-            records.append(earlier.get(record.key, record))
-        else:
+        if record.page:
+            parts = [record.file.encode(), path.read_bytes(), page_of(record).read_bytes()]
+            record.key = hashlib.sha256(b"\0".join(parts + course)).hexdigest()
+        if record.page and record.key not in earlier:
             waiting.append((path, record))
+        else:  # what was graded before is as it was
+            records.append(earlier.get(record.key, record))
     print("".join(map(lines_of, records)), end="")
     write_all(out, records, facts)
     start, usual_s = time.monotonic(), USUAL_S / jobs
@@ -112,11 +111,14 @@ def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
             print(f"{left} of {len(waiting)} to grade; {minutes}", flush=True)
             records.append(next(judged))
             usual_s = (time.monotonic() - start) / (len(waiting) - left + 1)
-            kept = [asdict(each) for each in records if each.key and not each.stopped]
-            write_whole(out / RESULTS, json.dumps(kept, indent=1, ensure_ascii=False))
             write_all(out, records, facts)
             print(lines_of(records[-1]), end="")
     print(f"{counted(records)} exercises are correct.")
+
+
+def page_of(record: Record) -> Path:
+    """The page of the course that a notebook is a copy of."""
+    return ROOT / f"notebooks/{record.page}.ipynb"
 
 
 def _judged(waiting: Sequence[tuple[Path, Record]], limits: Limits, jobs: int) -> Iterator[Record]:
@@ -126,29 +128,17 @@ def _judged(waiting: Sequence[tuple[Path, Record]], limits: Limits, jobs: int) -
         stopping.clear()
         try:
             for path, record in waiting:
-                page, course = ROOT / "notebooks" / record.page, Path(room, record.page)
+                page, course = page_of(record), Path(room, record.page)
                 if not course.exists():
                     write_course(course, page)
-                tasks[pool.submit(play, path, page, course, limits)] = record, page
+                tasks[pool.submit(play, path, page, course, limits)] = record
             for task in as_completed(tasks):
-                record, page = tasks.pop(task)  # its answers may be large
-                judge(record, page, *task.result())
+                record = tasks.pop(task)  # its answers may be large
+                judge(record, page_of(record), *task.result())
                 yield record
         finally:
             stopping.set()
             pool.shutdown(cancel_futures=True)
-
-
-def _read_records(path: Path) -> dict[str, Record]:
-    """What an earlier call has kept, by its key."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {each["key"]: Record(**each) for each in found}
-    return {}
-
-
-def _digest(*parts: bytes) -> str:
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def main(asked: dict) -> int:

@@ -12,22 +12,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import checks_of, page_key
 from mpcourse.commands.grading.outcomes import decode
-from mpcourse.commands.grading.questions import Step, exercises_of, given_by, read_copy, steps
+from mpcourse.commands.grading.questions import Step, exercises_of, given_by, steps
 from mpcourse.commands.grading.sandbox import Limits, can_close, run
-from mpcourse.exercises import PAGES
-from mpcourse.exercises.exercise import (
-    TIME_LIMIT_S,
-    TOO_LATE,
-    Elsewhere,
-    Exercise,
-    NotAttempted,
-    NotYet,
-    Raised,
-)
+from mpcourse.exercises import PAGES, Exercise, NotAttempted, NotYet
+from mpcourse.exercises.exercise import TIME_LIMIT_S, TOO_LATE, Elsewhere, Raised
 
 CELL_SHARE = 0.25  # of a notebook's time, for one cell: one that hangs leaves the rest its turn
 MOST_WORDS = 4000  # characters of a message, which a learner's exception may be part of
@@ -39,12 +32,11 @@ class Record:
 
     learner: str
     file: str  # its place in the folder
-    page: str  # the page's file; empty when it is of no page of the course
+    page: str = ""  # as in "07_pipeline"; empty when it is of no page of the course
     judged: dict[str, tuple[str, str]] = field(default_factory=dict)  # check -> state, words
     answers: dict[str, str] = field(default_factory=dict)  # check -> what was written
     notes: list[str] = field(default_factory=list)  # what an instructor should know besides
-    stopped: str = ""  # why not all was judged, or more might be next time
-    key: str = ""  # digest of copy and course: with the same one, nothing would come out otherwise
+    key: str = ""  # of copy and course; empty where something else might come out next time
 
 
 @dataclass
@@ -96,9 +88,11 @@ def clean(text: str) -> str:
 def play(copy: Path, page: Path, course: Path, limits: Limits) -> tuple[list[Step], dict, str]:
     """Run a copy's cells in a sandbox: the steps, what was answered, and why no more was."""
     try:
-        cells = steps(read_copy(copy), read_copy(page))
+        theirs = nbformat.reads(copy.read_text(encoding="utf-8-sig"), as_version=4)
+        cells = steps(theirs, nbformat.read(page, as_version=4))
     except Exception as error:  # whatever such a file may be
-        return [], {}, f"the notebook cannot be read: {error}"
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        return [], {}, f"the notebook cannot be read: half saved? {words}"
     limit_s = limits.time_s * CELL_SHARE
     task = [(cell.name, cell.source, cell.asked or limit_s) for cell in cells]
     return cells, *run(course, task, limits, closed=can_close())
@@ -106,25 +100,26 @@ def play(copy: Path, page: Path, course: Path, limits: Limits) -> tuple[list[Ste
 
 def judge(record: Record, page: Path, cells: list[Step], answers: dict, why: str) -> None:
     """Judge the exercises of a page by what `play` returns, and say so in the record."""
-    for cell in cells:
-        if not cell.asked and answers.get(cell.name):
-            record.notes.append(clean(f"{cell.name} {answers[cell.name]}"))
-            if "was stopped after" in record.notes[-1]:
-                record.stopped = record.notes[-1]
-    ours = read_copy(page)
+    ours = nbformat.read(page, as_version=4)
     folds = {check.source: below for check, _, below in checks_of(ours.cells)}
+    notes = [f"{c.name} {answers[c.name]}" for c in cells if not c.asked and answers.get(c.name)]
     for asked in exercises_of(ours):
         exercise = PAGES[page_key(page.name)][asked.name]
         state, words = judged(exercise, Remote(asked.name, answers, ours), why)
         record.judged[asked.name] = state, clean(words)
-        record.stopped = record.stopped or clean(why) * (state == "not judged")
+        if state == "not judged":
+            notes.append(words)
         if TOO_LATE.format(TIME_LIMIT_S) in words:  # it hangs, or the machine was busy
-            record.stopped = f"{asked.name} was stopped after {TIME_LIMIT_S:g} s"
+            notes.append(f"{asked.name} was stopped after {TIME_LIMIT_S:g} s")
         shown = [c.source for c in folds.get(asked.source, ()) if "jupyter" in c.metadata][:1]
         if any(cell.source in shown for cell in takewhile(asked.__ne__, cells)):
-            record.notes.append(f"{asked.name}: the page's solution ran before it was judged")
+            notes.append(f"{asked.name}: the page's solution ran before it was judged")
         theirs = (cell for cell in cells if cell.is_theirs and cell.touched & {*asked.asked})
         record.answers[asked.name] = "\n".join(cell.source for cell in theirs)
+    record.notes += dict.fromkeys(map(clean, notes))
+    states = {state for state, _ in record.judged.values()}
+    if "not judged" in states or any("was stopped after" in note for note in notes):
+        record.key = ""
 
 
 def judged(exercise: Exercise, attempt: Remote, why: str) -> tuple[str, str]:

@@ -61,18 +61,18 @@ def without_solutions(source: str, asked: set[str], *, checks: bool) -> str:
     module = ast.parse(source).body
     assigned = [each for each in module if isinstance(each, ast.Assign)]
     values = {ast.unparse(each.targets[0]): each.value for each in assigned}
-    own = {name for name in values if name.startswith("check_")}
+    own = {name for name in values if checks and name.startswith("check_")}
     for name in own:
-        values[name].args, values[name].keywords = [], [*played(values[name], values)]
-    cells = []
+        values[name].args = [ast.Constant(None), ast.Constant("")]  # no solution, no words
+        values[name].keywords = played(values[name], values)
+    parts = []
     for each in module:
         if isinstance(each, ast.ImportFrom):  # several names become an import of each
-            parts = [ast.ImportFrom(each.module, [name], 0) for name in each.names]
-            cells += [Step(ast.unparse(part)) for part in parts]
+            parts += [ast.ImportFrom(each.module, [name], 0) for name in each.names]
         else:
-            cells.append(Step(ast.unparse(each)))
-    names = asked | own if checks else asked
-    return "\n".join(cell.source for cell in needed_for(names, cells)) + "\n"
+            parts.append(each)
+    cells = [Step(ast.unparse(part)) for part in parts]
+    return "\n".join(cell.source for cell in needed_for(asked | own, cells)) + "\n"
 
 
 def played(exercise: ast.Call, values: dict[str, ast.expr]) -> list[ast.keyword]:
@@ -82,6 +82,4 @@ def played(exercise: ast.Call, values: dict[str, ast.expr]) -> list[ast.keyword]
         if each.arg is None:  # **NAME, of a dict in this module
             pairs = values[each.value.id]
             given += map(ast.keyword, (key.value for key in pairs.keys), pairs.values)
-    nothing = {"solution": None, "read_again": ""}
-    kept = [ast.keyword(name, ast.Constant(value)) for name, value in nothing.items()]
-    return kept + [each for each in given if each.arg in PLAYED]
+    return [each for each in given if each.arg in PLAYED]

@@ -1,22 +1,19 @@
 """What a page of the course asks, and which cells of a learner's copy its answers need.
 
 Those run whose names an answer needs, in the copy's order; measurements do not. Source: the
-documentation of ast and symtable.
+documentation of symtable.
 """
 
-import ast
 import functools
 import re
 import symtable
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from mpcourse.commands.clean_copies import STANDS_IN, tags_of
+from mpcourse.commands.clean_copies import CHECK, STANDS_IN, tags_of
 
 ANY = "*"  # stands for the names that `from ... import *` binds
 # `x[0] = 1`, `del x[0]`, `x.f()`; `f(x)`, and magics, which are calls in plain Python.
@@ -39,28 +36,21 @@ class Step:
     @functools.cached_property
     def touched(self) -> set[str]:
         """Names that the cell binds or, if it is theirs, changes."""
-        bound = bound_names(self.source)
-        return bound | changed_names(self.source) if self.is_theirs else bound
+        changed = changed_names(self.source) if self.is_theirs else set()
+        return bound_names(self.source) | changed
 
     @functools.cached_property
     def used(self) -> set[str]:
         """Names that the cell takes from elsewhere, in its functions as well."""
         tables = [table_of(self.source)]
-        own = set() if self.is_theirs else self.touched
-        found = {symbol.get_name() for symbol in tables[0].get_symbols()} - own
-        while tables:
-            table = tables.pop()
+        for table in tables:
             tables += table.get_children()
-            found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
-        return found
+        return {s.get_name() for table in tables for s in table.get_symbols() if s.is_global()}
 
 
 def plain_python(source: str) -> str:
     """The cell as Python: magics and shell lines become calls, as IPython runs them."""
-    try:
-        return TransformerManager().transform_cell(source)
-    except SyntaxError:
-        return source
+    return TransformerManager().transform_cell(source)
 
 
 def table_of(source: str) -> symtable.SymbolTable:
@@ -84,17 +74,6 @@ def changed_names(source: str) -> set[str]:
     return {name for parts in found for part in parts for name in re.findall(r"\w+", part)}
 
 
-def read_copy(path: Path) -> NotebookNode:
-    """Read a notebook, in whichever format; raises ValueError."""
-    try:
-        copy = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
-        nbformat.validate(copy)
-    except Exception as error:  # nbformat raises what its reading stumbles over
-        words = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        raise ValueError(f"half saved? {words}") from None
-    return copy
-
-
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     """The cells with code."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -106,11 +85,9 @@ def exercises_of(page: NotebookNode) -> list[Step]:
     asked = {name for tags, source in tagged if "exercise" in tags for name in bound_names(source)}
     exercises = []
     for source in (source for tags, source in tagged if "check" in tags):
-        call = ast.parse(source).body[-1].value
-        nodes = (node for each in call.args for node in ast.walk(each))
-        names = dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name))
-        check = ast.unparse(call.func).split(".")[-1]
-        exercises.append(Step(source, check, tuple(name for name in names if name in asked)))
+        check, given = CHECK.search(source).groups()
+        names = tuple(name for name in given.split(", ") if name in asked)
+        exercises.append(Step(source, check, names))
     return exercises
 
 

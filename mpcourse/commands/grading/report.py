@@ -3,20 +3,24 @@
 Behind `python -m mpcourse grade`. Each state has a sign and its word: no colour is needed.
 """
 
+import contextlib
 import csv
 import hashlib
 import io
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from mpcourse.commands.clean_copies import write_whole
 from mpcourse.commands.grading.judge import Record
 from mpcourse.exercises.exercise import SIGNS as VERDICTS
 
 SIGNS = {**VERDICTS, "not judged": "?"}
+KEPT = "results.json"
 COLUMNS = ("learner", "page", "exercise", "state", "message", "file")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute such a cell
 
@@ -28,40 +32,41 @@ def counted(records: Sequence[Record]) -> str:
     return f"{len(right)} of {len(dict(states))}"
 
 
-def page_of(record: Record) -> str:
-    """The page's name; of what is no page, the file's."""
-    return PurePath(record.page or record.file).stem
-
-
-def notes_of(record: Record) -> list[str]:
-    """What an instructor should know besides."""
-    return list(dict.fromkeys(filter(None, [*record.notes, record.stopped])))
-
-
 def lines_of(record: Record) -> str:
     """One notebook: a line, and more for each exercise and note."""
-    lines = [f"{record.learner}  {page_of(record)}  {counted([record])} correct  ({record.file})"]
+    page = record.page or record.file
+    lines = [f"{record.learner}  {page}  {counted([record])} correct  ({record.file})"]
     for name, (state, message) in record.judged.items():
         words = "" if state == "not attempted" else message
         lines += ["\n      ".join([f"  {SIGNS[state]} {state}: {name}", *words.splitlines()])]
-    lines += ["\n      ".join(f"  note: {note}".splitlines()) for note in notes_of(record)]
+    lines += ["\n      ".join(f"  note: {note}".splitlines()) for note in record.notes]
     return "\n".join(lines) + "\n"
 
 
+def read_kept(folder: Path) -> dict[str, Record]:
+    """What an earlier call has kept in a folder, by its key."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        found = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+        return {each["key"]: Record(**each) for each in found}
+    return {}
+
+
 def write_all(folder: Path, records: Sequence[Record], facts: str) -> None:
-    """Write `results.csv`, `results.txt` and in `learners/` a text for each of them."""
+    """Write `results` as json, txt and csv, and in `learners/` a text for each of them."""
+    kept = [asdict(record) for record in records if record.key]
+    write_whole(folder / KEPT, json.dumps(kept, indent=1, ensure_ascii=False))
     (folder / "learners").mkdir(exist_ok=True)
     records = sorted(records, key=lambda record: (record.learner, record.file))
     lines = [facts, "", "Correct exercises (* there is a note)"]
     for learner, own in groupby(records, lambda record: record.learner):
         own = list(own)
         write_whole(folder / "learners" / file_of(learner), "\n".join(map(lines_of, own)))
-        pages = (f"{page_of(r)} {counted([r])}{'*' * bool(notes_of(r))}" for r in own)
+        pages = (f"{r.page or r.file} {counted([r])}{'*' * bool(r.notes)}" for r in own)
         lines.append(f"  {learner}: {counted(own)}; {', '.join(pages)}")
     found, same = defaultdict(Counter), defaultdict(dict)
     for record in records:
         for check, (state, _) in record.judged.items():
-            name = f"{page_of(record)}, {check}"
+            name = f"{record.page or record.file}, {check}"
             found[name][state] += 1
             if state != "not attempted" and record.answers.get(check):
                 same[name, record.answers[check]][record.learner] = None
@@ -87,7 +92,7 @@ def csv_of(records: Sequence[Record]) -> str:
     table.writerow(COLUMNS)
     for record in records:
         rows = [(name, *judged) for name, judged in record.judged.items()]
-        for row in rows + [("", "note", note) for note in notes_of(record)]:
-            cells = record.learner, page_of(record), *row, record.file
+        for row in rows + [("", "note", note) for note in record.notes]:
+            cells = record.learner, record.page or record.file, *row, record.file
             table.writerow(["'" + c if c.startswith(FORMULA) else c for c in cells])
     return "\N{ZERO WIDTH NO-BREAK SPACE}" + text.getvalue()
