@@ -11,7 +11,9 @@ from mpcourse.capstone.plans import (
     counted_costs,
     prunable_blocks,
     pruned,
+    saved_bytes,
     simulate_plan,
+    state_bytes,
 )
 from mpcourse.capstone.trials import (
     Digits,

@@ -32,6 +32,7 @@ SCHEDULES = ("naive", "gpipe", "1f1b")
 # What a block costs besides its samples, each way: starting its kernels. As measured on a CPU core,
 # rounded, so that counts are the same everywhere; the page fits the lines of the reader's machine.
 BLOCK_PRICE = 8.0
+STATE_BYTES = 16  # a parameter: weight, gradient and Adam's two sums, 4 bytes each
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Forecast:
     """What is known of a plan before it runs."""
 
     timeline: Timeline  # the simulated step, in millions of multiply-adds
-    held_bytes: list[int]  # per device, the activations that it holds at most
+    state_bytes: list[int]  # per device, what it holds before the first sample
+    held_bytes: list[int]  # per device, what it holds at most: its state and activations
 
 
 def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
@@ -154,14 +156,23 @@ def saved_bytes(stage: nn.Module, inputs: Tensor) -> int:
     return saved.total
 
 
+def state_bytes(net: nn.Sequential, cut: int) -> list[int]:
+    """Bytes of each of two stages for weights, gradients and Adam's two sums."""
+    return [STATE_BYTES * sum(p.numel() for p in part.parameters()) for part in _cut(net, cut)]
+
+
 def bytes_per_sample(net: nn.Sequential, cut: int, image: Tensor) -> list[int]:
     """What each of two stages keeps of a sample from its forward to the end of its backward."""
-    if not 1 <= cut < len(net):
-        raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
-    front, back = net[:cut], net[cut:]
+    front, back = _cut(net, cut)
     with torch.no_grad():
         between = front(image)
     return [saved_bytes(front, image), saved_bytes(back, between)]
+
+
+def _cut(net: nn.Sequential, cut: int) -> tuple[nn.Sequential, nn.Sequential]:
+    if not 1 <= cut < len(net):
+        raise ValueError(f"{len(net)} blocks can be cut after 1 to {len(net) - 1}; got {cut}")
+    return net[:cut], net[cut:]
 
 
 def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> Forecast:
@@ -171,8 +182,9 @@ def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> 
     timeline = simulate_plan(plan, block_work(slim, image), batch_size)
     per_sample = bytes_per_sample(slim, plan.cut, image)
     largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
+    states = state_bytes(slim, plan.cut)
     held = [
-        min(count * largest, batch_size) * each
-        for count, each in zip(timeline.peak_activations, per_sample, strict=True)
+        state + min(count * largest, batch_size) * each
+        for state, count, each in zip(states, timeline.peak_activations, per_sample, strict=True)
     ]
-    return Forecast(timeline, held)
+    return Forecast(timeline, states, held)

@@ -53,7 +53,7 @@ class Task:
     net: nn.Sequential  # trained, on the host; plans prune copies of it
     data: Digits  # a mini-batch is one of its loader's
     devices: Sequence[Device]  # two
-    most_bytes: int  # of activations that a device may hold
+    most_bytes: int  # that a device may hold: its state and activations
     least_accuracy: float  # of the pruned net after its epochs, 0 to 1
     fixed: tuple[str, ...] = ()  # blocks that stay whole
     batch_size: int = 128

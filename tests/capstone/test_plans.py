@@ -15,6 +15,7 @@ from mpcourse.capstone.plans import (
     pruned,
     saved_bytes,
     simulate_plan,
+    state_bytes,
     validate_plan,
 )
 from mpcourse.training.nets import deep_conv_net
@@ -104,6 +105,21 @@ def test_there_are_bytes_of_two_stages_only(net):
     for cut in (0, len(net)):
         with pytest.raises(ValueError, match=f"can be cut after 1 to {len(net) - 1}; got {cut}"):
             bytes_per_sample(net, cut, IMAGE)
+        with pytest.raises(ValueError, match=f"can be cut after 1 to {len(net) - 1}; got {cut}"):
+            state_bytes(net, cut)
+
+
+def test_a_parameter_has_a_weight_a_gradient_and_two_sums(net):
+    layer = 4 * (9 * 64 * 64 + 64)  # of float32, in blocks 6 to 8
+    head = 4 * (64 * 9 * 10 + 10)
+    assert state_bytes(net, 6)[1] == 4 * (2 * layer + head)
+    optimizer = torch.optim.Adam(parameters := [*pruned(net, {}).parameters()])
+    for each in parameters:
+        each.grad = torch.zeros_like(each)
+    optimizer.step()
+    kept = [*parameters, *(each.grad for each in parameters)]
+    kept += [s for state in optimizer.state.values() for s in state.values() if s.dim()]
+    assert sum(state_bytes(net, 5)) == sum(each.nbytes for each in kept)
 
 
 def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
@@ -114,11 +130,17 @@ def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
     for count in (4, 8):
         size = 64 // count
         for schedule, held in {"gpipe": (64, 64), "1f1b": (2 * size, size)}.items():
-            found = forecast(Plan(5, schedule, count), net, IMAGE, 64).held_bytes
-            assert found == [held[0] * front, held[1] * back]
-    assert forecast(Plan(5, "naive", 8), net, IMAGE, 64).held_bytes == [8 * front, 8 * back]
+            assert activations(Plan(5, schedule, count), net) == [held[0] * front, held[1] * back]
+    assert activations(Plan(5, "naive", 8), net) == [8 * front, 8 * back]
     # 64 samples in 6: the largest has 11, and no more than all are ever held
-    assert forecast(Plan(5, "gpipe", 6), net, IMAGE, 64).held_bytes == [64 * front, 64 * back]
+    assert activations(Plan(5, "gpipe", 6), net) == [64 * front, 64 * back]
+
+
+def activations(plan, net):
+    """What a plan for 64 samples holds beside the state, per device."""
+    found = forecast(plan, net, IMAGE, 64)
+    assert found.state_bytes == state_bytes(net, plan.cut)
+    return [held - state for held, state in zip(found.held_bytes, found.state_bytes, strict=True)]
 
 
 def test_pruning_one_stage_moves_the_pace_to_the_other(net):

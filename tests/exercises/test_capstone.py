@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpcourse.capstone import Plan, block_work, pruned
+from mpcourse.capstone import Plan, block_work, pruned, saved_bytes, state_bytes
 from mpcourse.capstone.trials import PlanRun
 from mpcourse.exercises import capstone
 from mpcourse.exercises.capstone import check_new_cut, check_plan, left_of, plan_target
@@ -88,6 +88,18 @@ def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypat
     monkeypatch.setattr(capstone, "SLACK", 0.999 * step / ours)
     words = f"ours takes {ours:,.0f}, and {0.999 * step:,.0f} will do"
     assert words in repr(check_plan(plan, task, 1))
+
+
+@pytest.mark.parametrize("count", [16, 20])
+def test_where_fewer_micro_batches_fit_and_are_enough_it_is_said(task, count):
+    verdict = check_plan(replace(PLAN, num_microbatches=count), task, 1.5)
+    assert capstone.FEWER in verdict.lines, verdict
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_a_copy_of_a_net_wide_enough_does_not_fit_even_with_one_sample(task, share):
+    net, image = pruned(task.net, dict.fromkeys(NARROW, share)), torch.zeros(1, 1, 28, 28)
+    assert sum(state_bytes(net, 6)) + saved_bytes(net, image) > task.most_bytes
 
 
 @pytest.mark.parametrize(
