@@ -298,8 +298,8 @@ def my_plan_and_prediction():
 
     Device 0 is full: each channel less makes room for larger micro-batches, and fewer of them pay
     fewer prices. Block 1 reads a single channel and keeps half: a wide first layer costs little.
-    Where it keeps a quarter as well, the step is shorter and fewer digits are right. The check
-    says: 2,345 M, score 100, 1.90 and 1.64 MiB held. Any prediction above 0 is accepted.
+    Where it keeps a quarter as well, the step is shorter and fewer digits are right. Any
+    prediction above 0 is accepted; the check says: 2,345 M, score 100, 1.90 and 1.64 MiB held.
     """
     my_plan = Plan(
         cut=6,
