@@ -66,11 +66,14 @@ STAYS_OFF = "gradients stay off in the worker for all later work: set the mode i
 LEFT_OFF = "after a module that raised, gradients stay off in its worker: use a with block."
 A_LIST = "Return a list with one output for each module."
 NO_GRADIENTS = "Called with gradients on: the outputs require none."
+INFERENCE = "Those are inference tensors, which no later graph may use: set the grad mode alone."
+CALLERS = "After the call, the caller's own grad mode was another one: set it in the workers alone."
+ONE_ARGUMENT = "A star takes the input apart, row by row: hand it over whole."
 
 
 def numbers(outputs):
     tensors = isinstance(outputs, list | tuple) and all(torch.is_tensor(o) for o in outputs)
-    return [float(output) for output in outputs] if tensors else outputs
+    return [float(output.detach().sum()) for output in outputs] if tensors else outputs
 
 
 def order(attempt, devices, inputs):
@@ -82,7 +85,7 @@ def order(attempt, devices, inputs):
     if got == [10.0, 200.0]:
         return got
     known = {(200.0, 10.0): FINISHING, (200.0, 200.0): MOVED_ON}
-    known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0)], OWN_INPUT)
+    known |= dict.fromkeys([(10.0, 100.0), (20.0, 200.0), (10.0, 20.0)], OWN_INPUT)
     no_list = got is not None and not isinstance(got, list | tuple)
     words = A_LIST if no_list or got in ([10.0], [200.0]) else ""
     if isinstance(got, list) and len(got) > 1:
@@ -146,13 +149,16 @@ def left_on(devices):
 
 
 def errors(attempt, devices, inputs):
-    try:
-        outputs = attempt([torch.neg, broken], inputs, devices)
-    except KeyError as error:
-        return str(error)
-    except Exception as error:
-        raise NotYet(raised(error), ITS_TYPE) from None
-    raise NotYet(f"got {short(outputs)}", SWALLOWED)
+    for modules in ([torch.neg, broken], [broken, torch.neg]):
+        try:
+            outputs = attempt(modules, inputs, devices)
+        except KeyError as error:
+            found = str(error)
+        except Exception as error:
+            raise NotYet(raised(error), ITS_TYPE) from None
+        else:
+            raise NotYet(f"got {short(outputs)}", SWALLOWED)
+    return found
 
 
 def grad_mode(attempt, devices, inputs):
@@ -165,6 +171,7 @@ def grad_mode(attempt, devices, inputs):
     modules = [module_of(weight) for weight in weights]
     with torch.no_grad():
         outputs = attempt(modules, inputs, devices)
+        kept = not torch.is_grad_enabled()
     modes = left_on(devices)
     if any(output.requires_grad for output in outputs):
         raise NotYet(OF_A_THREAD, "Who knows the caller's mode, and who has to set it?")
@@ -172,7 +179,11 @@ def grad_mode(attempt, devices, inputs):
         raise NotYet("called under no_grad, a module found the gradients on.", CUT_OFF)
     if not all(modes):
         raise NotYet(STAYS_OFF)
+    if any(output.is_inference() for output in outputs):
+        raise NotYet(INFERENCE)
     outputs = attempt(modules, inputs, devices)
+    if not kept or not torch.is_grad_enabled():
+        raise NotYet(CALLERS)
     if not all(output.requires_grad for output in outputs):
         raise NotYet(NO_GRADIENTS)
     return numbers(outputs), in_workers, modes
@@ -194,15 +205,9 @@ def by_hand(attempt, devices, inputs):
 
 def in_a_trial(attempt, given, trial):
     devices = get_devices(2)
-    inputs = [torch.tensor([n + 1.0], device=d.device) for n, d in enumerate(devices)]
-    return trial(attempt, devices, inputs)
-
-
-def other_error(modules, inputs, devices):
-    try:
-        return my_parallel_apply(modules, inputs, devices)
-    except Exception as error:
-        raise RuntimeError("a replica failed") from error
+    inputs = [torch.tensor([n + 1.0, 0.0], device=d.device) for n, d in enumerate(devices)]
+    with torch.enable_grad():  # whatever mode an attempt leaves behind, the next one finds it on
+        return trial(attempt, devices, inputs)
 
 
 RESULTS = "[result.result() for result in results]"
@@ -216,14 +221,14 @@ check_parallel_apply = Exercise(
         ("two modules on two devices", places),
         ("two modules that wait for each other", together),
         ("one module, and three modules", counts),
-        ("a second module that raises KeyError", errors),
+        ("one of two modules raises KeyError", errors),
         ("modules with weights, called under torch.no_grad()", grad_mode),
         ("modules that raise KeyError, called under torch.no_grad()", errors_without_gradients),
         ("the source of the function", by_hand),
     ],
     given="{0}",
     play=in_a_trial,
-    errors={"a worker runs functions": CALLED},
+    errors={"a worker runs functions": CALLED, "but 2 were given": ONE_ARGUMENT},
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
         FINISHING: "in results => in concurrent.futures.as_completed(results)",
@@ -231,6 +236,7 @@ check_parallel_apply = Exercise(
         OWN_INPUT: [
             "call, module, value => call, module, inputs[0]",
             "call, module, value => call, module, inputs",
+            "call, module, value => call, modules[0], value",
         ],
         CALLED: "(call, module, value) => (call(module, value))",
         NO_VALUES: f"{RESULTS} => results",
@@ -240,7 +246,7 @@ check_parallel_apply = Exercise(
         ],
         FIRST_SUBMIT: ("device.submit => device.run", f"{RESULTS} => results"),
         AS_MANY: "in pairs => in [*pairs][:2]",
-        ITS_TYPE: other_error,
+        ITS_TYPE: f"return {RESULTS} => try: return {RESULTS}\n    except KeyError: 1 / 0",
         SWALLOWED: "result.result() for => None if result.exception() else result.result() for",
         OF_A_THREAD: f"{MODE}: => if True:",
         CUT_OFF: (
@@ -259,6 +265,10 @@ check_parallel_apply = Exercise(
             f"{RESULTS} => (result.result() for result in results)",
         ],
         NO_GRADIENTS: "torch.set_grad_enabled(gradients) => torch.no_grad()",
+        INFERENCE: "torch.set_grad_enabled(gradients) => torch.inference_mode(not gradients)",
+        CALLERS: "results = [ => torch.set_grad_enabled(False)\n    results = [",
+        ONE_ARGUMENT: "module(value) => module(*value)",
+        "Each module is called once.": "return module => return [module(value)] and module",
         "parallel_apply did the work: use device.submit.": (
             lambda m, i, d: parallel_apply(m, i, devices=d)
         ),
@@ -292,7 +302,8 @@ def my_data_parallel(module, batch, devices):
 class Notes(list):
     """One list, and one place to meet, for a module and all its copies, deep ones too."""
 
-    meeting = None  # a barrier for the replicas, while an attempt runs
+    wanted = 0  # that many replicas wait for one another, while an attempt runs
+    late = False  # whether one of them waited in vain
 
     def __deepcopy__(self, memo):
         return self
@@ -309,9 +320,10 @@ class Noting(nn.Module):
     def forward(self, batch):
         """Note who runs, wait for the other replicas, then compute."""
         self.calls.append((threading.current_thread().name, self))
-        if self.calls.meeting:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                self.calls.meeting.wait(timeout=2.0)
+        until = time.monotonic() + 2.0
+        while len(self.calls) < self.calls.wanted and time.monotonic() < until:
+            time.sleep(1e-3)
+        self.calls.late |= len(self.calls) < self.calls.wanted
         return torch.tanh(self.linear(batch))
 
 
@@ -329,7 +341,9 @@ USE_PARALLEL_APPLY = "parallel_apply runs them at the same time."
 ON_THE_FIRST = "The outputs were joined on another device than the first: gather on devices[0]."
 NO_WAY_BACK = "The outputs are cut off from the weights: no gradient can flow back."
 OWN_WEIGHTS = "The gradients do not reach the module's own weights: copy with replicate."
+OWN_ROWS = "The rows were cut off from the batch: scatter keeps the way back."
 DIFFER = "The gradients differ from those of the module alone."
+ONE_PLACE = "gather joins on one device, its second argument: devices[0]."
 OWN_REPLICA = "That works where all devices share one memory; on GPUs each needs its own replica."
 
 
@@ -342,7 +356,8 @@ def joined_wrongly(outputs, right, devices):
         return UNCUT
     if any(same(outputs, piece) for piece in pieces):
         return ONE_CHUNK
-    return AVERAGED if len(outputs) < len(right) and len(pieces) > 1 else ""
+    averaged = outputs.numel() < right.numel() or same(outputs * len(pieces), right)
+    return AVERAGED if averaged and len(pieces) > 1 else ""
 
 
 def on_devices(attempt, rows, count):
@@ -351,12 +366,12 @@ def on_devices(attempt, rows, count):
     torch.default_generator.manual_seed(rows)
     module = Noting().to(devices[0].device)
     batch = torch.arange(3.0 * rows, dtype=torch.float64, device=devices[0].device).reshape(rows, 3)
-    wanted = -(-rows // -(-rows // count))
-    meeting = module.calls.meeting = threading.Barrier(wanted)
+    batch.requires_grad_()
+    wanted = module.calls.wanted = -(-rows // -(-rows // count))
     joining = mock.patch.object(scatter_gather, "_gather", wraps=scatter_gather._gather)
     with joining as joined:
         outputs = attempt(module, batch.clone(), devices)
-    module.calls.meeting = None
+    module.calls.wanted, late = 0, module.calls.late
     ran, called = zip(*module.calls, strict=True) if module.calls else ((), ())
     right = module(batch)
     if not isinstance(outputs, torch.Tensor):
@@ -366,33 +381,24 @@ def on_devices(attempt, rows, count):
     if len({name for name in ran if "mpcourse device" in name}) < wanted:
         threads = ", ".join(sorted(set(ran))) or "no thread that could be seen"
         raise NotYet(f"{AT_WORK.format(wanted)}; the module ran in: {threads}")
-    if meeting.broken:
+    if late:
         raise NotYet(NEVER_AT_ONCE, USE_PARALLEL_APPLY)
     if any(call.args[1] != devices[0] for call in joined.call_args_list):
         raise NotYet(ON_THE_FIRST)
     if outputs.grad_fn is None:
         raise NotYet(NO_WAY_BACK)
-    parameters = list(module.parameters())
+    parameters = [*module.parameters(), batch]
     found = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
-    if any(gradient is None for gradient in found):
+    if any(gradient is None for gradient in found[:-1]):
         raise NotYet("Asked for the gradients:", OWN_WEIGHTS)
+    if found[-1] is None:
+        raise NotYet("Asked for the gradient of the batch:", OWN_ROWS)
     if not same(list(found), list(torch.autograd.grad(right.sum(), parameters))):
         raise NotYet(DIFFER)
     if len(set(called)) < wanted:
         raise NotYet(f"{wanted} devices called one and the same module.", OWN_REPLICA)
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
     return outputs, found, wanted
-
-
-def by_functional_calls(module, batch, devices):
-    def replica_of(device):
-        shell = copy.deepcopy(module)  # one each: functional_call puts the weights in for the call
-        weights = {n: w.to(device.device, copy=True) for n, w in module.named_parameters()}
-        return lambda rows: torch.func.functional_call(shell, weights, rows)
-
-    pairs = zip(devices, scatter(batch, devices), strict=False)
-    results = [device.submit(replica_of(device), chunk) for device, chunk in pairs]
-    return torch.cat([result.result().to(devices[0].device) for result in results])
 
 
 check_data_parallel = Exercise(
@@ -412,6 +418,7 @@ check_data_parallel = Exercise(
         AVERAGED: [
             "gather(outputs, devices[0]) => sum(each.mean(0) for each in outputs) / len(outputs)",
             "gather(outputs, devices[0]) => sum(each[:3] for each in outputs)",
+            "gather(outputs, devices[0]) => gather(outputs, devices[0]) / len(used)",
         ],
         ONE_CHUNK: "gather(outputs, devices[0]) => outputs[0]",
         UNEVEN: [
@@ -420,7 +427,9 @@ check_data_parallel = Exercise(
         ],
         NAMED: "devices=used => used",
         UNCUT: "chunks, devices => [batch] * len(chunks), devices",
-        OWN_WEIGHTS: "replicate(module, used) => [copy.deepcopy(module) for _ in used]",
+        OWN_WEIGHTS: lambda m, b, d: my_data_parallel(copy.deepcopy(m), b, d),
+        OWN_ROWS: "scatter(batch, => scatter(batch.detach(),",
+        ONE_PLACE: ["outputs, devices[0] => outputs, devices", "outputs, devices[0] => outputs"],
         OWN_REPLICA: "replicate(module, used) => [module] * len(used)",
         JOINS: ["gather(outputs, devices[0]) => outputs", lambda *_: None],
         "expected a tensor of shape": "chunks, devices => [chunks[0]] * len(chunks), devices",
@@ -435,10 +444,17 @@ check_data_parallel = Exercise(
     },
     errors={
         "same length": AS_MANY_CHUNKS,
-        "equal size|Sizes of tensors": UNEVEN,
+        "equal size|Sizes of tensors|cannot join": UNEVEN,
+        r"got \[Device|target_device": ONE_PLACE,
         "devices are named": NAMED,
     },
-    also_right=[by_functional_calls],
+    also_right=[
+        "scatter(batch, devices) => batch.tensor_split(len(devices))",
+        "gather(outputs, devices[0]) => torch.cat([o.to(devices[0].device) for o in outputs])",
+        "replicate(module, used) => [lambda rows, shell=copy.deepcopy(module): torch.func."
+        "functional_call(shell, {n: 1 * w for n, w in module.named_parameters()}, rows)"
+        " for _ in used]",
+    ],
 )
 
 # 3. A crossing
@@ -460,12 +476,6 @@ def my_crossing(sizes, speedups):
 
 def wins(sizes, speedups):
     return [size for size, speedup in zip(sizes, speedups, strict=True) if speedup > 1]
-
-
-def forwards(sizes, speedups):
-    for start, size in enumerate(sizes):
-        if min(speedups[start:]) > 1:
-            return size
 
 
 check_crossing = Exercise(
@@ -492,10 +502,14 @@ check_crossing = Exercise(
         "The smallest such size is asked for, not the largest.": lambda s, x: max(wins(s, x)),
         "None means that it never pays; here it does.": "<= => >=",
         "That is the position in the list, not the batch size.": "= size => = sizes.index(size)",
-        "When it never pays, return None.": "= None => = 0",
+        "When it never pays, return None.": [f"= None => = {no}" for no in ("0", "-1", "False")],
+        "That is the speed-up there, not the batch size.": "= size => = speedup",
+        "One size further, all are above 1; at this one it does not pay.": (
+            "if speedup <= 1: => found = size\n        if speedup <= 1:"
+        ),
         "At the largest size it does not pay either: return None.": "= None => = sizes[-1]",
         "Those are all sizes at which it is faster; one number is asked for.": wins,
         "Find the smallest size": lambda s, x: sum(s),
     },
-    also_right=[forwards],
+    also_right=[lambda s, x: next((n for i, n in enumerate(s) if min(x[i:]) > 1), None)],
 )
