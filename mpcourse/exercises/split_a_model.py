@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, numbers, same, short
+from mpcourse.splitting.cuts import crossing_bytes
 from mpcourse.splitting.placement import try_placement
 from mpcourse.splitting.pretended import gpu_name
 from mpcourse.splitting.splits import balanced_bounds, split_sequential
@@ -19,8 +20,8 @@ from mpcourse.splitting.splits import balanced_bounds, split_sequential
 
 NO_LOSS = "expected the loss, a tensor of 0 dimensions; got "
 THE_LOSS = "It is cross_entropy of the outputs and the labels."
-CUT_OFF = "The hidden rows are cut off from it: detach() and .data do that."
-WHO = "Who calls backward?"
+CUT_OFF = "It is cut off: detach(), .data, no_grad(), deepcopy() and requires_grad_(False) do that."
+WHO = "They come from loss.backward(), on the parts that came in, with no zero_grad() after it."
 INPUTS = "The inputs have to be on {}, beside the first part."
 FIRST_PART = "The first part has to be on {} too: a module is moved by .to as well."
 HIDDEN = "The hidden rows have to be brought to {}."
@@ -32,8 +33,10 @@ NOT_NEEDED = "This copy is not needed: {}."
 TO_OUTPUTS = "Bring the labels to the outputs, not the outputs to the labels."
 PARTS = "gradient of front", "gradient of back"
 SWAPPED = "The places are swapped: front belongs on {}, back on {}."
-BACKWARD_TWICE = "The gradients are twice as large: backward was called twice."
+BACKWARD_TWICE = "The gradients are twice as large: one backward, of the loss itself, is enough."
 PLAIN = "`.item()` makes a plain number of it: return the tensor itself."
+NO_UPDATE = "The weights have changed: forward and backward are asked, no optimizer's step."
+STAY = "At the end, a part is back on the host: leave it where it was moved to."
 AGAIN_IN_BACKWARD = "backward was called twice: once is enough."
 
 
@@ -58,6 +61,7 @@ def step_on(attempt, first, second):
     given = front, back, torch.randn(7, 6), torch.randint(0, 3, (7,)), first, second
     if first != "cpu":
         return copies_made(attempt, *given)
+    weights = copy.deepcopy([*front.parameters(), *back.parameters()])
     loss = attempt(*given)
     if not isinstance(loss, Tensor) or loss.dim():
         why = NO_RETURN if loss is None else PLAIN * isinstance(loss, float)
@@ -67,6 +71,8 @@ def step_on(attempt, first, second):
         if None in held:
             why = WHO if None in gradients[1] else CUT_OFF
             raise NotYet(f"There is a loss, but {name} has no gradient.", why)
+    if not same([*front.parameters(), *back.parameters()], weights):
+        raise NotYet(NO_UPDATE)
     return {"loss": loss.detach(), **dict(zip(PARTS, gradients, strict=True))}
 
 
@@ -91,6 +97,8 @@ def copies_made(attempt, front, back, inputs, labels, first, second):
     wanted = [("cpu", first, (7, 6)), ("cpu", second, (7,))]
     wanted += [(first, second, (7, 5)), (second, first, (7, 5))]
     if sorted(found) == sorted(wanted):
+        if "cpu" in placement.parameter_bytes:
+            raise NotYet(STAY)
         return [(source, target, tuple(shape)) for source, target, shape in sorted(found)]
     if [saw["front"][1], saw["back"][1]] == [second, first]:
         raise NotYet(SWAPPED.format(first, second))
@@ -163,27 +171,24 @@ check_training_step = Exercise(
         "This copy is not needed": "return loss => return loss.cpu()",
         PLAIN: "return loss => return loss.item()",
         f"{NO_LOSS}None\n{NO_RETURN}": "return loss => ",
-        CUT_OFF: "hidden.to => hidden.detach().to",
-        WHO: "loss.backward() => ",
-        "cross_entropy takes the outputs as they are: its softmax is inside.": (
-            "(outputs, => (outputs.softmax(1),"
-        ),
+        CUT_OFF: ["hidden.to => hidden.detach().to", "front.to => front.requires_grad_(False).to"],
+        WHO: ["loss.backward() => ", "back.to => copy.deepcopy(back).to"],
+        NO_UPDATE: "return loss => torch.optim.SGD(back.parameters(), lr=0.1).step(); return loss",
+        STAY: "return loss => front.to('cpu'); return loss",
+        "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",
         "That is the sum over the rows: leave out reduction, the mean is asked.": (
             "labels.to(second) => labels.to(second), reduction='sum'"
         ),
         THE_LOSS: "return loss => return loss * 2",
         BACKWARD_TWICE: [
             "loss.backward() => loss.backward(retain_graph=True); loss.backward()",
+            "loss.backward() => (2 * loss).backward()",
             lambda *given: [my_training_step(*given), my_training_step(*given)][-1],
         ],
         AGAIN_IN_BACKWARD: "return loss => return loss.backward()",
         SWAPPED.format("cuda:0", "cuda:1"): "first, second): => second, first):",
-        "The loss is right, but the gradient of front is not.": (
-            "return loss => front.zero_grad(set_to_none=False); return loss"
-        ),
-        "Given first 'cuda:1' and second 'cuda:0'": (
-            ".to(second) => .to(second.replace('0', '1'))"
-        ),
+        "the gradient of front is not.": "return loss => front.zero_grad(False); return loss",
+        "Given first 'cuda:1'": ".to(second) => .to(second.replace('0', '1'))",
         "a pretended tensor has no numbers": "return loss => return loss if loss.item() > 0 else 0",
         "Use the places that come in": ".to(first) => .to('cuda:98')",
     },
@@ -206,6 +211,9 @@ check_training_step = Exercise(
 NO_WEIGHT = "A layer may have no weight, as a ReLU: go through layer.parameters()."
 NO_STAGES = "expected a list of nn.Sequential, got "
 EMPTY = "A stage is empty: its device would have nothing to do."
+EMPTIED = "The model itself has lost layers: slice it, and it stays whole."
+BIASES = "That balances the weights alone: biases are parameters too."
+FROZEN = "A frozen layer takes room too: count it, whatever requires_grad says."
 NOT_ITS_OWN = "A layer in it is not the model's own: cut the model, do not copy it."
 IN_ORDER = "each once, in the order of the model."
 
@@ -253,11 +261,13 @@ def parameters_of(layers):
 def cut_into_stages(attempt, sizes, num_stages):
     """Where the stages begin and end, what they hold, and what the largest can be at best."""
     model = made_of(sizes)
+    number = {id(layer): index for index, layer in enumerate(model)}
     stages = attempt(model, num_stages)
     is_list = isinstance(stages, list | tuple | nn.ModuleList | nn.Sequential)
     if not is_list or not all(isinstance(stage, nn.Sequential) for stage in stages):
         raise NotYet(f"{NO_STAGES}{short(stages)}")
-    number = {id(layer): index for index, layer in enumerate(model)}
+    if len(model) < len(sizes):
+        raise NotYet(EMPTIED)
     found = [number.get(id(layer)) for stage in stages for layer in stage]
     lost, words = sorted({*range(len(model))} - {*found}), ""
     if len(stages) != num_stages:
@@ -328,6 +338,7 @@ check_split = Exercise(
         ([2, 2, 2, 6, 1], 2),
         ([4, 3, 3], 2),
         ([9, 1, 1], 3),
+        ([(6, 1), 3, 3], 2),
         ([-6, 2, 2, 2], 2),
         ([3, 0, (1, 2), 0, 5], 2),
         ([0, (1, 6), 0, (5, 1), (7, 1)], 2),
@@ -347,7 +358,6 @@ check_split = Exercise(
         f"got stages of {outcome[1]} parameters; the largest can have {expected[2]} parameters"
     ],
     hint="Compare all cuts by their largest stage.",
-    correct="All {count} cases agree.",
     wrong={
         "That shares out the layers evenly, not their parameters.": lambda m, n: stages_of(
             m, [round(len(m) * i / n) for i in range(n + 1)]
@@ -356,14 +366,12 @@ check_split = Exercise(
             filled_up(beyond=True),
             filled_up(beyond=False),
         ],
-        "That balances the weights alone: biases are parameters too.": (
-            "in layer.parameters() => in layer.parameters() if p.dim() > 1"
-        ),
+        BIASES: "in layer.parameters() => in layer.parameters() if p.dim() > 1",
         "Those stages are as alike as can be; asked is that the largest be small.": most_alike,
         "Halving the largest stage again and again is greedy, too: compare all cuts.": halving,
-        "A frozen layer takes room too: count it, whatever requires_grad says.": (
-            "in layer.parameters() => in layer.parameters() if p.requires_grad"
-        ),
+        "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
+        EMPTIED: "ends = best(0, num_stages) => ends = best(0, num_stages); model.pop(-1)",
+        FROZEN: "in layer.parameters() => in layer.parameters() if p.requires_grad",
         "Compare all cuts": "min(found) => found[0]",
         "Layer 3, the last, is in no stage": "for layer in model] => for layer in model][:-1]",
         EMPTY: lambda m, n: [*my_split(m, n - 1), nn.Sequential()],
@@ -382,7 +390,9 @@ check_split = Exercise(
 ONE_GPU = "One GPU has all the layers: use both."
 FROM_GPU_0 = "The first layer goes to GPU 0."
 ONE_CUT = "tensors cross between the GPUs: one cut is enough."
-TOO_MANY_BYTES = "bytes are too many."
+DOUBLE, FROZEN_RELU = "in double precision", "frozen, with a ReLU behind it"
+RUN_IT = "A layer may be no Linear: go through its parameters(), run it and look at the output."
+TOO_MANY_BYTES = "bytes cross, more than the limit."
 
 
 def my_places(net, inputs, limit):
@@ -409,14 +419,18 @@ class Casting(nn.Linear):
         return super().forward(rows.to(self.weight.dtype))
 
 
-def placed(attempt, widths, rows, limit, double=None):
+def placed(attempt, widths, rows, limit, what="", where=0):
     """The cut, what each GPU then holds, and what the fuller one can hold at best."""
-    net = nn.Sequential(*(Casting(a, b, bias=False) for a, b in pairwise(widths)))
-    if double is not None:
-        net[double].double()
-    held = [layer.weight.nbytes for layer in net]
-    sent = [layer.weight.itemsize * rows * layer.out_features for layer in net]  # by each
-    places = numbers(attempt(net, torch.zeros(rows, widths[0]), limit))
+    net = nn.Sequential(*(Casting(a, b) for a, b in pairwise(widths)))
+    if what == DOUBLE:
+        net[where].double()
+    elif what:
+        net[where].requires_grad_(False)
+        net.insert(where + 1, nn.ReLU())
+    inputs = torch.zeros(rows, widths[0])
+    held = [sum(p.nbytes for p in layer.parameters()) for layer in net]
+    sent = crossing_bytes(net, inputs)
+    places = numbers(attempt(net, inputs, limit))
     if not isinstance(places, list) or len(places) != len(net):
         raise NotYet(f"expected {len(net)} places, one per layer; got {short(places)}")
     if any(place not in (0, 1) for place in places):
@@ -428,8 +442,7 @@ def placed(attempt, widths, rows, limit, double=None):
         raise NotYet(got, crossing if cuts else ONE_GPU)
     (cut,) = cuts
     if sent[cut - 1] > limit:
-        crossing = f"A tensor of shape {(rows, widths[cut])} crosses: {sent[cut - 1]}"
-        raise NotYet(got, f"{crossing} {TOO_MANY_BYTES}")
+        raise NotYet(got, f"Behind layer {cut}, {sent[cut - 1]} {TOO_MANY_BYTES}")
     fuller = {c: max(sum(held[:c]), sum(held[c:])) for c in range(1, len(net))}
     best = min(m for c, m in fuller.items() if sent[c - 1] <= limit)
     return cut, [fuller[cut]], best
@@ -445,11 +458,12 @@ check_places = Exercise(
         ([50, 2, 40, 60, 30], 5, 800),
         ([6, 30, 6, 20, 6, 30, 4], 10, 240),
         ([10, 8, 20, 59, 43, 6, 60], 5, 860),
-        ([10, 12, 10, 10], 3, 500, 2),
+        ([6, 6, 6, 1, 8, 12], 5, 160, DOUBLE, 1),
+        ([30, 4, 6, 4, 20], 5, 120, FROZEN_RELU, 0),
     ],
-    given=lambda widths, rows, limit, *double: (
+    given=lambda widths, rows, limit, what="", where=0: (
         f"the net {'-'.join(map(str, widths))}, {rows} rows of float32 and a limit of {limit} bytes"
-        + ", its last layer in double precision" * len(double)
+        + f", layer {where} {what}" * bool(what)
     ),
     play=placed,
     same=as_good,
@@ -459,12 +473,13 @@ check_places = Exercise(
         f"{expected[2]} are possible within the limit.",
     ],
     hint="Which cuts are allowed? A tensor of exactly {2} bytes may cross.",
-    correct="All {count} cases agree.",
     wrong={
         TOO_MANY_BYTES: ["inputs.nbytes <= limit => True", "<= limit => <= 2 * limit"],
-        "Another cut is allowed and better balanced: compare all of them.": (
-            "min(fuller, key=fuller.get) => min(fuller)"
-        ),
+        "Behind layer 2, 240 bytes cross": "inputs.nbytes <= => 4 * inputs.numel() <=",
+        RUN_IT: "sum(p.nbytes for p in layer.parameters()) => layer.weight.nbytes",
+        BIASES: "in layer.parameters() => in layer.parameters() if p.dim() > 1",
+        FROZEN: "in layer.parameters() => in layer.parameters() if p.requires_grad",
+        "Another cut balances better: compare all.": "min(fuller, key=fuller.get) => min(fuller)",
         "That is the smallest tensor; any within the limit may cross.": (
             "max(sum(held[:cut]), sum(held[cut:])) => inputs.nbytes"
         ),
@@ -484,6 +499,7 @@ check_places = Exercise(
         lambda *given: np.array(my_places(*given)),
         lambda *given: list(torch.tensor(my_places(*given))),
     ],
+    errors={"attribute '(weight|bias|in_features|out_features)'": RUN_IT},
 )
 
 # 4. Two parts of one model
@@ -491,9 +507,10 @@ check_places = Exercise(
 TWO_MODULES = "expected two modules, got "
 COPIES = "These are copies: training the parts would leave the model as it was."
 NEW_MODEL = "None of their parameters is the model's: use its own layers, make no new model."
-NOTHING_LEFT = "One part has no parameters: there is nothing left to share out."
+NOTHING_LEFT = "One part has no parameters: the other has all, or a plain list hides them."
 IN_BOTH = "A parameter is in both parts: two devices cannot both update it."
 IN_NONE = "parameters are in no part of yours."
+EXTRA = "The parts have parameters that the model has not."
 OTHER_CUT = "The first part holds fc1, the second fc2 and fc3."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
 DROPOUT = "A Dropout changes numbers at random: the model's forward has none."
@@ -504,9 +521,9 @@ NO_WAY_BACK = "No gradient can flow back from the outputs."
 class Net(nn.Module):
     """Built like the model of the page, smaller."""
 
-    def __init__(self):
+    def __init__(self, pixels=12):
         super().__init__()
-        self.fc1, self.fc2, self.fc3 = nn.Linear(12, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(pixels, 8), nn.Linear(8, 6), nn.Linear(6, 3)
 
     def forward(self, images):
         """All that the parts have to do."""
@@ -524,9 +541,10 @@ def my_parts(model):
     return [first, nn.Sequential(model.fc2, nn.ReLU(), model.fc3)]
 
 
-def outputs_of_parts(attempt, seed):
-    torch.default_generator.manual_seed(seed)
-    model, images = Net().double(), torch.randn(50, 1, 3, 4).double()
+def outputs_of_parts(attempt, count, height, width):
+    torch.default_generator.manual_seed(4004)
+    model = Net(height * width).double()
+    images = 9 * torch.randn(count, 1, height, width).double()
     parts = attempt(model)
     is_list = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
     if not is_list or [isinstance(part, nn.Module) for part in parts] != [True, True]:
@@ -555,7 +573,8 @@ def wrong_parameters(model, parts):
     if len({*found}) < len(found):
         return IN_BOTH
     if {*found} != ours:
-        return f"{len(ours - {*found})} of the model's {len(own)} {IN_NONE}"
+        lost = len(ours - {*found})
+        return f"{lost} of the model's {len(own)} {IN_NONE}" if lost else EXTRA
     return OTHER_CUT * ({*map(id, held[0])} != {*map(id, model.fc1.parameters())})
 
 
@@ -577,23 +596,22 @@ DETACHED = "return => {}.register_forward_hook(lambda *given: given[-1].detach()
 check_parts = Exercise(
     my_parts,
     read_again='"Snippets you will meet"',
-    cases=[(4004,), (4005,)],
-    given=lambda seed: "a model 12-8-6-3 and images of 3 x 4",
+    cases=[(50, 3, 4), (20, 2, 5)],
+    given="{} images of {} x {} and a model for them",
     play=outputs_of_parts,
     compared=lambda outcome, expected: ["the outputs differ from the model's"],
     hint="Write down, in order, all that forward does, then cut that list in two.",
-    correct="All {count} cases agree.",
     wrong={
         "Both ReLUs are lost: they were in forward, not among the layers.": ", nn.ReLU() => ",
         "A ReLU is lost: the one between fc2 and fc3.": "model.fc2, nn.ReLU() => model.fc2",
         "A ReLU is lost: the one between fc1 and fc2.": "model.fc1, nn.ReLU() => model.fc1",
-        "There is no ReLU after the last layer: outputs may be negative.": (
-            "model.fc3 => model.fc3, nn.ReLU()"
-        ),
-        "forward ends with fc3: cross_entropy takes its outputs as they are, without softmax.": (
-            "model.fc3 => model.fc3, nn.Softmax(1)"
-        ),
-        "The model's forward bends with ReLU, not with another activation.": "nn.ReLU => nn.GELU",
+        "No ReLU follows fc3: outputs may be negative.": "model.fc3 => model.fc3, nn.ReLU()",
+        "No softmax follows fc3: cross_entropy has it inside.": [
+            f"model.fc3 => model.fc3, nn.{softmax}(1)" for softmax in ("Softmax", "LogSoftmax")
+        ],
+        "The model bends with ReLU alone.": [
+            f"nn.ReLU => nn.{a}" for a in ("GELU", "ReLU6", "Tanh")
+        ],
         DROPOUT: "model.fc3 => nn.Dropout(), model.fc3",
         NO_BRACKETS: "nn.ReLU() => nn.ReLU",
         "Write down, in order": (
@@ -602,14 +620,12 @@ check_parts = Exercise(
         ),
         BEFORE_FC1: "nn.Flatten(), => ",
         NEW_MODEL: lambda m: my_parts(Net().double()),
+        EXTRA: "model.fc3 => nn.LayerNorm(6).double(), model.fc3",
         COPIES: lambda m: my_parts(copy.deepcopy(m)),
         NOTHING_LEFT: lambda m: [m, nn.Identity()],
         IN_BOTH: lambda m: [m, m.fc3],
         f"2 of the model's 6 {IN_NONE}": lambda m: [m.fc1, m.fc3],
-        OTHER_CUT: (
-            "model.fc2, nn.ReLU(), model.fc3 => model.fc3",
-            "model.fc1, => model.fc1, nn.ReLU(), model.fc2,",
-        ),
+        OTHER_CUT: [lambda m: [nn.Sequential(m.fc1, m.fc2), m.fc3], lambda m: my_parts(m)[::-1]],
         TWO_MODULES: [lambda m: [m.fc1, m.fc2, m.fc3], lambda m: None],
         "fc1.weight gets no gradient": DETACHED.format("first"),
         "fc1.weight is frozen": lambda m: my_parts(m.requires_grad_(False)),
@@ -617,9 +633,7 @@ check_parts = Exercise(
     },
     errors={"shapes cannot be multiplied": BEFORE_FC1, "not a Module subclass": NO_BRACKETS},
     also_right=[
-        lambda m: (
-            nn.Sequential(nn.Flatten(), m.fc1),
-            nn.Sequential(nn.ReLU(), m.fc2, nn.ReLU(), m.fc3),
-        )
+        ("model.fc1, nn.ReLU() => model.fc1", "(model.fc2 => (nn.ReLU(), model.fc2"),
+        lambda m: tuple(my_parts(m)),
     ],
 )
