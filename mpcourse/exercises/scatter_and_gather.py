@@ -14,7 +14,7 @@ from mpcourse.exercises.exercise import (
     same,
 )
 
-CUT_OFF = "The result is cut off from its inputs: no gradient can flow back."
+CUT_OFF = "The result is cut off from inputs: no gradient can flow back to them."
 KEEP_THE_WAY = (
     "Leave out detach, item, tolist and torch.tensor: slices, sums and torch.cat keep the way open."
 )
@@ -28,7 +28,7 @@ CHANGED = "What was handed in has changed, but the caller still needs it: make s
 
 
 def with_gradients(names: set[str], instead: str):
-    """Plays an attempt; in the last case, whose tensors require gradients, these have to flow."""
+    """Plays an attempt; in the last case, gradients have to flow to each number that wants them."""
 
     def play(attempt, *case):
         if not any(leaf.requires_grad for leaf in tensors_in(case)):
@@ -38,8 +38,11 @@ def with_gradients(names: set[str], instead: str):
             result = listed(attempt)(*case)
         except RuntimeError as error:
             raise NotYet(raised(error), KEEP_THE_WAY) from None
-        leaves = tensors_in(result)
-        if not (leaves and all(leaf.grad_fn for leaf in leaves)):
+        leaves, given = tensors_in(result), [t for t in tensors_in(case) if t.requires_grad]
+        ways = [None]
+        if leaves and all(leaf.grad_fn for leaf in leaves):
+            ways = torch.autograd.grad(sum(leaf.sum() for leaf in leaves), given, allow_unused=True)
+        if not all(way is not None and way.all() for way in ways):
             raise NotYet(CUT_OFF, KEEP_THE_WAY)
         return result
 
@@ -90,7 +93,7 @@ check_scatter = Exercise(
     read_again='"Seven rows, three devices: who gets how many?"',
     cases=[
         *((torch.arange(torch.Size(s).numel()).reshape(s), n) for s, n in SHAPES),
-        (torch.ones(4, 2, requires_grad=True), 2),
+        (torch.tensor([[2.0], [-1.0], [3.0], [0.0]], requires_grad=True), 2),
     ],
     given=lambda batch, n: (
         f"a batch of shape {tuple(batch.shape)} and {n} devices"
@@ -143,7 +146,6 @@ check_scatter = Exercise(
             "-(-len(batch) // num_devices) => max(1, round(len(batch) / num_devices))",
             "-(-len(batch) // num_devices) => len(batch) // num_devices + 1",
             "size] => size].flatten()",
-            lambda b, n: b.reshape(n, -1),
         ],
         BORROWED.format("chunk"): [lambda b, n: b.chunk(n), lambda b, n: list(b.chunk(n))],
         BORROWED.format("scatter"): lambda b, n: scatter(b, ["cpu"] * n),
@@ -236,7 +238,7 @@ check_scatter_nest = Exercise(
     same=same_nest,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
     errors={
-        "index out of range": FEWER,
+        r"index out of range|zip\(\) argument": FEWER,
         "Dimension out of range": DIMENSION_1,
         "RecursionError": LETTERS,
         "at most 1 argument": NO_STAR,
@@ -273,14 +275,14 @@ check_scatter_nest = Exercise(
             "[inputs] * => [inputs / num_devices if isinstance(inputs, float) else inputs] *"
         ),
         FEWER: [
-            f"zip(*columns, strict=False) => ([c[i] for c in columns] for i in range({count}))"
-            for count in ("num_devices", "len(columns[0])", "len(columns[-1])")
+            "strict=False => strict=True",
+            "zip(*columns, strict=False) => [[c[i] for c in columns] for i in range(num_devices)]",
+            "zip(*columns, strict=False) => "
+            "[[c[i] for c in columns] for i in range(len(columns[0]))]",
         ],
         LETTERS: "tuple | list => tuple | list | str",
         NO_STAR: "(row) => (*row)",
-        CHANGED: (
-            "inputs.values()] => inputs.values()]\n        inputs.update(zip(inputs, columns))"
-        ),
+        CHANGED: "return list( => inputs.zero_()\n        return list(",
         "A nest inside the nest was not taken apart: scatter calls itself for it.": [
             "my_scatter_nest(value, => whole_nests(value,",
             "[my_scatter_nest(value, num_devices) for value in inputs] => "
@@ -443,20 +445,16 @@ check_mean = Exercise(
     play=with_gradients(set(), ""),
     same=same_number,
     hint="The mean is the sum over all rows, divided by the number of rows.",
+    errors={"same dtype": "The sizes are integers: call float() on them first."},
     wrong={
         "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
-        "That leaves the last chunk out: its rows count too.": [
-            ".sum() => [:-1].sum()",
-            lambda m, n: m[:-1].mean(),
-        ],
+        "That leaves the last chunk out: its rows count too.": ".sum() => [:-1].sum()",
         "That is the sum over all rows; divide it by their number.": "/ chunk_sizes.sum() => ",
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "A chunk's sum is its mean times its rows.": lambda m, n: (m / n).sum(),
         "7 rows make one of the batches: add up the chunks.": "/ chunk_sizes.sum() => / 7",
-        "A long chunk has to count more than a short one, not less.": (
-            lambda m, n: (m / n).sum() / (1 / n).sum()
-        ),
+        "A long chunk counts more, not less.": lambda m, n: (m / n).sum() / (1 / n).sum(),
         "That is a sum; a mean is never larger than all its numbers.": lambda m, n: m.sum(),
         "Divide by the sum of the sizes, not by the largest.": "sizes.sum() => sizes.max()",
         "One number is asked for: add the chunks up.": ").sum() => )",
@@ -464,13 +462,15 @@ check_mean = Exercise(
             lambda m, n: round(my_mean(m, n).item(), 1),
             "/ => //",
         ],
-        "Any chunk may be short, not only the last: give each mean its own size.": (
-            lambda m, n: (m[:-1].sum() * n[0] + m[-1] * n[-1]) / n.sum()
-        ),
+        "Any chunk may be short.": lambda m, n: (m[:-1].sum() * n[0] + m[-1] * n[-1]) / n.sum(),
         "The shares add up to the mean: do not divide again.": "sizes).sum() => sizes).mean()",
         "expected tensor 3": [lambda m, n: m.max(), lambda m, n: "3.0"],
+        "call float() on them": "(chunk_means * chunk_sizes).sum() => chunk_means @ chunk_sizes",
         CHANGED: lambda m, n: m.mul_(n).sum() / n.sum(),
-        CUT_OFF: [lambda m, n: my_mean(m, n).detach(), lambda m, n: my_mean(m, n).item()],
+        CUT_OFF: [
+            lambda m, n: my_mean(m, n).item(),
+            lambda m, n: my_mean(torch.cat([m[:1].detach(), m[1:]]), n),
+        ],
         "Can't call numpy()": lambda m, n: np.average(m, weights=n),
     },
     also_right=[
