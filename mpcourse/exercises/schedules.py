@@ -27,6 +27,7 @@ NOTHING_WAITS = "None stands in it: nothing stands for waiting, a device waits b
 NO_NUMBERS = "An Action holds a number, a letter and a number; got {!r}."
 NO_ACTION = "Each entry is an Action(stage_index, kind, index); got {}."
 NAIVE = "One micro-batch at a time: that is the naive schedule."
+AHEAD = "Legal, and each kind is in order, but not so many forwards stand before the first B"
 TURNED = "Legal, but last in, first out; backwards go first in, first out."
 
 
@@ -87,6 +88,16 @@ def why_wrong(outcome, expected):
         validate_schedule(outcome, *size)
     except ScheduleError as error:
         return f"It cannot run: {error}."
+    turned, wanted = (
+        [sorted(row, key=lambda action: action.kind) for row in rows]
+        for rows in (outcome, expected)
+    )
+    if turned == wanted:  # sorting keeps the order within a kind
+        got, asked = (
+            [[a.kind for a in row].index("B") for row in rows] for rows in (outcome, expected)
+        )
+        if got != asked:
+            return f"{AHEAD}: on the devices {got}, expected {asked}."
     run = simulate(outcome, UNITS)
     return f"It is legal, but another order: time {run.makespan:g}, held {run.peak_activations}."
 
@@ -201,6 +212,7 @@ def my_simulate_transfers(schedule, cost, transfer):
 
 
 NEVER = "it can never start: leave it out of the dict."
+NO_END = "it has no end: go round the devices until a whole round gets none any further"
 STAGES = "A device may have several stages: num_stages is not the number of devices."
 EMPTIED = "The schedule is not whole any more: let your function take actions from copies."
 
@@ -212,8 +224,8 @@ def ends_as_text(attempt, schedule, *case):
     if not isinstance(ends, Mapping):
         why = NO_RETURN if ends is None else f"got {short(ends)}."
         raise NotYet(f"A dict is asked for: each action with the time at which it ends; {why}")
-    if not all(isinstance(each, tuple) for each in ends):
-        raise NotYet("The keys are the Actions themselves, not their texts.")
+    if not all(isinstance(each, tuple) and len(each) == 3 for each in ends):
+        raise NotYet("The keys are the Actions themselves, not their texts or parts.")
     if not all(isinstance(end, Real) for end in ends.values()):
         raise NotYet("Each action has one number: the time at which it ends.")
     if schedule != before:
@@ -224,14 +236,15 @@ def ends_as_text(attempt, schedule, *case):
 def first_end_that_differs(ends, expected):
     for action in sorted(expected, key=expected.get):
         if ends.get(action) != expected[action]:
-            got = f"got {ends[action]:g}" if action in ends else "it has no end"
+            got = f"got {ends[action]:g}" if action in ends else NO_END
             return [f"expected {action} to end at {expected[action]:g}", got]
     return [f"{next(a for a in ends if a not in expected)} has an end; {NEVER}"]
 
 
-def case_in_words(schedule, cost, transfer=0):
+def case_in_words(schedule, cost, *transfer):
     rows = "; ".join(f"device {device}: {text_of(row)}" for device, row in enumerate(schedule))
-    return f"{rows}; F takes {cost['F']}, B {cost['B']}, a transfer {transfer}"
+    crossing = "".join(f", a transfer {time}" for time in transfer)
+    return f"{rows}; F takes {cost['F']}, B {cost['B']}{crossing}"
 
 
 SIMULATOR = {
@@ -239,8 +252,9 @@ SIMULATOR = {
     "play": ends_as_text,
     "compared": first_end_that_differs,
     "errors": {
-        "had not returned|RecursionError|KeyError": "Stop when a whole round over the devices gets "
-        "none any further: the rest has no end.",
+        r"KeyError: \d": "A device may have several stages: each of them is in the schedule.",
+        "had not returned|RecursionError|KeyError: A": "Stop when a whole round over the devices "
+        "gets none any further: the rest has no end.",
         "(?i)deadlock": "Raise nothing: what waits for ever gets no end, the rest gets one.",
     },
 }
@@ -257,7 +271,7 @@ check_simulate = Exercise(
         (gpipe_schedule(2, 1), {"F": 1, "B": 2}),
         (one_f_one_b_schedule(2, 3), {"F": 2, "B": 3}),
         (one_f_one_b_schedule(3, 4)[::-1], {"F": 1, "B": 2}),
-        (interleaved_schedule(2, 2, 2), {"F": 1, "B": 2}),
+        (interleaved_schedule(2, 2, 2), {"F": 0.5, "B": 1}),
         (IN_A_CIRCLE, {"F": 1, "B": 2}),
     ],
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
@@ -277,7 +291,20 @@ check_simulate = Exercise(
         "An action takes cost[action.kind].": [
             "cost[action.kind] => 1",
             'cost[action.kind] => {"F": 1, "B": 2}[action.kind]',
+            'cost[action.kind] => cost["FB"[action.kind == "F"]]',
         ],
+        "A cost may be half a unit: add it as it is, count no whole units.": [
+            "+ cost[action.kind] => + int(cost[action.kind])",
+            "+ cost[action.kind] => - -cost[action.kind] // 1",
+        ],
+        "A device takes its actions in order: what stands later waits, even if it could go.": (
+            "while row and all(need in end for need in needs(row[0], num_stages)) => "
+            "for a in (a for a in [*row] if all(need in end for need in needs(a, num_stages)))",
+            "row.pop(0) => row.pop(row.index(a))",
+        ),
+        "num_stages is one more than the largest stage_index: they are counted from 0.": (
+            "1 + max( => max("
+        ),
         NEVER: "return end => return {action: 0 for row in schedule for action in row} | end",
         "Raise nothing: what waits for ever gets no end, the rest gets one.": (
             "return end => assert not any(rows), 'a deadlock'; return end"
@@ -320,12 +347,18 @@ check_transfers = Exercise(
         (interleaved_schedule(1, 2, 2), {"F": 1, "B": 2}, 3),
         (interleaved_schedule(2, 4, 2), {"F": 2, "B": 3}, 1),
         (V_LAYOUT, {"F": 1, "B": 2}, 3),
-        (interleaved_schedule(3, 3, 2), {"F": 1, "B": 2}, 1),
+        (interleaved_schedule(3, 3, 2), {"F": 1, "B": 2}, 0.5),
     ],
     hint="A transfer delays what comes from another device; it keeps no device busy.",
     **SIMULATOR,
     wrong={
         "No transfer is in it yet.": "transfer * => 0 *",
+        "It takes `transfer`, once for each thing that arrives.": [
+            "transfer * => 1 *",
+            "transfer * => 3 *",
+            "transfer * => int(transfer) *",
+            "transfer * => 2 * transfer *",
+        ],
         "What lies on the same device needs no transfer.": (
             "home[need.stage_index] != device => True"
         ),
@@ -405,6 +438,10 @@ check_one_f_one_b = Exercise(
         "Its warm-up grows with the device: the first one needs the longest.": (
             "num_stages - rank => rank + 1"
         ),
+        AHEAD: [
+            "min(num_microbatches, => min(num_microbatches - (num_microbatches > 1),",
+            "num_stages - rank) => max(1, min(num_stages, num_microbatches) - rank))",
+        ],
         NAIVE: naive_schedule,
         TURNED: backwards_turned,
         "comes before 0F0; a backward comes after its forward": (
@@ -465,6 +502,8 @@ def time_on_the_board(outcome):
         validate_schedule(schedule, 3, 4, max_activations=2)
     except ScheduleError as error:
         raise NotYet(str(error), INCOMPLETE if "is missing" in str(error) else REFUSED) from None
+    if len(schedule) != 3:
+        raise NotYet(f"Three devices have a list each: one for each stage; got {len(schedule)}.")
     time = simulate(schedule, UNITS).makespan
     if time >= 24:
         kinds = {row[0].stage_index: [action.kind for action in row] for row in schedule}
@@ -496,6 +535,7 @@ check_board = Exercise(
         INCOMPLETE: [Builder(3, 4, 2).add("0F0 1F0").schedule],
         "2F0 is missing: no device has stage 2": [one_f_one_b_schedule(2, 4)],
         BOARD: [Builder(3, 4, 2)],
+        "Three devices have a list each": [[*my_board(), []], [[], *naive_schedule(3, 4)]],
         WHOLE: [zero_bubble_schedule(3, 4, "h1")],
         f"{NO_SCHEDULE}got 7": [7],
         f"{NO_SCHEDULE}got '0F0'": ["0F0"],
@@ -514,7 +554,6 @@ check_board = Exercise(
 CHUNKS = "Device r has the stages r, r + num_devices, …: neighbours lie on neighbouring devices."
 ROUNDS = "A round is num_devices micro-batches: so many through one chunk, then through the next."
 LAST_FIRST = "Backwards begin with the device's last chunk: a gradient comes down the model."
-AHEAD = "The order is right, the number of forwards ahead is not: see the text above."
 
 
 def my_interleaved(num_devices, num_microbatches, num_chunks):
@@ -545,7 +584,7 @@ def my_interleaved(num_devices, num_microbatches, num_chunks):
 check_interleaved = Exercise(
     my_interleaved,
     read_again='"In which order does a device take its chunks?"',
-    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 6, 2), (2, 4, 3)],
+    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 3, 2), (3, 6, 2), (2, 4, 3)],
     given="{} device(s), {} micro-batch(es), {} chunks a device",
     play=written_without(interleaved_schedule),
     compared=first_row_that_differs,
@@ -562,7 +601,18 @@ check_interleaved = Exercise(
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "2 * (p - 1 - rank) => (p - 1 - rank)",
             "min(len(order), => max(len(order),",
+            "(num_chunks - 1) * p + => ",
+            "(num_chunks - 1) * p + 2 * (p - 1 - rank) => (num_chunks - 1) * p",
+            "(num_chunks - 1) * p + => (num_chunks - 1) * m +",
+            "2 * (p - 1 - rank) => num_chunks * (p - 1 - rank)",
         ],
+        "There are never more forwards ahead than a device has in all: min(…).": (
+            "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => "
+            "(num_chunks - 1) * p + 2 * (p - 1 - rank)"
+        ),
+        "A device has so many forwards in all: micro-batches times chunks.": (
+            "min(len(order), => min(m,"
+        ),
         "A turn is one forward, then one backward: here the backward comes first.": (
             "row += pair => row += pair[::-1]"
         ),
