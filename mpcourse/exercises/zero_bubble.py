@@ -10,7 +10,6 @@ from mpcourse.exercises.exercise import (
     NotYet,
     borrowed,
     refuse,
-    refuse_borrowed,
     slip,
 )
 from mpcourse.exercises.schedules import as_actions
@@ -26,6 +25,9 @@ from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 TWO = "Two tensors are asked for: the gradient of the input, then that of the weight."
 SHAPES = "The input's gradient has the input's shape, the weight's that of the weight."
+ONCE = "Each half is one product: the gradient that arrived, and what the forward multiplied with."
+STAR = "* goes number by number; a product of matrices is @."
+NO_AUTOGRAD = "No autograd here: two matrix products will do."
 
 
 def my_halves(x, weight, gradient):
@@ -38,8 +40,10 @@ def my_halves(x, weight, gradient):
 
 
 def both_halves(attempt, *case):
-    refuse_borrowed(attempt, {"grad", "backward", "vjp"}, "two matrix products will do.")
-    outcome = attempt(*case)
+    if borrowed(attempt, {"vjp"}):
+        raise NotYet(NO_AUTOGRAD)
+    with torch.inference_mode():  # no graph, in no helper either
+        outcome = attempt(*case)
     if not isinstance(outcome, tuple | list) or len(outcome) != 2:
         raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
     return tuple(outcome)
@@ -47,7 +51,7 @@ def both_halves(attempt, *case):
 
 def sizes_of_both(outcome, expected):
     def words(pair):
-        return [tuple(each.shape) if hasattr(each, "shape") else each for each in pair]
+        return [tuple(getattr(each, "shape", ["no tensor"])) for each in pair]
 
     if words(outcome) != words(expected):
         return [f"expected the shapes {words(expected)}", f"got {words(outcome)}"]
@@ -69,8 +73,8 @@ check_halves = Exercise(
     ),
     play=both_halves,
     compared=sizes_of_both,
-    hint=SHAPES,
-    errors={"": SHAPES},
+    hint=lambda outcome, expected: SHAPES if len(sizes_of_both(outcome, expected)) > 1 else ONCE,
+    errors={"nference|not require grad": NO_AUTOGRAD, "must match": STAR, "": SHAPES},
     wrong={
         "The other way round: first the gradient of the input.": (
             "gradient @ weight, gradient.T @ x => gradient.T @ x, gradient @ weight"
@@ -82,9 +86,12 @@ check_halves = Exercise(
             "@ weight => @ weight.T",
             "gradient @ weight => torch.nn.functional.linear(gradient, weight)",
         ],
-        "vjp did the work": lambda x, w, g: torch.autograd.functional.vjp(
-            lambda a, b: a @ b.T, (x, w), g
-        )[1],
+        NO_AUTOGRAD: [
+            lambda x, w, g: torch.autograd.functional.vjp(lambda a, b: a @ b.T, (x, w), g)[1],
+            "gradient.T @ x => torch.autograd.grad(x @ weight.T, weight, gradient)[0]",
+        ],
+        STAR: ["@ x => * x", "@ weight => * weight"],
+        "y takes no part: what arrives is its gradient.": "gradient.T => (x @ weight.T).T",
         "The weight's gradient adds over the rows; no mean is taken.": "@ x => @ x / len(x)",
         "Each row has a part in the weight's gradient, not the first alone.": (
             "gradient.T @ x => torch.outer(gradient[0], x[0])"
@@ -104,14 +111,15 @@ check_halves = Exercise(
     ],
 )
 
-# 2 and 3. Split backwards: at most 0.15 idle, under a cap; then no device waits once it has begun
+# 2 and 3. Split backwards: at most 0.12 idle, under a cap; then no device waits once it has begun
 
-MOST_IDLE = 0.15
+MOST_IDLE = 0.12
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
 GIVEN_BACK = "What is held is given back by W: do not put it off so long."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
-FILL_NOTHING = "Some W wait, but fill no hole. Where does a device wait before its last I?"
+HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
+ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 BORROWED = {"make_schedule", "zero_bubble_schedule"}
 LATE_I = "An I that comes late makes the stages before wait: no W may hold it up."
 
@@ -154,9 +162,9 @@ def my_no_wait(num_stages, num_microbatches):
 
 
 def all_follow(schedule):
-    """Whether each W stands right behind its I."""
-    pairs = [(a, b) for row in schedule for a, b in pairwise(row) if a.kind == "I"]
-    return all(b == a._replace(kind="W") for a, b in pairs)
+    """Whether there are W, and each stands right behind its I."""
+    pairs = [(a, b) for row in schedule for a, b in pairwise(row) if b.kind == "W"]
+    return bool(pairs) and all(a == b._replace(kind="I") for a, b in pairs)
 
 
 def written(attempt, p, m):
@@ -164,36 +172,47 @@ def written(attempt, p, m):
     return as_actions(attempt(p, m)), borrowed(attempt, BORROWED)
 
 
-def idle_share(outcome, p, m):
-    schedule, others = as_actions(outcome[0]), outcome[1]
+def legal(outcome, p, m, cap, *too_full):
+    """The schedule, if it can run, and who else wrote it; `too_full` has words: W late, or not."""
+    schedule = as_actions(outcome[0])
     try:
-        validate_schedule(schedule, p, m, max_activations=p)
+        validate_schedule(schedule, p, m, max_activations=cap)
     except ScheduleError as error:
-        follows = all_follow(schedule) and any(a.kind == "W" for row in schedule for a in row)
-        why = NOT_MORE_AHEAD if follows else GIVEN_BACK
-        raise NotYet(str(error), why * ("makes it hold" in str(error))) from None
+        why = too_full[all_follow(schedule)] if "makes it hold" in str(error) else ""
+        raise NotYet(str(error), why) from None
+    if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
+        raise NotYet(ONE_STAGE_EACH)
+    return schedule, outcome[1]
+
+
+def idle_share(outcome, p, m):
+    schedule, others = legal(outcome, p, m, p, GIVEN_BACK, NOT_MORE_AHEAD)
     idle = simulate(schedule, UNITS).bubble_fraction
     if (p, m) != (4, 8):
         return idle
     if idle <= MOST_IDLE:
         refuse(others, "write the order yourself.")
         return idle
-    if any(action.kind == "B" for row in schedule for action in row):
+    if any(a.kind == "B" and a.stage_index for row in schedule for a in row):  # somebody waits
         why = STILL_WHOLE
     elif idle > 0.2 + 1e-9:
         why = LATE_I
     else:
-        why = BESIDE if all_follow(schedule) else FILL_NOTHING
+        why = BESIDE if all_follow(schedule) else HOLES_LEFT
     raise NotYet(f"expected an idle share of at most {MOST_IDLE:.3f}", f"got {idle:.3f}", why)
 
 
+ON_ONE_DEVICE = (  # micro-batch by micro-batch
+    "return schedule => return [sorted(sum(schedule, []), "
+    "key=lambda a: (a[2], a[1] != 'F', -a[0] if a[1] != 'F' else a[0]))]"
+)
 BESIDE_ITS_I = "len(waiting) > rank => waiting"
 AHEAD = "2 * (num_stages - 1 - rank) + 1"
 
 check_split_backward = Exercise(
     my_split_backward,
     read_again='"What fills the holes?"',
-    cases=[(2, 3), (3, 2), (4, 8)],
+    cases=[(2, 3), (3, 2), (5, 9), (4, 8)],
     given="{} stages and {} micro-batches",
     play=written,
     look=idle_share,
@@ -201,15 +220,16 @@ check_split_backward = Exercise(
     wrong={
         STILL_WHOLE: one_f_one_b_schedule,
         BESIDE: BESIDE_ITS_I,
-        FILL_NOTHING: (  # no W but for room for a forward
-            "> rank => > rank and action.microbatch_index + num_stages - rank < num_microbatches"
-        ),
-        LATE_I: ('one_f_one_b_schedule( => make_schedule("naive", num_stages, ', BESIDE_ITS_I),
-        NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
-        GIVEN_BACK: [
-            "> rank => > num_microbatches",
-            lambda p, m: zero_bubble_schedule(p, m, "h2"),
+        HOLES_LEFT: [
+            "> rank => > max(0, rank - 1)",
+            # no W but for room for a forward
+            "> rank => > rank and action[2] + num_stages - rank < num_microbatches",
         ],
+        LATE_I: ('one_f_one_b_schedule( => make_schedule("naive", num_stages, ', BESIDE_ITS_I),
+        "list index out of range": "> rank => > [0, 1, 2, 3][rank]",
+        ONE_STAGE_EACH: ON_ONE_DEVICE,
+        NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
+        GIVEN_BACK: ["> rank => > num_microbatches", my_no_wait],
         "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
         "comes before": "split + waiting => split[:1] + waiting[::-1] + split[:0:-1]",
         "W comes after I": ('"I") if => "W") if', '"W")) => "I"))'),
@@ -228,45 +248,40 @@ LATER = "More W have to be kept back than in ZB-H1: they fill the holes before t
 
 
 def most_waits(outcome, p, m):
-    schedule, others = as_actions(outcome[0]), outcome[1]
-    try:
-        validate_schedule(schedule, p, m, max_activations=2 * p - 1)
-    except ScheduleError as error:
-        raise NotYet(str(error), TOO_FULL * ("makes it hold" in str(error))) from None
+    schedule, others = legal(outcome, p, m, 2 * p - 1, TOO_FULL, TOO_FULL)
     run = simulate(schedule, UNITS)
     waits = [run.waits(device) for device in range(p)]
     if not max(waits):
         refuse(others, "write the order yourself.")
         return waits
-    if any(action.kind == "B" for row in schedule for action in row):
+    if any(a.kind == "B" and a.stage_index for row in schedule for a in row):
         why = STILL_WHOLE
     else:
-        ahead = [[action.kind for action in row].index("I") for row in schedule]
-        why = LATER if ahead[0] >= min(m, 2 * p - 1) else MORE_AHEAD
+        ahead = [action.kind != "F" for action in schedule[0]].index(True)
+        why = LATER if ahead >= 2 * p - 1 else MORE_AHEAD
     raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
 
 
 check_no_wait = Exercise(
     my_no_wait,
     read_again='"What closes the rest of the holes?"',
-    cases=[(2, 4), (3, 6), (4, 8)],
+    cases=[(2, 5), (2, 3), (4, 8), (5, 9)],
     given="{} stages and {} micro-batches",
     play=written,
     look=most_waits,
     correct="No device waits once it has begun, and nobody holds more than 2p - 1.",
     wrong={
         MORE_AHEAD: [my_split_backward, slip(my_split_backward, BESIDE_ITS_I)],
-        LATER: "2 * rank => rank",
+        LATER: ["2 * rank => rank", "2 * rank => 0"],
+        ONE_STAGE_EACH: ON_ONE_DEVICE,
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
         STILL_WHOLE: one_f_one_b_schedule,
         TOO_FULL: [
             (f"{AHEAD} => 2 * num_stages", "2 * rank => 0"),
             "2 * rank => 9",
-            slip(
-                my_split_backward,
-                'one_f_one_b_schedule( => make_schedule("gpipe", num_stages, ',
-                BESIDE_ITS_I,
-            ),
+            f"{AHEAD} => num_microbatches - 1 - 2 * rank",
+            "2 * rank => num_microbatches - 2 * (num_stages - rank)",
+            (f"{AHEAD} => num_microbatches", "2 * rank => 0"),  # GPipe
         ],
     },
     also_right=[f"{AHEAD} => 2 * (num_stages - rank) - 1"],
