@@ -1,5 +1,6 @@
 """Exercises of page `resnet50_on_two_devices`: the network, its memory, its time, the best cut."""
 
+import copy
 import functools
 import re
 
@@ -26,11 +27,15 @@ TWICE = "Layers that are registered twice count twice."
 DO_NOT_FIT = "The weights of torchvision's resnet50 do not fit:"
 OTHER_OUTPUTS = "the outputs differ from those of torchvision's resnet50"
 FLATTEN = "What comes between avgpool and fc in a ResNet?"
-SOFTMAX = "Torchvision's forward ends with fc: no softmax, which the loss brings itself."
-ORDER = "All parts are called: in which order does torchvision's forward call them?"
+ENDS = "What fc gives is right: return it as it is; the loss brings its own softmax."
+ORDER = "All parts are called: in torchvision's order, and with nothing else in between?"
+ONE = "The outputs for one picture differ: keep the first dimension, whatever its size."
+TRAINED = "In training mode the outputs differ; in evaluation mode they are right."
+ONCE = "In training, the forward leaves batch norms in that mode and calls each of them once."
+IN_INIT = "is still on the CPU when __init__ returns: move it there, not in the forward."
 KEEP = "`x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
-PICTURES = f"Move the pictures before conv1. {KEEP}"
-CROSSING = f"Move what layer2 gives before layer3 gets it. {KEEP}"
+PICTURES = f"Move the pictures to self.first before conv1. {KEEP}"
+CROSSING = f"Move what layer2 gives to self.second before layer3 gets it. {KEEP}"
 GIVEN = {"conv1": "the pictures", "layer3": "features", "fc": "what is flattened"}
 ON_FIRST = {"conv1", "bn1", "layer1", "layer2"}  # and the others on the second
 A_HALF = "each device gets a half."
@@ -65,20 +70,21 @@ class MySplitResNet50(ResNet):
 
 @functools.cache
 def torchvision_s():
-    """The network as it should be, two pictures, and what it makes of them."""
+    """The network as it should be, two pictures, and what it makes of them, and in training."""
     network = resnet50(num_classes=3).eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):  # a fresh one hands its input on
             nn.init.uniform_(module.running_mean, -0.5, 0.5)
             nn.init.uniform_(module.running_var, 0.5, 2)
     images = torch.randn(2, 3, 32, 32)
-    return network, images, network(images)
+    return network, images, network(images), copy.deepcopy(network).train()(images)
 
 
 def built_on(attempt, first, second):
-    """The outputs in one place and the layers called, or the copies over two pretended GPUs."""
+    """The outputs in one place and who was called, or the copies over two pretended GPUs."""
     torch.default_generator.manual_seed(5005)
-    reference, images, _ = torchvision_s()
+    reference, images, *_ = torchvision_s()
+    images = images.clone()  # an attempt may change them
     if first != "cpu":
         return copies_made(attempt, images, first, second)
     with during("as it was built"):
@@ -93,15 +99,26 @@ def built_on(attempt, first, second):
         network.load_state_dict(reference.state_dict())
     except RuntimeError as problem:
         raise NotYet(DO_NOT_FIT, str(problem)[:200]) from None
-    called = set()
+    called, of_fc = set(), []
     for name, child in network.named_children():
         child.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+    network.fc.register_forward_hook(lambda *given: of_fc.append(given[-1]))
     outputs = network.eval()(images)
     if outputs is ...:
         raise NotAttempted
     if not isinstance(outputs, Tensor):
         raise NotYet(f"expected a tensor, got {short(outputs)}")
-    return outputs, called
+    try:
+        alone = network(images[:1])
+    except (IndexError, RuntimeError):  # it counts on two
+        alone = images
+    trained = network.train()(images)
+    once = all(n == 1 for name, n in network.named_buffers() if name.endswith("tracked"))
+    return outputs, called, of_fc[:1], alone, trained, once
+
+
+def close(outputs, expected, atol=1e-4):
+    return outputs.shape == expected.shape and torch.allclose(outputs, expected, atol=atol)
 
 
 def as_torchvision_s(outcome, first, second):
@@ -109,19 +126,24 @@ def as_torchvision_s(outcome, first, second):
     if first != "cpu":
         return two_copies(*outcome, first, second)
     torch.default_generator.manual_seed(5005)
-    reference, _, expected = torchvision_s()
-    outputs, called = outcome
-    if outputs.shape != expected.shape or not torch.allclose(outputs, expected, atol=1e-4):
-        if outputs.shape == expected.shape and torch.allclose(
-            outputs, expected.softmax(1), atol=1e-4
-        ):
-            raise NotYet(OTHER_OUTPUTS, SOFTMAX)
+    reference, _, expected, in_training = torchvision_s()
+    outputs, called, of_fc, alone, trained, once = outcome
+    if not close(outputs, expected):
+        if of_fc and close(of_fc[0], expected):
+            raise NotYet(OTHER_OUTPUTS, ENDS)
         never = [name for name, _ in reference.named_children() if name not in called]
         raise NotYet(OTHER_OUTPUTS, f"It never calls {', '.join(never)}." if never else ORDER)
+    if not close(alone, expected[:1]):
+        raise NotYet(ONE)
+    if not once:
+        raise NotYet(ONCE)
+    if not close(trained, in_training, atol=1e-2):
+        raise NotYet(TRAINED)
 
 
 def copies_made(attempt, images, first, second):
     saw = []  # the first part that is given something from another device, and the cure
+    late = []  # parameters that have no GPU yet when the network is built
 
     def look(name, part, args):
         places = sorted({gpu_name(parameter.device) for parameter in part.parameters()})
@@ -137,6 +159,7 @@ def copies_made(attempt, images, first, second):
 
     def program(images):
         network = attempt(first, second, 3)
+        late.extend(n for n, p in network.named_parameters() if gpu_name(p.device) == "cpu")
         for name, child in network.named_children():
             child.register_forward_pre_hook(functools.partial(look, name))
         network(images).sum().backward()
@@ -151,6 +174,8 @@ def copies_made(attempt, images, first, second):
     if saw or error:
         # outside of named parts torch's words stand, with the names of the pretended GPUs
         raise NotYet(*saw or [re.sub(r"cpu:(\d)", r"cuda:\1", error), KEEP])
+    if late:
+        raise NotYet(f"{late[0]} {IN_INIT}")
     found = [(t.source, t.target, tuple(t.shape), t.backward) for t in placement.transfers]
     went = "; ".join(" ".join(str(transfer).split()) for transfer in placement.transfers)
     return list(placement.parameter_bytes), found, went
@@ -177,7 +202,14 @@ check_split_resnet50 = Exercise(
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
         FLATTEN: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features)",
-        SOFTMAX: "features), 1)) => features), 1)).softmax(1)",
+        ENDS: [f"features), 1)) => features), 1)).{end}" for end in ("softmax(1)", "relu()")],
+        ONE: [
+            "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).squeeze()",
+            "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).view(2, -1)",
+        ],
+        TRAINED: "features), 1)) => features), 1).mul(1 + self.training))",
+        ONCE: ["stem = => self.eval(); stem =", "stem) => (self.layer1(stem), stem)[1])"],
+        IN_INIT: ("layer4, self.fc) => layer4)", "self.fc( => self.fc.to(self.second)("),
         "It never calls maxpool.": "self.maxpool( => (",
         "It never calls bn1.": "self.bn1( => (",
         ORDER: [
@@ -270,8 +302,12 @@ check_batch_over_devices = Exercise(
         "The devices do not share their memory: each has a limit of its own.": (
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k)))
         ),
-        "The largest batches of the devices do not add up: all pictures visit each device.": (
-            "min => sum"
+        "The largest batches of the devices do not add up: all pictures visit each device.": [
+            "min => sum",
+            "int(min(most)) => int(min(most)) * len(most)",
+        ],
+        "A device holds its weights once, however many pictures there are.": (
+            "(limit - 3 * w) // k => limit // (3 * w + k)"
         ),
         "That is the mean of the devices; the one that is full first decides.": "min => np.mean",
         "That is the first device alone.": "min(most) => most[0]",
@@ -282,12 +318,13 @@ check_batch_over_devices = Exercise(
         "That is the last device alone.": "min(most) => most[-1]",
         "A part of a picture cannot be trained on: round down.": [
             ("// k => / k", "int => float"),
+            ("// k => / k", "int => round"),
             "(limit - 3 * w) // k => -((3 * w - limit) // k)",
         ],
         "That many fit, and one more does too.": "int(min(most)) => int(min(most)) - 1",
         "With one picture less it fits; with this many it does not.": "return => return 1 +",
         "A batch of less than 0 pictures: if not one fits, return 0.": "max(0, => (",
-        "If not one picture fits, return 0.": "max(0 => max(1",
+        "If not one picture fits, return 0.": ["max(0 => max(1", "max(0 => max(-1"],
         "The weights take room as well.": " - 3 * w => ",
     },
     also_right=[by_trying, lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
@@ -322,7 +359,7 @@ check_naive_time = Exercise(
         ([2], [5], 3),
         ([1, 3], [2, 7], 0),
         ([1, 3], [2, 7], 2),
-        ([1, 3, 2], [2, 5, 4], 0.5),
+        ([1, 3, 2], [2, 5, 4], 0.3),
         ([2, 1, 1, 4], [3, 9, 2, 2], 1),
     ],
     given="forward {}, backward {} and copy {}",
@@ -340,6 +377,7 @@ check_naive_time = Exercise(
         ],
         "The backward is a part of the step.": lambda f, b, c: sum(f) + (len(f) - 1) * c,
         "The stages work one after the other: add up, no mean.": "sum => np.mean",
+        "Times have fractions: do not round.": lambda *given: int(my_naive_time(*given)),
         "None is what a function without return": lambda *_: None,
     },
     also_right=[stage_by_stage],
@@ -382,6 +420,7 @@ check_cut_by_time = Exercise(
         ([9, 1, 1, 1], [18, 2, 2, 2]),
         ([1, 1, 1, 9], [2, 2, 2, 18]),
         ([1, 2, 1], [0, 0, 0]),  # two cuts are as good
+        ([0, 5], [0, 7]),  # behind no block would be as good
         ([1, 1, 2, 3, 5], [5, 1, 3, 1, 1]),  # forward and backward busiest on different devices
     ],
     given="forward {} and backward {}",
@@ -395,7 +434,13 @@ check_cut_by_time = Exercise(
         "That cut is as good; asked is the smallest one.": (
             "range(1, len(both)) => range(len(both) - 1, 0, -1)"
         ),
-        "The first device would have no block.": lambda f, b: torch.tensor(0),
+        "The first device would have no block.": [
+            "range(1, => range(",
+            lambda f, b: torch.tensor(0),
+        ],
+        "The second device may have one block alone: try that cut, too.": (
+            "range(1, len(both)) => range(1, len(both) - 1)"
+        ),
         "The second device would have no block.": lambda f, b: len(f),
         "That is half of the blocks; blocks take different times.": lambda f, b: len(f) // 2,
         "There the less busy device has the least work; asked is the busier one.": "max => min",
