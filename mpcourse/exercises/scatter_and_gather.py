@@ -50,11 +50,11 @@ def with_gradients(names: set[str], instead: str):
 
 
 def listed(attempt):
-    """The attempt; what yields its items one by one counts as their list."""
+    """The attempt; what yields its items one by one, even without end, counts as a list."""
 
     def listing(*case):
         result = attempt(*case)
-        return list(result) if hasattr(result, "__next__") else result
+        return [*map(lambda x, _: x, result, range(99))] if hasattr(result, "__next__") else result
 
     return listing
 
