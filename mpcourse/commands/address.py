@@ -1,7 +1,6 @@
 """The course's public address: where a clone came from, the setting, badges that lead there.
 
-Page: all of them; `python -m mpcourse pages --address` writes it into badges, first cells and
-README. Sources: Colab's and Binder's pages on badges; Kaggle announced `kernels/welcome?src=` with
+Sources: Colab's and Binder's pages on badges; Kaggle announced `kernels/welcome?src=` with
 addresses of the form github.com/OWNER/NAME/blob/... (kaggle.com/product-feedback/152480).
 """
 

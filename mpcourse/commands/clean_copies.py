@@ -76,10 +76,7 @@ def folded(text: str, summary: str = "Answer") -> str:
 
 
 def without_solutions(page: str, key: str) -> str:
-    """The text of a page or its copy without the solutions of its exercises.
-
-    Where one was, a sentence says so; where later cells need one, a call runs the course's own.
-    """
+    """The text of a page or its copy with a sentence, or a call, in the place of each solution."""
     notebook = json.loads(page)
     for _, text, following in checks_of(notebook["cells"]):
         words = WORDS_ON_SOLUTION.sub(LEFT_OUT, "".join(text["source"]))

@@ -140,10 +140,8 @@ def write_solutions(notebook: NotebookNode, page: str) -> None:
 def normalise(notebook: NotebookNode) -> NotebookNode:
     """A copy of a notebook without what depends on the machine, the editor or the moment.
 
-    In format 4.5, with kernelspec python3, ids on all cells, and of their metadata only
-    `KEPT_CELL_METADATA`. Neighbouring pieces of one stream become one; a widget keeps its text
-    only, as its view names a model of a kernel that is gone; a traceback keeps the frames of the
-    page only, as the others hold paths of this machine.
+    Neighbouring pieces of one stream become one; a widget keeps its text only, as its view names a
+    model of a kernel that is gone; a traceback keeps the frames of the page only.
     """
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5

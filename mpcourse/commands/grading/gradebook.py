@@ -78,10 +78,7 @@ def page_asked(text: str) -> str:
 
 
 def grade(folder: Path, out: Path, limits: Limits, jobs: int) -> None:
-    """Grade the notebooks of a folder; all results are written anew after each of them.
-
-    Raises ValueError, before anything runs, for bad input.
-    """
+    """Grade the notebooks of a folder; all results are written anew after each of them."""
     submissions = find_submissions(folder)
     if not can_close() and hasattr(os, "geteuid") and os.geteuid() == 0:
         raise ValueError(ROOT_ONLY)

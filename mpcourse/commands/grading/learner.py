@@ -36,11 +36,6 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> str:
     return f"raised {type(error).__name__}: {error}" if error else ""
 
 
-def take(shell: InteractiveShell, check: str, asked: list[str]) -> Any:
-    """What the cells have made of what a check asks for."""
-    return CHECKS[check].taken(eval(f"({', '.join(asked)},)", shell.user_ns))
-
-
 def play(check: str, attempt: Any, case: tuple) -> list:
     """Play an attempt on a case; also what the outcome is made of ends within the time limit."""
     with generators_kept():
@@ -91,7 +86,8 @@ def main() -> None:
             say(key, run, shell, source, rest)
             continue
         attempt: list[Any] = []
-        say(key, lambda: attempt.append(take(shell, key, rest)))  # noqa: B023
+        call = f"({', '.join(rest)},)"  # what the cells have made of what is asked
+        say(key, lambda: attempt.append(CHECKS[key].taken(eval(call, shell.user_ns))))  # noqa: B023
         for number, case in enumerate(CHECKS[key].cases if attempt else ()):
             say(f"{key} {number}", play, key, attempt[0], case)
     os._exit(0)

@@ -120,7 +120,7 @@ def _watched(process: psutil.Popen, answered: BinaryIO, limits: Limits, family: 
 
 @functools.cache
 def can_close() -> bool:
-    """Whether this machine gives namespaces; tried."""
+    """Whether this machine gives namespaces, as a process in them finds out."""
     has_programs = sys.platform == "linux" and shutil.which("setpriv", path=PATH)
     probe = {"closed": True, "command": ("-c", "print('[0, 1]')")}
     return bool(has_programs and run(Path("/nowhere"), [], Limits(60, 1), **probe)[0])

@@ -1,7 +1,4 @@
-"""A stored page as Sphinx gets it: without what only a kernel answers, with folds and links.
-
-Page: all of them.
-"""
+"""A stored page as Sphinx gets it: without what only a kernel answers, with folds and links."""
 
 import copy
 import re
@@ -39,10 +36,7 @@ EXPLORERS = {
 
 
 def explorer_of(key: str, about: str = "", frames: str = "") -> str:
-    """The HTML of an explorer that the site's script moves: that of a page, or what a page holds.
-
-    Raises ValueError when a picture could run in a reader's browser.
-    """
+    """The HTML of an explorer that the site's script moves: a page's own, or one stored in it."""
     if not frames:
         about, frames = (explorer := EXPLORERS[key]()).about, explorer.frames()
     said = unpacked(frames)
@@ -61,10 +55,7 @@ def anchor_of(heading: str) -> str:
 
 
 def for_readers(notebook: NotebookNode, key: str) -> NotebookNode:
-    """A copy of a stored page, called `key`, for a site that has no kernel.
-
-    Raises ValueError when a text or picture could run something in a reader's browser.
-    """
+    """A copy of a stored page, called `key`; nothing in it runs in a reader's browser."""
     notebook = copy.deepcopy(notebook)
     notebook.cells = [cell for cell in notebook.cells if "bootstrap" not in tags_of(cell)]
     for position, cell in enumerate(notebook.cells):

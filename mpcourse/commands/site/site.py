@@ -1,7 +1,7 @@
 """A site to read: all stored pages as HTML, by Sphinx, without a kernel and without a network.
 
-Page: all of them; `python -m mpcourse site FOLDER` builds it. Nothing is run: pictures and numbers
-are those that the pages hold. The files of the site open from a folder as well as from a server.
+Nothing is run: pictures and numbers are those that the pages hold. The files of the site open from
+a folder as well as from a server.
 """
 
 import io
@@ -28,11 +28,7 @@ FOLDER = r"(?:\.\./|notebooks/|data/pictures/|mpcourse/commands/site/source/)+" 
 
 
 def build_site(folder: Path) -> list[Path]:
-    """Write the site; return its pages, the front page first.
-
-    What an earlier build has written is replaced, all else stays. Raises ValueError, with nothing
-    changed, where that cannot be.
-    """
+    """Write the site, in the place of an earlier one; return its pages, the front page first."""
     old = _written(folder)
     with tempfile.TemporaryDirectory() as temporary:
         source, built = Path(temporary, "source"), Path(temporary, "built")
