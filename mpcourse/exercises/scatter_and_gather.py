@@ -41,7 +41,7 @@ def with_gradients(names: set[str], instead: str):
         leaves, given = tensors_in(result), [t for t in tensors_in(case) if t.requires_grad]
         ways = [None]
         if leaves and all(leaf.grad_fn for leaf in leaves):
-            ways = torch.autograd.grad(sum(leaf.sum() for leaf in leaves), given, allow_unused=True)
+            ways = torch.autograd.grad(sum(map(torch.sum, leaves)), given, allow_unused=True)
         if not all(way is not None and way.all() for way in ways):
             raise NotYet(CUT_OFF, KEEP_THE_WAY)
         return result
