@@ -65,8 +65,11 @@ def find_address(repository: str = "", root: Path = ROOT) -> Address:
 
 
 def _ask_git(*words: str, root: Path) -> str:
-    command = ["git", "-C", str(root), *words]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    try:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # there is no git here
+        return ""
 
 
 def badges(address: Address, page_name: str) -> str:

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ COURSE = ("requirements.txt",)
 TESTS = (*COURSE, "tests/requirements.txt")
 SITE = (*COURSE, "requirements-site.txt")
 NEEDED_GB = 7 if sys.platform == "linux" else 2  # torch for Linux brings CUDA along
+LAST_LINES = 20  # of what pip said, when it fails
 STAMP = "mpcourse.json"  # in an environment that the course made: for which clone
 
 # Runs inside the environment. pip writes INSTALLER last of a package's files, so a package without
@@ -90,9 +92,6 @@ class Environment:
             os.chdir(self.root)
             os.execve(self.python, [self.python, "-m", *words], self._variables())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module hears it, too, and ends
-        return self._call(*words)
-
-    def _call(self, *words: str) -> int:
         command = [self.python, "-m", *words]
         return subprocess.call(command, cwd=self.root, env=self._variables())
 
@@ -171,7 +170,9 @@ class Environment:
             raise self._left_alone(f"it lacks {', '.join(facts['missing'])}", files)
         print(f"Installing from {' and '.join(files)}.", flush=True)
         options = [option for file in files for option in ("-r", file)]
-        status = self._call("pip", "install", *options)
+        command = [self.python, "-m", "pip", "install", *options]
+        env = {**self._variables(), "PIP_NO_INPUT": "1"}  # nobody would see a question
+        status = call_in_one_line(command, cwd=self.root, env=env)
         if status and self.probe(files).get("absent", files):
             raise self._trouble("pip", status)
         if status:  # without a network, say, one goes on with the versions that are there
@@ -196,6 +197,24 @@ same command again.""")
   index of your own into PIP_INDEX_URL. torch is there for Python 3.11 to 3.13.
 - "externally-managed-environment": leave out --here, or activate an environment of your own.
 Then type the same command again: it goes on from what is there.""")
+
+
+def call_in_one_line(
+    command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
+) -> int:
+    """Run a command whose newest line a terminal shows; the last ones are printed if it fails."""
+    width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 0
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(
+        command, cwd=cwd, env=env, text=True, errors="replace", **pipes
+    ) as process:
+        for line in process.stdout:
+            last.append(line)
+            print(f"{line.strip()[:width]:{width}}", end="\r" * bool(width), flush=True)
+    print(" " * width, end="\r" * bool(width), flush=True)
+    print("".join(last) if process.returncode else "", end="", flush=True)
+    return process.returncode
 
 
 @contextlib.contextmanager

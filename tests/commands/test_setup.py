@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,18 +21,20 @@ import pytest
 from mpcourse.commands import setup
 from mpcourse.commands.setup import (
     COURSE,
+    LAST_LINES,
     ROOT,
     STAMP,
     TESTS,
     Environment,
     SetupError,
+    call_in_one_line,
     find_environment,
     locked,
 )
 
 
 class Commands:
-    """In the place of `subprocess.call`: makes real, bare environments, installs empty packages."""
+    """In the place of what calls venv and pip: makes real, bare environments, empty packages."""
 
     def __init__(self, bare: Path) -> None:
         self.bare = bare
@@ -93,6 +96,7 @@ def bare(tmp_path_factory) -> Path:
 def commands(monkeypatch, bare) -> Commands:
     commands = Commands(bare)
     monkeypatch.setattr(subprocess, "call", commands)
+    monkeypatch.setattr(setup, "call_in_one_line", commands)
     return commands
 
 
@@ -417,7 +421,7 @@ def test_commands_run_as_if_the_environment_were_active(filled, monkeypatch):
     monkeypatch.setenv("PIP_USER", "1")
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(os, "execve", lambda *given: seen.update(words=given[1], env=given[2]))
-    monkeypatch.setattr(Environment, "_call", lambda self, *words: seen.setdefault("status", 3))
+    monkeypatch.setattr(subprocess, "call", lambda *_, **__: 3)
     assert filled.run("something", "--loud") == 3
     command = [filled.python, "-m", "mpcourse.commands", "something", "--loud"]
     assert seen["words"] == command
@@ -479,6 +483,22 @@ def test_a_real_installation_from_a_real_wheel(clone):
     # What pip really leaves behind when it is done counts as whole, not as cut off.
     facts = environment.probe(COURSE)
     assert (environment.problem(facts), facts["missing"]) == ("", [])
+
+
+def test_of_what_pip_says_a_terminal_shows_one_line_and_the_end_if_it_fails(tmp_path, capsys):
+    code = "print('one', 'x' * 200, flush=True); print('two'); raise SystemExit({})"
+    assert call_in_one_line([sys.executable, "-c", code.format(0)], cwd=tmp_path) == 0
+    assert capsys.readouterr().out.split() == []
+    failing = f"print('early\\n' * {LAST_LINES}); " + code.format(3)
+    assert call_in_one_line([sys.executable, "-c", failing], cwd=tmp_path) == 3
+    said = capsys.readouterr().out.split()
+    assert (len(said), said[-3:]) == (LAST_LINES, ["one", "x" * 200, "two"])
+    pexpect = pytest.importorskip("pexpect", reason="pexpect makes the terminal")
+    caller = "from pathlib import Path; from mpcourse.commands.setup import call_in_one_line; "
+    caller += f"call_in_one_line({[sys.executable, '-c', code.format(0)]!r}, cwd=Path.cwd())"
+    command, env = shlex.join([sys.executable, "-c", caller]), {**os.environ, "COLUMNS": "40"}
+    said = pexpect.run(command, encoding="utf-8", env=env, cwd=ROOT)
+    assert [line.strip() for line in said.split("\r")] == [f"one {'x' * 35}", "two", "", ""]
 
 
 def hold_elsewhere(path: Path) -> subprocess.Popen:
