@@ -3,10 +3,12 @@
 import re
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
+from unittest import mock
 
 import torch
-from torch import Tensor, nn
-from torch.distributed import HashStore, PrefixStore, distributed_c10d
+from torch import Tensor, distributed, nn
+from torch.distributed import HashStore, PrefixStore, distributed_c10d, pipelining
 from torch.distributed.pipelining import ScheduleGPipe
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
@@ -23,18 +25,21 @@ from mpcourse.schedules.named import make_schedule
 LOST = "gloo|by peer|Timed out"  # what a rank says when another has gone, or never sends
 NO_PAIR = "Return two things on every rank: (layers, losses)."
 NOT_CALLED = "It waited for a message that never came: every rank calls step."
-TOO_MANY = "Give the stage the layers of this rank alone."
 ONLY_FORWARD = "no gradient: without loss_fn and targets, step goes forward only."
 TWICE = "the step was done more than once: it takes the whole batch, call it once."
-OTHER_BLOCKS = "these are not its blocks in the order of the net: rank 0 has the first."
+OTHERS = "works on blocks of another rank: each has its own alone, rank 0 the first of the net."
 NOT_UNCUT = "the gradients are not those of the uncut net. Which targets and layers has it got?"
+AFTER = "weights and gradients are looked at as step leaves them: no optimizer, no zero_grad."
 TIMES = "a factor of the number of micro-batches too long: keep scale_grads, and a mean as loss."
-WHOLE = "A block got the whole batch: leave the work to schedule.step, which cuts it."
-SIZE = "Hand over how many micro-batches there are, not how many rows each has."
-NO_LIST = "Hand step the list to fill: losses=losses."
+SHORT = "a factor of the number of micro-batches too short: torch divides by it, not your loss."
+CUT = "Hand step the whole batch, once, and the schedule the number of micro-batches."
+NO_LIST = "Hand step the list to fill, losses=losses, and return it as it is."
+WANTS_FIRST = "The first rank hands step the inputs alone, as one tensor: step cuts them."
+AN_OBJECT = "nn.CrossEntropyLoss is a class: nn.CrossEntropyLoss() is a loss."
 WANTS_LAST = "The last rank takes the targets, by name: step(target=targets, losses=losses)."
 
 THREE = "PipelineStage(layers, rank, count, device)."
+FROM_0 = "Stages are counted from 0: rank of count."
 ROWS = 16
 
 _ranks: list[Worker] = []
@@ -42,11 +47,7 @@ _one_world = fork_safe_lock()
 
 
 def my_pipeline(rank, count, device, net, inputs, targets, microbatches):
-    """Each rank wraps its own layers, and all of them call `step`.
-
-    The first rank alone has inputs to hand over, the last one targets and a list for the losses.
-    A rank between them gets everything from its neighbours.
-    """
+    """Each rank wraps its own layers. Those in the middle get everything from their neighbours."""
     size = len(net) // count
     layers = net[rank * size : (rank + 1) * size].to(device)
     stage = PipelineStage(layers, rank, count, device)
@@ -72,6 +73,20 @@ def a_world_for_each_thread():
             distributed_c10d._world = before
 
 
+def its_own_stage(stage, *given, **named):
+    """As torch's stage; another number than its rank's ends in gloo, and with it the process."""
+    torch_s_stage(stage, *given, **named)
+    wanted = distributed.get_rank(), distributed.get_world_size()
+    if (stage.stage_index, stage.num_stages) != wanted:
+        raise NotYet(
+            f"Rank {wanted[0]} made stage {stage.stage_index} of {stage.num_stages}, "
+            f"not {wanted[0]} of {wanted[1]}. {THREE} {FROM_0}"
+        )
+
+
+torch_s_stage = pipelining.PipelineStage.__init__
+
+
 def on_ranks(attempt, count, *work):
     """Results by rank: torch's own engine and messages, in a thread for each rank."""
     store = HashStore()
@@ -82,9 +97,16 @@ def on_ranks(attempt, count, *work):
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
         try:
             net, *batch = small_work()
-            for block in net:
-                block.register_forward_pre_hook(refuse_the_whole_batch)
-            return attempt(rank, count, torch.device("cpu"), net, *batch, *work), None, group
+            seen = []
+            for number, block in enumerate(net):
+                block.register_forward_pre_hook(partial(note, seen, number * count // len(net)))
+            result = attempt(rank, count, torch.device("cpu"), net, *batch, *work)
+            for own, rows in seen:
+                if rows != ROWS // work[0]:
+                    raise NotYet(f"Rank {rank} works on {rows} rows, not {ROWS // work[0]}. {CUT}")
+                if own != rank:
+                    raise NotYet(f"Rank {rank} {OTHERS}")
+            return result, None, group
         except Exception as error:
             return None, error, group  # a group that is deleted cuts off the others
         finally:
@@ -94,7 +116,8 @@ def on_ranks(attempt, count, *work):
 
     while len(_ranks) < count:
         _ranks.append(Worker(f"rank {len(_ranks)} of the check"))
-    with a_world_for_each_thread():
+    checked = mock.patch.object(pipelining.PipelineStage, "__init__", its_own_stage)
+    with a_world_for_each_thread(), checked:
         results = collect([_ranks[rank].submit(on_rank, rank) for rank in range(count)])
     errors = [error for _, error, _ in results if error is not None]
     own = [error for error in errors if not re.search(LOST, str(error))]
@@ -105,9 +128,8 @@ def on_ranks(attempt, count, *work):
     return [result for result, _, _ in results]
 
 
-def refuse_the_whole_batch(block, inputs):
-    if len(inputs[0]) == ROWS:
-        raise NotYet(WHOLE)
+def note(seen, rank, block, inputs):
+    seen.append((rank, len(inputs[0])))
 
 
 def small_work():
@@ -120,7 +142,7 @@ def small_work():
 
 
 def left_behind(attempt, count, microbatches):
-    """On each rank the weights, their gradients and how many losses there are."""
+    """On each rank the weights, their gradients and the losses."""
     found = []
     for rank, result in enumerate(on_ranks(attempt, count, microbatches)):
         if result is ...:
@@ -131,34 +153,35 @@ def left_behind(attempt, count, microbatches):
         if not isinstance(layers, nn.Module) or not isinstance(losses, list | tuple):
             raise NotYet(NO_PAIR, "layers is this rank's part of the net, losses a list.")
         weights = [each.detach() for each in layers.parameters()]
-        found.append((weights, [each.grad for each in layers.parameters()], len(losses)))
+        losses = [each.detach() if isinstance(each, Tensor) else each for each in losses]
+        found.append((weights, [each.grad for each in layers.parameters()], losses))
     return found
 
 
 def as_uncut(outcome, count, microbatches):
     net, inputs, targets = small_work()
     nn.functional.cross_entropy(net(inputs), targets).backward()
+    parts = zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)
+    means = [nn.functional.cross_entropy(net(part), own).item() for part, own in parts]
     size = len(net) // count
     for rank, (found, grads, losses) in zip(range(count), outcome, strict=True):
         right = list(net[rank * size :][:size].parameters())
         if [each.shape for each in found] != [each.shape for each in right]:
-            raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}. {TOO_MANY}")
+            raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}. Return its own.")
         if any(each is None for each in grads):
-            raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
+            raise NotYet(f"Rank {rank}: {AFTER if outcome[-1][2] else ONLY_FORWARD}")
         ratio = grads[0].norm() / right[0].grad.norm()
         if not same(found, right):
-            raise NotYet(f"Rank {rank}: {OTHER_BLOCKS}")
+            raise NotYet(f"Rank {rank}: {AFTER}")
         if not same(grads, [each.grad for each in right]):
             # a second step adds a gradient, then torch divides all by the number of parts
-            known = {1 + 1 / microbatches: TWICE, microbatches: TIMES}
+            known = {1 + 1 / microbatches: TWICE, microbatches: TIMES, 1 / microbatches: SHORT}
             near = [words for factor, words in known.items() if abs(ratio - factor) < 1e-6]
             words = (near or [NOT_UNCUT])[0]
             raise NotYet(f"Rank {rank}: {words}")
-        wanted = microbatches if rank == count - 1 else 0
-        if losses != wanted:
-            words = "Each micro-batch has one, on the last rank."
-            words = {0: NO_LIST, len(targets) // microbatches: SIZE}.get(losses, words)
-            raise NotYet(f"Rank {rank} holds {losses} losses, not {wanted}. {words}")
+        wanted = means if rank == count - 1 else []
+        if not same(losses, wanted):
+            raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}. {NO_LIST}")
 
 
 NO_LOSS_FN = ", loss_fn=nn.functional.cross_entropy => "
@@ -173,29 +196,45 @@ check_pipeline = Exercise(
     hint=f"{THREE} First: step(inputs). Last: step(target=…, losses=losses). Between: step().",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
-        "stage_index|Stage index|out of range": "Stages are counted from 0: rank of count.",
+        "stage_index|Stage index|out of range": FROM_0,
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
+        "takes 2 positional arguments": WANTS_FIRST,
+        "Boolean value of Tensor": AN_OBJECT,
         "target": WANTS_LAST,
     },
     wrong={
-        TOO_MANY: "net[rank * size : (rank + 1) * size] => net",
-        "Rank 0 has 4 weights, not 2": (
-            "net[rank * size : (rank + 1) * size] => net[2 * (rank % 2) :][:2]"
-        ),
+        "Return its own": "return layers => return net",
+        OTHERS: [
+            "net[rank * size : (rank + 1) * size] => net",
+            "net[rank * size : (rank + 1) * size] => net[2 * (rank % 2) :][:2]",
+        ],
         ONLY_FORWARD: [NO_LOSS_FN, (NO_LOSS_FN, "target=targets.to(device), losses=losses => ")],
         TIMES: "cross_entropy) => cross_entropy, scale_grads=False)",
+        SHORT: ("=nn.func => =lambda *of: nn.func", "entropy) => entropy(*of) / microbatches)"),
         TWICE: lambda *given: [my_pipeline(*given), my_pipeline(*given)][-1],
-        OTHER_BLOCKS: "size = => net = nn.Sequential(*reversed(net)); size =",
+        CUT: [
+            lambda rank, count, device, net, inputs, *_: (net(inputs), []),
+            "stage, microbatches => stage, 2",
+            "stage, microbatches => stage, len(inputs) // microbatches",
+        ],
+        AFTER: [
+            "return layers => torch.optim.SGD(layers.parameters(), 0.1).step(); return layers",
+            "return layers => layers.zero_grad(); return layers",
+        ],
         NOT_UNCUT: [
             "functional.cross_entropy => CrossEntropyLoss(reduction='sum', label_smoothing=0.1)",
             "targets.to(device) => targets.flip(0)",
         ],
         NO_LIST: ", losses=losses => ",
-        "Each micro-batch has one": "stage, microbatches => stage, 2",
-        SIZE: "stage, microbatches => stage, len(inputs) // microbatches",
-        THREE: ["rank, count, device) => rank, 4, device)", "layers, rank => layers, 0"],
-        WHOLE: lambda rank, count, device, net, inputs, *_: (net(inputs), []),
-        "Stages are counted from 0": "layers, rank => layers, rank + 1",
+        "return it as it is": "return layers, losses => return layers, [x / 4 for x in losses]",
+        "Rank 0 made stage 0 of 4, not 0 of 2.": "rank, count, device) => rank, 4, device)",
+        THREE: "layers, rank => layers, 0",
+        FROM_0: ["layers, rank => layers, rank + 1", "layers, rank => layers, rank + 2"],
+        WANTS_FIRST: [
+            "step(inputs.to(device)) => step(inputs, targets)",
+            "step(inputs.to(device)) => step(*inputs.chunk(microbatches))",
+        ],
+        AN_OBJECT: "functional.cross_entropy => CrossEntropyLoss",
         NOT_CALLED: [
             "schedule.step(target=targets.to(device), losses=losses) => pass",
             "schedule.step() => pass",
@@ -218,7 +257,9 @@ check_pipeline = Exercise(
 # 2. Messages in an order
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
-NAMES = "A message is named like its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1."
+NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what I made goes as B."
+AS_GIVEN = "An action stays as it is: str(action)."
+HOLDER = "Is its row empty? Or is a stage taken for a rank? A rank may hold several stages."
 ONE_TEXT = "A row is one text here; a list of words is asked for."
 EMPTIED = "The given schedule has changed: work on copies of its rows, list(row)."
 OWN_ORDER = "Keep each rank's own actions, in their order"
@@ -287,8 +328,10 @@ def run_rows(rows, name, stages, ranks, microbatches):
     for rank, (row, actions) in enumerate(zip(rows, schedule, strict=True)):
         own, right = [w for w in row if not partner(w)], [str(each) for each in actions]
         if own != right:
-            odd = [f"{word} on rank {rank}? {NAMES}" for word in own if word not in wanted]
-            raise NotYet(*odd[:1] or [f"Rank {rank}: {OWN_ORDER}."])
+            for word in (each for each in own if each not in wanted):
+                about = AS_GIVEN if re.match(r"Action|\d+\w\d+$", word) else NAMES
+                raise NotYet(f"{word} on rank {rank}? {about}")
+            raise NotYet(f"Rank {rank}: {OWN_ORDER}.")
     messages = [Counter(filter(partner, row)) for row in my_messages(schedule, stages)]
     for rank, (row, right) in enumerate(zip(rows, messages, strict=True)):
         found = Counter(filter(partner, row))
@@ -377,7 +420,8 @@ check_messages = Exercise(
     correct="All messages are there, and in {count} schedules nobody blocks.",
     errors={
         "had not returned": "No action was ready any more. B waits for what makes(0I0) gives: "
-        "note makes(action) as done."
+        "note makes(action) as done.",
+        "list index out of range": HOLDER,
     },
     wrong={
         BLOCKED: [
@@ -390,6 +434,9 @@ check_messages = Exercise(
         ONE_TEXT: each_row(",".join),
         OWN_ORDER: "return rows => return rows[::-1]",
         "0F0SEND on rank 0? ": "SEND{text} => F{text[-1]}SEND",
+        "what I made goes as B": "_{way} => _{action.kind}",
+        AS_GIVEN: "str(action) => repr(action)",
+        HOLDER: ["rows[rank_of[to]].append => rows[to].append", "not row or => "],
         "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),
         "there is nothing to send": "rows[rank].append(f => rows[rank].insert(-1, f",
         "1SEND_F0 is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
@@ -492,6 +539,12 @@ check_padded = Exercise(
         ),
         "First the inputs, then the targets.": lambda *given: my_padded(*given)[::-1],
         "Two things are asked for: (inputs, targets).": lambda *given: my_padded(*given)[0],
+        "F.pad counts from the last dimension; (0, 0, 0, more) is right with two of them.": (
+            "torch.cat([inputs, rows]) => nn.functional.pad(inputs, (0, 0, 0, more))"
+        ),
+        "inputs[:more] holds at most the rows there are, fewer than may be missing.": (
+            "inputs.new_zeros(more, *inputs.shape[1:]) => torch.zeros_like(inputs[:more])"
+        ),
         "-rows % microbatches": [
             "-len(inputs) % microbatches => 1",
             lambda i, t, parts: (i.numpy(), t),
