@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,14 +121,15 @@ NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. de
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 A_COPY = "What back gets is a copy of the leaf: clone() before detach().requires_grad_()."
 NOTHING_HANDED_ON = (
-    "front got no gradient: hand its output the one that arrived at the leaf, "
-    "output.backward(leaf.grad)."
+    "front got no gradient. Keep its output, from before detach(), beside the leaf, and hand it "
+    "what arrives there: output.backward(leaf.grad)."
 )
 LEAF_IS_EMPTY = "leaf.grad is None until loss.backward() has run: hand it to output.backward after."
 FROM_A_NUMBER = "A backward begins at a number, or is handed a gradient: out.backward(leaf.grad)."
 OPTIMIZER = "the weights have changed: an optimizer's step is not part of this."
 DTYPE = "the weights are {} now: leave the model as precise as it is."
 ROWS_A_PIECE = "split_size counts the rows of a piece, as in inputs.split(split_size)."
+CALL_IT = "Call {} itself on every piece, not the layers in it."
 LOST_ROWS = "The last piece may be smaller, but its rows count."
 ONCE = "Each piece goes through once."
 UNSCALED = "len(piece) / len(inputs) => 1"
@@ -139,8 +141,12 @@ TOO_LATE = (
     "Run each piece's backward before the next one's forward."
 )
 CLEARED = "You cleared what stood in `.grad` before: the gradients are to be added to it."
+OLD_TOO = "What stood in `.grad` before has changed too: leave it, scale each loss, add to it."
 FLOAT32 = "Right to seven digits only: somewhere the numbers pass through float32."
-HAND_OVER = "back's gradients are right. Does each output.backward(...) get its own leaf.grad?"
+HAND_OVER = (
+    "back's gradients are right. Each output.backward(...) gets its own leaf.grad as it is: "
+    "scaling the loss scales it, too."
+)
 OWN_LOSS = "Here loss_fn is no squared error: call the loss_fn that is handed in."
 
 
@@ -168,13 +174,14 @@ def in_pieces(*modules: nn.Module) -> Callable:
         backwards: dict[str, list[int]] = {name: [] for name in names}  # pieces in by then
         late: list[str] = []  # where a piece came in while another one's backward was due
 
-        def came(name: str, piece: Tensor) -> None:
+        def came(name: str, forward: Callable, input: Tensor) -> Tensor:
             late.extend([name] * (len(backwards[name]) < len(seen[name])))
-            seen[name].append(piece)
+            seen[name].append(input)
+            return forward(input)
 
         for name, module, weight in zip(names, own, weights, strict=True):
             weight.register_hook(lambda _, name=name: backwards[name].append(len(seen[name])))
-            module.register_forward_pre_hook(lambda _, given, name=name: came(name, given[0]))
+            module.forward = partial(came, name, module.forward)  # model.forward(x) will do
         try:
             loss = attempt(*own, loss_fn, inputs, targets, size)
         except RuntimeError as error:
@@ -195,7 +202,8 @@ def in_pieces(*modules: nn.Module) -> Callable:
             if sizes != wanted:
                 line = f"expected pieces of {wanted} rows, the {name} saw {sizes}"
                 why = ONCE if sum(sizes) > rows else ROWS_A_PIECE
-                raise NotYet(line, LOST_ROWS if sum(sizes) < rows else why)
+                why = LOST_ROWS if sum(sizes) < rows else why
+                raise NotYet(line, why if sizes else CALL_IT.format(name))
         if words := not_cut(seen.get("back", [])):
             raise NotYet(words)
         for name, weight in zip(names, weights, strict=True):
@@ -250,17 +258,16 @@ def what_counts(outcome: dict, expected: dict) -> str:
         return TOO_LATE * outcome["late"]
     if same(outcome, expected):
         return FLOAT32
+    gaps = [outcome[name] - expected[name] for name in wrong]
+    if all(torch.allclose(gap, gap.mean(), rtol=1e-6, atol=0) for gap in gaps):  # it was 1
+        return OLD_TOO
     if wrong == ["gradient of front"]:
         return HAND_OVER
     return COUNTS_BY
 
 
 def my_step(model, loss_fn, inputs, targets, split_size):
-    """Scale each piece's mean loss by its share of the rows, then let the gradients add up.
-
-    Dividing by the number of pieces gives a short last piece too much weight; not scaling makes
-    gradients grow with the number of pieces. Scaling before backward scales the gradient as well.
-    """
+    """Scale each piece's mean loss by its share of the rows. Then let the gradients add up."""
     total = 0.0
     pieces = zip(inputs.split(split_size), targets.split(split_size), strict=True)
     for piece, answer in pieces:
@@ -294,12 +301,9 @@ check_pieces = Exercise(
             "loss = => model.zero_grad(); loss =",
         ],
         CLEARED: "total = 0.0 => total = 0.0; model.zero_grad()",
+        OLD_TOO: (UNSCALED, "return total => next(model.parameters()).grad /= 2; return total / 2"),
         TOO_LATE: [
-            (
-                "loss.backward() => ",
-                ".item() => ",
-                "return total => total.backward(); return total",
-            ),
+            ("loss.backward() => ", "loss.item() => loss", "return => total.backward(); return"),
             (
                 "total = 0.0 => total, kept = 0.0, []",
                 "loss.backward() => kept.append(loss); len(kept) > 1 and kept.pop(0).backward()",
@@ -329,16 +333,12 @@ check_pieces = Exercise(
         FLOAT32: "model(piece), answer => model(piece).float(), answer.float()",
         COUNTS_BY: "/ len(inputs) => * 0.3",
     },
-    also_right=[by_the_engine],
+    also_right=[by_the_engine, "model(piece) => model.forward(piece)"],
 )
 
 
 def my_cut_step(front, back, loss_fn, inputs, targets, split_size):
-    """The leaf ends the back's graph and catches the gradient; the front's goes on from it.
-
-    Without requires_grad_() nothing arrives at the leaf, without detach() one backward runs
-    through both stages, and without the last line the front never learns.
-    """
+    """The leaf ends back's graph and catches the gradient. With it front's own backward begins."""
     total = 0.0
     pieces = zip(inputs.split(split_size), targets.split(split_size), strict=True)
     for piece, answer in pieces:
@@ -395,7 +395,7 @@ check_cut_graph = Exercise(
             (".requires_grad_() => ", "output.backward(leaf.grad) => "),
             ".requires_grad_() => ",
         ],
-        NOTHING_HANDED_ON: "output.backward(leaf.grad) => ",
+        NOTHING_HANDED_ON: ["output.backward(leaf.grad) => ", "leaf = => leaf = output ="],
         "Only the last piece is there: keep one output per piece.": (
             "output.backward(leaf.grad) => ",
             "return total => output.backward(leaf.grad); return total",
@@ -407,7 +407,8 @@ check_cut_graph = Exercise(
             "loss.backward() => output.backward(leaf.grad); loss.backward()",
             ".requires_grad_() => .requires_grad_(); output.backward(leaf.grad)",
         ],
-        HAND_OVER: "leaf.grad => torch.ones_like(output)",
+        HAND_OVER: ["leaf.grad => torch.ones_like(output)", "leaf.grad => leaf.grad / 2"],
+        CALL_IT.format("back"): "back(leaf) => back[1](back[0](leaf))",
         ONCE: "total = 0.0 => total = 0.0; front(inputs)",
         TOO_LATE: (
             "total = 0.0 => outputs, total = [front(x) for x in inputs.split(split_size)], 0.0",
