@@ -13,6 +13,10 @@ from mpcourse.pruning import layer_masks, snip
 
 # 1. A mask by size
 
+AT_ZERO = "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)"
+FROM_ONE = "At sparsity 0 nothing goes, and kthvalue counts from 1."
+ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil goes up."
+
 
 def my_global_masks(parameters, sparsity):
     """Put the sizes of all weights into one row, and find the largest that goes.
@@ -54,8 +58,8 @@ check_global_masks = Exercise(
     cases=[
         ({"fc.weight": torch.tensor([[0.05, -0.2], [0.1, 0.025]])}, 0.5),
         (NET, 0.5),
-        (NET, 0.2),
-        (CONV, 0.75),
+        (NET, 0.28),  # 2.8 of 10 weights
+        (CONV, 0.65),  # 5.2 of 8
         (NET, 0.0),
     ],
     given=lambda parameters, sparsity: (
@@ -65,10 +69,12 @@ check_global_masks = Exercise(
     play=leaving_alone("The weights that were handed in have changed: only look at them."),
     hint="The smallest by absolute value go, round(sparsity * number of all weights) of them, "
     "wherever they are; all else is True.",
+    errors={"k out of range": FROM_ONE},
     wrong={
-        "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)": (
-            " if going else -1.0 => "
-        ),
+        AT_ZERO: " if going else -1.0 => ",
+        FROM_ONE: "together[going - 1] if going else -1.0 => together.kthvalue(going).values",
+        ROUNDED: ["round( => int(", "round( => int(0.99 + "],
+        "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
         "That keeps the small weights.": "p.abs() => 1 / p.abs()",
         "A weight of -2 is not small: compare absolute values.": "p.abs() => p",
@@ -81,12 +87,22 @@ check_global_masks = Exercise(
             ' if name.endswith("weight") => ',
             'sizes.items() => sizes.items() if name.endswith("weight")',
         ),
+        "The number of weights is len(row), not len(row) - 1.": (
+            "[going - 1] if going else -1.0 => [round(sparsity * (len(together) - 1))]",
+            "size > threshold => size >= threshold",
+        ),
+        "The weight of a convolution has four dimensions: go by the name.": (
+            'name.endswith("weight") => p.dim() == 2'
+        ),
         "Masks for the weights only: biases are few, and stay.": ' if name.endswith("weight") => ',
         "The weights are right; return no masks for biases.": (
             "return => return {name: p == p for name, p in parameters.items()} |"
         ),
         "sparsity is the share of the weights that goes, not the size at which they go.": (
             "size > threshold => size > sparsity"
+        ),
+        "That prunes by a share of the largest size; asked is a share of the number of weights.": (
+            "size > threshold => size > sparsity * together[-1]"
         ),
         "That keeps a share of `sparsity`; asked is to prune it.": (
             "round(sparsity => round((1 - sparsity)"
@@ -356,13 +372,16 @@ check_scan = Exercise(
         ("a net of two Linear layers", [1 / 3]),  # no layer loses half a weight
         ("a net of two Linear layers", [2 / 3, 1 / 3]),
         ("a net of two Linear layers", [0.3, 0.1]),  # 3.6 and 2.7 weights, 1.2 and 0.9
-        ("a net with a convolution", [0.25, 0.75]),
+        ("a net with a convolution", [0, 0.25, 0.75]),
     ],
     given=lambda name, sparsities: f"{name} and sparsities {short(sparsities)}",
     play=scanning,
     hint="Of the layer's weights the round(sparsity * number) smallest by absolute value go; "
     "every other layer stays whole.",
+    errors={"k out of range": FROM_ONE},
     wrong={
+        AT_ZERO: "row[row.abs().argsort()[: round(sparsity * len(row))]] => "
+        "row[row.abs() <= row.abs().sort().values[round(sparsity * len(row)) - 1]]",
         BEGIN_AGAIN: [
             (
                 "pruned = copy.deepcopy(model) => ",
@@ -373,10 +392,8 @@ check_scan = Exercise(
                 "found[name] = [] => found[name], pruned = [], copy.deepcopy(model)",
             ),
         ],
-        "Asked is round(sparsity * number): int cuts off, ceil goes up.": [
-            "round( => int(",
-            "round( => int(0.99 + ",
-        ],
+        ROUNDED: ["round( => int(", "round( => int(0.99 + "],
+        "Keep the order of the sparsities.": "in sparsities => in sorted(sparsities)",
         "All layers are pruned there: only one at a time loses weights.": (
             "row = pruned.get_parameter(name).data.view(-1) => "
             "for row in [p.data.view(-1) for p in pruned.parameters() if p.dim() > 1]:",
@@ -408,6 +425,7 @@ check_scan = Exercise(
         OF_EACH_LAYER: [
             "return found => return list(found.values())",
             "return found => return {name: each[0] for name, each in found.items()}",
+            "append(accuracy(pruned)) => append((sparsity, accuracy(pruned)))",
         ],
         NO_BIASES: 'not name.endswith("weight") => False',
         "Each layer has its turn.": '"weight" => "0.weight"',
@@ -436,6 +454,7 @@ CUT_THE_BIAS = "Cut the bias as well."
 AS_THEY_WERE = (
     "Give the new layers the dtype and device of the old: nn.Linear(...).to(first.weight)."
 )
+IN_THEN_OUT = "nn.Linear(inputs, outputs) has a weight of shape (outputs, inputs)."
 NEW_ONES = "the layers that were handed in have changed: return new ones."
 
 
@@ -457,10 +476,10 @@ def my_remove(first, second, unit):
 
 
 def removing(attempt, bias, unit):
-    """The outputs of the two smaller layers, made from 3-4-2 with a unit that reads nothing."""
-    first, second = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+    """The outputs of the two smaller layers, made from 5-4-2 with a unit that reads nothing."""
+    first, second = nn.Linear(5, 4).double(), nn.Linear(4, 2).double()
     for index, parameter in enumerate([*first.parameters(), *second.parameters()]):
-        values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1)).double()
+        values = torch.sin(torch.arange(1.0, parameter.numel() + 1).double() * (index + 1))
         parameter.data.copy_(values.view(parameter.shape))
     first.weight.data[unit] = 0
     first.bias.data[unit] = bias
@@ -472,9 +491,9 @@ def removing(attempt, bias, unit):
     if not pair or not all(isinstance(each, nn.Linear) for each in result):
         raise NotYet(f"got {short(result)}", TWO_LAYERS)
     shapes = [tuple(each.weight.shape) for each in result]
-    if shapes != [(3, 3), (2, 3)]:
-        lines = ["expected weights of shapes (3, 3) and (2, 3)", f"got {shapes[0]} and {shapes[1]}"]
-        why = ROWS_ARE_OUTPUTS if shapes[0] == (4, 2) else A_ROW
+    if shapes != [(3, 5), (2, 3)]:
+        lines = ["expected weights of shapes (3, 5) and (2, 3)", f"got {shapes[0]} and {shapes[1]}"]
+        why = ROWS_ARE_OUTPUTS if shapes[0] == (4, 4) else A_ROW
         raise NotYet(*lines, A_COLUMN if shapes[1] == (2, 4) else why)
     for name, layer, outputs in zip(("first", "second"), result, (3, 2), strict=True):
         if layer.bias is not None and len(layer.bias) != outputs:
@@ -483,7 +502,7 @@ def removing(attempt, bias, unit):
     if any(p.dtype != first.weight.dtype for each in result for p in each.parameters()):
         raise NotYet(f"expected {first.weight.dtype}, as the layers are", AS_THEY_WERE)
     smaller, reader = result
-    rows = torch.linspace(-2, 2, 15, dtype=torch.float64).view(5, 3)
+    rows = 2 * torch.sin(torch.arange(60.0)).double().view(12, 5)
     return reader(smaller(rows).relu()).detach()
 
 
@@ -499,19 +518,22 @@ def remove_by_cat(first, second, unit):
     return [smaller, reader]
 
 
+def furthest_apart(outputs, expected):
+    row = (outputs - expected).abs().sum(1).argmax()
+    return [f"expected for one of the inputs {short(expected[row])}", f"got {short(outputs[row])}"]
+
+
 check_remove = Exercise(
     my_remove,
     read_again='"A channel of zeros does not write zero"',
     cases=[(0.0, 1), (-0.75, 3), (0.5, 0), (2.0, 2)],
-    given="Linear(3, 4), Linear(4, 2) and unit {1}, whose bias is {0:g}",
+    given="Linear(5, 4), Linear(4, 2) and unit {1}, whose bias is {0:g}",
     play=removing,
-    same=lambda outputs, expected: torch.allclose(outputs, expected, rtol=1e-4, atol=1e-5),
-    compared=lambda outputs, expected: [
-        f"expected outputs that begin with {short(expected[0])}",
-        f"got {short(outputs[0])}",
-    ],
+    same=lambda outputs, expected: torch.allclose(outputs, expected, rtol=1e-9, atol=1e-9),
+    compared=furthest_apart,
     hint="All others keep their weights and biases, in order.",
     correct="The same outputs with a unit less, whatever its bias was.",
+    errors={"size of tensor a": IN_THEN_OUT},
     wrong={
         "The unit wrote relu(bias), a constant, and that is missing.": (
             " + second.weight[:, unit] * first.bias[unit].relu() => "
@@ -520,14 +542,22 @@ check_remove = Exercise(
         "The constant reaches each output through the unit's column of the weight.": (
             "second.weight[:, unit] * => "
         ),
+        "Only the unit that goes writes a constant: the others read the inputs.": (
+            "second.weight[:, unit] * first.bias[unit].relu() => second.weight @ first.bias.relu()"
+        ),
         "All others keep their weights and biases": [
             "index != unit => index != 3",
             "return => smaller.bias = None; return",
         ],
         A_COLUMN: "return smaller, reader => return smaller, second",
-        ROWS_ARE_OUTPUTS: "return smaller, reader => return nn.Linear(2, 4), reader",
+        ROWS_ARE_OUTPUTS: "return smaller, reader => return nn.Linear(4, 4), reader",
+        IN_THEN_OUT: "(first.in_features, len(kept)) => (len(kept), first.in_features)",
         A_ROW: "return smaller, reader => return first, reader",
-        AS_THEY_WERE: (".to(first.weight) => ", ".to(second.weight) => "),
+        AS_THEY_WERE: [
+            (".to(first.weight) => ", ".to(second.weight) => "),
+            "return smaller, reader => "  # rounded on the way
+            "return smaller.float().double(), reader.float().double()",
+        ],
         CUT_THE_BIAS: "smaller.bias.copy_(first.bias[kept]) => smaller.bias = first.bias",
         NEW_ONES: "return => first.bias.data.zero_(); return",
         TWO_LAYERS: [
