@@ -51,18 +51,24 @@ check_cubic = Exercise(
             "final + (initial - final) * left => initial + (final - initial) * (1 - left)"
         ),
         "The time counts from begin: (step - begin) / (end - begin).": (
-            "(end - held) / (end - begin) => 1 - step / end"
+            [f"(end - held) / (end - begin) => 1 - {t} / end" for t in ("step", "(held - begin)")]
+            + ["(end - held) / (end - begin) => max(0, 1 - step / (end - begin))"]
         ),
-        "It starts at `initial`, not at 0.": "(initial - final) => -final",
+        "It starts at `initial`, not at 0.": [
+            "(initial - final) => -final",
+            "return => return 0.0 if step < begin else",
+        ],
         "The way is final - initial, not final.": (
             "final + (initial - final) * left**3 => initial + final * (1 - left**3)"
         ),
         "Before begin it is `initial`, after end `final`: hold the step between them.": (
-            "min(max(step, begin), end) => step"
+            [f"min(max(step, begin), end) => {held}" for held in ("step", "max(step, begin)")]
+            + ["return => return final if step < begin else"]
         ),
         "That is the share that stays; sparsity is the share that is zero.": (
             lambda *given: 1 - my_cubic(*given)
         ),
+        "A share, from 0 to 1: no percentage.": lambda *given: 100 * my_cubic(*given),
         "(share of the time that is left) ** 3": lambda *given: 0.123,
     },
     also_right=[
@@ -82,6 +88,7 @@ COUNTS = "{} has another shape than the weight: it counts steps; keep it."
 IS_GONE = "{} is gone: weights that stay need what is remembered of them."
 ANOTHER_TENSOR = "{} is another tensor now: change the one that is there, in place."
 NOTHING_ELSE = "only weight and optimizer.state[weight] are asked."
+NOT_ASKED = "grad, requires_grad, a hook, the mask, a setting or another parameter has changed:"
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
 RETURN_NOTHING = "Nothing is to be returned: the optimizer goes on with what you changed in place."
@@ -117,20 +124,26 @@ def three_steps(attempt, name):
         slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
         weight.grad, other.grad = slope * (1 + step), torch.ones(2, 3)
         optimizer.step()
+        weight.data[1, 1] *= step  # a weight that stays may be zero
         wanted, remembered = weight.detach() * mask, memory(optimizer, weight)
         masked = {k: v * mask if v.dim() else v.clone() for k, v in remembered.items()}
-        beside = [weight.grad, other.detach(), *memory(optimizer, other).values()]
-        before = [value.clone() for value in beside]
+        before = copy.deepcopy(beside(optimizer, weight, mask, other))
         result = attempt(optimizer, weight, mask)
         look_at_weight(weight.detach(), wanted, mask)
-        look_at_memory(memory(optimizer, weight), remembered, masked)
-        beside = [weight.grad, other.detach(), *memory(optimizer, other).values()]
-        if not same(beside, before):
-            raise NotYet("a gradient, another parameter or its memory has changed:", NOTHING_ELSE)
-        if isinstance(result, Tensor):
+        look_at_memory(memory(optimizer, weight), remembered, masked, mask)
+        if not same(beside(optimizer, weight, mask, other), before):
+            raise NotYet(NOT_ASKED, NOTHING_ELSE)
+        if result is not None:
             raise NotYet(RETURN_NOTHING)
         seen += [weight.detach().clone(), copy.deepcopy(memory(optimizer, weight))]
     return seen
+
+
+def beside(optimizer, weight, mask, other):
+    """What is not asked for: gradients and their hooks, the mask, settings, another parameter."""
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    of_weight = weight.grad, weight.requires_grad, bool(weight._backward_hooks)
+    return [*of_weight, mask, settings, other.detach(), memory(optimizer, other)]
 
 
 def memory(optimizer, parameter):
@@ -148,12 +161,12 @@ def look_at_weight(weight, wanted, mask):
     raise NotYet(f"expected weight {short(wanted)}", f"got {short(weight)}", why)
 
 
-def look_at_memory(found, remembered, wanted):
+def look_at_memory(found, remembered, wanted, mask):
     for key, expected in wanted.items():
         if key not in found:
             raise NotYet(IS_GONE.format(key))
         if not same(found[key], expected):
-            why = MEMORY if found[key].any() else ENTRIES_ONLY
+            why = MEMORY if (found[key] * ~mask).any() else ENTRIES_ONLY
             why = why if expected.dim() else COUNTS.format(key)
             raise NotYet(f"expected {key} {short(expected)}", f"got {short(found[key])}", why)
         if found[key] is not remembered[key]:
@@ -180,7 +193,7 @@ check_keep = Exercise(
         IN_PLACE: "weight.mul_(mask) => weight * mask",
         STAYING: "weight.mul_(mask) => weight.zero_()",
         MEMORY: "value.mul_(mask) => pass",
-        ENTRIES_ONLY: "value.mul_(mask) => value.zero_()",
+        ENTRIES_ONLY: [f"e.mul_(mask) => e.{way}" for way in ("zero_()", "mul_(weight != 0)")],
         COUNTS.format("step"): (
             " and value.shape == mask.shape => ",
             "value.mul_(mask) => value.mul_(mask if value.dim() else 0)",
@@ -201,8 +214,12 @@ check_keep = Exercise(
             "optimizer.state.get(weight, {}).values() => "
             "[value for each in optimizer.state.values() for value in each.values()]",
             "weight.mul_(mask) => weight.mul_(mask); weight.grad = None",
+            "weight.mul_(mask) => weight[mask.logical_not_()] = 0",
+            "with torch.no_grad() => if weight.requires_grad_(False) is weight",
+            "weight.mul_(mask) => weight.mul_(mask).requires_grad_().register_hook(mask.mul)",
+            "weight.mul_(mask) => weight.mul_(mask); optimizer.param_groups[0]['weight_decay'] = 0",
         ],
-        RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or weight.detach(),
+        RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or (weight, o),
     },
     errors={"leaf": NO_GRAD, "KeyError": NO_ENTRY},
     also_right=[keep_by_index],
@@ -229,17 +246,26 @@ def proximal_by_cases(weight, threshold):
     return result.numpy()
 
 
+def same_nan(result, expected):
+    """As `same`, but NaN is like NaN: a wrong answer that gives it has its own words."""
+    pair = [
+        each.nan_to_num(99.0) if isinstance(each, Tensor) else each for each in (result, expected)
+    ]
+    return same(*pair)
+
+
 check_proximal = Exercise(
     my_proximal,
     read_again='"L1: which way ends at zero?"',
     cases=[
         (torch.tensor([0.5, 0.05, -0.3, 0.0], dtype=torch.float64), 0.1),
         (torch.tensor([-2.0, 1.0, 0.75, -0.25], dtype=torch.float64), 1.0),
-        (torch.tensor([0.3, -0.3], dtype=torch.float64), 0.0),
+        (torch.tensor([0.3, -0.3, 0.0], dtype=torch.float64), 0.0),
         (torch.tensor([[0.02, -0.4], [0.9, -0.01]], dtype=torch.float64), 0.2),
     ],
     given=lambda weight, threshold: f"weight {weight.tolist()} and threshold {threshold}",
     play=leaving_alone(CHANGED),
+    same=same_nan,
     hint="|weight| - threshold, not below 0, with the sign of the weight.",
     wrong={
         "A step along the sign jumps over zero: stop there.": ".clamp(min=0) => ",
@@ -252,6 +278,10 @@ check_proximal = Exercise(
         "That keeps what should go: clamp the rest instead.": lambda w, t: w.clamp(-t, t),
         "That is weight decay: it shrinks, and never gives a zero.": lambda w, t: w * (1 - t),
         "Away from zero: subtract from the size.": "- threshold => + threshold",
+        "0 / 0 is no number: a weight of 0 stays 0.": [
+            lambda w, t: w * (1 - t / w.abs()).clamp(min=0),
+            "weight.sign() => weight / weight.abs()",
+        ],
         "|weight| - threshold, not below 0": lambda w, t: w * 2,
         CHANGED: lambda w, t: w.copy_(my_proximal(w, t)),
     },
@@ -311,6 +341,7 @@ check_regrow = Exercise(
         ),
         exchange([0, 1, 1, 1], [0, -3, 2, 1], [4, 1, -2, 3], 0),
         exchange([1, 1, 1, 1, 0], [0.2, 0.5, -0.3, 0.9, 0], [9, 0.1, 0.2, 3, 10], 1),
+        exchange([1, 1, 1, 0], [0, 0, 0.9, 0], [5, 4, 1, 2], 1),  # whichever goes, comes back
     ],
     given=lambda mask, weight, gradient, count: (
         f"mask {mask.int().tolist()}, weight {weight.tolist()}, gradient {gradient.tolist()} "
@@ -337,6 +368,11 @@ check_regrow = Exercise(
         "That drops by |weight * gradient|; RigL drops the smallest weights.": (
             "weight.abs() => (weight * gradient).abs()"
         ),
+        "Several may be as small: drop `count` of them, no more.": (
+            "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
+            "left &= sizes.flatten() > sizes.flatten().sort()[0][count - 1] if count else True"
+        ),
+        "It may be there and zero: ask the mask.": "(~mask, torch.inf) => (weight == 0, torch.inf)",
         "What is there cannot grow: then fewer weights come than go.": (
             ".masked_fill(left, -torch.inf) => "
         ),
@@ -375,10 +411,10 @@ check_work = Exercise(
     given="weights {}, left {}, every {}",
     hint="Three parts of `left` each; in one step of `every`, one part is `weights`.",
     wrong={
-        "A backward takes two parts more: three in all.": "3 * left => left",
+        "A backward takes two parts more: three in all.": [f"3 * left => {n} * left" for n in "12"],
         "The dense gradient takes the place of the sparse one.": "(weights - left) / => weights /",
         "In a step that grows, only the gradient of the weights is dense.": (
-            "+ (weights - left) => + 3 * (weights - left)"
+            [f"+ (weights - left) => + {n} * (weights - left)" for n in (3, 2)]
         ),
         "The dense gradient is needed in one step of `every`, not in each.": " / every => ",
         "In one step of `every` the gradient of all weights is needed.": (
