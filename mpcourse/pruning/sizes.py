@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.pruning.layers import count_nonzeros
@@ -33,7 +34,7 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
         FlopCounterMode(display=False) as counter,
         torch.no_grad(),
         evaluation_mode(model),
-        _encoders_in_steps(),
+        _attention_in_steps(),
     ):
         model(sample)
     found, root = counter.get_flop_counts(), type(model).__name__
@@ -45,11 +46,12 @@ def multiply_adds(model: nn.Module, sample: Tensor) -> tuple[int, int]:
 
 
 @contextmanager
-def _encoders_in_steps() -> Iterator[None]:
-    """Without the one operation for a whole encoder layer, which torch's counter does not know."""
+def _attention_in_steps() -> Iterator[None]:
+    """Without one operation for an encoder layer or its attention: not each torch counts them."""
     was_on = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(was_on)

@@ -83,7 +83,6 @@ VALUES = {
     "a number": torch.ones(()),
     "half": torch.ones(64, 4, dtype=torch.float16),
     "bfloat16": torch.ones(64, 4, dtype=torch.bfloat16),
-    "complex": torch.ones(64, 4, dtype=torch.complex64),
     "strided": torch.ones(4, 64).t(),
     "channels last": torch.ones(4, 3, 5, 5).to(memory_format=torch.channels_last),
     "not a number": torch.full((64, 4), float("inf")),
