@@ -80,7 +80,10 @@ check_counted = Exercise(
             " + work[0] * size => ",
             "price + work[0] * size => 0",
         ],
-        "A backward does the forward's work twice: for the inputs and for the weights.": "2 * => ",
+        "A backward does the forward's work twice: for the inputs and for the weights.": [
+            "2 * => ",
+            "2 * => 3 * ",
+        ],
         "The backward's work is doubled, its price is not: price + 2 * work * size.": [
             ("price + 2 => 2 * price + 2", "price + work => 2 * price + work"),
             "price + 2 * each * size => 2 * (price + each * size)",
@@ -149,7 +152,7 @@ check_step_of = Exercise(
     read_again='"Where is half?"',
     cases=[
         (Plan(2, "1f1b", 5), [3.0, 1.0, 2.0, 1.0], 8.0),
-        (Plan(1, "gpipe", 4), [2.0, 1.0, 1.0, 1.5], 2.0),
+        (Plan(2, "gpipe", 6), [2.0, 1.0, 1.5], 2.0),
         (Plan(3, "1f1b", 16), [1.0, 2.0, 0.5, 3.0], 8.0),
         (Plan(2, "naive", 3), [1.0, 2.0, 2.0], 0.0),
         (Plan(1, "1f1b", 1), [2.0, 1.0, 4.0], 1.0),
@@ -164,6 +167,7 @@ check_step_of = Exercise(
             "costs_of(size) => costs_of(128 / len(sizes))",
             "costs_of(size) => costs_of(128 // len(sizes))",
             "costs_of(size) => costs_of(-(-128 // len(sizes)))",
+            "plan.num_microbatches) => plan.num_microbatches)[::-1]",
         ],
         "costs_of takes the samples of a micro-batch, not of the mini-batch.": "(size) => (128)",
         "costs_of takes a number of samples, not the number of micro-batches.": (
@@ -173,6 +177,9 @@ check_step_of = Exercise(
         AS_MANY: "len(sizes) => 8",
         WHERE: "plan.cut => 5",
         "The first device has `plan.cut` blocks; yours has one more.": "plan.cut => plan.cut + 1",
+        "`plan.cut` counts the blocks of the first device, not those of the second.": (
+            "plan.cut) => len(costs_of(size).forward) - plan.cut)"
+        ),
         "`plan.schedule` says which schedule: not all plans are 1f1b.": 'plan.schedule => "1f1b"',
         "`plan.schedule` says which schedule: not all plans are gpipe.": 'plan.schedule => "gpipe"',
         "That is what one device needs: two of them overlap.": (
@@ -263,6 +270,7 @@ check_new_cut = Exercise(
         "One off: the answer is how many blocks the first device gets.": ("return => return -1 +"),
         "That is how many blocks the second device gets.": "return => return len(work) -",
         "That is the work that is left; asked is the cut.": left_of,
+        "That is the worst cut: the busier device is to have least.": "min( => max(",
         "One number for all nets: the cut hangs on `work` and `keep`.": [
             lambda work, keep, number=number: number for number in (*range(1, 9), 100)
         ],
