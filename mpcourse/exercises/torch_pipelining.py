@@ -25,16 +25,21 @@ from mpcourse.schedules.named import make_schedule
 LOST = "gloo|by peer|Timed out"  # what a rank says when another has gone, or never sends
 NO_PAIR = "Return two things on every rank: (layers, losses)."
 NOT_CALLED = "It waited for a message that never came: every rank calls step."
-ONLY_FORWARD = "no gradient: without loss_fn and targets, step goes forward only."
+ONLY_FORWARD = (
+    "no gradient: step goes backward with loss_fn and targets; call no zero_grad after it."
+)
 TWICE = "the step was done more than once: it takes the whole batch, call it once."
 OTHERS = "works on blocks of another rank: each has its own alone, rank 0 the first of the net."
 NOT_UNCUT = "the gradients are not those of the uncut net. Which targets and layers has it got?"
-AFTER = "weights and gradients are looked at as step leaves them: no optimizer, no zero_grad."
+AFTER = "the weights have changed: they are looked at as step leaves them, without an optimizer."
 TIMES = "a factor of the number of micro-batches too long: keep scale_grads, and a mean as loss."
 SHORT = "a factor of the number of micro-batches too short: torch divides by it, not your loss."
 CUT = "Hand step the whole batch, once, and the schedule the number of micro-batches."
 NO_LIST = "Hand step the list to fill, losses=losses, and return it as it is."
 WANTS_FIRST = "The first rank hands step the inputs alone, as one tensor: step cuts them."
+JOINED = "The ranks have met before your lines, and part after them: no init, no destroy."
+NO_BACKWARD = "step has gone backward already: the losses are there to be looked at."
+NO_CALL = "loss_fn is the function itself: write no brackets behind it."
 AN_OBJECT = "nn.CrossEntropyLoss is a class: nn.CrossEntropyLoss() is a loss."
 WANTS_LAST = "The last rank takes the targets, by name: step(target=targets, losses=losses)."
 
@@ -169,7 +174,7 @@ def as_uncut(outcome, count, microbatches):
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}. Return its own.")
         if any(each is None for each in grads):
-            raise NotYet(f"Rank {rank}: {AFTER if outcome[-1][2] else ONLY_FORWARD}")
+            raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
         ratio = grads[0].norm() / right[0].grad.norm()
         if not same(found, right):
             raise NotYet(f"Rank {rank}: {AFTER}")
@@ -198,7 +203,10 @@ check_pipeline = Exercise(
     errors={
         "stage_index|Stage index|out of range": FROM_0,
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
-        "takes 2 positional arguments": WANTS_FIRST,
+        "takes 2 positional arguments|has type list": WANTS_FIRST,
+        "process group twice|ProcessGroup": JOINED,
+        "backward through the graph a second": NO_BACKWARD,
+        r"cross_entropy\(\) missing": NO_CALL,
         "Boolean value of Tensor": AN_OBJECT,
         "target": WANTS_LAST,
     },
@@ -208,7 +216,12 @@ check_pipeline = Exercise(
             "net[rank * size : (rank + 1) * size] => net",
             "net[rank * size : (rank + 1) * size] => net[2 * (rank % 2) :][:2]",
         ],
-        ONLY_FORWARD: [NO_LOSS_FN, (NO_LOSS_FN, "target=targets.to(device), losses=losses => ")],
+        ONLY_FORWARD: [
+            NO_LOSS_FN,
+            (NO_LOSS_FN, "target=targets.to(device), losses=losses => "),
+            ".step( => .eval(",
+            "return layers => layers.zero_grad(); return layers",
+        ],
         TIMES: "cross_entropy) => cross_entropy, scale_grads=False)",
         SHORT: ("=nn.func => =lambda *of: nn.func", "entropy) => entropy(*of) / microbatches)"),
         TWICE: lambda *given: [my_pipeline(*given), my_pipeline(*given)][-1],
@@ -217,10 +230,7 @@ check_pipeline = Exercise(
             "stage, microbatches => stage, 2",
             "stage, microbatches => stage, len(inputs) // microbatches",
         ],
-        AFTER: [
-            "return layers => torch.optim.SGD(layers.parameters(), 0.1).step(); return layers",
-            "return layers => layers.zero_grad(); return layers",
-        ],
+        AFTER: "return layers => torch.optim.SGD(layers.parameters(), 0.1).step(); return layers",
         NOT_UNCUT: [
             "functional.cross_entropy => CrossEntropyLoss(reduction='sum', label_smoothing=0.1)",
             "targets.to(device) => targets.flip(0)",
@@ -233,7 +243,14 @@ check_pipeline = Exercise(
         WANTS_FIRST: [
             "step(inputs.to(device)) => step(inputs, targets)",
             "step(inputs.to(device)) => step(*inputs.chunk(microbatches))",
+            "step(inputs.to(device)) => step(list(inputs.chunk(microbatches)))",
         ],
+        JOINED: [
+            "size = => distributed.init_process_group('gloo'); size =",
+            "return layers => distributed.destroy_process_group(); return layers",
+        ],
+        NO_BACKWARD: "return layers => [each.backward() for each in losses]; return layers",
+        NO_CALL: "functional.cross_entropy => functional.cross_entropy()",
         AN_OBJECT: "functional.cross_entropy => CrossEntropyLoss",
         NOT_CALLED: [
             "schedule.step(target=targets.to(device), losses=losses) => pass",
@@ -262,7 +279,7 @@ AS_GIVEN = "An action stays as it is: str(action)."
 HOLDER = "Is its row empty? Or is a stage taken for a rank? A rank may hold several stages."
 ONE_TEXT = "A row is one text here; a list of words is asked for."
 EMPTIED = "The given schedule has changed: work on copies of its rows, list(row)."
-OWN_ORDER = "Keep each rank's own actions, in their order"
+OWN_ORDER = "Keep each rank's own actions, all of them, in their order."
 
 
 def handed_on(action, num_stages):
@@ -331,7 +348,7 @@ def run_rows(rows, name, stages, ranks, microbatches):
             for word in (each for each in own if each not in wanted):
                 about = AS_GIVEN if re.match(r"Action|\d+\w\d+$", word) else NAMES
                 raise NotYet(f"{word} on rank {rank}? {about}")
-            raise NotYet(f"Rank {rank}: {OWN_ORDER}.")
+            raise NotYet(f"Rank {rank} does {short(own)}, not {short(right)}.", OWN_ORDER)
     messages = [Counter(filter(partner, row)) for row in my_messages(schedule, stages)]
     for rank, (row, right) in enumerate(zip(rows, messages, strict=True)):
         found = Counter(filter(partner, row))
@@ -432,7 +449,7 @@ check_messages = Exercise(
         "0RECV_B0 is missing": 'rows[rank_of[to]].append(f"{to}RECV{text}") => pass',
         "Rank 1: 1RECV_F0 is missing": "{to}RECV => 0RECV",
         ONE_TEXT: each_row(",".join),
-        OWN_ORDER: "return rows => return rows[::-1]",
+        OWN_ORDER: ["return rows => return rows[::-1]", "while any(left) => while all(left)"],
         "0F0SEND on rank 0? ": "SEND{text} => F{text[-1]}SEND",
         "what I made goes as B": "_{way} => _{action.kind}",
         AS_GIVEN: "str(action) => repr(action)",
@@ -508,7 +525,7 @@ check_padded = Exercise(
         f"inputs of shape {shape} and {dtype}, targets {[*range(shape[0])]}, {parts} micro-batches"
     ),
     play=padded,
-    hint="Missing are -rows % microbatches rows.",
+    hint="Missing are -rows % microbatches rows. All stand behind the batch.",
     wrong={
         "A target from 0 on is a class: the loss counts such a row. -100 is left out.": (
             "-100 => 0"
@@ -523,7 +540,10 @@ check_padded = Exercise(
         "Inputs and targets have to be equally long.": (
             "torch.cat([targets, targets.new_full((more,), -100)]) => targets"
         ),
-        "Targets are classes: they stay whole numbers (int64).": "-100)]) => -100)]).float()",
+        "Targets are classes: they stay whole numbers (int64).": [
+            "-100)]) => -100)]).float()",
+            "-100)]) => -100)]).int()",
+        ],
         "The inputs are of another type: new_zeros keeps it, torch.zeros is float32.": (
             "inputs.new_zeros => torch.zeros"
         ),
