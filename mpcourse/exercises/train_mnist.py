@@ -117,6 +117,7 @@ check_train = Exercise(
             "return losses => return sum(losses)",
             "return losses => return sum(losses) / len(losses)",
             "return losses => return losses[-1]",
+            "losses.append(loss.item()) => return [loss.item()]",
             "return losses => ",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): [
@@ -249,6 +250,7 @@ check_step = Exercise(
             "/ counting => / counting / len(inputs.split(size))"
         ),
         "The gradient is right; the loss that is returned needs the same weights.": [
+            "return total => return total / len(inputs.split(size))",
             ("/ counting => ", "loss.backward() => (loss / counting).backward()"),
             (
                 "/ counting => ",
@@ -257,6 +259,15 @@ check_step = Exercise(
             ),
         ],
         "That is the loss of the last micro-batch alone: add them up.": "+= => =",
+        "The short micro-batch is left out: its rows count as well.": (
+            "loss = => if len(y) < size: continue\n        loss ="
+        ),
+        "All of .grad is divided, also what was there before: divide each loss, before its "
+        "backward.": (
+            "/ counting => ",
+            "return total => [p.grad.div_(counting) for p in net.parameters()]\n"
+            "    return total / counting",
+        ),
         "The loss is weighted after its backward: weight it before.": (
             "/ counting => ",
             "loss.item() => (loss / counting).item()",
@@ -343,6 +354,9 @@ check_merged = Exercise(
         "The means differ, which is spread as well; and each one counts by its number of values.": [
             (*slips, MEAN_OF_MEANS) for slips in SPREAD_LOST
         ],
+        "All n values are as far off as their mean: n times its squared distance.": (
+            "n * (m - mean) ** 2 => (m - mean) ** 2"
+        ),
         "Divide by the number of values less one, as torch does here.": "(total - 1) => total",
         "These variances are unbiased: a sum of squares is variance times (count - 1).": (
             "(n - 1) * v => n * v",
@@ -431,7 +445,7 @@ def as_promised(found, seed, p):
     if p != 0.5 and abs(share - (1 - p)) < 0.05:
         raise NotYet(f"p = {p} is the share that is dropped, not the one that is kept.")
     if abs(share - p) > 0.05:
-        raise NotYet(f"{share:.0%} of the values are zero; p is {p}. Draw by torch.rand.")
+        raise NotYet(f"{share:.0%} of the values are zero; p is {p}. Compare torch.rand with p.")
     if torch.allclose(output[kept], values[kept]):
         raise NotYet("What is kept has to grow by 1 / (1 - p), so that the mean stays.")
     if not torch.allclose(output, values * kept / (1 - p)):
@@ -483,7 +497,7 @@ check_dropout = Exercise(
         "is the share that is dropped": ">= self.p => < self.p",
         "In evaluation mode the values pass as they are": "not self.training => False",
         "Layers with different seeds drop the same places": "manual_seed(seed) => manual_seed(0)",
-        "Draw by torch.rand.": "torch.rand => torch.randn",
+        "Compare torch.rand with p.": "torch.rand => torch.randn",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
         "In micro-batches other places are dropped": (
             "values.shape => values.T.shape",
