@@ -45,6 +45,13 @@ check_largest_batch = Exercise(
         "Not even an empty step fits here: no batch does.": " if gradients <= room else 0 => ",
         "No sample fits here: the answer is 0.": "room // per_sample => max(1, room // per_sample)",
         "Gradients do not grow with the batch.": "// per_sample => // max(per_sample, gradients)",
+        "What stays is there once, not once for each sample.": (
+            "room // per_sample => limit // (resident + per_sample)"
+        ),
+        "Gradients stand beside what stays, not in its place.": (
+            "limit - resident => limit - max(resident, gradients)",
+            " if gradients <= room else 0 => ",
+        ),
         "Samples come whole: divide by //.": [
             "// => /",
             "room // per_sample => round(room / per_sample)",
@@ -158,6 +165,13 @@ check_moments = Exercise(
             "result = super() => super()",
             "return result => ",
         ),
+        "Nothing counts what is made: call `super().__torch_dispatch__(…)`.": (
+            "super().__torch_dispatch__(*operation) => operation[0](*operation[2], **operation[3])"
+        ),
+        "Keep no result: what is kept is not freed.": (
+            "moments = [] => moments, kept = [], []",
+            "moments.append( => kept.append(result), moments.append(",
+        ),
         "No operation was seen: call `step()` within `with`.": "with Timeline => if Timeline",
         "`.item()` is an operation, too.": "moments. => isinstance(result, Tensor) and moments.",
         "not elsewhere": lambda step, held: [123],
@@ -219,6 +233,16 @@ def by_the_package(model, inputs):
     return saved.total
 
 
+def all_results(model, inputs):
+    """What the layers give, whoever needs it."""
+    found = []
+    for module in model.modules():
+        if not [*module.children()]:
+            module.register_forward_hook(lambda layer, given, result: found.append(result.nbytes))
+    model(inputs)
+    return sum(found)
+
+
 def all_live(model, inputs):
     with ByteCounter(list(model.parameters()), inputs) as counter:
         before = counter.live
@@ -243,6 +267,10 @@ check_saved_bytes = Exercise(
     hint="Add up the bytes of each storage that is saved, once.",
     wrong={
         "What the net returns counts here too: does the backward need it?": all_live,
+        "Not every result is saved: which one does the backward of Tanh need?": all_results,
+        "Not all that is held is saved: leave it out, do not subtract it.": (
+            " if start not in held) => ) - sum(t.nbytes for t in [*model.parameters(), inputs])"
+        ),
         "A slice holds its whole storage: tensor.untyped_storage().nbytes().": (
             "saved[storage. => saved[tensor.",
             "storage.nbytes() => tensor.nbytes",
@@ -326,9 +354,9 @@ def both_ways(part):
         raise NotYet(A_MODULE.format(short(part)))
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in part.modules()):
         raise NotYet(BATCH_NORM)
-    twin, other = copy.deepcopy(part), copy.deepcopy(part)
+    twin, first, other = (copy.deepcopy(part) for _ in range(3))
     try:
-        plain, control = (one_step(each, nn.Module.__call__) for each in (part, other))
+        plain, control = (one_step(each, nn.Module.__call__) for each in (first, other))
     except Exception as error:
         raise NotYet(WITHOUT, raised(error)) from None
     try:
@@ -463,6 +491,8 @@ check_activation_bytes = Exercise(
         "In 16 bits a number takes two bytes, not four.": ["2 * 16 + 2 => 66", "2 * 16 + 2 => 68"],
         "A dropout's mask takes one byte a number, and what the attention gives is the input of "
         "`out`: one tensor.": "2 * 16 + 2 => 36",
+        "What GELU gives is the input of `down`: one tensor.": "2 * 16 + 2 => 42",
+        "A score is one number, whatever the width.": "tokens**2 => tokens**2 * width",
         "An addition saves nothing, and the input of `qkv` is one tensor.": "2 * 16 + 2 => 38",
         "Each dropout saves its mask, each Linear layer its input.": [
             f"2 * 16 + 2 => {size}" for size in (32, 33)
@@ -486,7 +516,7 @@ check_activation_bytes = Exercise(
         "Heads concern the scores alone.": "block + scores => block * max(heads, 1)",
         "Each head has scores of its own.": "* heads => * min(heads, 1)",
         "A score takes five bytes: two, a mask of one, two.": [
-            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6)
+            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6, 10)
         ],
         "Stored scores come on top.": " + scores => ",
         "Go down the lines": lambda *sizes: 7,
