@@ -15,7 +15,7 @@ from mpcourse.pruning import layer_masks, snip
 
 AT_ZERO = "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)"
 FROM_ONE = "At sparsity 0 nothing goes, and kthvalue counts from 1."
-ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil goes up."
+ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quantile may go up."
 
 
 def my_global_masks(parameters, sparsity):
@@ -59,7 +59,7 @@ check_global_masks = Exercise(
         ({"fc.weight": torch.tensor([[0.05, -0.2], [0.1, 0.025]])}, 0.5),
         (NET, 0.5),
         (NET, 0.28),  # 2.8 of 10 weights
-        (CONV, 0.65),  # 5.2 of 8
+        (CONV, 0.3),  # 2.4 of 8, where a quantile has gone past 2
         (NET, 0.0),
     ],
     given=lambda parameters, sparsity: (
@@ -73,7 +73,14 @@ check_global_masks = Exercise(
     wrong={
         AT_ZERO: " if going else -1.0 => ",
         FROM_ONE: "together[going - 1] if going else -1.0 => together.kthvalue(going).values",
-        ROUNDED: ["round( => int(", "round( => int(0.99 + "],
+        ROUNDED: [
+            "round( => int(",
+            "round( => int(0.99 + ",
+            (
+                "together[going - 1] if going else -1.0 => together.quantile(sparsity)",
+                "size > threshold => size >= threshold",
+            ),
+        ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
         "That keeps the small weights.": "p.abs() => 1 / p.abs()",
@@ -263,11 +270,18 @@ check_snip = Exercise(
             ".abs() => ",
             "(weight * gradient).abs() => (-weight * gradient)",
             "(weight * gradient).abs() => (weight * gradient.abs())",
+            "(weight * gradient).abs() => (weight.abs() * gradient)",
         ],
         "Those are squares; |w * gradient| itself is asked.": ".abs() => .square()",
-        "Each layer is divided by its own sum: one threshold for all would mean nothing then.": (
-            ".detach() => .detach() / (weight * gradient).abs().sum()"
-        ),
+        "A change that is below 0 counts as much: take its size, do not cut it off.": [
+            ".abs() => .relu()",
+            ".abs() => .neg().relu()",
+        ],
+        "Upside down: the most negative are those that matter most.": ".abs() => .abs().neg()",
+        "Each layer is divided by a number of its own: no threshold fits all layers then.": [
+            ".detach() => .detach() / (weight * gradient).abs().sum()",
+            ".detach() => .detach() / (weight * gradient).abs().max()",
+        ],
         "The gradients of another batch are in it: clear them, or use torch.autograd.grad.": (
             "torch.autograd.grad(loss, list(weights.values())) => "
             "loss.backward() or [p.grad for p in weights.values()]"
@@ -418,6 +432,10 @@ check_scan = Exercise(
         "The sparsity is a share of the layer's weights, not the size below which they go.": (
             "row.abs().argsort()[: round(sparsity * len(row))] => row.abs() <= sparsity"
         ),
+        "That prunes by a share of the largest size; asked is a share of the number.": (
+            "row.abs().argsort()[: round(sparsity * len(row))] => "
+            "row.abs() <= sparsity * row.abs().max()"
+        ),
         "Nothing is pruned: every accuracy is that of the whole net.": (
             "accuracy(pruned) => accuracy(model)"
         ),
@@ -427,7 +445,14 @@ check_scan = Exercise(
             "return found => return {name: each[0] for name, each in found.items()}",
             "append(accuracy(pruned)) => append((sparsity, accuracy(pruned)))",
         ],
-        NO_BIASES: 'not name.endswith("weight") => False',
+        NO_BIASES: [
+            'not name.endswith("weight") => False',
+            (
+                "row = pruned.get_parameter(name).data.view(-1) => "
+                "for row in [p.data.view(-1) for p in pruned[int(name[0])].parameters()]:",
+                "row[row =>     row[row",
+            ),
+        ],
         "Each layer has its turn.": '"weight" => "0.weight"',
         "One too few goes: of n that go, the largest goes, too.": "len(row)) => len(row)) - 1",
         "One too many goes: of n that go, the largest has index n - 1.": (
@@ -518,6 +543,13 @@ def remove_by_cat(first, second, unit):
     return [smaller, reader]
 
 
+def what_is_off(outputs, expected):
+    gap = outputs - expected
+    if torch.allclose(gap, gap[:1].expand_as(gap)):
+        return "Every input is off by the same amount: look at the second layer's bias."
+    return "All others keep their weights and biases, in order."
+
+
 def furthest_apart(outputs, expected):
     row = (outputs - expected).abs().sum(1).argmax()
     return [f"expected for one of the inputs {short(expected[row])}", f"got {short(outputs[row])}"]
@@ -531,7 +563,7 @@ check_remove = Exercise(
     play=removing,
     same=lambda outputs, expected: torch.allclose(outputs, expected, rtol=1e-9, atol=1e-9),
     compared=furthest_apart,
-    hint="All others keep their weights and biases, in order.",
+    hint=what_is_off,
     correct="The same outputs with a unit less, whatever its bias was.",
     errors={"size of tensor a": IN_THEN_OUT},
     wrong={
@@ -545,6 +577,12 @@ check_remove = Exercise(
         "Only the unit that goes writes a constant: the others read the inputs.": (
             "second.weight[:, unit] * first.bias[unit].relu() => second.weight @ first.bias.relu()"
         ),
+        "look at the second layer's bias": [
+            "bias + second => bias - second",
+            "second.weight[:, unit] * => second.weight[0, unit] *",
+            ".relu() => .abs()",
+            "second.bias + => ",
+        ],
         "All others keep their weights and biases": [
             "index != unit => index != 3",
             "return => smaller.bias = None; return",
