@@ -45,11 +45,15 @@ check_cubic = Exercise(
     given="step {}, begin {}, end {}, initial {}, final {}",
     hint="final + (initial - final) * (share of the time that is left) ** 3",
     wrong={
-        "That is linear: as much in the last quarter as in the first.": "left**3 => left",
+        "As much in the second half as in the first: cube what is left.": "left**3 => left",
         "The part that is left is cubed, not squared.": "left**3 => left**2",
         "That starts slowly and ends fast; the cubic schedule is the other way round.": (
             "final + (initial - final) * left => initial + (final - initial) * (1 - left)"
         ),
+        "That falls from final to initial; the distance to final is what shrinks.": (
+            "final + (initial - final) => initial + (final - initial)"
+        ),
+        "Divide by /: // drops the fraction.": "/ (end - begin) => // (end - begin)",
         "The time counts from begin: (step - begin) / (end - begin).": (
             [f"(end - held) / (end - begin) => 1 - {t} / end" for t in ("step", "(held - begin)")]
             + ["(end - held) / (end - begin) => max(0, 1 - step / (end - begin))"]
@@ -89,6 +93,7 @@ IS_GONE = "{} is gone: weights that stay need what is remembered of them."
 ANOTHER_TENSOR = "{} is another tensor now: change the one that is there, in place."
 NOTHING_ELSE = "only weight and optimizer.state[weight] are asked."
 NOT_ASKED = "grad, requires_grad, a hook, the mask, a setting or another parameter has changed:"
+DOES_NOT_FIT = "The count of steps has no dimensions: the mask does not fit it, and it stays."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
 RETURN_NOTHING = "Nothing is to be returned: the optimizer goes on with what you changed in place."
@@ -198,6 +203,7 @@ check_keep = Exercise(
             " and value.shape == mask.shape => ",
             "value.mul_(mask) => value.mul_(mask if value.dim() else 0)",
         ),
+        DOES_NOT_FIT: " and value.shape == mask.shape => ",
         IS_GONE.format("momentum_buffer"): (
             "weight.mul_(mask) => weight.mul_(mask); optimizer.state.clear()"
         ),
@@ -221,12 +227,17 @@ check_keep = Exercise(
         ],
         RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or (weight, o),
     },
-    errors={"leaf": NO_GRAD, "KeyError": NO_ENTRY},
+    errors={
+        "leaf": NO_GRAD,
+        "KeyError": NO_ENTRY,
+        "broadcast shape|too many indices": DOES_NOT_FIT,
+    },
     also_right=[keep_by_index],
 )
 
 # 3. A proximal step
 
+NO_MAX = "This max does not compare a tensor with a number: use clamp(min=0)."
 CHANGED = "The tensor that was handed in has changed: return a new one."
 
 
@@ -269,12 +280,22 @@ check_proximal = Exercise(
     hint="|weight| - threshold, not below 0, with the sign of the weight.",
     wrong={
         "A step along the sign jumps over zero: stop there.": ".clamp(min=0) => ",
-        "Negative weights move up: towards zero, not down.": lambda w, t: w - t,
+        "Negative weights move up: towards zero, not down.": [
+            lambda w, t: w - t,
+            lambda w, t: torch.where(w.abs() < t, 0.0, w - t),
+        ],
         "Negative weights stay negative: give the sign back.": lambda w, t: (w - t).clamp(min=0),
         "Give the sign back.": "weight.sign() * => ",
         "The small ones are right; the large ones move by the threshold too.": (
             lambda w, t: torch.where(w.abs() > t, w, 0.0)
         ),
+        "The large ones are right; what is below the threshold becomes zero.": (
+            lambda w, t: torch.where(w.abs() > t, w - t * w.sign(), w)
+        ),
+        NO_MAX: [
+            lambda w, t: w.sign() * max(w.abs() - t, 0),
+            lambda w, t: w.sign() * torch.max(w.abs() - t, 0),
+        ],
         "That keeps what should go: clamp the rest instead.": lambda w, t: w.clamp(-t, t),
         "That is weight decay: it shrinks, and never gives a zero.": lambda w, t: w * (1 - t),
         "Away from zero: subtract from the size.": "- threshold => + threshold",
@@ -285,6 +306,7 @@ check_proximal = Exercise(
         "|weight| - threshold, not below 0": lambda w, t: w * 2,
         CHANGED: lambda w, t: w.copy_(my_proximal(w, t)),
     },
+    errors={"ambiguous|only integer tensors": NO_MAX},
     also_right=[proximal_by_cases, soft_threshold],
 )
 
@@ -383,6 +405,14 @@ check_regrow = Exercise(
             "masked_fill(left, => masked_fill(mask.flatten(),"
         ),
         "That drops only: as many weights grow.": "[:count]] = True => [:0]] = True",
+        "With a count of 0, [-count:] takes everything: sort the other way, take [:count].": (
+            "argsort(descending=True, stable=True)[:count] => argsort(stable=True)[-count:]"
+        ),
+        "On a matrix argsort sorts each row: flatten first.": (
+            "mask.clone().flatten() => mask.clone()",
+            "sizes.flatten() => sizes",
+            "gradient.abs().flatten() => gradient.abs()",
+        ),
         "Return two tensors: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
         "The mask first, then the weight.": lambda *given: my_regrow(*given)[::-1],
         "grow `count` where |gradient| is largest": lambda mask, weight, *_: (mask, weight),
@@ -415,6 +445,9 @@ check_work = Exercise(
         "The dense gradient takes the place of the sparse one.": "(weights - left) / => weights /",
         "In a step that grows, only the gradient of the weights is dense.": (
             [f"+ (weights - left) => + {n} * (weights - left)" for n in (3, 2)]
+        ),
+        "A step that grows has a forward and the gradient of the inputs, too.": (
+            "3 * left => 3 * left - 2 * left / every"
         ),
         "The dense gradient is needed in one step of `every`, not in each.": " / every => ",
         "In one step of `every` the gradient of all weights is needed.": (
