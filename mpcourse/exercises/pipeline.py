@@ -740,11 +740,18 @@ check_split_size = Exercise(
             lambda s, *costs: s.index(my_split_size(s, *costs))
         ),
         "One slot too many: each of two devices waits for one slot, not for two.": "+ 1 => + 2",
-        "Half a slot too few: each device waits for one slot, all in all.": "+ 1 => + 0.5",
+        "The fixed cost counted twice, or half a slot too few: each device waits for one slot.": [
+            "+ 1 => + 0.5",
+            "(fixed + => (2 * fixed +",
+        ],
         "Nearest to the square root by difference; the curve is even in ratios: compare the steps "
         "themselves.": lambda sizes, rows, f, e: min(
             sizes, key=lambda size: abs(size - (rows * f / e) ** 0.5)
         ),
+        "The square root lies between two sizes, and either may be better: compare the steps.": [
+            lambda s, n, f, e: min((z for z in s if z * z * e >= n * f), default=max(s)),
+            lambda s, n, f, e: max((z for z in s if z * z * e <= n * f), default=min(s)),
+        ],
         "m micro-batches through two equal stages": lambda s, rows, f, e: (
             100 + (rows * f / e) ** 0.5
         ),
