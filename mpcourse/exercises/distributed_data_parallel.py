@@ -25,7 +25,11 @@ def my_local_loss(losses, total, count):
     return losses.sum() * count / total
 
 
-NO_TENSOR = "expected a tensor of one number that backward() can use."
+NO_TENSOR = (
+    "expected a tensor of one number that backward() can use: begin with losses.sum(), "
+    "which is one for an empty shard, too."
+)
+BACKWARD = "backward() has run already: return the number, and the training loop calls it."
 WHOLE_NUMBERS = "// divides into whole numbers, and has no derivative: write a single slash."
 NO_HOOK = (
     "the weights are not in it, so its backward calls no hook and the others wait. "
@@ -97,6 +101,13 @@ check_local_loss = Exercise(
             "count / total => (count // total)"
         ),
         WHOLE_NUMBERS: "/ => //",
+        "total // count drops the remainder: write a single slash.": (
+            "* count / total => / (total // count)"
+        ),
+        "The sum has this rank's samples in it: weight by count, not by len(losses).": (
+            "* count => * len(losses)"
+        ),
+        BACKWARD: "return => losses.sum().backward(); return",
         "rank 1 has 0 samples and got tensor nan: the mean of no samples.": (
             "sum() => mean() * len(losses)"
         ),
@@ -104,11 +115,12 @@ check_local_loss = Exercise(
             "() * count / total => ().item()",
             ".sum() * count / total => ",
             "return losses => losses",
+            "losses.sum() => sum(losses)",
         ],
         NO_HOOK: "return => return torch.tensor(0.0, requires_grad=True) if not len(losses) else",
         "got, averaged": "sum() * count / total => mean() * count / 2",
     },
-    errors={".*floor_divide": WHOLE_NUMBERS},
+    errors={".*floor_divide": WHOLE_NUMBERS, "a second time": BACKWARD},
     also_right=["losses.sum() * count / total => (losses / total).sum() * count"],
 )
 
@@ -135,12 +147,14 @@ def my_hooks(module, all_reduce, count):
 NOT_ARRIVED = "this gradient has not arrived yet; the hook's argument is the parameter whose does"
 NO_GRADIENT_OF_OURS = (
     "all_reduce got what is no gradient of this rank, or is summed already; "
-    "the hook's argument is the parameter whose gradient has arrived: that one, once"
+    "the hook's argument is a parameter whose .grad has arrived: that one, once"
 )
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 A_TUPLE = "The hook returned a tuple: a hook returns nothing, so write a function of two lines."
+RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
+WEIGHTS = "Step 0 has changed the weights: a hook changes the parameter's .grad alone."
 TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
 LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
 UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
@@ -270,7 +284,10 @@ check_hooks = Exercise(
             "parameter.grad /= count => ",
             "/= => /",
         ],
-        "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
+        "It was divided, but not summed over the ranks.": [
+            "all_reduce(parameter.grad) => ",
+            "(parameter.grad) => (parameter.grad / count)",
+        ],
         "It was divided twice.": "/= count => /= count**2",
         "Divided by 2 whatever the ranks: count says how many there are.": "/= count => /= 2",
         "That is this rank's own gradient: what all_reduce got was a copy of it.": (
@@ -279,7 +296,11 @@ check_hooks = Exercise(
         ),
         UNWAITED: "(parameter.grad) => (parameter.grad, async_op=True)",
         SUMS_ALONE: "(parameter.grad) => (parameter.grad, op=torch.distributed.ReduceOp.AVG)",
-        "No hook of this parameter has changed its gradient.": lambda *_: None,
+        "No hook of this parameter has changed its gradient.": [
+            lambda *_: None,
+            "if parameter.requires_grad => if parameter.requires_grad and parameter.ndim > 1",
+            "module.parameters() => module[0].parameters()",
+        ],
         "Only the first backward was averaged: the hooks have to stay.": (
             "average(parameter): => average(parameter, seen=set()):",
             "all_reduce( => if parameter in seen: return\n        seen.add(parameter); all_reduce(",
@@ -289,9 +310,12 @@ check_hooks = Exercise(
             "average(parameter): => average(_):",
             "all_reduce(parameter.grad) => "
             "[all_reduce(p.grad) for p in module.parameters() if p.grad is not None]",
+            "(parameter.grad) => (parameter)",
         ],
         f"all_reduce got None: {NOT_ARRIVED}": "(parameter.grad) => (None)",
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
+        RETURNED: "parameter.grad /= count => return parameter.grad / count",
+        WEIGHTS: "parameter.grad /= => parameter /=",
         A_TUPLE: "hook(average) => hook(lambda p: (all_reduce(p.grad), p.grad.div_(count)))",
         LEFT_OVER: "hook(average) => hook(average)\n    return ...",
         TOO_EARLY: "_post_accumulate_grad => ",
@@ -302,6 +326,8 @@ check_hooks = Exercise(
         "require.* grad.*, while the hooks": FROZEN,
         "(all_reduce got|NoneType).*, while the hooks": CALLED_AT_ONCE,
         ".*returned 'tuple'": A_TUPLE,
+        "hooks should return None": RETURNED,
+        "all_reduce got.* of step 1": WEIGHTS,
         "(all_reduce got|NoneType).*register_hook": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
@@ -355,6 +381,13 @@ WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait i
 NO_FINISH = "expected the function finish, which is returned and not called."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
+NOT_WRITTEN = (
+    "A .grad is not there yet: read that of the hook's own argument, "
+    "and register with register_post_accumulate_grad_hook."
+)
+ADDED = "That is the average, added to this rank's own gradient: put it in its place."
+PIECES = "Cut with tensor.split(sizes), each size a parameter.numel(), then view_as the parameter."
+THE_TENSOR = "The sum arrives in the tensor that all_reduce got: keep it beside the message."
 ONE_TENSOR = "all_reduce takes one tensor: torch.cat of the flattened gradients."
 NOTHING_LEFT = "The last bucket was full, and has left: then finish has nothing to send."
 OWN_NAME = "A name that a function assigns to is its own: say nonlocal, or empty the list in place."
@@ -432,6 +465,7 @@ def in_full_buckets(outcome, count, size, frozen):
             if not same(now[name], total / count):
                 known = {SUMMED: total, DIVIDED_TWICE: total / count**2, BY_TWO: total / 2}
                 known |= {NOT_BACK + EMPTIED: mine, NOT_BACK: mine / count}
+                known[ADDED] = mine + total / count
                 words = [words for words, value in known.items() if same(now[name], value)]
                 lines = f"{name}: expected {short(total / count)}", f"got {short(now[name])}"
                 raise NotYet(where, *lines, [*words, ORDER][0])
@@ -461,7 +495,7 @@ check_buckets = Exercise(
         SUMS_ALONE: "async_op=True => torch.distributed.ReduceOp.AVG, async_op=True",
         NO_FINISH: ["return finish => ", "return finish => return finish()"],
         NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
-        ONE_TENSOR: "torch.cat( => list(",
+        ONE_TENSOR: ["torch.cat( => list(", ".flatten() => ", "torch.cat => torch.stack"],
         REST: "if bucket: => if False:",
         NOTHING_LEFT: "if bucket: => if True:",
         OWN_NAME: "bucket.clear() => bucket = []",
@@ -473,6 +507,18 @@ check_buckets = Exercise(
             "bucket.clear() => bucket.clear(); flat /= count",
         ),
         NOT_BACK: "parameter.grad = piece => piece",
+        ADDED: "parameter.grad = piece => parameter.grad += piece",
+        PIECES: [
+            ".view_as(parameter) => ",
+            "flat.split([parameter.numel() for parameter in parameters]) => "
+            "flat.chunk(len(parameters))",
+            "[parameter.numel() => [len(parameter)",
+        ],
+        THE_TENSOR: [
+            "            message.wait() =>             flat = message.wait()",
+            "            message.wait() =>             message.wait(); flat = message",
+        ],
+        NOT_WRITTEN: "_post_accumulate_grad => ",
         EMPTIED: [
             "bucket.copy() => bucket",
             ("bucket.copy() => bucket", "flat.split( => parameters and flat.split("),
@@ -486,7 +532,11 @@ check_buckets = Exercise(
     },
     errors={
         "require.* grad.*, while the hooks": FROZEN,
+        r"split_sizes=\[\d|gradient of size|is invalid for input|must match the size": PIECES,
         "split_with_sizes": EMPTIED,
+        "'Message' object|NoneType.*(split|subscript)": THE_TENSOR,
+        "NoneType.*, in the backward": NOT_WRITTEN,
+        "same number of dimensions|stack expects|Sizes of tensors": ONE_TENSOR,
         "non-empty.*, in finish": NOTHING_LEFT,
         "UnboundLocalError": OWN_NAME,
     },
@@ -517,6 +567,7 @@ NO_LIST = "expected a list of sample numbers."
 ALL_OF_THEM = "Every rank has all of them: each is trained on once per rank."
 FROM_ZERO = "they are numbered from 0."
 OWN_ORDERS = "all ranks have to shuffle in the same order."
+ALIKE = "Every rank has the same part: begin at the rank's number."
 PADDED = "DistributedSampler does that to make lists equal. Here the lists may differ by one."
 REMAINDER = "The remainder of the division is somebody's too."
 UNEVEN = "they may differ by one at most."
@@ -578,6 +629,8 @@ def wrong_parts(parts, samples):
     sizes = [len(part) for part in parts]
     if len(parts) > 1 and all(sorted(part) == list(range(samples)) for part in parts):
         return ALL_OF_THEM
+    if lost and len(parts) > 1 and all(part == parts[0] for part in parts):
+        return ALIKE
     if strange:
         return f"There is no sample {strange[0]}: {FROM_ZERO}"
     if doubled and lost:
@@ -622,6 +675,7 @@ check_shard = Exercise(
         REMAINDER: "[rank::count] => [rank * (samples // count) :][: samples // count]",
         PADDED: "[rank::count] => .repeat(count)[: -(-samples // count) * count][rank::count]",
         OWN_ORDERS: ["(epoch) => (epoch + rank)", ", generator=generator => "],
+        ALIKE: "[rank::count] => [::count]",
         UNEVEN: (
             "[rank::count] => "
             "[rank * (samples // count) :][: samples // count if rank < count - 1 else None]"
