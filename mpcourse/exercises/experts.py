@@ -17,7 +17,10 @@ NO_GRADIENT = "The weights have no gradient: the router would never learn."
 TWO_TENSORS = "Return two tensors (N, k): the weights, and which experts."
 WEIGHTS_FIRST = "The weights come first, then the experts."
 WHOLE = "Experts' numbers are whole numbers: others pick no expert."
-KEEP = "Each token has a sum of its own: (N, k) is divided by (N, 1), which `keepdim=True` gives."
+KEEP = (
+    "Both are (N, k), and each token has a sum of its own: divide (N, k) by (N, 1), which "
+    "`keepdim=True` gives."
+)
 
 
 def my_choose(probabilities, k):
@@ -94,6 +97,7 @@ check_choose = Exercise(
             "/ weights.sum(dim=-1, keepdim=True) => ",
             "/ weights.sum(dim=-1, keepdim=True) => .double()",
             "/ weights.sum => / probabilities.sum",
+            "/ weights.sum(dim=-1, keepdim=True) => / k",
         ],
         "With k = 1 the weight is divided by itself: it is always 1, and the router learns "
         "nothing.": "k > 1 => k",
@@ -105,9 +109,11 @@ check_choose = Exercise(
             "/ weights.sum(dim=-1, keepdim=True) => * 0 + 1 / k"
         ),
         "These are the least likely experts.": "topk(k => topk(k, largest=False",
-        "The likeliest comes first.": (
-            "return weights, chosen => return weights.flip(-1), chosen.flip(-1)"
-        ),
+        "The likeliest comes first.": [
+            "return weights, chosen => return weights.flip(-1), chosen.flip(-1)",
+            "return weights, chosen => "
+            "chosen, order = chosen.sort(); return weights.gather(1, order), chosen",
+        ],
         "The sum has lost its gradient: divide by it without `detach()`.": (
             "/ weights => / weights.detach()"
         ),
@@ -217,6 +223,10 @@ check_within_capacity = Exercise(
         "Each choice stays or goes alone: a token may lose one expert and keep the other.": (
             "shape).T => shape).T.all(1, keepdim=True).expand(chosen.shape)"
         ),
+        "An expert that too many ask for still serves the first `capacity` of them.": (
+            "asked.cumsum(0) => asked.sum(0)"
+        ),
+        "True is for a choice that finds room.": "<= => >",
         BOOLEAN: "shape).T => shape).T.int()",
         TURNED: "shape).T => shape)",
         "`view` does not turn a table: view the line as (k, N), then transpose.": (
@@ -279,7 +289,7 @@ check_balance = Exercise(
     my_balance_loss,
     read_again='"Who keeps the load even?"',
     cases=[
-        (TABLE[:2], torch.tensor([[1], [2]])),
+        (TABLE, torch.tensor([[1], [0], [1]])),
         (TABLE, torch.tensor([[1], [3], [2]])),
         (TABLE, torch.tensor([[1, 2], [3, 2], [2, 3]])),
     ],
@@ -316,9 +326,16 @@ check_balance = Exercise(
             ".sum() => .sum().reshape(1)",
             ".sum() => ",
         ],
-        "The columns of the probabilities are the experts; not all have been chosen.": (
-            "return experts => return (chosen.max() + 1)"
+        "The factor is the number of experts, the columns of the probabilities; not all have been "
+        "chosen.": [
+            "return experts => return (chosen.max() + 1)",
+            "return experts => return len(probabilities)",
+            "return experts => return chosen.shape[1]",
+        ],
+        "The mean is over all tokens, not only over those that chose the expert.": (
+            ".mean => .scatter(1, chosen, 0).sub(probabilities).neg().mean"
         ),
+        "These are probabilities already: no softmax.": ".mean => .softmax(-1).mean",
         OVER_TOKENS: "dim=0 => dim=1",
         MEAN_OF_ALL: "mean(dim=0) => mean()",
         "The share counts `chosen`, which may differ from the likeliest.": (
@@ -331,14 +348,17 @@ check_balance = Exercise(
             " / chosen.numel() => ",
             "(share * probabilities.mean(dim=0)).sum() => share @ probabilities.mean(dim=0)",
         ),
-        NOBODY: "minlength=experts => ",
+        NOBODY: [
+            "minlength=experts => ",
+            "chosen.flatten().bincount(minlength=experts) => chosen.unique(return_counts=True)[1]",
+        ],
         "That is how far the counts are apart, and has no gradient: sum the products.": (
             "experts * (share * probabilities.mean(dim=0)).sum() => share.var()"
         ),
         "share of the choices * mean probability": ".sum() => .sum() + 1",
     },
-    # the first case has 2 tokens
-    errors={r"size of tensor.*\(2\)": OVER_TOKENS, "size of tensor": NOBODY, "dtype": ONE_DTYPE},
+    # the first case has 3 tokens, of 2 experts
+    errors={r"size of tensor.*\(3\)": OVER_TOKENS, "size of tensor": NOBODY, "dtype": ONE_DTYPE},
     also_right=[
         "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
         "torch.nn.functional.one_hot(chosen, experts).double().mean(dim=(0, 1))",
@@ -400,7 +420,8 @@ check_splits = Exercise(
     ],
     given=lambda mine, coming: f"mine {short(mine.tolist())} and coming {short(coming.tolist())}",
     play=three_numbers,
-    hint="Experts of a rank stand side by side in `mine`; rows come by rank, then by expert.",
+    hint="Experts of a rank stand side by side in `mine`; rows come by rank, then by expert; a "
+    "sort leaves an expert's rows in the order of coming if it is `stable=True`.",
     wrong={
         "Send and receive are the wrong way round: `mine` is what leaves.": (
             "return send, receive => return receive, send"
@@ -408,6 +429,8 @@ check_splits = Exercise(
         "A split has a number for each rank: add up the experts that it holds.": [
             "coming.sum(dim=1) => coming.flatten()",
             "mine.view(ranks, own).sum(dim=1) => mine",
+            ("own).sum(dim=1) => own)", "coming.sum(dim=1) => coming"),
+            "sum(dim=1).tolist() => sum().item()",
         ],
         "That adds up over the ranks, not over the experts of a rank.": [
             "coming.sum(dim=1) => coming.sum(dim=0)",
@@ -418,6 +441,10 @@ check_splits = Exercise(
         ),
         "The rows stay in the order in which they came: by rank. An expert needs its rows side by "
         "side.": "names.argsort(stable=True) => torch.arange(len(names))",
+        "`coming` counts the rows that are put in order; `mine` counts those that leave.": (
+            "torch.arange(own).repeat(ranks).repeat_interleave(coming.flatten()) => "
+            "torch.arange(len(mine)).repeat_interleave(mine)"
+        ),
         UNEVEN: (
             "names.argsort(stable=True) => "
             "torch.arange(len(names)).view(ranks, own, -1).transpose(0, 1).flatten()"
@@ -555,13 +582,14 @@ check_average = Exercise(
             averaged(RIGHT, ("gc", "gc")),
             averaged(RIGHT, ("gc", "c")),
             averaged(RIGHT, ("g", "g")),
+            averaged(RIGHT, ("g", "gc")),
             averaged(("g", "g"), ("g", "g")),
         ],
         "There may be another number of ranks than 4: group.size() and copies.size().": (
             "group.size() * copies.size() => 4"
         ),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
-        "apart.": [averaged(RIGHT, ("", "g")), averaged(RIGHT, ("", "gc"))],
+        "apart.": [averaged(RIGHT, ("", each)) for each in ("", "g", "gc")],
         "Nothing goes over `copies`: each copy trains a model of its own.": [
             averaged(("g", "g"), ("", "g")),
             lambda part, group, copies: average_gradients(part, group),
