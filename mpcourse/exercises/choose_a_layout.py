@@ -86,10 +86,22 @@ check_layer_sums = Exercise(
         "A sample has many tokens.": "* sizes.context => ",
         "Each token has `width` numbers.": "* sizes.width => ",
         "The sums are whole tensors on every rank, not shares.": "* tokens => * tokens / t",
-        "Between the layers a number has 2 bytes.": "sizes.width * 2 => sizes.width * 4",
-        "One rank sends nothing, and t ranks 2 (t - 1) / t, not 2.": "* (t - 1) / t => ",
-        "A ring passes on parts: 2 (t - 1) / t of each sum, not 2 (t - 1).": "/ t * => *",
+        "Twice too much: a block has six sums, and between the layers a number has 2 bytes.": (
+            "sizes.width * 2 => sizes.width * 4"
+        ),
+        "A ring passes on parts, 2 (t - 1) / t of each sum: with one rank nothing.": [
+            "* (t - 1) / t => ",
+            "2 * (t - 1) / t * => ",
+            "/ t * => *",
+            "2 * (t - 1) / t * => (t - 1) *",
+        ],
+        "All tokens of a data rank pass through each of its stages.": (
+            " / layout.data => / layout.data / layout.pipeline"
+        ),
         "These are bytes: divide by the speed of the link.": SPEED + "1",
+        "`layout.speed` gives bytes per second, and seconds are asked for.": [
+            SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("1e9", "1e3")
+        ],
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
         "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
         "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
@@ -154,9 +166,10 @@ check_waiting = Exercise(
             ALL_CHUNKS,
             "(layout.chunks * microbatches) => microbatches * layout.chunks",
         ],
-        "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": (
-            "pipeline - 1 => pipeline * layout.chunks - 1"
-        ),
+        "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": [
+            "pipeline - 1 => pipeline * layout.chunks - 1",
+            ("pipeline - 1 => pipeline * layout.chunks - 1", ALL_CHUNKS),
+        ],
         "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
         "That is work and waiting: return the waiting alone.": [
             "return => return busy +",
@@ -173,6 +186,14 @@ check_waiting = Exercise(
         "Each stage waits for all others once: what waits at the start does not at the end.": (
             "busy * => 2 * busy *"
         ),
+        "What others do of one micro-batch is forward and backward: it waits for both.": [
+            "busy * => busy / 2 *",
+            "busy * => busy / 3 *",
+        ],
+        "Stages do not share samples: each works on all micro-batches of its data rank.": [
+            "batch / layout.data => batch / layout.ranks",
+            ("batch / layout.data => batch / layout.ranks", ALL_CHUNKS),
+        ],
         "`busy` is one stage's work already, so it is not shared among stages again.": [
             "busy * => busy / layout.pipeline *",
             ("busy * => busy / layout.pipeline *", ALL_CHUNKS),
@@ -214,8 +235,8 @@ check_held = Exercise(
         (parts_with(5.0), 8, Layout(pipeline=4)),
         (parts_with(5.0), 4, Layout(data=2, pipeline=6)),
         (parts_with(5.0), 16, Layout(data=2, pipeline=3, sharded=1)),
-        (parts_with(30.0), 64, Layout(data=4, pipeline=2, sharded=1)),
-        (parts_with(5.0), 8, Layout(data=4, sharded=3)),
+        (parts_with(30.0), 64, Layout(tensor=2, data=4, pipeline=2, sharded=1)),
+        (parts_with(5.0), 8, Layout(tensor=2, data=4, sharded=3)),
     ],
     given=lambda parts, batch, layout: f"{named(layout)}, {batch} samples, parts {parts}",
     play=call_for_numbers,
@@ -230,6 +251,7 @@ check_held = Exercise(
             "layout.sharded else => layout.sharded == 3 else",
             " == 3 => ",
             (ADAM + "1", " == 3 => "),
+            WEIGHTS + "{3: d, 1: 2 * d / (1 + d)}.get(layout.sharded, 1)",
         ],
         "sharded=3 shares the weights, their gradients and Adam's numbers.": [
             WEIGHTS + "1",
@@ -242,6 +264,14 @@ check_held = Exercise(
             'parts["inputs"] => parts["inputs"] / layout.tensor / p',
             'parts["logits"] => parts["logits"] / layout.tensor / p',
             lambda parts, batch, it: my_held(parts, batch, it) / it.tensor / it.pipeline,
+        ],
+        "States are shared over the data ranks: the others hold parts of their own.": [
+            ADAM + f"({ranks} if layout.sharded else 1)"
+            for ranks in ("d * layout.tensor", "layout.ranks")
+        ],
+        "With sharded=3 `parts` has all samples of the rank already: they are one micro-batch.": [
+            FLYING + "(batch // d if layout.sharded == 3 else min(p, batch // d))",
+            'parts["block"] => parts["block"] * (batch // d if layout.sharded == 3 else 1)',
         ],
         "The block that runs is of a rank's own samples, its weights gathered: nobody shares it.": (
             'parts["block"] => parts["block"] / (d if layout.sharded == 3 else 1)'
@@ -389,14 +419,23 @@ check_search = Exercise(
     hint="Try all numbers of ranks; keep what comes out even and fits; the fastest first.",
     correct="All layouts are there that come out even and fit, the fastest first.",
     wrong={
-        "Each tensor rank takes whole heads: t divides them.": " or sizes.heads % t => ",
+        "Each tensor rank takes whole heads: t divides them.": [
+            " or sizes.heads % t => ",
+            "sizes.heads % t => sizes.width % t",
+        ],
         "Each stage takes whole layers: p divides them.": " or sizes.layers % p => ",
         "Each data rank takes whole samples: d divides the batch.": " or batch % d => ",
-        "Cuts have to come out even: heads, layers, samples.": UNEVEN,
+        "Cuts have to come out even: t divides the heads, p the layers, d the samples.": [
+            UNEVEN,
+            "sizes.heads % t or sizes.layers % p => sizes.heads % p or sizes.layers % t",
+        ],
         "Some of these need more than `memory`: ask `held`.": [
             "held(layout) <= memory => True",
             ("held(layout) <= memory => True", UNEVEN),
         ],
+        "`memory` is all that a layout may fill: no further share stays free.": (
+            "<= memory => <= 0.82 * memory"
+        ),
         "What fills `memory` exactly fits, too: compare with <=.": "<= => <",
         "That `d` is not more than the samples is too little: d divides them.": (
             "batch % d => d > batch"
@@ -424,6 +463,13 @@ check_search = Exercise(
         "Let the seconds decide about more tensor ranks than a host has.": (
             "if rest => if t > 8 or rest"
         ),
+        "Fewer micro-batches than stages are slow, not refused: let the seconds decide.": (
+            "if rest => if batch // d < p or rest"
+        ),
+        "Each layout once: some stand in the list twice.": [
+            "found.append(layout) => found += [layout, layout]",
+            "else (1,) => else (1, 1)",
+        ],
         "Some of these leave ranks without work: t d p has to be `ranks`.": "rest or => ",
         "`Layout` takes tensor, data, pipeline, in this order: name them.": (
             "tensor=t, data=d, pipeline=p => t, p, d"
@@ -432,8 +478,13 @@ check_search = Exercise(
             "(1, 3) if p == 1 else (1,) => (0,)",
             ("(1, 3) => (0, 3)", "(1,) => (0,)"),
             "(1, 3) => (3,)",
+            "(1, 3) => (0, 1, 3)",
+            ("(1, 3) => (0, 1, 3)", "(1,) => (0, 1)"),
         ],
-        "Without stages, sharded=3 is there, too.": "(1, 3) => (1,)",
+        "Without stages, sharded=3 is there, too, also beside tensor ranks.": [
+            "(1, 3) => (1,)",
+            "p == 1 => t == p == 1",
+        ],
         "With stages, sharded=3 is refused: weights would be gathered for each micro-batch.": (
             " if p == 1 else (1,) => "
         ),
@@ -443,6 +494,9 @@ check_search = Exercise(
         "layouts did the work: try the numbers of ranks yourself.": by_package,
         "Try all numbers of ranks": lambda *given: [],
     },
-    errors={"tensor|has no attribute": A_LAYOUT},
+    errors={
+        "'float' object": "`seconds(layout)` and `held(layout)` give one number each.",
+        "tensor|has no attribute|positional argument": A_LAYOUT,
+    },
     also_right=[by_shares],
 )
