@@ -88,13 +88,16 @@ check_counted = Exercise(
             ("price + 2 => 2 * price + 2", "price + work => 2 * price + work"),
             "price + 2 * each * size => 2 * (price + each * size)",
         ],
+        "The first block's work is halved, its price is not: price + work * size.": (
+            "= price + work[0] * size => /= 2"
+        ),
         "The price is paid once a micro-batch, however many samples it has.": (
             "price + => price * size +"
         ),
-        "The backward starts kernels too: it pays the price as well.": (
-            "price + 2 => 2",
+        "The backward starts kernels too: it pays the price as well.": [
+            ("price + 2 => 2", "price + work => work"),
             "price + work => work",
-        ),
+        ],
         "The forward starts kernels too: it pays the price as well.": "price + each => each",
         "The price is missing.": "price + => ",
         "`work` is that of one sample: the micro-batch has `size` of them.": " * size => ",
@@ -106,6 +109,9 @@ check_counted = Exercise(
         "It is the first block that reads the images, not the last.": "[0] => [-1]",
         "Backward and forward are swapped: forward comes first.": (
             "forward, backward => backward, forward"
+        ),
+        "One list forward, one backward: not a pair for each block.": (
+            "forward, backward => [*zip(forward, backward)]"
         ),
         "Two lists, forward and backward": [
             "forward, backward => sum(forward)",
@@ -146,6 +152,7 @@ def makespan_of(attempt, plan, work, price):
 
 AS_MANY = "The schedule has as many micro-batches as there are sizes."
 WHERE = "`plan.cut` says how many blocks the first device has."
+TWO_STAGES = "A stage is several blocks: `cut_costs` adds up what they cost."
 
 check_step_of = Exercise(
     my_step_of,
@@ -161,7 +168,11 @@ check_step_of = Exercise(
     play=makespan_of,
     hint="Sizes of the micro-batches; for each the costs of the two stages; then the schedule of "
     "the plan, simulated with this list of costs.",
-    errors={"can be cut after": WHERE, r"the schedule has \d+ micro-batches": AS_MANY},
+    errors={
+        "can be cut after": WHERE,
+        r"the schedule has \d+ micro-batches": AS_MANY,
+        "the schedule has 2 stages": TWO_STAGES,
+    },
     wrong={
         "128 samples do not always divide: micro-batches differ by one sample, larger first.": [
             "costs_of(size) => costs_of(128 / len(sizes))",
@@ -174,9 +185,17 @@ check_step_of = Exercise(
             "(size) => (len(sizes))"
         ),
         "`plan.num_microbatches` says how many: not always 8.": "plan.num_microbatches => 8",
+        "`costs_of` says what blocks cost: they are not always the page's.": (
+            "costs_of(size) => "
+            "counted_costs(block_work(deep_conv_net(), torch.zeros(1, 1, 28, 28)), size)"
+        ),
         AS_MANY: "len(sizes) => 8",
         WHERE: "plan.cut => 5",
-        "The first device has `plan.cut` blocks; yours has one more.": "plan.cut => plan.cut + 1",
+        TWO_STAGES: "cut_costs(costs_of(size), plan.cut) => costs_of(size)",
+        "The first device has `plan.cut` blocks, not one more or one less.": [
+            "plan.cut => plan.cut + 1",
+            "plan.cut => plan.cut - 1",
+        ],
         "`plan.cut` counts the blocks of the first device, not those of the second.": (
             "plan.cut) => len(costs_of(size).forward) - plan.cut)"
         ),
@@ -246,17 +265,37 @@ check_new_cut = Exercise(
         ([4, 4, 4, 4, 4, 4, 4], [1.0, 1.0, 0.25, 0.25, 0.25, 1.0, 1.0]),
         ([9, 6, 6, 5, 5, 4], [0.5, 1.0, 0.5, 0.5, 1.0, 1.0]),
         ([2, 9], [0.5, 1.0]),
+        ([2, 4, 9], [0.5, 1.0, 1.0]),
+        ([9, 2, 3], [1.0, 0.5, 1.0]),
         ([6, 6, 6, 2, 2, 8], [1.0, 0.5, 1.0, 1.0, 1.0, 0.25]),
     ],
     given="blocks with work {} that keep {}",
     play=leaving_alone(CHANGED),
     hint="work * share of inputs * share of outputs; then the cut whose busier side is least busy.",
     wrong={
-        "Two cuts are equally good: asked is the smaller one.": (
+        "Two cuts are equally good by forward work: asked is the smaller one.": (
             "range(1, len(left)) => reversed(range(1, len(left)))"
         ),
         "That is the old cut: the pruned blocks have less work now.": "each * i * o => each",
         "A block that reads pruned channels has fewer inputs, too.": "each * i * o => each * o",
+        "A block that keeps fewer channels has fewer outputs, too.": "each * i * o => each * i",
+        "The shares of inputs and of outputs are multiplied.": "i * o => (i + o) / 2",
+        "A block reads what the one before it keeps: shares farther ahead do not count.": (
+            "i * o for each, i, o in zip(work, read, => o for each, o in zip(work, ",
+            "keep, strict => accumulate(keep, lambda a, b: a * b), strict",
+        ),
+        "`keep` is the share that stays, not the share that goes.": (
+            lambda work, keep: my_new_cut(work, [1 - each for each in keep])
+        ),
+        "The target is forward work, without prices.": [
+            f"i * o => i * o * {size} + 8" for size in (1, 16, 32, 48)
+        ],
+        "Both devices count: make the work of the busier one small.": [
+            "max(sum(left[:cut]), sum(left[cut:])) => sum(left[:cut])",
+            "max(sum(left[:cut]), sum(left[cut:])) => sum(left[cut:])",
+        ],
+        "The second device may have a single block.": ("len(left)) => max(2, len(left) - 1))"),
+        "The first device may have a single block.": ("range(1, => range(min(2, len(left) - 1),"),
         "A block reads what the block before it keeps, not what it or the next one keeps.": [
             "[1.0, *keep[:-1]] => keep",
             "[1.0, *keep[:-1]] => [*keep[1:], 1.0]",
@@ -272,7 +311,7 @@ check_new_cut = Exercise(
         "That is the work that is left; asked is the cut.": left_of,
         "That is the worst cut: the busier device is to have least.": "min( => max(",
         "One number for all nets: the cut hangs on `work` and `keep`.": [
-            lambda work, keep, number=number: number for number in (*range(1, 9), 100)
+            lambda work, keep, number=number: number for number in (5, 6, 100)
         ],
         CHANGED: "left = => left = work[:] =",
     },
@@ -288,7 +327,7 @@ ROUNDS = 25  # in which the start and a plan take turns on the clock
 NO_FUNCTION = "This check takes a Plan, not a function."
 CANNOT_RUN = "The plan cannot run:"
 WRITE_IT_DOWN = "Write your prediction down before the plan runs."
-STAY_WHOLE = "{} must stay whole: another model uses them as well."
+STAY_WHOLE = "{} must stay whole: that is a rule of this task."
 HOLDS_ALL = "GPipe holds the whole mini-batch, however small the pieces are."
 HOLDS = "It holds up to {} micro-batches: make them smaller, or prune more."
 STATE = "The state of a device alone takes {:.2f} MiB: move the cut."
