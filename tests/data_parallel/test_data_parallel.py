@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 from verbs import DOUBLE, GPUS, WAIT_S, assert_same, indices
 from ways import WAYS
@@ -16,6 +17,7 @@ from mpcourse.data_parallel.replicas import DataParallel
 from mpcourse.devices.devices import get_devices
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
+ON_GPUS = {"rtol": 0, "atol": 1e-9}
 
 
 class Scored(NamedTuple):
@@ -171,12 +173,12 @@ def step(module, arguments, dim=0):
     return output, gradients(module)
 
 
-def assert_same_step(parallel, module, call, dim=0):
+def assert_same_step(parallel, module, call, dim=0, tolerance=EXACT):
     """Outputs and gradients of the one are those of the other."""
     output, found = step(parallel, call, dim)
     expected_output, expected = step(module, call, dim)
-    assert_same(output, expected_output, **EXACT)
-    assert_same(list(found.values()), list(expected.values()), **EXACT)
+    assert_same(output, expected_output, **tolerance)
+    assert_same(list(found.values()), list(expected.values()), **tolerance)
 
 
 @all_cases
@@ -311,15 +313,6 @@ def test_call_without_inputs_runs_once(count):
     assert ran == [1]
 
 
-@pytest.mark.parametrize(("rows", "replicas"), [(1, 1), (4, 4), (5, 3), (6, 3), (7, 4), (9, 3)])
-def test_four_devices_run_as_many_replicas_as_there_are_chunks(rows, replicas):
-    parallel, sizes = DataParallel(mlp(), get_devices(4)), []
-    parallel.module.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    parallel(torch.randn(rows, 3, **DOUBLE))
-    assert len(sizes) == replicas
-    assert sum(sizes) == rows
-
-
 def test_every_device_runs_its_replica_in_its_own_worker_at_the_same_time():
     all_there, threads = threading.Barrier(3), []
 
@@ -331,12 +324,6 @@ def test_every_device_runs_its_replica_in_its_own_worker_at_the_same_time():
     parallel.module.register_forward_pre_hook(meet)
     parallel(torch.randn(3, 3, **DOUBLE))
     assert set(threads) == {device.run(threading.get_ident) for device in get_devices(3)}
-
-
-def test_state_dict_has_the_keys_of_torchs_data_parallel():
-    module = conv_net()
-    parallel = DataParallel(module, get_devices(2))
-    assert list(parallel.state_dict()) == list(nn.DataParallel(module).state_dict())
 
 
 def test_whole_object_is_saved_loaded_and_copied():
@@ -405,19 +392,9 @@ def test_outputs_and_gradients_are_those_of_torch_on_gpus(devices, make, argumen
     module = make().to("cuda:0")
     # with one row and two GPUs, torch hands keywords without a tensor to a replica without inputs
     for rows in range(len(devices), 10):
-        call = arguments(rows)
-        output, found = step(DataParallel(copy.deepcopy(module), devices), call)
+        ours = DataParallel(copy.deepcopy(module), devices)
         theirs = nn.DataParallel(copy.deepcopy(module), indices(devices))
-        expected_output, expected = step(theirs, call)
-        torch.testing.assert_close(
-            tensors_in(output), tensors_in(expected_output), rtol=0, atol=1e-9
-        )
-        assert type(output) is type(expected_output)
-        torch.testing.assert_close(dict_of_used(found), dict_of_used(expected), rtol=0, atol=1e-9)
-
-
-def dict_of_used(found):
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
+        assert_same_step(ours, theirs, arguments(rows), tolerance=ON_GPUS)
 
 
 @pytest.mark.parametrize("devices", GPUS)
@@ -426,10 +403,8 @@ def test_batch_norm_in_training_is_torchs_on_gpus(devices):
     twin, batch = copy.deepcopy(module), torch.randn(8, 3, **DOUBLE)
     output = DataParallel(module, devices)(batch)
     expected = nn.DataParallel(twin, indices(devices))(batch)
-    torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
-    torch.testing.assert_close(
-        dict(module.named_buffers()), dict(twin.named_buffers()), rtol=0, atol=1e-9
-    )
+    assert_same(output, expected, **ON_GPUS)
+    assert_same(dict(module.named_buffers()), dict(twin.named_buffers()), **ON_GPUS)
 
 
 @pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0")
@@ -447,22 +422,12 @@ def test_scalars_are_torchs_on_gpus(devices):
 def test_shares_of_one_gpu_give_what_the_module_gives(make, arguments, count):
     module = make().to("cuda:0")
     for rows in range(1, 10):
-        args, kwargs = arguments(rows)
-        call = to_gpu(args), to_gpu(kwargs)
-        output, found = step(DataParallel(copy.deepcopy(module), ["cuda:0"] * count), call)
-        expected_output, expected = step(copy.deepcopy(module), call)
-        torch.testing.assert_close(
-            tensors_in(output), tensors_in(expected_output), rtol=0, atol=1e-9
+        call = tree_map(
+            lambda leaf: leaf.to("cuda:0") if isinstance(leaf, torch.Tensor) else leaf,
+            arguments(rows),
         )
-        torch.testing.assert_close(list(found.values()), list(expected.values()), rtol=0, atol=1e-9)
-
-
-def to_gpu(value):
-    if isinstance(value, torch.Tensor):
-        return value.to("cuda:0")
-    if isinstance(value, dict):
-        return {key: to_gpu(field) for key, field in value.items()}
-    return tuple(map(to_gpu, value)) if isinstance(value, tuple) else value
+        parallel = DataParallel(copy.deepcopy(module), ["cuda:0"] * count)
+        assert_same_step(parallel, copy.deepcopy(module), call, tolerance=ON_GPUS)
 
 
 @pytest.mark.two_gpus
@@ -471,6 +436,4 @@ def test_outputs_come_to_the_output_device():
     for target in ("cpu", "cuda:0", "cuda:1"):
         output = DataParallel(module, ["cuda:0", "cuda:1"], target)(batch)
         assert output.device == torch.device(target)
-        torch.testing.assert_close(
-            output.cpu(), module(batch.to("cuda:0")).cpu(), rtol=0, atol=1e-9
-        )
+        assert_same(output.cpu(), module(batch.to("cuda:0")).cpu(), **ON_GPUS)

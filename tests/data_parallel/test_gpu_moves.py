@@ -28,15 +28,19 @@ def test_only_copies_to_gpus_go_on_behind_the_host_s_back(monkeypatch, place, go
     asked, place = [], torch.device(place)
 
     class Chunk:
-        device = torch.device("cuda", 0)
+        device, dim = torch.device("cuda", 0), torch.ones(1).dim
 
-        def to(self, place, *, non_blocking, copy=False):
+        def to(self, place, *, non_blocking=False, copy=False):
             asked.append((place, non_blocking))
+            return torch.ones(1)
 
     monkeypatch.setattr(scatter_gather, "_chunks", lambda *_: [Chunk()])
-    scatter_gather._scatter(torch.ones(1), [SimpleNamespace(device=place)], 0)
+    target = SimpleNamespace(device=place)
+    scatter_gather._scatter(torch.ones(1), [target], 0)
     _Copy.forward(SimpleNamespace(), Chunk(), place)
     assert asked == [(place, goes_on)] * 2
+    scatter_gather._cat([Chunk()], target, 0, "outputs[{}]")
+    assert asked[2:] == [(place, False)]
 
 
 def test_measuring_blocks_leaves_the_gpu_s_generator_alone(cuda, monkeypatch):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 WAIT_S = 20  # a way out for a test that would hang; nothing here takes that long
 DOUBLE = {"dtype": torch.float64}
@@ -10,6 +9,7 @@ GPUS = [
     pytest.param(["cuda:0"], marks=pytest.mark.gpu, id="one GPU"),
     pytest.param(["cuda:0", "cuda:1"], marks=pytest.mark.two_gpus, id="two GPUs"),
 ]
+ALL_GPUS = [*GPUS, pytest.param(["cuda:0"] * 3, marks=pytest.mark.gpu, id="three shares of a GPU")]
 
 
 def indices(devices):
@@ -32,16 +32,3 @@ def assert_same(actual, expected, **tolerance):
             assert_same(one, other, **tolerance)
     else:
         assert actual == expected
-
-
-class BlockingCopies(TorchFunctionMode):
-    """Notes for each `tensor.to(device)` whether it may return before the data has arrived."""
-
-    def __init__(self):
-        super().__init__()
-        self.non_blocking = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.to:
-            self.non_blocking.append((kwargs or {}).get("non_blocking", False))
-        return function(*args, **(kwargs or {}))

@@ -118,14 +118,10 @@ def test_more_devices_than_cores_work_and_say_that_they_wait():
     [
         (1, 1, [gpu(0)]),
         (2, 1, [share(0, 0, 2), share(0, 1, 2)]),
-        (3, 1, [share(0, 0, 3), share(0, 1, 3), share(0, 2, 3)]),
-        (1, 2, [gpu(0)]),
-        (2, 2, [gpu(0), gpu(1)]),
         (3, 2, [share(0, 0, 2), share(0, 1, 2), gpu(1)]),
         (4, 2, [share(0, 0, 2), share(0, 1, 2), share(1, 0, 2), share(1, 1, 2)]),
         (2, 4, [gpu(0), gpu(1)]),
         (2, 0, [core(0), core(1)]),
-        (1, 0, [core(0)]),
     ],
 )
 def test_n_devices_spread_over_the_gpus_as_in_the_table(pretend_gpus, n, gpus, expected):
@@ -146,19 +142,13 @@ def test_devices_are_all_different_and_use_as_many_gpus_as_they_can(pretend_gpus
         assert device.kind == ("gpu" if device.shares == 1 else "gpu share")
 
 
-def test_equal_devices_have_the_same_hash_and_the_same_worker():
-    [first], [second] = get_devices(1), get_devices(1)
-    assert first == second
-    assert hash(first) == hash(second)
-    assert first.run(threading.get_ident) == second.run(threading.get_ident)
-
-
 @pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
+    "duplicate", [copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d)), lambda _: core(0)]
 )
-def test_a_copy_of_a_device_has_the_same_worker(duplicate):
-    device = core(0)
-    assert duplicate(device).run(threading.get_ident) == device.run(threading.get_ident)
+def test_equal_devices_have_the_same_hash_and_the_same_worker(duplicate):
+    device, other = core(0), duplicate(core(0))
+    assert (other, hash(other)) == (device, hash(device))
+    assert other.run(threading.get_ident) == device.run(threading.get_ident)
 
 
 def test_a_device_prints_its_name():
@@ -175,13 +165,10 @@ def test_run_hands_over_arguments_of_any_name_and_returns_the_value():
     ("devices", "kind", "message"),
     [
         ([], ValueError, "devices is empty; name at least one"),
-        (["gpu"], ValueError, "'gpu' is no device"),
-        ([""], ValueError, "'' is no device"),
         (["cpu:x"], ValueError, "'cpu:x' is no device"),
         (2, TypeError, "devices is a list, for example get_devices(2); got 2"),
         ({"cpu"}, TypeError, "devices is a list, for example get_devices(2); got {'cpu'}"),
         (["cpu", 0], TypeError, "a device is a Device, a torch.device or a string; got 0"),
-        (["cpu", ["cpu"]], TypeError, "a device is a Device, a torch.device or a string; got ["),
     ],
 )
 def test_what_is_no_list_of_devices_is_refused(devices, kind, message):
@@ -194,7 +181,6 @@ def test_what_is_no_list_of_devices_is_refused(devices, kind, message):
     [
         (["cpu"], [core(0)]),
         (["cpu", "cpu"], [core(0), core(1)]),
-        (["cpu:3"], [core(3)]),
         (["cpu:3", "cpu"], [core(3), core(0)]),
         ([CPU, "cpu", torch.device("cpu:5")], [core(0), core(1), core(5)]),
         (("cpu", core(7)), [core(0), core(7)]),
@@ -211,10 +197,8 @@ def test_names_of_cpu_cores_become_the_devices_of_the_table(named, expected):
 @pytest.mark.parametrize(
     ("named", "expected"),
     [
-        (["cuda:1"], [gpu(1)]),
         (["cuda"], [gpu(1)]),
         ("cuda:0", [gpu(0)]),
-        (["cuda:0", "cuda:0"], [share(0, 0, 2), share(0, 1, 2)]),
         (["cuda", "cuda:0", "cuda:1"], [share(1, 0, 2), gpu(0), share(1, 1, 2)]),
         (["cuda:0", "cpu", "cuda:1"], [gpu(0), core(0), gpu(1)]),
         ([torch.device("cuda", 1), gpu(0)], [gpu(1), gpu(0)]),
@@ -271,7 +255,6 @@ def test_a_worker_can_synchronize_its_own_device_and_another():
         ("max 100000", 4),
         ("150000 100000", 2),
         ("200000 100000\n", 2),
-        ("50000 50000", 1),
         ("10000 100000", 1),
         ("800000 100000", 4),
         ("nonsense", 4),
@@ -349,12 +332,6 @@ def test_a_mixture_of_gpus_and_cores_is_described_part_by_part(pretend_gpus):
     described = describe_devices(["cpu", "cuda:0"])
     assert described.startswith("1 CPU worker of one thread")
     assert described.endswith("1 GPU, one worker each (Model 0).")
-
-
-@pytest.mark.gpu
-def test_a_real_gpu_is_described_by_its_model():
-    for devices in (get_devices(1), get_devices(2)):
-        assert torch.cuda.get_device_name(0) in describe_devices(devices)
 
 
 @pytest.mark.gpu

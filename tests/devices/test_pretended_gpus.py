@@ -1,11 +1,8 @@
 """Work on GPUs and on shares of one: who waits for whom, by the stand-in for torch.cuda."""
 
 import gc
-import sys
 import threading
 import time
-import types
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +21,6 @@ from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.splitting.resnet import ModelParallelResNet50
 
-with_own_multiprocessors = streams._streams_with_own_multiprocessors  # the stand-in refuses them
 ONE, SHARES, TWO = ["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"]
 ELSEWHERE = ["cuda:1", "cuda:1"]  # the caller's current GPU is the other one
 PLACES = pytest.mark.parametrize(
@@ -312,33 +308,6 @@ def test_a_clock_begins_when_its_gpu_is_idle(cuda):
     clock.zero()
     assert ("synchronize", 1) in [asked[:2] for asked in cuda.asked]
     assert clock._zero.at == 5.0
-
-
-def test_green_contexts_are_made_where_the_gpu_has_its_own_context(cuda, monkeypatch):
-    made = []
-
-    class Partition:
-        sm_count, coscheduled_sm_count = 132, 8
-
-        def split(self, *, num_sms):
-            return num_sms, None
-
-    class Context:
-        def __init__(self, *, sm_partition):
-            assert cuda.asked[-1][:2] == ("synchronize", 1)
-            self.made = cuda.current_device(), sm_partition
-            made.append(weakref.ref(self))
-
-        def Stream(self):
-            return self.made
-
-    module = types.ModuleType("torch.cuda.green_contexts")
-    module.GreenContext = Context
-    module.SMPartition = SimpleNamespace(from_device=lambda gpu: Partition())
-    monkeypatch.setitem(sys.modules, "torch.cuda.green_contexts", module)
-    assert with_own_multiprocessors(1, 2) == [(1, 64), (1, 64)]
-    gc.collect()
-    assert None not in [context() for context in made]  # a stream lives as long as its context
 
 
 def test_what_one_half_makes_is_kept_while_the_other_half_reads_it(cuda):

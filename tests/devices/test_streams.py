@@ -1,14 +1,16 @@
 """How work gets onto a device: thread counts on the CPU, streams on a GPU."""
 
-import contextlib
+import gc
 import sys
 import threading
 import time
 import types
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from pretend_cuda import pretend_cuda
 
 from mpcourse.devices import streams
 from mpcourse.devices.devices import get_devices
@@ -80,53 +82,51 @@ class PretendPartition:
         return tuple(num_sms), None
 
 
-class PretendContext:
-    def __init__(self, *, sm_partition):
-        self.partition = sm_partition
-
-    def Stream(self):
-        return f"stream of {self.partition} multiprocessors"
-
-
 @pytest.fixture
-def pretend_green_contexts(monkeypatch):
+def contexts(monkeypatch):
+    """The green contexts that live; a stream of one is its GPU and how many multiprocessors."""
+    own, living = streams._streams_with_own_multiprocessors, weakref.WeakSet()
+    cuda = pretend_cuda(monkeypatch, gpus=2)
+
+    class PretendContext:
+        def __init__(self, *, sm_partition):
+            self.stream = cuda.current_device(), sm_partition
+            assert cuda.asked[-1][:2] == ("synchronize", self.stream[0])
+            living.add(self)
+
+        def Stream(self):
+            return self.stream
+
     module = types.ModuleType("torch.cuda.green_contexts")
     module.GreenContext, module.SMPartition = PretendContext, PretendPartition
     monkeypatch.setitem(sys.modules, "torch.cuda.green_contexts", module)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda gpu: f"plain stream of GPU {gpu}")
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(streams, "_streams_with_own_multiprocessors", own)
     monkeypatch.setattr(streams, "_green_contexts", [])
-    streams._partition.cache_clear()
-    yield module
-    streams._partition.cache_clear()
+    return living
 
 
-@pytest.mark.usefixtures("pretend_green_contexts")
 @pytest.mark.parametrize(("shares", "each"), [(2, 64), (3, 40), (4, 32), (16, 8)])
-def test_shares_get_equal_numbers_of_multiprocessors(shares, each):
-    streams, own = share_streams(0, shares)
-    assert streams == [f"stream of {each} multiprocessors"] * shares
-    assert own
+def test_shares_get_equal_numbers_of_multiprocessors(contexts, shares, each):
+    assert share_streams(1, shares) == ([(1, each)] * shares, True)
+    gc.collect()
+    assert len(contexts) == shares  # a stream lives as long as its context
 
 
-@pytest.mark.usefixtures("pretend_green_contexts")
-def test_more_shares_than_the_gpu_can_be_cut_into_get_plain_streams():
-    assert share_streams(1, 17) == (["plain stream of GPU 1"] * 17, False)
-
-
-@pytest.mark.parametrize("error", [AttributeError, TypeError, RuntimeError])
-def test_shares_get_plain_streams_where_green_contexts_fail(
-    pretend_green_contexts, monkeypatch, error
-):
+@pytest.mark.usefixtures("contexts")
+@pytest.mark.parametrize("error", [None, AttributeError, TypeError, RuntimeError])
+def test_too_many_shares_and_those_where_green_contexts_fail_get_plain_streams(monkeypatch, error):
     def refuse(self, *, num_sms):
         raise error("not here")
 
-    monkeypatch.setattr(PretendPartition, "split", refuse)
-    assert share_streams(0, 2) == (["plain stream of GPU 0"] * 2, False)
+    count = 2 if error else 17
+    if error:
+        monkeypatch.setattr(PretendPartition, "split", refuse)
+    found, own = share_streams(1, count)
+    assert [stream.device.index for stream in found] == [1] * count
+    assert not own
 
 
-@pytest.mark.usefixtures("pretend_green_contexts")
+@pytest.mark.usefixtures("contexts")
 def test_shares_that_ask_at_once_get_the_same_streams(monkeypatch):
     def slow(gpu, shares):
         time.sleep(0.05)

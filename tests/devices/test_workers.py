@@ -16,13 +16,6 @@ from mpcourse.devices.streams import CpuCore, StreamContext
 from mpcourse.devices.workers import collect
 
 
-def test_a_worker_computes_with_one_thread_and_its_caller_with_as_many_as_before(make_workers):
-    workers = make_workers(2, CpuCore)
-    before = torch.get_num_threads()
-    assert [run(worker, torch.get_num_threads) for worker in workers] == [1, 1]
-    assert torch.get_num_threads() == before
-
-
 def test_a_worker_uses_the_processor_time_of_one_thread(make_workers):
     def processor_times():
         a = torch.rand(700, 700)

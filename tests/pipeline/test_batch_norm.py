@@ -1,7 +1,6 @@
 """A deferred batch norm remembers the whole mini-batch, and is an ordinary one everywhere else."""
 
 import copy
-import functools
 import pickle
 
 import pytest
@@ -44,15 +43,6 @@ def see(layer, values, sizes):
         return [layer(piece) for piece in pieces]
 
 
-def test_a_worked_example():
-    layer = deferred(nn.BatchNorm1d(1, momentum=0.5))
-    see(layer, torch.tensor([[0.0], [2.0], [4.0], [10.0]]), 2)
-    # all values: mean 4, unbiased variance (16 + 4 + 0 + 36) / 3; half of the old 0 and 1 stays
-    assert layer.running_mean.item() == pytest.approx(2.0)
-    assert layer.running_var.item() == pytest.approx(0.5 + 0.5 * 56 / 3)
-    assert layer.num_batches_tracked.item() == 1
-
-
 SHAPES = [(nn.BatchNorm1d, ()), (nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (4, 3))]
 
 
@@ -67,16 +57,6 @@ def test_it_remembers_what_the_uncut_layer_remembers(kind, rest, sizes, momentum
         uncut(values)
         see(layer, values, sizes)
     assert_same_memory(layer, uncut)
-
-
-def test_in_single_precision_far_from_zero_nothing_cancels():
-    uncut = nn.BatchNorm1d(4, momentum=1.0)
-    layer = deferred(uncut)
-    values = 1000 + torch.randn(64, 4)
-    uncut(values)
-    see(layer, values, 8)
-    torch.testing.assert_close(layer.running_var, uncut.running_var, rtol=1e-4, atol=0)
-    torch.testing.assert_close(layer.running_mean, uncut.running_mean, rtol=1e-6, atol=0)
 
 
 def test_outputs_and_gradients_are_those_of_the_ordinary_layer():
@@ -170,18 +150,23 @@ def test_a_model_is_converted_with_its_tensors_and_modes():
     torch.testing.assert_close(again.state_dict(), state)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_in_half_precision_the_statistics_are_gathered_in_single(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "mean", "spread", "tolerance"),
+    [
+        (torch.float16, 300, 200, 0.01),  # whose sum of squares no half can hold
+        (torch.bfloat16, 300, 200, 0.01),
+        (torch.float32, 1000, 1, 1e-4),  # where much could cancel
+    ],
+)
+def test_the_statistics_are_gathered_in_single_and_nothing_cancels(dtype, mean, spread, tolerance):
     torch.manual_seed(0)
-    values = (torch.randn(64, 3) * 200 + 300).to(dtype)  # whose sum of squares no half can hold
+    values = (torch.randn(64, 3) * spread + mean).to(dtype)
     layer = deferred(nn.BatchNorm1d(3, momentum=1.0)).to(dtype)
     output = torch.cat(see(layer, values, 16))
     expected = nn.BatchNorm1d(3, momentum=1.0)
     expected(values.float())
     assert torch.isfinite(output).all()
-    close = functools.partial(torch.testing.assert_close, rtol=0.01, atol=0.0)
-    close(layer.running_mean.float(), expected.running_mean)
-    close(layer.running_var.float(), expected.running_var)
+    assert_same_memory(layer.float(), expected, tolerance)
 
 
 def test_a_norm_that_is_held_twice_is_deferred_in_both_places_and_refused_where_it_runs_twice():
@@ -260,17 +245,6 @@ def test_in_a_pipeline_the_first_norm_agrees_with_the_uncut_model_and_a_deeper_o
     assert_same_memory(cut[0], uncut[0])
     assert cut[3].num_batches_tracked == 2
     assert (cut[3].running_var - uncut[3].running_var).abs().max() > 1e-6
-
-
-def test_a_step_that_fails_leaves_the_memory_as_it_was():
-    def fails(output, target):
-        raise KeyError("no loss")
-
-    pipeline = Pipeline([deferred(nn.BatchNorm1d(6)), nn.Linear(6, 2)], num_microbatches=2)
-    before = statistics(pipeline.stages[0])
-    with pytest.raises(KeyError, match="no loss"):
-        pipeline.step(torch.randn(4, 6), torch.randn(4, 2), fails, reduction="mean")
-    assert_same(statistics(pipeline.stages[0]), before)
 
 
 def test_running_gaps_are_the_largest_differences_layer_by_layer():

@@ -67,6 +67,13 @@ STAGES = {
     "nothing comes from the input": lambda: Calls(
         lambda s, x: s.t.exp().expand(len(x), 4), t=parameter(4)
     ),
+    "convolution, norm in evaluation": lambda: (
+        nn.Sequential(
+            nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 3, padding=1), nn.BatchNorm1d(1), nn.Flatten()
+        )
+        .double()
+        .eval()
+    ),
     "no weights": nn.Tanh,
     "frozen weights": lambda: linear().requires_grad_(False),
     "one of two frozen": lambda: nn.Sequential(linear().requires_grad_(False), linear()),

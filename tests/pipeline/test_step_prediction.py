@@ -87,12 +87,6 @@ def test_the_timed_sizes_are_the_ends_and_the_middle(sizes, timed: tuple):
     assert timed_sizes(sizes) == timed
 
 
-def test_costs_follow_the_size_of_the_microbatch():
-    lines = StageLines((Line(1, 2), Line(3, 4)), (Line(5, 6), Line(7, 8)))
-    assert lines.costs(10) == Costs([21, 43], [65, 87])
-    assert lines.fixed_s == 16
-
-
 @pytest.mark.parametrize(("size", "count"), [(1, 12), (2, 6), (3, 4), (6, 2), (12, 1)])
 def test_equal_stages_take_one_slot_more_than_microbatches(size: int, count: int):
     step = predict_step(EQUAL, 12, size)
@@ -112,6 +106,7 @@ def test_a_smaller_last_microbatch_costs_less_by_hand():
 def test_three_stages_of_different_speed_are_simulated_as_they_are():
     lines = StageLines((Line(1, 1), Line(0, 3), Line(2, 1)), (Line(1, 2), Line(0, 6), Line(2, 2)))
     costs = Costs([3, 6, 4], [5, 12, 6])
+    assert (lines.costs(2), lines.fixed_s) == (costs, 6)
     assert predict_step(lines, 8, 2) == simulate(one_f_one_b_schedule(3, 4), costs)
 
 

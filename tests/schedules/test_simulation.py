@@ -1,7 +1,6 @@
 import re
 import time
 from collections.abc import Callable
-from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -91,6 +90,7 @@ def test_every_action_starts_as_soon_as_it_can_and_never_earlier(
     assert len(done) == len(timeline.events) == sum(map(len, schedule))
     stages = 1 + max(action.stage_index for row in schedule for action in row)
     transfer = costs.per_stage("transfer", stages)
+    names = {"F": "forward", "B": "backward", "I": "input_backward", "W": "weight_backward"}
 
     def arrival(maker: str, boundary: int, device: int) -> float:
         crosses = done[maker].device_index != device
@@ -113,22 +113,9 @@ def test_every_action_starts_as_soon_as_it_can_and_never_earlier(
                     ready.append(arrival(f"{stage + 1}{after}{mb}", stage, device))
             assert event.device_index == device
             assert event.start == max(ready)
+            assert event.end == event.start + costs.per_stage(names[kind], stages)[stage]
             free = event.end
-
-
-@given(cases())
-@settings(deadline=None, max_examples=100)
-def test_the_makespan_is_at_least_what_any_device_works(case: tuple[Schedule, Costs]) -> None:
-    schedule, costs = case
-    timeline = simulate(schedule, costs)
-    stages = 1 + max(action.stage_index for row in schedule for action in row)
-    names = {"F": "forward", "B": "backward", "I": "input_backward", "W": "weight_backward"}
-    for device, row in enumerate(schedule):
-        work = sum(costs.per_stage(names[a.kind], stages)[a.stage_index] for a in row)
-        assert timeline.busy(device) == pytest.approx(work)
-        assert timeline.makespan >= work * (1 - 1e-9)
-    starts = [event.start for event in timeline.events]
-    assert starts == sorted(starts)
+    assert timeline.events == tuple(sorted(timeline.events, key=lambda event: event.start))
 
 
 @given(legal_schedules(most=4), times, times)
@@ -171,33 +158,26 @@ def test_the_peak_counts_from_the_start_of_f_to_the_end_of_b_or_w() -> None:
     (actions,) = parse("0F0 0F1 0B0 0I1 0F2 0W1")
     at = [(0, 1), (5, 6), (1, 5), (6, 7), (7, 8), (8, 9)]
     events = tuple(Event(1, a, *span) for a, span in zip(actions, at, strict=True))
-    # 0F1 starts as 0B0 ends: 1 held. 0I1 gives nothing back: 0F2 makes 2
-    assert Timeline(events[:4], 3).peak_activations == [0, 1, 0]
+    # 0F1 starts as 0B0 ends: 1 held. 0I1 gives nothing back: 0F2 makes 2. A copy counts nothing
+    assert Timeline((*events[:4], Event(0, "copy", 0, 1)), 3).peak_activations == [0, 1, 0]
     assert Timeline(events, 3).peak_activations == [0, 2, 0]
-
-
-def test_the_peak_of_other_work_is_zero() -> None:
-    assert Timeline((Event(0, "copy", 0, 1), Event(1, "F", 0, 1)), 2).peak_activations == [0, 0]
-    assert Timeline((), 2).peak_activations == [0, 0]
 
 
 NAMES = ["forward", "backward", "transfer", "input_backward", "weight_backward"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("bad", [-1, [1, -0.5], float("nan"), float("inf"), [float("-inf")]])
-def test_negative_and_endless_costs_are_refused_by_name(name: str, bad: object) -> None:
-    value = bad[-1] if isinstance(bad, list) else bad
-    with pytest.raises(ValueError, match=f"{name} is a number of 0 or more, .* got {value}"):
-        Costs(**{"forward": 1, "backward": 1, name: bad})
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("bad", [True, "1", [1, None], ["1"], {1: 2}, 1j])
-def test_costs_that_are_no_numbers_are_refused_by_name(name: str, bad: object) -> None:
+@pytest.mark.parametrize(
+    ("error", "bad"),
+    [
+        *((ValueError, bad) for bad in (-1, [1, -0.5], float("nan"), float("inf"))),
+        *((TypeError, bad) for bad in (True, "1", [1, None], {1: 2}, 1j)),
+    ],
+)
+def test_costs_that_are_no_numbers_from_0_are_refused_by_name(name, error, bad) -> None:
     value = bad[-1] if isinstance(bad, list) else bad
     message = re.escape(f"got {value!r}")
-    with pytest.raises(TypeError, match=f"{name} is a number of 0 or more, .* {message}"):
+    with pytest.raises(error, match=f"{name} is a number of 0 or more, .* {message}"):
         Costs(**{"forward": 1, "backward": 1, name: bad})
 
 
@@ -218,11 +198,6 @@ def test_split_backwards_without_their_times_say_what_to_give(name: str) -> None
     with pytest.raises(ValueError, match=f"splits its backwards, so Costs needs {name}"):
         simulate(zero_bubble_schedule(2, 2, "h1"), Costs(1, 2, **given))
     assert simulate(gpipe_schedule(2, 2), Costs(1, 2, **given)).makespan == 9
-
-
-def test_times_can_be_whole_numbers_and_come_out_as_floats() -> None:
-    assert isinstance(simulate(gpipe_schedule(1, 1), Costs(1, 1)).makespan, float)
-    assert list(map(type, Costs([1, Fraction(1, 3)], 1).per_stage("forward", 2))) == [float, float]
 
 
 def test_the_costs_of_a_simulated_run_are_those_that_it_was_simulated_with() -> None:

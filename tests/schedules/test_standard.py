@@ -78,12 +78,8 @@ def test_the_picture_in_each_function_is_what_it_returns(
 @settings(deadline=None, max_examples=150)
 def test_every_schedule_of_every_size_is_legal(case: tuple[Schedule, int, int]) -> None:
     validate_schedule(*case)
-
-
-@given(legal_schedules(most=4))
-@settings(deadline=None, max_examples=40)
-def test_the_slow_checker_agrees(case: tuple[Schedule, int, int]) -> None:
-    assert is_legal(*case)
+    if len(case[0]) <= 4:  # for the slow checker, too
+        assert is_legal(*case)
 
 
 def test_interleaved_with_m_a_multiple_of_p_has_the_bubble_of_the_paper() -> None:

@@ -105,18 +105,14 @@ def test_a_deadlock_names_the_circle_and_nobody_else() -> None:
     ("schedule", "message"),
     [
         ([], "a schedule is a list with one list per device; got []"),
-        (None, "a schedule is a list with one list per device; got None"),
         ({0: []}, "a schedule is a list with one list per device; got {0: []}"),
-        ([None], "device 0: expected a list of actions, got None"),
         (parse("0F0 0B0")[0], "device 0: expected a list of actions, got Action(stage_index=0, "),
         ([[Action(0, "F", 0), None]], "device 0: None is no Action; nothing stands for waiting"),
         (["0F0"], "device 0: expected a list of actions, got '0F0'"),
         ([["0F0"]], "device 0: '0F0' is no Action"),
-        ([[(0, "F", 0)]], "device 0: (0, 'F', 0) is no Action"),
         ([[Action(0, ["F"], 0)]], "has kind ['F'], which is not one of F, B, I, W"),
         ([[Action(-1, "F", 0)]], "device 0: -1F0 has stage_index -1, which is not in 0 to 0"),
         ([[Action(0, "F", False)]], "microbatch_index False, which is not in 0 to 0"),
-        ([[Action(0, "F", 0.0)]], "microbatch_index 0.0, which is not in 0 to 0"),
     ],
 )
 def test_what_is_no_schedule_is_refused(schedule: object, message: str) -> None:

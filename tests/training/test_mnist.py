@@ -287,11 +287,3 @@ def test_script_refuses_another_source(tmp_path, script):
     with pytest.raises(ValueError, match=f"{sha256(path.read_bytes())}, expected 846f6cad587f"):
         script.main([str(path), "--output", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
-
-
-def test_script_refuses_wrong_pixels_and_counts(script):
-    assert script.parse("0,128,255,7") == [(7, bytes([0, 128, 255]))]
-    with pytest.raises(ValueError, match="range"):
-        script.parse("0,256,7")
-    with pytest.raises(ValueError, match="1 images of digit 0, expected 500"):
-        script.split([(0, bytes(784))])
