@@ -9,7 +9,6 @@ from mpcourse.capstone.plans import (
     Plan,
     block_work,
     bytes_per_sample,
-    counted_costs,
     forecast,
     prunable_blocks,
     pruned,
@@ -74,14 +73,9 @@ def test_work_is_counted_by_block(net):
     assert block_work(net, IMAGE) == [each / 1e6 for each in [*by_hand, 5760]]
 
 
-def test_the_first_block_needs_no_gradient_of_its_input():
-    costs = counted_costs([2.0, 3.0], 10)
-    assert costs.forward == [20 + BLOCK_PRICE, 30 + BLOCK_PRICE]
-    assert costs.backward == [20 + BLOCK_PRICE, 60 + BLOCK_PRICE]
-
-
 def test_a_step_is_simulated_from_the_work_of_each_stage():
     work = [1.0, 2.0, 3.0]
+    # the first block needs no gradient of its input
     step = simulate_plan(Plan(2, "gpipe", 4), work, 40)
     there, back = [30 + 2 * BLOCK_PRICE, 30 + BLOCK_PRICE], [50 + 2 * BLOCK_PRICE, 60 + BLOCK_PRICE]
     assert step.makespan == pytest.approx(sum(there) + sum(back) + 3 * (max(there) + max(back)))

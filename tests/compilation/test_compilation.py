@@ -151,12 +151,9 @@ def test_masks_are_applied_and_the_given_model_stays_as_it_is():
         compare_forms(model, IMAGES, names=["jit"])
 
 
-SIZES = (64, 64, 32, 16, 1, 17, 2)
-
-
 def test_compiles_when_the_batch_changes():
     """A second size makes a graph for any from 2 on; 1 is a case of its own."""
-    batches = [torch.randn(size, 1, 28, 28) for size in SIZES]
+    batches = [torch.randn(size, 1, 28, 28) for size in (64, 64, 32, 16, 1, 17, 2)]
     assert count_compiles(lenet_300_100(), batches) == [1, 1, 2, 2, 3, 3, 3]
 
 

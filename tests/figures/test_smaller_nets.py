@@ -17,16 +17,12 @@ def pruned(sparsity: float) -> Sheet:
 
 
 def test_what_is_drawn_is_said_in_words():
-    for sheet, headline, parts in [
-        (
-            pruned(0.5),
-            "50% of 100 weights are zero: 90.0% of the test digits right (40.0% with random ones)",
-            ["50 of the 100 weights", "1 of 4 pixels are not read", "dense 4,000", "50%: 90.0%"],
-        )
-    ]:
-        assert sheet.words[0] == f"measured here; {headline}"
-        assert sheet.description.startswith(sheet.words[0])
-        assert all(part in sheet.description for part in parts)
+    sheet = pruned(0.5)
+    headline = "50% of 100 weights are zero: 90.0% of the test digits right (40.0% with random"
+    assert sheet.words[0] == f"measured here; {headline} ones)"
+    assert sheet.description.startswith(sheet.words[0])
+    for part in ("50 of the 100 weights", "1 of 4 pixels are not", "dense 4,000", "50%: 90.0%"):
+        assert part in sheet.description
 
 
 def test_pixels_of_the_same_shade_are_one_path_with_their_numbers():

@@ -1,5 +1,7 @@
 """The curve of split sizes: predicted as a line, measured as marks, all of it said in words."""
 
+import math
+
 import pytest
 from sheets import Sheet, points
 
@@ -24,21 +26,14 @@ def predicted_line(sheet: Sheet) -> list[tuple[float, float]]:
     return points(max((path.attrib["d"] for path in sheet.each("path")), key=len))
 
 
-def test_the_predicted_line_has_a_point_per_size_higher_for_longer_steps():
-    found = predicted_line(curve())
-    assert len(found) == len(PREDICTED)
-    heights = dict(zip(sorted(PREDICTED), [-y for _, y in found], strict=True))
-    assert sorted(heights, key=heights.__getitem__) == sorted(PREDICTED, key=PREDICTED.__getitem__)
-    xs = [x for x, _ in found]
-    assert xs == sorted(xs)
-    assert xs[1] - xs[0] == pytest.approx(xs[3] - xs[1], abs=0.05)  # 1, 2, 4: equal ratios
-
-
-def test_heights_are_in_proportion_to_the_times():
-    one, half, quarter = (
-        y for _, y in predicted_line(curve(SplitCurve({1: 1.0, 2: 0.5, 4: 0.25})))
-    )
-    assert half - one == pytest.approx(2 * (quarter - half), abs=0.05)
+def test_the_predicted_line_is_as_high_as_its_times_over_the_logarithms_of_its_sizes():
+    times = {1: 1.0, 2: 0.5, 4: 0.25, 16: 0.75}
+    (left, top), (x, y), *_ = found = predicted_line(curve(SplitCurve(times)))
+    assert x > left
+    assert y > top  # a longer step is higher
+    for size, place in zip(times, found, strict=True):
+        wanted = left + (x - left) * math.log2(size), top + (y - top) * (1 - times[size]) / 0.5
+        assert place == pytest.approx(wanted, abs=0.1)
 
 
 def test_every_measured_size_has_a_mark_with_its_time():

@@ -75,12 +75,9 @@ def test_a_box_carries_its_label_in_the_middle_and_its_hint():
     assert (letters.attrib["x"], letters.attrib["y"]) == ("25.00", "40.00")
     assert letters.attrib["text-anchor"] == "middle"
     assert letters.attrib["dominant-baseline"] == "central"
-
-
-def test_a_box_without_a_hint_tells_its_label_and_one_without_a_label_has_no_letters():
     assert parse(svg.box(0, 0, 9, 9, colour="#ffffff", label="0F1"))[0].text == "0F1"
     tags = [child.tag for child in parse(svg.box(0, 0, 9, 9, colour="#ffffff"))]
-    assert tags == ["title", "rect"]
+    assert tags == ["title", "rect"]  # no letters
 
 
 @pytest.mark.parametrize(
@@ -96,17 +93,3 @@ def test_letters_become_smaller_where_the_box_is(width, height, label, size):
 def test_letters_stand_out_from_their_box(colour: str):
     ink = parse(svg.box(0, 0, 9, 9, colour=colour, label="A"))[-1].attrib["fill"]
     assert contrast(ink, colour) >= 4.5  # what WCAG 2 asks for
-
-
-def test_an_area_goes_through_its_points_and_says_what_it_is():
-    title, path = parse(svg.area([(1, 2), (3, 4.5), (5, 2)], colour="#bbbbbb", hint="holds < 2"))
-    assert title.text == "holds < 2"
-    assert path.attrib == {"d": "M1.00 2.00L3.00 4.50L5.00 2.00Z", "fill": "#bbbbbb"}
-
-
-@pytest.mark.parametrize(
-    ("shape", "tag"), [("square", "path"), ("triangle", "path"), ("ring", "circle")]
-)
-def test_a_mark_has_a_shape_of_its_own_and_a_hint(shape: str, tag: str):
-    title, drawn = parse(svg.mark(5, 6, shape=shape, colour="#000", hint="a < b"))
-    assert (title.text, drawn.tag) == ("a < b", tag)

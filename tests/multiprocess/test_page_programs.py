@@ -7,12 +7,12 @@ import pytest
 
 from mpcourse.multiprocess.scripts import Scripts
 
-PAGES = Path(__file__).parents[2] / "notebooks"
+PAGE = Path(__file__).parents[2] / "notebooks" / "12_ranks_and_hosts.ipynb"
 PROGRAMS = [f"{name}.py" for name in ("work", "resume", "files", "batches", "train")]
 
 
-def program(name: str, page: str = "04_distributed_data_parallel") -> str:
-    cells = json.loads((PAGES / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+def program(name: str) -> str:
+    cells = json.loads(PAGE.read_text(encoding="utf-8"))["cells"]
     found = [s for c in cells if (s := "".join(c["source"])).startswith(f"%%program {name}\n")]
     return found[0].split("\n", 1)[1]
 
@@ -21,7 +21,7 @@ def program(name: str, page: str = "04_distributed_data_parallel") -> str:
 def test_a_run_of_another_number_of_ranks_is_refused_and_its_files_stay(files, monkeypatch):
     scripts = Scripts()
     for name in PROGRAMS:
-        scripts.write(name, program(name, "12_ranks_and_hosts"))
+        scripts.write(name, program(name))
     for name in files:
         scripts.write(name, "")
     before = {path.name for path in scripts.folder.iterdir()}

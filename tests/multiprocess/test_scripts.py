@@ -63,6 +63,14 @@ def run(text, words="python", **options):
     scripts.run(f"{words} program.py", **options)
 
 
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """On all processes that a test starts; they end soon, and leave nothing."""
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
+    with nothing_left(tmp_path / "t", monkeypatch) as mark:
+        yield mark
+
+
 HELD = """
 import sys, torch
 from torch import distributed
@@ -84,10 +92,9 @@ def test_ranks_speak_one_after_the_other(capsys):
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_is_heard_and_the_others_are_ended(tmp_path, monkeypatch):
-    with nothing_left(tmp_path / "t", monkeypatch):
-        with pytest.raises(RuntimeError, match=r"^KeyError: 'mine' \(program\.py, line 4\)$"):
-            run(FAIL, TWO)
+def test_a_rank_that_fails_is_heard_and_the_others_are_ended(mark):
+    with pytest.raises(RuntimeError, match=r"^KeyError: 'mine' \(program\.py, line 4\)$"):
+        run(FAIL, TWO)
 
 
 @pytest.mark.slow
@@ -110,31 +117,23 @@ def test_another_sitecustomize_is_read_too(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("words", "ranks", "limit_s"), RANKS)
-def test_a_program_that_will_not_end_keeps_its_time_limit(
-    words, ranks, limit_s, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(module, "GRACE_S", 1.0)
-    with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        start = time.monotonic()
-        with pytest.raises(TimeoutError, match=f"not done after {limit_s} s; all its processes"):
-            run(STUBBORN, words, time_limit_s=limit_s)
-        assert time.monotonic() - start < limit_s + 10
-        assert all_gone(mark, limit_s=1)
+def test_a_program_that_will_not_end_keeps_its_time_limit(words, ranks, limit_s, mark, capsys):
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=f"not done after {limit_s} s; all its processes"):
+        run(STUBBORN, words, time_limit_s=limit_s)
+    assert time.monotonic() - start < limit_s + 10
+    assert all_gone(mark, limit_s=1)
     assert capsys.readouterr().out == "here\n" * ranks
 
 
 @pytest.mark.parametrize(("words", "ranks", "limit_s"), RANKS)
-def test_a_process_that_a_program_leaves_behind_is_ended_too(
-    words, ranks, limit_s, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(module, "GRACE_S", 1.0)
-    with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        run(LEAVES, words)
-        assert all_gone(mark, limit_s=1)
+def test_a_process_that_a_program_leaves_behind_is_ended_too(words, ranks, limit_s, mark, capsys):
+    run(LEAVES, words)
+    assert all_gone(mark, limit_s=1)
     assert capsys.readouterr().out == "done\n" * ranks
 
 
-def test_who_interrupts_the_end_waits_no_longer(tmp_path, monkeypatch):
+def test_who_interrupts_the_end_waits_no_longer(mark, monkeypatch):
     interrupts = iter([KeyboardInterrupt])
 
     def sleep(seconds):
@@ -142,14 +141,13 @@ def test_who_interrupts_the_end_waits_no_longer(tmp_path, monkeypatch):
         for interrupt in interrupts:
             raise interrupt
 
-    with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        monkeypatch.setattr(module, "GRACE_S", 300.0)
-        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            run(STUBBORN, time_limit_s=2)
-        assert time.monotonic() - start < 60
-        assert all_gone(mark, limit_s=5)
+    monkeypatch.setattr(module, "GRACE_S", 300.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(STUBBORN, time_limit_s=2)
+    assert time.monotonic() - start < 60
+    assert all_gone(mark, limit_s=5)
 
 
 def test_many_lines_take_no_longer_each(capsys):
@@ -185,7 +183,7 @@ def test_a_plain_python_line_runs_and_fails_in_the_same_way(capsys):
         scripts.run("python gone.py")
 
 
-def test_an_interrupt_ends_the_program(tmp_path, monkeypatch):
+def test_an_interrupt_ends_the_program(mark, monkeypatch):
     real = subprocess.Popen.wait
 
     def wait(process, timeout=None):
@@ -193,11 +191,10 @@ def test_an_interrupt_ends_the_program(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(process)
 
-    with nothing_left(tmp_path / "t", monkeypatch) as mark:
-        monkeypatch.setattr("subprocess.Popen.wait", wait)
-        with pytest.raises(KeyboardInterrupt):
-            run("import time\ntime.sleep(600)")
-        assert all_gone(mark, limit_s=5)
+    monkeypatch.setattr("subprocess.Popen.wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        run("import time\ntime.sleep(600)")
+    assert all_gone(mark, limit_s=5)
 
 
 def test_lines_and_names_that_cannot_be_are_refused():

@@ -22,7 +22,7 @@ from mpcourse.pruning import (
     remove_channels,
     to_sparse,
 )
-from mpcourse.pruning.formats import FORMATS, in_format, pack_bits, unpack_bits
+from mpcourse.pruning.formats import FORMATS, in_format
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 IMAGE = torch.randn(1, 1, 28, 28)
@@ -160,17 +160,6 @@ def test_a_file_that_does_not_fit_is_refused_and_changes_nothing():
         load_format(model, content)
     with pytest.raises(ValueError, match="formats are dense, gzip, COO, CSR, bit mask; got 'zip'"):
         in_format(model, "zip")
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (7,), (2, 3, 3)])
-def test_packed_bits_come_back(shape):
-    weight = torch.randn(shape) * (torch.rand(shape) > 0.6)
-    packed = pack_bits(weight)
-    assert packed["bits"].dtype == torch.uint8
-    assert len(packed["bits"]) == -(-weight.numel() // 8)
-    assert len(packed["values"]) == int(weight.count_nonzero())
-    assert torch.equal(unpack_bits(packed), weight)
-    assert pack_bits(torch.tensor([1.0, 0, 0, 2, 0, 0, 0, 0, 3]))["bits"].tolist() == [9, 1]
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -3,18 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cut_decoders import (
-    LAYERS,
-    WIDTH,
-    N,
-    T,
-    V,
-    check_cut_step,
-    check_gradients,
-    gradients_as_weights,
-    random_decoder,
-    uncut_loss,
-)
+from cut_decoders import LAYERS, WIDTH, N, T, V, check_cut_step, random_decoder, uncut_loss
 from processes import printed_by
 from torch import distributed, nn
 
@@ -25,11 +14,9 @@ from mpcourse.transformer import (
     Decoder,
     Message,
     cut_inside,
-    reduce_from_ranks,
     sum_whole_gradients,
     vocab_parallel_cross_entropy,
 )
-from mpcourse.transformer.tensor_parallel import whole_parameters
 
 SEQUENCE = pytest.mark.parametrize("sequence", [False, True])
 
@@ -171,67 +158,34 @@ def test_steps_with_groups_and_a_scheduler_are_those_of_the_uncut_decoder(
     ranks_in_threads(program, 2)
 
 
-def test_the_gradient_of_a_gradients_size_is_that_of_the_uncut_decoder():
-    model = random_decoder()
-    tokens, targets = torch.randint(V, (2, N, T))
-    loss = uncut_loss(model, tokens, targets)
-    gradients = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
-    sum(g.square().sum() for g in gradients).backward()
-    right = gradients_as_weights(model)
-
-    def program(group):
-        cut = cut_inside(model, group)
-        whole = {id(parameter) for parameter in whole_parameters(cut)}
-        loss = vocab_parallel_cross_entropy(cut(tokens), targets, group)
-        gradients = torch.autograd.grad(loss, [*cut.parameters()], create_graph=True)
-        sizes = [g.square().sum() for g in gradients]
-        pairs = [*zip(sizes, cut.parameters(), strict=True)]
-        parts = reduce_from_ranks(sum(s for s, p in pairs if id(p) not in whole), group)
-        (parts + sum(s for s, p in pairs if id(p) in whole)).backward()
-        check_gradients(cut, cut_inside(right, group))
-
-    ranks_in_threads(program, 2)
-
-
 class Louder(Attention):
     pass
 
 
-REFUSED = {
-    "an attention of its own": (
-        lambda m: setattr(m.blocks[1].attention, "__class__", Louder),
-        "plain Attention without hooks can be cut; got Louder",
-    ),
-    "a hook on attention": (
-        lambda m: m.blocks[0].attention.register_forward_hook(lambda *_: None),
-        "plain Attention without hooks can be cut; got Attention with hooks",
-    ),
-    "a hook on the embedding": (
+REFUSED = [
+    (lambda m: setattr(m.blocks[1].attention, "__class__", Louder), "plain Attention .* Louder"),
+    (
         lambda m: m.embedding.register_forward_pre_hook(lambda *_: None),
         "plain Embedding without hooks can be cut; got Embedding with hooks",
     ),
-    "no dropout": (
+    (
         lambda m: m.set_submodule("blocks.1.dropout_2", nn.Identity()),
         "plain Dropout without hooks can be cut; got Identity",
     ),
-    "two blocks in one": (
+    (
         lambda m: m.blocks.__setitem__(1, m.blocks[0]),
         r"blocks.1.norm_1.weight is used under another name, too; only tied ends can be cut",
     ),
-    "a gradient hook on what stays whole": (
+    (
         lambda m: m.head.norm.bias.register_post_accumulate_grad_hook(print),
         r"head.norm.bias has gradient hooks, and its part would not",
     ),
-    "positions with a norm": (
-        lambda m: setattr(m.embedding.positions, "max_norm", 1.0),
-        "an embedding with max_norm=1.0 cannot be cut",
-    ),
-}
+    (lambda m: setattr(m.embedding.positions, "max_norm", 1.0), "max_norm=1.0 cannot be cut"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_decoder_that_would_lose_something_is_refused(case: str):
-    change, problem = REFUSED[case]
+@pytest.mark.parametrize(("change", "problem"), REFUSED)
+def test_a_decoder_that_would_lose_something_is_refused(change, problem: str):
     model = random_decoder()
     change(model)
     with pytest.raises(ValueError, match=problem):

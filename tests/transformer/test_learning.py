@@ -22,7 +22,6 @@ from mpcourse.transformer import (
     unsplit_step,
     with_two_copies,
 )
-from mpcourse.transformer import text as counting
 
 
 def small(**more) -> Decoder:
@@ -53,17 +52,6 @@ def test_counting_gives_the_losses_of_a_small_case():
     assert list(losses) == ["uniform", "unigram", "bigram"]  # as long as the text
     unknown = counted_losses(Text("ab", torch.tensor([0, 0, 0, 1]), torch.tensor([1, 0])))
     assert unknown["bigram"][1].exp() == pytest.approx(2)  # nothing has followed b
-
-
-def test_the_discount_and_the_longest_run_are_the_best_on_a_tail_of_what_is_learnt(monkeypatch):
-    text = load_prose()
-    cut = len(text.train) * 9 // 10
-    tail = Text(text.characters, text.train[:cut], text.train[cut:])
-    chosen, found = counting.DISCOUNT, {}
-    for discount in (chosen - 0.05, chosen, chosen + 0.05):
-        monkeypatch.setattr(counting, "DISCOUNT", discount)
-        found.update({(discount, n): x.mean() for n, x in counted_losses(tail).items()})
-    assert min(found, key=found.get) == (chosen, counting.N_GRAMS[-1])
 
 
 def test_counted_probabilities_sum_to_one_and_a_longer_past_helps():

@@ -65,7 +65,6 @@ def test_a_row_that_is_not_a_number_stays_where_it_is():
     ("option", "problem"),
     [
         ({"max_norm": 1.0}, "max_norm=1.0 cannot be cut"),
-        ({"max_norm": 0.0}, "max_norm=0.0 cannot be cut"),
         ({"scale_grad_by_freq": True}, "scale_grad_by_freq=True cannot be cut"),
         ({"sparse": True}, "sparse=True cannot be cut"),
     ],

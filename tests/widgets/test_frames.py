@@ -31,14 +31,6 @@ def test_a_picture_is_there_once_and_frames_are_the_same_each_time():
     assert explorer.frames() == explorer.frames()
 
 
-def test_frames_of_controls_and_values_that_there_are_not_are_refused():
-    draw, controls = idle_explorer().draw, idle_explorer().controls
-    with pytest.raises(ValueError, match="no control 'third'; there are first, second"):
-        frames_of(draw, controls, {"third": None})
-    with pytest.raises(ValueError, match=r"first cannot be all of \[1, 99\]; it has \[1, 2, 3"):
-        frames_of(draw, controls, {"first": (1, 99)})
-
-
 def test_a_page_keeps_the_frames_of_what_it_has_made_itself():
     slider = picture_slider({1: Picture("<svg></svg>", "one", "one")}, "number")
     if not hasattr(ipywidgets.DOMWidget, "_repr_mimebundle_"):
