@@ -233,7 +233,9 @@ def same_order(scores, expected):
 
 
 def first_scores(scores, expected):
-    name = next(iter(expected))
+    alone = ({name: scores[name]} for name in expected)
+    odd = (one for one in alone if not same_order(one, {name: expected[name] for name in one}))
+    name = next(iter(next(odd, expected)))  # where all are right alone, the factors differ
     return [f"expected for {name} {short(expected[name])}", f"got {short(scores[name])}"]
 
 
@@ -263,6 +265,11 @@ check_snip = Exercise(
     compared=first_scores,
     hint="Multiply each weight by its gradient; take the size.",
     correct="All three nets agree. (Names of layers and a common factor will do: no mask changes.)",
+    errors={
+        "NoneType": "No gradient is there: loss.backward() or torch.autograd.grad makes them.",
+        "a second time": "One call of torch.autograd.grad takes the list of all weights.",
+        "does not require grad": "Under torch.no_grad() nothing has a gradient.",
+    },
     wrong={
         "That is the size of the gradient alone.": "weight * gradient => gradient",
         "That is the size of the weight alone.": "weight * gradient => weight",
@@ -285,6 +292,10 @@ check_snip = Exercise(
         "The gradients of another batch are in it: clear them, or use torch.autograd.grad.": (
             "torch.autograd.grad(loss, list(weights.values())) => "
             "loss.backward() or [p.grad for p in weights.values()]"
+        ),
+        "Weights and gradients are out of step: ask for the gradients of the weights alone.": (
+            "list(weights.values()) => list(model.parameters())",
+            ", strict=True => ",
         ),
         "That is the gradient of the outputs: take that of the loss, cross_entropy.": (
             "nn.functional.cross_entropy(model(images), labels) => model(images).sum()"
@@ -392,7 +403,11 @@ check_scan = Exercise(
     play=scanning,
     hint="Of the layer's weights the round(sparsity * number) smallest by absolute value go; "
     "every other layer stays whole.",
-    errors={"k out of range": FROM_ONE},
+    errors={
+        "k out of range": FROM_ONE,
+        "leaf Variable": "autograd watches a parameter: change the numbers of its .data.",
+        "out of bounds": "A weight is a matrix: sort and index one row of its numbers, .view(-1).",
+    },
     wrong={
         AT_ZERO: "row[row.abs().argsort()[: round(sparsity * len(row))]] => "
         "row[row.abs() <= row.abs().sort().values[round(sparsity * len(row)) - 1]]",
@@ -427,6 +442,13 @@ check_scan = Exercise(
         ),
         "The large weights go there, the small ones stay.": (
             ".argsort() => .argsort(descending=True)"
+        ),
+        "Those that should stay are zero there: the mask is upside down.": (
+            "[: round(sparsity * len(row))] => [round(sparsity * len(row)) :]"
+        ),
+        "The layer is its mask there: multiply the weights by it.": (
+            "row[row.abs().argsort()[: round(sparsity * len(row))]] = 0 => "
+            "row.copy_(layer_masks({name: row.abs()}, sparsity)[name])"
         ),
         "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
         "The sparsity is a share of the layer's weights, not the size below which they go.": (
