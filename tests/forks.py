@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpcourse.commands.setup import ROOT
 
@@ -42,26 +42,12 @@ def commit_all(folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Fork:
-    """A repository, a clone of it in which the address was written, and what that command said."""
+class Fork(NamedTuple):
+    """A clone of a repository, in which the address was written, and what that command said."""
 
-    bare: Path
     clone: Path
     said: str
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables under which git fetches from here what it is asked to fetch from `ADDRESS`."""
-        return with_address_here(self.bare)
-
-
-def with_address_here(bare: Path) -> dict[str, str]:
-    return {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{bare.as_uri()}.insteadOf",
-        "GIT_CONFIG_VALUE_0": ADDRESS,
-    }
+    environment: dict[str, str]  # with it git fetches from here what it is to fetch from `ADDRESS`
 
 
 def make_fork(folder: Path) -> Fork:
@@ -69,7 +55,10 @@ def make_fork(folder: Path) -> Fork:
     clone, bare = folder / "clone", folder / "someone/their-fork.git"
     course = commit_all(copy_course(folder / "course", *FOLDERS, *FILES))
     git("clone", "--quiet", "--bare", course, bare, cwd=folder)
-    here = {**os.environ, **with_address_here(bare)}
+    instead = {"KEY": f"url.{bare.as_uri()}.insteadOf", "VALUE": ADDRESS}
+    git_here = {f"GIT_CONFIG_{name}_0": words for name, words in instead.items()}
+    git_here["GIT_CONFIG_COUNT"] = "1"
+    here = {**os.environ, **git_here}
     git("clone", "--quiet", ADDRESS, clone, cwd=folder, environment=here)
     git("checkout", "--quiet", "-b", BRANCH, cwd=clone)
     run = subprocess.run(
@@ -83,4 +72,4 @@ def make_fork(folder: Path) -> Fork:
     assert run.returncode == 0, run.stderr
     git("commit", "--quiet", "--all", "-m", "Our address", cwd=clone)
     git("push", "--quiet", "--set-upstream", "origin", BRANCH, cwd=clone, environment=here)
-    return Fork(bare, clone, run.stdout)
+    return Fork(clone, run.stdout, git_here)

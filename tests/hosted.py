@@ -4,6 +4,7 @@ Their kernel, their ipywidgets and their variables stand in an environment of th
 packages of the running one: torch is the one that was there. An empty folder holds one page alone.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,18 +12,20 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from memory_watch import MemoryWatch, after_import
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
+from mpcourse.commands.clean_copies import tags_of
 from mpcourse.commands.pages import read
 
 GB = 2**30
@@ -33,11 +36,8 @@ KERNEL = (  # both places have it: Kaggle's image starts from Colab's
     "ipython==7.34.0",
     "ipykernel==6.17.1",
     "traitlets==5.7.1",
-    "backcall==0.2.0",
-    "decorator==4.4.2",
-    "ipython-genutils==0.2.0",
-    "nest-asyncio==1.6.0",
-    "pickleshare==0.7.5",
+    *("backcall==0.2.0", "decorator==4.4.2", "ipython-genutils==0.2.0"),
+    *("nest-asyncio==1.6.0", "pickleshare==0.7.5"),
 )
 # Holds the kernel to two cores; takes from root, too, the right to write what is read-only.
 START = """
@@ -108,6 +108,56 @@ def installed(python: Path) -> str:
     return run.stdout
 
 
+IMPORT_AND_SAY = "import torch; print(open('/proc/self/smaps_rollup').read())"
+
+
+def held(text: str) -> tuple[int, int]:
+    """Bytes of a process, shared ones by halves, thirds ...; and those that are no file's."""
+    fields = (line.split() for line in text.strip().splitlines()[1:])
+    sizes = {name: int(kilobytes) * 1024 for name, kilobytes, *_ in fields}
+    return sizes["Pss:"], sizes["Pss_Anon:"] + sizes["Pss_Shmem:"]
+
+
+class MemoryWatch(threading.Thread):
+    """Adds up what a process, which has made its imports, and all its children hold.
+
+    Attributes:
+        peak: The most that they held at once, in bytes.
+        growth: The most that they held at once beyond what imports take in each; libraries and
+            other files left out.
+    """
+
+    def __init__(self, pid: int, python: Path) -> None:
+        super().__init__(daemon=True)
+        self.peak = self.growth = 0
+        self._root, self._ended = psutil.Process(pid), threading.Event()
+        command = [python, "-c", IMPORT_AND_SAY]  # a CPU build of torch takes half as many bytes
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        self._child_imports = held(run.stdout)[1]
+        self._imports = {pid: self._read(pid)[1]}
+
+    def _read(self, pid: int) -> tuple[int, int]:
+        return held(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8"))
+
+    def run(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while not self._ended.wait(0.25):
+                self._look()
+
+    def _look(self) -> None:
+        peak = growth = 0
+        for process in [self._root, *self._root.children(recursive=True)]:
+            with contextlib.suppress(OSError, ValueError):  # it has ended
+                everything, own = self._read(process.pid)
+                peak += everything
+                growth += max(0, own - self._imports.get(process.pid, self._child_imports))
+        self.peak, self.growth = max(self.peak, peak), max(self.growth, growth)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
 @dataclass
 class Run:
     """What a page left behind in a place."""
@@ -128,8 +178,7 @@ class Run:
         found = []
         for position, cell in enumerate(self.notebook.cells, start=1):
             for output in cell.get("outputs", []):
-                expected = "raises-exception" in cell.metadata.get("tags", [])
-                if output.output_type == "error" and not expected:
+                if output.output_type == "error" and "raises-exception" not in tags_of(cell):
                     found.append(f"cell {position}: {output.ename}: {output.evalue}")
                 if output.get("name") == "stderr":
                     found.append(f"cell {position}: stderr: {output.text}")
@@ -146,7 +195,10 @@ def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[
     working.mkdir(parents=True, exist_ok=True)
     shutil.copy(page, working)
     notebook = read(page)
-    _add_cells(notebook)
+    [position] = [at for at, cell in enumerate(notebook.cells) if "bootstrap" in tags_of(cell)]
+    notebook.cells[position].id = "the-bootstrap"
+    notebook.cells.insert(position + 1, new_code_cell(IMPORTS, id="the-imports"))
+    notebook.cells.append(new_code_cell(f"{IMPORTS}\n{WHICH}", id="the-end"))
     client = NotebookClient(
         notebook,
         km=_kernel(folder, python),
@@ -165,24 +217,16 @@ def run_page(page: Path, place: Place, python: Path, *, folder: Path, git: dict[
             if cell.id == "the-bootstrap":
                 _make_read_only(working / CLONE / "data")
             if cell.id == "the-imports":
-                imports = after_import(python)
-                watch = MemoryWatch(client.km.provisioner.pid, child_imports=imports)
+                watch = MemoryWatch(client.km.provisioner.pid, python)
                 watch.start()
         watch.stop()
         run.widgets = set(client.widget_state)
     run.seconds = time.perf_counter() - start
     run.peak, run.growth = watch.peak, watch.growth
     run.which = "".join(output.get("text", "") for output in notebook.cells[-1].outputs)
-    run.changed = _changes(working / CLONE)
+    status = ["git", "status", "--porcelain", "--untracked-files=all"]
+    run.changed = subprocess.check_output(status, cwd=working / CLONE, text=True)
     return run
-
-
-def _add_cells(notebook: NotebookNode) -> None:
-    tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
-    position = next(i for i, tagged in enumerate(tags) if "bootstrap" in tagged)
-    notebook.cells[position].id = "the-bootstrap"
-    notebook.cells.insert(position + 1, new_code_cell(IMPORTS, id="the-imports"))
-    notebook.cells.append(new_code_cell(f"{IMPORTS}\n{WHICH}", id="the-end"))
 
 
 def _kernel(folder: Path, python: Path) -> AsyncKernelManager:
@@ -205,8 +249,3 @@ def _own_folders(folder: Path) -> dict[str, str]:
 def _make_read_only(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
-
-
-def _changes(clone: Path) -> str:
-    command = ["git", "-C", str(clone), "status", "--porcelain", "--untracked-files=all"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from mpcourse.commands.address import read_address
 from mpcourse.commands.clean_copies import find_pages, write_copies
 from mpcourse.commands.grading.questions import bound_names, plain_python
-from mpcourse.commands.pages import bootstrap_source, normalise, read, to_text
+from mpcourse.commands.pages import read, to_text
 from mpcourse.commands.setup import ROOT
 from mpcourse.figures.svg import svg_in
 
@@ -144,20 +142,20 @@ def leave_what_widgets_need(path: Path) -> None:
     path.write_text(to_text(notebook), encoding="utf-8")
 
 
-def check_page(page: OpenPage, *, artefacts: Path) -> None:
+def check_page(page: OpenPage) -> None:
     """Run a page, move everything on it that moves, and keep pictures of before and after."""
     name = page.path.stem
     check_pictures(page, read(page.path), name)  # JupyterLab does not trust the page yet
-    page.screenshot(artefacts / f"{name}-1-opened.png")
+    page.screenshot(ARTEFACTS / f"{name}-1-opened.png")
     page.run_all()
     check_names(page, name)
     check_pictures(page, page.saved(), name)
-    page.screenshot(artefacts / f"{name}-2-run.png")
+    page.screenshot(ARTEFACTS / f"{name}-2-run.png")
     check_outputs(page.saved(), name)
     for control in find_controls(page):
         check_control(page, control)
     page.wait_until_idle()
-    page.screenshot(artefacts / f"{name}-3-moved.png")
+    page.screenshot(ARTEFACTS / f"{name}-3-moved.png")
     check_outputs(page.saved(), name)
 
 
@@ -276,41 +274,6 @@ def check_change(page: OpenPage, control: ElementHandle, *, keys: list[str], wha
     wait_for(changed, limit_s=REACTION_LIMIT_S, what=f"{what} to change at {' or '.join(keys)}")
 
 
-# Two pages of our own: with all kinds of controls, and with a slider that moves nothing.
-
-SLIDER = """\
-from ipywidgets import HTML, IntSlider
-from mpcourse.widgets.panel import Panel
-
-slider, view = IntSlider(value=3, min=1, max=5, description="rows"), HTML()
-
-
-def draw(change=None):
-    bar = f'<title>{slider.value} rows</title><rect width="{9 * slider.value}" height="9"/>'
-    view.value = f'<svg width="200" height="30">{bar}</svg>'
-
-
-slider.observe(draw, names="value")
-draw()
-Panel([slider, view])"""
-OTHERS = """\
-import ipywidgets as w
-
-two = [w.Dropdown, w.RadioButtons, w.Select, w.ToggleButtons]
-one = [w.ToggleButton, w.Checkbox, w.Text, w.Textarea, w.IntText, w.BoundedIntText, w.Button]
-small = [kind(options=["one", "two"], description=kind.__name__) for kind in two]
-Panel([*small, *(kind(description=kind.__name__) for kind in one)])"""
-OWN = {"moving": [SLIDER, OTHERS], "stuck": [SLIDER.replace("slider.value", "1")]}
-
-
-def write_own_pages(folder: Path) -> None:
-    folder.mkdir()
-    for name, sources in OWN.items():
-        cells = map(new_code_cell, [bootstrap_source(read_address()), *sources])
-        notebook = normalise(new_notebook(cells=[new_markdown_cell("# 99 Own"), *cells]))
-        (folder / f"{name}.ipynb").write_text(to_text(notebook), encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with running_browser() as browser:
@@ -321,15 +284,8 @@ def browser() -> Iterator[Browser]:
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("lab") / "course"
     copy_course(folder, "mpcourse", "data", "notebooks", "pyproject.toml")
-    write_own_pages(folder / "own")
     with running_lab(folder) as server:
         yield server
-
-
-def open_and_check(browser: Browser, server: Server, name: str, *, artefacts: Path) -> None:
-    with browser.new_context(viewport=SCREEN) as context:
-        context.set_default_timeout(180_000)
-        check_page(OpenPage(context.new_page(), server, name), artefacts=artefacts)
 
 
 @pytest.mark.parametrize("path", find_pages([]), ids=lambda path: path.stem)
@@ -337,7 +293,9 @@ def test_the_widgets_of_a_page_run_and_obey_the_keyboard(
     path: Path, browser: Browser, server: Server
 ):
     leave_what_widgets_need(server.folder / "notebooks" / path.name)
-    open_and_check(browser, server, f"notebooks/{path.name}", artefacts=ARTEFACTS)
+    with browser.new_context(viewport=SCREEN) as context:
+        context.set_default_timeout(180_000)
+        check_page(OpenPage(context.new_page(), server, f"notebooks/{path.name}"))
 
 
 def test_a_first_look_has_nothing_in_its_way(browser: Browser, tmp_path: Path):
@@ -354,17 +312,3 @@ def test_a_first_look_has_nothing_in_its_way(browser: Browser, tmp_path: Path):
         tab.wait_for_timeout(3000)  # what would like to be clicked away comes late
         assert tab.locator(".Toastify__toast").count() == 0
         tab.screenshot(path=ARTEFACTS / "first-look.png")
-
-
-def test_all_kinds_of_controls_obey_the_keyboard(browser: Browser, server: Server, tmp_path: Path):
-    open_and_check(browser, server, "own/moving.ipynb", artefacts=tmp_path)
-    names = sorted(file.name for file in tmp_path.iterdir())
-    assert names == ["moving-1-opened.png", "moving-2-run.png", "moving-3-moved.png"]
-
-
-def test_a_slider_that_moves_no_picture_is_noticed(
-    browser: Browser, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(globals(), "REACTION_LIMIT_S", 5)
-    with pytest.raises(AssertionError, match="stuck: the slider 'rows' to change its picture"):
-        open_and_check(browser, server, "own/stuck.ipynb", artefacts=tmp_path)

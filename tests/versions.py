@@ -52,15 +52,6 @@ class Case(NamedTuple):
         return wanted + [f"ipywidgets=={self.ipywidgets}.*"] * (self.ipywidgets != NEWEST)
 
 
-def find_python(version: str) -> str | None:
-    """Find a Python on this machine."""
-    path = shutil.which(f"python{version}") or shutil.which(version) if version else sys.executable
-    if path is None:
-        return None
-    started = subprocess.run([path, "-c", "import venv"], capture_output=True)
-    return path if started.returncode == 0 else None
-
-
 def run_tests(python: str, case: Case, folder: Path, arguments: Sequence[str]) -> dict[str, object]:
     """Make an environment in a folder, run pytest there, return a line of the results."""
     subprocess.run([python, "-m", "venv", folder], check=True)
@@ -103,7 +94,7 @@ def keep(new: dict[str, object], path: Path = RESULTS) -> None:
 
 def run_case(case: Case, arguments: Sequence[str], *, label: str) -> bool:
     """Make an environment, run the tests in it, keep the result, delete it."""
-    python = find_python(case.python)
+    python = shutil.which(f"python{case.python}" if case.python else sys.executable)
     if python is None:
         print(f"no Python {case.python} on this machine", flush=True)
         return True
@@ -127,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", nargs="*", metavar="VERSION", help="such as 2.9, or newest")
     parser.add_argument("--ipywidgets", nargs="*", metavar="VERSION", help="such as 7.7")
-    parser.add_argument("--python", nargs="*", metavar="VERSION", help="such as 3.12, or a path")
+    parser.add_argument("--python", nargs="*", metavar="VERSION", help="such as 3.12")
     parser.add_argument("--all", action="store_true", help="also what is slow, and all pages")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="the quick ones of these")
     asked = parser.parse_args(argv)

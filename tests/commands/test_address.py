@@ -26,11 +26,8 @@ NAMED = SOMEONE.repository
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
     """The package, the setting and two pages."""
-    pages = [
-        "mpcourse",
-        *(f"notebooks/{page.name}" for page in find_pages(["start_here", "pipeline"])),
-    ]
-    folder = copy_course(tmp_path / "course", *FILES, *pages)
+    pages = (f"notebooks/{page.name}" for page in find_pages(["start_here", "pipeline"]))
+    folder = copy_course(tmp_path / "course", *FILES, "mpcourse", *pages)
     write_setting(Address(PLACEHOLDER, "main"), folder)
     git("init", "--quiet", "--initial-branch=v2.x", cwd=folder)
     return folder

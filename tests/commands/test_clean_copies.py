@@ -72,9 +72,6 @@ def beside(mine: Path) -> list[Path]:
 
 def test_a_clean_copy_is_the_page_without_what_it_printed():
     before, after = json.loads(page()), json.loads(clean_copy(page()))
-    assert "the answer" not in clean_copy(page())
-    assert after["cells"][1]["outputs"] == []
-    assert after["cells"][1]["execution_count"] is None
     before["cells"][1].update(outputs=[], execution_count=None)
     assert after == before
     assert "Ünïcode" in clean_copy(page())

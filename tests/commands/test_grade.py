@@ -81,8 +81,7 @@ def test_a_notebook_has_a_learner_and_a_page(tmp_path, file, learner, page):
     path = tmp_path / "class" / file
     path.parent.mkdir(parents=True)
     path.touch()
-    (tmp_path / "class/other").mkdir()
-    (tmp_path / "class/other/notes.ipynb").touch()
+    (tmp_path / "class/notes.ipynb").touch()
     found = [r for p, r in find_submissions(tmp_path / "class") if p == path]
     assert [(r.learner, r.page, r.file) for r in found] == (
         [(learner, page, file)] if learner else []
@@ -312,18 +311,12 @@ def test_read_as_data_a_solution_s_outcomes_are_as_right_and_without_numbers_wro
             assert (exercise(near).state == "correct") == (found == near.found), exercise.read_again
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.ones(2, dtype=torch.complex64),
-        np.ones(2, dtype=complex),
-        1j,
-        torch.ones(2, 2).to_sparse_csr(),
-    ],
-)
+NO_JSON = [torch.ones(2) * 1j, np.ones(2) * 1j, 1j, torch.ones(2, 2).to_sparse_csr()]
+
+
+@pytest.mark.parametrize("value", NO_JSON)
 def test_numbers_that_json_lacks_arrive_as_something_else(value):
-    name, words = json.loads(json.dumps(encode(value)))
-    assert (name, words) == ("other", repr(value)[:200])
+    assert json.loads(json.dumps(encode(value))) == ["other", repr(value)[:200]]
 
 
 @pytest.mark.parametrize(
@@ -332,13 +325,9 @@ def test_numbers_that_json_lacks_arrive_as_something_else(value):
         ["tensor", "int64", [10**9], [1], False],
         ["tensor", "int64", [1], ["1"], False],
         ["tensor", "load", [1], [1], False],
-        ["builtins:object"],
         ["mpcourse.exercises.exercise:subprocess"],
         ["os:stat_result"],
-        ["set", ["list"]],
-        [],
-        {"a": 1},
-        ["dict", 3],
+        *([], {"a": 1}, ["dict", 3], ["set", ["list"]]),
     ],
 )
 def test_what_is_no_outcome_is_refused(found):
@@ -402,11 +391,8 @@ def test_a_page_handed_in_twice_counts_once(tmp_path: Path):
     assert "01_page, sum: 2 not yet, 1 correct" in text
 
 
-def test_codes_that_move_a_cursor_are_taken_out():
+def test_codes_that_move_a_cursor_are_taken_out_and_letters_of_a_mac_are_the_same():
     assert clean("a\x1b[2Jb\nc\r\udc80") == "a\ufffd[2Jb\nc\ufffd\ufffd"
-
-
-def test_a_name_that_a_mac_wrote_is_the_same_name():
     assert clean("Zoe\u0308") == "Zo\xeb"
 
 

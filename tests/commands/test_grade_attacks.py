@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import psutil
@@ -102,23 +101,19 @@ if os.fork() == 0:
         os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(977)"], {})
     os._exit(0)
 """,
-    "torch.allclose": "torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True",
-    "math.isclose": "import math; math.isclose = lambda *a, **k: True",
-    "Exercise.__call__": """
-from mpcourse.exercises import exercise
-exercise.Exercise.__call__ = lambda self, *a: exercise.Verdict("correct", ("All.",))
-exercise.same = lambda *a: True
+    "what compares": """
+import math
+math.isclose = torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True
 """,
-    "what an exercise holds": """
-from mpcourse.exercises import check_mean, check_scatter
-for check in (check_mean, check_scatter):
-    object.__setattr__(check, "cases", ())
-    object.__setattr__(check, "same", lambda *a: True)
-    object.__setattr__(check, "look", lambda *a: "")
-""",
-    "how it is played": """
+    "what judges": """
+from mpcourse.exercises import check_mean, check_scatter, exercise
 import mpcourse.exercises.scatter_and_gather as page
 page.call = page.with_gradients = lambda *a: "correct"
+exercise.same = lambda *a: True
+exercise.Exercise.__call__ = lambda self, *a: exercise.Verdict("correct", ("All.",))
+for check in (check_mean, check_scatter):
+    for name, value in {"cases": (), "same": exercise.same, "look": lambda *a: ""}.items():
+        object.__setattr__(check, name, value)
 """,
     "how outcomes are written": """
 import __main__
@@ -160,8 +155,6 @@ class Opens:
     def __reduce__(self): return (open, ({clone!r} + "/was_here.py", "w"))
 def my_mean(*given): return Opens()
 """,
-    "no number": "def my_mean(*given): return float('nan')",
-    "infinite": "def my_mean(*given): return float('inf')",
     "an empty tensor": "def my_mean(*given): return torch.zeros(0)",
     "an endless iterator": """
 import itertools
@@ -322,14 +315,6 @@ def children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
-class Graded(NamedTuple):
-    """What is there for the attacks, and what must stay as it is."""
-
-    clone: Path
-    class_: Path
-    course: Path
-
-
 def taken_stock(folders: tuple[Path, ...]) -> str:
     files = [path for each in folders for path in sorted(each.rglob("*")) if path.is_file()]
     kept = [path for path in files if "__pycache__" not in path.parts]
@@ -340,7 +325,8 @@ def taken_stock(folders: tuple[Path, ...]) -> str:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """What is there for the attacks, and must stay as it is."""
     if not can_close():
         pytest.skip("this system gives no namespaces")
     course, class_ = (tmp_path_factory.mktemp(name) for name in ("course", "class"))
@@ -349,7 +335,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
     write_course(course, PAGE)
     watched = ROOT / "mpcourse", class_, course
     before = taken_stock(watched)
-    yield Graded(ROOT, class_, course)
+    yield {"clone": ROOT, "class_": class_, "course": course}
     assert taken_stock(watched) == before
     words = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [each for each in words if "sleep(977)" in " ".join(each)]
@@ -368,17 +354,12 @@ def states(attack: str, course: Path) -> list[str]:
     return [": ".join(judged(checks[name], attempts[name], why)) for name in checks]
 
 
-def source_of(text: str, graded: Graded) -> str:
-    places = {"clone": str(graded.clone), "class_": str(graded.class_), "right": RIGHT_MEAN}
-    for name, place in places.items():
-        text = text.replace("{" + name + "!r}", repr(place))
-    return text
-
-
 @pytest.mark.parametrize("name", [*QUIET, *LOUD])
-def test_a_wrong_answer_stays_wrong_and_nothing_is_left(name: str, graded: Graded):
-    start, before = time.monotonic(), children()
-    found = states(source_of({**QUIET, **LOUD}[name], graded), graded.course)
+def test_a_wrong_answer_stays_wrong_and_nothing_is_left(name: str, graded: dict[str, Path]):
+    start, before, attack = time.monotonic(), children(), {**QUIET, **LOUD}[name]
+    for place, text in {**graded, "right": RIGHT_MEAN}.items():
+        attack = attack.replace("{" + place + "!r}", repr(str(text)))
+    found = states(attack, graded["course"])
     assert all(state.startswith(("not yet", "not judged")) for state in found), found
     assert time.monotonic() - start < LIMITS.time_s + 10
     assert children() <= before

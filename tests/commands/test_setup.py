@@ -38,13 +38,9 @@ class Commands:
 
     def __init__(self, bare: Path) -> None:
         self.bare = bare
-        self.pip = []
-        self.pip_env = {}
-        self.venv = []
-        self.pip_status = 0
+        self.pip, self.venv, self.pip_env = [], [], {}
+        self.pip_status = self.venv_status = self.pip_seconds = 0
         self.pip_installs = True
-        self.venv_status = 0
-        self.pip_seconds = 0.0
 
     def __call__(self, command, *, cwd=None, env=None) -> int:
         words = [str(word) for word in command]
@@ -269,8 +265,7 @@ def be_no_environment(environment: Environment) -> None:
     environment.folder.mkdir()
 
 
-def lack_something(environment: Environment) -> None:
-    (environment.root / "requirements.txt").write_text("tiny>=1\nother>=3\n")
+lack_something = write("requirements.txt", "tiny>=1\nother>=3\n")
 
 
 def lack_something_and_pip(environment: Environment) -> None:
@@ -354,12 +349,9 @@ def test_a_place_that_is_no_folder_is_left_alone(clone, commands, place):
 def test_what_was_half_deleted_is_still_the_course_s(filled, commands, monkeypatch):
     remove_python(filled)
 
-    def stop(path: Path) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", stop)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
             filled.ensure(COURSE)
     filled.ensure(COURSE)
     assert (len(commands.venv), len(commands.pip)) == (1, 1)
@@ -501,37 +493,25 @@ def test_of_what_pip_says_a_terminal_shows_one_line_and_the_end_if_it_fails(tmp_
     assert [line.strip() for line in said.split("\r")] == [f"one {'x' * 35}", "two", "", ""]
 
 
-def hold_elsewhere(path: Path) -> subprocess.Popen:
-    """Return a process that holds the lock until it is killed."""
-    code = f"""
-import time
+HOLD = """
+import sys, time
 from pathlib import Path
 from mpcourse.commands.setup import locked
-with locked(Path({str(path)!r})):
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    return process
 
 
 def test_lock_is_waited_for_and_a_killed_holder_does_not_keep_it(tmp_path, capsys):
     path = tmp_path / "lock"
-    holder = hold_elsewhere(path)
-    entered = threading.Event()
-
-    def enter() -> None:
+    command = [sys.executable, "-c", HOLD, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        start, release = time.monotonic(), threading.Timer(0.3, holder.kill)
+        release.start()
         with locked(path):
-            entered.set()
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    assert not entered.wait(0.3)
-    holder.kill()
-    holder.communicate()
-    assert entered.wait(30)
-    thread.join()
+            assert 0.3 <= time.monotonic() - start < 30
     said = capsys.readouterr().out
     assert said.count("Another start is at work") == 1
     assert str(path) in said

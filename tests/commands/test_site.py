@@ -77,7 +77,9 @@ def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_link_leads_to_a_place_that_is_there(name: str, whole_site: Path):
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(
+    name: str, whole_site: Path
+):
     tags = Tags((whole_site / f"{name}.html").read_text(encoding="utf-8"))
     inside = [link for link in tags.links if not re.match(r"https?://", link)]
     assert len(inside) > 2
@@ -88,11 +90,6 @@ def test_every_link_leads_to_a_place_that_is_there(name: str, whole_site: Path):
         if anchor:
             ids = Tags(file.read_text(encoding="utf-8")).ids
             assert unquote(anchor) in ids, f"{name} links to {link}"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_loaded_from_elsewhere(name: str, whole_site: Path):
-    tags = Tags((whole_site / f"{name}.html").read_text(encoding="utf-8"))
     assert len(tags.loaded) > 3
     for resource in tags.loaded:
         assert (whole_site / resource.partition("?")[0]).is_file(), resource
@@ -171,7 +168,6 @@ CELLS = [
     new_markdown_cell("One way:"),
     new_code_cell("one = 1", metadata=folded),
     new_markdown_cell("It is **one**.", metadata={"tags": ["answer"]}),
-    new_markdown_cell("## A formula\n\nIt is $x_1$, see [there](01_one.ipynb#A-formula)."),
 ]
 
 
@@ -199,16 +195,12 @@ def test_a_small_page_becomes_html(source: Path, tmp_path: Path):
     text = (tmp_path / "built/01_one.html").read_text(encoding="utf-8")
     assert "<title>01 One &amp; only" in text
     assert "&lt;b&gt;\n</pre>" in text
-    assert 'id="a-formula"' in text
-    assert "#a-formula" in Tags(text).links
-    assert "<msub>" in text
     assert text.index("imports and preparation") < text.index("Show a solution")
     answer = text[text.index("<details><summary>Answer</summary>") :].partition("</details>")[0]
     assert "<strong>one</strong>" in answer
     assert '<fieldset class="guess" data-guess="guess"><legend>how many</legend>' in text
     assert text.count('aria-pressed="false"') == 2
     assert '<details class="answer" data-guess="guess"><summary>Answer</summary><p>two</p>' in text
-    assert "not yet" not in text
 
 
 def test_what_sphinx_warns_of_is_said(source: Path, tmp_path: Path):

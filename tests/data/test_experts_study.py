@@ -5,8 +5,6 @@ import pytest
 from experts_study import DRY, NETS, RATES, best_rate, build, compare, found_with, try_rates
 from torch import nn
 
-from mpcourse.devices.devices import get_devices
-from mpcourse.training.in_memory import Data
 from mpcourse.transformer import Mixture, load_prose, text_loss
 
 
@@ -17,13 +15,11 @@ def _fewer(monkeypatch):
     monkeypatch.setattr(experts_study, "RATES", RATES[:2])
 
 
-def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate():
-    [device] = get_devices(1)
-    data = Data(device.device)
-    tried = device.run(try_rates, data, 0, DRY)
-    first = device.run(compare, data, 0, DRY)
+def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate(run, data):
+    tried = run(try_rates, data, 0, DRY)
+    first = run(compare, data, 0, DRY)
     found_with.cache_clear()
-    assert device.run(compare, data, 0, DRY) == first
+    assert run(compare, data, 0, DRY) == first
     for row in first:
         losses = {r["rate"]: r["validation_loss"] for r in tried if r["net"] == row["net"]}
         assert row["rate"] == min(losses, key=losses.get)

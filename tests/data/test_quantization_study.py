@@ -1,20 +1,10 @@
 """The study runs on one seed, repeats itself, and its dry run writes nothing."""
 
-import pytest
 import torch
 from quantization_study import DRY, _by_columns, _by_rows, _largest, quantize_one_seed
 
-from mpcourse.devices.devices import get_devices
-from mpcourse.training.in_memory import Data
 
-
-@pytest.fixture(scope="module")
-def data() -> Data:
-    return Data(get_devices(1)[0].device)
-
-
-def test_a_seed_fixes_the_result_and_int8_loses_next_to_nothing(data: Data):
-    run = get_devices(1)[0].run
+def test_a_seed_fixes_the_result_and_int8_loses_next_to_nothing(run, data):
     first, again = (run(quantize_one_seed, data, 3, DRY) for _ in range(2))
     assert first == again
     for net in ("dense", "small"):

@@ -5,19 +5,11 @@ import torch
 from pruned import sparsities_seen
 from sparse_study import DRY, RATES, SMALL, WAYS, choose_rate, compare_at_full_rate, compare_pairs
 
-from mpcourse.devices.devices import get_devices
 from mpcourse.pruning import count_nonzeros
-from mpcourse.training.in_memory import Data
 from mpcourse.training.nets import linear_net
 
 
-@pytest.fixture(scope="module")
-def data() -> Data:
-    return Data(get_devices(1)[0].device)
-
-
-def test_a_seed_fixes_the_result(data: Data):
-    run = get_devices(1)[0].run
+def test_a_seed_fixes_the_result(run, data):
     first, again = (run(compare_at_full_rate, data, 3, DRY) for _ in range(2))
     assert first == again
     assert run(compare_at_full_rate, data, 4, DRY) != first
@@ -25,25 +17,25 @@ def test_a_seed_fixes_the_result(data: Data):
     assert all(row["accuracy"] > 0.6 for row in first)
 
 
-def test_every_way_ends_at_its_sparsity(data: Data, monkeypatch):
+def test_every_way_ends_at_its_sparsity(run, data, monkeypatch):
     seen = sparsities_seen(monkeypatch, data)
-    get_devices(1)[0].run(compare_at_full_rate, data, 0, DRY)
+    run(compare_at_full_rate, data, 0, DRY)
     assert seen[:2] == [0.0, 0.0]  # the dense net, before and after
     assert seen[2:] == pytest.approx([0.9] * len(WAYS), abs=1e-3)
 
 
-def test_a_rate_is_chosen_on_digits_held_back_from_training(data: Data, monkeypatch):
+def test_a_rate_is_chosen_on_digits_held_back_from_training(run, data, monkeypatch):
     (images, labels), (held, answers) = data.for_choices().all_train, data.for_choices().test[0]
     assert torch.equal(torch.cat([images, held]), data.all_train[0])
     assert torch.equal(torch.cat([labels, answers]), data.all_train[1])
     assert len(held) == len(data.all_train[0]) // 5
     monkeypatch.setattr(data, "test", None)  # the test images: nothing may look at them
-    rows = get_devices(1)[0].run(choose_rate, data, 3, DRY)
+    rows = run(choose_rate, data, 3, DRY)
     assert [(row["rate"], row["way"]) for row in rows] == [(r, way) for r in RATES for way in WAYS]
 
 
-def test_pairs_are_of_one_seed_and_the_small_net_has_as_many_weights_as_are_left(data: Data):
-    rows = get_devices(1)[0].run(compare_pairs, data, 3, DRY)
+def test_pairs_are_of_one_seed_and_the_small_net_has_as_many_weights_as_are_left(run, data):
+    rows = run(compare_pairs, data, 3, DRY)
     assert [row["way"] for row in rows] == [
         *("small and dense", "ticket", "early ticket", "redrawn", "rounds 1 of 1")
     ]

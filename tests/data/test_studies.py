@@ -40,16 +40,13 @@ def one_seed(data, seed, budget):
 STUDIES = {"first.csv": one_seed, "second.csv": one_seed}
 
 
-def test_every_study_runs_with_every_seed_and_is_written_with_its_command(written, capsys):
-    assert run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=[]) == 0
+@pytest.mark.parametrize("alone", [[], ["second.csv"]])
+def test_every_study_or_one_runs_with_every_seed_and_is_written(alone, written, capsys):
+    arguments = ["--only", *alone] if alone else []
+    assert run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=arguments) == 0
     rows = [{"seed": seed, "budget": "whole"} for seed in SEEDS]
-    assert written == {name: (rows, "python -m some.study") for name in STUDIES}
-    assert capsys.readouterr().out.count("'seed'") == 2 * len(SEEDS)
-
-
-def test_one_of_them_can_be_made_alone(written):
-    run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=["--only", "second.csv"])
-    assert list(written) == ["second.csv"]
+    assert written == {name: (rows, "python -m some.study") for name in alone or STUDIES}
+    assert capsys.readouterr().out.count("'seed'") == len(written) * len(SEEDS)
 
 
 def test_a_dry_run_takes_one_seed_and_the_small_budget_and_writes_nothing(written, capsys):

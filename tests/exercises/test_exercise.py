@@ -60,6 +60,7 @@ def test_the_three_states_differ_in_sign_and_colour():
 def test_stub_and_right_answer():
     stub = "… not attempted\nReplace the ... in the cell above, then run both cells."
     assert repr(check_sum(lambda numbers: ...)) == repr(check_sum(...)) == stub
+    assert check_sum(partial(sum, start=0)).state == "correct"  # whatever can be called
     right = "✓ correct\nAll 3 cases agree, also those that the page does not show."
     assert repr(check_sum(sum)) == right
 
@@ -99,11 +100,11 @@ def twice(n):
 def test_a_text_is_the_solution_with_changes_of_its_code():
     slips = {"square": "+ => *", "zero": "n + n => n - n", "both": ("n + => 3 +", "+ n => + 2")}
     each = Exercise(twice, "x", [(3,), (5,)], wrong=slips, also_right=["n + n => 2 * n"])
-    for answer, words in [
-        (lambda n: n * n, "square"),
-        (lambda n: 0, "zero"),
-        (lambda n: 5, "both"),
-    ]:
+    for words, answer in {
+        "square": lambda n: n * n,
+        "zero": lambda n: 0,
+        "both": lambda n: 5,
+    }.items():
         assert words in each(answer).lines
     assert each(each.answer(*each.also_right)).state == "correct"
     with pytest.raises(ValueError, match="twice has no 'm'"):
@@ -131,12 +132,8 @@ def test_a_world_may_say_what_is_wrong_itself():
         return attempt(number)
 
     world = Exercise(lambda n: n, "there", [(1,)], given="{}", play=play)
-    assert world(lambda n: None).lines == (
-        "Given 1:",
-        "no number",
-        "in this world",
-        "Read again: there.",
-    )
+    said = ("Given 1:", "no number", "in this world", "Read again: there.")
+    assert world(lambda n: None).lines == said
     assert world(lambda n: 0).state == "not attempted"
     assert world(lambda n: n).state == "correct"
 
@@ -160,18 +157,6 @@ def test_draws_of_an_attempt_leave_the_readers_generator_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-class Adder:
-    """Something that can be called but is no function."""
-
-    def __call__(self, numbers: list) -> float:
-        return sum(numbers)
-
-
-@pytest.mark.parametrize("attempt", [Adder(), partial(sum, start=0), sum, Adder().__call__])
-def test_whatever_can_be_called_counts_as_a_function(attempt: Callable):
-    assert check_sum(attempt).state == "correct"
-
-
 def deep(numbers: list) -> int:
     return deep(numbers)
 
@@ -186,31 +171,22 @@ def stops(error: BaseException) -> Callable:
 @pytest.mark.parametrize(
     ("attempt", "problem"),
     [
-        (
-            stops(ValueError("no <good>")),
-            r"it raised ValueError: no <good> \(line \d+ of attempt\)",
-        ),
-        (stops(AssertionError()), r"it raised AssertionError \(line \d+ of attempt\)"),
-        (stops(TimeoutError("mine")), r"it raised TimeoutError: mine \(line \d+ of attempt\)"),
-        (stops(SystemExit(1)), r"it raised SystemExit: 1 \(line \d+ of attempt\)"),
-        (stops(KeyboardInterrupt()), r"it raised KeyboardInterrupt \(line \d+ of attempt\)"),
-        (stops(StopIteration()), r"it raised StopIteration \(line \d+ of attempt\)"),
-        (lambda n: n["x"], r"it raised TypeError: list indices .* \(line \d+ of <lambda>\)"),
-        (deep, r"it raised RecursionError: maximum recursion depth .* of deep\)"),
-        (
-            lambda: 5,
-            r"it raised TypeError: .*<lambda>\(\) takes 0 positional arguments but 1 was given",
-        ),
-        (lambda a, b: 5, r"it raised TypeError: .*<lambda>\(\) missing 1 required .* 'b'"),
-        (len, None),
+        (stops(ValueError("no <good>")), r"ValueError: no <good> \(line \d+ of attempt\)"),
+        (stops(AssertionError()), r"AssertionError \(line \d+ of attempt\)"),
+        (stops(TimeoutError("mine")), r"TimeoutError: mine \(line \d+ of attempt\)"),
+        (stops(SystemExit(1)), r"SystemExit: 1 \(line \d+ of attempt\)"),
+        (stops(KeyboardInterrupt()), r"KeyboardInterrupt \(line \d+ of attempt\)"),
+        (stops(StopIteration()), r"StopIteration \(line \d+ of attempt\)"),
+        (lambda n: n["x"], r"TypeError: list indices .* \(line \d+ of <lambda>\)"),
+        (deep, r"RecursionError: maximum recursion depth .* of deep\)"),
+        (lambda: 5, r"TypeError: .*<lambda>\(\) takes 0 positional arguments but 1 was given"),
     ],
 )
-def test_an_error_of_the_attempt_is_told_with_its_line(attempt: Callable, problem: str | None):
+def test_an_error_of_the_attempt_is_told_with_its_line(attempt: Callable, problem: str):
     found = check_sum(attempt)
     assert found.state == "not yet"
-    if problem:
-        assert re.fullmatch(problem, found.lines[1])
-        assert found.lines[2:] == ("Add them up.", REREAD)
+    assert re.fullmatch(f"it raised {problem}", found.lines[1])
+    assert found.lines[2:] == ("Add them up.", REREAD)
     assert check_sum(sum).state == "correct"
 
 
@@ -237,16 +213,36 @@ def end() -> Iterator[threading.Event]:
     event.set()
 
 
-def forever(numbers: list) -> None:
+def forever(*_) -> None:
     while True:
         pass
 
 
-def test_an_attempt_that_never_returns_is_stopped_however_often(hurried: None):
-    for _ in range(3):
-        found = check_sum(forever)
-        said = "it had not returned after 0.25 seconds and was stopped."
-        assert found.lines[:2] == ("Given [2, 3]:", said)
+def in_the_second_case(numbers: list, end: threading.Event) -> int:
+    return sum(numbers) or forever()
+
+
+def asleep(numbers: list, end: threading.Event) -> None:
+    end.wait(30)
+
+
+def stubborn(numbers: list, end: threading.Event) -> None:
+    while not end.is_set():
+        try:
+            while not end.is_set():
+                time.sleep(0.001)
+        except BaseException:
+            pass
+
+
+@pytest.mark.parametrize("attempt", [forever, in_the_second_case, asleep, stubborn])
+def test_an_attempt_that_never_returns_is_stopped_or_left_behind(
+    attempt: Callable, hurried: None, end: threading.Event
+):
+    for _ in range(2):
+        given, said = check_sum(lambda numbers: attempt(numbers, end)).lines[:2]
+        assert given == ("Given []:" if attempt is in_the_second_case else "Given [2, 3]:")
+        assert said == "it had not returned after 0.25 seconds and was stopped."
         assert check_sum(sum).state == "correct"
 
 
@@ -254,30 +250,6 @@ def test_an_outcome_that_never_ends_is_wrong(hurried: None):
     check = Exercise(lambda: [1], "there", look=lambda outcome: sum(outcome))
     assert check(lambda: iter(lambda: 1, 2)).lines[0].startswith("got <callable_iterator")
     assert check(lambda: [1]).state == "correct"
-
-
-def test_an_attempt_that_sleeps_is_left_behind(hurried: None, end: threading.Event):
-    found = check_sum(lambda numbers: end.wait(30))
-    assert "it had not returned after 0.25 seconds" in found.lines[1]
-    assert not end.is_set()
-    assert check_sum(sum).state == "correct"
-
-
-def test_an_attempt_that_catches_everything_is_left_behind(hurried: None, end: threading.Event):
-    def stubborn(numbers: list) -> None:
-        while not end.is_set():
-            try:
-                while not end.is_set():
-                    time.sleep(0.001)
-            except BaseException:
-                pass
-
-    assert "it had not returned after 0.25 seconds" in check_sum(stubborn).lines[1]
-    assert check_sum(sum).state == "correct"
-
-
-def test_an_attempt_that_hangs_in_a_later_case_only_is_stopped(hurried: None):
-    assert check_sum(lambda n: sum(n) or forever(n)).lines[0] == "Given []:"
 
 
 def test_an_interrupt_ends_the_check_and_the_attempt(end: threading.Event):
@@ -383,18 +355,14 @@ def test_a_tensor_counts_wherever_it_is():
         (2 / 3, "0.6666667"),
         (123456.7, "123456.7"),
         (NAN, "nan"),
-        (True, "True"),
         (None, "None"),
-        ("a", "'a'"),
         (..., "Ellipsis"),
         (T(0.1), "tensor 0.1"),
         (T([0.1, 2.0]), "tensor [0.1, 2]"),
         (T([-0.0, -0.5]), "tensor [0, -0.5]"),
         (T([[1, 2], [3, 4]]), "tensor [[1, 2], [3, 4]]"),
-        (T([0.5], requires_grad=True), "tensor [0.5]"),
         (torch.ones(12), f"tensor [{', '.join('1' * 12)}]"),
         (torch.ones(13), "a tensor of shape (13,)"),
-        (torch.ones(5, 4), "a tensor of shape (5, 4)"),
         ([1, (2.5, "x")], "[1, (2.5, 'x')]"),
         ({"a": T([1.0]), "b": {}}, "{'a': tensor [1], 'b': {}}"),
         (list(range(13)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … (13 in all)]"),

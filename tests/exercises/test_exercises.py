@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.grading.questions import bound_names, exercises_of
-from mpcourse.commands.pages import read, write_solutions
+from mpcourse.commands.pages import read
 from mpcourse.devices import workers
 from mpcourse.exercises import PAGES, exercise
 from mpcourse.exercises.exercise import Exercise, Verdict, call
@@ -172,10 +172,3 @@ def test_the_untouched_page_shows_that_nothing_was_attempted(page):
     assert checks
     for cell in checks:
         assert cell.outputs[0].data["text/plain"].startswith("… not attempted"), cell.source
-
-
-def test_the_folded_solutions_are_those_of_the_exercises(page):
-    name, notebook = page
-    written = copy.deepcopy(notebook)
-    write_solutions(written, name)
-    assert [cell.source for cell in written.cells] == [cell.source for cell in notebook.cells]
