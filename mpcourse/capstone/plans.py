@@ -8,7 +8,7 @@ counted, so a plan has the same predicted step on every machine; `trials` measur
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from mpcourse.pruning import (
     remove_channels,
 )
 from mpcourse.schedules.named import make_schedule
-from mpcourse.schedules.simulation import Costs, simulate
+from mpcourse.schedules.simulation import Costs, recompute_flags, simulate
 from mpcourse.schedules.timeline import Timeline
 from mpcourse.splitting.cuts import cut_costs
 
@@ -45,12 +45,15 @@ class Plan:
         num_microbatches: Into how many a mini-batch is cut.
         keep: Name of a block -> the share of its convolution's channels that stays, above 0 and at
             most 1. Blocks that are not named stay whole.
+        recompute: Which devices keep inputs only and run their forwards again, as in `Pipeline`:
+            True, or a list with a flag for each of the two.
     """
 
     cut: int
     schedule: str = "1f1b"
     num_microbatches: int = 8
     keep: Mapping[str, float] = field(default_factory=dict)
+    recompute: bool | Sequence[bool] = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
     """Refuse a plan that cannot run.
 
     Raises:
-        TypeError: It is no `Plan`, or `keep` is no dictionary.
+        TypeError: It is no `Plan`, `keep` is no dictionary, or a flag is no bool.
         ValueError: A field is out of its range, which the message names.
     """
     if not isinstance(plan, Plan):
@@ -80,6 +83,7 @@ def validate_plan(plan: Plan, net: nn.Sequential, batch_size: int) -> None:
         raise TypeError(
             f"keep maps names of blocks to shares, as in {{'block1': 0.5}}; got {plan.keep!r}"
         )
+    recompute_flags(plan.recompute, NUM_DEVICES)
     able = prunable_blocks(net)
     for name, share in plan.keep.items():
         if name not in able:
@@ -145,7 +149,8 @@ def counted_costs(work: Sequence[float], size: int) -> Costs:
 def simulate_plan(plan: Plan, work: Sequence[float], batch_size: int) -> Timeline:
     """The step of a plan, from the work of the blocks that its pruning leaves."""
     sizes = microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches)
-    costs = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
+    cut = [cut_costs(counted_costs(work, size), plan.cut) for size in sizes]
+    costs = [replace(each, recompute=plan.recompute) for each in cut]
     return simulate(make_schedule(plan.schedule, NUM_DEVICES, NUM_DEVICES, len(sizes)), costs)
 
 
@@ -181,10 +186,15 @@ def forecast(plan: Plan, net: nn.Sequential, image: Tensor, batch_size: int) -> 
     slim, image = pruned(net, plan.keep), image.cpu()
     timeline = simulate_plan(plan, block_work(slim, image), batch_size)
     per_sample = bytes_per_sample(slim, plan.cut, image)
-    largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
+    with torch.no_grad():
+        inputs = [image.nbytes, slim[: plan.cut](image).nbytes]
     states = state_bytes(slim, plan.cut)
-    held = [
-        state + min(count * largest, batch_size) * each
-        for state, count, each in zip(states, timeline.peak_activations, per_sample, strict=True)
-    ]
+    largest = max(microbatch_sizes(batch_size, num_microbatches=plan.num_microbatches))
+    held = []
+    for device in range(NUM_DEVICES):
+        whole = min(timeline.peak_activations[device] * largest, batch_size)
+        # of the micro-batches whose forward will run again, only what they came as is there
+        bare = min(timeline.peak_inputs[device] * largest, batch_size) - whole
+        kept = whole * per_sample[device] + max(bare, 0) * inputs[device]
+        held.append(states[device] + kept)
     return Forecast(timeline, states, held)

@@ -77,7 +77,8 @@ def pipeline_of(plan: Plan, net: nn.Sequential, devices: Sequence[Device]) -> Pi
     """The pipeline of a valid plan, over a pruned copy of the net, on two devices."""
     slim = pruned(net, plan.keep)
     stages = [slim[: plan.cut], slim[plan.cut :]]
-    return Pipeline(stages, devices, plan.schedule, num_microbatches=plan.num_microbatches)
+    count, again = plan.num_microbatches, plan.recompute
+    return Pipeline(stages, devices, plan.schedule, num_microbatches=count, recompute=again)
 
 
 def uncut(pipeline: Pipeline) -> nn.Sequential:
@@ -112,7 +113,8 @@ def same_answer(pipeline: Pipeline, data: Data) -> bool:
     whole = uncut(pipeline).double()
     parts, front = copy.deepcopy(whole), len(pipeline.stages[0])
     stages = [parts[:front], parts[front:]]
-    cut = Pipeline(stages, pipeline.devices, pipeline.schedule, microbatch_size=4)
+    again, schedule = pipeline.recompute, pipeline.schedule
+    cut = Pipeline(stages, pipeline.devices, schedule, microbatch_size=4, recompute=again)
     images, labels = (tensor[:13] for tensor in data.all_train)
     losses = [cut.step(images.double(), labels, LOSS).cpu()]
     losses.append(LOSS(whole(images.cpu().double()), labels.cpu()))

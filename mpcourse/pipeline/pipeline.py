@@ -51,6 +51,7 @@ class Pipeline(nn.Module):
 
     Attributes:
         stages: The modules.
+        recompute: A flag per stage.
 
     Raises:
         ValueError: Stages, devices and schedule do not fit, or two stages share a parameter.
@@ -77,7 +78,7 @@ class Pipeline(nn.Module):
             )
         self._cut = {"num_microbatches": num_microbatches, "microbatch_size": microbatch_size}
         microbatch_sizes(1, **self._cut)  # refuses bad arguments now, not at the first step
-        self._recompute = recompute_flags(recompute, len(stages))
+        self.recompute = recompute_flags(recompute, len(stages))
         if devices is None:
             devices = get_devices(num_devices_for(schedule, len(stages)))
         self.devices = as_devices(devices)
@@ -153,7 +154,7 @@ class Pipeline(nn.Module):
         if len(sizes) > 1:
             _check_no_graph((inputs, targets))
         shares = shares_of(loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares)
-        flags = self._recompute
+        flags = self.recompute
         stages = [
             Stage(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
             for i, stage in enumerate(self.stages)
@@ -223,7 +224,7 @@ class Pipeline(nn.Module):
             return None
         rows = [clock.events(index) for index, clock in enumerate(self._clocks)]
         events = [event for row in rows for event in row]
-        return Timeline.from_clock(events, len(self.devices), tuple(self._recompute))
+        return Timeline.from_clock(events, len(self.devices), tuple(self.recompute))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Pipeline":
         """What `.to`, `.cuda`, `.double` and others do; stages stay on their devices."""

@@ -2,6 +2,7 @@
 
 import copy
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -60,14 +61,19 @@ def test_training_goes_through_the_pipeline_and_learns(task):
     assert pipeline.step(*task.data.all_train, LOSS) < 0.7 * before
 
 
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
-def test_a_cut_net_has_the_uncut_ones_loss_and_gradients(task, schedule):
-    pipeline = pipeline_of(Plan(5, schedule, 4, KEEP), task.net, task.devices)
+@pytest.mark.parametrize(
+    ("schedule", "again"), [("naive", False), ("gpipe", False), ("1f1b", False), ("1f1b", True)]
+)
+def test_a_cut_net_has_the_uncut_ones_loss_and_gradients(task, monkeypatch, schedule, again):
+    pipeline = pipeline_of(Plan(5, schedule, 4, KEEP, again), task.net, task.devices)
+    assert pipeline.recompute == [again] * 2
+    monkeypatch.setattr(plan_trials, "Pipeline", made := mock.Mock(wraps=plan_trials.Pipeline))
     before = [parameter.detach().clone() for parameter in pipeline.parameters()]
     assert same_answer(pipeline, task.data)
     for parameter, old in zip(pipeline.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
         assert parameter.grad is None
+    assert made.call_args.kwargs["recompute"] == [again] * 2  # what is compared is what runs
 
 
 def test_a_cut_that_changes_the_answer_is_noticed(task, monkeypatch):

@@ -44,6 +44,8 @@ def net():
         (Plan(4, keep={"block1": 0.0}), ValueError, "above 0 and at most 1; got 0.0"),
         (Plan(4, keep={"block1": "half"}), ValueError, "got 'half'"),
         (Plan(4, keep=[0.5]), TypeError, "keep maps names"),
+        (Plan(4, recompute=[True]), ValueError, "recompute has 1 flags, there are 2 stages"),
+        (Plan(4, recompute=1), TypeError, "recompute is True or False.*; got 1"),
         (4, TypeError, "a plan is a Plan"),
     ],
 )
@@ -128,6 +130,19 @@ def test_gpipe_holds_the_mini_batch_and_1f1b_two_micro_batches(net):
     assert activations(Plan(5, "naive", 8), net) == [8 * front, 8 * back]
     # 64 samples in 6: the largest has 11, and no more than all are ever held
     assert activations(Plan(5, "gpipe", 6), net) == [64 * front, 64 * back]
+
+
+def test_a_device_that_recomputes_holds_inputs_and_works_longer(net):
+    front, back = bytes_per_sample(net, 5, IMAGE)
+    between = 4 * 64 * 7 * 7
+    plan, again = Plan(5, "gpipe", 8), Plan(5, "gpipe", 8, recompute=[False, True])
+    assert activations(again, net) == [64 * front, 8 * back + 7 * 8 * between]
+    for_all = Plan(5, "1f1b", 8, recompute=True)
+    assert activations(for_all, net) == [8 * front + 8 * IMAGE.nbytes, 8 * back]
+    forwards = 64 * sum(block_work(net, IMAGE)[5:]) + 8 * 4 * BLOCK_PRICE
+    plain, longer = (forecast(each, net, IMAGE, 64).timeline for each in (plan, again))
+    assert longer.busy(1) - plain.busy(1) == pytest.approx(forwards)
+    assert longer.busy(0) == pytest.approx(plain.busy(0))
 
 
 def activations(plan, net):
