@@ -36,6 +36,8 @@ NOT_RECEIVED = "was never received."
 TOO_MANY = "messages; two rounds have {} steps."
 CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 WRONG_PLACES = "The right numbers are in the wrong places."
+A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add_(…)` writes."
+NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 
 
@@ -284,6 +286,8 @@ check_ring = Exercise(
         ),
         WRONG_PLACES: "return tensor => return tensor.flip(0)",
         TOO_FEW: "tensor_split => chunk",
+        A_TUPLE: "].add_(recv((rank - 1) % count)) => ] += recv((rank - 1) % count)",
+        NO_VIEW: "tensor.tensor_split(count) => tensor.view(count, -1)",
         NO_TENSOR: "return tensor => tensor",
         # not hidden by the ranks that wait for it
         "it raised KeyError: 1": lambda t, rank, n, send, recv: {}[1] if rank == 1 else recv(1),
@@ -291,7 +295,7 @@ check_ring = Exercise(
         "cannot receive from rank 0": lambda tensor, rank, count, send, recv: recv(rank),
         "send takes a tensor": lambda tensor, rank, count, send, recv: send(1.0, 1 - rank),
     },
-    errors={"IndexError": TOO_FEW},
+    errors={"IndexError": TOO_FEW, "TypeError: 'tuple'": A_TUPLE, "RuntimeError: shape": NO_VIEW},
     also_right=[other_ring],
 )
 
@@ -350,6 +354,7 @@ MEETS = {S: R, R: S}
 ONCE, A_FEW_TIMES = "while moved => if moved", "while moved => for _ in programs"
 RANK_BY_RANK = "in range(len(programs)) => in [r for r, p in enumerate(programs) for _ in p]"
 EITHER_KIND = 'kind == "send" and next_of(other) == ("recv" => next_of(other) == (MEETS.get(kind)'
+AT_ITS_END = "A program may be empty, or at its end: look before you read its next operation."
 AGAIN = "A rank that waited may go on later: repeat until nothing moves."
 
 check_deadlock = Exercise(
@@ -405,21 +410,24 @@ check_deadlock = Exercise(
         "The value is the index of the operation, not the operation.": (
             "rank: index => rank: programs[rank][index]"
         ),
+        "Leave out the ranks that end.": " if index < len(programs[rank])} => }",
+        AT_ITS_END: " if at[rank] < len(programs[rank]) else None => ",
         "Count how far each rank gets before it waits for ever.": "rank: index => rank: 0",
         "Two ranks go on when one is at a send to the other": lambda programs: {99: 1},
     },
+    errors={"IndexError": AT_ITS_END},
 )
 
 # 3. Latency and bandwidth of messages
 
 
 def my_fit(sizes, seconds):
-    """Lay the line through the quickest and the slowest message.
+    """Lay the line through the shortest and the longest message.
 
-    The difference of their bytes by the difference of their times is the bandwidth. The quickest
+    The difference of their bytes by the difference of their times is the bandwidth. The shortest
     message's time without that of its bytes is the latency.
     """
-    (quick, small), *_, (slow, large) = sorted(zip(seconds, sizes, strict=True))
+    (small, quick), *_, (large, slow) = sorted(zip(sizes, seconds, strict=True))
     bandwidth = (large - small) / (slow - quick)
     return quick - small / bandwidth, bandwidth
 
@@ -479,6 +487,7 @@ check_fit = Exercise(
         ),
         "Size by time of one message has the latency in it: take the difference of two.": [
             f"{LATENCY}, bandwidth => quick, large / slow",
+            "(large - small) / (slow - quick) => large / slow",
             ", bandwidth => , large / slow",
         ],
         "The shortest message's time has the way of its own bytes in it.": f"{LATENCY} => quick",
@@ -488,7 +497,13 @@ check_fit = Exercise(
         "Both in seconds: that latency is in microseconds.": f"{LATENCY} => 1e6 * ({LATENCY})",
         "Both in seconds: that latency is in milliseconds.": f"{LATENCY} => 1e3 * ({LATENCY})",
         "In bytes per second: those are gigabytes.": ", bandwidth => , bandwidth / 1e9",
-        "In bytes per second: those are megabytes.": ", bandwidth => , bandwidth / 1e6",
+        "In bytes per second: those are megabytes.": [
+            ", bandwidth => , bandwidth / 1e6",
+            ", bandwidth => , bandwidth / 2**20",
+        ],
+        "Slope, then latency, as polyfit has them: return latency, then bytes per second.": (
+            f"{LATENCY}, bandwidth => 1 / bandwidth, {LATENCY}"
+        ),
         "In bytes per second: those are bits.": ", bandwidth => , bandwidth * 8",
         "expected latency 2, bandwidth 50": f"{LATENCY} => math.nan",
         "for each message": lambda s, t: (
@@ -560,6 +575,8 @@ check_tree_and_ring = Exercise(
         "Every round has its latency: multiply it by the rounds, as the bytes.": [
             LATENCY_ONCE,
             *LATENCY_ONCE,
+            "latency + => ",
+            "latency + nbytes / count => nbytes / count",
         ],
         "This tree sends whole tensors in every round; no message of it is smaller.": [
             "nbytes / bandwidth => nbytes / 2 / bandwidth",

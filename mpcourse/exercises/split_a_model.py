@@ -189,10 +189,14 @@ check_training_step = Exercise(
         SWAPPED.format("cuda:0", "cuda:1"): "first, second): => second, first):",
         "the gradient of front is not.": "return loss => front.zero_grad(False); return loss",
         "Given first 'cuda:1'": ".to(second) => .to(second.replace('0', '1'))",
+        "The order is cross_entropy(": (
+            "(outputs, labels.to(second)) => (labels.to(second), outputs)"
+        ),
         "a pretended tensor has no numbers": "return loss => return loss if loss.item() > 0 else 0",
         "Use the places that come in": ".to(first) => .to('cuda:98')",
     },
     errors={
+        "for 'Long'|does not require grad": "The order is cross_entropy(outputs, labels).",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
         "backward through the graph a second time": AGAIN_IN_BACKWARD,
     },
@@ -472,14 +476,16 @@ check_places = Exercise(
         f"The fuller GPU has {outcome[1][0]} bytes of parameters; "
         f"{expected[2]} are possible within the limit.",
     ],
-    hint="Which cuts are allowed? A tensor of exactly {2} bytes may cross.",
+    hint="A tensor of exactly {2} bytes may cross. Of all cuts allowed, which is best balanced?",
     wrong={
         TOO_MANY_BYTES: ["inputs.nbytes <= limit => True", "<= limit => <= 2 * limit"],
         "Behind layer 2, 240 bytes cross": "inputs.nbytes <= => 4 * inputs.numel() <=",
         RUN_IT: "sum(p.nbytes for p in layer.parameters()) => layer.weight.nbytes",
         BIASES: "in layer.parameters() => in layer.parameters() if p.dim() > 1",
         FROZEN: "in layer.parameters() => in layer.parameters() if p.requires_grad",
-        "Another cut balances better: compare all.": "min(fuller, key=fuller.get) => min(fuller)",
+        "Another cut balances better: compare all.": [
+            f"min(fuller, key=fuller.get) => {m}(fuller)" for m in ("min", "max")
+        ],
         "That is the smallest tensor; any within the limit may cross.": (
             "max(sum(held[:cut]), sum(held[cut:])) => inputs.nbytes"
         ),
@@ -514,7 +520,10 @@ EXTRA = "The parts have parameters that the model has not."
 OTHER_CUT = "The first part holds fc1, the second fc2 and fc3."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
 DROPOUT = "A Dropout changes numbers at random: the model's forward has none."
+ONE_OF_SEVERAL = "nn.Sequential(a, b) makes one module of several."
 NO_BRACKETS = "Brackets are missing: nn.ReLU is a class, nn.ReLU() is a module."
+NO_FUNCTION = "That relu is a function: nn.ReLU() is the module."
+NO_MOVE = "Leave the layers where they are: nothing has to be moved here."
 NO_WAY_BACK = "No gradient can flow back from the outputs."
 
 
@@ -548,7 +557,7 @@ def outputs_of_parts(attempt, count, height, width):
     parts = attempt(model)
     is_list = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
     if not is_list or [isinstance(part, nn.Module) for part in parts] != [True, True]:
-        raise NotYet(f"{TWO_MODULES}{short(parts)}")
+        raise NotYet(f"{TWO_MODULES}{short(parts)}", ONE_OF_SEVERAL)
     if words := wrong_parameters(model, parts):
         raise NotYet(words)
     outputs = parts[1](parts[0](images))
@@ -610,10 +619,16 @@ check_parts = Exercise(
             f"model.fc3 => model.fc3, nn.{softmax}(1)" for softmax in ("Softmax", "LogSoftmax")
         ],
         "The model bends with ReLU alone.": [
-            f"nn.ReLU => nn.{a}" for a in ("GELU", "ReLU6", "Tanh")
+            f"nn.ReLU => nn.{a}" for a in ("GELU", "ReLU6", "Tanh", "LeakyReLU")
         ],
+        "Each ReLU stands before its layer: it comes after it.": (
+            "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
+            "model.fc2, nn.ReLU() => nn.ReLU(), model.fc2",
+        ),
         DROPOUT: "model.fc3 => nn.Dropout(), model.fc3",
         NO_BRACKETS: "nn.ReLU() => nn.ReLU",
+        NO_FUNCTION: ["nn.ReLU() => torch.relu", "nn.ReLU() => nn.functional.relu"],
+        NO_MOVE: "nn.Flatten() => nn.Flatten().to('cuda:0'), nn.Linear(9, 9).to('cuda:0')",
         "Write down, in order": (
             "model.fc1, nn.ReLU() => model.fc1",
             "model.fc3 => model.fc3, nn.ReLU()",
@@ -626,12 +641,21 @@ check_parts = Exercise(
         IN_BOTH: lambda m: [m, m.fc3],
         f"2 of the model's 6 {IN_NONE}": lambda m: [m.fc1, m.fc3],
         OTHER_CUT: [lambda m: [nn.Sequential(m.fc1, m.fc2), m.fc3], lambda m: my_parts(m)[::-1]],
+        ONE_OF_SEVERAL: [
+            lambda m: [[m.fc1], [m.fc2, m.fc3]],
+            lambda m: nn.Sequential(*my_parts(m)[0]),
+        ],
         TWO_MODULES: [lambda m: [m.fc1, m.fc2, m.fc3], lambda m: None],
         "fc1.weight gets no gradient": DETACHED.format("first"),
         "fc1.weight is frozen": lambda m: my_parts(m.requires_grad_(False)),
         NO_WAY_BACK: DETACHED.format("model.fc3"),
     },
-    errors={"shapes cannot be multiplied": BEFORE_FC1, "not a Module subclass": NO_BRACKETS},
+    errors={
+        "shapes cannot be multiplied": BEFORE_FC1,
+        "relu is not a Module subclass": NO_FUNCTION,
+        "not a Module subclass": NO_BRACKETS,
+        "(?i)with cuda|nvidia|cuda error|no cuda": NO_MOVE,
+    },
     also_right=[
         ("model.fc1, nn.ReLU() => model.fc1", "(model.fc2 => (nn.ReLU(), model.fc2"),
         lambda m: tuple(my_parts(m)),

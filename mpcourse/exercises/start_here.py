@@ -1,12 +1,11 @@
-"""Exercises of page `start_here`: a timeline, a worker, a clock."""
+"""Exercises of page `start_here`: two devices, a clock, a worker."""
 
 import contextlib
 import math
 import queue
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
+from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Number
 
 import torch
@@ -14,42 +13,119 @@ import torch
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
 from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, short
-from mpcourse.schedules.timeline import Event, Timeline
 
-# 1. A timeline
-
-
-def exercise_timeline() -> Timeline:
-    """The timeline of the exercise: device A works from 0 to 8, device B from 1 to 3."""
-    jobs = (Event(0, "job 1", 0, 3), Event(1, "job 2", 1, 3), Event(0, "job 3", 3, 8))
-    return Timeline(jobs, 2)
+# 1. Two devices at the same time
 
 
-def idle_device_and_share():
-    """Device A's row is filled from 0 to 8; device B's is white before its job and after it.
+def my_both_at_once(devices, half_a, half_b):
+    """Hand both jobs over before you wait for one.
 
-    B works from 1 to 3, and the run lasts until A has ended, at 8. So B waits for 6 of 8 units.
+    `run` hands over and waits, so a second `run` begins when the first has ended.
     """
-    idle_device = "B"
-    idle_share = 6 / 8
-    return idle_device, idle_share
+    result_a = devices[0].submit(half_a)
+    result_b = devices[1].submit(half_b)
+    first_half, second_half = result_a.result(), result_b.result()
+    return [a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]
 
 
-NOT_A_SHARE = "The share is a number from 0 to 1; got {}."
-A_LETTER = 'Name the device by its letter, "A" or "B".'
-WHITE = "Look for white: from 0 to 8, which row is not filled?"
+ONCE = "{} ran {} times; once is asked for."
+ITS_PLACE = "{} is for devices[{}]: hand the function itself to that device."
+TURNS = "The second began when the first had ended: hand both over before you wait for one."
+RESULTS = "A Result is no value yet: ask each for its value with result()."
+UNCALLED = "Hand over the function itself, half_a, without calling it."
+SIDE_BY_SIDE = "Those are the tensors of both, side by side: add the matching ones."
+DIVIDED_ALREADY = "Each half is divided by all rows already: add, and divide no more."
+ONE_IS_MISSING = "One half is missing: add both."
+A_LIST = "Return a list: each tensor of half A plus the matching one of half B."
 
 
-def read_off(answers):
-    """The share, as a float, of an answer that names device B."""
-    device, share = answers
-    letter = str(device).casefold().replace("device", "").strip()
-    if letter != "b":
-        raise NotYet(f"got {short(device)} for the device", WHITE if letter == "a" else A_LETTER)
-    number = as_number(share)
-    if number is None:
-        raise NotYet(NOT_A_SHARE.format(short(share)))
-    return number
+def two_jobs(attempt):
+    """What came of two jobs that note where they run and wait a second to meet each other."""
+    devices = get_devices(2)
+    begun, in_place, met = [threading.Event(), threading.Event()], ([], []), []
+
+    def half(own, values):
+        in_place[own].append(devices[own].worker.is_here())
+        begun[own].set()
+        met.append(begun[1 - own].wait(1.0))
+        return [torch.tensor(value, device=devices[own].device) for value in values]
+
+    half_a, half_b = ([1.0, 2.0], [[3.0]]), ([10.0, 20.0], [[30.0]])
+    found = attempt(devices, lambda: half(0, half_a), lambda: half(1, half_b))
+    synchronize(devices)  # work that was handed over, but not waited for
+    for own, there in enumerate(in_place):
+        name = ("half_a", "half_b")[own]
+        if len(there) != 1:
+            raise NotYet(ONCE.format(name, len(there)))
+        if not there[0]:
+            raise NotYet(ITS_PLACE.format(name, own))
+    if not all(met):
+        raise NotYet(TURNS)
+    if isinstance(found, list | tuple) and any(isinstance(each, Future) for each in found):
+        raise NotYet(RESULTS)
+    return found
+
+
+def by_threads(devices, half_a, half_b):
+    with ThreadPoolExecutor(2) as pool:
+        parts = pool.map(lambda device, half: device.run(half), devices, (half_a, half_b))
+        return tuple(sum(tensors) for tensors in zip(*parts, strict=True))
+
+
+ADDED = "[a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]"
+
+check_both_at_once = Exercise(
+    my_both_at_once,
+    read_again='"One batch, two devices: how much faster?"',
+    given="two jobs, each of which waits a second for the other to begin",
+    play=two_jobs,
+    hint=A_LIST,
+    correct="Both were under way at the same time, each on its device, and were added.",
+    errors={
+        "a worker runs functions": UNCALLED,
+        "'(Result|method)'": RESULTS,
+    },
+    wrong={
+        TURNS: [
+            (".submit => .run", ".result() => "),
+            "result_b = => result_a.result(); result_b =",
+        ],
+        ITS_PLACE.format("half_a", 0): [
+            ("devices[0] => devices[-1]", "devices[1] => devices[0]"),
+            lambda devices, half_a, half_b: [
+                a + b for a, b in zip(half_a(), half_b(), strict=True)
+            ],
+        ],
+        ITS_PLACE.format("half_b", 1): "devices[1] => devices[0]",
+        ONCE.format(
+            "half_a", 2
+        ): "first_half, second_half = => devices[0].run(half_a); first_half, second_half =",
+        ONCE.format("half_a", 0): lambda devices, half_a, half_b: None,
+        UNCALLED: "submit(half_a) => submit(half_a())",
+        RESULTS: [".result() => ", f"{ADDED} => [result_a, result_b]"],
+        SIDE_BY_SIDE: f"{ADDED} => first_half + second_half",
+        "They are not added yet.": f"{ADDED} => (first_half, second_half)",
+        DIVIDED_ALREADY: "[a + b.to(a.device) => [(a + b.to(a.device)) / 2",
+        ONE_IS_MISSING: [f"{ADDED} => first_half", f"{ADDED} => second_half"],
+    },
+    also_right=[by_threads, "[a + => [a.add_(b) if a.device == b.device else a +"],
+)
+
+# 2. A clock
+
+
+def my_time(device, fn):
+    """Wait for older work, read the clock, hand over, wait, read it again.
+
+    Without the second wait the clock shows how long handing over took; without the first it counts
+    what the device still had to do. On a GPU `result()` is not enough: the kernels may still be
+    queued. Calling `fn()` here would measure the notebook's own thread, not the device.
+    """
+    synchronize([device])
+    start = time.perf_counter()
+    device.submit(fn).result()
+    synchronize([device])
+    return time.perf_counter() - start
 
 
 def as_number(value):
@@ -60,35 +136,159 @@ def as_number(value):
     return float(value) if fits else None
 
 
-check_idle = Exercise(
-    idle_device_and_share,
-    values=True,
-    read_again='"How much of a device is wasted?"',
-    play=read_off,
-    same=lambda share, other: abs(share - other) < (1e-6 if other == 0.75 else 0.006),
-    compared=lambda share, _: [f"got {short(share)} for device B"],
-    hint="1 - (time in which B works) / (time until the last device has ended)",
-    correct="Device B works for 2 of 8 units and waits for the other 6.",
+NAP_S = 0.2
+OLDER_S = 0.4
+
+
+class QueueingDevice(Device):
+    """A stand-in for a GPU, whose work goes on after the call has returned."""
+
+    queue, queued = ThreadPoolExecutor(1), []  # of all, for all are equal and have one worker
+
+    def later(self, fn, *args):
+        """Queue `fn(*args)` and return at once, as a call queues a GPU's kernels."""
+        self.queued.append(self.queue.submit(fn, *args))
+
+    def submit(self, fn, /, *args, **kwargs):
+        """As a device's; `synchronize` waits in the worker for what was queued."""
+        if isinstance(getattr(fn, "__self__", None), StreamContext):  # of `synchronize`
+            return super().submit(lambda: [future.result() for future in self.queued])
+        return super().submit(fn, *args, **kwargs)
+
+
+stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
+
+EARLY = "the clock was read before the work had ended."
+QUEUED = (
+    " On this device run returns early: synchronize before that reading too,"
+    " and hand synchronize the device that you were given."
+)
+NEVER = "fn was never called."
+ELSEWHERE = "fn ran in another thread; hand it to the device with device.submit(fn)."
+TIMES = "fn ran {} times; one is asked for."
+A_NUMBER = "expected a number of seconds, got {}"
+ROUNDED = "that is rounded; return the difference of the two readings as it is."
+BACKWARDS = "subtract the first reading from the second."
+MILLISECONDS = "give seconds, not milliseconds."
+LONGER = "but your function returned after"
+SILENT = "a time of work that failed. Ask for the result with result(): its error comes out."
+OLDER = "The device was busy with older work: wait for it before the first reading too."
+
+
+def napping(attempt, kind):
+    """What the attempt measured of a function that takes a known time, and what was seen of it."""
+    if kind == "fails":
+        with contextlib.suppress(ZeroDivisionError):
+            return short(attempt(get_devices(1)[0], lambda: 1 / 0))
+        return None
+    device = device_that(kind)
+    threads, naps = [], []
+
+    def sleep():
+        start = time.perf_counter()
+        time.sleep(NAP_S)
+        naps.append(time.perf_counter() - start)
+
+    def nap():
+        threads.append(threading.current_thread().name)
+        if kind != "queues":
+            return sleep()
+        device.later(sleep)
+
+    if kind == "busy":
+        device.submit(time.sleep, OLDER_S)
+    if kind == "queues":
+        device.later(time.sleep, OLDER_S)
+    start = time.perf_counter()
+    measured = attempt(device, nap)
+    whole = time.perf_counter() - start
+    synchronize([device])  # work that was handed over, but not waited for
+    return as_number(measured), short(measured), whole, threads, naps
+
+
+def device_that(kind):
+    return stand_in if kind == "queues" else get_devices(1)[0]
+
+
+def look_at_clock(found, kind):
+    if kind != "fails":
+        return judge_clock(*found, device_that(kind), kind)
+    if found is not None:
+        raise NotYet(f"got {found}: {SILENT}")
+
+
+def judge_clock(seconds, got, whole, threads, naps, device, kind):
+    if not threads:
+        raise NotYet(NEVER)
+    if device.name not in threads[0]:
+        raise NotYet(ELSEWHERE)
+    if len(threads) > 1:
+        raise NotYet(TIMES.format(len(threads)))
+    if seconds is None or math.isnan(seconds):  # nan is neither too short nor too long
+        raise NotYet(A_NUMBER.format(got))
+    if seconds == round(seconds, 3):
+        raise NotYet(f"got {got}: {ROUNDED}")
+    if seconds < 0:
+        raise NotYet(f"got {got}: {BACKWARDS}")
+    if seconds < 0.9 * naps[0]:
+        raise NotYet(f"got {got}: {EARLY}{QUEUED * (kind == 'queues')}")
+    if seconds > 100 * whole:
+        raise NotYet(f"got {got}: {MILLISECONDS}")
+    if seconds > 1.01 * whole:
+        raise NotYet(f"got {got}, {LONGER} {whole:.3f} s.")
+    if seconds > naps[0] + OLDER_S / 2:
+        raise NotYet(f"got {got}. {OLDER}{QUEUED * (kind == 'queues')}")
+
+
+def by_all_devices(device, fn):
+    synchronize()
+    start = time.monotonic_ns()
+    device.run(fn)
+    synchronize([device])
+    return (time.monotonic_ns() - start) / 1e9
+
+
+TAKEN = "time.perf_counter() - start"
+NO_LAST_WAIT = "synchronize([device])\n    return => return"
+
+check_time = Exercise(
+    my_time,
+    read_again='"You handed the work over. What did the clock see?"',
+    cases=[("idle",), ("busy",), ("queues",), ("fails",)],
+    given=lambda kind: {
+        "idle": f"a device and a function that naps {NAP_S:g} seconds",
+        "busy": f"a device, busy with {OLDER_S:g} seconds of older work, and a nap",
+        "queues": "a device that queues, as GPUs do, older work in its queue, and a nap",
+        "fails": "a device and a function that raises an error",
+    }[kind],
+    play=napping,
+    look=look_at_clock,
+    correct="A nap was measured as such on three devices, and an error came out.",
     wrong={
-        "That is the share in which B works; the rest is idle.": ("B", 0.25),
-        "3/8 of both devices' time is idle; asked is B's time alone.": [("B", 0.375), ("B", 0.38)],
-        "Divide by the time of the whole run, not by time worked.": [("B", 0.6), ("B", 3)],
-        "That is in percent; give a share between 0 and 1.": ("B", 75),
-        "Those are units of time; divide by the time of the whole run.": ("B", 6),
-        "B also waits before its job: count the time from 0 to 1.": ("B", 0.625),
-        "B also waits after its job: the run lasts until A has ended.": ("B", 0.125),
-        "The run lasts until A has ended, not until B has.": ("B", 1 / 3),
-        "That is the time in which B works; asked is the share in which it waits.": ("B", 2),
-        "1 - (time in which B works)": ("B", 0.5),
-        WHITE: ("A", 0.75),
-        A_LETTER: (1, 0.75),
-        NOT_A_SHARE.format("'0.75'"): ("B", "0.75"),
-        NOT_A_SHARE.format("True"): ("B", True),
+        EARLY: [
+            (".result() => ", NO_LAST_WAIT),
+            f"{TAKEN} => ({TAKEN}) / 2",
+            f"{TAKEN} => time.process_time() * 1e-9",
+        ],
+        QUEUED: [NO_LAST_WAIT, (".result() => ; device.run(lambda: None)", NO_LAST_WAIT)],
+        ROUNDED: [f"{TAKEN} => round({TAKEN}, 1)", f"{TAKEN} => round({TAKEN}, 3)"],
+        BACKWARDS: f"{TAKEN} => start - time.perf_counter()",
+        MILLISECONDS: f"{TAKEN} => ({TAKEN}) * 1000",
+        ELSEWHERE: "device.submit(fn).result() => fn()",
+        LONGER: f"{TAKEN} => ({TAKEN}) * 2",
+        TIMES.format(2): "device.submit => device.run(fn); device.submit",
+        A_NUMBER.format("None"): "return time => time",
+        A_NUMBER.format("nan"): f"{TAKEN} => math.nan",
+        NEVER: lambda device, fn: 0.2,
+        OLDER: "synchronize([device])\n    start => start",
+        f"{OLDER}{QUEUED}": "synchronize([device])\n    start => device.run(int)\n    start",
+        SILENT: ".result() => ",
+        "it raised TypeError": "submit(fn) => submit(fn, 1)",
     },
-    also_right=[("device b", 1 - 0.25), ("B", torch.tensor(0.75)), ("B", Decimal("0.75"))],
+    also_right=[by_all_devices, "[device] => ", "submit(fn).result() => run(fn)"],
 )
 
-# 2. A worker
+# 3. A worker
 
 
 def my_worker():
@@ -236,6 +436,8 @@ def at_work(attempt, given, trial, expected, words):
         raise NotYet(f"expected the function hand_over, got {short(hand_over)}")
     found = trial(hand_over, attempt)
     if found != expected:
+        if words == FNS_VALUE:
+            words = next((said for seen, said in OFTEN.items() if seen in found), words)
         raise NotYet(*expected_and_got(found, expected), words)
     return found
 
@@ -247,6 +449,9 @@ DIVIDED = "wait raised ZeroDivisionError('division by zero')"
 ONE_THREAD = "Start one thread, when the worker is made."
 DAEMON = "Make it a daemon thread: threading.Thread(..., daemon=True)."
 WAITING = "Waiting is for wait."
+NO_SERVER = "No job was done: is the thread started, and does it take the jobs off the queue?"
+THE_FUNCTION = "hand_over returns the function wait, uncalled; the caller calls it."
+THE_PAIR = "wait takes the pair out of the box, and returns its value or raises its error."
 FIRST_IN = "Take the jobs in the order in which they were handed over: first in, first out."
 OWN_BOX = "Each job needs a box of its own for its value."
 NO_VALUE = "None, 0 and an error are values too: mark in the box what is in it, value or error."
@@ -255,6 +460,7 @@ EVERY_KIND = "Catch every kind of error in the thread: except Exception, not one
 ENDED = "The thread has ended with the error: catch it inside the loop."
 OWN_QUEUE = "Each worker has its own queue: make it inside my_worker."
 NO_TURNS = "Two workers run two jobs at the same time: neither waits for the other."
+OFTEN = {"not callable": THE_FUNCTION, "had not": NO_SERVER, "returned (": THE_PAIR}
 SHARED_LINE, ONE_AT_A_TIME = queue.SimpleQueue(), threading.Lock()
 ONE_POOL = ThreadPoolExecutor(1)
 
@@ -291,6 +497,9 @@ check_worker = Exercise(
         ],
         FIRST_IN: "jobs = queue.SimpleQueue => jobs = queue.LifoQueue",
         DAEMON: ("while True => for _ in range(1)", ", daemon=True => "),
+        NO_SERVER: [".start() => ", "jobs.put((fn, box)) => pass"],
+        THE_FUNCTION: ["return wait => return wait()", "return wait => pass"],
+        THE_PAIR: "return wait => return box.get",
         WAITING: "return wait => value = wait()\n        return lambda: value",
         OWN_BOX: (
             "box = queue.SimpleQueue() => pass",
@@ -305,7 +514,6 @@ check_worker = Exercise(
             ),
         ],
         CATCH: ["raise error => return error", "raise error => raise type(error)"],
-        "wait raised TypeError": lambda: lambda fn: fn(),
         EVERY_KIND: [
             "box.put((None => isinstance(error, IndexError) and box.put((None",
             "box.put((None => isinstance(error, LookupError) and box.put((None",
@@ -329,170 +537,4 @@ check_worker = Exercise(
             "raise error => raise value",
         ),
     ],
-)
-
-# 3. A clock
-
-
-def my_time(device, fn):
-    """Wait for older work, read the clock, hand over, wait, read it again.
-
-    Without the second wait the clock shows how long handing over took; without the first it counts
-    what the device still had to do. On a GPU `result()` is not enough: the kernels may still be
-    queued. Calling `fn()` here would measure the notebook's own thread, not the device.
-    """
-    synchronize([device])
-    start = time.perf_counter()
-    device.submit(fn).result()
-    synchronize([device])
-    return time.perf_counter() - start
-
-
-NAP_S = 0.2
-OLDER_S = 0.4
-
-
-class QueueingDevice(Device):
-    """A stand-in for a GPU, whose work goes on after the call has returned."""
-
-    queue, queued = ThreadPoolExecutor(1), []  # of all, for all are equal and have one worker
-
-    def later(self, fn, *args):
-        """Queue `fn(*args)` and return at once, as a call queues a GPU's kernels."""
-        self.queued.append(self.queue.submit(fn, *args))
-
-    def submit(self, fn, /, *args, **kwargs):
-        """As a device's; `synchronize` waits in the worker for what was queued."""
-        if isinstance(getattr(fn, "__self__", None), StreamContext):  # of `synchronize`
-            return super().submit(lambda: [future.result() for future in self.queued])
-        return super().submit(fn, *args, **kwargs)
-
-
-stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
-
-EARLY = "the clock was read before the work had ended."
-QUEUED = (
-    " On this device run returns early: synchronize before that reading too,"
-    " and hand synchronize the device that you were given."
-)
-NEVER = "fn was never called."
-ELSEWHERE = "fn ran in another thread; hand it to the device with device.submit(fn)."
-TIMES = "fn ran {} times; one is asked for."
-A_NUMBER = "expected a number of seconds, got {}"
-ROUNDED = "that is rounded; return the difference of the two readings as it is."
-BACKWARDS = "subtract the first reading from the second."
-MILLISECONDS = "give seconds, not milliseconds."
-LONGER = "but your function returned after"
-SILENT = "a time of work that failed. Ask for the result with result(): its error comes out."
-OLDER = "The device was busy with older work: wait for it before the first reading too."
-
-
-def napping(attempt, kind):
-    """What the attempt measured of a function that takes a known time, and what was seen of it."""
-    if kind == "fails":
-        with contextlib.suppress(ZeroDivisionError):
-            return short(attempt(get_devices(1)[0], lambda: 1 / 0))
-        return None
-    device = device_that(kind)
-    threads, naps = [], []
-
-    def sleep():
-        start = time.perf_counter()
-        time.sleep(NAP_S)
-        naps.append(time.perf_counter() - start)
-
-    def nap():
-        threads.append(threading.current_thread().name)
-        if kind != "queues":
-            return sleep()
-        device.later(sleep)
-
-    if kind == "busy":
-        device.submit(time.sleep, OLDER_S)
-    start = time.perf_counter()
-    measured = attempt(device, nap)
-    whole = time.perf_counter() - start
-    synchronize([device])  # work that was handed over, but not waited for
-    return as_number(measured), short(measured), whole, threads, naps
-
-
-def device_that(kind):
-    return stand_in if kind == "queues" else get_devices(1)[0]
-
-
-def look_at_clock(found, kind):
-    if kind != "fails":
-        return judge_clock(*found, device_that(kind), kind)
-    if found is not None:
-        raise NotYet(f"got {found}: {SILENT}")
-
-
-def judge_clock(seconds, got, whole, threads, naps, device, kind):
-    if not threads:
-        raise NotYet(NEVER)
-    if device.name not in threads[0]:
-        raise NotYet(ELSEWHERE)
-    if len(threads) > 1:
-        raise NotYet(TIMES.format(len(threads)))
-    if seconds is None or math.isnan(seconds):  # nan is neither too short nor too long
-        raise NotYet(A_NUMBER.format(got))
-    if seconds in (round(whole), round(whole, 1), round(whole, 2)):
-        raise NotYet(f"got {got}: {ROUNDED}")
-    if seconds < 0:
-        raise NotYet(f"got {got}: {BACKWARDS}")
-    if seconds < 0.9 * naps[0]:
-        raise NotYet(f"got {got}: {EARLY}{QUEUED * (kind == 'queues')}")
-    if seconds > 100 * whole:
-        raise NotYet(f"got {got}: {MILLISECONDS}")
-    if seconds > 1.01 * whole:
-        raise NotYet(f"got {got}, {LONGER} {whole:.3f} s.")
-    if seconds > naps[0] + OLDER_S / 2:
-        raise NotYet(f"got {got}. {OLDER}")
-
-
-def by_all_devices(device, fn):
-    synchronize()
-    start = time.monotonic_ns()
-    device.run(fn)
-    synchronize([device])
-    return (time.monotonic_ns() - start) / 1e9
-
-
-TAKEN = "time.perf_counter() - start"
-NO_LAST_WAIT = "synchronize([device])\n    return => return"
-
-check_time = Exercise(
-    my_time,
-    read_again='"You handed the work over. What did the clock see?"',
-    cases=[("idle",), ("busy",), ("queues",), ("fails",)],
-    given=lambda kind: {
-        "idle": f"a device and a function that naps {NAP_S:g} seconds",
-        "busy": f"a device, busy with {OLDER_S:g} seconds of older work, and a nap",
-        "queues": "a device that queues, as GPUs do, and a nap",
-        "fails": "a device and a function that raises an error",
-    }[kind],
-    play=napping,
-    look=look_at_clock,
-    correct="A nap was measured as such on three devices, and an error came out.",
-    wrong={
-        EARLY: [
-            (".result() => ", NO_LAST_WAIT),
-            f"{TAKEN} => ({TAKEN}) / 2",
-            f"{TAKEN} => time.process_time() * 1e-9",
-        ],
-        QUEUED: [NO_LAST_WAIT, (".result() => ; device.run(lambda: None)", NO_LAST_WAIT)],
-        ROUNDED: f"{TAKEN} => round({TAKEN}, 1)",
-        BACKWARDS: f"{TAKEN} => start - time.perf_counter()",
-        MILLISECONDS: f"{TAKEN} => ({TAKEN}) * 1000",
-        ELSEWHERE: "device.submit(fn).result() => fn()",
-        LONGER: f"{TAKEN} => ({TAKEN}) * 2",
-        TIMES.format(2): "device.submit => device.run(fn); device.submit",
-        A_NUMBER.format("None"): "return time => time",
-        A_NUMBER.format("nan"): f"{TAKEN} => math.nan",
-        NEVER: lambda device, fn: 0.2,
-        OLDER: "synchronize([device])\n    start => start",
-        SILENT: ".result() => ",
-        "it raised TypeError": "submit(fn) => submit(fn, 1)",
-    },
-    also_right=[by_all_devices, "[device] => ", "submit(fn).result() => run(fn)"],
 )
