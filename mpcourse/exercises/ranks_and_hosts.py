@@ -202,7 +202,7 @@ check_culprit = Exercise(
     cases=[
         ([(0, 1, LOST), (1, -9, "")],),
         ([(0, 1, RESET), (2, 1, SHAPES), (1, ENDED, "")],),
-        ([(0, -11, ""), (1, 1, LOST)],),
+        ([(0, -6, ""), (1, 1, LOST)],),
         ([(1, ENDED, ""), (0, 1, LOST), (3, 1, BAD), (2, 0, "")],),
         ([(0, 1, LOST), (1, 1, RESET), (2, 17, "")],),
         ([(0, ENDED, ""), (2, 1, BAD), (1, -9, "")],),
@@ -230,6 +230,9 @@ check_culprit = Exercise(
         ],
         "A RuntimeError of its own is no excuse; a lost connection is.": (
             "Connection reset => RuntimeError"
+        ),
+        "Code -6 is any abort; only the watchdog's words say that a rank gave up waiting.": (
+            "(0, -15) => (0, -6, -15)"
         ),
         ERROR: ["code not in (0, -15) => -15 != code < 0", "(0, -15) => (0, 1, -15)"],
         SOMEBODY.format(1): lambda ends: [],
@@ -456,6 +459,9 @@ check_lost_share = Exercise(
         ],
         "A share of the work is asked, not of all the time: saves are no work.": (
             lambda *given: 1 - 1 / (1 + my_lost_share(*given))
+        ),
+        "save_s goes to every_s of work: divide by every_s alone.": (
+            "save_s / every_s => save_s / (every_s + save_s)"
         ),
         "A share is asked, not per cent.": lambda *given: 100 * my_lost_share(*given),
         "A share of the time is asked, not the best interval.": (

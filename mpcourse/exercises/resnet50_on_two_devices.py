@@ -22,7 +22,8 @@ from mpcourse.splitting.pretended import gpu_name
 
 # 1. The split network
 
-FEATURES = (2, 512, 4, 4)  # what layer2 makes of two pictures
+SHAPE = (2, 3, 33, 33)  # of 32 would leave avgpool a single number to average
+FEATURES = (2, 512, 5, 5)  # what layer2 makes of them
 TWICE = "Layers that are registered twice count twice."
 DO_NOT_FIT = "The weights of torchvision's resnet50 do not fit:"
 OTHER_OUTPUTS = "the outputs differ from those of torchvision's resnet50"
@@ -76,7 +77,7 @@ def torchvision_s():
         if isinstance(module, nn.BatchNorm2d):  # a fresh one hands its input on
             nn.init.uniform_(module.running_mean, -0.5, 0.5)
             nn.init.uniform_(module.running_var, 0.5, 2)
-    images = torch.randn(2, 3, 32, 32)
+    images = torch.randn(SHAPE)
     trained = copy.deepcopy(network).double().train()  # two numbers a channel: their norm may flip
     return network, images, network(images), trained(images.double())
 
@@ -185,7 +186,7 @@ def copies_made(attempt, images, first, second):
 def two_copies(held, found, went, first, second):
     if held != sorted([first, second]):
         raise NotYet(f"The parameters are on {', '.join(held)}; {A_HALF}")
-    wanted = [("cpu", first, (2, 3, 32, 32), False), (first, second, FEATURES, False)]
+    wanted = [("cpu", first, SHAPE, False), (first, second, FEATURES, False)]
     if found == [*wanted, (second, first, FEATURES, True)]:
         return
     over = [shape for *way, shape, backward in found if "cpu" not in way and not backward]
@@ -202,7 +203,10 @@ check_split_resnet50 = Exercise(
     look=as_torchvision_s,
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
-        FLATTEN: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features)",
+        FLATTEN: [
+            "torch.flatten(self.avgpool(features), 1) => self.avgpool(features)",
+            "self.avgpool(features) => features",
+        ],
         ENDS: [f"features), 1)) => features), 1)).{end}" for end in ("softmax(1)", "relu()")],
         ONE: [
             "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).squeeze()",
@@ -299,7 +303,10 @@ check_batch_over_devices = Exercise(
             "3 * => 2 *"
         ),
         "That is Adam, with two more numbers for each weight; momentum is one.": "3 * => 4 *",
-        "Every device must fit: the one that is full first decides.": "min => max",
+        "Every device must fit: the one that is full first decides.": [
+            "min => max",
+            "min(most) => min([m for m in most if m > 0] or [0])",
+        ],
         "The devices do not share their memory: each has a limit of its own.": (
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k)))
         ),
@@ -403,6 +410,11 @@ def until_half(forward, backward):
     return next(k for k in range(len(forward) + 1) if sum(forward[:k]) + sum(backward[:k]) >= half)
 
 
+def past_half(forward, backward):
+    half = (sum(forward) + sum(backward)) / 2
+    return next(k for k in range(len(forward) + 1) if sum(forward[:k]) + sum(backward[:k]) > half)
+
+
 def before_half(forward, backward):
     half = (sum(forward) + sum(backward)) / 2
     return max(k for k in range(len(forward)) if sum(forward[:k]) + sum(backward[:k]) <= half)
@@ -423,15 +435,17 @@ check_cut_by_time = Exercise(
         ([1, 2, 1], [0, 0, 0]),  # two cuts are as good
         ([0, 5], [0, 7]),  # behind no block would be as good
         ([1, 1, 2, 3, 5], [5, 1, 3, 1, 1]),  # forward and backward busiest on different devices
+        ([1, 1, 3], [2, 3, 1]),  # one of the two is busiest alone
     ],
     given="forward {} and backward {}",
     play=call_for_numbers,
     hint="Add up each block's forward and backward; look at the busier device behind every cut.",
     wrong={
-        "Add up forward and backward of each device first, then take the busier device.": (
+        "Add up forward and backward of each device first, then take the busier device.": [
             "max(sum(both[:k]), sum(both[k:])) => "
-            "sum(max(sum(times[:k]), sum(times[k:])) for times in (forward, backward))"
-        ),
+            f"{both}(max(sum(times[:k]), sum(times[k:])) for times in (forward, backward))"
+            for both in ("sum", "max")
+        ],
         "That cut is as good; asked is the smallest one.": (
             "range(1, len(both)) => range(len(both) - 1, 0, -1)"
         ),
@@ -447,9 +461,10 @@ check_cut_by_time = Exercise(
         "There the less busy device has the least work; asked is the busier one.": "max => min",
         "Forward alone says this; the backward counts as well.": "f + b => f",
         "Backward alone says this; the forward counts as well.": "f + b => b",
-        "You stop when half is reached; with one block fewer the busier device has less to do.": (
-            until_half
-        ),
+        "You stop when half is reached; with one block fewer the busier device has less to do.": [
+            until_half,
+            past_half,
+        ],
         "You stop before half is passed; with one more block the busier device has less to do.": (
             before_half
         ),

@@ -24,7 +24,9 @@ from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 NO_SCHEDULE = "A schedule is a list with one list per device; "
 NOTHING_WAITS = "None stands in it: nothing stands for waiting, a device waits by itself."
-NO_ACTION = "Each entry is an Action(stage_index, kind, index): number, letter, number; got {}."
+NO_ACTION = (
+    "Each entry is an Action(stage_index, kind, index): whole number, letter, whole number; got {}."
+)
 NAIVE = "One micro-batch at a time: that is the naive schedule."
 AHEAD = "Each kind is in order, but the forwards before the first B are not as many as asked"
 TURNED = "Legal, but last in, first out; backwards go first in, first out."
@@ -218,7 +220,7 @@ def ends_as_text(attempt, schedule, *case):
     if not all(isinstance(each, tuple) and len(each) == 3 for each in ends):
         raise NotYet("The keys are the Actions themselves, not their texts or parts.")
     if not all(isinstance(end, Real) for end in ends.values()):
-        raise NotYet("Each action has one number: the time at which it ends.")
+        raise NotYet("Each action in it has one number, its end; what cannot run is not in it.")
     if schedule != before:
         raise NotYet(EMPTIED)
     return {str(Action(*action)): float(end) for action, end in ends.items()}
@@ -276,8 +278,12 @@ check_simulate = Exercise(
         "Waits are shared: it starts at the latest of these times, not after their sum.": (
             "max([ => sum(["
         ),
-        "A device does one thing at a time: it is busy until its previous action ends.": (
-            "[free[device], *arrived] => [0, *arrived]"
+        "A device does one thing at a time: it is busy until its previous action ends.": [
+            "[free[device], *arrived] => [0, *arrived]",
+            ("free[device] => free[action.stage_index]", "len(schedule) => num_stages"),
+        ],
+        "Each device has a time of its own: one works while another does.": (
+            "free[device] => free[0]"
         ),
         "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
         "All that needs(action, num_stages) lists has to end first, not the first of it alone.": (
@@ -311,7 +317,7 @@ check_simulate = Exercise(
         ),
         "A dict is asked for": ["return end => return max(end.values())", "return end => "],
         "not their texts": "return end => return {str(action): end[action] for action in end}",
-        "Each action has one number": (
+        "Each action in it has one number": (
             "return end => return {action: (0, end[action]) for action in end}"
         ),
         EMPTIED: "[list(row) for row in schedule] => schedule",
@@ -375,6 +381,11 @@ check_transfers = Exercise(
             "transfer * => 0 *",
             "cost[action.kind] => cost[action.kind] + transfer",
         ),
+        "It delays the arrival, not the start: a device that was busy meanwhile waits less.": (
+            "transfer * => 0 *",
+            "cost[action.kind] => cost[action.kind] + transfer * any("
+            "home[need.stage_index] != device for need in needs(action, len(home)))",
+        ),
     },
     also_right=["while moved: => for _ in range(99):"],
 )
@@ -394,6 +405,18 @@ def my_one_f_one_b(num_stages, num_microbatches):
         kinds = "F" * ahead + "BF" * (num_microbatches - ahead) + "B" * ahead
         row = number_actions([(rank, kinds)])
         schedule.append(row)
+    return schedule
+
+
+def last_in_first_out(p, m):
+    schedule = my_one_f_one_b(p, m)
+    for row in schedule:
+        held = []
+        for place, action in enumerate(row):
+            if action.kind == "F":
+                held.append(action.microbatch_index)
+            else:
+                row[place] = action._replace(microbatch_index=held.pop())
     return schedule
 
 
@@ -425,7 +448,7 @@ check_one_f_one_b = Exercise(
             "num_stages - rank => rank + 1"
         ),
         NAIVE: naive_schedule,
-        TURNED: backwards_turned,
+        TURNED: [backwards_turned, last_in_first_out],
         "comes before 0F0; a backward comes after its forward": (
             "num_stages - rank => num_stages - rank - 1"
         ),
@@ -586,6 +609,7 @@ check_interleaved = Exercise(
             "(num_chunks - 1) * p + 2 * (p - 1 - rank) => p - rank",
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "2 * (p - 1 - rank) => (p - 1 - rank)",
+            "(num_chunks - 1) * p + 2 * (p - 1 - rank) => num_chunks * (p - rank)",
             "min(len(order), => max(len(order),",
             "(num_chunks - 1) * p + => ",
         ],

@@ -92,7 +92,10 @@ check_halves = Exercise(
         ],
         STAR: ["@ x => * x", "@ weight => * weight"],
         "y takes no part: what arrives is its gradient.": "gradient.T => (x @ weight.T).T",
-        "The weight's gradient adds over the rows; no mean is taken.": "@ x => @ x / len(x)",
+        "The weight's gradient adds over the rows; no mean is taken.": [
+            "@ x => @ x / len(x)",
+            lambda x, w, g: (g @ w / len(x), g.T @ x / len(x)),
+        ],
         "Each row has a part in the weight's gradient, not the first alone.": (
             "gradient.T @ x => torch.outer(gradient[0], x[0])"
         ),
@@ -257,8 +260,9 @@ def most_waits(outcome, p, m):
     if any(a.kind == "B" and a.stage_index for row in schedule for a in row):
         why = STILL_WHOLE
     else:
-        ahead = [action.kind != "F" for action in schedule[0]].index(True)
-        why = LATER if ahead >= 2 * p - 1 else MORE_AHEAD
+        ahead = {row[0].stage_index: "".join(a.kind for a in row) for row in schedule}
+        enough = all(ahead[r].startswith("F" * (2 * (p - 1 - r) + 1)) for r in range(p))
+        why = LATER if enough else MORE_AHEAD
     raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
 
 
@@ -271,7 +275,12 @@ check_no_wait = Exercise(
     look=most_waits,
     correct="No device waits once it has begun, and nobody holds more than 2p - 1.",
     wrong={
-        MORE_AHEAD: [my_split_backward, slip(my_split_backward, BESIDE_ITS_I)],
+        MORE_AHEAD: [
+            my_split_backward,
+            slip(my_split_backward, BESIDE_ITS_I),
+            f"{AHEAD} => ({AHEAD} if rank == 0 else num_stages - rank)",  # device 0 alone
+            f"{AHEAD} => max(1, 2 * (num_stages - 1 - rank))",
+        ],
         LATER: ["2 * rank => rank", "2 * rank => 0"],
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
