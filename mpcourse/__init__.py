@@ -38,8 +38,13 @@ Importing the package imports nothing else; its folders load when they are first
 
 import importlib
 import pkgutil
+import warnings
 
 __version__ = "0.1.0"
+
+# torch 2.14 calls them all_gather_single and reduce_scatter_single, which torch 2.9 does not know
+RENAMED = r".*(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+warnings.filterwarnings("ignore", message=RENAMED, category=FutureWarning)
 
 
 def __getattr__(name):

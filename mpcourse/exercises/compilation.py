@@ -1,4 +1,4 @@
-"""Exercises of page `compilation`: fusion by hand, graphs, one for an if."""
+"""Exercises of page `compilation`: fusion by hand, a kernel, graphs, one for an if."""
 
 import inspect
 import math
@@ -19,6 +19,8 @@ AT_ONCE = "The operation got more than {size} numbers at once: such a block leav
 AS_COUNT = "`size` is how many numbers a block has, not how many blocks there are."
 DOWN = "The number of blocks is rounded down there: a last block that is shorter is one, too."
 AT = "A block starts where the one before it ends: at its number times `size`."
+SHORTER = "The last block is missing: it may be shorter than the others."
+ENDS = "A number is lost at the end of each block: numbers[a:b] ends before b."
 KEPT = "The numbers that were handed in have changed: return a new tensor."
 DTYPE = "The result has another dtype than what the operation gives: torch.cat keeps it."
 
@@ -52,6 +54,8 @@ def with_an_operation(attempt, count, size):
     if len(handed) > (needed := math.ceil(count / size)):
         line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
         raise NotYet(line, "Every call costs Python's time.")
+    if sum(handed) == count // size * size < count:
+        raise NotYet(SHORTER)
     if isinstance(result, torch.Tensor) and result.dtype != numbers.dtype:
         raise NotYet(DTYPE)
     return result
@@ -77,12 +81,19 @@ check_in_blocks = Exercise(
         DOWN: "split(size) => chunk(len(numbers) // size)",
         AT: "numbers.split(size) => [numbers[i:][:size] for i in range(-(-len(numbers) // size))]",
         "Every call costs Python's time.": "split(size) => split(1)",
+        ENDS: (
+            "numbers.split(size)"
+            " => [numbers[i : i + size - 1] for i in range(0, len(numbers), size)]"
+        ),
         JOIN: [
             "torch.cat => list",
             ("torch.cat => list", "operation(block) => operation(block).tolist()"),
             "torch.cat => torch.stack",
         ],
-        "The last block is missing: it may be shorter than the others.": [
+        SHORTER: [
+            lambda operation, numbers, size: blocks_into(
+                operation, numbers[: len(numbers) // size * size], size
+            ),
             "numbers.split => numbers[: len(numbers) // size * size].split",
             # range(0, len(numbers) - size, size)
             "numbers.split => numbers[: (len(numbers) - 1) // size * size].split",
@@ -99,7 +110,167 @@ check_in_blocks = Exercise(
     also_right=[blocks_into, "split(size) => tensor_split(math.ceil(len(numbers) / size))"],
 )
 
-# 2. How many graphs
+# 2. Write the kernel
+
+A_LIST = "Return a list of lines, each a text: ['x = numbers[i]', ...]."
+LOADED = "The input's name has no number yet: a line loads it, once, before the first operation."
+PLACED = "A name has no number when it is used: each operation writes to its own name."
+NO_LINE = "A line is one assignment, such as mul = x * 0.9: its type and semicolon come later."
+LOOP = "The loop is written around your lines: return the step inside it."
+ALL = "`numbers` holds all of them: numbers[i] is the one of this step."
+NO_F = "The braces are still there: an f stands before a text that fills them in."
+TEXTS = "`numbers` is there when the kernel runs, not while you write it: return its lines as text."
+
+
+class Memory(list):
+    """Numbers that count how often they are read and written."""
+
+    loads = stores = 0
+
+    def __getitem__(self, place):
+        self.loads += 1
+        return super().__getitem__(place)
+
+    def __setitem__(self, place, number):
+        self.stores += 1
+        super().__setitem__(place, number)
+
+
+def my_kernel(entry, operations):
+    """One load, the operations between registers, one store.
+
+    A graph lists its operations in order: each side is there when it is needed.
+    """
+    lines = [f"{entry} = numbers[i]"]
+    for name, left, sign, right in operations:
+        lines.append(f"{name} = {left} {sign} {right}")
+    return [*lines, f"result[i] = {name}"]
+
+
+def loads_everywhere(entry, operations):
+    lines = my_kernel(entry, operations)[1:]
+    return [line.replace(entry, "numbers[i]") for line in lines]
+
+
+def stores_everywhere(entry, operations):
+    lines = my_kernel(entry, operations)[:-1]
+    return [lines[0]] + [each for line in lines[1:] for each in (line, f"result[i] = {line[:3]}")]
+
+
+def as_eager(entry, operations):
+    """Each operation reads memory and writes memory; right for a chain."""
+    lines = [f"result[i] = {left} {sign} {right}" for _, left, sign, right in operations]
+    names = [name for name, *_ in operations]
+    for name in names:
+        lines = [line.replace(name, "result[i]") for line in lines]
+    return [line.replace(entry, "numbers[i]") for line in lines]
+
+
+def in_a_chain(entry, operations):
+    lines, before = [f"{entry} = numbers[i]"], entry
+    for name, _, sign, right in operations:
+        lines.append(f"{name} = {before} {sign} {right}")
+        before = name
+    return [*lines, f"result[i] = {before}"]
+
+
+def with_semicolons(entry, operations):
+    """Several assignments on one line, and semicolons as in C++."""
+    *inner, last = my_kernel(entry, operations)
+    return ["; ".join(inner) + ";", last + ";"]
+
+
+def one_expression(entry, operations):
+    texts = {entry: "y"}
+    for name, left, sign, right in operations:
+        texts[name] = f"({texts.get(left, left)} {sign} {texts.get(right, right)})"
+    return ["y = numbers[i]", f"result[i] = {texts[name]}"]
+
+
+def with_a_memory(attempt, entry, operations):
+    """What the lines write for 5.0 and 7.0, with the trips that they make."""
+    lines = attempt(entry, operations)
+    if lines is None:
+        return None
+    if not isinstance(lines, list | tuple) or not all(isinstance(each, str) for each in lines):
+        raise NotYet(A_LIST)
+    if any(each.lstrip().startswith("for ") for each in lines):
+        raise NotYet(LOOP)
+    numbers, result = Memory([5.0, 7.0]), Memory([None, None])
+    for i in range(2):
+        try:
+            exec("\n".join(lines), {"numbers": numbers, "result": result, "i": i})
+        except SyntaxError as error:
+            wrong = (error.text or "").strip()
+            raise NotYet(f"one of your lines: {wrong}", NO_F if "{" in wrong else NO_LINE) from None
+        except NameError as error:
+            words = LOADED if error.name == entry else PLACED
+            raise NotYet(f"your lines: {error}", words) from None
+    stored = [list.__getitem__(result, i) for i in range(2)]
+    loads = numbers.loads + result.loads
+    return {"result": stored, "loads": loads / 2, "stores": result.stores / 2}
+
+
+check_kernel = Exercise(
+    my_kernel,
+    read_again='"Graph and backend: a compiler of your own"',
+    cases=[
+        ("x_0", [("mul", "x_0", "*", 3.0)]),
+        ("x_0", [("sub", "x_0", "-", 3.0)]),
+        ("x_0", [("mul", "x_0", "*", 3.0), ("add", "mul", "+", 1.0)]),
+        ("l_y_", [("sub", 1.0, "-", "l_y_"), ("mul", "sub", "*", 0.5)]),
+        ("l_y_", [("mul", "l_y_", "*", "l_y_"), ("add", "mul", "+", "l_y_")]),
+        ("x_0", [("sub", "x_0", "-", 2.0), ("mul", "sub", "*", 3.0), ("add", "mul", "+", "sub")]),
+    ],
+    given="the input's name {!r}, the operations {}, and the numbers 5.0 and 7.0",
+    play=with_a_memory,
+    hint="First a load, then `name = left sign right` for each operation, last a store.",
+    errors={"name '(numbers|result|i)' is not defined": TEXTS, "multiply sequence": ALL},
+    correct="All {count} graphs agree: one load and one store for each number.",
+    wrong={
+        "The number is in a register after one load: use its name from there.": loads_everywhere,
+        "What lies between two operations stays in a register: store the last one alone.": (
+            stores_everywhere
+        ),
+        "That is what eager does: it goes to memory and back for each operation.": as_eager,
+        "The last operation is the result; that is the first.": (
+            '= {name}"] => = {operations[0][0]}"]'
+        ),
+        "That copies the input: store what the last operation has made.": (
+            "result[i] = {name} => result[i] = {entry}"
+        ),
+        "Nothing is stored: the last line writes to result[i].": (
+            'return [*lines, f"result[i] = {name}"] => return lines'
+        ),
+        "The sides are swapped: left comes first.": (
+            "{left} {sign} {right} => {right} {sign} {left}"
+        ),
+        "Each operation has a sign of its own.": "{sign} => *",
+        "The left side may be a number, or an earlier result: take `left` as it stands.": [
+            in_a_chain,
+            "{name} = {left} => {name} = {entry}",
+        ],
+        LOADED: 'lines = [f"{entry} = numbers[i]"] => lines = []',
+        PLACED: 'lines.append(f"{name} = => lines.append(f"y = ',
+        A_LIST: 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
+        NO_LINE: 'append(f" => append(f"float ',
+        NO_F: 'append(f" => append("',
+        LOOP: 'lines = [ => lines = ["for i in range(n):", ',
+        ALL: "numbers[i] => numbers",
+        TEXTS: lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
+    },
+    also_right=[
+        with_semicolons,
+        one_expression,
+        lambda entry, operations: (
+            f"{entry} = numbers[i]",
+            *(" ".join(map(str, [name, "=", *sides])) for name, *sides in operations),
+            f"result[i] = {operations[-1][0]}",
+        ),
+    ],
+)
+
+# 3. How many graphs
 
 
 def my_graphs(sizes):
@@ -163,7 +334,7 @@ check_graphs = Exercise(
     also_right=[graphs_of_torch, lambda sizes: torch.tensor(my_graphs(sizes))],
 )
 
-# 3. One graph for both ways
+# 4. One graph for both ways
 
 LOOKS = "somewhere Python has to look at a value (`if`, `float()`, `.item()`, `bool()`)."
 CHOOSES = "torch.where chooses without looking."
@@ -228,9 +399,10 @@ check_one_graph = Exercise(
         "A sum of 0 is not above 0.": "> 0 => >= 0",
         "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "sum() => sum().int()"],
         "Each value has decided for itself: the sum of all decides.": "rows.sum() => rows",
-        "Each row has decided for itself: the sum of all rows decides.": (
-            "sum() => sum(-1, keepdim=True)"
-        ),
+        "Each row has decided for itself: the sum of all rows decides.": [
+            "sum() => sum(-1, keepdim=True)",
+            "sum() => sum(-1)",
+        ],
         "One value or column has decided: the sum of all rows decides.": [
             "rows.sum() > 0 => (rows > 0).any()",
             "rows.sum() > 0 => (rows > 0).all()",

@@ -1,4 +1,4 @@
-"""Exercises of page `does_it_fit`: largest batch, live and saved bytes, a slip, a transformer."""
+"""Exercises of page `does_it_fit`: largest batch, live and saved bytes, a slip, two accounts."""
 
 import copy
 import random
@@ -286,10 +286,13 @@ check_saved_bytes = Exercise(
         ),
         "These are numbers, not bytes: a float32 has four bytes.": "nbytes() => nbytes() // 4",
         "The inputs count here too: they are held anyway.": ", inputs] => ]",
-        "A view of the inputs has their storage: compare storages, not tensors.": (
-            ", inputs] => ]",
-            "saved[ => if tensor is not inputs: saved[",
-        ),
+        "A view of the inputs has their storage: compare storages, not tensors.": [
+            (", inputs] => ]", "saved[ => if tensor is not inputs: saved["),
+            (
+                "{t.untyped_storage().data_ptr() => {id(t)",
+                "saved[ => if id(tensor) not in held: saved[",
+            ),
+        ],
         "The parameters count here too: they are held anyway.": "*model.parameters(), => ",
         "Add up the bytes of each storage": lambda model, inputs: 0,
     },
@@ -306,7 +309,9 @@ IN_ITSELF = (
     "What does a module change in itself while it runs forward? A second forward stops where all "
     "that the backward needs is made; where it needs nothing, none runs."
 )
-A_DROPOUT = "torch draws a dropout's numbers again as they were: it knows of this slip."
+A_DROPOUT = (
+    "torch draws its own numbers again as they were, also for a dropout: it knows this slip."
+)
 BATCH_NORM = "The page has the batch norm already: find a module without one."
 OUTSIDE = "Without checkpoint, two copies differ, too: keep in the module what changes."
 A_MODULE = "expected a module, got {}"
@@ -365,8 +370,8 @@ def both_ways(part):
         raise NotYet(NOTICED, raised(error)) from None
     if not alike(plain, control):
         raise NotYet(OUTSIDE)
-    dropout = any(isinstance(module, nn.Dropout) for module in part.modules())
-    return plain, again, A_DROPOUT if dropout else CHANGES if changes(part) else IN_ITSELF
+    why = A_DROPOUT if draws(first) else CHANGES if changes(part) else IN_ITSELF
+    return plain, again, why
 
 
 def alike(some, others):
@@ -392,6 +397,13 @@ def changes(part):
         torch.default_generator.manual_seed(7)
         results.append(part(torch.ones(8, 4)).nan_to_num())
     return not torch.equal(*results)
+
+
+def draws(part):
+    """Whether a forward draws from torch's generator."""
+    before = torch.default_generator.get_state()
+    part(torch.ones(8, 4))
+    return not torch.equal(before, torch.default_generator.get_state())
 
 
 class Counting(nn.Module):
@@ -449,7 +461,10 @@ check_slip = Exercise(
     wrong={
         IN_ITSELF: lambda: nn.Linear(4, 4),
         CHANGES: [lambda: Drawing(mask=False), Growing],
-        A_DROPOUT: lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+        A_DROPOUT: [
+            lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+            lambda: doing(nn.functional.dropout),
+        ],
         A_MODULE.format("<class 'torch.nn"): lambda: nn.BatchNorm1d,
         WITHOUT: lambda: nn.Linear(5, 4),
         NOTICED: lambda: Once(4, 4),
@@ -516,10 +531,94 @@ check_activation_bytes = Exercise(
         "Heads concern the scores alone.": "block + scores => block * max(heads, 1)",
         "Each head has scores of its own.": "* heads => * min(heads, 1)",
         "A score takes five bytes: two, a mask of one, two.": [
-            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6, 10)
+            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6, 7, 8, 10)
         ],
         "Stored scores come on top.": " + scores => ",
         "Go down the lines": lambda *sizes: 7,
     },
     also_right=["return layers => return 1.0 * layers"],
+)
+
+# 6. The account of a whole step
+
+
+def my_account(states, tokens, width, layers, words, again, chunks):
+    """Every block keeps its share, and two moments compete for the room above.
+
+    At the loss these are the logits of a chunk. Later the last block runs again: what it has more
+    than its input is live then, and the logits are gone.
+    """
+    block = 34 * tokens * width
+    kept = 2 * tokens * width if again else block
+    logits = 12 * tokens * words / chunks
+    return states + layers * kept + max(logits, block - kept)
+
+
+def two_moments(states, tokens, width, layers, words, again, chunks):
+    """The same, moment by moment."""
+    share = 2 if again else 34
+    at_loss = layers * share * tokens * width + 12 * (tokens // chunks) * words
+    in_block = ((layers - 1) * share + 34) * tokens * width
+    return states + (at_loss if at_loss > in_block else in_block)
+
+
+PEAK = "max(logits, block - kept)"
+
+check_account = Exercise(
+    my_account,
+    read_again='"Does it fit?"',
+    cases=[
+        (100, 2, 1, 1, 1, False, 1),
+        (1000, 4, 8, 3, 10, False, 1),
+        (1000, 4, 8, 3, 10, False, 2),
+        (1000, 4, 8, 3, 10, True, 1),
+        (1000, 4, 8, 3, 10, True, 2),
+        (1000, 4, 8, 3, 100, True, 1),
+        (1000, 4, 8, 3, 100, True, 4),
+    ],
+    given="states, tokens, width, layers, words, again, chunks = {}, {}, {}, {}, {}, {}, {}",
+    hint="What is live when the loss is made, and what when the last block has run again?",
+    wrong={
+        "The logits are gone before a block runs again: the larger of the two has to fit.": [
+            f"{PEAK} => logits + block - kept",
+            f"{PEAK} => logits + again * block",
+        ],
+        "The input of the block that runs again is one of those kept: it is there once.": (
+            f"{PEAK} => max(logits, again * block)"
+        ),
+        "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
+        "When the loss is made, every block keeps something, and the logits come on top.": [
+            f"{PEAK} => block - kept",
+            f"{PEAK} => (block - kept if again else logits)",
+            f"layers * kept + {PEAK} => max(layers * kept, logits)",
+            f"layers * kept + {PEAK} => max(layers * kept + block - kept, logits)",
+            f"layers * kept + {PEAK} => (layers - 1) * kept + max(logits, block)",
+        ],
+        "One block at a time runs again.": "block - kept => layers * (block - kept)",
+        "Without `again`, each block keeps all of its 34 bytes.": [
+            " if again else block => ",
+            "if again => if not again",
+        ],
+        "With `again`, a block keeps its input alone.": "2 * tokens * width if again else => ",
+        "In 16 bits, an input takes two bytes a number.": [
+            "2 * tokens * width if => tokens * width if",
+            "2 * tokens * width if => 4 * tokens * width if",
+        ],
+        "An input has `width` numbers for each token.": "2 * tokens * width if => 2 * tokens if",
+        "At its peak, the loss has three tensors of float32 for the logits: 12 bytes each.": [
+            f"12 * => {size} * " for size in (1, 2, 4, 6, 8, 16)
+        ],
+        "Each token has a logit for each word.": "tokens * words => words",
+        "The width is no factor of the logits.": "tokens * words => tokens * words * width",
+        "One chunk at a time has its logits.": " / chunks => ",
+        "The loss goes in chunks, the blocks do not.": [
+            "layers * kept => layers * kept / chunks",
+            "block - kept) => (block - kept) / chunks)",
+        ],
+        "There are {3} blocks: each keeps something.": "layers * kept => kept",
+        "`states` stay all the time.": "states + => ",
+        "`states` are bytes already.": ["states + => 16 * states +", "states + => 4 * states +"],
+        "What is live when": lambda *sizes: 7,
+    },
+    also_right=[two_moments, " / chunks => // chunks"],
 )

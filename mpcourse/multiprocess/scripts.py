@@ -30,6 +30,8 @@ LOGS = "PET_LOG_DIR"  # of torchrun; here it also marks what belongs to a run
 GRACE_S = 5.0  # for a process that was asked to end, until it is killed
 FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.MULTILINE)
 RAISED = re.compile(r"^(?:\[rank\d+\]: *)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*: .*|[A-Z]\w*Error)$")
+# gloo of torch 2.9 prints this for each group that it makes, among what the program prints
+GLOO_SAYS = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n", re.MULTILINE)
 ROOT_CAUSE = re.compile(r"Root Cause.*?local_rank: (\d+).*?exitcode *: (-?\d+)", re.DOTALL)
 
 
@@ -89,7 +91,8 @@ class Scripts:
                 code = self._wait(command, logs, time_limit_s)
             finally:
                 for path in _said_by_ranks(logs, "stdout"):
-                    print(path.read_text(encoding="utf-8", errors="replace"), end="")
+                    said = path.read_text(encoding="utf-8", errors="replace")
+                    print(GLOO_SAYS.sub("", said), end="")
             if code != 0:
                 raise RuntimeError(self._failure(logs, code))
 
