@@ -19,7 +19,7 @@ from mpcourse.exercises.exercise import (
     same,
     short,
 )
-from mpcourse.transformer import Decoder
+from mpcourse.transformer import Decoder, attention_weights
 
 # 1. What a token sees
 
@@ -251,7 +251,7 @@ check_attend = Exercise(
     },
     wrong={
         "Divide the scores by the square root of `columns`.": " / query.shape[-1] ** 0.5 => ",
-        "Divide by the square root of `columns`, not by `columns`.": " ** 0.5 => ",
+        "Divide by the square root of `columns`: `** 0.5`.": [" ** 0.5 => ", "** 0.5 => ** 2"],
         "The root of a head's `columns`, whatever they are: a fixed number fits one width.": [
             "query.shape[-1] ** 0.5 => 8",
             "query.shape[-1] ** 0.5 => 4",
@@ -347,8 +347,9 @@ def of_a_decoder(attempt, layers, texts, places):
         model.blocks[1].attention = nn.Linear(12, 12).double()
     for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
         whole.forward = refuse_the_whole
-    result = attempt(model, torch.randint(3, (texts, places)))
-    if isinstance(result, torch.Tensor) and not result.requires_grad:
+    tokens = torch.randint(3, (texts, places))
+    result = attempt(model, tokens)
+    if not getattr(result, "requires_grad", False) and same(result, my_logits(model, tokens)):
         raise NotYet(NO_GRADIENTS)
     return result
 
@@ -357,6 +358,9 @@ def refuse_the_whole(*given, **options):
     raise NotYet(UNCALLED)
 
 
+ALL_PLACES = (
+    "The table of positions is longer than these texts: call it with the places 0 to T - 1."
+)
 LOST = ["x + block.attention => block.attention", "x + block.mlp => block.mlp"]
 UNNORMED = ["block.norm_1(x) => x", "block.norm_2(x) => x"]
 NORMS_FLOW_ON = [
@@ -373,6 +377,7 @@ check_logits = Exercise(
     hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
     "then the last norm and the output.",
     correct="Its logits are the package's own.",
+    errors={"must match the size": ALL_PLACES},
     wrong={
         UNCALLED: [
             lambda model, tokens: model(tokens),
@@ -403,6 +408,10 @@ check_logits = Exercise(
             " + block.mlp(block.norm_2(x)) => ",
             " + block.attention(block.norm_1(x)) => ",
         ],
+        "In each block the MLP follows attention: one loop over the blocks, not two.": (
+            "\n        x = x + block.mlp => "
+            "\n    for block in model.blocks:\n        x = x + block.mlp"
+        ),
         "Attention comes first, the MLP second.": (
             " + block.attention(block.norm_1(x)) => ",
             "norm_2(x)) => norm_2(x)); x = x + block.attention(block.norm_1(x))",
@@ -425,6 +434,7 @@ check_logits = Exercise(
         ],
         "Each part has a norm of its own: `norm_1` is attention's, `norm_2` the MLP's.": [
             "norm_2 => norm_1",
+            ("(block.norm_1(x)) => (y := block.norm_1(x))", "(block.norm_2(x)) => (y)"),
             (
                 "mlp(block.norm_2 => mlp(block.norm_1",
                 "attention(block.norm_1 => attention(block.norm_2",
@@ -452,6 +462,10 @@ check_logits = Exercise(
             "block.mlp(block.norm_2(x)) => block.mlp.down(block.mlp.up(block.norm_2(x)))"
         ),
         "Logits of every place are asked, not of the last alone.": "norm(x)) => norm(x))[:, -1]",
+        "Logits are asked, a score for each possible token, not the likeliest token.": (
+            "norm(x)) => norm(x)).argmax(-1)"
+        ),
+        ALL_PLACES: ".positions(places) => .positions.weight",
         "Not every block had its turn.": "model.blocks => model.blocks[:1]",
         NO_GRADIENTS: torch.no_grad()(my_logits),
     },
@@ -494,7 +508,7 @@ def first_wrong(attempt, vocabulary, width, layers, context):
 check_counts = Exercise(
     my_counts,
     read_again='"How large is it, and how much work?"',
-    cases=[(5, 3, 1, 7), (7, 6, 2, 5), (50, 8, 3, 16)],
+    cases=[(17, 3, 1, 7), (7, 6, 2, 5), (50, 8, 3, 16)],
     given="vocabulary {}, width {}, blocks {}, context {}",
     play=first_wrong,
     hint="Write down each layer's sizes: six in a block, and `model.head.output`. A weight has two "
@@ -507,6 +521,9 @@ check_counts = Exercise(
         ),
         "Biases are missing: each output of a layer in a block has one.": "13 => 4",
         "Biases: queries, keys, values have some, the MLP's first layer `4 * width`.": "13 => 10",
+        "The MLP's biases are missing: `4 * width` of its first layer, `width` of its second.": (
+            "13 => 8"
+        ),
         "In each block, the two norms are missing, or the four biases of attention.": "13 => 9",
         "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
             ("13 => 9", "tables + 2 * width => tables"),
@@ -527,10 +544,18 @@ check_counts = Exercise(
         ),
         "The forward alone; the backward makes two more products for each.": "3 * f => f",
         "The backward has two products for each of the forward: together three.": "3 * f => 2 * f",
-        "A multiplication and an addition are two operations.": "3 * f => 3 / 2 * f",
-        "Attention's own products are missing: scores, and sums of values.": (
-            " + layers * 2 * 2 * context**2 * width => "
+        "For attention's two products, too, the backward has two each.": (
+            "layers * 2 * 2 * context**2 * width => layers * 2 * 2 / 3 * context**2 * width"
         ),
+        "A multiplication and an addition are two operations.": "3 * f => 3 / 2 * f",
+        "Twice too much: two operations for each weight, three times.": "3 * f => 6 * f",
+        "Attention's own products are missing: scores, and sums of values.": [
+            " + layers * 2 * 2 * context**2 * width => ",
+            (
+                " + layers * 2 * 2 * context**2 * width => ",
+                "12 * width**2 + vocabulary * width => 12 * width**2",
+            ),
+        ],
         "Half of attention's products is missing: scores and sums, hidden, too.": [
             "2 * 2 * context**2 => 2 * context**2",
             "2 * 2 * context**2 => 2 * context * (context + 1)",
@@ -547,56 +572,214 @@ check_counts = Exercise(
     also_right=[counted_by_torch, lambda *sizes: [float(n) for n in my_counts(*sizes)]],
 )
 
-# 5. The bytes of a cache
+# 5. Attention over a cache
 
 
-def my_cache_bytes(layers, key_heads, head_width, texts, tokens, bytes_each):
-    """A key and a value for each of the heads that have some, in each block, for each token.
+def my_cached_attend(query, key, value, old_key, old_value):
+    """Put the old ones in front; then the new tokens are the last rows of the whole table.
 
-    How many heads ask does not matter: queries are not kept, only the new token asks. So models
-    that people serve have fewer heads of keys and values than of queries ("grouped queries").
+    In the whole table the mask starts one diagonal above the main one, `triu(1)`. Of its rows only
+    the last are left, so the same diagonal starts as many places further right as there are old
+    tokens. Queries of old tokens are not needed: their tokens have collected already.
     """
-    return 2 * layers * key_heads * head_width * texts * tokens * bytes_each
+    key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
+    rows, columns = query.shape[-2], key.shape[-2]
+    ahead = query.new_ones(rows, columns, dtype=torch.bool).triu(1 + columns - rows)
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ value, key, value
 
 
-def one_tensor_at_a_time(layers, key_heads, head_width, texts, tokens, bytes_each):
-    kept = torch.empty(texts, key_heads, tokens, head_width, device="meta")
-    return sum(bytes_each * kept.numel() for _ in range(layers) for _ in ("key", "value"))
+A_ROW = "What is collected comes first: a row for each new token, as many numbers as a value has."
 
 
-check_cache_bytes = Exercise(
-    my_cache_bytes,
+def over_a_cache(attempt, old, new, texts, heads):
+    """What comes out for the last `new` of `old + new` tokens."""
+    chance = torch.Generator().manual_seed(old)
+    shape = texts, heads, old + new, heads + 1
+    whole = 2 * torch.randn(3, *shape, generator=chance, dtype=torch.double)
+    given = *whole[..., old:, :], *whole[1:, ..., :old, :]
+    result, expected = attempt(*given), my_cached_attend(*given)
+    if not isinstance(result, tuple | list) or [*map(torch.is_tensor, result)] != [True] * 3:
+        raise NotYet("Three tensors are asked: what is collected, all keys, all values.")
+    if result[0].shape != given[0].shape:
+        raise NotYet(f"{A_ROW} Yours is {tuple(result[0].shape)}, not {tuple(given[0].shape)}.")
+    if same_three(result, expected):
+        refuse_borrowed(attempt, {"attention_weights"}, "write the mask for rows that come last.")
+        if not torch.allclose(tensor_of(result[0]), expected[0], 1e-9, 1e-9):
+            raise NotYet(ROUNDED)
+    return [*map(tensor_of, result)]
+
+
+def same_three(result, expected):
+    return all(map(same_weights, result, expected))
+
+
+def one_that_differs(result, expected):
+    """The first of the three that is wrong, beside what it should be; keys and values first."""
+    for number, name in ((1, "keys"), (2, "values"), (0, "collected")):
+        if not same_weights(result[number], expected[number]):
+            lines = expected_and_got(result[number], expected[number])
+            return [f"{name}: {line}" for line in lines]
+
+
+def one_token_at_a_time(query, key, value, old_key, old_value):
+    found = []
+    for place in range(query.shape[-2]):
+        old_key = torch.cat([old_key, key[..., place : place + 1, :]], -2)
+        old_value = torch.cat([old_value, value[..., place : place + 1, :]], -2)
+        one = query[..., place : place + 1, :]
+        found.append(scaled_dot_product_attention(one, old_key, old_value))
+    return [torch.cat(found, -2), old_key, old_value]
+
+
+def queries_in_front(query, key, value, old_key, old_value):
+    """The whole table, with any queries for the old tokens; its last rows are the right ones."""
+    key, value = torch.cat([old_key, key], -2), torch.cat([old_value, value], -2)
+    whole = my_attend(torch.cat([torch.zeros_like(old_key), query], -2), key, value)
+    return whole[..., old_key.shape[-2] :, :], key, value
+
+
+FROM_THE_FIRST = "The new tokens are the last rows of the table: here the first of them sees the "
+FROM_THE_FIRST += "first column alone, as with `is_causal=True`. Start the mask further right."
+
+check_cached_attend = Exercise(
+    my_cached_attend,
     read_again='"What does a cache cost, and what does it save?"',
-    cases=[(3, 5, 2, 7, 11, 1), (4, 4, 16, 1, 48, 4), (32, 8, 128, 8, 2048, 2), (1, 3, 4, 5, 1, 1)],
-    given="{} blocks, {} heads of keys and values of width {}, {} texts of {} tokens, {} bytes "
-    "each number",
-    hint="Each block keeps a key and a value of `head_width` numbers for each of these heads, for "
-    "every token of every text.",
-    wrong={
-        "Twice as much: each token has one key and one value, two in all.": "2 * => 4 *",
-        "`tokens` are all in the cache, none more and none fewer.": "* tokens => * (tokens - 1)",
-        "Half of it: keys and values are both kept.": "2 * => ",
-        "That counts numbers; each has `bytes_each` bytes.": " * bytes_each => ",
-        "The numbers may have 1, 2 or 4 bytes: take `bytes_each`.": [
-            "* bytes_each => * 4",
-            "* bytes_each => * 2",
-        ],
-        "That is one block's: each block has keys and values of its own.": "* layers => ",
-        "That is one head's: each of the heads has keys and values.": "* key_heads => ",
-        "The width of a head is missing: a key has `head_width` numbers.": "* head_width => ",
-        "That is one text's: each has a past of its own.": "* texts => ",
-        "`tokens` is missing: the cache holds a key and a value of each.": "* tokens => ",
-        "These are bits: `bytes_each` counts bytes already.": "2 * => 8 * 2 *",
-        "Bytes are asked, not a thousand or a billion of them.": [
-            f"2 * => 2 / {many} *" for many in (1e9, 2**30, 1e6, 1024)
-        ],
-        "The cache grows with the tokens, not with their square: no weights.": (
-            "* tokens => * tokens**2"
-        ),
-        "Queries are not kept: only the new token asks.": "2 * => 3 *",
-        "a key and a value of `head_width` numbers": lambda *sizes: 1,
+    cases=[(2, 1, 1, 1), (0, 2, 1, 1), (2, 2, 1, 1), (1, 3, 1, 1), (3, 2, 2, 3)],
+    given="old tokens: {}, new tokens: {}, texts: {}, heads: {}",
+    play=over_a_cache,
+    same=same_three,
+    compared=one_that_differs,
+    hint="Join old and new along the tokens, dimension -2; mask; softmax; sum the values.",
+    errors={
+        "size|shape|dimension": "Tokens are dimension -2. There are as many rows as new tokens, "
+        "and as many columns as tokens in all: `query.shape[-2]` and, once joined, `key.shape[-2]`."
     },
-    also_right=[one_tensor_at_a_time],
+    wrong={
+        FROM_THE_FIRST: [
+            "triu(1 + columns - rows) => triu(1)",
+            lambda q, k, v, old_k, old_v: (
+                scaled_dot_product_attention(
+                    q,
+                    k := torch.cat([old_k, k], -2),
+                    v := torch.cat([old_v, v], -2),
+                    is_causal=True,
+                ),
+                k,
+                v,
+            ),
+        ],
+        "Right for one new token. For several, start the mask further right, by the old ones.": (
+            "1 + columns - rows => 1 if rows > 1 else columns"
+        ),
+        A_ROW: [
+            ("rows, columns = => query = torch.cat([old_key, query], -2); rows, columns ="),
+            (
+                "scores.masked_fill => key, value, scores.masked_fill",
+                "@ value, key, value => @ value",
+            ),
+            "@ value, key, value => , key, value",
+            "rows, columns = => query = query[..., -1:, :]; rows, columns =",
+        ],
+        "One softmax runs over old and new tokens together; two give each part a sum of 1.": (
+            lambda q, k, v, old_k, old_v: (
+                (q @ old_k.mT / q.shape[-1] ** 0.5).softmax(-1) @ old_v + my_attend(q, k, v),
+                torch.cat([old_k, k], -2),
+                torch.cat([old_v, v], -2),
+            )
+        ),
+        "Of several new tokens, the first sees those behind it: they need a mask, too.": [
+            "masked_fill(ahead, => masked_fill(ahead & False,",
+            "1 + columns - rows => 1 + columns",
+            "1 + columns - rows => 1 + columns * (columns > rows)",
+        ],
+        "A new token does not see itself: start the mask one diagonal further right.": (
+            "1 + columns => columns"
+        ),
+        "Each new token sees the next one: start the mask one diagonal further left.": (
+            "1 + columns => 2 + columns"
+        ),
+        "As many places further right as there are old tokens, not as new ones.": (
+            "1 + columns - rows => 1 + rows"
+        ),
+        "With more old tokens, the mask starts further right: this one moves to the left.": [
+            "columns - rows => rows - columns",
+            "1 + columns - rows => rows - columns",
+        ],
+        "The wrong half is hidden: the old tokens are what a new one may see.": (
+            "(ahead, => (~ahead,"
+        ),
+        "Old ones come first: `torch.cat([old, new])`, or the rows of the mask do not fit.": (
+            "[old_key, key] => [key, old_key]",
+            "[old_value, value] => [value, old_value]",
+        ),
+        "Keys in one order, values in another: a weight meets the value of another token.": [
+            "[old_key, key] => [key, old_key]",
+            "[old_value, value] => [value, old_value]",
+        ],
+        "Keys belong to keys, values to values: two are exchanged.": [
+            "[old_key, key] => [old_value, key]",
+            "[old_value, value] => [old_key, value]",
+            "@ value, key, value => @ value, value, key",
+        ],
+        "The new tokens look at old ones alone: their own keys and values belong to it, too.": (
+            lambda q, k, v, old_k, old_v: (
+                (q @ old_k.mT / q.shape[-1] ** 0.5).softmax(-1) @ old_v,
+                torch.cat([old_k, k], -2),
+                torch.cat([old_v, v], -2),
+            )
+        ),
+        "The old tokens are missing: the new ones saw themselves alone.": [
+            lambda q, k, v, old_k, old_v: (my_attend(q, k, v), k, v),
+            lambda q, k, v, old_k, old_v: (
+                my_attend(q, k, v),
+                torch.cat([old_k, k], -2),
+                torch.cat([old_v, v], -2),
+            ),
+        ],
+        "The next token will ask for all: return the joined keys and values, not the new alone.": (
+            "@ value, key, value => @ value, key[..., -rows:, :], value[..., -rows:, :]"
+        ),
+        "The old ones come back without the new: return what you have joined.": (
+            "@ value, key, value => @ value, old_key, old_value"
+        ),
+        "Divide the scores by the square root of `columns`, the numbers of a key.": [
+            " / query.shape[-1] ** 0.5 => ",
+            "query.shape[-1] ** => query.shape[-2] **",
+            "query.shape[-1] ** => columns **",
+            "query.shape[-1] ** => (query.shape[1] * query.shape[-1]) **",
+            "query.shape[-1] ** => 2 **",
+            "/ query => * query",
+            " ** 0.5 => ",
+        ],
+        "The softmax is missing: the weights of a token sum to 1.": (
+            'float("-inf")).softmax(dim=-1) => 0.0)'
+        ),
+        "Hidden after the softmax: a row no longer sums to 1.": (
+            'masked_fill(ahead, float("-inf")).softmax(dim=-1) => softmax(-1).masked_fill(ahead, 0)'
+        ),
+        "A hidden score of 0, or a little less, is a score like others: only -inf hides.": [
+            f'float("-inf") => {low}' for low in (0.0, -1.0, -10.0)
+        ],
+        "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": (
+            'scores.masked_fill(ahead, float("-inf")) => (scores - ahead * math.inf)'
+        ),
+        "torch's `attn_mask` is true where a token is seen: hand over `~ahead`.": (
+            "return scores => return scaled_dot_product_attention(query, key, value, ahead), "
+            "key, value; scores"
+        ),
+        "The rows sum to 1, not the columns: take the softmax along -1.": (
+            ".softmax(dim=-1) => .softmax(dim=-2)"
+        ),
+        "Tokens are dimension -2.": "old_key, key], dim=-2 => old_key, key], dim=-1",
+        "Three tensors are asked": "@ value, key, value => @ value",
+        "write the mask": lambda q, k, v, old_k, old_v: (
+            attention_weights(q, k := torch.cat([old_k, k], -2)) @ (v := torch.cat([old_v, v], -2)),
+            k,
+            v,
+        ),
+    },
+    also_right=[one_token_at_a_time, queries_in_front],
 )
 
 # 6. Tied copies

@@ -17,7 +17,7 @@ from mpcourse.capstone import (
     run_plan,
     simulate_plan,
 )
-from mpcourse.capstone.plans import BLOCK_PRICE, counted_costs
+from mpcourse.capstone.plans import BLOCK_PRICE, NUM_DEVICES, counted_costs
 from mpcourse.devices import get_devices
 from mpcourse.exercises.exercise import (
     Elsewhere,
@@ -30,6 +30,7 @@ from mpcourse.exercises.exercise import (
 )
 from mpcourse.pipeline.microbatch import microbatch_sizes
 from mpcourse.schedules import Costs, Timeline, make_schedule, simulate
+from mpcourse.schedules.simulation import recompute_flags
 from mpcourse.splitting.cuts import cut_costs
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
@@ -83,6 +84,7 @@ check_counted = Exercise(
         "A backward does the forward's work twice: for the inputs and for the weights.": [
             "2 * => ",
             "2 * => 3 * ",
+            ("2 * => 3 * ", "backward[0] = price + work[0] * size => "),
         ],
         "The backward's work is doubled, its price is not: price + 2 * work * size.": [
             ("price + 2 => 2 * price + 2", "price + work => 2 * price + work"),
@@ -100,7 +102,10 @@ check_counted = Exercise(
         ],
         "The forward starts kernels too: it pays the price as well.": "price + each => each",
         "The price is missing.": "price + => ",
-        "`work` is that of one sample: the micro-batch has `size` of them.": " * size => ",
+        "`work` is that of one sample: the micro-batch has `size` of them.": [
+            " * size => ",
+            ("backward[0] = price + work[0] * size => ", " * size => "),
+        ],
         "`size` and `price` are given: they are not always 16 and 8.": [
             "* size => * 16",
             "price + => 8 +",
@@ -169,6 +174,7 @@ check_step_of = Exercise(
     hint="Sizes of the micro-batches; for each the costs of the two stages; then the schedule of "
     "the plan, simulated with this list of costs.",
     errors={
+        r"microbatch_sizes\(\) takes": "Give it the number by name: num_microbatches=…",
         "can be cut after": WHERE,
         r"the schedule has \d+ micro-batches": AS_MANY,
         "the schedule has 2 stages": TWO_STAGES,
@@ -192,6 +198,7 @@ check_step_of = Exercise(
         AS_MANY: "len(sizes) => 8",
         WHERE: "plan.cut => 5",
         TWO_STAGES: "cut_costs(costs_of(size), plan.cut) => costs_of(size)",
+        "Give it the number by name: num_microbatches=…": "num_microbatches=plan => plan",
         "The first device has `plan.cut` blocks, not one more or one less.": [
             "plan.cut => plan.cut + 1",
             "plan.cut => plan.cut - 1",
@@ -323,18 +330,24 @@ check_new_cut = Exercise(
 OUR_STEP = 2345.141184  # M multiply-adds of our plan, counted: no solution is needed to tell it
 SLACK = 1.03  # a step as long as ours, and a little more, will do
 MIB = 2**20
+MOST_TIMES = 10  # as fast: what is predicted beyond it is meant in percent
 ROUNDS = 25  # in which the start and a plan take turns on the clock
 NO_FUNCTION = "This check takes a Plan, not a function."
 CANNOT_RUN = "The plan cannot run:"
 WRITE_IT_DOWN = "Write your prediction down before the plan runs."
+NO_PERCENT = "my_prediction says how many times as fast, such as 1.3, and not percent; got {}."
 STAY_WHOLE = "{} must stay whole: that is a rule of this task."
 HOLDS_ALL = "GPipe holds the whole mini-batch, however small the pieces are."
 HOLDS = "It holds up to {} micro-batches: make them smaller, or prune more."
+HOLDS_ONE = "It holds one micro-batch whole at a time: make them smaller, or prune more."
+HOLDS_INPUTS = "Under GPipe a device that recomputes holds the inputs of the whole mini-batch."
 STATE = "The state of a device alone takes {:.2f} MiB: move the cut."
 ONE_WAITS = "One device always waits: choose another schedule."
 FEWER = "Every micro-batch pays its prices in every block: fewer of them. Prune until they fit."
 MOVE_THE_CUT = "The devices work {:,.0f} and {:,.0f} M: move the cut."
 MORE = "{:.0%} is idle: more micro-batches."
+NEEDLESS = "Device {} need not recompute, it fits without: there it only makes the step longer."
+TWICE = "A device that recomputes pays for its forwards twice: prune until it fits without."
 PRUNE_MORE = "{}: prune more of them."
 KEEP_MORE = "{}: keep more."
 DISAGREE = "Cut and uncut net disagree: a device fails?"
@@ -344,9 +357,10 @@ def my_plan_and_prediction():
     """Found by a loop over shares, cuts and micro-batches, then a few trainings.
 
     Device 0 is full: each channel less makes room for larger micro-batches, and fewer of them pay
-    fewer prices. Block 1 reads a single channel and keeps half: a wide first layer costs little.
-    Where it keeps a quarter as well, the step is shorter and fewer digits are right. Any
-    prediction above 0 is accepted; the check says: 2,345 M, score 100, 1.90 and 1.64 MiB held.
+    fewer prices; to recompute costs more here than it saves. Block 1 reads a single channel and
+    keeps half: a wide first layer costs little. Where it keeps a quarter as well, the step is
+    shorter and fewer digits are right. Any prediction from 0 to 10 is accepted; the check says:
+    2,345 M, score 100, 1.90 and 1.64 MiB held.
     """
     my_plan = Plan(
         cut=6,
@@ -409,6 +423,8 @@ def number_above_0(prediction):
     if not 0 < number < math.inf:
         got = "it is still ..." if prediction is ... else f"got {short(prediction)}"
         raise NotYet(WRITE_IT_DOWN, f"my_prediction is a number above 0, such as 1.3; {got}.")
+    if number > MOST_TIMES:
+        raise NotYet(NO_PERCENT.format(short(prediction)))
     return number
 
 
@@ -425,10 +441,15 @@ def too_much_held(plan, found, task):
         if held > task.most_bytes
     ]
     if lines:
-        why = HOLDS.format(max(found.timeline.peak_activations))
-        if (state := max(found.state_bytes)) > 0.8 * task.most_bytes:
+        fullest = max(range(NUM_DEVICES), key=found.held_bytes.__getitem__)
+        again = recompute_flags(plan.recompute, NUM_DEVICES)[fullest]
+        under_way = found.timeline.peak_activations[fullest]
+        why = HOLDS.format(under_way) if under_way > 1 else HOLDS_ONE
+        if plan.schedule == "gpipe":
+            why = HOLDS_INPUTS if again else HOLDS_ALL
+        elif (state := max(found.state_bytes)) > 0.8 * task.most_bytes:
             why = STATE.format(state / MIB)
-        lines.append(HOLDS_ALL if plan.schedule == "gpipe" else why)
+        lines.append(why)
     return lines
 
 
@@ -444,16 +465,28 @@ def too_slow(plan, found, task):
     )
     if plan.schedule == "naive":
         return [line, ONE_WAITS]
+    for device, flags in flags_less_one(plan):
+        if task.forecast(replace(plan, recompute=flags)).held_bytes[device] <= task.most_bytes:
+            return [line, NEEDLESS.format(device)]
     fewer = (replace(plan, num_microbatches=count) for count in range(1, plan.num_microbatches))
     fits = (each for each in map(task.forecast, fewer) if max(each.held_bytes) <= task.most_bytes)
     too_many = plan.num_microbatches > 2 * ours.num_microbatches
     if too_many or any(each.timeline.makespan <= longest for each in fits):
         return [line, FEWER]
+    if any(recompute_flags(plan.recompute, NUM_DEVICES)):
+        return [line, TWICE]
     if plan.cut != shortest_cut(plan, task):
         return [line, MOVE_THE_CUT.format(timeline.busy(0), timeline.busy(1))]
     if plan.num_microbatches < ours.num_microbatches / 2:
         return [line, MORE.format(timeline.bubble_fraction)]
     return [line, PRUNE_MORE.format(kept(plan, ours))]
+
+
+def flags_less_one(plan):
+    """Each device that recomputes, and the plan's flags if it did not."""
+    flags = recompute_flags(plan.recompute, NUM_DEVICES)
+    for device in filter(flags.__getitem__, range(NUM_DEVICES)):
+        yield device, [flag and each != device for each, flag in enumerate(flags)]
 
 
 def shortest_cut(plan, task):
@@ -546,9 +579,9 @@ class PlanExercise(Exercise):
         return self.look(*attempt)
 
 
-def kept_by_all(share, *plan, blocks=range(1, 5)):
+def kept_by_all(share, *plan, blocks=range(1, 5), again=False):
     """A plan under which blocks keep a share of their channels, and a prediction."""
-    return Plan(*plan, {f"block{number}": share for number in blocks}), 1.5
+    return Plan(*plan, {f"block{number}": share for number in blocks}, again), 1.5
 
 
 check_plan = PlanExercise(
@@ -560,19 +593,36 @@ check_plan = PlanExercise(
     values=True,
     wrong={
         NO_FUNCTION: (lambda: None, 1.5),
-        CANNOT_RUN: [(Plan(9), 1.5), (Plan(5, keep={"head": 0.5}), 1.5), (Plan(5, "1F1B"), 1.5)],
+        CANNOT_RUN: [
+            (Plan(9), 1.5),
+            (Plan(5, keep={"head": 0.5}), 1.5),
+            (Plan(5, "1F1B"), 1.5),
+            (Plan(5, recompute=[0]), 1.5),  # the number of a device is no flag
+        ],
         "a plan is a Plan": ({"cut": 5}, 1.5),
         WRITE_IT_DOWN: [
             (Plan(6), prediction)
             for prediction in (None, 0, -1.5, math.nan, math.inf, "fast", [], torch.ones(2))
         ],
         "it is still ...": (Plan(6), ...),
+        NO_PERCENT.format(120): (Plan(6), 120),
         "block5, block6, block7, block8 must stay whole": [
             kept_by_all(share, 5, "1f1b", 8, blocks=range(1, 9))
             for share in (0.25, 0.375, 0.5, 0.75)
         ],
-        HOLDS_ALL: kept_by_all(0.375, 6, "gpipe", 8),
+        HOLDS_ALL: [
+            kept_by_all(0.375, 6, "gpipe", 8),
+            kept_by_all(0.5, 6, "gpipe", 16, again=[True, False]),
+        ],
         HOLDS.format(2): kept_by_all(0.375, 6, "1f1b", 4),
+        HOLDS_ONE: kept_by_all(0.5, 6, "1f1b", 10, again=[True, False]),
+        HOLDS_INPUTS: kept_by_all(0.5, 6, "gpipe", 16, again=True),
+        NEEDLESS.format(1): kept_by_all(0.5, 6, "1f1b", 11, again=True),
+        NEEDLESS.format(0): kept_by_all(0.25, 6, "1f1b", 14, again=[True, False]),
+        TWICE: [
+            kept_by_all(0.5, 6, "1f1b", 11, again=[True, False]),
+            kept_by_all(0.25, 6, "1f1b", 8, again=[True, False]),
+        ],
         ONE_WAITS: kept_by_all(0.375, 6, "naive", 8),
         "M: move the cut.": kept_by_all(0.375, 5, "1f1b", 8),
         STATE.format(1.78): kept_by_all(0.375, 5, "1f1b", 16),
@@ -583,4 +633,5 @@ check_plan = PlanExercise(
         "are right; the limit is 92%: 62.0 points short": kept_by_all(0.25, 6, "1f1b", 14),
         "keep 25% of their channels: keep more.": kept_by_all(0.25, 6, "1f1b", 14),
     },
+    also_right=["num_microbatches=13, => num_microbatches=13, recompute=[False, False],"],
 )

@@ -1,12 +1,10 @@
-"""Exercises of page `choose_a_layout`: layer sums, waiting, held bytes, a search."""
+"""Exercises of page `choose_a_layout`: layer sums, waiting, MFU, held bytes."""
 
 import inspect
 from dataclasses import replace
-from itertools import product
-from math import prod
 
-from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse, short
-from mpcourse.transformer import BAND, Cluster, DecoderSizes, Layout, layouts, step_seconds
+from mpcourse.exercises.exercise import Exercise, borrowed, call_for_numbers, refuse
+from mpcourse.transformer import Cluster, DecoderSizes, Layout, step_seconds
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
 HOSTS = Cluster(inside=3e8, between=2e7, moved=7e8)  # 8 ranks in a host
@@ -99,6 +97,7 @@ check_layer_sums = Exercise(
             " / layout.data => / layout.data / layout.pipeline"
         ),
         "These are bytes: divide by the speed of the link.": SPEED + "1",
+        "Links are given in bytes per second, not in bits.": "6 * => 48 *",
         "`layout.speed` gives bytes per second, and seconds are asked for.": [
             SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("1e9", "1e3")
         ],
@@ -148,6 +147,7 @@ check_waiting = Exercise(
         (12.0, 64, Layout(data=4, pipeline=8)),
         (9.0, 12, Layout(data=2, pipeline=3, chunks=2)),
         (5.0, 8, Layout(data=2)),
+        (4.0, 2, Layout(pipeline=4)),
     ],
     given=lambda busy, batch, layout: f"{busy:g} s of work, {batch} samples, {named(layout)}",
     play=call_for_numbers,
@@ -169,7 +169,11 @@ check_waiting = Exercise(
         "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": [
             "pipeline - 1 => pipeline * layout.chunks - 1",
             ("pipeline - 1 => pipeline * layout.chunks - 1", ALL_CHUNKS),
+            ("pipeline - 1 => pipeline / layout.chunks - 1", ALL_CHUNKS),
         ],
+        "With fewer micro-batches than stages a stage still waits for all others.": (
+            "(layout.pipeline - 1) => min(layout.pipeline - 1, microbatches)"
+        ),
         "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
         "That is work and waiting: return the waiting alone.": [
             "return => return busy +",
@@ -203,7 +207,83 @@ check_waiting = Exercise(
     also_right=[lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks],
 )
 
-# 3. The bytes of the fullest rank
+# 3. The useful share of the peak
+
+
+def my_mfu(sizes, batch, ranks, seconds, cluster):
+    """Three forwards of every token, as a backward is the work of two, over the peak of all ranks.
+
+    What runs again is left out of the numerator, and the peak is the peak: not what products reach.
+    """
+    useful = 3 * sizes.layers * sizes.block_operations + 6 * sizes.vocabulary * sizes.width
+    return batch * sizes.context * useful / (ranks * cluster.flops * seconds)
+
+
+SLOW = replace(HOSTS, flops=2e9, reached=0.6)
+
+check_mfu = Exercise(
+    my_mfu,
+    read_again='"What share of the peak is useful?"',
+    cases=[
+        (SMALL, 8, 4, 0.3, SLOW),
+        (replace(SMALL, width=96, vocabulary=5000), 6, 2, 4.0, SLOW),
+    ],
+    given=lambda sizes, batch, ranks, seconds, cluster: (
+        f"{batch} samples on {ranks} ranks in {seconds:g} s"
+    ),
+    play=call_for_numbers,
+    hint="Operations of one forward and one backward of all tokens, over ranks, peak and seconds.",
+    wrong={
+        "Four forwards count the one that runs again: it is work, but not useful.": [
+            "3 * => 4 *",
+            ("3 * => 4 *", "6 * => 8 *"),
+        ],
+        "That is a forward alone: a backward does the work of two more.": (
+            "3 * => 1 *",
+            "6 * => 2 *",
+        ),
+        "A backward is the work of two forwards, so one of each make three.": (
+            "3 * => 2 *",
+            "6 * => 4 *",
+        ),
+        "The logits run backward, too.": "6 * => 2 *",
+        "The logits are missing.": " + 6 * sizes.vocabulary * sizes.width => ",
+        "Two operations for each weight of the logits, in each of three passes.": "6 * => 3 *",
+        "`block_operations` has two for each weight already: a product and a sum.": [
+            "3 * => 6 *",
+            ("3 * => 6 *", "6 * => 12 *"),
+        ],
+        "Six operations for each parameter leave out attention's scores: `block_operations` has "
+        "them.": "useful = => useful = 6 * sizes.parameters; _ =",
+        "There are many blocks.": "sizes.layers * => ",
+        "A sample has many tokens.": "* sizes.context => ",
+        "A step has many samples.": "batch * => ",
+        "All ranks together have more than one rank's peak.": "ranks * => ",
+        "The peak itself is asked for, not what products reach of it.": [
+            "cluster.flops => cluster.flops * cluster.reached",
+            ("cluster.flops => cluster.flops * cluster.reached", "3 * => 4 *"),
+        ],
+        "`batch` is of all ranks, as their peak is: do not share it out.": (
+            "batch * sizes => batch / ranks * sizes"
+        ),
+        "The logits are made once, not in each block.": (
+            "block_operations + 6 * => block_operations + sizes.layers * 6 *"
+        ),
+        "That is operations per second of a rank: divide by its peak.": "cluster.flops * => ",
+        "The peak is per second: times the seconds it is what the ranks could do.": [
+            " * seconds => ",
+            "* seconds) => / seconds)",
+        ],
+        "A share from 0 to 1, not percent.": "return => return 100 *",
+        "Upside down: useful work over what the ranks could do.": (
+            lambda *given: 1 / my_mfu(*given)
+        ),
+        "one forward and one backward of all tokens": lambda *given: 1.0,
+    },
+    also_right=["3 * sizes.layers => sum([1, 2]) * sizes.layers"],
+)
+
+# 4. The bytes of the fullest rank
 
 
 def my_held(parts, batch, layout):
@@ -323,180 +403,4 @@ check_held = Exercise(
         "KeyError|indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'
     },
     also_right=["// => /", "last = => last = min(p, batch // d, 1) *"],
-)
-
-# 4. A search
-
-LIST = "Return a list of layouts; got {}"
-A_LAYOUT = "`seconds` and `held` take one layout, made by `Layout(tensor=t, data=d, ...)`."
-
-
-def my_search(sizes, batch, ranks, seconds, held, memory):
-    """All products of three numbers that give the ranks and come out even, then those that fit.
-
-    Heads are shared by tensor ranks, layers by stages, samples by data ranks. Without stages all
-    states can be shared, too. Sorted by seconds, the fastest stands first; whoever sorts before the
-    limit is asked finds the same.
-    """
-    found = []
-    for t in range(1, ranks + 1):
-        for p in range(1, ranks // t + 1):
-            d, rest = divmod(ranks, t * p)
-            if rest or sizes.heads % t or sizes.layers % p or batch % d:
-                continue
-            for z in (1, 3) if p == 1 else (1,):
-                layout = Layout(tensor=t, data=d, pipeline=p, sharded=z)
-                if held(layout) <= memory:
-                    found.append(layout)
-    return sorted(found, key=seconds)
-
-
-def made_up(batch):
-    """Seconds and bytes of a layout, all different; the fastest hold most."""
-
-    def seconds(layout):
-        waits = 2.3 * (layout.pipeline - 1) / batch
-        return 40 / layout.ranks + layout.tensor + waits + 0.13 * layout.sharded
-
-    def held(layout):
-        copies = layout.data if layout.sharded == 3 else 1
-        return 1000 / layout.tensor / layout.pipeline / copies + 0.37 * layout.pipeline
-
-    return seconds, held
-
-
-def searched(attempt, sizes, batch, ranks, memory):
-    """What the attempt finds, as (tensor, data, pipeline, sharded)."""
-    found = attempt(sizes, batch, ranks, *made_up(batch), memory)
-    if isinstance(found, Layout):
-        raise NotYet(LIST.format("one layout: keep the others, to see which are equal"))
-    if not isinstance(found, list | tuple) or not all(isinstance(x, Layout) for x in found):
-        raise NotYet(LIST.format(short(found)))
-    return [(it.tensor, it.data, it.pipeline, it.sharded) for it in found]
-
-
-def by_package(sizes, batch, ranks, seconds, held, memory):
-    all_of_them = layouts(sizes, batch, ranks, sharded=(1, 3))
-    return sorted((x for x in all_of_them if held(x) <= memory), key=seconds)
-
-
-def by_shares(sizes, batch, ranks, seconds, held, memory):
-    """Products of what comes out even; the limit is asked last."""
-    wholes = sizes.heads, batch, sizes.layers
-    shares = [[n for n in range(1, whole + 1) if whole % n == 0] for whole in wholes]
-    even = [numbers for numbers in product(*shares) if prod(numbers) == ranks]
-    found = [Layout(*numbers, sharded=1) for numbers in even]
-    found += [replace(it, sharded=3) for it in found if it.pipeline == 1]
-    return [it for it in sorted(found, key=seconds) if held(it) <= memory]
-
-
-UNEVEN = " or sizes.heads % t or sizes.layers % p or batch % d => "
-
-check_search = Exercise(
-    my_search,
-    read_again='"Which layout is fastest?"',
-    cases=[
-        (SMALL, 8, 4, 1e9),
-        (SMALL, 8, 16, 300.0),
-        (SMALL, 12, 48, 300.0),
-        (SMALL, 12, 1, 1000.37),
-        (replace(SMALL, heads=9, layers=10), 30, 6, 600.0),
-    ],
-    given=lambda sizes, batch, ranks, memory: (
-        f"{sizes.heads} heads, {sizes.layers} layers, {batch} samples, {ranks} ranks, "
-        f"{memory:g} bytes each"
-    ),
-    play=without(
-        layouts,
-        (replace(SMALL, heads=9, layers=10), 30, 6, 600.0),
-        "try the numbers of ranks yourself.",
-        searched,
-    ),
-    compared=lambda found, expected: [
-        f"expected, as (tensor, data, pipeline, sharded), {short(expected)}",
-        f"got {short(found)}",
-    ],
-    hint="Try all numbers of ranks; keep what comes out even and fits; the fastest first.",
-    correct="All layouts are there that come out even and fit, the fastest first.",
-    wrong={
-        "Each tensor rank takes whole heads: t divides them.": [
-            " or sizes.heads % t => ",
-            "sizes.heads % t => sizes.width % t",
-        ],
-        "Each stage takes whole layers: p divides them.": " or sizes.layers % p => ",
-        "Each data rank takes whole samples: d divides the batch.": " or batch % d => ",
-        "Cuts have to come out even: t divides the heads, p the layers, d the samples.": [
-            UNEVEN,
-            "sizes.heads % t or sizes.layers % p => sizes.heads % p or sizes.layers % t",
-        ],
-        "Some of these need more than `memory`: ask `held`.": [
-            "held(layout) <= memory => True",
-            ("held(layout) <= memory => True", UNEVEN),
-        ],
-        "`memory` is all that a layout may fill: no further share stays free.": (
-            "<= memory => <= 0.82 * memory"
-        ),
-        "What fills `memory` exactly fits, too: compare with <=.": "<= => <",
-        "That `d` is not more than the samples is too little: d divides them.": (
-            "batch % d => d > batch"
-        ),
-        "Return all that fit: which are equal is asked later.": (
-            f"(found => ([x for x in found if seconds(x) <= {BAND} * min(map(seconds, found))]"
-        ),
-        "With one data rank sharded=3 shares with nobody, but it is asked for, too.": (
-            "p == 1 => p == 1 and d > 1"
-        ),
-        "The fastest comes first: sort by `seconds`.": [
-            "sorted(found, key=seconds) => found",
-            "key=seconds => key=held",
-        ],
-        "The fastest comes first, not the slowest.": "key=seconds => key=seconds, reverse=True",
-        "`range` ends before its last number: up to all ranks may be tensor ranks, or stages.": [
-            "ranks + 1 => ranks",
-            "ranks // t + 1 => ranks",
-            ("ranks + 1 => ranks", "ranks // t + 1 => ranks"),
-            "// t + 1 => // t",
-        ],
-        "Ranks and sizes need not be powers of 2.": (
-            "if rest => if any(n & (n - 1) for n in (t, d, p)) or rest"
-        ),
-        "Let the seconds decide about more tensor ranks than a host has.": (
-            "if rest => if t > 8 or rest"
-        ),
-        "Fewer micro-batches than stages are slow, not refused: let the seconds decide.": (
-            "if rest => if batch // d < p or rest"
-        ),
-        "Each layout once: some stand in the list twice.": [
-            "found.append(layout) => found += [layout, layout]",
-            "else (1,) => else (1, 1)",
-        ],
-        "Some of these leave ranks without work: t d p has to be `ranks`.": "rest or => ",
-        "`Layout` takes tensor, data, pipeline, in this order: name them.": (
-            "tensor=t, data=d, pipeline=p => t, p, d"
-        ),
-        "Every layout comes with sharded=1: it sends what sharded=0 does and holds less.": [
-            "(1, 3) if p == 1 else (1,) => (0,)",
-            ("(1, 3) => (0, 3)", "(1,) => (0,)"),
-            "(1, 3) => (3,)",
-            "(1, 3) => (0, 1, 3)",
-            ("(1, 3) => (0, 1, 3)", "(1,) => (0, 1)"),
-        ],
-        "Without stages, sharded=3 is there, too, also beside tensor ranks.": [
-            "(1, 3) => (1,)",
-            "p == 1 => t == p == 1",
-        ],
-        "With stages, sharded=3 is refused: weights would be gathered for each micro-batch.": (
-            " if p == 1 else (1,) => "
-        ),
-        "Keep the others, too: which of them are equal to the fastest?": "seconds) => seconds)[:1]",
-        "keep the others, to see": "seconds) => seconds)[0]",
-        LIST.format(""): lambda *given: 7,
-        "layouts did the work: try the numbers of ranks yourself.": by_package,
-        "Try all numbers of ranks": lambda *given: [],
-    },
-    errors={
-        "'float' object": "`seconds(layout)` and `held(layout)` give one number each.",
-        "tensor|has no attribute|positional argument": A_LAYOUT,
-    },
-    also_right=[by_shares],
 )

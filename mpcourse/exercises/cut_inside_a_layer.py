@@ -1,4 +1,4 @@
-"""Exercises of page `cut_inside_a_layer`: an MLP, its ends, bytes sent, a loss, bytes kept."""
+"""Exercises of page `cut_inside_a_layer`: MLP, its ends, heads, bytes sent, a loss, bytes kept."""
 
 import math
 from types import SimpleNamespace
@@ -87,6 +87,8 @@ ONE_EACH = "A `backward` returns one thing for each argument of `forward` after 
 NOTHING_BACK = "`all_reduce` returns None: it replaces the tensor it is given. Return that tensor."
 NO_FUNCTION = "Nothing flows back through a message: autograd needs a Function with a `backward`."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
+ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
+WHOLE_X = "Each rank takes all of x: only the weights are cut."
 JOINED = "The addends are summed, not joined: the output has the shape of each."
 TWO = "This check takes both: check_ends(MyEnter, MyLeave)."
 
@@ -227,6 +229,8 @@ check_ends = Exercise(
             my_ends()[0],
             SimpleNamespace(apply=lambda x, group: reduce_from_ranks(x.detach(), group)),
         ),
+        ORDER: "return gradient, None => return None, gradient",
+        WHOLE_X: "x.view_as(x) => x.chunk(group.size(), -1)[group.rank()]",
         KEEP_GROUP: "ctx.group = group => ",
         JOINED: "return total => return x.repeat(group.size(), 1)",
         "The way out multiplies by 1: its gradient is the one that comes in, not ones.": (
@@ -242,6 +246,8 @@ check_ends = Exercise(
     errors={
         "efault process group": NO_GROUP,
         "number of gradients": ONE_EACH,
+        "different than None": ORDER,
+        "cannot be multiplied": WHOLE_X,
         "NoneType": NOTHING_BACK,
         "not require grad": NO_FUNCTION,
         "attribute 'group'|save_for_backward": KEEP_GROUP,
@@ -257,7 +263,155 @@ check_ends = Exercise(
     ],
 )
 
-# 3. The bytes of a block
+# 3. Attention as it is stored
+
+
+def my_attention_parts(fused, out_weight, heads, key_heads, rank, ranks):
+    """A rank owns some query heads: their rows, the key and value heads that they read.
+
+    Neighbouring query heads share a key head: head h reads key head h // (heads // key_heads). If
+    there are more ranks than key heads, several ranks hold the same one. Queries, keys and values
+    are cut each by itself. The output layer gives the columns of the rank's query heads.
+    """
+    columns = out_weight.shape[1] // heads
+    own = slice(rank * heads // ranks, (rank + 1) * heads // ranks)
+    sharing = heads // key_heads
+    read = slice(own.start // sharing, (own.stop - 1) // sharing + 1)
+    query, key, value = fused.unflatten(0, (-1, columns)).split([heads, key_heads, key_heads])
+    mine = torch.cat([query[own], key[read], value[read]]).flatten(0, 1)
+    return mine, out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)
+
+
+def heads_of(heads, key_heads, rank, ranks):
+    """A case: heads of two columns; a row of `fused` is its number, a column of out_weight, too."""
+    rows, columns = torch.arange(2.0 * (heads + 2 * key_heads)), torch.arange(2.0 * heads)
+    fused, out_weight = torch.stack([rows, rows + 50], dim=1), torch.stack([columns, columns + 50])
+    return fused, out_weight, heads, key_heads, rank, ranks
+
+
+READ = "own.start // sharing, (own.stop - 1) // sharing + 1"
+EVEN = "rank * key_heads // ranks, (rank + 1) * key_heads // ranks"
+OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
+
+
+PAIR = "Return two matrices: rows of `fused`, and columns of `out_weight`."
+NO_KEY = "With fewer key heads than ranks, several ranks hold the same key head, and it is whole."
+
+
+def two_matrices(attempt, *case):
+    outcome = attempt(*case)
+    try:
+        rows, columns = map(torch.as_tensor, outcome)
+    except (RuntimeError, TypeError, ValueError):
+        raise NotYet(f"got {short(outcome)}", PAIR) from None
+    if not rows.ndim == columns.ndim == 2 or 0 in (*rows.shape, *columns.shape):
+        raise NotYet(f"got {short(outcome)}", PAIR)
+    return rows, columns
+
+
+def in_numbers(said, rows, columns):
+    """Which rows and columns these are: the cases have their numbers in them."""
+    lists = (" ".join(f"{number:g}" for number in each) for each in (rows.T[0], columns[0]))
+    return "{}: rows {}, columns {}".format(said, *lists)
+
+
+check_attention_parts = Exercise(
+    my_attention_parts,
+    read_again='"Exercise 3. Attention as it is stored"',
+    cases=[
+        heads_of(2, 2, 1, 2),
+        heads_of(4, 2, 1, 2),
+        heads_of(4, 2, 1, 4),
+        heads_of(8, 2, 2, 4),
+        heads_of(3, 1, 1, 3),
+        heads_of(4, 2, 0, 1),
+    ],
+    given="{2} query heads of 2 columns, {3} key head(s), rank {4} of {5}",
+    play=two_matrices,
+    compared=lambda got, right: [in_numbers("expected", *right), in_numbers("got", *got)],
+    hint="Which query heads are this rank's, and which key heads do they read?",
+    wrong={
+        "One slice of all rows mixes queries, keys and values: cut each of the three by itself.": [
+            "return mine => return fused.chunk(ranks)[rank]",
+            (
+                "return mine => return fused.chunk(ranks)[rank]",
+                f"{OUT_WEIGHT} => out_weight.chunk(ranks)[rank]",
+            ),
+        ],
+        "There are fewer key heads than query heads: the three are not thirds of the rows.": (
+            "return mine => return torch.cat([t.chunk(ranks)[rank] for t in fused.chunk(3)])"
+        ),
+        "`nn.Linear` stores W transposed: the columns of a head are rows of `fused`.": (
+            "return mine => return fused.chunk(ranks, 1)[rank]"
+        ),
+        NO_KEY: [
+            f"{READ} => {EVEN}",
+            f"{READ} => own.start // sharing, own.stop // sharing",
+            "return mine => return torch.cat([t.flatten(0, 1).tensor_split(ranks)[rank] "
+            "for t in (query, key, value)])",
+        ],
+        "There are fewer key heads than query heads: which of them do this rank's queries read?": (
+            f"{READ} => own.start, own.stop"
+        ),
+        "Query heads that share a key head are neighbours: with 4 heads on 2, 0 and 1 read the "
+        "first.": [
+            f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
+            f"slice({READ}) => [h % key_heads for h in range(heads)[own]]",
+            f"{READ} => rank % key_heads, rank % key_heads + 1",
+        ],
+        "A rank keeps only the key and value heads that its own queries read.": (
+            "key[read], value[read] => key, value"
+        ),
+        "A key head is stored once, however many queries read it: it is repeated in the forward.": (
+            f"slice({READ}) => [h // sharing for h in range(heads)[own]]"
+        ),
+        "The output layer takes what this rank's heads give: columns of its stored `weight`.": [
+            f"{OUT_WEIGHT} => out_weight.chunk(ranks)[rank]",
+            f"{OUT_WEIGHT} => out_weight",
+        ],
+        "`fused` gives three pieces: of the queries, of the keys and of the values.": [
+            ", value[read] => ",
+            ", key[read], value[read] => ",
+        ],
+        "Keep the order of the whole matrix: queries, then keys, then values.": [
+            "query[own], key[read], value[read] => key[read], query[own], value[read]",
+            "query[own], key[read], value[read] => query[own], value[read], key[read]",
+        ],
+        "A head has several rows: count them, not the heads.": (
+            "fused.unflatten(0, (-1, columns)).split([heads, key_heads, key_heads]) => "
+            "fused.split([columns * each for each in (heads, key_heads, key_heads)])",
+            ".flatten(0, 1) => ",
+        ),
+        "Neighbouring heads belong together: the first ranks get the first heads.": (
+            "slice(rank * heads // ranks, (rank + 1) * heads // ranks) => "
+            "slice(rank, heads - ranks + rank + 1, ranks)"
+        ),
+        "That is rank 0's part, on each rank.": "columns = => rank = 0; columns =",
+        "There may be more ranks than two, or one alone.": "* heads // ranks => * heads // 2",
+        PAIR: lambda *given: my_attention_parts(*given)[0],
+    },
+    also_right=[
+        lambda fused, out_weight, heads, key_heads, rank, ranks: (
+            torch.stack(
+                [
+                    fused[first + row]
+                    for first, number in (
+                        (0, heads),
+                        (2 * heads, key_heads),
+                        (2 * heads + 2 * key_heads, key_heads),
+                    )
+                    for row in range(
+                        2 * (rank * number // ranks),
+                        2 * -(-(rank + 1) * number // ranks),
+                    )
+                ]
+            ),
+            out_weight.tensor_split(ranks, dim=1)[rank].numpy(),
+        )
+    ],
+)
+
+# 4. The bytes of a block
 
 
 def my_block_bytes(tokens, width, itemsize, ranks):
@@ -286,6 +440,7 @@ check_block_bytes = Exercise(
         "What is sent are the tokens between the layers, not weights.": [
             "* tokens => * width",
             "* tokens => * 12 * width",
+            "4 * 2 * (ranks - 1) / ranks * tokens => 12 * width",
         ],
         "The sums are whole tensors on every rank, not the ranks' parts.": "/ ranks => / ranks**2",
         "Query, key and value share one way in: one sum, not three.": "4 * 2 => 16",
@@ -319,7 +474,7 @@ check_block_bytes = Exercise(
     also_right=[lambda t, w, i, n: sum(2 * t * w * i / n * (n - 1) for _ in range(4))],
 )
 
-# 4. A loss without whole logits
+# 5. A loss without whole logits
 
 TOKENS, PER_RANK = 5, 4
 WHICH_PLACE = "Only one rank has a token's right logit: which place do the others read?"
@@ -355,7 +510,7 @@ def with_a_part(attempt, words, scale, ranks):
     logits = scale * torch.randn(TOKENS, ranks * PER_RANK, generator=draw).double()
     logits[:, 1] += 3 * scale  # of rank 0, so that the maxima of the ranks differ
     logits[0] -= 10 * scale  # and those of the tokens
-    targets = torch.randperm(ranks * PER_RANK, generator=draw)[:TOKENS]
+    targets = torch.tensor([4, 1, 0, 7, 5])  # both ends of a slice; of three ranks one has none
     sent = []
 
     def program(group):
@@ -437,6 +592,7 @@ def in_one_sum(logits, targets, first, all_max, all_sum):
 
 
 ALONE = "all_sum(right) => right"
+OWN_LOSS = "nn.functional.cross_entropy(logits, place.where(here, -100)"
 NO_MASK = ".where(here, 0.0) => "
 CLAMPED = "place.where(here, 0) => place.clamp(0, PER_RANK - 1)"
 
@@ -470,6 +626,10 @@ check_cut_loss = Exercise(
             ("(place >= 0) & => ", "place.where(here, 0) => (place.where(here, 0) % PER_RANK)"),
         ],
         "Column 0 is here, too: `>= 0`, not `> 0`.": ">= 0 => > 0",
+        "The slice ends before column V / n: `<`, not `<=`.": (
+            "< logits => <= logits",
+            "place.where(here, 0) => place.where(here, 0).clamp(max=PER_RANK - 1)",
+        ),
         "This rank's exponentials only: the sum goes over all.": "all_sum(shifted => (shifted",
         "Only one rank has the right logit of a token; the others get it by a sum.": [
             ALONE,
@@ -485,8 +645,15 @@ check_cut_loss = Exercise(
             )
         ),
         "This is the sum over the tokens: take the mean.": ".mean() => .sum()",
-        "Sum the exponentials over the ranks first, then take the logarithm.": (
-            "sum(dim=1)).log() => sum(dim=1).log())"
+        "Sum the exponentials over the ranks first, then take the logarithm.": [
+            "sum(dim=1)).log() => sum(dim=1).log())",
+            f"return ( => return all_sum({OWN_LOSS}))  # (",
+            f"return ( => return all_sum({OWN_LOSS}, reduction='none')).mean()  # (",
+        ],
+        "The probability of a far lower logit is rounded to 0: subtract logits, and take no "
+        "logarithm of it.": (
+            "return ( => return -(all_sum(right.exp().where(here, 0.0)) / "
+            "all_sum(shifted.exp().sum(dim=1))).log().mean()  # ("
         ),
         "Every rank has the whole loss already: all_sum counts it once for each rank.": (
             lambda *given: given[4](my_cut_loss(*given))
@@ -502,8 +669,11 @@ check_cut_loss = Exercise(
             "(shifted.exp() * (place.unsqueeze(1) == torch.arange(PER_RANK))).sum(dim=1).log()"
         ),
         THREE: whole_logits,
-        WHICH_PLACE: "place.where(here, 0) => place",
-        EQUALLY_OFTEN: "shifted = => if first > 0: return 0.0\n    shifted =",
+        WHICH_PLACE: ["place.where(here, 0) => place", "< logits => <= logits"],
+        EQUALLY_OFTEN: [
+            "shifted = => if first > 0: return 0.0\n    shifted =",
+            "all_sum(right)) => (all_sum(right) if here.any() else right))",
+        ],
         COLUMN: "amax(dim=1)).unsqueeze(1) => amax(dim=1))",
         "A column minus a row is a table: `squeeze(1)` what `gather` returns.": ".squeeze(1) => ",
         ONE_NUMBER: lambda logits, *rest: logits,
@@ -513,7 +683,7 @@ check_cut_loss = Exercise(
     also_right=[in_one_sum],
 )
 
-# 5. The bytes that are kept
+# 6. The bytes that are kept
 
 
 def my_kept_bytes(tokens, width, ranks, sequence):
@@ -528,7 +698,7 @@ def my_kept_bytes(tokens, width, ranks, sequence):
 
 check_kept_bytes = Exercise(
     my_kept_bytes,
-    read_again='"Exercise 5. Predict the bytes that are kept"',
+    read_again='"Exercise 6. Predict the bytes that are kept"',
     cases=[
         (8, 10, 2, False),
         (8, 10, 2, True),
@@ -558,6 +728,9 @@ check_kept_bytes = Exercise(
             "4 if => 0 if"
         ),
         "With cut tokens each rank draws the masks of its own tokens.": "4 if => 6 if",
+        "With cut tokens the cut layers' inputs are gathered: these are of all tokens.": (
+            "return => tokens = tokens / ranks if sequence else tokens; whole = 10; return"
+        ),
         "With cut tokens a norm takes this rank's tokens.": "4 if => 8 if",
         "The other way round: `sequence` divides more.": "if sequence => if not sequence",
         "With whole tokens the norms' inputs and the masks are whole, too.": "10 => 4",

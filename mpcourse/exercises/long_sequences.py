@@ -196,9 +196,13 @@ check_attend_backward = Exercise(
             "inner) * scale => inner) / scale",
             "query.shape[-1] ** -0.5 => 1",
             "key.mT * scale => key.mT",
+            "inner) * scale => inner) * scale**2",
+            "query.shape[-1] ** -0.5 => 1 / query.shape[-1]",
+            "query.shape[-1] => key.shape[0]",
         ],
         "In the tile these weights sum to 1.": "(scores - log_sum).exp() => scores.softmax(-1)",
         "The weights are `exp(score - log_sum)`.": " - log_sum => ",
+        "`masked` is true where a query does not see a key.": "fill(masked => fill(~masked",
         "A masked key weighs nothing: fill the scores as `attend` does.": (
             ".masked_fill(masked, -1e30) => "
         ),
@@ -324,6 +328,9 @@ check_ring_loop = Exercise(
         "A sum of log-sums is not the log-sum of both: `merge` returns it.": (
             "merge(found, part) => (merge(found, part)[0], found[1] + part[1])"
         ),
+        "This is the last part alone: merge each part with what was found before.": (
+            "merge(found, part) if found else part => part"
+        ),
         TWO: "return found => return found[0]",
     },
     errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
@@ -426,6 +433,9 @@ check_way_home = Exercise(
         NEVER: "range(ranks) => range(rank + 1)",
         "Add what this rank has found for its own block, too.": (
             "else of_block => else 0 * of_block"
+        ),
+        "Changed over: first the gradient of the queries, then that of the block.": (
+            "of_query, coming() => coming(), of_query"
         ),
         BOTH: "return of_query, => return",
     },
@@ -642,6 +652,10 @@ check_block_times = Exercise(
         "Upside down: a faster link hides earlier.": (
             "itemsize * operations / (2 * speed) => 2 * speed / (itemsize * operations)"
         ),
+        "Bytes a second, not bits: no factor of 8.": (
+            "sending = 2 => sending = 16",
+            "itemsize * operations / (2 => 8 * itemsize * operations / (2",
+        ),
         "No root: one t of 4 t t w cancels.": (
             "itemsize * operations / (2 * speed) => (itemsize * operations / (2 * speed)) ** 0.5"
         ),
@@ -720,6 +734,7 @@ check_sent = Exercise(
         "With grouped keys a key and a value are `key_width` numbers each.": [
             "rows * key_width => rows * width",
             "2 * rows * width + block => 4 * rows * width",
+            "2 * others * block => 4 * others * rows * width",
         ],
         "Queries and outputs have `width` numbers.": "rows * width => rows * key_width",
         "One rank has nobody to send to.": " if ranks > 1 else 0 => ",

@@ -1,10 +1,10 @@
-"""Exercises of page `quantization`: scales, rows, an int8 layer, clipping, rounding that learns."""
+"""Exercises of page `quantization`: scales, an int8 layer, clipping, GPTQ, rounding that learns."""
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 from mpcourse.quantization import (
     choose_qparams,
     fake_quantize,
@@ -59,15 +59,24 @@ check_qparams = Exercise(
         "256 integers have 255 steps between them.": "255 => 256",
         "-128 belongs to the integers, too: 255 steps.": ("255 => 254", "-128 - => -127 -"),
         "int() cuts towards 0: round to the nearest integer.": "round( => int(",
-        "That rounds down: round to the nearest integer.": (
-            "round(-128 - low / scale) => -128 - int(low / scale)"
-        ),
+        "That cuts off after dividing: round to the nearest integer.": [
+            "round(-128 - low / scale) => -128 - int(low / scale)",
+            "round(-128 - low / scale) => -128 - low // scale",
+            "round(-128 - low / scale) => int(-128 - low // scale)",
+            "round(-128 - low / scale) => int((-128 - low / scale) // 1)",
+        ],
         "One off: low becomes -128, not -127.": "-128 - => -127 -",
         "The scale is right. low is 0, so -128 means 0.0: the zero_point is -128.": [
             empty_is(1.0, zero) for zero in (0, 127, 128, -127)
         ],
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
+        "Only low is divided by the scale: -128 is an integer already.": (
+            "-128 - low / scale => (-128 - low) / scale"
+        ),
+        "The scale is the length of a step: the range over its 255 steps, not the other way.": (
+            lambda low, high: (1 / my_qparams(low, high)[0], my_qparams(low, high)[1])
+        ),
         "zero_point is an integer: only then does one integer mean 0.0.": "round( => (",
         "zero_point has the right value, but it is a float: int() makes an integer of it.": (
             "round( => 1.0 * round("
@@ -114,7 +123,8 @@ def my_rows(weight):
 def same_with_types(result, expected):
     """Equal, integers where integers are expected; scales may have been found in longer floats."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        return False
+        return same(result, expected)
+    result = [torch.as_tensor(each) if hasattr(each, "__array__") else each for each in result]
     types, wanted = (
         [str(getattr(each, "dtype", None)).replace("float64", "float32") for each in pair]
         for pair in (result, expected)
@@ -161,6 +171,13 @@ check_rows = Exercise(
         ),
         "The scales are right: return them in a tensor.": "int8), scales => int8), scales.tolist()",
         "int8 cuts off towards 0: round first. Half a step, not a whole one.": ".round() => ",
+        "That rounds down: round to the nearest integer.": ".round() => .floor()",
+        "The integers are right; the scale is upside down: the largest of the row over 127.": (
+            "int8), scales => int8), 1 / scales"
+        ),
+        "Return the scales, too: without them nobody can tell what the integers mean.": (
+            "int8), scales => int8)"
+        ),
         "The integers are floats still: .to(torch.int8).": ".to(torch.int8) => ",
         "The integers are floats still: round, then .to(torch.int8).": (
             ".round().to(torch.int8) => "
@@ -194,6 +211,7 @@ check_rows = Exercise(
     also_right=[
         rows_in_a_loop,
         lambda w: ((w * (1 / my_rows(w)[1][:, None])).round().char(), my_rows(w)[1]),
+        lambda w: [each.numpy() for each in my_rows(w)],
         lambda w: [quantize_tensor(w, axis=0).integers, quantize_tensor(w, axis=0).scale],
         lambda w: ((w * 127 / w.abs().amax(1, True).clamp(1e-9)).round().char(), my_rows(w)[1]),
     ],
@@ -225,7 +243,9 @@ def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
     return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
 
 
-NO_CORRECTION = " - z_x * q_w.sum(1, dtype=torch.int32) => "
+SUMS = "q_w.sum(1, dtype=torch.int32)"
+CORRECTION = f" - z_x * {SUMS}"
+NO_CORRECTION = f"{CORRECTION} => "
 FLOAT_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"}
 NO_INTEGERS = (
     "The numbers are right, but floats were multiplied: keep the integers, multiply them with sums "
@@ -338,6 +358,12 @@ check_int8_linear = Exercise(
         ),
         "The sum of the weights is to be multiplied by z_x.": "z_x * q_w => q_w",
         "sum(0) adds up the columns of q_w; a row makes an output: sum(1).": "sum(1, => sum(0,",
+        "sum(1) adds up each row of q_w: every output has a sum of its own.": "sum(1, => sum(",
+        "The correction is multiplied by both scales, too: put brackets round the two sums.": [
+            (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias"),
+            (f"{CORRECTION} => ", f" + bias =>  - s_x * z_x * {SUMS} + bias"),
+            (f"{CORRECTION} => ", f" + bias =>  - s_w * z_x * {SUMS} + bias"),
+        ],
         "The bias is missing.": " + bias => ",
         "The bias is in floats already: add it after the scales.": (
             "sums * (s_x * s_w) + bias => (sums + bias) * s_x * s_w"
@@ -428,9 +454,9 @@ def weights_with_tails():
     generator = torch.Generator().manual_seed(0)
     tails = torch.randn(4, 60, generator=generator) ** 3
     return [
-        (torch.tensor([[1.0, 0.3, -0.28, 0.31, 0.27, -0.33, 0.0, 0.29]]), 1),
-        (torch.tensor([[-1.0, 0.3, 0.25, -0.1]]), 7),
+        (torch.tensor([[-1.0, 0.3, -0.28, 0.31, 0.27, -0.33, 0.0, 0.29]]), 1),
         (torch.randn(3, 40, generator=generator), 1),
+        (torch.randn(2, 100, generator=generator), 7),
         (tails, 3),
         (torch.cat([tails[:1], torch.zeros(1, 60)]), 7),
     ]
@@ -463,6 +489,16 @@ check_best_scales = Exercise(
             ".square() => ",
             ".square().sum(2) => .sum(2).abs()",
         ],
+        "Measure what is off in weights, not in steps: multiply by the scale first.": (
+            "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
+        ),
+        "sum(1) of what is off has one number for each row; sum(0) has one for each column.": (
+            lambda w, n: my_best_scales(w.t(), n)
+        ),
+        "No scale may be 0: begin the fractions above 0.": "0.1, => 0.0,",
+        "That is the index of the fraction: take the fraction there, times the longest step.": (
+            "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)"
+        ),
         "That is the least sum of absolute errors; squares are asked for.": ".square() => .abs()",
         "That is the smallest largest error; the sum of the squares is asked for.": (
             "square().sum => abs().amax"
@@ -511,7 +547,132 @@ check_best_scales = Exercise(
     ],
 )
 
-# 5. Rounding that learns
+# 5. Column by column
+
+
+def my_columns(weight, upper, scales, largest):
+    """Only the columns to the right can still change, so each error is passed on to them alone.
+
+    `exact` is what the column has become by then, and a copy: a view would change with the column,
+    and no error would be left.
+    """
+    weight = weight.clone()
+    for c in range(weight.shape[1]):
+        exact = weight[:, c].clone()
+        weight[:, c] = (exact / scales).round().clamp(-largest, largest) * scales
+        error = (exact - weight[:, c]) / upper[c, c]
+        weight[:, c + 1 :] -= torch.outer(error, upper[c, c + 1 :])
+    return weight
+
+
+def columns_from_the_left(weight, upper, scales, largest):
+    """Nothing in place: each column collects what the errors before it sent."""
+    found, errors = [], []
+    for c in range(weight.shape[1]):
+        exact = weight[:, c] - sum(e * upper[i, c] / upper[i, i] for i, e in enumerate(errors))
+        found.append(rounded_to(exact[:, None], scales, largest)[:, 0])
+        errors.append(exact - found[-1])
+    return torch.stack(found, 1)
+
+
+def columns_one_by_one(weight, upper, scales, largest):
+    rows = [
+        my_columns(r[None], upper, s[None], largest) for r, s in zip(weight, scales, strict=True)
+    ]
+    return torch.cat(rows).double()
+
+
+def weights_and_factors():
+    """The first two can be followed by hand; then inputs that are related, as neighbours are."""
+    generator = torch.Generator().manual_seed(3)
+
+    def case(rows, width, largest):
+        inputs = torch.randn(50, width, generator=generator).cumsum(1) + 1
+        upper = torch.linalg.cholesky(torch.linalg.inv(inputs.t() @ inputs), upper=True)
+        weight = torch.randn(rows, width, generator=generator)
+        return weight, upper, torch.linspace(0.4, 0.9, rows), largest
+
+    return [
+        (torch.tensor([[0.4, 0.3]]), torch.tensor([[1.0, -1.0], [0.0, 1.0]]), torch.ones(1), 7),
+        (
+            torch.tensor([[0.4, 0.8, 0.1], [-0.3, 2.1, 0.9]]),
+            torch.tensor([[2.0, -2.0, -1.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]]),
+            torch.tensor([1.0, 0.5]),
+            7,
+        ),
+        case(3, 4, 7),
+        case(5, 6, 1),
+    ]
+
+
+PASSED_ON = "weight[:, c + 1 :] -= torch.outer(error, upper[c, c + 1 :])"
+
+check_columns = Exercise(
+    my_columns,
+    read_again='"May one weight make up for another\'s error?"',
+    cases=weights_and_factors(),
+    given=lambda weight, upper, scales, largest: (
+        f"a weight {short(weight)}, upper {short(upper)}, scales {short(scales)}, largest {largest}"
+    ),
+    play=leaving_alone("What was handed in has changed: work on weight.clone()."),
+    hint="For each column: keep a copy, round it, divide what is off by upper[c, c], and subtract "
+    "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
+    wrong={
+        "Each column is rounded as it was at first. Pass on row c of upper, round what a column "
+        "has become by then, and clone it before: weight[:, c] is a view.": [
+            f"{PASSED_ON} => pass",
+            "weight[:, c].clone() => weight[:, c]",
+            "torch.outer(error, upper[c, c + 1 :]) => torch.outer(error, upper[c + 1 :, c])",
+            (
+                "weight = weight.clone() => first, weight = weight, weight.clone()",
+                "(exact / scales) => (first[:, c] / scales)",
+            ),
+        ],
+        "Sign: a later column changes by -e * upper[c, d] / upper[c, c].": "] -= => ] +=",
+        "The error is to be divided by upper[c, c].": " / upper[c, c] => ",
+        "upper[c, c] stands below the line: divide by it, once.": [
+            " / upper[c, c] =>  * upper[c, c]",
+            " / upper[c, c] =>  / upper[c, c] ** 2",
+        ],
+        "Only the next column changes; all that follow have to.": "c + 1 :] => c + 1 : c + 2]",
+        "The column itself is to stay as rounded: change the columns from c + 1 on.": [
+            "c + 1 :] => c:]",
+            "c + 1 :] => :]",
+        ],
+        "The error is what rounding takes from the column as it is by then.": [
+            (
+                "weight = weight.clone() => first, weight = weight, weight.clone()",
+                "(exact - => (first[:, c] -",
+            ),
+            (
+                "weight = weight.clone() => first, weight = weight, weight.clone()",
+                "error = (exact - weight[:, c]) => error = (first - rounded_to(first, scales, "
+                "largest))[:, c]",
+            ),
+        ],
+        "The error is one of weights, not of integers: multiply by the scales first.": [
+            "(exact - weight[:, c]) => (exact / scales - weight[:, c] / scales)",
+            "largest) * scales => largest)",
+        ],
+        "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
+        "These are the integers: multiply by the scales.": (
+            "return weight => return weight / scales[:, None]"
+        ),
+        "That lets integers beyond largest stand (it is {3} here): clamp to -largest … largest.": [
+            ".clamp(-largest, largest) => ",
+            "clamp(-largest, largest) => clamp(-7, 7)",
+            "clamp(-largest, largest) => clamp(-127, 127)",
+        ],
+        "The integers end at -largest: not one below.": "clamp(-largest => clamp(-largest - 1",
+        "Nothing is rounded: what is returned are the columns of integers times scales.": (
+            lambda weight, upper, scales, largest: weight.clone()
+        ),
+        "Return the whole weight, of shape (out, in).": "return weight => return weight[:, c]",
+    },
+    also_right=[columns_from_the_left, columns_one_by_one],
+)
+
+# 6. Rounding that learns
 
 
 def my_fake(values, scale, largest):
@@ -606,6 +767,22 @@ check_fake = Exercise(
             (ONE_BELOW, "steps == ends => (-largest - 1 < steps) & (steps < largest)"),
             (ONE_BELOW, "steps == ends => steps.abs() <= largest"),
         ],
+        "What is clipped becomes the end on its own side: -largest or largest.": [
+            f"{CHOICE} => torch.where(steps == ends, steps, largest)",
+            f"{CHOICE} => torch.where(steps == ends, steps, 0 * ends)",
+        ],
+        "What lies beyond the ends is not clipped: only its gradient is gone.": (
+            f"{CHOICE} => torch.where(steps == ends, steps, steps.detach())"
+        ),
+        "Only one side is clipped: -largest is an end, too.": (
+            "clamp(-largest, largest) => clamp(max=largest)"
+        ),
+        "values + (rounded - values).detach(): without the subtraction both are added up.": (
+            lambda v, s, n: v + my_fake(v, s, n).detach()
+        ),
+        "Divide by the scale first, and multiply after rounding.": (
+            lambda v, s, n: my_fake(v, 1 / s, n)
+        ),
         "Nothing is rounded: the forward has to round.": [
             "round_straight_through => ",
             lambda v, s, n: v,

@@ -28,7 +28,7 @@ CHANGED = "What was handed in has changed, but the caller still needs it: make s
 
 
 def with_gradients(names: set[str], instead: str):
-    """Plays an attempt; in the last case, gradients have to flow to each number that wants them."""
+    """Plays an attempt; where numbers want gradients, these have to flow to each of them."""
 
     def play(attempt, *case):
         if not any(leaf.requires_grad for leaf in tensors_in(case)):
@@ -117,6 +117,9 @@ check_scatter = Exercise(
             "start + size] => ]",
         ],
         "A slice goes from its first row up to start + size.": "start + size] => size]",
+        "Return a list: chunks of different lengths do not stack to one tensor.": (
+            lambda b, n: torch.stack(my_scatter(b, n))
+        ),
         "The last chunk may be short: nothing is added to it.": [
             "[batch[start => [torch.cat([batch, batch])[start",
             "[batch[start => [torch.cat([batch, 0 * batch])[start",
@@ -141,6 +144,12 @@ check_scatter = Exercise(
         TYPE: ["size] => size].float()", "size] => size].double()"],
         "The rows of each chunk are in the wrong order.": "size] => size].flip(0)",
         "The chunks are in the wrong order: the first rows come first.": "size)] => size)][::-1]",
+        "The first chunks should be full: rounding down leaves too many rows to the last.": (
+            lambda b, n: [
+                *b[: len(b) // n * (n - 1)].split(max(1, len(b) // n)),
+                b[len(b) // n * (n - 1) :],
+            ]
+        ),
         "A full chunk has ceil(rows / devices) rows": [
             ROUNDED_DOWN,
             "-(-len(batch) // num_devices) => max(1, round(len(batch) / num_devices))",
@@ -169,11 +178,13 @@ def my_scatter_nest(inputs, num_devices):
     """A tensor is cut, a nest is taken apart and built again, anything else is repeated.
 
     Scattering each value of a nest gives one list for each value; `zip` turns them around, into one
-    row for each device, and stops where the chunks end. Without the call to itself, a list inside a
-    dict would go to every device whole. A text can be iterated like a list, so ask for the types
-    that are nests, not for what can be iterated. An empty nest has no columns, and `zip` over none
-    gives no row: it is repeated like anything else without a tensor.
+    row for each device, and stops where the chunks end: so unequal batches, of which it would drop
+    rows, are refused first. A text can be iterated like a list, so ask for the types that are
+    nests, not for what can be iterated. An empty nest has no columns, and `zip` over none gives no
+    row: it is repeated like anything else without a tensor.
     """
+    if len({len(tensor) for tensor in tensors_in(inputs)}) > 1:
+        raise ValueError("not all tensors have equally many rows")
     if isinstance(inputs, torch.Tensor):
         return list(inputs.chunk(num_devices))
     if isinstance(inputs, dict) and inputs:
@@ -191,6 +202,9 @@ def whole_nests(value, n):
 
 def by_tree(inputs, n):
     leaves, shape = tree_flatten(inputs)
+    tensors = tensors_in(leaves)
+    if any(len(tensor) != len(tensors[0]) for tensor in tensors):
+        raise ValueError(inputs)
     parts = [x.chunk(n) if isinstance(x, torch.Tensor) else (x,) * n for x in leaves]
     count = min(map(len, parts), default=n)
     return tuple(tree_unflatten([part[i] for part in parts], shape) for i in range(count))
@@ -209,16 +223,49 @@ def same_nest(*pair):
     return same_types(*pair) and kinds(pair[0]) == kinds(pair[1])
 
 
+def values_of(nest):
+    if isinstance(nest, dict):
+        return list(nest.values())
+    return nest if isinstance(nest, tuple | list) else []
+
+
 def in_a_nest(nest, devices):
-    values = nest.values() if isinstance(nest, dict) else nest
-    kinds = ", ".join(type(value).__name__ for value in values)
-    return f"a {type(nest).__name__} of ({kinds}) and {devices} devices"
+    names = ", ".join(
+        f"tensor of {len(value)} rows" if isinstance(value, torch.Tensor) else type(value).__name__
+        for value in values_of(nest)
+    )
+    return f"a {type(nest).__name__} of ({names}) and {devices} devices"
+
+
+def refusing(play):
+    """Plays like `play`; where tensors have unequal numbers of rows, a ValueError is a result."""
+
+    def playing(attempt, *case):
+        try:
+            result = play(attempt, *case)
+        except Exception as error:
+            if isinstance(error, NotYet) or len({len(each) for each in tensors_in(case)}) < 2:
+                raise
+            if not isinstance(error, ValueError):
+                raise NotYet(raised(error), UNEQUAL) from None
+            return "a ValueError is raised"
+        return "an error is returned" if isinstance(result, Exception | type) else result
+
+    return playing
+
+
+def top_tensors(nest):
+    """A guard that looks with this sees each level by itself."""
+    return [value for value in values_of(nest) if isinstance(value, torch.Tensor)]
 
 
 ROWS = torch.arange(4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 LETTERS = "A text consists of texts, without end: ask for tuple and list, not for what has parts."
 DIMENSION_1 = "The rows are dimension 0; a tensor need not have another."
+NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
+UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
+EQUAL = "No tensor has fewer rows than another there, or none is there: nothing is to be refused."
 NO_STAR = "tuple and list take the row as one thing: type(inputs)(row), without a star."
 
 check_scatter_nest = Exercise(
@@ -229,12 +276,17 @@ check_scatter_nest = Exercise(
         ([ROWS, "train"], 2),
         ((ROWS, {"extra": [(ROWS * 10, 0.5)], "mask": None}), 2),
         ({"name": "train", "pixels": torch.arange(10).reshape(5, 2), "rate": 0.1}, 4),
+        ([torch.arange(8).reshape(4, 2), ROWS], 2),
         ({"rate": 0.1, "steps": (1, 2)}, 3),
         ({"pixels": ROWS, "extra": []}, 2),
         ({"pixels": ROWS, "extra": {}, "more": ()}, 2),
+        ({"pixels": torch.ones(4, requires_grad=True)}, 2),
+        ({"pixels": torch.arange(10), "labels": torch.arange(9)}, 4),
+        ((torch.arange(8), torch.arange(7)), 4),
+        ({"pixels": torch.arange(10), "extra": [torch.arange(9)]}, 4),
     ],
     given=in_a_nest,
-    play=with_gradients(set(), ""),
+    play=refusing(with_gradients({"scatter", "scatter_nest"}, "take the nest apart yourself.")),
     same=same_nest,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
     errors={
@@ -242,14 +294,16 @@ check_scatter_nest = Exercise(
         "Dimension out of range": DIMENSION_1,
         "RecursionError": LETTERS,
         "at most 1 argument": NO_STAR,
+        "ValueError(?!: (too many|not enough|dictionary))": EQUAL,
     },
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
         "Return a list of nests, not the first.": lambda nest, n: my_scatter_nest(nest, n)[0],
-        "That is a nest of lists; return a list of nests, one for each chunk.": (
-            "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)] => "
-            "dict(zip(inputs, columns))"
-        ),
+        "That is a nest of lists; return a list of nests, one for each chunk.": [
+            f"{NESTS} => {form}"
+            for form in ("dict(zip(inputs, columns))", "dict(zip(inputs, map(tuple, columns)))")
+        ],
+        "That is a list for each value: turn them around with zip.": f"{NESTS} => columns",
         EVEN: "inputs.chunk => inputs.tensor_split",
         NO_PIECES: "inputs.chunk => inputs.split",
         COLUMNS: "(num_devices)) => (num_devices, dim=-1))",
@@ -271,6 +325,12 @@ check_scatter_nest = Exercise(
             " and inputs => ",
             "dict) and inputs => dict)",
         ],
+        "A tuple and a list are nests as well: one went to every device whole.": [
+            "tuple | list) => tuple)",
+            "tuple | list) => list)",
+            "tuple | list) => dict)",
+        ],
+        "A dict that is gone through gives its keys: take its values.": "inputs.values() => inputs",
         "A number is not shared out: each device gets it as it is.": (
             "[inputs] * => [inputs / num_devices if isinstance(inputs, float) else inputs] *"
         ),
@@ -282,6 +342,25 @@ check_scatter_nest = Exercise(
         ],
         LETTERS: "tuple | list => tuple | list | str",
         NO_STAR: "(row) => (*row)",
+        UNEQUAL: [
+            "> 1: => > 9:",
+            "raise ValueError => return ValueError",
+            'raise ValueError("not all tensors have equally many rows") => return []',
+            'raise ValueError("not all tensors have equally many rows") => return None',
+            "raise ValueError => raise AssertionError",
+            "tensors_in(inputs) => top_tensors(inputs if isinstance(inputs, dict) else ())",
+        ],
+        "Compare rows, not chunks: both tensors fall into {1} chunks.": (
+            "{len(tensor) => {len(tensor.chunk(num_devices))"
+        ),
+        "A tensor deeper in the nest counts as well: compare all of them.": (
+            "tensors_in(inputs) => top_tensors(inputs)"
+        ),
+        EQUAL: [
+            "{len(tensor) => {tensor.shape",
+            "{len(tensor) => {tensor.numel()",
+            "> 1: => != 1:",
+        ],
         CHANGED: "return list( => inputs.zero_()\n        return list(",
         "A nest inside the nest was not taken apart: scatter calls itself for it.": [
             "my_scatter_nest(value, => whole_nests(value,",
@@ -292,8 +371,14 @@ check_scatter_nest = Exercise(
             "zip(*columns, => zip(*(c + [None] * (num_devices - len(c)) for c in columns),"
         ),
         "AttributeError": lambda nest, n: nest.chunk(n),
+        BORROWED.format("scatter"): lambda nest, n: scatter(nest, ["cpu"] * n),
+        CUT_OFF: "return list( => inputs = inputs.detach()\n        return list(",
     },
-    also_right=[by_tree],
+    also_right=[
+        by_tree,
+        "len({len(tensor) for tensor in tensors_in(inputs)}) > 1 => "
+        "any(len(a) != len(b) for a in tensors_in(inputs) for b in tensors_in(inputs))",
+    ],
 )
 
 # 3. Gather
@@ -337,6 +422,7 @@ check_gather = Exercise(
         ([{"logits": torch.tensor([[n], [n + 1]])} for n in (1.0, 3.0)],),
         ([{"loss": torch.tensor(loss)} for loss in (0.5, 0.25)],),
         ([output(3), output(3), output(1)],),
+        ([{"aux": torch.tensor(n), "ids": torch.ones(1) * n} for n in (1.0, 2.0)],),
         ([{"classes": torch.tensor(rows)} for rows in ([3, 1], [2])],),
         ([{"aux": torch.tensor(n), "maps": torch.ones(1, 2, 2, 2) * n} for n in (1.0, 2.0)],),
         ([output(1, grad=True) for _ in range(2)],),
@@ -386,6 +472,10 @@ check_gather = Exercise(
             per_field(lambda ts: torch.stack(ts).squeeze()),
         ],
         "A vector has one dimension; those losses are a column.": per_loss(torch.vstack),
+        "Only 0 dimensions need one more: a vector of one number stays a vector.": [
+            "t.dim() => t.numel() - 1",
+            per_field(lambda ts: torch.vstack(ts) if ts[0].dim() else torch.stack(ts)),
+        ],
         NO_DIMENSION: [
             per_field(torch.cat),
             "in outputs[0]: => in ['logits']:",
@@ -445,7 +535,7 @@ check_mean = Exercise(
     play=with_gradients(set(), ""),
     same=same_number,
     hint="The mean is the sum over all rows, divided by the number of rows.",
-    errors={"same dtype": "The sizes are integers: call float() on them first."},
+    errors={"same dtype|infer output dtype": "The sizes are integers: call float() on them first."},
     wrong={
         "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
         "That leaves the last chunk out: its rows count too.": ".sum() => [:-1].sum()",
@@ -465,7 +555,10 @@ check_mean = Exercise(
         "Any chunk may be short.": lambda m, n: (m[:-1].sum() * n[0] + m[-1] * n[-1]) / n.sum(),
         "The shares add up to the mean: do not divide again.": "sizes).sum() => sizes).mean()",
         "expected tensor 3": [lambda m, n: m.max(), lambda m, n: "3.0"],
-        "call float() on them": "(chunk_means * chunk_sizes).sum() => chunk_means @ chunk_sizes",
+        "call float() on them": [
+            "(chunk_means * chunk_sizes).sum() => chunk_means @ chunk_sizes",
+            lambda m, n: (m * n).mean() / n.mean(),
+        ],
         CHANGED: lambda m, n: m.mul_(n).sum() / n.sum(),
         CUT_OFF: [
             lambda m, n: my_mean(m, n).item(),

@@ -1,4 +1,4 @@
-"""Exercises of page `sharded_data_parallel`: bytes held and sent, a backward, a norm."""
+"""Exercises of page `sharded_data_parallel`: bytes, a step, a backward, a norm."""
 
 import math
 from threading import current_thread
@@ -77,7 +77,175 @@ check_bytes_held = Exercise(
     ],
 )
 
-# 2. The backward of a layer whose weights are elsewhere
+# 2. A step whose optimizer has a part of each weight
+
+SIZES = (4, 3), (4,)  # of the weights
+COPY = "This weight has new storage, and its part keeps the old one alive: copy into the weight."
+SCATTER_FIRST = "A part has no gradient yet: it comes from `scatter(weight.grad)`."
+ONE_ROW = "`gather` gives one row of numbers: `.view_as(weight)` gives it the weight's shape."
+NO_LEAF = "Autograd looks on: change the numbers of a weight by `weight.data.copy_(...)`."
+OF_THE_PARTS = "The optimizer has the parts: what `scatter` returns goes into `part.grad`."
+ALL_SEND = "All ranks have to scatter and gather equally often, in one order."
+
+
+def my_state_step(weights, parts, optimizer, scatter, gather):
+    """Each part gets its average, the optimizer changes the parts, and all ranks gather them.
+
+    The weights' own gradients go, for the next backward would add to them.
+    """
+    for weight, part in zip(weights, parts, strict=True):
+        part.grad = scatter(weight.grad)
+        weight.grad = None
+    optimizer.step()
+    for weight, part in zip(weights, parts, strict=True):
+        weight.data.copy_(gather(part).view_as(weight))
+
+
+def on_states(attempt, ranks):
+    """Of each rank the weights after each of two steps, in one row."""
+    draw = torch.Generator().manual_seed(ranks)
+    first = [torch.randn(size, generator=draw).double() for size in SIZES]
+    given = [[torch.randn(2, ranks, *size, generator=draw).double()] for size in SIZES]
+
+    def program(group):
+        weights = [nn.Parameter(weight.clone()) for weight in first]
+        own, places = group.rank(), [weight.data_ptr() for weight in weights]
+        parts = [weight.data.view(-1).chunk(ranks)[own] for weight in weights]
+        optimizer = torch.optim.SGD(parts, lr=0.1, momentum=0.9)
+
+        def scatter(tensor):
+            found = tensor.new_empty(tensor.numel() // ranks)
+            distributed.reduce_scatter_tensor(found, tensor.reshape(-1), group=group)
+            return found / ranks
+
+        def gather(part):
+            found = part.new_empty(part.numel() * ranks)
+            distributed.all_gather_into_tensor(found, part.detach().contiguous(), group=group)
+            return found
+
+        found = []
+        for step in range(2):
+            for weight, (gradients,) in zip(weights, given, strict=True):
+                new = gradients[step, own]  # a backward adds to what is there
+                weight.grad = new.clone() if weight.grad is None else weight.grad + new
+            if attempt(weights, parts, optimizer, scatter, gather) is ...:
+                return ...
+            if [weight.data_ptr() for weight in weights] != places:
+                raise NotYet("", COPY)
+            found += [weight.detach().flatten().clone() for weight in weights]
+        return torch.cat(found)
+
+    found = ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+    return found[0] if found[0] is ... else torch.stack(found)
+
+
+def states_in_words(outcome, expected):
+    half = expected.shape[1] // 2
+    said = []
+    for step, columns in enumerate((slice(half), slice(half, None)), start=1):
+        pairs = zip(outcome[:, columns], expected[:, columns], strict=True)
+        wrong = [rank for rank, pair in enumerate(pairs) if not torch.allclose(*pair)]
+        said.append(f"after step {step} " + (f"wrong on ranks {wrong}" if wrong else "right"))
+    return [f"The weights are {', '.join(said)}."]
+
+
+def step_inside(weights, parts, optimizer, scatter, gather):
+    for weight, part in zip(weights, parts, strict=True):
+        part.grad, weight.grad = scatter(weight.grad), None
+        optimizer.step()
+        weight.data.copy_(gather(part).view_as(weight))
+
+
+def gather_first(weights, parts, optimizer, scatter, gather):
+    for weight, part in zip(weights, parts, strict=True):
+        part.grad, weight.grad = scatter(weight.grad), None
+        weight.data.copy_(gather(part).view_as(weight))
+    optimizer.step()
+
+
+def step_first(weights, parts, optimizer, scatter, gather):
+    optimizer.step()
+    for weight, part in zip(weights, parts, strict=True):
+        part.grad, weight.grad = scatter(weight.grad), None
+        weight.data.copy_(gather(part).view_as(weight))
+
+
+def all_gradients_first(weights, parts, optimizer, scatter, gather):
+    for part, new in zip(parts, [scatter(weight.grad) for weight in weights], strict=True):
+        part.grad = new
+    optimizer.step()
+    optimizer.zero_grad()
+    for weight, whole in zip(weights, [gather(part) for part in parts], strict=True):
+        with torch.no_grad():
+            weight.flatten().copy_(whole)
+        weight.grad = None
+
+
+check_state_step = Exercise(
+    my_state_step,
+    read_again='"The state: stage 1"',
+    cases=[(1,), (2,), (4,)],
+    given="two weights on {0} rank(s), two steps of SGD with momentum",
+    play=on_states,
+    compared=states_in_words,
+    hint="Scatter all gradients into the parts, step once, gather all parts into the weights.",
+    correct="All ranks have the weights that one rank reaches alone, with parts of the state.",
+    wrong={
+        "A rank has changed its own part only: gather all, and copy them into the weight.": [
+            "weight.data.copy_(gather(part).view_as(weight)) => pass",
+            "weight.data.copy_(gather(part).view_as(weight)) => weight = gather(part)",
+        ],
+        "Step 2 still has step 1's gradients: let `weight.grad` go, add nothing to `part.grad`.": [
+            "weight.grad = None => pass",
+            "= scatter(weight.grad) => = scatter(weight.grad) + (0 if part.grad is None else "
+            "part.grad)",
+        ],
+        "The parts were gathered before the optimizer changed them.": gather_first,
+        "The optimizer steps before the parts have their gradients.": step_first,
+        "The optimizer steps once, when all parts have their gradients.": step_inside,
+        "The optimizer has not stepped, or its parts had no gradient.": "optimizer.step() => pass",
+        "`scatter` gives an average already.": (
+            "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()"
+        ),
+        "`scatter` gives an average, not a sum.": (
+            "scatter(weight.grad) => scatter(weight.grad) / len(part) * weight.numel()"
+        ),
+        "Gather the parts, which are new weights, and not their gradients.": (
+            "gather(part) => gather(part.grad)"
+        ),
+        "A rank's own gradient is of its own rows: `scatter` makes the average of all.": (
+            "scatter(weight.grad) => weight.grad.view(-1)[: len(part)].clone()"
+        ),
+        "Every weight counts, not one of them.": (
+            "zip(weights, parts, => zip(weights[:1], parts[:1],"
+        ),
+        COPY: (
+            "weight.data.copy_(gather(part).view_as(weight)) => "
+            "weight.data = gather(part).view_as(weight)"
+        ),
+        ONE_ROW: ".view_as(weight) => ",
+        SCATTER_FIRST: "scatter(weight.grad) => scatter(part.grad)",
+        NO_LEAF: "weight.data.copy_ => weight.copy_",
+        OF_THE_PARTS: "part.grad = scatter(weight.grad) => weight.grad = scatter(weight.grad)",
+        ALL_SEND: lambda *given: (
+            my_state_step(*given) if current_thread().name == "rank 0" else None
+        ),
+        "Scatter all gradients": lambda weights, *_: weights[0].data.zero_(),
+    },
+    errors={
+        "'NoneType' object has no attribute": SCATTER_FIRST,
+        "a leaf Variable": NO_LEAF,
+        r"assign\w* (a )?grad": OF_THE_PARTS,
+        "must match the size|[Ss]hape|size of tensor": ONE_ROW,
+        WAITED: ALL_SEND,
+    },
+    also_right=[
+        all_gradients_first,
+        "weight.data.copy_(gather(part).view_as(weight)) => weight.data.view(-1)[:] = gather(part)",
+    ],
+)
+
+# 3. The backward of a layer whose weights are elsewhere
 
 
 def my_layer_backward(x, part, gradient, gather, scatter):
@@ -233,6 +401,13 @@ check_layer_backward = Exercise(
         A_TABLE: [".view(-1, x.shape[1] + 1) => ", "x.shape[1] + 1 => x.shape[1]"],
         PART_ALONE: "gather(part) => part",
         NO_BIAS: "[:, :-1] => ",
+        "The bias is the last column of the table, not the first.": (
+            "[gradient.T @ x, gradient.sum(0).unsqueeze(1)] => "
+            "[gradient.sum(0).unsqueeze(1), gradient.T @ x]"
+        ),
+        "The table is (outputs, inputs + 1), and its transpose has as many numbers.": (
+            "dim=1) => dim=1).T"
+        ),
         OWN_ROWS: "gradient @ whole[:, :-1] => scatter(gradient @ whole[:, :-1])",
         ONE_EACH: ["sum(0) => sum(1)", "sum(0) => sum()"],
         OF_THE_PART: "scatter(of_whole) => of_whole",
@@ -255,7 +430,7 @@ check_layer_backward = Exercise(
     also_right=[by_autograd, with_ones],
 )
 
-# 3. The bytes that are sent
+# 4. The bytes that are sent
 
 
 def my_bytes_sent(parameters, itemsize, ranks, stage, backwards):
@@ -294,6 +469,7 @@ check_bytes_sent = Exercise(
             "[2, 2 => [2, backwards + 1",
             "[2, => [2 * backwards,",
             "[2, 2 => [2 * backwards, backwards + 1",
+            "[2, 2 => [backwards + 1, backwards + 1",
             "2, 2, backwards + 1 => 2 * backwards, 2 * backwards, 2 * backwards",
         ],
         "With one backward stage 2 sends what stage 1 sends, at another time.": [
@@ -332,6 +508,7 @@ check_bytes_sent = Exercise(
         "In a ring a rank sends (n - 1) / n of the bytes in each round, not all of them.": (
             "(ranks - 1) / ranks => (ranks > 1)"
         ),
+        "A rank sends all parts but one, each of 1 / n: (n - 1) / n.": "(ranks - 1) / => 1 /",
         "A rank alone sends nothing.": "(ranks - 1) => max(1, ranks - 1)",
         "A ring's share is (n - 1) / n: n - 1 is what all ranks send together.": "/ ranks => ",
         "These are numbers: each has {1} bytes.": " * itemsize => ",
@@ -343,7 +520,7 @@ check_bytes_sent = Exercise(
     ],
 )
 
-# 4. A norm over all ranks
+# 5. A norm over all ranks
 
 EVERY_RANK = "Every rank has to send the same messages, also one whose norm is small."
 A_NUMBER = "Return the norm that the gradients had, one number, on every rank."
@@ -372,7 +549,7 @@ def on_parts(attempt, words, lists, max_norm):
 
     def program(group):
         gradients = [torch.tensor(numbers).double() for numbers in lists[group.rank()]]
-        norm = attempt(gradients, max_norm, group)
+        norm = attempt([*gradients], max_norm, group)  # tensors count, not what is in the list
         if norm is ...:
             return norm
         if isinstance(norm, Tensor) and norm.numel() == 1:
@@ -462,6 +639,15 @@ check_clip = Exercise(
         "The square root is missing.": "square.sqrt() => square",
         "The ranks hold parts of one gradient: sum the squares, without a mean.": (
             "square.sqrt() => (square / group.size()).sqrt()"
+        ),
+        "Norms do not add up, and have no mean: the squares do.": (
+            ("square, group => square.sqrt_(), group", "square.sqrt() => square / group.size()")
+        ),
+        "To clip is to scale all by one factor; each number by itself changes the direction.": (
+            "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
+        ),
+        "The limit is that of the common norm, on any number of ranks.": (
+            "max_norm / norm => max_norm / group.size() / norm"
         ),
         "The largest of the ranks' norms is not the norm of all.": (
             "square, group => square, distributed.ReduceOp.MAX, group"
