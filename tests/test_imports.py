@@ -118,6 +118,14 @@ def test_importing_the_package_is_silent_and_imports_nothing_else():
     assert not loaded & {"torch", "numpy", "matplotlib", "ipywidgets", "IPython", "nbformat"}
 
 
+def test_of_warnings_only_those_of_two_renamed_collectives_are_hidden():
+    words = ["all_gather_into_tensor", "reduce_scatter_tensor", "another"]
+    said = [f"`torch.distributed.{name}` is deprecated. Please" for name in words]
+    lines = [f"warnings.warn({words!r}, FutureWarning)" for words in said]
+    result = run("\n".join(["import warnings, mpcourse", *lines]))
+    assert [words in result.stderr.replace("warnings.warn(", "") for words in said] == [0, 0, 1]
+
+
 def test_what_needs_no_installation_imports_on_a_bare_python():
     plain = names_of(PLAIN)
     assert {"mpcourse.__main__", "mpcourse.commands.setup", "mpcourse.schedules"} <= set(plain)

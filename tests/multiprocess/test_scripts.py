@@ -63,6 +63,12 @@ def run(text, words="python", **options):
     scripts.run(f"{words} program.py", **options)
 
 
+def test_what_gloo_says_on_its_own_does_not_stand_among_the_lines_of_a_program(capsys):
+    said = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is"
+    run(f"print('[Gloo] is a library')\nprint('{said} : 1')\nprint('mine: {said} : 1')")
+    assert capsys.readouterr().out == f"[Gloo] is a library\nmine: {said} : 1\n"
+
+
 @pytest.fixture
 def mark(tmp_path, monkeypatch):
     """On all processes that a test starts; they end soon, and leave nothing."""
