@@ -10,6 +10,7 @@ Source: torch/distributed/pipelining/stage.py and _backward.py.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from mpcourse.data_parallel.scatter_gather import refuse_hidden_tensors
 from mpcourse.devices.workers import add_note
 from mpcourse.memory.checkpointing import CheckpointedForward, WatchDraws
-from mpcourse.pipeline.split_backward import SplitBackward
+from mpcourse.pipeline.put_off import run_inputs, run_weights
 
 Loss = Callable[[Any], Tensor]
 Gradients = list[Tensor | None]  # one per leaf of an input or output; None: no gradient
@@ -40,8 +41,7 @@ class InFlight:
     outputs: list[Any]  # the leaves, with their graph; none if there is a `checkpoint`
     checkpoint: CheckpointedForward | None = None  # how to make the outputs once more
     run: Callable[[], Any] | None = None  # what makes them
-    split: SplitBackward | None = None  # between I and W; None when W has all the work
-    roots: Roots = ([], [])  # between I and W, without `split`: where W begins
+    rest: Callable[[], None] | None = None  # between I and W: what W does
 
 
 class Stage:
@@ -132,21 +132,18 @@ class Stage:
         state.outputs = []
         wanted = [] if self.is_first else [leaf for leaf in state.inputs if _wants(leaf)]
         if roots and wanted:
-            state.split = SplitBackward(roots, gradients, wanted)
             with _around_backward(state):
-                state.split.run_inputs()
-        else:
-            state.roots = (roots, gradients)
+                state.rest = partial(run_weights, run_inputs(roots, gradients, wanted))
+        elif roots:
+            state.rest = partial(torch.autograd.backward, roots, gradients)
         return self._input_gradients(state)
 
     def backward_weight(self, index: int, _: None = None) -> None:
         """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
         state = self.in_flight.pop(index)
-        with _around_backward(state):
-            if state.split is not None:
-                state.split.run_weights()
-            elif state.roots[0]:
-                torch.autograd.backward(*state.roots)
+        if state.rest is not None:
+            with _around_backward(state):
+                state.rest()
 
     def _input_gradients(self, state: InFlight) -> Gradients:
         if self.is_first:
