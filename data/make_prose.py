@@ -12,7 +12,13 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"a_transformer", "cut_inside_a_layer", "long_sequences"}
+LEFT_OUT = {
+    "a_transformer",
+    "serving",
+    "cut_inside_a_layer",
+    "long_sequences",
+    "context_parallelism",
+}
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 TAG = re.compile(r"<!--.*?-->|<summary>.*?</summary>|</?[A-Za-z][^>]*>", re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")

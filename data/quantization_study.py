@@ -1,11 +1,11 @@
 """Five seeds of LeNet-300-100 in few bits: `python data/quantization_study.py`.
 
-Writes `data/quantization.csv` (page `quantization`): accuracy and bytes in float32, in int8 in
-several ways, and with weights of 4, 3 and 2 bits, the inputs in floats: scales from the largest
-weight, scales of least squared error, groups of weights, rounding column by column (GPTQ; with
-both kinds of scales), and training with rounding. The nets `small` are much narrower: they have
-fewer weights to spare.
-The test images decide nothing; inputs of layers come from training images.
+Writes `data/quantization.csv` (pages `quantization`, `few_bits`): accuracy and bytes in float32, in
+int8 in several ways, and with weights of 4, 3 and 2 bits, the inputs in floats: scales from the
+largest weight, scales of least squared error, groups of weights, rounding column by column (GPTQ;
+with both kinds of scales), and training with rounding. The nets `small` are much narrower: they
+have fewer weights to spare. The test images decide nothing; inputs of layers come from training
+images.
 """
 
 import copy

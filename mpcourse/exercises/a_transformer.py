@@ -1,4 +1,4 @@
-"""Exercises of page `a_transformer`: mask, attention, decoder, its size, cache, tied copies."""
+"""Exercises of page `a_transformer`: mask, attention, decoder, its size, tied copies."""
 
 import inspect
 import math
@@ -19,7 +19,7 @@ from mpcourse.exercises.exercise import (
     same,
     short,
 )
-from mpcourse.transformer import Decoder, attention_weights
+from mpcourse.transformer import Decoder
 
 # 1. What a token sees
 
@@ -250,11 +250,13 @@ check_attend = Exercise(
         "the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
     },
     wrong={
-        "Divide the scores by the square root of `columns`.": " / query.shape[-1] ** 0.5 => ",
-        "Divide by the square root of `columns`: `** 0.5`.": [" ** 0.5 => ", "** 0.5 => ** 2"],
+        "Divide the scores by the square root of `columns`: `** 0.5`.": [
+            " / query.shape[-1] ** 0.5 => ",
+            " ** 0.5 => ",
+            "** 0.5 => ** 2",
+        ],
         "The root of a head's `columns`, whatever they are: a fixed number fits one width.": [
-            "query.shape[-1] ** 0.5 => 8",
-            "query.shape[-1] ** 0.5 => 4",
+            f"query.shape[-1] ** 0.5 => {root}" for root in (8, 4)
         ],
         "Divide by the root; this multiplies, and longer rows get still larger scores.": (
             "/ query => * query"
@@ -389,8 +391,9 @@ check_logits = Exercise(
         "Where a token stands is missing: add `model.embedding.positions` of 0, 1, 2, ...": (
             " + model.embedding.positions(places) => "
         ),
-        "Positions are looked up by place (0, 1, 2, ...), not by token.": "(places) => (tokens)",
-        "The first token stands at place 0.": "(places) => ((places + 1).clamp(max=5))",
+        "Positions are looked up by place, of which the first is 0, not by token.": [
+            f"(places) => ({found})" for found in ("tokens", "(places + 1).clamp(max=5)")
+        ],
         "`tokens.shape[0]` is the number of texts; places run along `tokens.shape[1]`.": (
             "shape[1] => shape[0]"
         ),
@@ -445,15 +448,12 @@ check_logits = Exercise(
             "output(model.head.norm(x)) => norm(x)",
             "model.head.output(model.head.norm(x)) => x",
         ],
-        "The last norm is missing: `model.head.norm` comes before the output layer.": (
+        "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
         ),
-        "Logits are asked, not probabilities: no softmax at the end.": (
-            "norm(x)) => norm(x)).softmax(-1)"
-        ),
-        "Logits are asked, not logarithms of probabilities: no softmax at the end.": (
-            "norm(x)) => norm(x)).log_softmax(-1)"
-        ),
+        "Logits are asked: no softmax at the end, and no logarithm of one.": [
+            f"norm(x)) => norm(x)).{log}softmax(-1)" for log in ("", "log_")
+        ],
         "Which tokens they are is missing: add `model.embedding.tokens(tokens)`.": (
             "model.embedding.tokens(tokens) + => ",
             "(places) => (places.expand_as(tokens))",
@@ -463,9 +463,7 @@ check_logits = Exercise(
             "block.mlp(block.norm_2(x)) => block.mlp.down(block.mlp.up(block.norm_2(x)))"
         ),
         "Logits of every place are asked, not of the last alone.": "norm(x)) => norm(x))[:, -1]",
-        "Logits are asked, a score for each possible token, not the likeliest token.": (
-            "norm(x)) => norm(x)).argmax(-1)"
-        ),
+        "A score for each token is asked, not the likeliest.": "norm(x)) => norm(x)).argmax(-1)",
         ALL_PLACES: ".positions(places) => .positions.weight",
         "Not every block had its turn.": "model.blocks => model.blocks[:1]",
         NO_GRADIENTS: torch.no_grad()(my_logits),
@@ -520,11 +518,9 @@ check_counts = Exercise(
             "+ 13 * width => ",
             "tables + 2 * width => tables",
         ),
-        "Biases are missing: each output of a layer in a block has one.": "13 => 4",
-        "Biases: queries, keys, values have some, the MLP's first layer `4 * width`.": "13 => 10",
-        "The MLP's biases are missing: `4 * width` of its first layer, `width` of its second.": (
-            "13 => 8"
-        ),
+        "Biases: attention has `4 * width`, the MLP's two layers `4 * width` and `width`.": [
+            f"13 => {rows}" for rows in (4, 10, 8)
+        ],
         "In each block, the two norms are missing, or the four biases of attention.": "13 => 9",
         "Norms are missing: two in a block, one behind, each with two rows of `width`.": [
             ("13 => 9", "tables + 2 * width => tables"),
@@ -561,6 +557,12 @@ check_counts = Exercise(
             "2 * 2 * context**2 => 2 * context**2",
             "2 * 2 * context**2 => 2 * context * (context + 1)",
         ],
+        "Each token has a score for each: attention's products grow with `context**2`.": (
+            "context**2 => context"
+        ),
+        "Biases and norms are in no product: a block has `12 * width * width` weights.": [
+            f"* 12 * width**2 + => * (12 * width**2 + {rows} * width) +" for rows in (13, 9)
+        ],
         "The output layer comes once, not in each block.": "vocabulary * => layers * vocabulary *",
         "That is one token: the text has `context` of them.": "3 * f => 3 / context * f",
         "The products of the output layer are missing.": "+ vocabulary * width => ",
@@ -573,219 +575,7 @@ check_counts = Exercise(
     also_right=[counted_by_torch, lambda *sizes: [float(n) for n in my_counts(*sizes)]],
 )
 
-# 5. Attention over a cache
-
-
-def my_cached_attend(query, key, value, old_key, old_value):
-    """Put the old ones in front; then the new tokens are the last rows of the whole table.
-
-    In the whole table the mask starts one diagonal above the main one, `triu(1)`. Of its rows only
-    the last are left, so the same diagonal starts as many places further right as there are old
-    tokens. Queries of old tokens are not needed: their tokens have collected already.
-    """
-    key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
-    rows, columns = query.shape[-2], key.shape[-2]
-    ahead = query.new_ones(rows, columns, dtype=torch.bool).triu(1 + columns - rows)
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ value, key, value
-
-
-A_ROW = "What is collected comes first: a row for each new token, as many numbers as a value has."
-
-
-def over_a_cache(attempt, old, new, texts, heads):
-    """What comes out for the last `new` of `old + new` tokens."""
-    chance = torch.Generator().manual_seed(old)
-    shape = texts, heads, old + new, heads + 1
-    whole = 2 * torch.randn(3, *shape, generator=chance, dtype=torch.double)
-    given = *whole[..., old:, :], *whole[1:, ..., :old, :]
-    result = attempt(*given)
-    expected = scaled_dot_product_attention(*whole, is_causal=True)[..., old:, :], *whole[1:]
-    if not isinstance(result, tuple | list) or [*map(torch.is_tensor, result)] != [True] * 3:
-        raise NotYet("Three tensors are asked: what is collected, all keys, all values.")
-    if result[0].shape != given[0].shape:
-        raise NotYet(f"{A_ROW} Yours is {tuple(result[0].shape)}, not {tuple(given[0].shape)}.")
-    if same_three(result, expected):
-        refuse_borrowed(attempt, {"attention_weights"}, "write the mask for rows that come last.")
-        if not torch.allclose(tensor_of(result[0]), expected[0], 1e-9, 1e-9):
-            raise NotYet(ROUNDED)
-    return [*map(tensor_of, result)]
-
-
-def same_three(result, expected):
-    three = isinstance(result, tuple | list) and len(result) == 3
-    return three and all(map(same_weights, result, expected))
-
-
-def one_that_differs(result, expected):
-    """The first of the three that is wrong, beside what it should be; keys and values first."""
-    for number, name in ((1, "keys"), (2, "values"), (0, "collected")):
-        if not same_weights(result[number], expected[number]):
-            lines = expected_and_got(result[number], expected[number])
-            return [f"{name}: {line}" for line in lines]
-
-
-def one_token_at_a_time(query, key, value, old_key, old_value):
-    found = []
-    for place in range(query.shape[-2]):
-        old_key = torch.cat([old_key, key[..., place : place + 1, :]], -2)
-        old_value = torch.cat([old_value, value[..., place : place + 1, :]], -2)
-        one = query[..., place : place + 1, :]
-        found.append(scaled_dot_product_attention(one, old_key, old_value))
-    return [torch.cat(found, -2), old_key, old_value]
-
-
-def queries_in_front(query, key, value, old_key, old_value):
-    """The whole table, with any queries for the old tokens; its last rows are the right ones."""
-    key, value = torch.cat([old_key, key], -2), torch.cat([old_value, value], -2)
-    whole = my_attend(torch.cat([torch.zeros_like(old_key), query], -2), key, value)
-    return whole[..., old_key.shape[-2] :, :], key, value
-
-
-FROM_THE_FIRST = "The new tokens are the last rows of the table: here the first of them sees the "
-FROM_THE_FIRST += "first column alone, as with `is_causal=True`. Start the mask further right."
-
-check_cached_attend = Exercise(
-    my_cached_attend,
-    read_again='"What does a cache cost, and what does it save?"',
-    cases=[(2, 1, 1, 1), (0, 2, 1, 1), (2, 2, 1, 1), (1, 3, 1, 1), (3, 2, 2, 3)],
-    given="old tokens: {}, new tokens: {}, texts: {}, heads: {}",
-    play=over_a_cache,
-    same=same_three,
-    compared=one_that_differs,
-    hint="Join old and new along the tokens, dimension -2; mask; softmax; sum the values.",
-    errors={
-        "size|shape|dimension": "Tokens are dimension -2. There are as many rows as new tokens, "
-        "and as many columns as tokens in all: `query.shape[-2]` and, once joined, `key.shape[-2]`."
-    },
-    wrong={
-        FROM_THE_FIRST: [
-            "triu(1 + columns - rows) => triu(1)",
-            lambda q, k, v, old_k, old_v: (
-                scaled_dot_product_attention(
-                    q,
-                    k := torch.cat([old_k, k], -2),
-                    v := torch.cat([old_v, v], -2),
-                    is_causal=True,
-                ),
-                k,
-                v,
-            ),
-        ],
-        "Right for one new token. For several, start the mask further right, by the old ones.": (
-            "1 + columns - rows => 1 if rows > 1 else columns"
-        ),
-        A_ROW: [
-            ("rows, columns = => query = torch.cat([old_key, query], -2); rows, columns ="),
-            (
-                "scores.masked_fill => key, value, scores.masked_fill",
-                "@ value, key, value => @ value",
-            ),
-            "@ value, key, value => , key, value",
-            "rows, columns = => query = query[..., -1:, :]; rows, columns =",
-        ],
-        "One softmax runs over old and new tokens together; two give each part a sum of 1.": (
-            lambda q, k, v, old_k, old_v: (
-                (q @ old_k.mT / q.shape[-1] ** 0.5).softmax(-1) @ old_v + my_attend(q, k, v),
-                torch.cat([old_k, k], -2),
-                torch.cat([old_v, v], -2),
-            )
-        ),
-        "Of several new tokens, the first sees those behind it: they need a mask, too.": [
-            "masked_fill(ahead, => masked_fill(ahead & False,",
-            "1 + columns - rows => 1 + columns",
-            "1 + columns - rows => 1 + columns * (columns > rows)",
-        ],
-        "A new token does not see itself: start the mask one diagonal further right.": (
-            "1 + columns => columns"
-        ),
-        "Each new token sees the next one: start the mask one diagonal further left.": (
-            "1 + columns => 2 + columns"
-        ),
-        "As many places further right as there are old tokens, not as new ones.": (
-            "1 + columns - rows => 1 + rows"
-        ),
-        "With more old tokens, the mask starts further right: this one moves to the left.": [
-            "columns - rows => rows - columns",
-            "1 + columns - rows => rows - columns",
-        ],
-        "The wrong half is hidden: the old tokens are what a new one may see.": (
-            "(ahead, => (~ahead,"
-        ),
-        "Old ones come first: `torch.cat([old, new])`, or the rows of the mask do not fit.": (
-            "[old_key, key] => [key, old_key]",
-            "[old_value, value] => [value, old_value]",
-        ),
-        "Keys in one order, values in another: a weight meets the value of another token.": [
-            "[old_key, key] => [key, old_key]",
-            "[old_value, value] => [value, old_value]",
-        ],
-        "Keys belong to keys, values to values: two are exchanged.": [
-            "[old_key, key] => [old_value, key]",
-            "[old_value, value] => [old_key, value]",
-            "@ value, key, value => @ value, value, key",
-        ],
-        "The new tokens look at old ones alone: their own keys and values belong to it, too.": (
-            lambda q, k, v, old_k, old_v: (
-                (q @ old_k.mT / q.shape[-1] ** 0.5).softmax(-1) @ old_v,
-                torch.cat([old_k, k], -2),
-                torch.cat([old_v, v], -2),
-            )
-        ),
-        "The old tokens are missing: the new ones saw themselves alone.": [
-            lambda q, k, v, old_k, old_v: (my_attend(q, k, v), k, v),
-            lambda q, k, v, old_k, old_v: (
-                my_attend(q, k, v),
-                torch.cat([old_k, k], -2),
-                torch.cat([old_v, v], -2),
-            ),
-        ],
-        "The next token will ask for all: return the joined keys and values, not the new alone.": (
-            "@ value, key, value => @ value, key[..., -rows:, :], value[..., -rows:, :]"
-        ),
-        "The old ones come back without the new: return what you have joined.": (
-            "@ value, key, value => @ value, old_key, old_value"
-        ),
-        "Divide the scores by the square root of `columns`, the numbers of a key.": [
-            " / query.shape[-1] ** 0.5 => ",
-            "query.shape[-1] ** => query.shape[-2] **",
-            "query.shape[-1] ** => columns **",
-            "query.shape[-1] ** => (query.shape[1] * query.shape[-1]) **",
-            "query.shape[-1] ** => 2 **",
-            "/ query => * query",
-            " ** 0.5 => ",
-        ],
-        "The softmax is missing: the weights of a token sum to 1.": (
-            'float("-inf")).softmax(dim=-1) => 0.0)'
-        ),
-        "Hidden after the softmax: a row no longer sums to 1.": (
-            'masked_fill(ahead, float("-inf")).softmax(dim=-1) => softmax(-1).masked_fill(ahead, 0)'
-        ),
-        "A hidden score of 0, or a little less, is a score like others: only -inf hides.": [
-            f'float("-inf") => {low}' for low in (0.0, -1.0, -10.0)
-        ],
-        "0 times inf is nan: let `masked_fill` put -inf where it belongs, and nowhere else.": (
-            'scores.masked_fill(ahead, float("-inf")) => (scores - ahead * math.inf)'
-        ),
-        "torch's `attn_mask` is true where a token is seen: hand over `~ahead`.": (
-            "return scores => return scaled_dot_product_attention(query, key, value, ahead), "
-            "key, value; scores"
-        ),
-        "The rows sum to 1, not the columns: take the softmax along -1.": (
-            ".softmax(dim=-1) => .softmax(dim=-2)"
-        ),
-        "Tokens are dimension -2.": "old_key, key], dim=-2 => old_key, key], dim=-1",
-        "Three tensors are asked": "@ value, key, value => @ value",
-        "write the mask": lambda q, k, v, old_k, old_v: (
-            attention_weights(q, k := torch.cat([old_k, k], -2)) @ (v := torch.cat([old_v, v], -2)),
-            k,
-            v,
-        ),
-    },
-    also_right=[one_token_at_a_time, queries_in_front],
-)
-
-# 6. Tied copies
+# 5. Tied copies
 
 GRADIENTS_ONLY = "The copies themselves were changed: change `.grad` alone."
 TWICE = "The second sum took in the first one's result: add up once."
@@ -859,8 +649,7 @@ check_tied = Exercise(
             " + last.grad.to(first.device) => .clone()",
             "first.grad.copy_(total) => first.grad.copy_(last.grad)",
         ),
-        "The gradient of the last use is lost.": " + last.grad.to(first.device) => ",
-        "The gradient of the first use is lost.": "first.grad + => ",
+        "One use's gradient is lost.": [" + last.grad.to(first.device) => ", "first.grad + => "],
         "give both copies the sum": ["grad + => grad -", "grad.copy_(total) => grad = None"],
         GRADIENTS_ONLY: [
             "grad.copy_ => data.copy_",

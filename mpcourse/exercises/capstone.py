@@ -96,11 +96,14 @@ check_counted = Exercise(
         "The price is paid once a micro-batch, however many samples it has.": (
             "price + => price * size +"
         ),
-        "The backward starts kernels too: it pays the price as well.": [
+        "Forward and backward both start kernels: each of them pays the price.": [
             ("price + 2 => 2", "price + work => work"),
             "price + work => work",
+            "price + each => each",
         ],
-        "The forward starts kernels too: it pays the price as well.": "price + each => each",
+        "Every block starts kernels of its own: each pays the price, not the first alone.": (
+            lambda *given: [[a, *(x - given[2] for x in b)] for a, *b in my_counted(*given)]
+        ),
         "The price is missing.": "price + => ",
         "`work` is that of one sample: the micro-batch has `size` of them.": [
             " * size => ",
@@ -410,7 +413,7 @@ def judge_plan(plan, task, prediction):
             f"{task.least_accuracy:.0%}: {100 * missing:.1f} points short."
         )
         why = KEEP_MORE.format(kept(plan, our_plan()))
-        raise NotYet(line, why, read_again='"What does it cost in accuracy?"')
+        raise NotYet(line, why, read_again='"The open task"')
     return score(plan, found, run, said, task)
 
 

@@ -1,5 +1,6 @@
-"""Exercises of page `distributed_data_parallel`: equal to one process, hooks, buckets, shards."""
+"""Exercises of page `distributed_data_parallel`: local loss, hooks, buckets, a step, shards."""
 
+import contextlib
 import copy
 import inspect
 import itertools
@@ -10,7 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, during, same, short
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotAttempted,
+    NotYet,
+    during,
+    numbers,
+    same,
+    short,
+)
 
 # 1. Which number each rank calls backward() on, so that DDP's average is one process's gradient
 
@@ -380,6 +389,10 @@ BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward w
 WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
 NO_FINISH = "expected the function finish, which is returned and not called."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
+HELD_BACK = (
+    "A message left later than it could: fill each bucket in the order in which gradients arrive, "
+    "the last layers first, and send it at once when it is full."
+)
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 NOT_WRITTEN = (
     "A .grad is not there yet: read that of the hook's own argument, "
@@ -403,13 +416,13 @@ EMPTIED = "Is the list that you kept the one that you emptied? Then keep a copy.
 
 
 def bucketed(attempt, count, size, frozen):
-    """Of two steps on rank 0 the messages, how many left early, who was waited for, the gradients.
+    """Of two steps on rank 0 the messages, which left when, who was waited for, the gradients.
 
     What goes wrong on the way is said here.
     """
     steps = []
     net, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
-    sums, world, sent = {}, {"in the backward": False}, []
+    sums, world, sent, there = {}, {"in the backward": False}, [], []
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
         if not async_op:
@@ -417,20 +430,21 @@ def bucketed(attempt, count, size, frozen):
         if not isinstance(tensor, Tensor):
             raise NotYet(f"all_reduce got {short(tensor)}. {ONE_TENSOR}")
         sent.append(Message(tensor, op, sums, world))
+        there.append(sum(parameter.grad is not None for parameter in net.parameters()))
         return sent[-1]
 
     finish = made(attempt, net, all_reduce, count, size)
     if not callable(finish):
         raise NotYet(f"got {short(finish)} back; {NO_FINISH}")
     for step, batch in enumerate(batches):
-        sent.clear()
+        sent.clear(), there.clear()
         ranks = [gradients(plain, rows) for rows in batch]
         sums |= sums_of(ranks)
         world["in the backward"] = True
         with during(f"in the backward of step {step}"):
             gradients(net, batch[0])
         world["in the backward"] = False
-        early = len(sent)
+        early = there.copy()
         with during(f"in finish, step {step}"):
             finish()
         held = [len(message.names) for message in sent]
@@ -453,12 +467,14 @@ def in_full_buckets(outcome, count, size, frozen):
         for wrong, words in (
             (full and not early, LATE),
             (held[:full] != [size] * full, NOT_FULL),
-            (early < full, LATE),  # each by the hook of the gradient after it
+            (len(early) < full, LATE),  # each by the hook of the gradient after it
+            (any(n > size * i for i, n in enumerate(early[:full], 1)), HELD_BACK),
             (held[full:] != [rest] * bool(rest), REST),
             (not all(waited), UNWAITED),
         ):
             if wrong:
-                seen = f"messages of {held} gradients, {early} of them sent in the backward."
+                when = f"when {early} were there" if early else "none of them"
+                seen = f"messages of {held} gradients, sent in the backward: {when}."
                 raise NotYet(where, seen, words)
         for name, mine in ranks[0].items():
             total = sum(rank[name] for rank in ranks)
@@ -468,7 +484,7 @@ def in_full_buckets(outcome, count, size, frozen):
                 known[ADDED] = mine + total / count
                 words = [words for words, value in known.items() if same(now[name], value)]
                 lines = f"{name}: expected {short(total / count)}", f"got {short(now[name])}"
-                raise NotYet(where, *lines, [*words, ORDER][0])
+                raise NotYet(where, *lines, [*words, NOT_BACK if now[name] is None else ORDER][0])
 
 
 check_buckets = Exercise(
@@ -492,6 +508,14 @@ check_buckets = Exercise(
             "bucket.append(parameter)\n        if len(bucket) == size:\n            send() => "
             "if len(bucket) == size: send()\n        bucket.append(parameter)",
         ],
+        HELD_BACK: (
+            "        if len(bucket) == size:\n            send() => "
+            "        if len(bucket) == sum(p.requires_grad for p in module.parameters()):\n"
+            "            full = bucket.copy()\n"
+            "            while full:\n"
+            "                bucket[:], full = full[:size], full[size:]\n"
+            "                send()"
+        ),
         SUMS_ALONE: "async_op=True => torch.distributed.ReduceOp.AVG, async_op=True",
         NO_FINISH: ["return finish => ", "return finish => return finish()"],
         NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
@@ -506,7 +530,10 @@ check_buckets = Exercise(
             "(parameter) / count => (parameter)",
             "bucket.clear() => bucket.clear(); flat /= count",
         ),
-        NOT_BACK: "parameter.grad = piece => piece",
+        NOT_BACK: [
+            "parameter.grad = piece => piece",
+            "parameter.grad = piece => parameter.grad = None; piece",
+        ],
         ADDED: "parameter.grad = piece => parameter.grad += piece",
         PIECES: [
             ".view_as(parameter) => ",
@@ -533,6 +560,7 @@ check_buckets = Exercise(
     errors={
         "require.* grad.*, while the hooks": FROZEN,
         r"split_sizes=\[\d|gradient of size|is invalid for input|must match the size": PIECES,
+        "all_reduce got.* of step 1": WEIGHTS,
         "split_with_sizes": EMPTIED,
         "'Message' object|NoneType.*(split|subscript)": THE_TENSOR,
         "NoneType.*, in the backward": NOT_WRITTEN,
@@ -549,7 +577,202 @@ check_buckets = Exercise(
     ],
 )
 
-# 4. Shards of a data set
+# 4. One step of the optimizer in several micro-batches
+
+
+def my_ddp_step(model, optimizer, micro_batches):
+    """Only the last backward sends, and it sends what all of them have added up in `.grad`.
+
+    The forward decides whether its backward will send, so both stand inside `no_sync`. Each loss is
+    a sum divided by all samples of the step: then micro-batches may differ in length.
+    """
+    total = sum(len(labels) for _, labels in micro_batches)
+
+    def backward(images, labels):
+        loss = nn.functional.cross_entropy(model(images), labels, reduction="sum")
+        (loss / total).backward()
+        return loss.item()
+
+    *others, last = micro_batches
+    with model.no_sync():
+        summed = sum(backward(*each) for each in others)
+    summed += backward(*last)
+    optimizer.step()
+    optimizer.zero_grad()
+    return summed, total
+
+
+TOO_OFTEN = "One all-reduce is enough: all micro-batches but the last belong inside no_sync."
+NEVER_SENT = "Nothing was sent: the last one goes through model, its forward outside no_sync."
+NOT_THE_LAST = "What comes after the all-reduce stays on this rank: the last one has to send."
+FORWARD_OUTSIDE = "The forward decides: model(images) belongs inside no_sync, as the backward does."
+ONE_BACKWARD = "Each micro-batch needs a backward of its own: only this frees its activations."
+ONE_STEP = "The optimizer takes one step for all micro-batches together."
+NO_STEP = "The weights are as they were: the optimizer takes a step after the last backward."
+OF_BEFORE = "The gradients of the step before are in it, too: zero_grad after each step, or before."
+NOT_DIVIDED = "Gradients add up: divide each loss, so that their sum is that of the mean."
+MEANS_OF_PARTS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
+BY_ALL = "Divide each sum of losses by the samples of all micro-batches together."
+NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
+LAST_ALONE = "The gradient is that of the last micro-batch alone: zero_grad once a step."
+SUM_AND_COUNT = "Return the sum of all losses, then the number of samples: neither is divided."
+A_PAIR = "expected two numbers: the sum of the losses, and the number of samples."
+RATE = 0.5
+
+
+class Replica(nn.Module):
+    """What DDP does with its forward, `no_sync` and the backward, told to `backwards`."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.quiet, self.sends, self.backwards = module, False, False, []
+        module.weight.register_post_accumulate_grad_hook(self.note)
+
+    def note(self, _):
+        """Say of a backward whether DDP would have sent in it."""
+        self.backwards.append("sent" if self.sends else "kept")
+        if self.sends and self.quiet:
+            raise NotYet(FORWARD_OUTSIDE)
+
+    def forward(self, rows):
+        """Settle, as DDP's does, whether the backward sends."""
+        self.sends = not self.quiet
+        return self.module(rows)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Keep gradients on the rank."""
+        self.quiet = True
+        yield
+        self.quiet = False
+
+
+def two_optimizer_steps(*sizes):
+    """A net, and of two steps the images and labels, not yet cut into micro-batches."""
+    torch.default_generator.manual_seed(sum(sizes))
+    net, many = nn.Linear(3, 2, bias=False).double(), sum(sizes)
+    images = torch.randn(2, many, 3, dtype=torch.double)
+    return net, images, torch.randint(2, (2, many))
+
+
+def stepped(attempt, *sizes):
+    """Of two steps: which backwards sent, the optimizer's steps, the weight, what was returned."""
+    net, *batches = two_optimizer_steps(*sizes)
+    model, optimizer = Replica(net), torch.optim.SGD(net.parameters(), lr=RATE)
+    steps, taken = [], []
+    optimizer.register_step_post_hook(lambda *_: taken.append(1))
+    for number, (images, labels) in enumerate(zip(*batches, strict=True)):
+        model.backwards.clear(), taken.clear()
+        micro_batches = [*zip(images.split(sizes), labels.split(sizes), strict=True)]
+        with during(f"in step {number}"):
+            result = attempt(model, optimizer, micro_batches)
+        weight = net.weight.detach().clone()
+        steps.append((model.backwards.copy(), len(taken), weight, numbers(result)))
+    return steps
+
+
+def one_step_of_all(outcome, *sizes):
+    """All that can be wrong is said here, in the order in which it happens."""
+    net, *batches = two_optimizer_steps(*sizes)
+    before = None
+    for step, (images, labels) in enumerate(zip(*batches, strict=True)):
+        sent, taken, weight, result = outcome[step]
+        where = f"in step {step}, the backwards were: {', '.join(sent) or 'none'}."
+        right = ["kept"] * (len(sizes) - 1) + ["sent"]
+        for wrong, words in (
+            (len(sent) != len(sizes), ONE_BACKWARD),
+            (taken > 1, ONE_STEP),
+            (not taken, NO_STEP),
+            ("sent" not in sent, NEVER_SENT),
+            (sent.count("sent") > 1, TOO_OFTEN),
+            (sent != right, NOT_THE_LAST),
+        ):
+            if wrong:
+                raise NotYet(where, words)
+        losses = nn.functional.cross_entropy(net(images), labels, reduction="none")
+        parts = [
+            torch.autograd.grad(part.sum(), net.weight, retain_graph=True)[0]
+            for part in losses.split(sizes)
+        ]
+        means = [part / size for part, size in zip(parts, sizes, strict=True)]
+        whole, many = sum(parts) / sum(sizes), len(sizes)
+        if not same(weight, net.weight - RATE * whole):
+            got = (net.weight.detach() - weight) / RATE
+            known = [(sum(means) / many, MEANS_OF_PARTS), (sum(parts), NOT_DIVIDED)]
+            known += [(sum(means), NOT_DIVIDED), (parts[-1] / sum(sizes), LAST_ALONE)]
+            known += [(means[-1], LAST_ALONE), (means[-1] / many, LAST_ALONE)]
+            known += [(whole + before, OF_BEFORE)] if step else []
+            words = [words for gradient, words in known if torch.allclose(got, gradient)]
+            lines = f"expected the gradient {short(whole)}", f"got {short(got)}"
+            raise NotYet(where, *lines, [*words, BY_ALL][0])
+        before, summed = whole, losses.sum().item()
+        if not isinstance(result, list) or len(result) != 2:
+            raise NotYet(f"got {short(result)} back; {A_PAIR}")
+        if not same(result, [summed, sum(sizes)]):
+            lines = f"expected {short([summed, sum(sizes)])} back", f"got {short(result)}"
+            raise NotYet(*lines, SUM_AND_COUNT)
+        with torch.no_grad():
+            net.weight -= RATE * whole
+
+
+check_ddp_step = Exercise(
+    my_ddp_step,
+    read_again='"One program for CPUs, one GPU and several"',
+    cases=[(4, 4), (2, 2, 2), (5, 1, 2)],
+    given=lambda *sizes: f"micro-batches of {', '.join(map(str, sizes))} samples",
+    play=stepped,
+    look=one_step_of_all,
+    correct="One all-reduce a step, and the gradient of the mean over all samples, {count} times.",
+    wrong={
+        TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
+        NEVER_SENT: "    summed += =>         summed +=",
+        NOT_THE_LAST: (
+            "*others, last => last, *others",
+            "    with model =>     first = backward(*last)\n    with model",
+            "backward(*last)\n    optim => first\n    optim",
+        ),
+        FORWARD_OUTSIDE: (
+            "last = micro_batches => last = [(model(rows), each) for rows, each in micro_batches]",
+            "entropy(model(images) => entropy(images",
+        ),
+        ONE_BACKWARD: "in others => in others[1:]",
+        ONE_STEP: "total).backward() => total).backward(); optimizer.step()",
+        NO_STEP: "optimizer.step() => ",
+        OF_BEFORE: "optimizer.zero_grad() => ",
+        NOT_DIVIDED: [
+            "loss / total => loss",
+            (', reduction="sum" => ', "/ total => ", "item() => item() * len(labels)"),
+        ],
+        MEANS_OF_PARTS: (
+            ', reduction="sum" => ',
+            "/ total => / len(micro_batches)",
+            "item() => item() * len(labels)",
+        ),
+        BY_ALL: "/ total => / 5",
+        NO_CALL: "no_sync() => no_sync",
+        LAST_ALONE: "summed += => optimizer.zero_grad(); summed +=",
+        SUM_AND_COUNT: ["return summed => return summed / total", "summed += => summed ="],
+        A_PAIR: ["return summed, total => ", "return summed, total => return summed / total"],
+    },
+    also_right=[
+        (
+            ', reduction="sum" => ',
+            "/ total => * len(labels) / total",
+            "loss.item() => loss.detach() * len(labels)",
+        ),
+        (
+            "with model.no_sync(): => summed = 0.0",
+            "    summed = sum(backward(*each) for each in others) => for each in micro_batches:",
+            "    summed += => "
+            "        with contextlib.nullcontext() if each is last else model.no_sync():\n"
+            "            summed +=",
+            "(*last) => (*each)",
+        ),
+    ],
+    errors={"context manager": NO_CALL},
+)
+
+# 5. Shards of a data set
 
 
 def my_shard(samples, rank, count, epoch):

@@ -1,4 +1,4 @@
-"""Exercises of page `experts`: choices, room, balance, who gets which rows, what is averaged."""
+"""Exercises of page `experts`: choices, room, balance, the ways of rows, what is averaged."""
 
 import itertools
 
@@ -8,8 +8,10 @@ from torch import Tensor, distributed
 from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, numbers, refuse, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Mixture, ParallelMixture, average_gradients
+from mpcourse.transformer.parallel_experts import Exchange
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
+SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 
 # 1. Which experts, and how much of each?
 
@@ -108,7 +110,6 @@ check_choose = Exercise(
         "All weights are the same: the router's numbers are lost.": (
             "/ weights.sum(dim=-1, keepdim=True) => * 0 + 1 / k"
         ),
-        "These are the least likely experts.": "topk(k => topk(k, largest=False",
         "The likeliest comes first.": [
             "return weights, chosen => return weights.flip(-1), chosen.flip(-1)",
             "return weights, chosen => "
@@ -127,7 +128,10 @@ check_choose = Exercise(
         WHOLE: "return weights, chosen => return weights, chosen.double()",
         TWO_TENSORS: ["return weights, => return", "return weights => return probabilities"],
     },
-    errors={"size of tensor": KEEP},
+    errors={
+        "size of tensor": KEEP,
+        "out of bounds": "`probabilities[chosen]` picks tokens: say `gather(1, chosen)`.",
+    },
     also_right=[
         "topk(k, dim=-1) => sort(descending=True); weights, chosen = weights[:, :k], chosen[:, :k]",
         by_loops,
@@ -211,10 +215,6 @@ check_within_capacity = Exercise(
         ),
         "An expert has one room for first and second choices together.": lambda chosen, *given: (
             torch.cat([my_within_capacity(each, *given) for each in chosen.split(1, dim=1)], 1)
-        ),
-        "The second choices went first.": (
-            "chosen.T.flatten => chosen.flip(1).T.flatten",
-            "shape).T => shape).T.flip(1)",
         ),
         "`capacity` is the room of each expert, not of all together.": [
             "asked = => asked = 0 *",
@@ -352,9 +352,10 @@ check_balance = Exercise(
             "minlength=experts => ",
             "chosen.flatten().bincount(minlength=experts) => chosen.unique(return_counts=True)[1]",
         ],
-        "That is how far the counts are apart, and has no gradient: sum the products.": (
-            "experts * (share * probabilities.mean(dim=0)).sum() => share.var()"
-        ),
+        "That is how far the counts are apart, and has no gradient: sum the products.": [
+            "experts * (share * probabilities.mean(dim=0)).sum() => share.var()",
+            "experts * (share * probabilities.mean(dim=0)) => (share - 1 / experts).square()",
+        ],
         "share of the choices * mean probability": ".sum() => .sum() + 1",
     },
     # the first case has 3 tokens, of 2 experts
@@ -371,7 +372,6 @@ check_balance = Exercise(
 
 UNEVEN = "That order holds for equal loads only: the counts say how many rows each expert got."
 SPLIT_LISTS = "`all_to_all_single` takes splits as lists of whole numbers: see `tolist()`."
-STABLE = "`argsort` may exchange rows of one expert: say `stable=True`."
 THREE_THINGS = "Return three: send and receive, a number for each rank, and the order of the rows."
 
 
@@ -458,9 +458,6 @@ check_splits = Exercise(
         "These are names of experts in order; the order is where their rows stand.": (
             "names.argsort(stable=True) => names.sort().values"
         ),
-        STABLE: (
-            "names.argsort(stable=True) => len(names) - 1 - names.flip(0).argsort(stable=True)"
-        ),
         SPLIT_LISTS: "own).sum(dim=1).tolist() => own).sum(dim=1)",
         THREE_THINGS: ", names.argsort(stable=True) => ",
         "Experts of a rank stand": lambda mine, coming: [[0], [0], [0]],
@@ -469,11 +466,151 @@ check_splits = Exercise(
     also_right=[with_lists],
 )
 
-# 5. A program that trains, and is wrong
+# 5. Dispatch, work, combine
+
+splits = my_splits  # as the page calls it
+SIZES = "An exchange here has the sizes of `splits`: send and receive there, receive and send home."
+SORTED = "An expert takes its rows side by side: put what came into the order of `splits`."
+BY_EXPERT = "The sizes for the experts are sums over the ranks: `coming.sum(dim=0)`."
+COME_HOME = "One result for each of `rows`: results have to go back to the ranks of their rows."
+NOT_ALONE = "The gradient has been cut: rows, results and experts all need theirs."
+
+
+def my_travel(rows, mine, coming, own, exchange):
+    """What comes is put in order, worked on, put back into the order of coming, and sent home.
+
+    The experts' parts are the sums of `coming` over the ranks. `order.argsort()` undoes `order`. On
+    the way home, each rank sends as many rows as it received.
+    """
+    send, receive, order = splits(mine, coming)
+    arrived = exchange(rows, send, receive)[order]
+    parts = arrived.split(coming.sum(dim=0).tolist())
+    done = torch.cat([expert(part) for expert, part in zip(own, parts, strict=True)])
+    return exchange(done[order.argsort()], receive, send)
+
+
+def over_ranks(attempt, loads):
+    """Of each rank: the results, and the gradients of its rows and experts."""
+    ranks, experts = loads.shape
+
+    def program(group):
+        rank, here = group.rank(), experts // ranks
+        mine, coming = loads[rank], loads[:, rank * here : (rank + 1) * here]
+        first = int(loads[:rank].sum()) + 1  # rows are numbered through
+        rows = torch.arange(first, first + int(mine.sum())).double()[:, None].requires_grad_()
+        factors = 10.0 ** torch.arange(rank * here, (rank + 1) * here).double()
+        factors.requires_grad_()
+        own = [lambda rows, e=e: rows * factors[e] for e in range(here)]
+        sizes = [mine.view(ranks, here).sum(1).tolist(), coming.sum(1).tolist()]
+
+        def exchange(rows, send, receive):
+            if numbers([send, receive]) not in (sizes, sizes[::-1]) or sum(send) != len(rows):
+                told = f"rank {rank} exchanged {len(rows)} rows, send {send}, receive {receive}"
+                raise NotYet(told, SIZES)
+            return Exchange.apply(rows, numbers(send), numbers(receive), group)
+
+        found = attempt(rows * 1, mine.clone(), coming.clone(), own, exchange)
+        if not isinstance(found, Tensor) or found.shape != rows.shape:
+            raise NotYet(f"rank {rank} got {short(found)}", COME_HOME if mine.sum() else "")
+        loss = (found * rows.detach().sqrt()).sum()
+        gradients = torch.zeros_like(rows), torch.zeros_like(factors)
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, (rows, factors), materialize_grads=True)
+        return found.detach(), *gradients
+
+    return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
+
+
+def travel_in_words(outcome, expected):
+    for rank, (found, right) in enumerate(zip(outcome, expected, strict=True)):
+        if not same(found[0], right[0]):
+            wanted, got = (short(each[0].flatten().tolist()) for each in (right, found))
+            return [f"rank {rank}: expected {wanted}", f"got {got}"]
+    return ["All results are right; gradients are not."]
+
+
+def by_masks(rows, mine, coming, own, exchange):
+    arrived = exchange(rows, *splits(mine, coming)[:2])
+    names = torch.tensor(
+        [e for row in coming.tolist() for e, n in enumerate(row) for _ in range(n)]
+    )
+    done = torch.zeros_like(arrived)
+    for number, expert in enumerate(own):
+        done[names == number] = expert(arrived[names == number])
+    return exchange(done, coming.sum(1).tolist(), mine.view(len(coming), -1).sum(1).tolist())
+
+
+check_travel = Exercise(
+    my_travel,
+    read_again='"Rows travel"',
+    cases=[
+        (torch.tensor([[1, 2, 0, 1], [1, 1, 2, 0]]),),  # then a rank sends none, and one gets none
+        (torch.tensor([[0, 1, 3, 1, 0, 0], [0, 0, 0, 0, 0, 0], [2, 1, 0, 2, 0, 0]]),),
+    ],
+    given=lambda loads: (
+        f"{len(loads)} ranks with `mine` {loads.tolist()}, rows 1, 2, 3 …, and experts that "
+        "multiply by 1, 10, 100 …"
+    ),
+    play=over_ranks,
+    compared=travel_in_words,
+    hint="Exchange, put in order, let each expert work, undo the order, exchange back.",
+    wrong={
+        "Results go home in the order in which their rows came: undo the order first.": (
+            "done[order.argsort()] => done"
+        ),
+        "`order` sorts, and `order.argsort()` undoes it. The two are equal only by luck, or where "
+        "a rank has one expert.": "order.argsort() => order",
+        SORTED: [
+            "send, receive)[order] => send, receive)",
+            ("send, receive)[order] => send, receive)", "done[order.argsort()] => done"),
+            (
+                ")[order] => )",
+                "done[order.argsort()] => done",
+                "coming.sum(dim=0) => coming.sum(dim=1)",
+            ),
+            "send, receive)[order] => send, receive)[order.argsort()]",
+        ],
+        BY_EXPERT: "coming.sum(dim=0) => mine",
+        "`receive` counts by rank; an expert's rows are from all ranks: `coming.sum(dim=0)`.": [
+            "coming.sum(dim=0) => coming.sum(dim=1)",
+            "parts = arrived.split(coming.sum(dim=0).tolist()) => parts = arrived.chunk(len(own))",
+        ],
+        "Each expert works on its own part alone, not on all rows.": (
+            "torch.cat([expert(part) for expert, part in zip(own, parts, strict=True)]) => "
+            "sum(expert(arrived) for expert in own)"
+        ),
+        COME_HOME: "exchange(done[order.argsort()], receive, send) => done[order.argsort()]",
+        SIZES: [
+            "receive, send) => send, receive)",
+            "exchange(rows, send, receive) => exchange(rows, receive, send)",
+            "exchange(rows, send, receive) => exchange(rows, mine.tolist(), receive)",
+        ],
+        NOT_ALONE: [
+            "exchange(rows => exchange(rows.detach()",
+            "[expert(part) => [expert(part.detach())",
+            "return exchange(done => return exchange(done.detach()",
+        ],
+        SAME_MESSAGES: (
+            "return exchange(done[order.argsort()], receive, send) => "
+            "return exchange(done[order.argsort()], receive, send) if len(rows) else rows"
+        ),
+    },
+    errors={
+        "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
+        "Timed out|had not returned|gloo": SAME_MESSAGES,
+    },
+    also_right=[
+        by_masks,
+        "return exchange(done[order.argsort()] => "
+        "back = torch.empty_like(done); back[order] = done; return exchange(back",
+        "(own, parts, strict=True) => (own, parts)",
+    ],
+)
+
+# 6. A program that trains, and is wrong
 
 GROUP = "These groups know no ranks outside themselves: say group=group."
 WHICH = "`in` compares numbers of tensors: ask `is`, or for names that start with `experts.`."
-SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 GRADIENTS = "A parameter is a number that is learnt; what is divided and sent is its `.grad`."
 
 
@@ -609,6 +746,8 @@ check_average = Exercise(
             averaged(("c", "c"), ("c", "c")),
             averaged(("c", "gc"), ("c", "gc")),
             averaged(("g", "g"), ("c", "gc")),
+            averaged(("g", "g"), ("c", "c")),
+            averaged(("g", "gc"), ("c", "gc")),
             "weight.grad => weight.grad.clone()",
         ],
         "average_gradients did the work": lambda *given: average_gradients(*given),

@@ -1,4 +1,4 @@
-"""Exercises of page `long_sequences`: attention by tiles, a ring, a slip, bytes and time."""
+"""Exercises of page `long_sequences`: attention by tiles, a ring, its masks, a slip, time."""
 
 from functools import partial
 
@@ -505,7 +505,86 @@ check_zigzag = Exercise(
     ],
 )
 
-# 6. A loss that is wrong and falls
+# 6. Halves that need no mask
+
+HALVES = "Return two slices: of this rank's queries, then of the owner's keys."
+PIECES = "Write down which pieces both ranks have: which of these keys lie before which queries?"
+
+
+def my_seen(rank, owner, half):
+    """A lower rank's first piece lies before both pieces of this rank, its last one behind both.
+
+    Both pieces of a higher rank lie between this rank's: the last piece sees them, the first none.
+    """
+    if owner == rank:
+        return slice(None), slice(None)
+    return (slice(None), slice(half)) if owner < rank else (slice(half, None), slice(None))
+
+
+def rows_and_columns(attempt, rank, owner, half):
+    found = attempt(rank, owner, half)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise NotYet(f"got {short(found)}", HALVES)
+    found = tuple(torch.arange(2 * half)[each] for each in found)
+    if any(each.dim() != 1 for each in found):
+        raise NotYet(f"got {short(found)}", HALVES)
+    return tuple(each.tolist() for each in found)
+
+
+LOWER, HIGHER = "(slice(None), slice(half))", "(slice(half, None), slice(None))"
+
+check_seen = Exercise(
+    my_seen,
+    read_again='"Is a ring faster than one device?"',
+    cases=[(0, 0, 2), (1, 0, 2), (0, 1, 3), (2, 1, 3), (1, 3, 2)],
+    given="rank {}, a block of rank {}, half = {}",
+    play=rows_and_columns,
+    compared=lambda outcome, expected: ["queries {}, keys {}".format(*outcome)],
+    hint=PIECES,
+    wrong={
+        "The owner's first piece lies before all of your queries, its last one behind them.": [
+            f"{LOWER} => (slice(None), slice(half, None))",
+            "owner < rank => owner > rank",
+        ],
+        "Your first piece lies before all of these keys: it sees none of them.": [
+            f"{HIGHER} => (slice(half), slice(None))",
+            f"{HIGHER} => (slice(None), slice(half))",
+        ],
+        "Half of these scores is masked, and the call has no mask.": [
+            f"{LOWER} => (slice(None), slice(None))",
+            f"{HIGHER} => (slice(None), slice(None))",
+        ],
+        "This is one piece by one piece. Two of the four pairs are seen.": [
+            f"{LOWER} => (slice(half), slice(half))",
+            f"{LOWER} => (slice(half, None), slice(half))",
+            f"{HIGHER} => (slice(half, None), slice(half, None))",
+            f"{HIGHER} => (slice(half, None), slice(half))",
+        ],
+        "So it is in a row. In zigzag order your last piece lies behind these keys.": [
+            f"{HIGHER} => (slice(0), slice(0))",
+            f"{HIGHER} => (slice(0), slice(None))",
+        ],
+        "Its own block a rank needs whole: the causal mask does the rest.": [
+            "owner == rank => owner is None",
+            ("owner == rank => owner is None", "owner < rank => owner <= rank"),
+            lambda rank, owner, half: (slice(half), slice(half)),
+        ],
+        "Changed over: first the queries, then the keys.": lambda *given: my_seen(*given)[::-1],
+        HALVES: [
+            lambda rank, owner, half: slice(half),
+            lambda rank, owner, half: (half, half),
+        ],
+    },
+    errors={"indices|index|range": HALVES},
+    also_right=[
+        lambda rank, owner, half: [
+            torch.arange(half * (owner > rank), 2 * half),
+            slice(0, half if owner < rank else 2 * half),
+        ],
+    ],
+)
+
+# 7. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
@@ -604,7 +683,7 @@ check_loss = Exercise(
     also_right=[by_hand, (OF_ALL, "; return => ; total.data /= group.size(); return")],
 )
 
-# 7. How long computing and sending a block take
+# 8. How long computing and sending a block take
 
 SECONDS = "Return three numbers: computing, sending, equal."
 TIMES = {
@@ -667,104 +746,4 @@ check_block_times = Exercise(
         SECONDS: "return computing, sending, => return",
     },
     also_right=[lambda *g: [*my_block_times(*g)], lambda *g: torch.tensor(my_block_times(*g))],
-)
-
-# 8. What a rank sends
-
-THREE = "Return three numbers: ring, trade, gather."
-WAYS = {
-    "The ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
-    "The trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
-    "The gather": "every other rank's block comes round once, and its gradients go round once",
-}
-
-
-def my_sent(tokens, width, key_width, itemsize, ranks):
-    """A block is keys and values of tokens / n rows; in a ring it is passed on n - 1 times forward.
-
-    Backward so is it, and its gradients n times, since they have to come home. A gather passes
-    blocks on n - 1 times, and so does the reduce-scatter of its backward. A trade keeps an n-th of
-    query, block and output, and its backward trades their gradients. One rank sends nothing.
-    """
-    rows = tokens / ranks * itemsize
-    block, others = 2 * rows * key_width, ranks - 1
-    ring = (3 * ranks - 2) * block if ranks > 1 else 0
-    trade = 2 * (2 * rows * width + block) * others / ranks
-    return ring, trade, 2 * others * block
-
-
-check_sent = Exercise(
-    my_sent,
-    read_again='"Tokens for heads, or gathered keys"',
-    cases=[(15, 6, 6, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
-    given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
-    play=call_for_numbers,
-    hint=first_wrong(WAYS, THREE),
-    wrong={
-        "Ring: this counts another loop, whose sums start on the next rank. In `way_home` they go n"
-        " times.": "3 * ranks - 2 => 3 * others",
-        "Ring: backward, keys and values go round again, too.": [
-            "3 * ranks - 2 => 2 * ranks - 1",
-            "3 * ranks - 2 => 2 * others",
-        ],
-        "Ring: blocks go round twice, their gradients once.": [
-            "3 * ranks - 2 => 4 * others",
-            "3 * ranks => 4 * ranks",
-        ],
-        "Ring: after the last step a block is not passed on.": [
-            "3 * ranks - 2 => 3 * ranks",
-            "3 * ranks - 2 => 3 * ranks - 1",
-        ],
-        "Forward and backward together: in the backward the gradients travel, too.": [
-            ("3 * ranks - 2 => others", "trade = 2 * => trade = ", "2 * others => others"),
-            "3 * ranks - 2 => others",
-        ],
-        "Keys and values, and both their gradients: twice as much.": [
-            "2 * rows * key => rows * key",
-            ("3 * ranks - 2 => 1.5 * ranks - 1", "2 * others => others"),
-        ],
-        "A block has the tokens of one rank, not all.": [
-            "tokens / ranks => tokens",
-            ("ring = => ring = ranks *", "2 * others => 2 * ranks * others"),
-        ],
-        "Queries stay where they are: only keys and values travel.": (
-            " * block => * (block + rows * width)"
-        ),
-        "Count bytes: `itemsize` for a number.": " * itemsize => ",
-        "With grouped keys a key and a value are `key_width` numbers each.": [
-            "rows * key_width => rows * width",
-            "2 * rows * width + block => 4 * rows * width",
-            "2 * others * block => 4 * others * rows * width",
-        ],
-        "Queries and outputs have `width` numbers.": "rows * width => rows * key_width",
-        "One rank has nobody to send to.": " if ranks > 1 else 0 => ",
-        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
-            " * others / ranks => ",
-            " * others / ranks => / ranks",
-        ],
-        "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
-        "Trade: keys and values are traded, too.": [
-            " + block => ",
-            "2 * rows * width + block => rows * width",
-        ],
-        "Trade: queries and outputs are traded, too.": "2 * rows * width + block => block",
-        "Trade: in the backward the gradients are traded back.": "trade = 2 * => trade = ",
-        "Trade: a rank trades its own tokens, not all.": "others / ranks => others",
-        "Gather: in the backward the gradients go home.": "2 * others => others",
-        "Gather: after n - 1 passes each rank has all blocks.": "2 * others => 2 * ranks",
-        "Gather: a rank passes on all blocks but one, not its own alone.": [
-            "2 * others => 2 * (ranks > 1)",
-            "2 * others => 2 * others / ranks",
-        ],
-        "Gather: all keys are kept here: no third round.": "2 * others => 3 * others",
-        THREE: "return ring, trade, => return ring + trade +",
-    },
-    also_right=[
-        lambda t, w, k, i, n: [
-            2 * t * k * i * (3 * n - 2) // n * (n > 1),
-            4 * t * i * (w + k) * (n - 1) / n**2,
-            4 * t * k * i * (n - 1) // n,
-        ],
-        lambda *sizes: torch.tensor(my_sent(*sizes), dtype=torch.float64),
-    ],
 )

@@ -87,8 +87,10 @@ check_ceiling = Exercise(
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
         "The slowest stage sets the pace: that is the fastest.": "max => min",
-        "The slowest stage need not be the first.": "max(stage_times) => stage_times[0]",
-        "The slowest stage need not be the last.": "max(stage_times) => stage_times[-1]",
+        "The slowest stage need not be the first one, or the last.": [
+            "max(stage_times) => stage_times[0]",
+            "max(stage_times) => stage_times[-1]",
+        ],
         "That is the share of the devices' time in use; times p it is the speed-up.": (
             lambda t, m: my_ceiling(t, m) / len(t)
         ),
@@ -100,9 +102,6 @@ check_ceiling = Exercise(
         ),
         "That is the pipeline's time; one device's over it is asked.": (
             lambda t, m: sum(t) + (m - 1) * max(t)
-        ),
-        "That is for equal stages, and a share: p times that is their speed-up.": (
-            lambda t, m: m / (m + len(t) - 1)
         ),
         "how long after it does the second come out?": lambda t, m: 2.0 * len(t) * m,
     },
@@ -125,6 +124,7 @@ NOTHING_HANDED_ON = (
     "what arrives there: output.backward(leaf.grad)."
 )
 LEAF_IS_EMPTY = "leaf.grad is None until loss.backward() has run: hand it to output.backward after."
+AGAIN = "A graph serves one backward: back's begins at the loss, front's at its own output."
 FROM_A_NUMBER = "A backward begins at a number, or is handed a gradient: out.backward(leaf.grad)."
 OPTIMIZER = "the weights have changed: an optimizer's step is not part of this."
 DTYPE = "the weights are {} now: leave the model as precise as it is."
@@ -403,6 +403,7 @@ check_cut_graph = Exercise(
         ADDED_UP: UNSCALED,
         MEAN_OF_MEANS: ALIKE,
         FROM_A_NUMBER: "leaf.grad => ",
+        AGAIN: "output.backward(leaf.grad) => loss.backward()",
         LEAF_IS_EMPTY: [
             "loss.backward() => output.backward(leaf.grad); loss.backward()",
             ".requires_grad_() => .requires_grad_(); output.backward(leaf.grad)",
@@ -417,6 +418,7 @@ check_cut_graph = Exercise(
         ROWS_A_PIECE: lambda front, back, loss_fn, x, y, size: loss_fn(back(front(x)), y),
         "expected pieces of [2, 2] rows, the front saw []": lambda *_: None,
     },
+    errors={"a second time": AGAIN},
     also_right=[by_asking_for_gradients, cut_by_the_engine],
 )
 
@@ -443,6 +445,8 @@ ROWS_NOT_PIECES = (
 SHORT_LAST = "The last piece may be short: add up the rows of all pieces, sum(map(len, answers))."
 STUCK = "Each get() needs a put() of the other program: who puts in what is waited for?"
 TWO_FUNCTIONS = "Two functions: check_two_queues(my_first_device, my_second_device)."
+FEW_PIECES = "There may be fewer pieces than `ahead`: go no further than len(pieces)."
+SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
 OTHER_PIECE = "That belongs to another piece: a queue hands out what was put in first."
 
 
@@ -493,6 +497,7 @@ class NotingStage:
 
     def __init__(self, pieces: Sequence[Tensor], is_first: bool) -> None:
         self.pieces, self.is_first, self.noted, self.shares = pieces, is_first, [], []
+        self.kept: dict[int, Tensor] = {}
 
     def forward(self, number: int, value: Any, answer: Any = None, share: float = 1.0) -> Tensor:
         """Features for device B; on B the loss."""
@@ -502,6 +507,7 @@ class NotingStage:
         if not known[number]:
             line = f"F{number} got other rows than piece {number}'s."
             raise NotYet(line, OTHER_PIECE if self.is_first or any(known) else NOT_FEATURES)
+        self.kept[number] = value
         if self.is_first:
             return value * 2
         if answer is None:
@@ -511,7 +517,7 @@ class NotingStage:
 
     def backward(self, number: int, gradient: Any = None) -> Tensor:
         """On B, the gradient for device A."""
-        if f"F{number}" not in self.noted or f"B{number}" in self.noted:
+        if self.kept.pop(number, None) is None:
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         self.noted.append(f"B{number}")
         sent = [piece * 3 for piece in self.pieces]
@@ -592,16 +598,13 @@ def two_queues():
     return my_first_device, my_second_device
 
 
-def first_by_counting(stage, pieces, features, gradients, ahead):
-    done = 0
+def first_by_what_is_kept(stage, pieces, features, gradients, ahead):
     for number, piece in enumerate(pieces):
-        if number - done == ahead:
-            stage.backward(done, gradient=gradients.get(timeout=60))
-            done += 1
+        if len(stage.kept) == ahead:
+            stage.backward(number - ahead, gradient=gradients.get(timeout=60))
         features.put(stage.forward(number, piece))
-    while done < len(pieces):
-        stage.backward(done, gradients.get())
-        done += 1
+    while stage.kept:
+        stage.backward(min(stage.kept), gradients.get())
 
 
 check_two_queues = Exercise(
@@ -653,6 +656,7 @@ check_two_queues = Exercise(
         ROWS_NOT_PIECES: "/ rows => / len(answers)",
         NO_DIVISION: [
             "return total => return total / len(answers)",
+            "return total => return total / rows",
             ", len(answer) / rows) => , len(answer) / rows) * len(answer) / rows",
         ],
         SHORT_LAST: "sum(map(len, answers)) => len(answers) * len(answers[0])",
@@ -672,9 +676,12 @@ check_two_queues = Exercise(
             "    gradients.put( => for number in range(number + 1):\n            gradients.put(",
         ],
         TWO_FUNCTIONS: two_queues()[0],
+        FEW_PIECES: "if number < len( => if number < ahead or number < len(",
+        SWAPPED: two_queues()[::-1],
     },
+    errors={"IndexError": FEW_PIECES, "argument: 'ahead'|takes 4 .* but 5": SWAPPED},
     also_right=[
-        (first_by_counting, two_queues()[1]),
+        (first_by_what_is_kept, two_queues()[1]),
         ("+= stage.forward( => += 1 * stage.forward(", "return total => return total.item()"),
         (".put(stage => .put_nowait(stage", "return total => features.task_done(); return total"),
     ],

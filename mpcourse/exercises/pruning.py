@@ -1,4 +1,4 @@
-"""Exercises of page `pruning`: a mask by size, SNIP's scores, a scan, a unit that leaves."""
+"""Exercises of page `pruning`: a mask by size, SNIP, a scan, a unit and a channel that leave."""
 
 import copy
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ from mpcourse.pruning import layer_masks, snip
 AT_ZERO = "At sparsity 0 nothing goes. (Does an index of -1 mean the last one, the largest?)"
 FROM_ONE = "At sparsity 0 nothing goes, and kthvalue counts from 1."
 ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quantile may go up."
+SHARE_OF_NUMBER = (
+    "The sparsity is a share of the number of weights: it sets no size to compare with."
+)
 
 
 def my_global_masks(parameters, sparsity):
@@ -71,7 +74,10 @@ check_global_masks = Exercise(
     "wherever they are; all else is True.",
     errors={"k out of range": FROM_ONE},
     wrong={
-        AT_ZERO: " if going else -1.0 => ",
+        AT_ZERO: [
+            " if going else -1.0 => ",
+            "[going - 1] if going else -1.0 => [max(going - 1, 0)]",
+        ],
         FROM_ONE: "together[going - 1] if going else -1.0 => together.kthvalue(going).values",
         ROUNDED: [
             "round( => int(",
@@ -105,12 +111,10 @@ check_global_masks = Exercise(
         "The weights are right; return no masks for biases.": (
             "return => return {name: p == p for name, p in parameters.items()} |"
         ),
-        "sparsity is the share of the weights that goes, not the size at which they go.": (
-            "size > threshold => size > sparsity"
-        ),
-        "That prunes by a share of the largest size; asked is a share of the number of weights.": (
-            "size > threshold => size > sparsity * together[-1]"
-        ),
+        SHARE_OF_NUMBER: [
+            "size > threshold => size > sparsity",
+            "size > threshold => size > sparsity * together[-1]",
+        ],
         "That keeps a share of `sparsity`; asked is to prune it.": (
             "round(sparsity => round((1 - sparsity)"
         ),
@@ -134,9 +138,6 @@ check_global_masks = Exercise(
         ],
         "A mask is a tensor, as its weight is: no list.": (
             "size > threshold => (size > threshold).tolist()"
-        ),
-        "At sparsity 0 nothing goes; here the smallest does.": (
-            "[going - 1] if going else -1.0 => [max(going - 1, 0)]"
         ),
         "have changed: only look at them": (
             "size > threshold => parameters[name].mul_(size > threshold) != 0"
@@ -284,7 +285,6 @@ check_snip = Exercise(
             ".abs() => .relu()",
             ".abs() => .neg().relu()",
         ],
-        "Upside down: the most negative are those that matter most.": ".abs() => .abs().neg()",
         "Each layer is divided by a number of its own: no threshold fits all layers then.": [
             ".detach() => .detach() / (weight * gradient).abs().sum()",
             ".detach() => .detach() / (weight * gradient).abs().max()",
@@ -440,24 +440,20 @@ check_scan = Exercise(
         "That keeps a share of `sparsity`; the scan prunes it.": (
             "round(sparsity => round((1 - sparsity)"
         ),
-        "The large weights go there, the small ones stay.": (
-            ".argsort() => .argsort(descending=True)"
-        ),
-        "Those that should stay are zero there: the mask is upside down.": (
-            "[: round(sparsity * len(row))] => [round(sparsity * len(row)) :]"
-        ),
+        "The large weights go there, the small ones stay.": [
+            ".argsort() => .argsort(descending=True)",
+            "[: round(sparsity * len(row))] => [round(sparsity * len(row)) :]",
+        ],
         "The layer is its mask there: multiply the weights by it.": (
             "row[row.abs().argsort()[: round(sparsity * len(row))]] = 0 => "
             "row.copy_(layer_masks({name: row.abs()}, sparsity)[name])"
         ),
         "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
-        "The sparsity is a share of the layer's weights, not the size below which they go.": (
-            "row.abs().argsort()[: round(sparsity * len(row))] => row.abs() <= sparsity"
-        ),
-        "That prunes by a share of the largest size; asked is a share of the number.": (
+        SHARE_OF_NUMBER: [
+            "row.abs().argsort()[: round(sparsity * len(row))] => row.abs() <= sparsity",
             "row.abs().argsort()[: round(sparsity * len(row))] => "
-            "row.abs() <= sparsity * row.abs().max()"
-        ),
+            "row.abs() <= sparsity * row.abs().max()",
+        ],
         "Nothing is pruned: every accuracy is that of the whole net.": (
             "accuracy(pruned) => accuracy(model)"
         ),
@@ -626,4 +622,151 @@ check_remove = Exercise(
         ],
     },
     also_right=[remove_by_cat],
+)
+
+# 5. Channels of a trunk
+
+WRITERS = "The stem and the last layer of each block write the trunk: all of them lose rows."
+READERS = "The first layer of each block and the head read the trunk: all of them lose columns."
+ITS_BIAS = (
+    "The bias goes with the rows: who writes the trunk loses entries of it, who reads does not."
+)
+INSIDE = "Inside a block nothing leaves: its last layer still reads all that its first one writes."
+SMALLER = "The layers are not all smaller: index weights and biases with `kept`."
+A_PARAMETER = "Make it a parameter again: nn.Parameter(layer.weight.detach()[...])."
+NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
+A_NET = "Return the smaller net."
+
+
+class Residual(nn.Module):
+    """As on the page, with few channels."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, width, 5, stride=3, padding=1)
+        blocks = [
+            nn.Sequential(
+                nn.Conv2d(width, inner, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(inner, width, 3, padding=1),
+            )
+            for _ in range(2)
+        ]
+        self.blocks = nn.ModuleList(blocks)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """From images to ten outputs each."""
+        trunk = self.stem(images)
+        for block in self.blocks:
+            trunk = trunk + block(trunk.relu())
+        return self.head(trunk.relu().amax((2, 3)))
+
+
+def my_trunk(net, kept):
+    """Cut the rows of all that write the trunk, and the columns of all that read it.
+
+    Two tensors that are added need the same channels, so the stem and the last layer of each block
+    lose the same rows, with their biases. Whoever reads the trunk loses the same columns. Between
+    the two layers of a block nothing changes.
+    """
+    slim = copy.deepcopy(net)
+    for layer in [slim.stem, *(block[2] for block in slim.blocks)]:  # who writes the trunk
+        layer.weight = nn.Parameter(layer.weight.detach()[kept])
+        layer.bias = nn.Parameter(layer.bias.detach()[kept])
+    for layer in [slim.head, *(block[0] for block in slim.blocks)]:  # who reads it
+        layer.weight = nn.Parameter(layer.weight.detach()[:, kept])
+    return slim
+
+
+def cut_inside_too(net, kept):
+    slim = my_trunk(net, kept)
+    for first, _, last in slim.blocks:
+        for name in ("weight", "bias"):
+            setattr(first, name, nn.Parameter(getattr(first, name).detach()[kept]))
+        last.weight = nn.Parameter(last.weight.detach()[:, kept])
+    return slim
+
+
+def thinning(attempt, width, inner, kept):
+    """The outputs of the smaller net, and how many numbers it holds."""
+    net = Residual(width, inner)
+    for index, parameter in enumerate(net.parameters()):
+        values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1.3))
+        parameter.data.copy_(values.view(parameter.shape))
+    before = copy.deepcopy(dict(net.state_dict()))
+    slim = attempt(net, torch.tensor(kept))
+    if not same(dict(net.state_dict()), before):
+        raise NotYet(NET_AS_IT_WAS)
+    if not isinstance(slim, nn.Module):
+        raise NotYet(f"got {short(slim)}", A_NET)
+    images = torch.cos(torch.arange(3 * 14 * 14) * 0.7).view(3, 1, 14, 14)
+    return slim(images).detach(), sum(p.numel() for p in slim.parameters())
+
+
+def same_net(outcome, expected):
+    return outcome[1] == expected[1] and torch.allclose(outcome[0], expected[0], 1e-4, 1e-4)
+
+
+def rows_or_numbers(outcome, expected):
+    if outcome[1] != expected[1]:
+        return [f"expected {expected[1]:,} weights and biases in all", f"got {outcome[1]:,}"]
+    right, found = short(expected[0][0]), short(outcome[0][0])
+    return [f"expected outputs of the first image {right}", f"got {found}"]
+
+
+check_trunk = Exercise(
+    my_trunk,
+    read_again='"Which channels can leave a residual net?"',
+    cases=[(4, 3, [0, 2]), (3, 3, [1, 2]), (5, 4, [1, 3, 4])],
+    given="a net with a trunk of {0} channels, {1} inside each block, and kept {2}",
+    play=thinning,
+    same=same_net,
+    compared=rows_or_numbers,
+    hint=lambda outcome, expected: (
+        SMALLER
+        if outcome[1] > expected[1]
+        else "What a channel wrote is dropped, and no bias makes up for it; all else stays."
+    ),
+    correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
+    errors={
+        "size of tensor a": WRITERS,
+        "expected bias|size of tensor b|expanded size": ITS_BIAS,
+        "cannot assign": A_PARAMETER,
+        r"channels, but got|shapes cannot be multiplied": READERS,
+    },
+    wrong={
+        WRITERS: "[slim.stem, *(block[2] for block in slim.blocks)] => [slim.stem]",
+        READERS: [
+            "[slim.head, *(block[0] for block in slim.blocks)] => [slim.head]",
+            "[slim.head, *(block[0] for block in slim.blocks)] => "
+            "[block[0] for block in slim.blocks]",
+            "[slim.head, *(block[0] for block in slim.blocks)] => []",
+        ],
+        ITS_BIAS: "layer.bias = nn.Parameter(layer.bias.detach()[kept]) => pass",
+        INSIDE: cut_inside_too,
+        A_PARAMETER: "nn.Parameter(layer.weight.detach()[kept]) => layer.weight[kept]",
+        "What a channel wrote is dropped": (
+            "return slim => slim.head.bias.data += net.head(net.stem.bias.relu()); return slim"
+        ),
+        SMALLER: ("[kept] => ", "[:, kept] => "),
+        "kept says which channels stay; there they leave.": (
+            "slim = copy.deepcopy(net) => slim = copy.deepcopy(net); kept = torch.tensor("
+            "[c for c in range(len(net.stem.bias)) if c not in kept])"
+        ),
+        "Those are the first channels: take the ones that kept names.": (
+            "slim = copy.deepcopy(net) => slim = copy.deepcopy(net); kept = range(len(kept))"
+        ),
+        "The biases of the layers that write are lost: keep theirs, too.": (
+            "layer.bias.detach()[kept] => layer.bias.detach()[kept] * 0"
+        ),
+        NET_AS_IT_WAS: "copy.deepcopy(net) => net",
+        A_NET: "return slim => return slim.state_dict()",
+    },
+    also_right=[
+        (
+            "layer.weight = nn.Parameter( => layer.weight.data = (",
+            "layer.bias = nn.Parameter( => layer.bias.data = (",
+        )
+    ],
 )

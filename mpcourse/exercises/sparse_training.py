@@ -237,7 +237,7 @@ check_keep = Exercise(
 
 # 3. A proximal step
 
-NO_MAX = "This max does not compare a tensor with a number: use clamp(min=0)."
+ONE_NUMBER = "max and if take a single number: clamp(min=0) looks at each entry by itself."
 CHANGED = "The tensor that was handed in has changed: return a new one."
 
 
@@ -292,7 +292,8 @@ check_proximal = Exercise(
         "The large ones are right; what is below the threshold becomes zero.": (
             lambda w, t: torch.where(w.abs() > t, w - t * w.sign(), w)
         ),
-        NO_MAX: [
+        ONE_NUMBER: [
+            lambda w, t: w - t if w > t else w + t if w < -t else 0 * w,
             lambda w, t: w.sign() * max(w.abs() - t, 0),
             lambda w, t: w.sign() * torch.max(w.abs() - t, 0),
         ],
@@ -306,7 +307,7 @@ check_proximal = Exercise(
         "|weight| - threshold, not below 0": lambda w, t: w * 2,
         CHANGED: lambda w, t: w.copy_(my_proximal(w, t)),
     },
-    errors={"ambiguous|only integer tensors": NO_MAX},
+    errors={"ambiguous|only integer tensors": ONE_NUMBER},
     also_right=[proximal_by_cases, soft_threshold],
 )
 
@@ -385,6 +386,9 @@ check_regrow = Exercise(
         ),
         "Grow where the size of the gradient is largest.": "gradient.abs() => gradient.neg()",
         "That grows where the gradient is smallest.": "gradient.abs() => gradient.abs().neg()",
+        "A missing weight is 0, and so is weight * gradient: grow by the gradient alone.": (
+            "gradient.abs() => (weight * gradient).abs()"
+        ),
         "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
         "The smallest weights are dropped.": "weight.abs() => weight.abs().neg()",
         "That drops by |weight * gradient|; RigL drops the smallest weights.": (
@@ -437,17 +441,24 @@ def my_work(weights, left, every):
 check_work = Exercise(
     my_work,
     read_again='"What would sparse kernels save?"',
-    cases=[(1000, 100, 10), (1200, 300, 4), (800, 80, 1), (5000, 5000, 7), (1003, 100, 10)],
+    cases=[(1000, 100, 20), (1200, 300, 4), (800, 80, 1), (5000, 5000, 7), (1003, 100, 10)],
     given="weights {}, left {}, every {}",
     hint="Three parts of `left` each; in one step of `every`, one part is `weights`.",
     wrong={
         "A backward takes two parts more: three in all.": [f"3 * left => {n} * left" for n in "12"],
         "The dense gradient takes the place of the sparse one.": "(weights - left) / => weights /",
+        "The other steps need the gradient of the weights that are there.": (
+            [f"3 * left + (weights - left) => {n} * left + {3 - n} * weights" for n in (2, 1)]
+        ),
         "In a step that grows, only the gradient of the weights is dense.": (
-            [f"+ (weights - left) => + {n} * (weights - left)" for n in (3, 2)]
+            [
+                f"+ (weights - left) => + {n}"
+                for n in ("3 * (weights - left)", "2 * (weights - left)")
+            ]
+            + ["+ (weights - left) => + 3 * weights"]
         ),
         "A step that grows has a forward and the gradient of the inputs, too.": (
-            "3 * left => 3 * left - 2 * left / every"
+            [f"3 * left => 3 * left - {n} * left / every" for n in (2, 1)]
         ),
         "The dense gradient is needed in one step of `every`, not in each.": " / every => ",
         "In one step of `every` the gradient of all weights is needed.": (

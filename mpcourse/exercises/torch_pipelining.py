@@ -24,7 +24,11 @@ from mpcourse.schedules.named import make_schedule
 
 LOST = "gloo|by peer|Timed out"  # what a rank says when another has gone, or never sends
 NO_PAIR = "Return two things on every rank: (layers, losses)."
-NOT_CALLED = "It waited for a message that never came: every rank calls step."
+NOT_CALLED = (
+    "It waited for a message that never came: every rank calls step, and has loss_fn in its "
+    "schedule. Without it, and in eval, a rank goes forward alone."
+)
+ONE_NUMBER = "loss_fn gives one number, the mean over its part."
 ONLY_FORWARD = (
     "no gradient: step goes backward with loss_fn and targets; call no zero_grad after it."
 )
@@ -208,6 +212,7 @@ check_pipeline = Exercise(
         "backward through the graph a second": NO_BACKWARD,
         r"cross_entropy\(\) missing": NO_CALL,
         "Boolean value of Tensor": AN_OBJECT,
+        r"only for scalar|Stage output: Tensor\(torch.Size\(\[\d+\]\)": ONE_NUMBER,
         "target": WANTS_LAST,
     },
     wrong={
@@ -255,7 +260,10 @@ check_pipeline = Exercise(
         NOT_CALLED: [
             "schedule.step(target=targets.to(device), losses=losses) => pass",
             "schedule.step() => pass",
+            "schedule.step(target => schedule.eval(target",
+            "entropy) => entropy if rank == count - 1 else None)",
         ],
+        ONE_NUMBER: "functional.cross_entropy => CrossEntropyLoss(reduction='none')",
         WANTS_LAST: [
             "target=targets.to(device), losses=losses => ",
             "target=targets.to(device), losses=losses => targets",
@@ -274,7 +282,7 @@ check_pipeline = Exercise(
 # 2. Messages in an order
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
-NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what I made goes as B."
+NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
 AS_GIVEN = "An action stays as it is: str(action)."
 HOLDER = "Is its row empty? Or is a stage taken for a rank? A rank may hold several stages."
 ONE_TEXT = "A row is one text here; a list of words is asked for."
@@ -451,7 +459,7 @@ check_messages = Exercise(
         ONE_TEXT: each_row(",".join),
         OWN_ORDER: ["return rows => return rows[::-1]", "while any(left) => while all(left)"],
         "0F0SEND on rank 0? ": "SEND{text} => F{text[-1]}SEND",
-        "what I made goes as B": "_{way} => _{action.kind}",
+        "what an I made goes as B": "_{way} => _{action.kind}",
         AS_GIVEN: "str(action) => repr(action)",
         HOLDER: ["rows[rank_of[to]].append => rows[to].append", "not row or => "],
         "before it has": each_row(lambda row: [*row[1:2], row[0], *row[2:]]),

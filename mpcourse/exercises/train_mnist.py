@@ -95,9 +95,10 @@ check_train = Exercise(
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
     correct="Both kinds of net have the losses and the weights of the same loop.",
     wrong={
-        "The weights have not moved: optimizer.step() comes after the backward, with no "
-        "zero_grad() in between.": [
+        "The weights have not moved: for both kinds of net optimizer.step() comes after the "
+        "backward, with no zero_grad() in between.": [
             "optimizer.step() => ",
+            "optimizer.step() =>     optimizer.step()",  # under the else alone
             "optimizer.step() => optimizer.zero_grad(); optimizer.step()",
             ("optimizer.step() => ", "zero_grad() => zero_grad(); optimizer.step()"),
         ],
@@ -348,16 +349,20 @@ check_merged = Exercise(
     hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
     wrong={
         "The spread between the micro-batches' means is lost: they differ, too.": SPREAD_LOST,
-        "Micro-batches of different sizes: each mean counts by its number of values.": (
-            MEAN_OF_MEANS
-        ),
+        "Micro-batches of different sizes: each mean counts by its number of values.": [
+            MEAN_OF_MEANS,
+            "mean = sum(n * m for n, m, _ in rows) / total => mean = sum(means) / len(means)",
+        ],
         "The means differ, which is spread as well; and each one counts by its number of values.": [
             (*slips, MEAN_OF_MEANS) for slips in SPREAD_LOST
         ],
         "All n values are as far off as their mean: n times its squared distance.": (
             "n * (m - mean) ** 2 => (m - mean) ** 2"
         ),
-        "Divide by the number of values less one, as torch does here.": "(total - 1) => total",
+        "Divide by the number of values less one, as torch does here.": [
+            "(total - 1) => total",
+            "n * (m - mean) ** 2 => n * (m - mean) ** 2 * (total - 1) / total",
+        ],
         "These variances are unbiased: a sum of squares is variance times (count - 1).": (
             "(n - 1) * v => n * v",
             "(total - 1) => total",

@@ -1,4 +1,4 @@
-"""Weights and inputs as 8-bit integers (page `quantization`).
+"""Weights and inputs as 8-bit integers (pages `quantization`, `few_bits`).
 
     quantized = to_int8(model, calibrate(model, batches))   # static; without ranges: dynamic
 

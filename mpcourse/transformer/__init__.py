@@ -1,6 +1,6 @@
 """A small decoder-only transformer: to read, to train, to cut.
 
-Pages `a_transformer`, `cut_inside_a_layer`, `long_sequences`, `experts` and `choose_a_layout`.
+Pages `a_transformer` to `choose_a_layout`.
 
 `decoder` is the network; `text` and `learning` train it on the course's own prose; `tied` keeps two
 copies of one embedding equal. `parallel_layers` and `parallel_vocabulary` cut a layer over ranks

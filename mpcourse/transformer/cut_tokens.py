@@ -1,4 +1,6 @@
-"""A decoder whose tokens lie on n ranks, and tokens traded for heads (page `long_sequences`).
+"""A decoder whose tokens lie on n ranks (page `long_sequences`), or are traded for heads.
+
+The trade is of page `context_parallelism`.
 
 Sources: Jacobs et al. 2023, arXiv:2309.14509 (the trade); `ring_attention` has the others.
 """

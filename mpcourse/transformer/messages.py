@@ -1,6 +1,6 @@
 """What a cut layer sends: predicted from its sizes, counted as it runs.
 
-Pages `sharded_data_parallel`, `cut_inside_a_layer`, `long_sequences` and `experts`.
+Pages `sharded_data_parallel`, `cut_inside_a_layer`, `long_sequences`, `experts` and others.
 """
 
 from collections.abc import Callable, Sequence
