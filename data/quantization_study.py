@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
-from mpcourse.exercises.quantization import my_best_scales, my_fake
+from mpcourse.exercises.few_bits import my_best_scales, my_fake
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import calibrate, quantize_tensor, to_int8
 from mpcourse.training.in_memory import RATE, TUNING_RATE, Data, train
