@@ -1,9 +1,9 @@
 """A schedule carried out on real tensors and devices (pages `pipeline` and `train_mnist`).
 
 `smallest` is a pipeline in forty lines: read it first. `microbatch` cuts a mini-batch and weighs
-its losses; a `Stage` keeps what its backward needs, or makes it anew; the `engine` runs the
-actions; `Pipeline` is all of them together. `batch_norm` and `dropout` make a cut batch count as
-one; `prediction` compares forecasts with measurements.
+its losses; a `Stage` keeps what its backward needs, or makes it anew, and `put_off` cuts that
+backward in two; the `engine` runs the actions; `Pipeline` is all of them together. `batch_norm` and
+`dropout` make a cut batch count as one; `prediction` compares forecasts with measurements.
 """
 
 from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms, running_gaps

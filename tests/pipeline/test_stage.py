@@ -269,15 +269,16 @@ def test_i_keeps_the_factors_of_the_products_and_w_nothing():
     def forward(s, x):
         factor = (hidden := s.a(x)).sigmoid()
         output = s.b(factor).sin()
-        made.extend(map(weakref.ref, (hidden, factor.untyped_storage(), output)))
+        hidden.register_hook(of_the_graph := lambda gradient: None)
+        made.extend(map(weakref.ref, (hidden, factor.untyped_storage(), output, of_the_graph)))
         return output
 
     stage = Stage(Calls(forward, a=linear(), b=linear()), is_first=False)
     stage.forward(0, torch.ones(2, 4, dtype=torch.double, requires_grad=True))
     stage.backward_input(0, [torch.ones(2, 4).double()])
-    assert [saved() is None for saved in made] == [True, False, True]
+    assert [saved() is None for saved in made] == [True, False, True, True]
     stage.backward_weight(0)
-    assert [saved() is None for saved in made] == [True] * 3
+    assert [saved() is None for saved in made] == [True] * 4
 
 
 def test_what_is_changed_in_place_between_i_and_w_is_refused():
