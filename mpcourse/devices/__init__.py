@@ -30,6 +30,7 @@ from mpcourse.devices.timing import (
     measure_overlap,
     measure_timeline,
     measure_together,
+    median_interval,
 )
 from mpcourse.devices.workers import Result, Worker, collect
 from mpcourse.schedules.timeline import Event, Timeline

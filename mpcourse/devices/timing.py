@@ -6,6 +6,7 @@ Why not `torch.utils.benchmark.Timer`: it runs in the calling thread and waits f
 work handed to workers, or queued on a second GPU, would still be running when it reads the clock.
 """
 
+import math
 import os
 import platform
 import statistics
@@ -125,6 +126,22 @@ def measure_together(
         name: Timing(tuple(values), warmup, where, describe_machine())
         for name, values in times.items()
     }
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """(low, median, high): the true median lies between low and high in 19 of 20 samples.
+
+    `values` are an odd number of independent ones, of whatever distribution. Each is below the true
+    median as often as a coin shows heads. Of fewer than 7, low and high are the least and the most.
+    """
+    ordered, count, middle = sorted(values), len(values), len(values) // 2
+
+    def share(off: int) -> float:
+        heads = range(middle - off + 1, middle + off + 1)
+        return sum(math.comb(count, each) for each in heads) / 2**count
+
+    off = next((off for off in range(middle) if share(off) >= 0.95), middle)
+    return ordered[middle - off], ordered[middle], ordered[middle + off]
 
 
 def clocked(

@@ -20,6 +20,14 @@ from mpcourse.exercises.exercise import (
 )
 from mpcourse.transformer import attention_weights
 
+SCALED = "Divide the scores by the square root of `columns`, the numbers of a key."
+UNSCALED = [
+    " / query.shape[-1] ** 0.5 => ",
+    "query.shape[-1] ** => (query.shape[1] * query.shape[-1]) **",
+    " ** 0.5 => ",
+    "/ query => * query",
+]
+
 # 1. Attention over a cache
 
 
@@ -193,14 +201,11 @@ check_cached_attend = Exercise(
         "The old ones come back without the new: return what you have joined.": (
             "@ value, key, value => @ value, old_key, old_value"
         ),
-        "Divide the scores by the square root of `columns`, the numbers of a key.": [
-            " / query.shape[-1] ** 0.5 => ",
+        SCALED: [
+            *UNSCALED,
             "query.shape[-1] ** => query.shape[-2] **",
             "query.shape[-1] ** => columns **",
-            "query.shape[-1] ** => (query.shape[1] * query.shape[-1]) **",
             "query.shape[-1] ** => 2 **",
-            "/ query => * query",
-            " ** 0.5 => ",
         ],
         "The softmax is missing: the weights of a token sum to 1.": (
             'float("-inf")).softmax(dim=-1) => 0.0)'
@@ -330,13 +335,10 @@ check_grouped_attend = Exercise(
         "The value of token 0 alone: one new token sees all that is kept, so leave the mask out.": (
             lambda q, k, v: v[:, :, :1].repeat_interleave(q.shape[1] // k.shape[1], 1)
         ),
-        "Divide the scores by the square root of `columns`, the numbers of a key.": [
-            " / query.shape[-1] ** 0.5 => ",
+        SCALED: [
+            *UNSCALED,
             "query.shape[-1] ** => key.shape[-2] **",
             "query.shape[-1] ** => query.shape[1] **",
-            "query.shape[-1] ** => (query.shape[1] * query.shape[-1]) **",
-            " ** 0.5 => ",
-            "/ query => * query",
         ],
         "The softmax is missing: the weights of a head sum to 1.": ".softmax(dim=-1) => ",
         "The softmax runs over the tokens, along -1.": [

@@ -1,6 +1,6 @@
 """Ranks as threads of this process: a group and real messages, without torchrun's start.
 
-For trying a technique out (pages `sharded_data_parallel` and `cut_inside_a_layer`): what runs here
+For trying a technique out (page `sharded_data_parallel` and those after it): what runs here
 runs in processes as it is.
 """
 
@@ -79,6 +79,22 @@ def ranks_in_threads(
         error = None
         failures.clear()
         alive.clear()
+
+
+def timed_in_turns(group: ProcessGroup, *ways: Callable[[], Any], turns: int = 17) -> torch.Tensor:
+    """Seconds (ways, turns) of each way in each turn, from all ranks' start to the last one's end.
+
+    All ranks of the group call it, with as many ways. The ways take turns; one more turn warms up.
+    """
+    times = torch.zeros(len(ways), turns)
+    for turn in range(-1, turns):  # the first is overwritten by the last
+        for row, way in zip(times, ways, strict=True):
+            torch.distributed.barrier(group)
+            start = time.perf_counter()
+            way()
+            torch.distributed.barrier(group)
+            row[turn] = time.perf_counter() - start
+    return times
 
 
 def _places(rank: int, axes: Sequence[int]) -> list[tuple[str, int, int]]:

@@ -16,6 +16,7 @@ from mpcourse.devices.timing import (
     measure_overlap,
     measure_timeline,
     measure_together,
+    median_interval,
 )
 
 
@@ -189,3 +190,15 @@ def test_measure_waits_for_kernels_that_fn_only_queues():
     queued_s = time.perf_counter() - start
     synchronize(devices)
     assert waited.median_s > 2 * queued_s
+
+
+@pytest.mark.parametrize("count", [7, 17, 41])
+def test_the_true_median_lies_in_its_interval_in_19_of_20_samples(count):
+    draws = torch.randn(4000, count, generator=torch.Generator().manual_seed(0))  # true median 0
+    rows = [median_interval(row) for row in draws.tolist()]
+    assert all(middle == row.median() for (_, middle, _), row in zip(rows, draws, strict=True))
+    assert 0.94 < sum(low < 0 < high for low, _, high in rows) / 4000 < 0.995
+
+
+def test_few_values_lie_between_the_least_and_the_most():
+    assert median_interval([3, 1, 2]) == (1, 2, 3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import distributed
 
-from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.multiprocess import ranks_in_threads, timed_in_turns
 
 TASKS = Path("/proc/self/task")
 
@@ -128,3 +128,15 @@ def test_groups_that_wait_for_their_end_share_the_thread_that_wakes_for_messages
     held = [ranks_in_threads(lambda group: group, 2) for _ in range(3)]
     assert wakers() <= before
     assert len(held) == 3
+
+
+def test_ways_are_timed_in_turns_until_the_last_rank_has_ended():
+    def program(group):
+        called = []
+        ways = [lambda: called.append("a"), lambda: called.append(time.sleep(0.05 * group.rank()))]
+        return timed_in_turns(group, *ways, turns=3), called
+
+    for times, called in ranks_in_threads(program, 2):
+        assert called == 4 * ["a", None]  # one turn more warms up
+        assert times.shape == (2, 3)
+        assert (times[1] >= 0.045).all()  # on rank 0, too, which waits
