@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 
 from mpcourse.benchmark.overheads import engine_cost, hand_over, overlap
 from mpcourse.benchmark.resnet50 import compare
-from mpcourse.benchmark.sharding import sharded_training
-from mpcourse.benchmark.tensor_parallel import cut_block
 from mpcourse.benchmark.two_ranks import Row
 from mpcourse.devices.devices import describe_devices, get_devices
 from mpcourse.devices.timing import describe_machine
@@ -28,16 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"measured here: {describe_machine()}\n{describe_devices(devices)}", flush=True)
     engine = (5, 3) if short else (20, 9)  # steps in a turn, turns
     batch, image, sizes, turns = (4, 32, [2], 2) if short else (32, 128, [16, 8, 4], 5)
-    blocks = [(256, 512)] if short else [(256, 512), (512, 1024)]
-    repeats = 5 if short else 21
-    layers, steps = (2, 3) if short else (19, 9)
     parts: list[Callable[[], list[Row]]] = [
         lambda: [overlap(devices)],
         lambda: [hand_over(devices[0])],
         lambda: engine_cost(*engine),
         *(lambda size=size: compare(devices, batch, image, size, turns) for size in sizes),
-        *(lambda block=block: cut_block(*block, repeats) for block in blocks),
-        lambda: sharded_training(layers, steps),
     ]
     for part in parts:
         print(flush=True)

@@ -1,18 +1,11 @@
-"""Both engines give one loss and one gradient; times are those of the slowest rank."""
-
-import time
-from types import SimpleNamespace
+"""Both engines give one loss and one gradient; ranks are on GPUs where each has its own."""
 
 import pytest
 import torch
-from pretend_cuda import pretend_cuda
 from processes import printed_by
 from torch import distributed
 
-from mpcourse.benchmark.sharding import train_step
-from mpcourse.benchmark.two_ranks import clock, in_turns, paired, run_program, slowest
-
-GPU = torch.device("cuda", 1)
+from mpcourse.benchmark.two_ranks import run_program
 
 BOTH = """
 import torch
@@ -48,14 +41,6 @@ def test_torch_s_engine_agrees_with_ours_and_has_one_thread_too():
     assert printed_by(BOTH, 2) == 2 * ["gpipe", "1f1b"]
 
 
-def test_ratios_are_taken_turn_by_turn_over_the_slowest_rank():
-    first = {"ours": [1.0, 9.0, 3.0], "torch's": [2.0, 3.0, 3.0]}
-    second = {"ours": [1.0, 1.0, 6.0], "torch's": [4.0, 1.0, 2.0]}
-    times = slowest([first, second])
-    assert times == {"ours": [1.0, 9.0, 6.0], "torch's": [4.0, 3.0, 3.0]}
-    assert paired(times, "torch's") == {"ours": 2.0, "torch's": 1.0}
-
-
 @pytest.mark.parametrize(("gpus", "ranks", "wanted"), [(2, 2, "cuda:1"), (1, 2, "cpu")])
 def test_ranks_are_on_gpus_only_where_each_has_its_own(gpus, ranks, wanted, monkeypatch):
     happened = []
@@ -70,37 +55,3 @@ def test_ranks_are_on_gpus_only_where_each_has_its_own(gpus, ranks, wanted, monk
     run_program(lambda device, *numbers: happened.append((str(device), numbers)), ["3", "4"])
     first = [wanted, "nccl"] if wanted != "cpu" else ["gloo"]
     assert happened == [*first, (wanted, (3, 4))]
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """Two GPUs; the host's clock shows the time of what it has waited for, and no other."""
-    cuda = pretend_cuda(monkeypatch, gpus=2)
-    monkeypatch.setattr(time, "perf_counter", lambda: cuda.host.free_at)
-    monkeypatch.setattr(distributed, "barrier", lambda: None)
-    return cuda
-
-
-def test_the_clock_is_read_when_the_own_device_is_done(cuda):
-    cuda.kernel("other", gpu=0, seconds=9.0)
-    cuda.kernel("own", gpu=1, seconds=2.0)
-    assert clock(GPU) == 2.0
-    steps = {"ours": lambda: cuda.kernel("ours", gpu=1, seconds=2.0)}
-    assert in_turns(steps, 2, GPU) == {"ours": [2.0, 2.0]}
-
-
-def test_the_optimizer_s_part_of_a_step_begins_when_the_gradients_are_there(cuda):
-    class Loss:
-        """Takes two seconds to go back."""
-
-        square = mean = lambda self: self
-
-        def backward(self):
-            cuda.kernel("backward", gpu=1, seconds=2.0)
-
-    cuda.kernel("before", gpu=1, seconds=5.0)
-    optimizer = SimpleNamespace(
-        zero_grad=lambda: None, step=lambda: cuda.kernel("step", gpu=1, seconds=1.0)
-    )
-    model = (lambda rows: Loss(), optimizer, lambda: None)
-    assert train_step(model, None, GPU) == (3.0, 1.0)

@@ -253,28 +253,48 @@ IN_PROCESSES = """
 import copy
 import torch
 from torch import distributed, nn
-from torch.distributed.tensor import DTensor
-from mpcourse.benchmark.sharding import PAIRS, train_step
-from mpcourse.multiprocess import FullySharded
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import AdamW
+from mpcourse.multiprocess import FullySharded, ShardedOptimizer
 distributed.init_process_group("gloo")
-rank, cpu = distributed.get_rank(), torch.device("cpu")
+rank = distributed.get_rank()
 torch.manual_seed(0)
 net = nn.Sequential(*[part for _ in range(5) for part in (nn.Linear(33, 33), nn.Tanh())])
-rows, alone = torch.randn(16, 33), copy.deepcopy(net)
-optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
-for way, shard in {**PAIRS[0], **PAIRS[1]}.items():
-    model = shard(copy.deepcopy(net))
+rows = torch.randn(16, 33)
+
+def trained(net, optimizer, rows, finish=lambda: None):
     for _ in range(3):
-        train_step(model, rows[8 * rank : 8 * rank + 8], cpu)
-        if way == "sharded optimizer":
-            optimizer.zero_grad()
-            alone(rows).square().mean().backward()
-            optimizer.step()
-    found = model[0].full_parameters() if isinstance(model[0], FullySharded) else None
-    found = found or dict(model[0].named_parameters())
+        optimizer.zero_grad()
+        net(rows).square().mean().backward()
+        finish()
+        optimizer.step()
+
+def averaged(net):
+    for parameter in net.parameters():
+        distributed.all_reduce(parameter.grad)
+        parameter.grad /= 2
+
+alone = copy.deepcopy(net)
+trained(alone, AdamW(alone.parameters(), lr=1e-3), rows)
+mine = rows[8 * rank : 8 * rank + 8]
+found = {}
+for name, shard in (
+    ("sharded optimizer", ShardedOptimizer), ("ZeroRedundancyOptimizer", ZeroRedundancyOptimizer)
+):
+    copied = copy.deepcopy(net)
+    optimizer = shard(copied.parameters(), AdamW, lr=1e-3)
+    trained(copied, optimizer, mine, lambda: averaged(copied))
+    found[name] = dict(copied.named_parameters())
+sharded = FullySharded(copy.deepcopy(net))
+trained(sharded, AdamW(sharded.parameters(), lr=1e-3), mine, sharded.wait)
+found["fully sharded"] = sharded.full_parameters()
+torchs = fully_shard(copy.deepcopy(net))
+trained(torchs, AdamW(torchs.parameters(), lr=1e-3), mine)
+found["fully_shard"] = {name: each.full_tensor() for name, each in torchs.named_parameters()}
+for way, parameters in found.items():
     for name, wanted in alone.named_parameters():
-        whole = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
-        assert (whole - wanted).abs().max() < 1e-6, (way, name)
+        assert (parameters[name] - wanted).abs().max() < 1e-6, (way, name)
     print(way)
 distributed.barrier()
 distributed.destroy_process_group()
