@@ -1,9 +1,9 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes three tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
+Writes two tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
 `sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
 gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
-equally long. `sparse_choice.csv`: what other rates reach on training images that were held back.
+equally long.
 `sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
 tickets in rounds.
 """
@@ -31,7 +31,6 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
-RATES = 0.01, 0.02, RATE, 0.1
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 
 
@@ -59,30 +58,13 @@ def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
     rows = []
     for sparsity in budget.sparsities:
         for way in WAYS:
-            model = _pruned(dense, way, sparsity, data, budget, RATE)
+            model = _pruned(dense, way, sparsity, data, budget)
             row = {"way": way, "sparsity": round(sparsity, 4), "seed": seed, **known}
             rows.append({**row, "accuracy": data.accuracy(model)})
     return rows
 
 
-def choose_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """What each rate of the training after pruning reaches on images held back from training."""
-    data = data.for_choices()
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    train(dense, data, budget.epochs, RATE)
-    rows = []
-    for rate in RATES:
-        for way in WAYS:
-            model = _pruned(dense, way, budget.sparsities[-1], data, budget, rate)
-            row = {"way": way, "rate": rate, "seed": seed}
-            rows.append({**row, "accuracy": data.accuracy(model)})
-    return rows
-
-
-def _pruned(
-    dense: nn.Module, way: str, sparsity: float, data: Data, budget: Budget, rate: float
-) -> nn.Module:
+def _pruned(dense: nn.Module, way: str, sparsity: float, data: Data, budget: Budget) -> nn.Module:
     """A copy of a dense net, pruned in one way and trained on."""
     model, hooks = copy.deepcopy(dense), []
     if way == "at once":
@@ -91,7 +73,7 @@ def _pruned(
         end = max(1, budget.tuning * len(data.shuffled) * 3 // 4)  # the last quarter settles
         target = partial(cubic_sparsity, final=sparsity, end=end)
         hooks = [GradualPruner(model, target, every=8)]
-    train(model, data, budget.tuning, rate, hooks)
+    train(model, data, budget.tuning, RATE, hooks)
     return model
 
 
@@ -141,7 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "sparse_rates.csv": compare_at_full_rate,
-        "sparse_choice.csv": choose_rate,
         "sparse_pairs.csv": compare_pairs,
     }
     budgets = Budget(), DRY

@@ -19,7 +19,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `benchmark`       | what workers and engine cost, beside torch's                        |
 | `capstone`        | plans for a pruned pipeline: forecast, then run                     |
 | `transformer`     | a decoder to read and to train, and its cuts                        |
-| `compilation`     | export, compile, XLA                                                |
+| `compilation`     | what compilers need and refuse; XLA                                 |
 | `quantization`    | int8 by hand, trained for, by a library                             |
 | `sparse_training` | pruning bit by bit, L1, lottery tickets, regrowth                   |
 | `pruning`         | criteria, masks, removed channels, sizes and latencies              |

@@ -17,10 +17,6 @@ DEFAULT = {"darwin": "clang++", "win32": "cl"}
 WITHOUT = "(nothing else on the page needs it)"
 
 
-class CompilerMissing(RuntimeError):
-    """torch.compile has no compiler to call; the message says what to install."""
-
-
 def cpp_compiler() -> str | None:
     """The command of the C++ compiler that torch.compile calls; `None` where there is none.
 

@@ -1,28 +1,15 @@
-"""Exercises of page `compilation`: fusion by hand, a kernel, graphs, one for an if."""
+"""Exercises of page `compilation`: fusion by hand, a kernel, one graph for an if."""
 
 import inspect
 import math
 
 import torch
 import torch._dynamo
-from torch import nn
 
-from mpcourse.compilation import count_compiles
-from mpcourse.compilation.shapes import CountingBackend
 from mpcourse.compilation.toolchain import only_errors
 from mpcourse.exercises.exercise import Exercise, NotYet, raised
 
 # 1. Block after block
-
-JOIN = "Join the blocks to one tensor of the same length: torch.cat puts one behind the other."
-AT_ONCE = "The operation got more than {size} numbers at once: such a block leaves the cache."
-AS_COUNT = "`size` is how many numbers a block has, not how many blocks there are."
-DOWN = "The number of blocks is rounded down there: a last block that is shorter is one, too."
-AT = "A block starts where the one before it ends: at its number times `size`."
-SHORTER = "The last block is missing: it may be shorter than the others."
-ENDS = "A number is lost at the end of each block: numbers[a:b] ends before b."
-KEPT = "The numbers that were handed in have changed: return a new tensor."
-DTYPE = "The result has another dtype than what the operation gives: torch.cat keeps it."
 
 
 def my_in_blocks(operation, numbers, size):
@@ -44,20 +31,16 @@ def with_an_operation(attempt, count, size):
 
     result = attempt(operation, numbers, size)
     if not torch.equal(numbers, torch.arange(1, count + 1).double()):
-        raise NotYet(KEPT)
+        raise NotYet("The numbers that were handed in have changed: return a new tensor.")
     if max(handed, default=0) > size:
-        rounded = len(handed) == count // size != count / size
-        words = DOWN if rounded else AS_COUNT if len(handed) == size else AT_ONCE
-        raise NotYet(words.format(size=size))
+        raise NotYet(f"The operation got {max(handed)} numbers at once: `size` is the most.")
     if not handed and result is not None:
         raise NotYet("The operation was never called: hand each block to it.")
     if len(handed) > (needed := math.ceil(count / size)):
         line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
         raise NotYet(line, "Every call costs Python's time.")
-    if sum(handed) == count // size * size < count:
-        raise NotYet(SHORTER)
     if isinstance(result, torch.Tensor) and result.dtype != numbers.dtype:
-        raise NotYet(DTYPE)
+        raise NotYet("The result has another dtype than what the operation gives.")
     return result
 
 
@@ -76,50 +59,33 @@ check_in_blocks = Exercise(
     play=with_an_operation,
     hint="numbers.split(size) gives the blocks, torch.cat joins what the operation makes of them.",
     wrong={
-        "The operation got more than": lambda operation, numbers, size: operation(numbers),
-        AS_COUNT: ".split => .chunk",
-        DOWN: "split(size) => chunk(len(numbers) // size)",
-        AT: "numbers.split(size) => [numbers[i:][:size] for i in range(-(-len(numbers) // size))]",
+        "numbers at once: `size` is the most": [
+            lambda operation, numbers, size: operation(numbers),
+            ".split => .chunk",
+        ],
         "Every call costs Python's time.": "split(size) => split(1)",
-        ENDS: (
+        "A number is lost at the end of each block: numbers[a:b] ends before b.": (
             "numbers.split(size)"
             " => [numbers[i : i + size - 1] for i in range(0, len(numbers), size)]"
         ),
-        JOIN: [
+        "The last block is missing: it may be shorter than the others.": (
+            "numbers.split => numbers[: len(numbers) // size * size].split"
+        ),
+        "Join the blocks to one tensor: torch.cat puts one behind the other.": [
             "torch.cat => list",
-            ("torch.cat => list", "operation(block) => operation(block).tolist()"),
-            "torch.cat => torch.stack",
+            "torch.cat => sum",
         ],
-        SHORTER: [
-            lambda operation, numbers, size: blocks_into(
-                operation, numbers[: len(numbers) // size * size], size
-            ),
-            "numbers.split => numbers[: len(numbers) // size * size].split",
-            # range(0, len(numbers) - size, size)
-            "numbers.split => numbers[: (len(numbers) - 1) // size * size].split",
-        ],
-        "That adds the blocks up: put one behind the other, with torch.cat.": "torch.cat => sum",
-        "That is one block: go on to the end of the numbers.": [
-            "numbers.split => numbers[:size].split",
-            "numbers.split => numbers[-size:].split",
-        ],
-        "never called": ["operation(block) => block", "operation(block) => block * 2 + 1"],
-        KEPT: "operation(block) => block.copy_(operation(block))",
-        DTYPE: "size)]) => size)]).float()",  # as torch.zeros(len(numbers)) does
+        "That is one block: go on to the end of the numbers.": (
+            "numbers.split => numbers[:size].split"
+        ),
+        "never called": "operation(block) => block",
+        "have changed": "operation(block) => block.copy_(operation(block))",
+        "another dtype": "size)]) => size)]).float()",  # as torch.zeros(len(numbers)) does
     },
-    also_right=[blocks_into, "split(size) => tensor_split(math.ceil(len(numbers) / size))"],
+    also_right=[blocks_into],
 )
 
 # 2. Write the kernel
-
-A_LIST = "Return a list of lines, each a text: ['x = numbers[i]', ...]."
-LOADED = "The input's name has no number yet: a line loads it, once, before the first operation."
-PLACED = "A name has no number when it is used: each operation writes to its own name."
-NO_LINE = "A line is one assignment, such as mul = x * 0.9: its type and semicolon come later."
-LOOP = "The loop is written around your lines: return the step inside it."
-ALL = "`numbers` holds all of them: numbers[i] is the one of this step."
-NO_F = "The braces are still there: an f stands before a text that fills them in."
-TEXTS = "`numbers` is there when the kernel runs, not while you write it: return its lines as text."
 
 
 class Memory(list):
@@ -147,44 +113,12 @@ def my_kernel(entry, operations):
     return [*lines, f"result[i] = {name}"]
 
 
-def loads_everywhere(entry, operations):
-    lines = my_kernel(entry, operations)[1:]
-    return [line.replace(entry, "numbers[i]") for line in lines]
-
-
-def stores_everywhere(entry, operations):
-    lines = my_kernel(entry, operations)[:-1]
-    return [lines[0]] + [each for line in lines[1:] for each in (line, f"result[i] = {line[:3]}")]
-
-
-def as_eager(entry, operations):
-    """Each operation reads memory and writes memory; right for a chain."""
-    lines = [f"result[i] = {left} {sign} {right}" for _, left, sign, right in operations]
-    names = [name for name, *_ in operations]
-    for name in names:
-        lines = [line.replace(name, "result[i]") for line in lines]
-    return [line.replace(entry, "numbers[i]") for line in lines]
-
-
-def in_a_chain(entry, operations):
-    lines, before = [f"{entry} = numbers[i]"], entry
-    for name, _, sign, right in operations:
-        lines.append(f"{name} = {before} {sign} {right}")
-        before = name
-    return [*lines, f"result[i] = {before}"]
-
-
-def with_semicolons(entry, operations):
-    """Several assignments on one line, and semicolons as in C++."""
-    *inner, last = my_kernel(entry, operations)
-    return ["; ".join(inner) + ";", last + ";"]
-
-
 def one_expression(entry, operations):
+    """In a tuple, with semicolons, and no names between."""
     texts = {entry: "y"}
     for name, left, sign, right in operations:
         texts[name] = f"({texts.get(left, left)} {sign} {texts.get(right, right)})"
-    return ["y = numbers[i]", f"result[i] = {texts[name]}"]
+    return "y = numbers[i];", f"result[i] = {texts[name]};"
 
 
 def with_a_memory(attempt, entry, operations):
@@ -193,19 +127,20 @@ def with_a_memory(attempt, entry, operations):
     if lines is None:
         return None
     if not isinstance(lines, list | tuple) or not all(isinstance(each, str) for each in lines):
-        raise NotYet(A_LIST)
+        raise NotYet("Return a list of lines, each a text: ['x = numbers[i]', ...].")
     if any(each.lstrip().startswith("for ") for each in lines):
-        raise NotYet(LOOP)
+        raise NotYet("The loop is written around your lines: return the step inside it.")
     numbers, result = Memory([5.0, 7.0]), Memory([None, None])
     for i in range(2):
         try:
             exec("\n".join(lines), {"numbers": numbers, "result": result, "i": i})
         except SyntaxError as error:
-            wrong = (error.text or "").strip()
-            raise NotYet(f"one of your lines: {wrong}", NO_F if "{" in wrong else NO_LINE) from None
+            line = f"one of your lines: {(error.text or '').strip()}"
+            raise NotYet(line, "A line is one assignment, such as mul = x * 0.9.") from None
         except NameError as error:
-            words = LOADED if error.name == entry else PLACED
-            raise NotYet(f"your lines: {error}", words) from None
+            raise NotYet(
+                f"your lines: {error}", "A name gets its number before it is used."
+            ) from None
     stored = [list.__getitem__(result, i) for i in range(2)]
     loads = numbers.loads + result.loads
     return {"result": stored, "loads": loads / 2, "stores": result.stores / 2}
@@ -225,16 +160,22 @@ check_kernel = Exercise(
     given="the input's name {!r}, the operations {}, and the numbers 5.0 and 7.0",
     play=with_a_memory,
     hint="First a load, then `name = left sign right` for each operation, last a store.",
-    errors={"name '(numbers|result|i)' is not defined": TEXTS, "multiply sequence": ALL},
+    errors={
+        "name '(numbers|result|i)' is not defined": (
+            "`numbers` is there when the kernel runs: return your lines as text."
+        ),
+        "multiply sequence": "`numbers` holds all of them: numbers[i] is the one of this step.",
+    },
     correct="All {count} graphs agree: one load and one store for each number.",
     wrong={
-        "The number is in a register after one load: use its name from there.": loads_everywhere,
-        "What lies between two operations stays in a register: store the last one alone.": (
-            stores_everywhere
+        "The number is in a register after one load: use its name from there.": (
+            lambda entry, operations: [
+                line.replace(entry, "numbers[i]") for line in my_kernel(entry, operations)[1:]
+            ]
         ),
-        "That is what eager does: it goes to memory and back for each operation.": as_eager,
-        "The last operation is the result; that is the first.": (
-            '= {name}"] => = {operations[0][0]}"]'
+        "Store the last result alone, after all operations.": (
+            '} {right}") => } {right}"); lines.append(f"result[i] = {name}")',
+            'return [*lines, f"result[i] = {name}"] => return lines',
         ),
         "That copies the input: store what the last operation has made.": (
             "result[i] = {name} => result[i] = {entry}"
@@ -246,100 +187,26 @@ check_kernel = Exercise(
             "{left} {sign} {right} => {right} {sign} {left}"
         ),
         "Each operation has a sign of its own.": "{sign} => *",
-        "The left side may be a number, or an earlier result: take `left` as it stands.": [
-            in_a_chain,
-            "{name} = {left} => {name} = {entry}",
-        ],
-        LOADED: 'lines = [f"{entry} = numbers[i]"] => lines = []',
-        PLACED: 'lines.append(f"{name} = => lines.append(f"y = ',
-        A_LIST: 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
-        NO_LINE: 'append(f" => append(f"float ',
-        NO_F: 'append(f" => append("',
-        LOOP: 'lines = [ => lines = ["for i in range(n):", ',
-        ALL: "numbers[i] => numbers",
-        TEXTS: lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
-    },
-    also_right=[
-        with_semicolons,
-        one_expression,
-        lambda entry, operations: (
-            f"{entry} = numbers[i]",
-            *(" ".join(map(str, [name, "=", *sides])) for name, *sides in operations),
-            f"result[i] = {operations[-1][0]}",
+        "The left side may be a number, or an earlier result.": (
+            "{name} = {left} => {name} = {entry}"
         ),
-    ],
+        "before it is used": [
+            'lines = [f"{entry} = numbers[i]"] => lines = []',
+            'lines.append(f"{name} = => lines.append(f"y = ',
+        ],
+        "Return a list": 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
+        "A line is one assignment": ['append(f" => append(f"float ', 'append(f" => append("'],
+        "The loop is written": 'lines = [ => lines = ["for i in range(n):", ',
+        "holds all of them": "numbers[i] => numbers",
+        "return your lines as text": lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
+    },
+    also_right=[one_expression],
 )
 
-# 3. How many graphs
-
-
-def my_graphs(sizes):
-    """The first graph holds for its own size, another one for every size from 2 on.
-
-    The sizes 0 and 1 are special, and each has a graph of its own. So there are at most four: the
-    first, the open one, that of 0 and that of 1.
-    """
-    others = set(sizes) - {sizes[0]}
-    return 1 + (0 in others) + (1 in others) + any(size > 1 for size in others)
-
-
-def graphs_of_torch(sizes):
-    return count_compiles(nn.Linear(4, 2), [torch.ones(size, 4) for size in sizes])[-1]
-
-
-check_graphs = Exercise(
-    my_graphs,
-    read_again='"Change the shape: how many graphs?"',
-    cases=[
-        ([5],),
-        ([5, 5],),
-        ([5, 7],),
-        ([5, 5, 7, 9, 11],),
-        ([5, 1],),
-        ([1, 5, 7],),
-        ([5, 1, 7, 1, 5],),
-        ([1, 1],),
-        ([6, 2, 3, 1, 6, 1, 2],),
-        ([5, 0, 7],),
-        ([0, 5, 7],),
-        ([1, 0],),
-        ([0, 4, 1, 0, 1],),
-        ([5, 0, 1, 7],),
-    ],
-    given="batches of {}",
-    hint="The first graph: its own size. A 0 or 1: its own. Everything else shares one.",
-    wrong={
-        "The first size is 1: its graph is the first one, and has been counted twice.": [
-            "1 in others => 1 in sizes",
-            "1 in others => 1 in sizes[1:]",
-        ],
-        "That counts the calls: a size that a graph fits already costs nothing.": len,
-        "A size of 0 has a graph of its own, as 1 has.": (
-            "(0 in others) + => ",
-            "size > 1 => size != 1",
-        ),
-        "A graph for each size: but the second graph holds for any size from 2 on.": (
-            lambda sizes: len(set(sizes))
-        ),
-        "A size of 1 has a graph of its own.": lambda sizes: min(len(set(sizes)), 2),
-        "0 and 1 do not share a graph: with the first and the open one, there are four.": (
-            "(0 in others) + (1 in others) => any(size < 2 for size in others)"
-        ),
-        "One too many: does the first graph fit that size still?": "return 1 => return 2",
-        "One is missing: which size does no graph fit?": [
-            "return 1 => return 0",
-            lambda sizes: max(my_graphs(sizes) - 1, 1),
-        ],
-    },
-    also_right=[graphs_of_torch, lambda sizes: torch.tensor(my_graphs(sizes))],
-)
-
-# 4. One graph for both ways
+# 3. One graph for both ways
 
 LOOKS = "somewhere Python has to look at a value (`if`, `float()`, `.item()`, `bool()`)."
-CHOOSES = "torch.where chooses without looking."
 REFUSALS = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)
-CHANGED = "The rows that were handed in have changed: return a new tensor."
 
 
 def my_fork(rows):
@@ -356,9 +223,14 @@ def eager_or_compiled(attempt, numbers, compiled):
     if not compiled:
         outcome = attempt(rows)
         if not torch.equal(rows, torch.tensor(numbers)):
-            raise NotYet(CHANGED)
+            raise NotYet("The rows that were handed in have changed: return a new tensor.")
         return outcome
-    backend = CountingBackend()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
     torch.compiler.reset()
     try:
         with only_errors("torch._dynamo"):
@@ -366,14 +238,14 @@ def eager_or_compiled(attempt, numbers, compiled):
             outcome = [fast(row) for row in rows]
     except REFUSALS:
         line = f"It is right, but with fullgraph=True torch.compile refuses it: {LOOKS}"
-        raise NotYet(line, CHOOSES) from None
+        raise NotYet(line, "torch.where chooses without looking.") from None
     except Exception as error:
         raise NotYet(f"It is right as it is; inside torch.compile {raised(error)}") from None
     finally:
         torch.compiler.reset()
-    if backend.count > 1:
-        line = f"It is right, but torch.compile makes {backend.count} graphs of it: {LOOKS}"
-        raise NotYet(line, CHOOSES)
+    if len(graphs) > 1:
+        line = f"It is right, but torch.compile makes {len(graphs)} graphs of it: {LOOKS}"
+        raise NotYet(line, "torch.where chooses without looking.")
     return outcome
 
 
@@ -398,16 +270,13 @@ check_one_graph = Exercise(
     wrong={
         "A sum of 0 is not above 0.": "> 0 => >= 0",
         "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "sum() => sum().int()"],
-        "Each value has decided for itself: the sum of all decides.": "rows.sum() => rows",
-        "Each row has decided for itself: the sum of all rows decides.": [
+        "Each value, or each row, has decided for itself: the sum of all decides.": [
+            "rows.sum() => rows",
             "sum() => sum(-1, keepdim=True)",
-            "sum() => sum(-1)",
         ],
-        "One value or column has decided: the sum of all rows decides.": [
+        "One value has decided: the sum of all rows decides.": [
             "rows.sum() > 0 => (rows > 0).any()",
-            "rows.sum() > 0 => (rows > 0).all()",
             "rows.sum() => rows[0]",
-            "sum() => sum(0)",
         ],
         "That is the step alone: add it to the rows.": "rows + 1, rows - 1 => 1.0, -1.0",
         "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
@@ -416,16 +285,15 @@ check_one_graph = Exercise(
         "The branches are swapped: torch.where(condition, where true, where false).": (
             "rows + 1, rows - 1 => rows - 1, rows + 1"
         ),
-        "The branch of `sum > 0` has been taken, as a trace would.": lambda rows: rows + 1,
-        "The branch of `sum <= 0` has been taken, as a trace would.": lambda rows: rows - 1,
+        "One branch has been taken, as a trace would.": [
+            lambda rows: rows + 1,
+            lambda rows: rows - 1,
+        ],
         LOOKS: [
             lambda rows: rows + 1 if rows.sum() > 0 else rows - 1,
             lambda rows: rows + (1 if rows.sum().item() > 0 else -1),
         ],
-        CHANGED: lambda rows: rows.add_(2 * (rows.sum() > 0) - 1),
-        "inside torch.compile it raised": lambda rows: my_fork(
-            rows / (not torch.compiler.is_compiling())
-        ),
+        "have changed": lambda rows: rows.add_(2 * (rows.sum() > 0) - 1),
     },
     also_right=[
         lambda rows: rows + 2 * (rows.sum() > 0) - 1,

@@ -13,7 +13,7 @@ from mpcourse.exercises.exercise import (
     same,
     short,
 )
-from mpcourse.exercises.long_sequences import WAIT_S, drawn, first_wrong
+from mpcourse.exercises.long_sequences import WAIT_S, drawn
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Counted, copy_to_ranks
 
@@ -28,7 +28,6 @@ FIRST = (
 )
 FILLS = "`all_to_all_single` fills its first argument, and returns None."
 GROUP = "Pass `group=group` to each message."
-BOTH_WAYS = "Right from tokens to heads. The way back has `cut` and `join` elsewhere: use both."
 JOINED = "Join what came along `join`, in the order of the ranks."
 
 
@@ -70,26 +69,6 @@ def first_rank(outcome, expected):
     return [f"{name}, rank 0:", *lines]
 
 
-def by_messages(x, group, cut, join):
-    ranks, rank = group.size(), group.rank()
-    pieces = [each.contiguous() for each in x.tensor_split(ranks, dim=cut)]
-    received = [each.clone() for each in pieces]
-    waiting = []
-    for other in range(ranks):
-        if other != rank:
-            waiting.append(distributed.isend(pieces[other], group=group, group_dst=other))
-            waiting.append(distributed.irecv(received[other], group=group, group_src=other))
-    for each in waiting:
-        each.wait()
-    return torch.cat(received, dim=join)
-
-
-def gathered(x, group, cut, join):
-    everything = x.new_empty(group.size(), *x.shape)
-    distributed.all_gather_into_tensor(everything.flatten(0, 1), x, group=group)
-    return torch.cat([each.chunk(group.size(), cut)[group.rank()] for each in everything], join)
-
-
 check_trade = Exercise(
     my_trade,
     read_again='"Tokens for heads"',
@@ -103,57 +82,32 @@ check_trade = Exercise(
             "[*received] => [*pieces]"
         ),
         "Nothing was traded: cut, send, join.": lambda x, *_: x,
-        JOINED: [
-            "[*received], join => [*received], cut",
-            "[*received], join => [*received.flip(0)], join",
-            "[*received], join => [*received.roll(group.rank(), 0)], join",
-            "torch.cat([*received], join) => torch.cat([*received], 0)",
-        ],
-        "The pieces are interleaved: all that rank 0 has sent comes first.": (
-            "torch.cat([*received], join) => received.movedim(0, join + 1).flatten(join, join + 1)"
-        ),
-        "A view leaves numbers in the order in which they lie: `torch.cat` along `join` moves "
-        "them.": (
-            "torch.cat([*received], join) => received.reshape([size // group.size() if d == cut "
-            "else size * group.size() if d == join else size for d, size in enumerate(x.shape)])"
-        ),
+        JOINED: "[*received], join => [*received.flip(0)], join",
         "The pieces still lie on a dimension of their own: join them along `join`.": (
             "torch.cat([*received], join) => received"
         ),
-        "Rank r takes the r-th run along `cut`, not every n-th entry.": (
-            "x.chunk(group.size(), cut) => "
-            "x.unflatten(cut, (-1, group.size())).movedim(cut + 1, 0).unbind()"
-        ),
-        BOTH_WAYS: [
-            ("), cut) => ), 1)", "], join => ], 2"),
+        "Right from tokens to heads. The way back has `cut` and `join` elsewhere: use both.": (
             "), cut) => ), 1)",
             "], join => ], 2",
-        ],
-        "`cut` and `join` are changed over.": ("), cut) => ), join)", "], join => ], cut"),
-        "The result is right, but each rank sent all that it has to all: send each its piece.": (
-            gathered
         ),
+        "`cut` and `join` are changed over.": ("), cut) => ), join)", "], join => ], cut"),
         FIRST: (
             "torch.stack(x.chunk(group.size(), cut)) => x",
             "[*received] => received.chunk(group.size())",
         ),
         FILLS: "distributed.all => received = distributed.all",
         GROUP: ", group=group => ",
-        ONE_TENSOR: "torch.cat([*received], join) => [*received]",
     },
     errors={
         "Default process group": GROUP,
         "NoneType": FILLS,
         "divide equally|Split sizes|Expected parameter": FIRST,
-        "contiguous": "A message is sent from contiguous memory: `torch.stack` or `.contiguous()`.",
         "is not counted": "Use `distributed.all_to_all_single`, with one tensor.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=[
-        by_messages,
         "torch.stack(x.chunk(group.size(), cut)) => "
         "x.unflatten(cut, (group.size(), -1)).movedim(cut, 0).contiguous()",
-        "torch.cat([*received], join) => received.movedim(0, join).flatten(join, join + 1)",
         (
             "torch.stack(x.chunk => torch.cat(x.chunk",
             "[*received] => received.chunk(group.size())",
@@ -164,8 +118,7 @@ check_trade = Exercise(
 # 2. Gathered keys
 
 FROM_ZERO = (
-    "`is_causal=True` takes the first query that it gets for the text's first token. Give a mask of"
-    " places: `attn_mask`."
+    "`is_causal=True` starts at this rank's first query: give a mask of places, `attn_mask`."
 )
 A_ROW = "A mask has a row for each query and a column for each key: (T / n, T)."
 HOME = "Keys and values need their gradients, from all ranks: gather them by `everywhere`."
@@ -222,54 +175,24 @@ def first_other(outcome, expected):
     return [f"right: {', '.join(expected.keys() - {*wrong}) or 'nothing'}", f"wrong: {wrong[0]}"]
 
 
-def by_hand(query, key, value, places, group, causal):
-    times = query.shape[1] // key.shape[1]
-    keys, values = (
-        everywhere(each.repeat_interleave(times, 1), group).movedim(2, 0) for each in (key, value)
-    )
-    order = torch.cat(places).argsort()
-    keys, values = keys[order].movedim(0, 2), values[order].movedim(0, 2)
-    scores = query @ keys.mT / query.shape[-1] ** 0.5
-    if causal:
-        hidden = torch.arange(len(order)) > places[group.rank()][:, None]
-        scores = scores.masked_fill(hidden, float("-inf"))
-    return scores.softmax(-1) @ values
-
-
 check_gathered_keys = Exercise(
     my_gather,
     read_again='"Gathered keys"',
-    cases=[
-        (2, "order", False),
-        (2, "order", True),
-        (3, "zigzag", True),
-        (1, "order", True),
-    ],
+    cases=[(2, "order", False), (2, "order", True), (3, "zigzag", True), (1, "order", True)],
     given="{} rank(s), tokens in {}, causal={}",
     play=over_ranks,
     compared=first_other,
     hint="Gather keys and values, both. A query sees a key whose place is not after its own.",
     wrong={
-        FROM_ZERO: [
-            "attn_mask=seen => is_causal=causal",
-            "mine, theirs = places[group.rank()] => mine, theirs = torch.arange(query.shape[2])",
-            "theirs <= mine.unsqueeze(1) => torch.ones(len(mine), len(theirs)).tril().bool()",
-        ],
+        FROM_ZERO: "attn_mask=seen => is_causal=causal",
         "Right while tokens lie in order. Keys come in the order of the ranks: `torch.cat(places)` "
-        "says where each stands.": [
+        "says where each stands.": (
             "theirs = places[group.rank()], torch.cat(places) => "
-            "theirs = places[group.rank()], torch.arange(keys.shape[2])",
-            "theirs <= mine.unsqueeze(1) => torch.ones(len(mine), len(theirs)).tril("
-            "len(mine) * group.rank()).bool()",
-        ],
+            "theirs = places[group.rank()], torch.arange(keys.shape[2])"
+        ),
         "True is where a query sees a key.": "theirs <= mine => theirs > mine",
         "A token sees itself, too.": "theirs <= mine => theirs < mine",
-        "A token sees what stands before it, not after.": "theirs <= mine => theirs >= mine",
         "Without `causal` each token sees all.": " if causal else None => ",
-        "A mask of numbers is added to the scores; a boolean one says what is seen.": (
-            "theirs <= mine.unsqueeze(1) => (theirs <= mine.unsqueeze(1)).double()"
-        ),
-        "Where is the mask?": ", attn_mask=seen => ",
         "Queries meet the keys of all ranks: gather them.": (
             "everywhere(key, group), everywhere(value, group) => key, value",
             "torch.cat(places) => places[group.rank()]",
@@ -279,29 +202,20 @@ check_gathered_keys = Exercise(
             "mine, theirs = places[group.rank()] => mine, theirs = torch.cat(places)",
         ),
         A_ROW: "theirs <= mine.unsqueeze(1) => theirs.unsqueeze(1) <= mine",
-        HOME: [
-            "everywhere(key, group) => everywhere(key.detach(), group)",
-            "everywhere(value, group) => everywhere(value.detach(), group)",
-        ],
-        ONE_TENSOR: "return attention => return 0, attention",
+        HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
     },
     errors={
         "used in the graph|does not require grad": HOME,
-        "Explicit attn_mask": "Give `attn_mask` alone: a mask of places says all.",
-        "non-singleton dimension 1": "Several heads of queries share a head of keys: `attention` "
-        "takes that.",
         "the size of tensor|expanded size|broadcast": A_ROW,
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=[
-        by_hand,
         "mine.unsqueeze(1) => mine[:, None]",
-        "everywhere(key, group), everywhere(value, group) => "
-        "everywhere(torch.stack([key, value]), group)",
     ],
 )
 
 # 3. What a rank sends
+
 
 THREE = "Return three numbers: ring, trade, gather."
 WAYS = {
@@ -309,6 +223,14 @@ WAYS = {
     "The trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
     "The gather": "every other rank's block comes round once, and its gradients go round once",
 }
+
+
+def first_wrong(outcome, expected):
+    """What is said of the first number that is wrong."""
+    if not isinstance(outcome, list) or len(outcome) != len(WAYS):
+        return THREE
+    found = zip(WAYS.items(), outcome, expected, strict=True)
+    return next(f"{name}: {said}." for (name, said), a, b in found if not same(a, b))
 
 
 def my_sent(tokens, width, key_width, itemsize, ranks):
@@ -331,72 +253,24 @@ check_sent = Exercise(
     cases=[(15, 6, 6, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
     given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
     play=call_for_numbers,
-    hint=first_wrong(WAYS, THREE),
+    hint=first_wrong,
     wrong={
-        "Ring: this counts another loop, whose sums start on the next rank. In `way_home`, on page "
-        "`long_sequences`, they go n times.": "3 * ranks - 2 => 3 * others",
-        "Ring: backward, keys and values go round again, too.": [
-            "3 * ranks - 2 => 2 * ranks - 1",
-            "3 * ranks - 2 => 2 * others",
-        ],
-        "Ring: blocks go round twice, their gradients once.": [
-            "3 * ranks - 2 => 4 * others",
-            "3 * ranks => 4 * ranks",
-        ],
-        "Ring: after the last step a block is not passed on.": [
-            "3 * ranks - 2 => 3 * ranks",
-            "3 * ranks - 2 => 3 * ranks - 1",
-        ],
-        "Forward and backward together: in the backward the gradients travel, too.": [
-            ("3 * ranks - 2 => others", "trade = 2 * => trade = ", "2 * others => others"),
-            "3 * ranks - 2 => others",
-        ],
-        "Keys and values, and both their gradients: twice as much.": [
-            "2 * rows * key => rows * key",
-            ("3 * ranks - 2 => 1.5 * ranks - 1", "2 * others => others"),
-        ],
-        "A block has the tokens of one rank, not all.": [
-            "tokens / ranks => tokens",
-            ("ring = => ring = ranks *", "2 * others => 2 * ranks * others"),
-        ],
-        "Queries stay where they are: only keys and values travel.": (
-            " * block => * (block + rows * width)"
+        "Ring: in `way_home`, on page `long_sequences`, the gradients of a block go n times.": (
+            "3 * ranks - 2 => 3 * others"
         ),
-        "Count bytes: `itemsize` for a number.": " * itemsize => ",
-        "With grouped keys a key and a value are `key_width` numbers each.": [
-            "rows * key_width => rows * width",
-            "2 * rows * width + block => 4 * rows * width",
-            "2 * others * block => 4 * others * rows * width",
-        ],
-        "Queries and outputs have `width` numbers.": "rows * width => rows * key_width",
-        "One rank has nobody to send to.": " if ranks > 1 else 0 => ",
-        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
-            " * others / ranks => ",
-            " * others / ranks => / ranks",
-        ],
+        "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
+        "Forward and backward together: in the backward the gradients travel, too.": (
+            "3 * ranks - 2 => others",
+            "trade = 2 * => trade = ",
+            "2 * others => others",
+        ),
+        "A block has the tokens of one rank, not all.": "tokens / ranks => tokens",
+        "With grouped keys a key and a value are `key_width` numbers each.": (
+            "rows * key_width => rows * width"
+        ),
+        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": " * others / ranks => ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
-        "Trade: keys and values are traded, too.": [
-            " + block => ",
-            "2 * rows * width + block => rows * width",
-        ],
-        "Trade: queries and outputs are traded, too.": "2 * rows * width + block => block",
-        "Trade: in the backward the gradients are traded back.": "trade = 2 * => trade = ",
-        "Trade: a rank trades its own tokens, not all.": "others / ranks => others",
         "Gather: in the backward the gradients go home.": "2 * others => others",
-        "Gather: after n - 1 passes each rank has all blocks.": "2 * others => 2 * ranks",
-        "Gather: a rank passes on all blocks but one, not its own alone.": [
-            "2 * others => 2 * (ranks > 1)",
-            "2 * others => 2 * others / ranks",
-        ],
-        "Gather: all keys are kept here: no third round.": "2 * others => 3 * others",
-        THREE: "return ring, trade, => return ring + trade +",
     },
-    also_right=[
-        lambda t, w, k, i, n: [
-            2 * t * k * i * (3 * n - 2) // n * (n > 1),
-            4 * t * i * (w + k) * (n - 1) / n**2,
-            4 * t * k * i * (n - 1) // n,
-        ],
-        lambda *sizes: torch.tensor(my_sent(*sizes), dtype=torch.float64),
-    ],
+    also_right=[lambda *sizes: torch.tensor(my_sent(*sizes), dtype=torch.float64)],
 )

@@ -1,15 +1,13 @@
-"""Exercises of page `distributed_data_parallel`: local loss, hooks, buckets, a step, shards."""
+"""Exercises of page `distributed_data_parallel`: hooks, buckets, a step of micro-batches."""
 
 import contextlib
 import copy
 import inspect
 import itertools
-import random
 from collections import Counter
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mpcourse.exercises.exercise import (
     Exercise,
@@ -21,153 +19,18 @@ from mpcourse.exercises.exercise import (
     short,
 )
 
-# 1. Which number each rank calls backward() on, so that DDP's average is one process's gradient
+# The world of the first two: rank 0 of several, whose messages are sums that are known beforehand
 
-
-def my_local_loss(losses, total, count):
-    """Divide by the samples of all ranks, and undo DDP's division by the ranks.
-
-    The gradient of one process is the sum over all samples divided by total. DDP averages, so it
-    divides the sum over the ranks by count, which has to be multiplied back in. For equal shards
-    this is the mean of the rank's losses.
-    """
-    return losses.sum() * count / total
-
-
-NO_TENSOR = (
-    "expected a tensor of one number that backward() can use: begin with losses.sum(), "
-    "which is one for an empty shard, too."
-)
-BACKWARD = "backward() has run already: return the number, and the training loop calls it."
-WHOLE_NUMBERS = "// divides into whole numbers, and has no derivative: write a single slash."
-NO_HOOK = (
-    "the weights are not in it, so its backward calls no hook and the others wait. "
-    "Begin with losses.sum()."
-)
-
-
-def averaged_gradient(attempt, *sizes):
-    """What DDP leaves on every rank: the mean of the ranks' gradients."""
-    generator = torch.Generator().manual_seed(sum(sizes))
-    weight = torch.tensor([[1.0], [-2.0]], dtype=torch.double, requires_grad=True)
-    rows = torch.randn(sum(sizes), 2, generator=generator).double() + 1
-    targets = torch.randn(sum(sizes), 1, generator=generator).double()
-    gradients = []
-    for rank, (x, y) in enumerate(zip(rows.split(sizes), targets.split(sizes), strict=True)):
-        with during(f"on rank {rank}"):
-            loss = attempt((x @ weight - y).square().flatten(), sum(sizes), len(sizes))
-        got = f"rank {rank} got {short(loss)}"
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise NotYet(f"{got}; {NO_TENSOR}")
-        if not loss.isfinite():
-            words = "no number" if len(x) else "the mean of no samples"
-            raise NotYet(f"rank {rank} has {len(x)} samples and got {short(loss)}: {words}.")
-        weight.grad = None
-        loss.sum().backward()
-        if weight.grad is None:
-            raise NotYet(f"{got}: {NO_HOOK}")
-        gradients.append(weight.grad)
-    return sum(gradients) / len(sizes)
-
-
-check_local_loss = Exercise(
-    my_local_loss,
-    read_again='"Average or sum?"',
-    # three ranks first: with two, a factor of count could be one of something else
-    cases=[(4, 4, 4), (5, 3), (1, 4, 2), (6, 0), (7,)],
-    given=lambda *sizes: f"{len(sizes)} rank(s) with {', '.join(map(str, sizes))} samples",
-    play=averaged_gradient,
-    compared=lambda outcome, expected: [
-        f"expected the gradient {short(expected)}",
-        f"got, averaged, {short(outcome)}",
-    ],
-    correct="The gradient of one process in {count} cases, even and uneven.",
-    wrong={
-        "A mean of means: a sample of a small shard counts for more. Weight by samples.": (
-            "sum() * count / total => mean()"
-        ),
-        "It is 1/count of it: DDP divides by the ranks, so multiply by them.": "* count => ",
-        "Divided by the ranks twice: DDP divides already, so multiply by them.": (
-            "* count => / count"
-        ),
-        "Summed, not averaged: divide by the samples of all ranks.": "* count / total => ",
-        "Neither divided by the samples nor left to DDP to average.": "/ total => ",
-        "DDP divides by the ranks already: divide by all samples, total.": (
-            "* count / total => / count"
-        ),
-        "A mean has divided by this rank's samples already: begin with the sum.": [
-            "sum => mean",
-            "sum() * count => mean()",
-        ],
-        "Too large by the number of ranks: once is enough.": [
-            "* count => * count**2",
-            "sum() * count / total => mean() * count",
-        ],
-        "Upside down: divide by the samples of all ranks, multiply by the ranks.": (
-            "* count / total => * total / count"
-        ),
-        "count // total is a whole number, 0 here: write a single slash.": (
-            "count / total => (count // total)"
-        ),
-        WHOLE_NUMBERS: "/ => //",
-        "total // count drops the remainder: write a single slash.": (
-            "* count / total => / (total // count)"
-        ),
-        "The sum has this rank's samples in it: weight by count, not by len(losses).": (
-            "* count => * len(losses)"
-        ),
-        BACKWARD: "return => losses.sum().backward(); return",
-        "rank 1 has 0 samples and got tensor nan: the mean of no samples.": (
-            "sum() => mean() * len(losses)"
-        ),
-        NO_TENSOR: [
-            "() * count / total => ().item()",
-            ".sum() * count / total => ",
-            "return losses => losses",
-            "losses.sum() => sum(losses)",
-        ],
-        NO_HOOK: "return => return torch.tensor(0.0, requires_grad=True) if not len(losses) else",
-        "got, averaged": "sum() * count / total => mean() * count / 2",
-    },
-    errors={".*floor_divide": WHOLE_NUMBERS, "a second time": BACKWARD},
-    also_right=["losses.sum() * count / total => (losses / total).sum() * count"],
-)
-
-
-# 2. Hooks that average the gradients
-
-
-def my_hooks(module, all_reduce, count):
-    """A hook on every parameter that takes part: sum over the ranks, then divide.
-
-    torch calls it with the parameter, right after its gradient has been written into `.grad`. So
-    the last layers are averaged while the backward still works on the first.
-    """
-
-    def average(parameter):
-        all_reduce(parameter.grad)
-        parameter.grad /= count
-
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(average)
-
-
-NOT_ARRIVED = "this gradient has not arrived yet; the hook's argument is the parameter whose does"
-NO_GRADIENT_OF_OURS = (
+NO_GRADIENT = (
     "all_reduce got what is no gradient of this rank, or is summed already; "
-    "the hook's argument is a parameter whose .grad has arrived: that one, once"
+    "the hook's argument is a parameter whose .grad has arrived: that one, once."
 )
-CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
-FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
-RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
-A_TUPLE = "The hook returned a tuple: a hook returns nothing, so write a function of two lines."
-RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
-WEIGHTS = "Step 0 has changed the weights: a hook changes the parameter's .grad alone."
-TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
 LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
 UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
 SUMS_ALONE = "This all_reduce adds up, and offers no other op: leave it out, and divide by count."
+WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
+TWICE = "A message was waited for in the step before: finish has to empty its list."
+FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 
 
 def sums_of(ranks):
@@ -187,27 +50,22 @@ def sums_of(ranks):
 class Message:
     """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
 
-    def __init__(self, tensor, op, sums, world):
+    def __init__(self, tensor, op, sums, backward=()):
         if op not in (None, torch.distributed.ReduceOp.SUM):
             raise NotYet(SUMS_ALONE)
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"all_reduce got {short(tensor)}: {NOT_ARRIVED}")
         found = [sums.get(f"{number:.9e}") for number in tensor.flatten().tolist()]
         if None in found:
-            raise ValueError(NO_GRADIENT_OF_OURS)
+            raise ValueError(NO_GRADIENT)
         self.names = Counter(name for name, _ in found)
         self.sum = torch.tensor([total for _, total in found]).view_as(tensor)
-        self.tensor, self.at_first = tensor, tensor.detach().clone()
-        self.world, self.waited = world, False
+        self.tensor, self.backward, self.waited = tensor, backward, False
 
     def wait(self):
         """Let the sum arrive, unless the backward would stand still for it."""
-        if self.world["in the backward"]:
+        if self.backward:
             raise NotYet(WAITS_IN_A_HOOK)
         if self.waited:
             raise NotYet(TWICE)
-        if not torch.equal(self.tensor, self.at_first):
-            raise NotYet(TOUCHED)
         self.waited = True
         with torch.no_grad():
             self.tensor.copy_(self.sum)
@@ -239,45 +97,58 @@ def made(attempt, net, *others):
     return result
 
 
+def first_difference(outcome, expected):
+    """Outcomes are a dict for each step."""
+    for step, (found, wanted) in enumerate(zip(outcome, expected, strict=False)):
+        for name, right in wanted.items():
+            if not same(found.get(name), right):
+                got = short(found.get(name))
+                return [f"step {step}, {name}:", f"expected {short(right)}", f"got {got}"]
+    return []
+
+
+# 1. Hooks that average the gradients
+
+
+def my_hooks(module, all_reduce, count):
+    """A hook on every parameter that takes part: sum over the ranks, then divide.
+
+    torch calls it with the parameter, right after its gradient has been written into `.grad`. So
+    the last layers are averaged while the backward still works on the first.
+    """
+
+    def average(parameter):
+        all_reduce(parameter.grad)
+        parameter.grad /= count
+
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(average)
+
+
+CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
+RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
+TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
+
+
 def hooked(attempt, count, frozen):
-    """Two backwards on rank 0, with the hooks: each gradient, and whether it was handed over."""
+    """The gradients after each of two backwards on rank 0."""
     net, plain, batches = two_steps(2, 3, 1, count=count, frozen=frozen)
     sums, sent, steps = {}, [], []
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
-        sent.append(Message(tensor, op, sums, {"in the backward": False}))  # so it may wait
+        sent.append(Message(tensor, op, sums))
         return sent[-1] if async_op else sent[-1].wait()
 
     made(attempt, net, all_reduce, count)
-    early = ", from register_hook" if any(p._backward_hooks for p in net.parameters()) else ""
     for step, batch in enumerate(batches):
-        sent.clear()
         sums |= sums_of([gradients(plain, rows) for rows in batch])
-        with during(f"in the backward of step {step}{early}"):
-            found = gradients(net, batch[0])
+        with during(f"in the backward of step {step}"):
+            steps.append(gradients(net, batch[0]))
         if not all(message.waited for message in sent):
             raise NotYet(UNWAITED)
-        handed = {name for message in sent for name in message.names}
-        steps.append({name: (grad, name in handed) for name, grad in found.items()})
     return steps
-
-
-def first_gradient_that_differs(outcome, expected):
-    for step, (found, wanted) in enumerate(zip(outcome, expected, strict=True)):
-        for name, right in wanted.items():
-            if not same(found[name], right):
-                lines = f"expected {short(right[0])}", f"got {short(found[name][0])}"
-                return [f"after the backward of step {step}:", f"{name}: {lines[0]}", lines[1]]
-    return []
-
-
-def before_it_is_written(module, all_reduce, count):
-    def hook(gradient):
-        gradient = gradient.clone()
-        all_reduce(gradient)
-        return gradient / count
-
-    return [p.register_hook(hook) for p in module.parameters() if p.requires_grad]
 
 
 check_hooks = Exercise(
@@ -286,68 +157,36 @@ check_hooks = Exercise(
     cases=[(2, False), (3, False), (3, True)],
     given=lambda count, frozen: f"{count} ranks{', the first weight frozen' if frozen else ''}",
     play=hooked,
-    compared=first_gradient_that_differs,
+    compared=first_difference,
     correct="Averages after every backward, with 2 and 3 ranks, and with a frozen weight.",
+    hint="After every backward each .grad is the sum over all ranks, divided once by their number.",
     wrong={
-        "That is the sum: divide by the {0} ranks, and keep it in the parameter's .grad.": [
-            "parameter.grad /= count => ",
-            "/= => /",
-        ],
-        "It was divided, but not summed over the ranks.": [
-            "all_reduce(parameter.grad) => ",
-            "(parameter.grad) => (parameter.grad / count)",
-        ],
-        "It was divided twice.": "/= count => /= count**2",
-        "Divided by 2 whatever the ranks: count says how many there are.": "/= count => /= 2",
-        "That is this rank's own gradient: what all_reduce got was a copy of it.": (
-            "(parameter.grad) => (parameter.grad.clone())",
-            "parameter.grad /= count => ",
+        "That is the sum: divide by the {0} ranks, and keep it in the parameter's .grad.": (
+            "parameter.grad /= count => "
         ),
+        "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
         UNWAITED: "(parameter.grad) => (parameter.grad, async_op=True)",
-        SUMS_ALONE: "(parameter.grad) => (parameter.grad, op=torch.distributed.ReduceOp.AVG)",
-        "No hook of this parameter has changed its gradient.": [
-            lambda *_: None,
-            "if parameter.requires_grad => if parameter.requires_grad and parameter.ndim > 1",
-            "module.parameters() => module[0].parameters()",
-        ],
-        "Only the first backward was averaged: the hooks have to stay.": (
-            "average(parameter): => average(parameter, seen=set()):",
-            "all_reduce( => if parameter in seen: return\n        seen.add(parameter); all_reduce(",
-        ),
         CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
-        NO_GRADIENT_OF_OURS: [
-            "average(parameter): => average(_):",
-            "all_reduce(parameter.grad) => "
-            "[all_reduce(p.grad) for p in module.parameters() if p.grad is not None]",
-            "(parameter.grad) => (parameter)",
-        ],
-        f"all_reduce got None: {NOT_ARRIVED}": "(parameter.grad) => (None)",
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
-        WEIGHTS: "parameter.grad /= => parameter /=",
-        A_TUPLE: "hook(average) => hook(lambda p: (all_reduce(p.grad), p.grad.div_(count)))",
-        LEFT_OVER: "hook(average) => hook(average)\n    return ...",
         TOO_EARLY: "_post_accumulate_grad => ",
         FROZEN: "parameter.requires_grad: => True:",
-        "in the backward of step 0": "/= count => /= 1 / 0",
+        LEFT_OVER: "hook(average) => hook(average)\n    return ...",
     },
     errors={
         "require.* grad.*, while the hooks": FROZEN,
-        "(all_reduce got|NoneType).*, while the hooks": CALLED_AT_ONCE,
-        ".*returned 'tuple'": A_TUPLE,
+        "NoneType.*, while the hooks": CALLED_AT_ONCE,
         "hooks should return None": RETURNED,
-        "all_reduce got.* of step 1": WEIGHTS,
-        "(all_reduce got|NoneType).*register_hook": TOO_EARLY,
+        "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
     also_right=[
         ("(parameter.grad) => (parameter.grad.div_(count))", "parameter.grad /= count => "),
         "(parameter.grad) => (parameter.grad, async_op=True).wait()",
-        before_it_is_written,
     ],
 )
 
-# 3. Gradients in buckets, sent beside the backward
+# 2. Gradients in buckets, sent beside the backward
 
 
 def my_buckets(module, all_reduce, count, size):
@@ -386,105 +225,46 @@ def my_buckets(module, all_reduce, count, size):
 
 
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
-WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
-NO_FINISH = "expected the function finish, which is returned and not called."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
-HELD_BACK = (
-    "A message left later than it could: fill each bucket in the order in which gradients arrive, "
-    "the last layers first, and send it at once when it is full."
-)
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
-NOT_WRITTEN = (
-    "A .grad is not there yet: read that of the hook's own argument, "
-    "and register with register_post_accumulate_grad_hook."
-)
-ADDED = "That is the average, added to this rank's own gradient: put it in its place."
-PIECES = "Cut with tensor.split(sizes), each size a parameter.numel(), then view_as the parameter."
-THE_TENSOR = "The sum arrives in the tensor that all_reduce got: keep it beside the message."
-ONE_TENSOR = "all_reduce takes one tensor: torch.cat of the flattened gradients."
-NOTHING_LEFT = "The last bucket was full, and has left: then finish has nothing to send."
-OWN_NAME = "A name that a function assigns to is its own: say nonlocal, or empty the list in place."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
-TWICE = "A message was waited for in the step before: finish has to empty its list."
-TOUCHED = "The tensor was changed between all_reduce and wait: it belongs to the message meanwhile."
-NOT_BACK = "The sums arrived, but are not in .grad: cut the tensor apart and put each piece back. "
-SUMMED = "That is the sum over the ranks: divide by count."
-DIVIDED_TWICE = "It was divided by the ranks twice."
-BY_TWO = "Divided by 2 whatever the ranks: count says how many there are."
-ORDER = "Cut the tensor apart in the order in which its gradients were laid together."
-EMPTIED = "Is the list that you kept the one that you emptied? Then keep a copy."
 
 
 def bucketed(attempt, count, size, frozen):
-    """Of two steps on rank 0 the messages, which left when, who was waited for, the gradients.
-
-    What goes wrong on the way is said here.
-    """
-    steps = []
+    """Of two steps on rank 0: what each message held, which left when, and the gradients."""
     net, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
-    sums, world, sent, there = {}, {"in the backward": False}, [], []
+    sums, backward, sent, there, steps = {}, [], [], [], []
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
         if not async_op:
             raise NotYet(BLOCKS)
-        if not isinstance(tensor, Tensor):
-            raise NotYet(f"all_reduce got {short(tensor)}. {ONE_TENSOR}")
-        sent.append(Message(tensor, op, sums, world))
+        sent.append(Message(tensor, op, sums, backward))
         there.append(sum(parameter.grad is not None for parameter in net.parameters()))
         return sent[-1]
 
     finish = made(attempt, net, all_reduce, count, size)
     if not callable(finish):
-        raise NotYet(f"got {short(finish)} back; {NO_FINISH}")
+        raise NotYet(f"got {short(finish)} back; return the function finish, and do not call it.")
     for step, batch in enumerate(batches):
         sent.clear(), there.clear()
         ranks = [gradients(plain, rows) for rows in batch]
         sums |= sums_of(ranks)
-        world["in the backward"] = True
+        backward.append(step)
         with during(f"in the backward of step {step}"):
             gradients(net, batch[0])
-        world["in the backward"] = False
+        backward.clear()
         early = there.copy()
         with during(f"in finish, step {step}"):
             finish()
+        if not all(message.waited for message in sent):
+            raise NotYet(UNWAITED)
         held = [len(message.names) for message in sent]
-        waited = [message.waited for message in sent]
-        grads = {name: parameter.grad for name, parameter in net.named_parameters()}
-        steps.append((held, early, waited, copy.deepcopy(grads)))
-        if not all(waited) or sum(held) < len(ranks[0]):  # the next step would stumble over it
+        found = {"gradients in each message": held, "there when it left in the backward": early}
+        found |= {name: parameter.grad for name, parameter in net.named_parameters()}
+        steps.append(copy.deepcopy(found))
+        if sum(held) < len(ranks[0]):  # the next step would stumble over it
             break
     return steps
-
-
-def in_full_buckets(outcome, count, size, frozen):
-    """All that can be wrong is said here, in the order in which it happens."""
-    _, plain, batches = two_steps(2, 3, 2, 1, count=count, frozen=frozen)
-    for step, batch in enumerate(batches):
-        held, early, waited, now = outcome[step]
-        ranks = [gradients(plain, rows) for rows in batch]
-        full, rest = divmod(len(ranks[0]), size)
-        where = f"in step {step}, with {len(ranks[0])} gradients:"
-        for wrong, words in (
-            (full and not early, LATE),
-            (held[:full] != [size] * full, NOT_FULL),
-            (len(early) < full, LATE),  # each by the hook of the gradient after it
-            (any(n > size * i for i, n in enumerate(early[:full], 1)), HELD_BACK),
-            (held[full:] != [rest] * bool(rest), REST),
-            (not all(waited), UNWAITED),
-        ):
-            if wrong:
-                when = f"when {early} were there" if early else "none of them"
-                seen = f"messages of {held} gradients, sent in the backward: {when}."
-                raise NotYet(where, seen, words)
-        for name, mine in ranks[0].items():
-            total = sum(rank[name] for rank in ranks)
-            if not same(now[name], total / count):
-                known = {SUMMED: total, DIVIDED_TWICE: total / count**2, BY_TWO: total / 2}
-                known |= {NOT_BACK + EMPTIED: mine, NOT_BACK: mine / count}
-                known[ADDED] = mine + total / count
-                words = [words for words, value in known.items() if same(now[name], value)]
-                lines = f"{name}: expected {short(total / count)}", f"got {short(now[name])}"
-                raise NotYet(where, *lines, [*words, NOT_BACK if now[name] is None else ORDER][0])
 
 
 check_buckets = Exercise(
@@ -495,79 +275,26 @@ check_buckets = Exercise(
         f"{count} ranks, {size} to a bucket{', the first weight frozen' if frozen else ''}"
     ),
     play=bucketed,
-    look=in_full_buckets,
+    compared=first_difference,
     correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
+    hint="Keep a copy of the bucket's list, the tensor and its message together. After wait() the "
+    "tensor holds the sums: split(sizes), view_as the parameter, divide by count, put into .grad.",
     wrong={
         BLOCKS: ", async_op=True => ",
         WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
-        LATE: [
-            (
-                "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
-                "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
-            ),
-            "bucket.append(parameter)\n        if len(bucket) == size:\n            send() => "
-            "if len(bucket) == size: send()\n        bucket.append(parameter)",
-        ],
-        HELD_BACK: (
-            "        if len(bucket) == size:\n            send() => "
-            "        if len(bucket) == sum(p.requires_grad for p in module.parameters()):\n"
-            "            full = bucket.copy()\n"
-            "            while full:\n"
-            "                bucket[:], full = full[:size], full[size:]\n"
-            "                send()"
+        LATE: (
+            "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
+            "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
         ),
-        SUMS_ALONE: "async_op=True => torch.distributed.ReduceOp.AVG, async_op=True",
-        NO_FINISH: ["return finish => ", "return finish => return finish()"],
-        NOT_FULL: ["== size => > size", "len(bucket) == size => True", "bucket.clear() => "],
-        ONE_TENSOR: ["torch.cat( => list(", ".flatten() => ", "torch.cat => torch.stack"],
+        NOT_FULL: ["== size => > size", "len(bucket) == size => True"],
         REST: "if bucket: => if False:",
-        NOTHING_LEFT: "if bucket: => if True:",
-        OWN_NAME: "bucket.clear() => bucket = []",
-        LEFT_OVER: "return finish => return ...",
         UNWAITED: "message.wait() => ",
         TWICE: "sent.clear() => ",
-        TOUCHED: (
-            "(parameter) / count => (parameter)",
-            "bucket.clear() => bucket.clear(); flat /= count",
-        ),
-        NOT_BACK: [
-            "parameter.grad = piece => piece",
-            "parameter.grad = piece => parameter.grad = None; piece",
-        ],
-        ADDED: "parameter.grad = piece => parameter.grad += piece",
-        PIECES: [
-            ".view_as(parameter) => ",
-            "flat.split([parameter.numel() for parameter in parameters]) => "
-            "flat.chunk(len(parameters))",
-            "[parameter.numel() => [len(parameter)",
-        ],
-        THE_TENSOR: [
-            "            message.wait() =>             flat = message.wait()",
-            "            message.wait() =>             message.wait(); flat = message",
-        ],
-        NOT_WRITTEN: "_post_accumulate_grad => ",
-        EMPTIED: [
-            "bucket.copy() => bucket",
-            ("bucket.copy() => bucket", "flat.split( => parameters and flat.split("),
-        ],
-        SUMMED: "(parameter) / count => (parameter)",
-        DIVIDED_TWICE: "/ count => / count**2",
-        BY_TWO: "/ count => / 2",
-        ORDER: "bucket.copy() => bucket[::-1]",
+        "That is the sum over the ranks: divide by count.": "(parameter) / count => (parameter)",
         FROZEN: "parameter.requires_grad: => True:",
-        "in the backward of step 0": "flat = => flat = 1 / 0 +",
+        LEFT_OVER: "return finish => return ...",
     },
-    errors={
-        "require.* grad.*, while the hooks": FROZEN,
-        r"split_sizes=\[\d|gradient of size|is invalid for input|must match the size": PIECES,
-        "all_reduce got.* of step 1": WEIGHTS,
-        "split_with_sizes": EMPTIED,
-        "'Message' object|NoneType.*(split|subscript)": THE_TENSOR,
-        "NoneType.*, in the backward": NOT_WRITTEN,
-        "same number of dimensions|stack expects|Sizes of tensors": ONE_TENSOR,
-        "non-empty.*, in finish": NOTHING_LEFT,
-        "UnboundLocalError": OWN_NAME,
-    },
+    errors={"require.* grad.*, while the hooks": FROZEN},
     also_right=[
         (
             "torch.cat => torch.hstack",
@@ -577,7 +304,7 @@ check_buckets = Exercise(
     ],
 )
 
-# 4. One step of the optimizer in several micro-batches
+# 3. One step of the optimizer in several micro-batches
 
 
 def my_ddp_step(model, optimizer, micro_batches):
@@ -603,21 +330,8 @@ def my_ddp_step(model, optimizer, micro_batches):
 
 
 TOO_OFTEN = "One all-reduce is enough: all micro-batches but the last belong inside no_sync."
-NEVER_SENT = "Nothing was sent: the last one goes through model, its forward outside no_sync."
-NOT_THE_LAST = "What comes after the all-reduce stays on this rank: the last one has to send."
 FORWARD_OUTSIDE = "The forward decides: model(images) belongs inside no_sync, as the backward does."
-ONE_BACKWARD = "Each micro-batch needs a backward of its own: only this frees its activations."
-ONE_STEP = "The optimizer takes one step for all micro-batches together."
-NO_STEP = "The weights are as they were: the optimizer takes a step after the last backward."
-OF_BEFORE = "The gradients of the step before are in it, too: zero_grad after each step, or before."
-NOT_DIVIDED = "Gradients add up: divide each loss, so that their sum is that of the mean."
-MEANS_OF_PARTS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
-BY_ALL = "Divide each sum of losses by the samples of all micro-batches together."
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
-LAST_ALONE = "The gradient is that of the last micro-batch alone: zero_grad once a step."
-SUM_AND_COUNT = "Return the sum of all losses, then the number of samples: neither is divided."
-A_PAIR = "expected two numbers: the sum of the losses, and the number of samples."
-RATE = 0.5
 
 
 class Replica(nn.Module):
@@ -647,72 +361,24 @@ class Replica(nn.Module):
         self.quiet = False
 
 
-def two_optimizer_steps(*sizes):
-    """A net, and of two steps the images and labels, not yet cut into micro-batches."""
+def stepped(attempt, *sizes):
+    """Of two steps: which backwards sent, the optimizer's steps, the weight, what came back."""
     torch.default_generator.manual_seed(sum(sizes))
     net, many = nn.Linear(3, 2, bias=False).double(), sum(sizes)
     images = torch.randn(2, many, 3, dtype=torch.double)
-    return net, images, torch.randint(2, (2, many))
-
-
-def stepped(attempt, *sizes):
-    """Of two steps: which backwards sent, the optimizer's steps, the weight, what was returned."""
-    net, *batches = two_optimizer_steps(*sizes)
-    model, optimizer = Replica(net), torch.optim.SGD(net.parameters(), lr=RATE)
+    batches = zip(images, torch.randint(2, (2, many)), strict=True)
+    model, optimizer = Replica(net), torch.optim.SGD(net.parameters(), lr=0.5)
     steps, taken = [], []
     optimizer.register_step_post_hook(lambda *_: taken.append(1))
-    for number, (images, labels) in enumerate(zip(*batches, strict=True)):
+    for number, each in enumerate(batches):
         model.backwards.clear(), taken.clear()
-        micro_batches = [*zip(images.split(sizes), labels.split(sizes), strict=True)]
+        parts = zip(*[part.split(sizes) for part in each], strict=True)
         with during(f"in step {number}"):
-            result = attempt(model, optimizer, micro_batches)
-        weight = net.weight.detach().clone()
-        steps.append((model.backwards.copy(), len(taken), weight, numbers(result)))
+            result = attempt(model, optimizer, list(parts))
+        found = {"the backwards": model.backwards.copy(), "steps of the optimizer": len(taken)}
+        found |= {"the weight after it": net.weight.detach().clone(), "returned": numbers(result)}
+        steps.append(found)
     return steps
-
-
-def one_step_of_all(outcome, *sizes):
-    """All that can be wrong is said here, in the order in which it happens."""
-    net, *batches = two_optimizer_steps(*sizes)
-    before = None
-    for step, (images, labels) in enumerate(zip(*batches, strict=True)):
-        sent, taken, weight, result = outcome[step]
-        where = f"in step {step}, the backwards were: {', '.join(sent) or 'none'}."
-        right = ["kept"] * (len(sizes) - 1) + ["sent"]
-        for wrong, words in (
-            (len(sent) != len(sizes), ONE_BACKWARD),
-            (taken > 1, ONE_STEP),
-            (not taken, NO_STEP),
-            ("sent" not in sent, NEVER_SENT),
-            (sent.count("sent") > 1, TOO_OFTEN),
-            (sent != right, NOT_THE_LAST),
-        ):
-            if wrong:
-                raise NotYet(where, words)
-        losses = nn.functional.cross_entropy(net(images), labels, reduction="none")
-        parts = [
-            torch.autograd.grad(part.sum(), net.weight, retain_graph=True)[0]
-            for part in losses.split(sizes)
-        ]
-        means = [part / size for part, size in zip(parts, sizes, strict=True)]
-        whole, many = sum(parts) / sum(sizes), len(sizes)
-        if not same(weight, net.weight - RATE * whole):
-            got = (net.weight.detach() - weight) / RATE
-            known = [(sum(means) / many, MEANS_OF_PARTS), (sum(parts), NOT_DIVIDED)]
-            known += [(sum(means), NOT_DIVIDED), (parts[-1] / sum(sizes), LAST_ALONE)]
-            known += [(means[-1], LAST_ALONE), (means[-1] / many, LAST_ALONE)]
-            known += [(whole + before, OF_BEFORE)] if step else []
-            words = [words for gradient, words in known if torch.allclose(got, gradient)]
-            lines = f"expected the gradient {short(whole)}", f"got {short(got)}"
-            raise NotYet(where, *lines, [*words, BY_ALL][0])
-        before, summed = whole, losses.sum().item()
-        if not isinstance(result, list) or len(result) != 2:
-            raise NotYet(f"got {short(result)} back; {A_PAIR}")
-        if not same(result, [summed, sum(sizes)]):
-            lines = f"expected {short([summed, sum(sizes)])} back", f"got {short(result)}"
-            raise NotYet(*lines, SUM_AND_COUNT)
-        with torch.no_grad():
-            net.weight -= RATE * whole
 
 
 check_ddp_step = Exercise(
@@ -721,45 +387,41 @@ check_ddp_step = Exercise(
     cases=[(4, 4), (2, 2, 2), (5, 1, 2)],
     given=lambda *sizes: f"micro-batches of {', '.join(map(str, sizes))} samples",
     play=stepped,
-    look=one_step_of_all,
+    compared=first_difference,
     correct="One all-reduce a step, and the gradient of the mean over all samples, {count} times.",
+    hint="A backward for each micro-batch, and the last one sends; then one step and zero_grad. "
+    "Divide each sum of losses by all samples, and return the whole sum and the count.",
     wrong={
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
-        NEVER_SENT: "    summed += =>         summed +=",
-        NOT_THE_LAST: (
-            "*others, last => last, *others",
-            "    with model =>     first = backward(*last)\n    with model",
-            "backward(*last)\n    optim => first\n    optim",
+        "Nothing was sent: the last one goes through model, its forward outside no_sync.": (
+            "    summed += =>         summed +="
         ),
         FORWARD_OUTSIDE: (
             "last = micro_batches => last = [(model(rows), each) for rows, each in micro_batches]",
             "entropy(model(images) => entropy(images",
         ),
-        ONE_BACKWARD: "in others => in others[1:]",
-        ONE_STEP: "total).backward() => total).backward(); optimizer.step()",
-        NO_STEP: "optimizer.step() => ",
-        OF_BEFORE: "optimizer.zero_grad() => ",
-        NOT_DIVIDED: [
+        "The optimizer takes one step for all micro-batches together.": (
+            "total).backward() => total).backward(); optimizer.step()"
+        ),
+        "The gradients of the step before are in it, too: zero_grad once a step.": (
+            "optimizer.zero_grad() => "
+        ),
+        "Gradients add up: divide each loss, so that their sum is that of the mean.": [
             "loss / total => loss",
             (', reduction="sum" => ', "/ total => ", "item() => item() * len(labels)"),
         ],
-        MEANS_OF_PARTS: (
+        "A mean of means: a sample of a short micro-batch counts for more. Divide sums.": (
             ', reduction="sum" => ',
             "/ total => / len(micro_batches)",
             "item() => item() * len(labels)",
         ),
-        BY_ALL: "/ total => / 5",
-        NO_CALL: "no_sync() => no_sync",
-        LAST_ALONE: "summed += => optimizer.zero_grad(); summed +=",
-        SUM_AND_COUNT: ["return summed => return summed / total", "summed += => summed ="],
-        A_PAIR: ["return summed, total => ", "return summed, total => return summed / total"],
-    },
-    also_right=[
-        (
-            ', reduction="sum" => ',
-            "/ total => * len(labels) / total",
-            "loss.item() => loss.detach() * len(labels)",
+        "Return the sum of all losses, then the number of samples: neither is divided.": (
+            "return summed => return summed / total"
         ),
+        NO_CALL: "no_sync() => no_sync",
+    },
+    errors={"context manager": NO_CALL},
+    also_right=[
         (
             "with model.no_sync(): => summed = 0.0",
             "    summed = sum(backward(*each) for each in others) => for each in micro_batches:",
@@ -769,162 +431,4 @@ check_ddp_step = Exercise(
             "(*last) => (*each)",
         ),
     ],
-    errors={"context manager": NO_CALL},
-)
-
-# 5. Shards of a data set
-
-
-def my_shard(samples, rank, count, epoch):
-    """Every rank shuffles all samples in the same order and takes every count-th.
-
-    The order comes from the epoch's number alone: with the rank in it, each rank would shuffle in
-    an order of its own, and samples would be lost and doubled. A generator of its own leaves
-    torch's alone. A stride needs no division, so no remainder is lost.
-    """
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(samples, generator=generator)[rank::count].tolist()
-
-
-NO_LIST = "expected a list of sample numbers."
-ALL_OF_THEM = "Every rank has all of them: each is trained on once per rank."
-FROM_ZERO = "they are numbered from 0."
-OWN_ORDERS = "all ranks have to shuffle in the same order."
-ALIKE = "Every rank has the same part: begin at the rank's number."
-PADDED = "DistributedSampler does that to make lists equal. Here the lists may differ by one."
-REMAINDER = "The remainder of the division is somebody's too."
-UNEVEN = "they may differ by one at most."
-SAME_SAMPLES = "Every epoch deals out the same samples: shuffle all of them, by the epoch's number."
-TWO_ORDERS = "Epoch 0, asked for twice, has two orders: the epoch's number has to decide."
-MOVED_ON = (
-    "From epoch to epoch the order is only moved on: who stood side by side still does. "
-    "Draw a new order for every epoch."
-)
-SEEDS = "It seeds {}'s own generator: other random numbers then repeat, too."
-
-
-def dealt(attempt, samples, count, epochs):
-    """Every rank's part in some epochs, one part once more, and whose generator was seeded."""
-    seeded = set()
-
-    def deal(rank, epoch):
-        torch.manual_seed(rank), random.seed(rank)  # as in processes of their own
-        before = generators()
-        with during(f"in epoch {epoch} on rank {rank}"):
-            part = attempt(samples, rank, count, epoch)
-        try:
-            part = [int(number) for number in part]
-        except (TypeError, ValueError):
-            raise NotYet(f"in epoch {epoch} rank {rank} got {short(part)}; {NO_LIST}") from None
-        seeded.update(name for name, state in generators().items() if state != before[name])
-        return part
-
-    parts = {epoch: [deal(rank, epoch) for rank in range(count)] for epoch in epochs}
-    again = deal(1, epochs[0]) if len(epochs) > 1 else None
-    return parts, again, sorted(seeded)
-
-
-def well_dealt(outcome, samples, count, epochs):
-    """Right answers differ, so everything is said here."""
-    parts, again, seeded = outcome
-    if not same([len(parts[epoch]) for epoch in epochs], [count] * len(epochs)):
-        raise NotYet(NO_LIST)
-    for each in parts.values():
-        if words := wrong_parts(each, samples):
-            raise NotYet(*[f"rank {r} got {short(part)}" for r, part in enumerate(each)], words)
-    if len(epochs) > 1:
-        first, second, *_ = (each[1] for each in parts.values())
-        if sorted(first) == sorted(second):
-            lines = f"epoch 0: rank 1 of 3 got {short(first)}", f"epoch 1: {short(second)}"
-            raise NotYet(*lines, SAME_SAMPLES)
-        if first != again:
-            raise NotYet(TWO_ORDERS)
-        if any(neighbours_stay(parts[epochs[0]], parts[epoch]) for epoch in epochs[1:]):
-            raise NotYet(MOVED_ON)
-    if seeded:
-        raise NotYet(SEEDS.format(*seeded), "Make a generator of its own.")
-
-
-def wrong_parts(parts, samples):
-    seen = Counter(number for part in parts for number in part)
-    strange, lost = sorted(set(seen) - set(range(samples))), sorted(set(range(samples)) - set(seen))
-    doubled = sorted(number for number, times in seen.items() if times > 1)
-    sizes = [len(part) for part in parts]
-    if len(parts) > 1 and all(sorted(part) == list(range(samples)) for part in parts):
-        return ALL_OF_THEM
-    if lost and len(parts) > 1 and all(part == parts[0] for part in parts):
-        return ALIKE
-    if strange:
-        return f"There is no sample {strange[0]}: {FROM_ZERO}"
-    if doubled and lost:
-        return f"{len(lost)} samples are lost and {len(doubled)} doubled: {OWN_ORDERS}"
-    if doubled:
-        return f"Doubled: {short(doubled)}. {PADDED}"
-    if lost:
-        return f"Lost: {short(lost)}. {REMAINDER}"
-    return f"The sizes are {sizes}: {UNEVEN}" if max(sizes) - min(sizes) > 1 else ""
-
-
-def generators():
-    """The state of each generator that belongs to everybody."""
-    return {
-        "torch": str(torch.get_rng_state().tolist()),
-        "random": str(random.getstate()),
-        "numpy": str([np.asarray(part).tolist() for part in np.random.get_state()]),  # noqa: NPY002
-    }
-
-
-def neighbours_stay(one, other):
-    """Whether most samples are followed by the same sample in two epochs."""
-    pairs = [
-        {pair for part in parts for pair in itertools.pairwise(part)} for parts in (one, other)
-    ]
-    return 2 * len(pairs[0] & pairs[1]) > len(pairs[0])
-
-
-check_shard = Exercise(
-    my_shard,
-    read_again='"Without the sampler, is the loss wrong?"',
-    cases=[(8, 2, [5]), (10, 4, [5]), (3, 4, [5]), (101, 3, [5]), (7, 1, [5]), (101, 3, [0, 1, 2])],
-    given=lambda samples, count, epochs: (
-        f"{samples} samples, {count} rank(s), epoch{'s' * (len(epochs) > 1)} "
-        + ", ".join(map(str, epochs))
-    ),
-    play=dealt,
-    look=well_dealt,
-    correct="Nothing lost, nothing doubled, in {count} cases; every epoch has its own order.",
-    wrong={
-        ALL_OF_THEM: "[rank::count] => ",
-        REMAINDER: "[rank::count] => [rank * (samples // count) :][: samples // count]",
-        PADDED: "[rank::count] => .repeat(count)[: -(-samples // count) * count][rank::count]",
-        OWN_ORDERS: ["(epoch) => (epoch + rank)", ", generator=generator => "],
-        ALIKE: "[rank::count] => [::count]",
-        UNEVEN: (
-            "[rank::count] => "
-            "[rank * (samples // count) :][: samples // count if rank < count - 1 else None]"
-        ),
-        FROM_ZERO: ".tolist => .add(1).tolist",
-        SAME_SAMPLES: [
-            "(epoch) => (0)",
-            lambda n, r, c, e: random.Random(e).sample(range(r, n, c), len(range(r, n, c))),
-        ],
-        TWO_ORDERS: (
-            "epoch): => epoch, calls=Counter()):\n    calls[samples, rank] += 1",
-            "(epoch) => (100 * epoch + calls[samples, rank])",
-        ),
-        MOVED_ON: [
-            ("(epoch) => (0)", "[rank::count] => .roll(epoch)[rank::count]"),
-            "randperm(samples, generator=generator) => arange(samples).roll(-epoch)",
-        ],
-        SEEDS.format("torch"): "Generator(). => ",
-        SEEDS.format("random"): lambda n, r, c, e: (
-            random.seed(e) or random.sample(range(n), n)[r::c]
-        ),
-        SEEDS.format("numpy"): lambda n, r, c, e: (
-            np.random.seed(e) or np.random.permutation(n)[r::c]  # noqa: NPY002
-        ),
-        NO_LIST: ["return torch => torch", lambda n, r, c, e: n // c, lambda *_: [[1], [2]]],
-        "in epoch 0 on rank 0": "(epoch) => (5 // epoch)",
-    },
-    also_right=["[rank::count] => [rank * samples // count : (rank + 1) * samples // count]"],
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mpcourse.exercises.exercise import Exercise, leaving_alone, same, short
-from mpcourse.quantization import fake_quantize, round_straight_through
+from mpcourse.quantization import round_straight_through
 
 # 1. Scales of least squared error
 
@@ -21,16 +21,6 @@ def my_best_scales(weight, largest):
     steps = (weight / tried[:, :, None]).round().clamp(-largest, largest)
     errors = (steps * tried[:, :, None] - weight).square().sum(2)
     return tried.gather(0, errors.argmin(0)[None])[0]
-
-
-def scales_in_a_loop(weight, largest):
-    found = []
-    for row in weight:
-        top = float(row.abs().max()) / largest or 1.0
-        tried = torch.linspace(0.1, 1, 40) * top
-        errors = [(rounded_to(row[None], each[None], largest) - row).norm() for each in tried]
-        found.append(tried[errors.index(min(errors))])
-    return torch.stack(found)
 
 
 def rounded_to(weight, scales, largest):
@@ -100,73 +90,38 @@ check_best_scales = Exercise(
         "That is the largest weight over largest: nothing is clipped. Try shorter steps, too.": (
             lambda w, n: w.abs().amax(1).clamp(min=1e-9) / n
         ),
-        "One fraction for all rows: each row has a best one of its own, so sum(1), not sum().": [
-            "argmin(0)[None] => sum(1).argmin().expand(1, len(weight))",
-            lambda w, n: 0.35 * w.abs().amax(1).clamp(min=1e-9) / n,  # read off the curve
-        ],
+        "One fraction for all rows: each row has a best one of its own, so sum(1), not sum().": (
+            "argmin(0)[None] => sum(1).argmin().expand(1, len(weight))"
+        ),
         "That is the shortest step that was tried: clamp (else short steps seem to have no error), "
         "and keep the step with the smallest sum of squares.": [
             ".clamp(-largest, largest) => ",
             "argmin => argmax",
-            "argmin(0)[None] => argmin(0)[None] * 0",
         ],
-        "Square what is off, then add up: the plain sum lets errors of both signs cancel.": [
+        "Add up squares: plain sums let signs cancel, absolute errors have another least.": [
             ".square() => ",
-            ".square().sum(2) => .sum(2).abs()",
+            ".square() => .abs()",
         ],
         "Measure what is off in weights, not in steps: multiply by the scale first.": (
             "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
         ),
-        "sum(1) of what is off has one number for each row; sum(0) has one for each column.": (
-            lambda w, n: my_best_scales(w.t(), n)
-        ),
-        "No scale may be 0: begin the fractions above 0.": "0.1, => 0.0,",
         "That is the index of the fraction: take the fraction there, times the longest step.": (
             "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)"
         ),
-        "That is the least sum, or the least largest, of absolute errors; add up squares.": [
-            ".square() => .abs()",
-            "square().sum => abs().amax",
+        "Nearly: forty fractions from a tenth of the longest to all of it will do.": [
+            "40 => 10",
+            "0.1, => 0.5,",
         ],
-        "Fractions: a scale is the fraction times the largest of the row, over largest.": (
-            "return tried => return (tried / longest)"
-        ),
-        "Nearly: more fractions find a better one. Forty will do.": "40 => 10",
-        "Still shorter steps have to be tried: begin at a tenth of the longest.": "0.1, => 0.5,",
-        "The search clips at one integer too many: clamp to -largest … largest.": (
-            "clamp(-largest, => clamp(-largest - 1,"
-        ),
         "The largest without its sign: weight.abs() first.": ".abs() => ",
-        "That is a rule without a search: try scales, and keep the one of least error.": [
-            lambda w, n: w.abs().mean(1),
-            lambda w, n: w.abs().mean(1) * 2 / n**0.5,
-            lambda w, n: w.std(1),
-        ],
-        "These are the errors; the scales that have them are asked for.": (
-            "tried.gather(0, errors.argmin(0)[None])[0] => errors.amin(0) + 1e-9"
-        ),
-        "That is the largest of the row that fits: a step is that over largest.": (
-            "[None])[0] => [None])[0] * largest"
-        ),
-        "That is one scale for the whole weight: one for each row, of shape (out,).": (
-            lambda w, n: my_best_scales(w.reshape(1, -1), n)[0]
-        ),
         "The scales have the shape (out, 1); (out,) is asked for.": (
             "[None])[0] => [None])[0][:, None]"
         ),
-        "The scales are asked for, in a tensor of shape (out,), and nothing else.": [
-            "[None])[0] => [None])[0].tolist()",
-            lambda w, n: (rounded_to(w, my_best_scales(w, n), n), my_best_scales(w, n)),
+        "Every scale has to be above 0, also that of a row of zeros.": [
+            "torch.where(longest > 0, longest, 1.0) => longest",
+            "0.1, => 0.0,",
         ],
-        "The integers end at largest, which is an argument: not always at 127.": (
-            lambda w, n: my_best_scales(w, 127)
-        ),
-        "A row of zeros has no largest weight: its scale must not be 0, so give it 1.": (
-            "torch.where(longest > 0, longest, 1.0) => longest"
-        ),
     },
     also_right=[
-        scales_in_a_loop,
         lambda w, n: my_best_scales(w.double(), n),
         lambda w, n: my_best_scales(w, n).numpy(),
     ],
@@ -200,13 +155,6 @@ def columns_from_the_left(weight, upper, scales, largest):
     return torch.stack(found, 1)
 
 
-def columns_one_by_one(weight, upper, scales, largest):
-    rows = [
-        my_columns(r[None], upper, s[None], largest) for r, s in zip(weight, scales, strict=True)
-    ]
-    return torch.cat(rows).double()
-
-
 def weights_and_factors():
     """The first two can be followed by hand; then inputs that are related, as neighbours are."""
     generator = torch.Generator().manual_seed(3)
@@ -230,8 +178,6 @@ def weights_and_factors():
     ]
 
 
-PASSED_ON = "weight[:, c + 1 :] -= torch.outer(error, upper[c, c + 1 :])"
-
 check_columns = Exercise(
     my_columns,
     read_again='"May one weight make up for another\'s error?"',
@@ -244,68 +190,33 @@ check_columns = Exercise(
     "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
     wrong={
         "Each column is rounded as it was at first. Pass on row c of upper to all later columns, "
-        "round what one has become by then, and clone it before: weight[:, c] is a view.": [
-            f"{PASSED_ON} => pass",
+        "and clone a column before you round it: weight[:, c] is a view.": [
             "weight[:, c].clone() => weight[:, c]",
             "torch.outer(error, upper[c, c + 1 :]) => torch.outer(error, upper[c + 1 :, c])",
-            (
-                "weight = weight.clone() => first, weight = weight, weight.clone()",
-                "(exact / scales) => (first[:, c] / scales)",
-            ),
         ],
-        "Row c of upper says what the later columns get: not always its first row.": (
-            "upper[c, c + 1 :]) => upper[0, c + 1 :])"
-        ),
-        "Each row has a scale of its own: (out,) goes with weight[:, c], of shape (out,).": (
-            "/ scales).round() => / scales[0]).round()",
-            "largest) * scales => largest) * scales[0]",
-        ),
-        "These are the columns before rounding; the rounded ones are asked for.": (
-            "weight[:, c] = (exact => rounded = (exact",
-            "(exact - weight[:, c]) => (exact - rounded)",
-        ),
         "Sign: a later column changes by -e * upper[c, d] / upper[c, c].": "] -= => ] +=",
         "upper[c, c] stands below the line: divide the error by it, once.": [
             " / upper[c, c] => ",
             " / upper[c, c] =>  * upper[c, c]",
-            " / upper[c, c] =>  / upper[c, c] ** 2",
         ],
         "Only the next column changes; all that follow have to.": "c + 1 :] => c + 1 : c + 2]",
-        "The column itself is to stay as rounded: change the columns from c + 1 on.": [
-            "c + 1 :] => c:]",
-            "c + 1 :] => :]",
-        ],
-        "The error is what rounding takes from the column as it is by then.": [
-            (
-                "weight = weight.clone() => first, weight = weight, weight.clone()",
-                "(exact - => (first[:, c] -",
-            ),
-            (
-                "weight = weight.clone() => first, weight = weight, weight.clone()",
-                "error = (exact - weight[:, c]) => error = (first - rounded_to(first, scales, "
-                "largest))[:, c]",
-            ),
-        ],
-        "The error is one of weights, not of integers: multiply by the scales first.": [
-            "(exact - weight[:, c]) => (exact / scales - weight[:, c] / scales)",
-            "largest) * scales => largest)",
-        ],
+        "The column itself is to stay as rounded: change the columns from c + 1 on.": (
+            "c + 1 :] => c:]"
+        ),
+        "The error is what rounding takes from the column as it is by then.": (
+            "weight = weight.clone() => first, weight = weight, weight.clone()",
+            "(exact - => (first[:, c] -",
+        ),
         "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
         "These are the integers: multiply by the scales.": (
             "return weight => return weight / scales[:, None]"
         ),
         "That lets integers beyond largest stand (it is {3} here): clamp to -largest … largest.": [
             ".clamp(-largest, largest) => ",
-            "clamp(-largest, largest) => clamp(-7, 7)",
-            "clamp(-largest, largest) => clamp(-127, 127)",
+            "clamp(-largest => clamp(-largest - 1",
         ],
-        "The integers end at -largest: not one below.": "clamp(-largest => clamp(-largest - 1",
-        "Nothing is rounded: what is returned are the columns of integers times scales.": (
-            lambda weight, upper, scales, largest: weight.clone()
-        ),
-        "Return the whole weight, of shape (out, in).": "return weight => return weight[:, c]",
     },
-    also_right=[columns_from_the_left, columns_one_by_one],
+    also_right=[columns_from_the_left],
 )
 
 # 3. Rounding that learns
@@ -333,18 +244,7 @@ def fake_of_torch(values, scale, largest):
     return found.double()
 
 
-def fake_of_the_package(values, scale, largest):
-    bits = (largest + 1).bit_length()
-    return fake_quantize(values, torch.tensor(scale), torch.tensor(0), bits=bits, symmetric=True)
-
-
 CHOICE = "torch.where(steps == ends, steps, ends)"
-FLAT_ENDS = "steps == ends => steps.abs() < largest"
-ONE_BELOW = "clamp(-largest, => clamp(-largest - 1,"
-TRUNC, FLOOR = (
-    f"round_straight_through(values / scale) => through((values / scale).{cut}(), values / scale)"
-    for cut in ("trunc", "floor")
-)
 
 
 def with_gradient(attempt, numbers, scale, largest):
@@ -385,59 +285,27 @@ check_fake = Exercise(
         ),
         "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
         "at the ends differs between torch versions: choose with `torch.where`.": [
-            FLAT_ENDS,
+            "steps == ends => steps.abs() < largest",
             f"{CHOICE} => steps.minimum(0 * ends + largest).maximum(0 * ends - largest)",
         ],
         "The values are right; what rounds to an end from outside keeps its gradient: round first, "
         "then clip.": "(values / scale) => ((values / scale).clamp(-largest, largest))",
-        "That cuts off towards 0: round to the nearest integer.": [TRUNC, (TRUNC, FLAT_ENDS)],
-        "That rounds down: round to the nearest integer.": [FLOOR, (FLOOR, FLAT_ENDS)],
         "Nothing is clipped here, where largest is {2} (in other cases it is another): "
         "clamp the integers, not the values, to -largest … largest.": [
             f"{CHOICE} => steps",
             lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
-            "clamp(-largest, largest) => clamp(-127, 127)",
         ],
-        "The smallest integer is -largest, not one below it.": [
-            ONE_BELOW,
-            (ONE_BELOW, "steps == ends => (-largest - 1 < steps) & (steps < largest)"),
-            (ONE_BELOW, "steps == ends => steps.abs() <= largest"),
-        ],
-        "What is clipped becomes the end on its own side: -largest or largest.": [
-            f"{CHOICE} => torch.where(steps == ends, steps, largest)",
-            f"{CHOICE} => torch.where(steps == ends, steps, 0 * ends)",
-        ],
-        "What lies beyond the ends is not clipped: only its gradient is gone.": (
-            f"{CHOICE} => torch.where(steps == ends, steps, steps.detach())"
+        "The smallest integer is -largest, not one below it.": (
+            "clamp(-largest, => clamp(-largest - 1,"
         ),
-        "Only one side is clipped: -largest is an end, too.": (
-            "clamp(-largest, largest) => clamp(max=largest)"
+        "What is clipped becomes the end on its own side: -largest or largest.": (
+            f"{CHOICE} => torch.where(steps == ends, steps, largest)"
         ),
-        "values + (rounded - values).detach(): without the subtraction both are added up.": (
-            lambda v, s, n: v + my_fake(v, s, n).detach()
-        ),
-        "Divide by the scale first, and multiply after rounding.": (
-            lambda v, s, n: my_fake(v, 1 / s, n)
-        ),
-        "Nothing is rounded: the forward has to round.": [
-            "round_straight_through => ",
-            lambda v, s, n: v,
-        ],
-        "These are the integers: multiply by the scale again.": [
-            " * scale => ",
-            lambda v, s, n: through(my_fake(v, s, n) / s, my_fake(v, s, n)),
-        ],
-        "The values are right; dividing by the scale must not leave the gradient.": (
-            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s)
-        ),
-        "The values are right; multiplying by the scale must not leave the gradient.": (
-            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
-        ),
-        "Round straight through, then choose": lambda v, s, n: v.sum(),
+        "Nothing is rounded: the forward has to round.": "round_straight_through => ",
+        "These are the integers: multiply by the scale again.": " * scale => ",
     },
     also_right=[
         fake_of_torch,
-        fake_of_the_package,
         lambda v, s, n: through(my_fake(v, s, n), v * ((v / s).round().abs() <= n)),
     ],
 )

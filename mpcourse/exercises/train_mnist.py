@@ -20,11 +20,6 @@ from mpcourse.training import train_epoch
 
 # 1. A loop for a net that is cut and for one that is not
 
-ONE_CALL = (
-    "A Pipeline's call makes no gradients, and the loss of its step has had its backward: "
-    "step(inputs, targets, loss_fn) does both."
-)
-HAS_A_STEP = "Only a Pipeline has a step: ask isinstance(model, Pipeline)."
 HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
 
 
@@ -96,12 +91,7 @@ check_train = Exercise(
     correct="Both kinds of net have the losses and the weights of the same loop.",
     wrong={
         "The weights have not moved: for both kinds of net optimizer.step() comes after the "
-        "backward, with no zero_grad() in between.": [
-            "optimizer.step() => ",
-            "optimizer.step() =>     optimizer.step()",  # under the else alone
-            "optimizer.step() => optimizer.zero_grad(); optimizer.step()",
-            ("optimizer.step() => ", "zero_grad() => zero_grad(); optimizer.step()"),
-        ],
+        "backward, with no zero_grad() in between.": "optimizer.step() => ",
         "There are gradients of an earlier step: call optimizer.zero_grad() before.": (
             "optimizer.zero_grad() => "
         ),
@@ -109,41 +99,21 @@ check_train = Exercise(
             "optimizer.zero_grad() => ",
             "model.train() => model.train(); optimizer.zero_grad()",
         ),
-        "The step takes the gradients of the time before: it comes after the backward.": (
-            "optimizer.step() => ",
-            "optimizer.zero_grad() => optimizer.step(); optimizer.zero_grad()",
-        ),
         "It ran in evaluation mode: call model.train() first.": "model.train() => ",
         "Return a list with the loss of every step.": [
             "return losses => return sum(losses)",
-            "return losses => return sum(losses) / len(losses)",
-            "return losses => return losses[-1]",
             "losses.append(loss.item()) => return [loss.item()]",
-            "return losses => ",
         ],
-        HOLDS_ITS_GRAPH.format("A loss"): [
-            "loss.item() => loss",
-            ("loss.item() => loss", "return losses => return sum(losses)"),
-        ],
-        ONE_CALL: [
-            (
-                "isinstance(model, Pipeline) => False",
-                "model(inputs.to(place)) => model(inputs.to(place)).to(place)",
-            ),
-            "    loss.backward() => loss.backward()",  # of both kinds
-        ],
-        HAS_A_STEP: "isinstance(model, Pipeline) => True",
+        HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
+        "the loss of its step has had": "    loss.backward() => loss.backward()",  # of both kinds
+        "Only a Pipeline has a step": "isinstance(model, Pipeline) => True",
     },
-    errors={"does not require grad": ONE_CALL, "no attribute 'step'": HAS_A_STEP},
-    also_right=[
-        "loss.item() => loss.detach()",
-        "return losses => return torch.tensor(losses)",
-        (
-            "optimizer.zero_grad() => ",
-            "model.train() => model.train(); optimizer.zero_grad()",
-            "optimizer.step() => optimizer.step(); optimizer.zero_grad()",
-        ),
-    ],
+    errors={
+        "does not require grad": "A Pipeline's call makes no gradients, and the loss of its step "
+        "has had its backward: step(inputs, targets, loss_fn) does both.",
+        "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
+    },
+    also_right=["return losses => return torch.tensor(losses)"],
 )
 
 # 2. A step in micro-batches
@@ -187,12 +157,10 @@ def stepped(attempt, rows, size, ignored):
     most = max(getattr(net, "rows", [0]))
     if most > size:
         raise NotYet(f"A forward took {most} rows: cut them by inputs.split(size).")
-    if loss is None:
-        raise NotYet("None is what a function without return gives back: return the loss.")
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
     gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
-    return "nan" if loss != loss else numbers(loss), gradient.nan_to_num(9.0)
+    return "nan" if loss is not None and loss != loss else numbers(loss), gradient.nan_to_num(9.0)
 
 
 def loss_or_gradient(outcome, expected):
@@ -202,26 +170,13 @@ def loss_or_gradient(outcome, expected):
     return [*lines, *["The gradient is right."] * same(outcome[1], expected[1])]
 
 
-def in_one_backward(net, inputs, targets, size):
-    loss = F.cross_entropy(torch.cat([net(x) for x in inputs.split(size)]), targets)
-    loss.backward()
-    return loss.detach()
-
-
 # the mean of a micro-batch in place of its share of the sum
 OWN_MEAN = ', reduction="sum") / counting => )'
 
 check_step = Exercise(
     my_step,
     read_again='"Break 1: the mean of means"',
-    cases=[
-        (4, 2, ()),
-        (5, 2, ()),
-        (7, 3, ()),
-        (6, 2, (0, 1, 2)),
-        (10, 4, (0, 5, 6)),
-        (6, 2, (2, 3)),
-    ],
+    cases=[(4, 2, ()), (5, 2, ()), (7, 3, ()), (10, 4, (0, 5, 6)), (6, 2, (2, 3))],
     given=lambda rows, size, ignored: (
         f"{rows} rows in micro-batches of {size}"
         + f", the targets of rows {', '.join(map(str, ignored))} ignored" * bool(ignored)
@@ -239,30 +194,11 @@ check_step = Exercise(
             OWN_MEAN + " * len(y) / len(targets)",
             "/ counting => / len(targets)",
         ],
-        "A short micro-batch has fewer rows than `size`: take its own length.": (
-            OWN_MEAN + " * size / len(targets)"
-        ),
         "Where no target counts the mean is 0 / 0, and 0 times nan is nan: add up sums instead.": (
             OWN_MEAN + " * (y != -100).sum() / counting"
         ),
         "A sum is never divided: the mean divides by the targets that count.": "/ counting => ",
-        "Divided by `size`: the mean is over the whole mini-batch.": "/ counting => / size",
-        "Divided twice: by the samples and by the number of micro-batches.": (
-            "/ counting => / counting / len(inputs.split(size))"
-        ),
-        "The gradient is right; the loss that is returned needs the same weights.": [
-            "return total => return total / len(inputs.split(size))",
-            ("/ counting => ", "loss.backward() => (loss / counting).backward()"),
-            (
-                "/ counting => ",
-                "loss.backward() => (loss / counting).backward()",
-                "return total => return total / len(inputs.split(size))",
-            ),
-        ],
         "That is the loss of the last micro-batch alone: add them up.": "+= => =",
-        "The short micro-batch is left out: its rows count as well.": (
-            "loss = => if len(y) < size: continue\n        loss ="
-        ),
         "All of .grad is divided, also what was there before: divide each loss, before its "
         "backward.": (
             "/ counting => ",
@@ -273,25 +209,10 @@ check_step = Exercise(
             "/ counting => ",
             "loss.item() => (loss / counting).item()",
         ),
-        "The gradients that were there are gone: a step adds to them, as backward does.": (
-            "total = 0.0 => total = 0.0; net.zero_grad()"
-        ),
-        "Cleared in the loop: only the last micro-batch's gradient is left.": (
-            "loss = => net.zero_grad(); loss ="
-        ),
-        "Nothing was added to .grad: where is the backward?": "loss.backward() => ",
         "cut them by inputs.split(size)": ".split(size) => .split(len(inputs))",
-        "return the loss.": "return total => ",
         HOLDS_ITS_GRAPH.format("What is returned"): "loss.item() => loss",
     },
-    also_right=[
-        "return total => return torch.tensor(total)",
-        in_one_backward,
-        (
-            "loss = => if (y == -100).all(): continue\n        loss =",
-            OWN_MEAN + " * (y != -100).sum() / counting",
-        ),
-    ],
+    also_right=["return total => return torch.tensor(total)"],
 )
 
 # 3. The statistics of all micro-batches from those of each
@@ -316,25 +237,6 @@ def statistics_of(*groups):
     return [*map(len, groups)], [g.mean().item() for g in groups], [g.var().item() for g in groups]
 
 
-def merged_two_by_two(counts, means, variances):
-    count, mean, squares = 0, 0.0, 0.0
-    for n, m, v in zip(counts, means, variances, strict=True):
-        squares += (n - 1) * v + (m - mean) ** 2 * count * n / (count + n)
-        mean += (m - mean) * n / (count + n)
-        count += n
-    return torch.tensor([mean, squares / (count - 1)])
-
-
-WITHIN = " + n * (m - mean) ** 2 => "
-SPREAD_LOST = [
-    ("squares / (total - 1) => sum(variances) / len(variances)",),
-    ("(n - 1) * v + n * (m - mean) ** 2 => n * v", "(total - 1) => total"),
-    (WITHIN, "(total - 1) => (total - len(counts))"),
-    (WITHIN,),
-    (WITHIN, "(total - 1) => total"),
-]
-MEAN_OF_MEANS = "return mean => return sum(means) / len(means)"
-
 check_merged = Exercise(
     my_merged,
     read_again='"Can the running statistics be put right?"',
@@ -348,44 +250,27 @@ check_merged = Exercise(
     play=call_for_numbers,
     hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
     wrong={
-        "The spread between the micro-batches' means is lost: they differ, too.": SPREAD_LOST,
-        "Micro-batches of different sizes: each mean counts by its number of values.": [
-            MEAN_OF_MEANS,
-            "mean = sum(n * m for n, m, _ in rows) / total => mean = sum(means) / len(means)",
-        ],
-        "The means differ, which is spread as well; and each one counts by its number of values.": [
-            (*slips, MEAN_OF_MEANS) for slips in SPREAD_LOST
-        ],
+        "The spread between the micro-batches' means is lost: they differ, too.": (
+            "squares / (total - 1) => sum(variances) / len(variances)",
+        ),
+        "Micro-batches of different sizes: each mean counts by its number of values.": (
+            "return mean => return sum(means) / len(means)"
+        ),
+        "The means differ, which is spread as well; and each one counts by its number of values.": (
+            "squares / (total - 1) => sum(variances) / len(variances)",
+            "return mean => return sum(means) / len(means)",
+        ),
         "All n values are as far off as their mean: n times its squared distance.": (
             "n * (m - mean) ** 2 => (m - mean) ** 2"
         ),
-        "Divide by the number of values less one, as torch does here.": [
-            "(total - 1) => total",
-            "n * (m - mean) ** 2 => n * (m - mean) ** 2 * (total - 1) / total",
-        ],
-        "These variances are unbiased: a sum of squares is variance times (count - 1).": (
-            "(n - 1) * v => n * v",
-            "(total - 1) => total",
-        ),
+        "Divide by the number of values less one, as torch does here.": "(total - 1) => total",
         "A micro-batch's sum of squares is its variance times (count - 1).": "(n - 1) * v => n * v",
-        "That is the standard deviation; the variance is asked for.": (
-            "squares / (total - 1) => (squares / (total - 1)) ** 0.5"
-        ),
         "First the mean, then the variance.": lambda *given: my_merged(*given)[::-1],
-        "That is the mean alone; return the pair (mean, variance).": (
-            ", squares / (total - 1) => "
-        ),
-        "Add up the squares around the common mean": "rows = => counts = [10] * len(means); rows =",
-        "None is what a function without return": lambda *given: None,
     },
-    also_right=[merged_two_by_two, lambda *given: list(map(torch.tensor, my_merged(*given)))],
+    also_right=[lambda *given: list(map(torch.tensor, my_merged(*given)))],
 )
 
 # 4. Dropout whose seed is its own
-
-OWN_GENERATOR = "Others draw from torch's one generator too: pass generator=self.generator."
-IN_PLACE = "The layer changes its input, which is not its own: make a new tensor, values * kept."
-GO_ON = "Each call drops the same places: make the generator once, in __init__, and let it go on."
 
 
 class MySeededDropout(nn.Module):
@@ -420,7 +305,7 @@ def dropped(attempt, seed, p):
     if output is ...:
         raise NotAttempted
     if not torch.equal(values, before):
-        raise NotYet(IN_PLACE)
+        raise NotYet("The layer changes its input, which is not its own: make a new tensor.")
     if not isinstance(output, torch.Tensor) or output.shape != values.shape:
         raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
     if output.dtype != values.dtype:
@@ -462,9 +347,11 @@ def as_promised(found, seed, p):
         return torch.equal(result != 0, kept)
 
     if drops_as_before(found["second"]):
-        raise NotYet(GO_ON)
+        raise NotYet("Each call drops the same places: make the generator in __init__, and go on.")
     if not drops_as_before(found["again"]):
-        raise NotYet("Two layers with one seed drop different places.", OWN_GENERATOR)
+        raise NotYet(
+            "Two layers with one seed drop different places: pass generator=self.generator."
+        )
     if drops_as_before(found["other"]):
         raise NotYet("Layers with different seeds drop the same places: use `seed`.")
     if not drops_as_before(found["cut"]):
@@ -485,42 +372,19 @@ check_dropout = Exercise(
     hint="torch.rand(values.shape, generator=self.generator) draws one number for every value.",
     correct="The seed alone says which places are dropped, cut or not.",
     wrong={
-        OWN_GENERATOR: [
-            ", generator=self.generator => ",
-            (
-                "__init__() => __init__(); torch.manual_seed(seed)",
-                "values * kept.to(values.device) / (1 - self.p) => F.dropout(values, self.p)",
-            ),
-        ],
-        IN_PLACE: [
-            "values * kept.to(values.device) => values.mul_(kept)",
-            "values * kept.to(values.device) => values.detach().mul_(kept)",
-        ],
-        GO_ON: "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept =",
+        "pass generator=self.generator": ", generator=self.generator => ",
+        "The layer changes its input": (
+            "values * kept.to(values.device) => values.detach().mul_(kept)"
+        ),
+        "Each call drops the same places": (
+            "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept ="
+        ),
         "so that the mean stays": " / (1 - self.p) => ",
         "What is kept is divided by (1 - p).": "(1 - self.p) => self.p",
         "is the share that is dropped": ">= self.p => < self.p",
         "In evaluation mode the values pass as they are": "not self.training => False",
-        "Layers with different seeds drop the same places": "manual_seed(seed) => manual_seed(0)",
-        "Compare torch.rand with p.": "torch.rand => torch.randn",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
-        "In micro-batches other places are dropped": (
-            "values.shape => values.T.shape",
-            "self.generator) => self.generator).T",
-        ),
-        "In training mode nothing is dropped.": lambda seed, p=0.5: nn.Identity(),
-        "No gradient gets through": "values * kept => values.detach() * kept",
-        "a layer is an nn.Module": lambda seed, p=0.5: torch.rand,
-        "ReproducibleDropout did the work": (
-            "__init__() => __init__(); self.inner = ReproducibleDropout(seed=seed)",
-            "values * kept.to(values.device) / (1 - self.p) => self.inner(values)",
-        ),
-        "got None": "return values * => values *",
-        "keep the type of the values": "kept.to(values.device) => kept.double()",
     },
-    errors={"in-place operation": IN_PLACE},
-    also_right=[
-        "self.generator) >= => self.generator).double() >",
-        ("torch.rand => 1 - (torch.rand", ">= self.p => < self.p).float()"),
-    ],
+    errors={"in-place operation": "The layer changes its input: make a new tensor."},
+    also_right=["self.generator) >= => self.generator).double() >"],
 )

@@ -3,7 +3,6 @@
 from mpcourse.figures.attention import attention_picture
 from mpcourse.figures.curves import (
     plot_cuts,
-    plot_digits,
     plot_gaps,
     plot_over_sparsity,
     plot_over_steps,
@@ -12,7 +11,7 @@ from mpcourse.figures.curves import (
 from mpcourse.figures.gains import gains_picture
 from mpcourse.figures.held import held_picture
 from mpcourse.figures.live_bytes import plot_live, stages_picture
-from mpcourse.figures.mesh import mesh_picture, places_picture
+from mpcourse.figures.mesh import places_picture
 from mpcourse.figures.mlp_cut import mlp_cut_picture, token_cut_picture
 from mpcourse.figures.ring import ring_picture
 from mpcourse.figures.routes import routes_picture

@@ -1,7 +1,7 @@
-"""Curves and images, drawn into the matplotlib axes that are given and returned; no pyplot."""
+"""Curves, drawn into the matplotlib axes that are given and returned; no pyplot."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpcourse.figures.marks import device_colour
@@ -175,28 +175,6 @@ def plot_over_sparsity(
     _name_axes(ax, "weights that are zero", of, where, fontsize=9)
     ax.legend(fontsize=9)
     return ax
-
-
-def plot_digits(images: Sequence[Any], words: Sequence[str], axes: Iterable["Axes"]) -> None:
-    """Show images of digits with words above each.
-
-    Args:
-        images: Arrays or tensors of shape (28, 28) or (1, 28, 28), on the CPU.
-        words: What stands above each.
-        axes: As many matplotlib axes, or more; those left over are blanked.
-
-    Raises:
-        ValueError: There are more or fewer words than images, or too few axes.
-    """
-    axes = list(axes)  # a grid's `.flat` can be gone through only once
-    if len(words) != len(images) or len(axes) < len(images):
-        numbers = f"{len(images)} images, {len(words)} words, {len(axes)} axes"
-        raise ValueError(f"each image needs words and axes; got {numbers}")
-    for ax in axes:
-        ax.axis("off")
-    for image, title, ax in zip(images, words, axes, strict=False):
-        ax.imshow(image.reshape(28, 28).tolist(), cmap="gray_r")
-        ax.set_title(title, fontsize=9)
 
 
 def _marked(index: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A schedule is data: who does what, in which order (pages `schedules` and `zero_bubble`).
 
 From here on up everything speaks of `Action`s in a `Schedule`: `standard` and `zero_bubble` make
-schedules, `validate` says whether one is legal, `simulation` makes a `Timeline` of it, `builder`
-lets you build one by hand. Standard library only: this folder can be read and run by a bare Python.
+schedules, `validate` says whether one is legal, `simulation` makes a `Timeline` of it. Standard
+library only: this folder can be read and run by a bare Python.
 """
 
 from mpcourse.schedules.actions import (
@@ -15,7 +15,6 @@ from mpcourse.schedules.actions import (
     needs,
     number_actions,
 )
-from mpcourse.schedules.builder import UNITS, Builder
 from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
 from mpcourse.schedules.simulation import Costs, costs_from, count_transfers, simulate
 from mpcourse.schedules.standard import (

@@ -22,6 +22,6 @@ Fine-tuning needs nothing of its own: it is training after `apply_masks`.
 
 from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
 from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, soft_threshold
-from mpcourse.sparse_training.regrowth import Regrowth, cosine_share, drop_and_grow
+from mpcourse.sparse_training.regrowth import Regrowth, cosine_share
 from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
-from mpcourse.sparse_training.zeros import KeepMasks, count_returned, mask_gradients, zero_pruned
+from mpcourse.sparse_training.zeros import KeepMasks, zero_pruned

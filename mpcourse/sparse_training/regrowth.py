@@ -20,29 +20,8 @@ from mpcourse.sparse_training.zeros import KeepMasks
 FIRST_SHARE = 0.3  # of each layer's weights, dropped and grown at first: the paper's alpha
 
 
-def drop_and_grow(mask: Tensor, weight: Tensor, growth: Tensor, count: int) -> Tensor:
-    """Drop the `count` smallest existing weights, grow `count` where `growth` is largest.
-
-    What is dropped may grow again, if nothing else has a larger score: as a new weight, from zero.
-
-    Args:
-        mask: True where there is a weight.
-        weight: Of the same shape.
-        growth: How much a weight is wanted, of the same shape: |dL/dw| in RigL, random in SET
-            (Mocanu et al., 2017, arXiv:1707.04780).
-        count: 0 to the number of weights that there are.
-
-    Returns:
-        The new mask, with as many True as before.
-
-    Raises:
-        ValueError: count out of range, or NaN in weight or growth.
-    """
-    return _grown(_dropped(mask, weight, count), growth, count)
-
-
 def _dropped(mask: Tensor, weight: Tensor, count: int) -> Tensor:
-    """The mask without the `count` smallest weights."""
+    """The mask without the `count` smallest of its weights."""
     if not 0 <= count <= int(mask.sum()):
         raise ValueError(f"count is 0 to {int(mask.sum())}, the weights there are; got {count}")
     _refuse_nan("weight", weight)
@@ -53,7 +32,10 @@ def _dropped(mask: Tensor, weight: Tensor, count: int) -> Tensor:
 
 
 def _grown(mask: Tensor, growth: Tensor, count: int) -> Tensor:
-    """The mask with `count` weights more."""
+    """The mask with `count` weights more, where `growth` is largest: |dL/dw| in RigL.
+
+    What was dropped may grow again, if nothing else has a larger score.
+    """
     _refuse_nan("growth", growth)
     more = mask.clone().flatten()
     wanted = growth.flatten().masked_fill(more, -torch.inf)  # existing weights cannot grow

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpcourse.pruning.layers import prunable_layers, weight_of
+from mpcourse.pruning.layers import prunable_layers
 from mpcourse.pruning.masked import checked_masks, refuse_masked
 
 
@@ -25,20 +25,6 @@ def zero_pruned(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     refuse_masked(model, "weights are set to zero")
     for layer, mask in checked_masks(model, masks).values():
         layer.weight.mul_(mask)
-
-
-@torch.no_grad()
-def mask_gradients(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
-    """Set the gradients of pruned weights to zero, in place: too little where there is momentum."""
-    for layer, mask in checked_masks(model, masks).values():
-        if layer.weight.grad is not None:
-            layer.weight.grad.mul_(mask)
-
-
-def count_returned(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
-    """How many weights that the masks prune are not zero."""
-    checked = checked_masks(model, masks).values()
-    return sum(int(weight_of(layer)[~mask].count_nonzero()) for layer, mask in checked)
 
 
 REMEMBER = (torch.optim.Rprop, torch.optim.Adafactor)  # step sizes; sums over rows of weights

@@ -1,6 +1,5 @@
 """Train and judge on images that are held in memory, for pages that train many small nets."""
 
-import copy
 from collections.abc import Callable, Iterable
 
 import torch
@@ -26,22 +25,12 @@ class Data:
             for part in load_mnist()
         )
         self.place = place
-        self._use(train, test, batch_size)
-
-    def _use(self, train: list[torch.Tensor], test: list[torch.Tensor], batch_size: int) -> None:
         self.shuffled = DataLoader(TensorDataset(*train), batch_size, shuffle=True)
         self.test = [test]
         self.all_train = train
 
-    def for_choices(self) -> "Data":
-        """The training images alone, the last fifth of them for judging: to choose settings by."""
-        chosen, first = copy.copy(self), len(self.all_train[0]) * 4 // 5
-        parts = [part[:first] for part in self.all_train], [part[first:] for part in self.all_train]
-        chosen._use(*parts, self.shuffled.batch_size)
-        return chosen
-
     def accuracy(self, model: nn.Module) -> float:
-        """On the 1,000 test images, or on those held back for choices."""
+        """On the 1,000 test images."""
         return evaluate(model, self.test, LOSS).accuracy
 
 
@@ -51,13 +40,11 @@ def train(
     """Train with momentum and weight decay, and with a falling rate.
 
     The learning rate falls from `rate` to 0 along a cosine. The hooks are called after each step of
-    the optimizer, with the optimizer; before it, one that says so by an attribute `before_step`.
+    the optimizer, with the optimizer.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4)
     for hook in hooks:
-        before = getattr(hook, "before_step", False)
-        register = optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook
-        register(hook)
+        optimizer.register_step_post_hook(hook)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         train_epoch(model, data.shuffled, optimizer, LOSS)

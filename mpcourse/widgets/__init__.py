@@ -5,11 +5,9 @@ nbval, and both ipywidgets 7.7 (Colab) and 8 have all that is used. The text for
 says what it shows, for readers on a page without a kernel.
 """
 
-from mpcourse.widgets.board import ScheduleBoard, board_picture
 from mpcourse.widgets.explorer import (
     Explorer,
     idle_explorer,
-    mesh_explorer,
     picture_slider,
     scatter_explorer,
     slider,
@@ -19,7 +17,6 @@ from mpcourse.widgets.layouts import (
     layout_view,
 )
 from mpcourse.widgets.prediction import predict
-from mpcourse.widgets.progress_bar import progress
 from mpcourse.widgets.pruned_pipeline import pruning_view
 from mpcourse.widgets.rank_bytes import fit_explorer, fit_view
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view

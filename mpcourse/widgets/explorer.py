@@ -8,7 +8,7 @@ import ipywidgets
 import torch
 
 from mpcourse.data_parallel import scatter
-from mpcourse.figures import mesh_picture, scatter_picture, timeline_picture
+from mpcourse.figures import scatter_picture, timeline_picture
 from mpcourse.figures.svg import Picture
 from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets.frames import FRAMES, frames_of
@@ -153,13 +153,3 @@ def scatter_explorer(rows: int = 7, devices: int = 3) -> Explorer:
         ),
     }
     return Explorer(draw, controls, about="which device gets which rows of a batch")
-
-
-def mesh_explorer() -> Explorer:
-    """Choose a mesh and a rank; see with whom it exchanges what."""
-    controls = {
-        "data": slider_over("data", (1, 2, 4, 8), 2),
-        "pipeline": slider_over("pipeline", (1, 2, 4, 8), 4),
-        "rank": slider("rank", 5, 0, 15),
-    }
-    return Explorer(mesh_picture, controls, about="who talks to whom on a mesh of ranks")

@@ -1,9 +1,8 @@
 """The study of page `sparse_training` repeats itself and prunes as far as it says."""
 
 import pytest
-import torch
 from pruned import sparsities_seen
-from sparse_study import DRY, RATES, SMALL, WAYS, choose_rate, compare_at_full_rate, compare_pairs
+from sparse_study import DRY, SMALL, WAYS, compare_at_full_rate, compare_pairs
 
 from mpcourse.pruning import count_nonzeros
 from mpcourse.training.nets import linear_net
@@ -22,16 +21,6 @@ def test_every_way_ends_at_its_sparsity(run, data, monkeypatch):
     run(compare_at_full_rate, data, 0, DRY)
     assert seen[:2] == [0.0, 0.0]  # the dense net, before and after
     assert seen[2:] == pytest.approx([0.9] * len(WAYS), abs=1e-3)
-
-
-def test_a_rate_is_chosen_on_digits_held_back_from_training(run, data, monkeypatch):
-    (images, labels), (held, answers) = data.for_choices().all_train, data.for_choices().test[0]
-    assert torch.equal(torch.cat([images, held]), data.all_train[0])
-    assert torch.equal(torch.cat([labels, answers]), data.all_train[1])
-    assert len(held) == len(data.all_train[0]) // 5
-    monkeypatch.setattr(data, "test", None)  # the test images: nothing may look at them
-    rows = run(choose_rate, data, 3, DRY)
-    assert [(row["rate"], row["way"]) for row in rows] == [(r, way) for r in RATES for way in WAYS]
 
 
 def test_pairs_are_of_one_seed_and_the_small_net_has_as_many_weights_as_are_left(run, data):

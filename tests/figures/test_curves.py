@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mpcourse.figures import plot_digits, plot_gaps, plot_over_sparsity, plot_over_steps, plot_times
+from mpcourse.figures import plot_gaps, plot_over_sparsity, plot_over_steps, plot_times
 from mpcourse.figures.curves import MARKERS
 
 SIZES = [8, 16, 32]
@@ -124,15 +124,6 @@ def test_few_places_get_markers_and_ticks_and_many_do_not():
     assert many.get_xscale() == "linear"
 
 
-def test_digits_stand_below_their_words_and_axes_left_over_are_blank():
-    grid = Figure().subplots(2, 2)
-    plot_digits(torch.rand(3, 1, 28, 28), ["7, read as 1", "b", "c"], grid.flat)
-    axes = list(grid.flat)
-    assert [ax.get_title() for ax in axes] == ["7, read as 1", "b", "c", ""]
-    assert [len(ax.get_images()) for ax in axes] == [1, 1, 1, 0]
-    assert not any(ax.axison for ax in axes)
-
-
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
@@ -142,11 +133,6 @@ def test_digits_stand_below_their_words_and_axes_left_over_are_blank():
             lambda ax: plot_over_sparsity({"a": {1.0: (0, 0)}}, ax, of="x"),
             r"0 to less than 1; a has \[1\.0\]",
         ),
-        (
-            lambda ax: plot_digits(torch.rand(2, 28, 28), ["a"], [ax]),
-            "got 2 images, 1 words, 1 axes",
-        ),
-        (lambda ax: plot_digits(torch.rand(2, 28, 28), ["a", "b"], [ax]), "2 words, 1 axes"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(ax: Axes, draw, message: str):

@@ -11,7 +11,6 @@ from mpcourse.figures import (
     attention_picture,
     byte_bars,
     layouts_picture,
-    mesh_picture,
     mlp_cut_picture,
     places_picture,
     scatter_picture,
@@ -84,45 +83,6 @@ def test_between_cut_layers_a_rank_holds_its_tokens_and_inside_them_its_numbers(
             assert held[column * ranks + rank] == ("ABCD"[rank], *size)
     assert "g: all-gather forward, reduce-scatter backward" in sheet.description
     assert "ḡ: reduce-scatter forward, all-gather backward" in sheet.description
-
-
-def fills(mesh: Sheet) -> dict[str, str]:
-    return {box["label"]: box["fill"] for box in mesh.boxes}
-
-
-GREY = "#dddddd"
-
-
-def test_ranks_are_numbered_along_the_rows_and_the_partners_of_one_stand_out():
-    mesh = Sheet(mesh_picture(2, 4, 5))
-    assert list(fills(mesh)) == [f"rank {rank}" + " *" * (rank == 5) for rank in range(8)]
-    assert {"2 x 4 = 8 ranks", "pipeline 1", "stage 3"} <= set(mesh.words)
-    marked = {name: colour for name, colour in fills(mesh).items() if colour != GREY}
-    assert list(marked) == ["rank 1", "rank 4", "rank 5 *", "rank 6"]
-    assert marked["rank 1"] == marked["rank 5 *"]  # a colour per stage
-    assert len(set(marked.values())) == 3
-    dashed = [p.attrib["stroke"] for p in mesh.each("path") if "stroke-dasharray" in p.attrib]
-    assert [colour != GREY for colour in dashed] == [False, True, False, False]
-    nobody = Sheet(mesh_picture(2, 2, 9))
-    assert "2 x 2 = 4 ranks; there is no rank 9" in nobody.words
-    assert set(fills(nobody).values()) == {GREY}
-
-
-@pytest.mark.parametrize(
-    ("mesh", "line"),
-    [
-        (
-            (2, 4, 5),
-            "rank 5: stage 1 of pipeline 1, activations to and from 4 and 6, averages with 1",
-        ),
-        ((3, 1, 1), "rank 1: stage 0 of pipeline 1, averages with 0, 2"),
-        ((1, 1, 0), "rank 0: stage 0 of pipeline 0"),
-    ],
-)
-def test_the_partners_of_one_rank_are_said(mesh: tuple, line: str):
-    sheet = Sheet(mesh_picture(*mesh))
-    assert sheet.words[-1] == line
-    assert line in sheet.description
 
 
 def test_each_rank_of_a_mesh_stands_once_at_its_place():
@@ -302,7 +262,6 @@ OTHERS = [LAYOUTS[0], LayoutTime("b", {"waiting": 1.0}, 0)]
         (lambda: scatter_picture([2], 2, dim=2), r"dim is 0 \(rows\) or 1 \(columns\); got 2"),
         (lambda: mlp_cut_picture(0), "ranks is a whole number from 1; got 0"),
         (lambda: token_cut_picture(0), "ranks is a whole number from 1; got 0"),
-        (lambda: mesh_picture(2, 0, 0), "pipeline is a whole number from 1; got 0"),
         (lambda: places_picture(2, 2, 0), "tensor is a whole number from 1; got 0"),
         (lambda: attention_picture(torch.eye(2)[None], "abc"), "3 characters for 2 rows"),
         (lambda: byte_bars({}, caption=""), "there has to be a bar"),

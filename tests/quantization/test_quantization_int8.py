@@ -10,7 +10,6 @@ import torch
 from pruned import normed_net, pruned_net
 from torch import nn
 
-from mpcourse.compilation import by_export
 from mpcourse.pruning import count_nonzeros, masks_of, to_sparse
 from mpcourse.pruning.formats import saved
 from mpcourse.quantization import (
@@ -84,7 +83,8 @@ def test_what_gpus_multiply_is_exported_for_any_number_of_rows():
 
     model, batch = Product().eval(), random_int8(40, 12)
     expected = model(batch)
-    exported = by_export(model, batch).call
+    dynamic = ({0: torch.export.Dim.DYNAMIC},)
+    exported = torch.export.export(model, (batch,), dynamic_shapes=dynamic).module()
     for rows in (2, 17, 40):
         assert torch.equal(exported(batch[:rows]), expected[:rows])
 

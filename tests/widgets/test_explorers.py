@@ -21,7 +21,7 @@ from sheets import SPARSITIES
 from mpcourse import widgets
 from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.pages import read
-from mpcourse.figures import mesh_picture, scatter_picture, sparsity_picture, timeline_picture
+from mpcourse.figures import scatter_picture, sparsity_picture, timeline_picture
 from mpcourse.figures.svg import Picture, picture
 from mpcourse.memory import MODELS, LanguageModel
 from mpcourse.schedules.timeline import Event, Timeline
@@ -32,7 +32,6 @@ from mpcourse.widgets import (
     idle_explorer,
     layout_explorer,
     layout_view,
-    mesh_explorer,
     picture_slider,
     scatter_explorer,
     schedule_explorer,
@@ -68,7 +67,6 @@ EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "scatter_explorer": (scatter_explorer, scattered),
     "idle_explorer": (idle_explorer, idle),
     "schedule_explorer": (schedule_explorer, schedule_view),
-    "mesh_explorer": (mesh_explorer, mesh_picture),
     "sparsity_explorer": (
         lambda: sparsity_explorer(SPARSITIES, 0.5),
         lambda sparsity: sparsity_picture(SPARSITIES, sparsity),

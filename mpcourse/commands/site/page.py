@@ -29,7 +29,6 @@ EXPLORERS = {
     "start_here": widgets.idle_explorer,
     "scatter_and_gather": partial(widgets.scatter_explorer, rows=5, devices=4),
     "schedules": widgets.schedule_explorer,
-    "torch_pipelining": widgets.mesh_explorer,
     "sharded_data_parallel": widgets.fit_explorer,
     "choose_a_layout": widgets.layout_explorer,
 }
@@ -107,7 +106,7 @@ def _output(output: NotebookNode, source: str, key: str) -> NotebookNode:
         html += f"<p>{escape(answer[1])}</p></details>"
     elif FRAMES in data or (words.startswith("<explorer:") and key in EXPLORERS):
         html = explorer_of(key, about.removeprefix("explorer: "), data.get(FRAMES, ""))
-    elif words.startswith(("<explorer:", "<board:")):
+    elif words.startswith("<explorer:"):
         html = f'<p class="guess">{escape(about)} (it needs the page in JupyterLab)</p>'
     elif drawn := svg_in(data.get("text/html", "")):
         html = f'<div class="picture">{_still(drawn)}</div>'
