@@ -6,7 +6,6 @@ turn to the next. So every run is the same, and when nobody can go on, that is k
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -21,27 +20,12 @@ class Stuck(Exception):
     """No rank can go on."""
 
 
-@dataclass
-class Messages:
-    """What was seen of one run of a program on several ranks.
-
-    `sent` has (source, target, piece) of each message, in the order of the run; `unread` (source,
-    target) of those that nobody has received; `stuck` says from whom each rank waits for a message,
-    if nobody could go on.
-    """
-
-    count: int
-    sent: list[tuple[int, int, Tensor]]
-    unread: list[tuple[int, int]]
-    stuck: dict[int, int] | None
-
-    def sent_by(self, rank: int) -> list[int]:
-        """How many numbers were in each message of a rank."""
-        return [piece.numel() for source, _, piece in self.sent if source == rank]
-
-
 class Exchange:
-    """One run of a program on several ranks; what is seen of it as in `Messages`."""
+    """One run of a program on several ranks, and what is seen of it.
+
+    `sent` has (source, target, piece) of each message, in the order of the run; `stuck` says from
+    whom each rank waits for a message, if nobody could go on.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -8,7 +8,6 @@ Pages `collectives`, `distributed_data_parallel`, `torch_pipelining`, `ranks_and
 | `scripts`           | programs that a page writes, started by torchrun's own line    |
 | `startup`           | read by each of their processes: torch's threads end first     |
 | `in_threads`        | ranks as threads of this process, to try things out            |
-| `collectives`       | broadcast and all-reduce by hand, as a star and as a ring      |
 | `ring_steps`        | what a ring holds and sends, counted without a process         |
 | `buckets`           | data parallelism by hand: gradients averaged in buckets        |
 | `shards`            | a tensor in equal parts, one for each rank                     |
@@ -20,5 +19,5 @@ Pages `collectives`, `distributed_data_parallel`, `torch_pipelining`, `ranks_and
 from mpcourse.multiprocess.buckets import BucketedDataParallel
 from mpcourse.multiprocess.fully_sharded import FullySharded
 from mpcourse.multiprocess.in_threads import ranks_in_threads, timed_in_turns
-from mpcourse.multiprocess.ring_steps import most_sent, ring_states
+from mpcourse.multiprocess.ring_steps import ring_states
 from mpcourse.multiprocess.sharded_optimizer import ShardedOptimizer

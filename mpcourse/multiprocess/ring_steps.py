@@ -1,4 +1,4 @@
-"""What an all-reduce sends, step by step and in total: counted, without a process.
+"""What a ring all-reduce sends, step by step: counted, without a process.
 
 Page `collectives`.
 """
@@ -36,18 +36,3 @@ def ring_states(count: int) -> list[Chunks]:
 def passed_chunk(count: int, rank: int, step: int) -> int:
     """Which chunk a rank passes on in a step of the ring, both rounds counted through from 1."""
     return (rank - step + 1) % count
-
-
-def most_sent(way: str, count: int) -> float:
-    """What the busiest rank sends in an all-reduce, in units of the tensor.
-
-    Args:
-        way: "star" (all to rank 0, which sends the sum back) or "ring".
-        count: Ranks, 1 or more.
-    """
-    check_count("count", count)
-    if way == "star":
-        return float(count - 1)
-    if way == "ring":
-        return 2 * (count - 1) / count
-    raise ValueError(f'way is "star" or "ring"; got {way!r}')

@@ -27,7 +27,7 @@ from mpcourse.transformer.learning import (
     unsplit_step,
     windows,
 )
-from mpcourse.transformer.messages import Counted, Message, TickClock, block_messages
+from mpcourse.transformer.messages import Counted, Message, block_messages
 from mpcourse.transformer.parallel_experts import (
     Exchange,
     ParallelMixture,

@@ -7,11 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
-from mpcourse.schedules.timeline import Event
 
 # Shares of the whole tensor that each of n ranks sends, over n - 1 and times n, in a ring.
 # A broadcast has one sender: its share is the mean over all ranks as senders. An all-to-all goes
@@ -27,8 +23,6 @@ _OPERATIONS = {
     "_reduce_scatter_base_": ("reduce-scatter", lambda arguments: [arguments[1]]),
     "send": ("send", lambda arguments: arguments[0]),
 }
-_LETTERS = {"allreduce_": "R", "_allgather_base_": "G", "_reduce_scatter_base_": "S"}
-_LETTERS |= {"mm": "P", "addmm": "P"}
 _OTHERS = "recv_ recv_any_source_ barrier monitored_barrier_ check_for_nan".split()
 
 
@@ -83,37 +77,3 @@ def block_messages(tokens: int, width: int, itemsize: int, *, sequence: bool) ->
     ways = ["all-gather", "reduce-scatter"] if sequence else ["all-reduce"]
     # attention and MLP, each with one way in and one way out, forward and backward
     return 4 * [Message(way, tokens * width * itemsize) for way in ways]
-
-
-class TickClock(TorchDispatchMode):
-    """Inside `with TickClock({"G": 2, "P": 3, "S": 2}) as clock:`, this thread's calls take ticks.
-
-    Gathers (G), scatters (S) and all-reduces (R) take turns on a link, device 0 of `events`;
-    products (P) are made on device 1. What reads a tensor waits for the message that fills it. A
-    message that fills fewer than `least` numbers is not seen.
-    """
-
-    def __init__(self, ticks: dict[str, float], least: int = 0) -> None:
-        super().__init__()
-        self.ticks, self.least, self.calls, self.events = ticks, least, "", []
-        self.now = self.free = 0.0  # of the device, of the link
-        self._arrives: dict[int, float] = {}  # by storage
-
-    def __torch_dispatch__(self, function: Any, types: Any, given: tuple, named: Any = None) -> Any:
-        letter = _LETTERS.get(function._opname, "")
-        tensors = [each for each in tree_leaves(given) if isinstance(each, Tensor)]
-        storages = [each.untyped_storage()._cdata for each in tensors]
-        message = letter in ("G", "S", "R")  # its first tensor is the one that it fills
-        if message and tensors[0].numel() < self.least:
-            message, letter = False, ""
-        self.now = max([self.now, *(self._arrives.get(at, 0.0) for at in storages[message:])])
-        start = max(self.now, self.free) if message else self.now
-        end = start + self.ticks.get(letter, 0)
-        if message:
-            self.free = self._arrives[storages[0]] = end
-        else:
-            self.now = end
-        if letter:
-            self.calls += letter
-            self.events.append(Event(int(not message), letter, start, end))
-        return function(*given, **(named or {}))

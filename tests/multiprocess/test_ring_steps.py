@@ -4,7 +4,7 @@ import pytest
 
 from mpcourse.figures import ring_picture
 from mpcourse.figures.ring import ARROW
-from mpcourse.multiprocess.ring_steps import most_sent, passed_chunk, ring_states
+from mpcourse.multiprocess.ring_steps import passed_chunk, ring_states
 
 
 @pytest.mark.parametrize("count", range(1, 9))
@@ -30,17 +30,10 @@ def test_in_step_s_rank_r_passes_chunk_r_minus_s_plus_1_and_nothing_else_arrives
             assert changed == [passed_chunk(count, rank, step)] == [(rank - step + 1) % count]
 
 
-def test_what_the_busiest_rank_sends():
-    assert [most_sent("star", n) for n in (1, 2, 3, 16)] == [0, 1, 2, 15]
-    assert [most_sent("ring", n) for n in (1, 2, 4, 16)] == [0, 1, 1.5, 1.875]
-
-
 @pytest.mark.parametrize(
     ("function", "given", "words"),
     [
         (ring_states, (0,), "count is a whole number from 1; got 0"),
-        (most_sent, ("ring", 0), "count is a whole number from 1; got 0"),
-        (most_sent, ("tree", 2), '"star" or "ring"; got \'tree\''),
         (ring_picture, (ring_states(3), 5), "step is 0 to 4; got 5"),
     ],
 )
