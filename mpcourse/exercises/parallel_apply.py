@@ -77,7 +77,7 @@ def at_the_same_time(attempt, given, count, gradients, broken):
     inference = [torch.is_tensor(each) and each.is_inference() for each in outputs or []]
     return {
         "outputs": shown(outputs),
-        "(on its device, gradients on) in each call": calls,
+        "(on its device, gradients on) in each call": [sorted(each) for each in calls],
         "gradients on afterwards": {"caller": callers, "workers": afterwards},
         "inference tensors": any(inference),
     }

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from mpcourse.exercises.a_transformer import my_attend
 from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, refuse_borrowed, same
 from mpcourse.transformer import attention_weights
 
@@ -85,7 +84,7 @@ check_cached_attend = Exercise(
         ),
         "The old tokens are missing: the new ones saw themselves alone.": (
             lambda q, k, v, old_k, old_v: (
-                my_attend(q, k, v),
+                scaled_dot_product_attention(q, k, v, is_causal=True),
                 torch.cat([old_k, k], -2),
                 torch.cat([old_v, v], -2),
             )

@@ -105,7 +105,7 @@ def as_uncut(outcome, count, microbatches):
     parts = zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)
     means = [nn.functional.cross_entropy(net(part), own).item() for part, own in parts]
     size = len(net) // count
-    for rank, (found, grads, losses) in enumerate(outcome):
+    for rank, (found, grads, losses) in zip(range(count), outcome, strict=True):
         right = list(net[rank * size :][:size].parameters())
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}.", OWN)
