@@ -6,7 +6,8 @@ a training of its own.
 - `data/transformer.csv`, five seeds: the test loss over the steps of training, with learned
   positions and with positions held at 0.
 - `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
-  than half a window in sight, its probabilities mixed half and half with those of counted letters.
+  than half a window in sight and with as few letters as the counts, its probabilities mixed half
+  and half with theirs.
 - `data/transformer_texts.csv`, two seeds again: net and counts that learn from the last quarter of
   the text alone.
 """
@@ -40,6 +41,7 @@ MIXED_SEEDS = (0, 1)
 SHARE = 4  # one part in so many is left to learn from
 SHORT_STEPS = 1000
 COUNT = "7-gram"
+SIGHT = 6  # letters that a 7-gram knows of the past
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
@@ -111,11 +113,14 @@ def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) ->
     model, _ = train_one("learned", steps, seed, data.place)
     net = character_losses(model, test, CONTEXT, seen=CONTEXT // 2)
     judged = slice(CONTEXT // 2 + 1, CONTEXT // 2 + 1 + len(net))
+    short = nearsighted_losses(model, test, SIGHT)[judged.start - SIGHT : judged.stop - SIGHT]
     counts = counted_losses(text)[COUNT][judged]
     row = {
         "net": net.mean(),
         "counts": counts.mean(),
         "net_and_counts": mixed(net, counts),
+        "short": short.mean(),
+        "short_and_counts": mixed(short, counts),
     }
     rounded = {name: round(loss.item(), 4) for name, loss in row.items()}
     return [{"steps": steps, "seed": seed, **rounded}]
@@ -129,6 +134,13 @@ def character_losses(model: nn.Module, tokens: Tensor, context: int, seen: int) 
     logits = model(inputs).double()[:, seen:].flatten(0, 1)
     targets = targets[:, seen:].flatten()
     return nn.functional.cross_entropy(logits, targets, reduction="none").cpu()
+
+
+@torch.no_grad()
+def nearsighted_losses(model: nn.Module, tokens: Tensor, sight: int) -> Tensor:
+    """The loss of each character after the first `sight`, with as many before it in its window."""
+    logits = model(tokens[:-1].unfold(0, sight, 1)).double()[:, -1]
+    return nn.functional.cross_entropy(logits, tokens[sight:], reduction="none").cpu()
 
 
 def mixed(one: Tensor, other: Tensor) -> Tensor:

@@ -8,13 +8,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from mpcourse.devices.devices import usable_gpus
-from mpcourse.exercises.exercise import (
-    Exercise,
-    NotAttempted,
-    NotYet,
-    refuse_borrowed,
-    same,
-)
+from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, refuse_borrowed, same
 from mpcourse.transformer import Decoder
 
 # 1. What a token sees
@@ -126,6 +120,10 @@ check_causal = Exercise(
         ),
         **WRONG_WEIGHTS,
         "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
+        "0 times -inf is nan: fill in -inf, do not multiply by it.": (
+            'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
+        ),
+        "Rows lie along the last dimension, -1, however many stand in front.": "dim=-1 => dim=1",
         NO_GRADIENTS: "dim=-1) => -1).detach()",
         ROUNDED: "dim=-1) => -1).float()",
     },
@@ -193,6 +191,13 @@ check_attend = Exercise(
             "weights(scores) => weights(scores).softmax(-1)"
         ),
         "The values are missing: these are weights or scores.": " @ value => ",
+        "A row of scores belongs to a query: queries times turned keys.": (
+            "query @ key.transpose => key @ query.transpose"
+        ),
+        "The root divides the scores, before `causal_weights`.": (
+            " / query.shape[-1] ** 0.5 => ",
+            " @ value => / query.shape[-1] ** 0.5 @ value",
+        ),
         "the work: write scores": lambda *qkv: scaled_dot_product_attention(*qkv, is_causal=True),
         "`transpose(-2, -1)` turns": "transpose(-2, -1) => transpose(0, 1)",
         **{
@@ -281,6 +286,21 @@ check_logits = Exercise(
             "model.head.norm(x) => x"
         ),
         "with the places 0 to T - 1": ".positions(places) => .positions.weight",
+        "`positions` was asked for tokens: ask it for the places 0, 1, 2, ...": (
+            ".positions(places) => .positions(tokens)"
+        ),
+        "Only what a part reads is normed; here x itself is: `x = x + part(norm(x))`.": (
+            "x + block.attention(block.norm_1(x)) => (h := block.norm_1(x)) + block.attention(h)",
+            "x + block.mlp(block.norm_2(x)) => (h := block.norm_2(x)) + block.mlp(h)",
+        ),
+        "The MLP reads x after attention has added to it.": (
+            "x = x + block.attention => y = x + block.attention",
+            "x = x + block.mlp => x = y + block.mlp",
+        ),
+        "Logits are scores: the loss takes the softmax itself.": [
+            f"head.norm(x)) => head.norm(x)).{softmax}(-1)"
+            for softmax in ("softmax", "log_softmax")
+        ],
         NO_GRADIENTS: torch.no_grad()(my_logits),
     },
     also_right=["(places) => (places.expand_as(tokens))"],
@@ -318,12 +338,6 @@ def with_two_copies(attempt, of_first, of_last):
     return [first.grad, last.grad]
 
 
-def a_clone_of_the_sum(first, last):
-    first.grad += last.grad.to(first.device)
-    last.grad = first.grad.clone().to(last.device)
-    return ...
-
-
 check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
@@ -345,5 +359,10 @@ check_tied = Exercise(
         "change `.grad` alone": "grad.copy_ => data.copy_",
         "One gradient tensor for both": "grad.copy_(total) => grad = total",
     },
-    also_right=[a_clone_of_the_sum],
+    also_right=[
+        (
+            "first.grad.copy_(total) => first.grad = total",
+            "last.grad.copy_(total) => last.grad = total.to(last.device, copy=True); return ...",
+        )
+    ],
 )

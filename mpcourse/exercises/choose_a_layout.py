@@ -1,4 +1,4 @@
-"""Exercises of page `choose_a_layout`: layer sums, waiting, MFU, held bytes."""
+"""Exercises of page `choose_a_layout`: layer sums, waiting, held bytes."""
 
 import inspect
 from dataclasses import replace
@@ -15,19 +15,6 @@ def named(layout):
     words = f"{layout.tensor} tensor x {layout.data} data x {layout.pipeline} pipeline"
     words += f", {layout.chunks} chunks" * (layout.chunks > 1)
     return words + f", sharded={layout.sharded}" * (layout.sharded > 0)
-
-
-def without(package, last, instead, play=call_for_numbers):
-    """Plays an attempt; that it is not the package's function at work is asked in the last case."""
-
-    def played(attempt, *case):
-        outcome, name = play(attempt, *case), package.__name__
-        if case == last:
-            itself = inspect.unwrap(attempt) is package
-            refuse([name] if itself else borrowed(attempt, {name}), instead)
-        return outcome
-
-    return played
 
 
 # 1. The seconds of the layer sums
@@ -50,6 +37,19 @@ def sum_by_sum(sizes, batch, layout, cluster):
     return sum(sums) / layout.speed("tensor", cluster)
 
 
+ALONE = (SMALL, 4, Layout(data=2), HOSTS)
+
+
+def without_step_seconds(attempt, *case):
+    """Plays an attempt; that it does not let the package work is asked in the last case."""
+    outcome = call_for_numbers(attempt, *case)
+    if case == ALONE:
+        itself = inspect.unwrap(attempt) is step_seconds
+        names = ["step_seconds"] if itself else borrowed(attempt, {"step_seconds"})
+        refuse(names, "count the sums of a stage.")
+    return outcome
+
+
 SPEED = 'layout.speed("tensor", cluster) => '
 
 check_layer_sums = Exercise(
@@ -61,10 +61,10 @@ check_layer_sums = Exercise(
         (SMALL, 4, Layout(tensor=16, data=2, pipeline=2), HOSTS),
         (SMALL, 8, Layout(tensor=2, pipeline=3, chunks=2), HOSTS),
         (replace(SMALL, heads=6), 4, Layout(tensor=3), HOSTS),
-        (SMALL, 4, Layout(data=2), HOSTS),
+        ALONE,
     ],
     given=lambda sizes, batch, layout, cluster: f"{named(layout)}, {batch} samples",
-    play=without(step_seconds, (SMALL, 4, Layout(data=2), HOSTS), "count the sums of a stage."),
+    play=without_step_seconds,
     hint="Sums of a block, times the blocks of a stage, times what a ring sends of each, over the "
     "speed of the link.",
     wrong={
@@ -97,15 +97,11 @@ check_layer_sums = Exercise(
             " / layout.data => / layout.data / layout.pipeline"
         ),
         "These are bytes: divide by the speed of the link.": SPEED + "1",
-        "Links are given in bytes per second, not in bits.": "6 * => 48 *",
-        "`layout.speed` gives bytes per second, and seconds are asked for.": [
-            SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("1e9", "1e3")
+        "`layout.speed` gives bytes, not bits, per second, and seconds are asked for.": [
+            SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9", "1e3")
         ],
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
         "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
-        "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
-            SPEED + "(cluster.inside if t <= cluster.host else cluster.between)"
-        ),
         "Chunks order the same blocks otherwise: they add no sums and remove none.": [
             "6 * => 6 * layout.chunks *",
             "6 * => 6 / layout.chunks *",
@@ -143,8 +139,8 @@ check_waiting = Exercise(
     my_waiting,
     read_again='"How long do stages wait?"',
     cases=[
-        (10.0, 8, Layout(pipeline=4)),
-        (12.0, 64, Layout(data=4, pipeline=8)),
+        (10.0, 8, Layout(pipeline=5)),
+        (12.0, 64, Layout(tensor=2, data=4, pipeline=8)),
         (9.0, 12, Layout(data=2, pipeline=3, chunks=2)),
         (5.0, 8, Layout(data=2)),
         (4.0, 2, Layout(pipeline=4)),
@@ -159,9 +155,14 @@ check_waiting = Exercise(
         ],
         "Micro-batches of one data rank: the batch is shared out first.": [
             " / layout.data => ",
+            " / layout.data => * layout.data",
             (" / layout.data => ", ALL_CHUNKS),
         ],
-        "The first of p stages waits for p - 1 others.": [" - 1 => ", (" - 1 => ", ALL_CHUNKS)],
+        "The first of p stages waits for p - 1 others.": [
+            " - 1 => ",
+            (" - 1 => ", ALL_CHUNKS),
+            "(layout.pipeline - 1) => (layout.pipeline > 1)",
+        ],
         "There are chunks: the others need to work on one of them only.": [
             ALL_CHUNKS,
             "(layout.chunks * microbatches) => microbatches * layout.chunks",
@@ -198,92 +199,17 @@ check_waiting = Exercise(
             "batch / layout.data => batch / layout.ranks",
             ("batch / layout.data => batch / layout.ranks", ALL_CHUNKS),
         ],
-        "`busy` is one stage's work already, so it is not shared among stages again.": [
+        "`busy` is one rank's own work already: nobody shares it again.": [
             "busy * => busy / layout.pipeline *",
             ("busy * => busy / layout.pipeline *", ALL_CHUNKS),
+            "busy * => busy / layout.tensor *",
         ],
         "What one chunk of one micro-batch takes": lambda *given: 1.0,
     },
     also_right=[lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks],
 )
 
-# 3. The useful share of the peak
-
-
-def my_mfu(sizes, batch, ranks, seconds, cluster):
-    """Three forwards of every token, as a backward is the work of two, over the peak of all ranks.
-
-    What runs again is left out of the numerator, and the peak is the peak: not what products reach.
-    """
-    useful = 3 * sizes.layers * sizes.block_operations + 6 * sizes.vocabulary * sizes.width
-    return batch * sizes.context * useful / (ranks * cluster.flops * seconds)
-
-
-SLOW = replace(HOSTS, flops=2e9, reached=0.6)
-
-check_mfu = Exercise(
-    my_mfu,
-    read_again='"What share of the peak is useful?"',
-    cases=[
-        (SMALL, 8, 4, 0.3, SLOW),
-        (replace(SMALL, width=96, vocabulary=5000), 6, 2, 4.0, SLOW),
-    ],
-    given=lambda sizes, batch, ranks, seconds, cluster: (
-        f"{batch} samples on {ranks} ranks in {seconds:g} s"
-    ),
-    play=call_for_numbers,
-    hint="Operations of one forward and one backward of all tokens, over ranks, peak and seconds.",
-    wrong={
-        "Four forwards count the one that runs again: it is work, but not useful.": [
-            "3 * => 4 *",
-            ("3 * => 4 *", "6 * => 8 *"),
-        ],
-        "That is a forward alone: a backward does the work of two more.": (
-            "3 * => 1 *",
-            "6 * => 2 *",
-        ),
-        "A backward is the work of two forwards, so one of each make three.": (
-            "3 * => 2 *",
-            "6 * => 4 *",
-        ),
-        "The logits run backward, too.": "6 * => 2 *",
-        "The logits are missing.": " + 6 * sizes.vocabulary * sizes.width => ",
-        "Two operations for each weight of the logits, in each of three passes.": "6 * => 3 *",
-        "`block_operations` has two for each weight already: a product and a sum.": [
-            "3 * => 6 *",
-            ("3 * => 6 *", "6 * => 12 *"),
-        ],
-        "Six operations for each parameter leave out attention's scores: `block_operations` has "
-        "them.": "useful = => useful = 6 * sizes.parameters; _ =",
-        "There are many blocks.": "sizes.layers * => ",
-        "A sample has many tokens.": "* sizes.context => ",
-        "A step has many samples.": "batch * => ",
-        "All ranks together have more than one rank's peak.": "ranks * => ",
-        "The peak itself is asked for, not what products reach of it.": [
-            "cluster.flops => cluster.flops * cluster.reached",
-            ("cluster.flops => cluster.flops * cluster.reached", "3 * => 4 *"),
-        ],
-        "`batch` is of all ranks, as their peak is: do not share it out.": (
-            "batch * sizes => batch / ranks * sizes"
-        ),
-        "The logits are made once, not in each block.": (
-            "block_operations + 6 * => block_operations + sizes.layers * 6 *"
-        ),
-        "That is operations per second of a rank: divide by its peak.": "cluster.flops * => ",
-        "The peak is per second: times the seconds it is what the ranks could do.": [
-            " * seconds => ",
-            "* seconds) => / seconds)",
-        ],
-        "A share from 0 to 1, not percent.": "return => return 100 *",
-        "Upside down: useful work over what the ranks could do.": (
-            lambda *given: 1 / my_mfu(*given)
-        ),
-        "one forward and one backward of all tokens": lambda *given: 1.0,
-    },
-    also_right=["3 * sizes.layers => sum([1, 2]) * sizes.layers"],
-)
-
-# 4. The bytes of the fullest rank
+# 3. The bytes of the fullest rank
 
 
 def my_held(parts, batch, layout):
@@ -385,9 +311,7 @@ check_held = Exercise(
             'last = parts["inputs"] => last = first',
             'parts["logits"] => parts["logits"] + parts["block"]',
         ],
-        "The fullest rank counts: take the larger of the two stages, not the smaller.": (
-            "max => min"
-        ),
+        "The fullest rank counts: take the larger of the two, not the smaller.": "max => min",
         "That is the last stage alone: in other cases the first one is fuller.": (
             "max(first, last) => last"
         ),

@@ -20,7 +20,7 @@ def drawn(seed, *shapes):
 
 # 1. Merge two partial attentions
 
-OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: take a difference, then `exp`."
+OVERFLOW = "`exp` of hundreds is inf: in each row take a difference of log-sums, then its `exp`."
 
 
 def my_merge(first, second):
@@ -42,26 +42,39 @@ def part(scale, seed):
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
 
 
+def merged(attempt, scale, one, two):
+    found = attempt(part(scale, one), part(scale, two))
+    if isinstance(found, tuple | list) and not all(each.isfinite().all() for each in found):
+        raise NotYet(f"got {short(found)}", OVERFLOW)
+    return found
+
+
 check_merge = Exercise(
     my_merge,
     read_again='"Can a softmax be computed in two parts?"',
     cases=[(1.0, 1, 2), (1.0, 3, 4), (400.0, 5, 6)],
     given="two partial attentions whose scores are about {0:g} in size",
-    play=lambda attempt, scale, one, two: attempt(part(scale, one), part(scale, two)),
+    play=merged,
     hint="Weigh each output by its part's share of the sum of all exponentials; return it and the "
     "log-sum of all, (T, 1).",
     wrong={
         "A plain mean: the larger sum of exponentials weighs more.": (
             "return output => return (output_1 + output_2) / 2"
         ),
-        "Added outputs: both weights together have to sum to 1.": (
-            "return output => return output_1 + output_2"
-        ),
-        OVERFLOW: (
-            "torch.logaddexp(log_sum_1, log_sum_2) => (log_sum_1.exp() + log_sum_2.exp()).log()"
-        ),
-        "Outputs right. Sums add up, not their logarithms.": (
-            "output, log_sum => output, log_sum_1 + log_sum_2"
+        "Both weights together have to sum to 1.": "return output => return output_1 + output_2",
+        OVERFLOW: [
+            "torch.logaddexp(log_sum_1, log_sum_2) => (log_sum_1.exp() + log_sum_2.exp()).log()",
+            (
+                "output = => weights = log_sum_1.exp(), log_sum_2.exp(); output =",
+                "(log_sum_1 - log_sum).exp() => weights[0] / (weights[0] + weights[1])",
+                "(log_sum_2 - log_sum).exp() => weights[1] / (weights[0] + weights[1])",
+            ),
+        ],
+        "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
+            f"output, log_sum => output, {each}" for each in ("log_sum_1 + log_sum_2", "log_sum_1")
+        ],
+        "Each weight belongs to its own part's output.": (
+            "(output_1, log_sum_1), (output_2, => (output_2, log_sum_1), (output_1,"
         ),
     },
     errors={"size of tensor": "A log-sum (T, 1) less one of shape (T,) is (T, T): use `keepdim`."},
@@ -74,6 +87,7 @@ WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute
 NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 MEANWHILE = "Start the message, compute, then call what `send` returned: it travels meanwhile."
+ADD = "What came is of the block that is here, from the ranks before: add your own part, send both."
 EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
@@ -97,10 +111,11 @@ def my_ring(block, rank, ranks, send, attend_to):
 def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
     """The loop on one rank, to which the others, who do right, send the blocks.
 
-    `gives(owner)` is what a block gives. `pass_on` sends gradients; without it a rank has to use
-    each block, while the next one travels.
+    `gives(owner)` is what a block gives; a rank computes with it while messages travel. `pass_on`
+    sends gradients; without it a rank has to use each block.
     """
     ranks, sent, here, used = len(blocks), [], [], []  # steps: started, arrived, computed with
+    waiting, early = [], []  # gradients on their way here, and those not left time to travel
 
     def step_of(block):
         steps = [step for step in range(ranks) if same(block, blocks[rank - step])]
@@ -110,21 +125,34 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
 
     def send(tensor):
         if pass_on and not any(torch.equal(tensor, block) for block in blocks):
-            return pass_on(tensor)
+            return gradient_of(tensor)
         step = step_of(tensor)
         if step != len(sent) or step == ranks - 1:
             raise NotYet(f"message {len(sent)} of step {step}", NEXT if step != len(sent) else LAST)
         sent.append(step)
         return lambda: here.append(step) or blocks[rank - step - 1].clone()
 
+    def gradient_of(tensor):
+        if waiting:
+            raise NotYet(f"the gradient sent in step {len(used) - 1}", ADD)
+        computed, arrived = len(used), pass_on(tensor)
+        waiting.append(computed)
+
+        def coming():
+            waiting.clear()
+            early.extend([computed] if computed == len(used) else [])
+            return arrived()
+
+        return coming
+
     def use(block, owner):
         step = step_of(block)
-        if owner % ranks != (rank - step) % ranks:
+        if owner != (rank - step) % ranks:
             raise NotYet(f"the block of step {step} is not that of rank {owner}", WHOSE)
-        if not pass_on and step < ranks - 1 and (step in here or step not in sent):
+        if early or (step < ranks - 1 and (step in here or step not in sent)):
             raise NotYet(f"step {step}", MEANWHILE)
         used.append(step)
-        return gives(owner % ranks)
+        return gives(owner)
 
     found = attempt(blocks[rank].clone(), rank, ranks, send, use)
     if not pass_on and sorted(used) != [*range(ranks)]:
@@ -150,7 +178,7 @@ check_ring_loop = Exercise(
     play=one_rank,
     hint="Parts of other keys merge as in exercise 1: `merge(found, part)`.",
     wrong={
-        WHOSE: "(rank - step) % ranks => rank",
+        WHOSE: [f"(rank - step) % ranks => {each}" for each in ("rank", "rank - step")],
         NEXT: ("found = None => own, found = block, None", "send(block) => send(own)"),
         NOTHING: "arrived() if arrived else block => arrived()",
         LAST: " if step < ranks - 1 else None => ",
@@ -161,7 +189,7 @@ check_ring_loop = Exercise(
         ),
     },
     errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
-    also_right=["return found => return [*found]", "(rank - step) % ranks => rank - step"],
+    also_right=["return found => return [*found]"],
 )
 
 # 3. Gradients on their way home
@@ -206,10 +234,12 @@ def all_ranks(attempt, ranks):
 
 def from_the_next(block, rank, ranks, send, backward_of):
     """A sum starts on the rank after its owner, who adds its own part: n - 1 trips."""
-    (of_query, own), coming = backward_of(block, rank), None
+    arrived, coming = send(block) if ranks > 1 else None, None
+    of_query, own = backward_of(block, rank)
     for step in range(1, ranks):
-        block = send(block)()
-        part, of_block = backward_of(block, rank - step)
+        block = arrived()
+        arrived = send(block) if step < ranks - 1 else None
+        part, of_block = backward_of(block, (rank - step) % ranks)
         of_query, coming = of_query + part, send(of_block + coming() if coming else of_block)
     return of_query, own + (coming() if coming else 0)
 
@@ -229,8 +259,17 @@ check_way_home = Exercise(
             "+ part => + part; mine = mine if step else of_block",
             "of_query, coming() => of_query, mine",
         ),
-        "What came is what the ranks before have found for the block that is here: add your own "
-        "part.": "+ coming() => + 0 * coming()",
+        ADD: [
+            "+ coming() => + 0 * coming()",
+            "of_block + coming() if coming else of_block => of_block",
+        ],
+        MEANWHILE: [
+            (
+                "arrived = send(block) if step < ranks - 1 else None => arrived = step < ranks - 1",
+                "arrived() if arrived => send(block)() if arrived",
+            ),
+            "coming = send(of_block) => got = send(of_block)(); coming = lambda got=got: got",
+        ],
         "Queries stay: add up what all blocks give for them.": "of_query + part => part",
         WHOSE: "rank - step => rank + step",
         EARLY: " if coming else of_block => ",
@@ -300,8 +339,13 @@ check_loss = Exercise(
             '"sum" => "mean"',
             " / judged => ",
         ),
-        "A target of -100 is not judged, and is not counted.": (
-            "/ judged => / targets.numel() / group.size()"
+        "Count the targets that are not -100: 0 is one of them.": [
+            "/ judged => / targets.numel() / group.size()",
+            "targets >= 0 => targets > 0",
+        ],
+        "Return this rank's share: the ranks' losses are added, and yours is that sum already.": (
+            "return total => whole = total.detach().clone(); distributed.all_reduce(whole, "
+            "group=group); return (total - total.detach() + whole)"
         ),
         EMPTY: "/ judged => / judged if (targets >= 0).any() else torch.tensor(0.0)",
         IN_PLACE: "distributed.all_reduce( => judged = distributed.all_reduce(",

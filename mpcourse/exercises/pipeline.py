@@ -20,10 +20,7 @@ from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 
 
 def my_ceiling(stage_times, num_microbatches):
-    """The first micro-batch needs the sum of all stages, each further one the slowest stage.
-
-    Behind the slowest stage the others wait for its outputs, before it for its gradients.
-    """
+    """The first needs the sum of all stages. Each further one comes out a slowest stage later."""
     one_device = num_microbatches * sum(stage_times)
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 
@@ -37,7 +34,7 @@ def simulated_ceiling(times, count, schedule=gpipe_schedule):
 check_ceiling = Exercise(
     my_ceiling,
     read_again='"How fast can two devices be at best?"',
-    cases=[([2, 6], 4), ([6, 3, 3], 8), ([2, 7, 3, 4], 6), ([1, 2, 9], 1), ([4, 1, 1, 5, 2], 40)],
+    cases=[([2, 6], 6), ([6, 3, 3], 8), ([2, 7, 3, 4], 6), ([1, 2, 9], 1), ([4, 1, 1, 5, 2], 40)],
     given="stages that take {} and {} micro-batches",
     hint="One device needs the sum for every piece. In the pipeline the first piece needs the sum "
     "too; how long after it does the second come out?",
@@ -45,6 +42,10 @@ check_ceiling = Exercise(
         "That is for equal stages: here the slowest sets the pace, the others wait for it.": (
             lambda t, m: len(t) * m / (m + len(t) - 1)
         ),
+        "The slowest stage sets the pace, wherever it stands.": [
+            f"max(stage_times) => {a_stage}"
+            for a_stage in ("stage_times[0]", "stage_times[-1]", "min(stage_times)")
+        ],
         "That is for endless cutting: the pipeline fills up and drains too.": (
             lambda t, m: sum(t) / max(t)
         ),
@@ -55,9 +56,12 @@ check_ceiling = Exercise(
         "That is 1F1B; asked is the order of all forwards first, then all backwards.": (
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
-        "Upside down: the time of one device over the pipeline's time.": (
-            lambda t, m: 1 / my_ceiling(t, m)
-        ),
+        "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
+            lambda t, m: 1 / my_ceiling(t, m),
+            lambda t, m: m * sum(t) / my_ceiling(t, m),
+            lambda t, m: round(my_ceiling(t, m), 2),
+            "one_device / => one_device //",
+        ],
     },
     also_right=[simulated_ceiling],
 )
@@ -71,6 +75,8 @@ HANDED = (
     "loss.backward() has filled it. It fills only a leaf: output.detach().requires_grad_()."
 )
 UNSCALED = "len(piece) / len(inputs) => 1"
+OF_ONE = "loss.item() * len(inputs) / len(piece)"
+CLEARED = "front.zero_grad(); back.zero_grad()"
 
 
 def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> dict:
@@ -103,7 +109,11 @@ def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> d
     if any(not torch.equal(weights[name], old) for name, old in before.items()):
         raise NotYet("the weights have changed: an optimizer's step is not part of this.")
     gradients = {f"gradient of {name}": weights[name].grad for name in ("back", "front")}
-    return {"order": order, **gradients, "loss": loss}
+    return {"order": order, **gradients, "loss": one_number(loss)}
+
+
+def one_number(loss: Any) -> Any:
+    return loss.item() if hasattr(loss, "item") else loss  # of a tensor or an array
 
 
 def first_difference(outcome: dict, expected: dict) -> list[str]:
@@ -136,17 +146,36 @@ check_cut_graph = Exercise(
     "n rows out of N counts by n / N, its loss and so its gradient.",
     correct="No graph crosses the cut, and loss and gradients are those of the whole mini-batch.",
     wrong={
-        "Each loss is a mean: added up they count too much. Scale before backward().": UNSCALED,
-        "Mean of means: a short piece counts as much as a full one.": (
-            UNSCALED + " / len(inputs.split(split_size))"
+        "Each loss is a mean: added up they count too much. Scale before backward().": [
+            UNSCALED,
+            ("* len(piece) / len(inputs) => ", "item() => item() * len(piece) / len(inputs)"),
+        ],
+        "A piece counts by its own rows, len(piece): the last may be short.": [
+            UNSCALED + " / len(inputs.split(split_size))",
+            "len(piece) / => split_size /",
+        ],
+        "chunk() takes the number of pieces, split() the rows of one.": ".split( => .chunk(",
+        "The leaf's gradient carries the share already: hand it on as it is.": (
+            "leaf.grad => leaf.grad * len(piece) / len(inputs)"
         ),
+        "Return the loss of the mini-batch: each piece's loss times its share, added up.": [
+            "return total => return",
+            "total += => total =",
+            f"+= loss.item() => = {OF_ONE}",
+            f"loss.item() => {OF_ONE}",
+            f"loss.item() => {OF_ONE} / len(inputs.split(split_size))",
+        ],
         NOT_CUT: (".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
         NO_LEAF: (".requires_grad_() => ", "output.backward(leaf.grad) => "),
-        "front got no gradient. Hand its output what arrives at the leaf: "
-        "output.backward(leaf.grad).": "output.backward(leaf.grad) => ",
-        "You cleared what stood in `.grad` before: the gradients are to be added to it.": (
-            "total = 0.0 => total = 0.0; front.zero_grad(); back.zero_grad()"
-        ),
+        "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
+            "output.backward(leaf.grad) => ",
+            "leaf.grad => torch.ones_like(output)",
+            "leaf.grad => leaf",
+        ],
+        "You cleared what stood in `.grad` before: the gradients are to be added to it.": [
+            f"total = 0.0 => total = 0.0; {CLEARED}",
+            f"(leaf.grad) => (leaf.grad); {CLEARED}",
+        ],
         HANDED: "leaf.grad => ",
     },
     errors={
@@ -154,7 +183,12 @@ check_cut_graph = Exercise(
         "a second time": "A graph serves one backward: back's begins at the loss, front's at its "
         "own output.",
     },
-    also_right=["output.detach() => output.clone().detach()"],
+    also_right=[
+        (
+            "output.detach() => output.clone().detach()",
+            "return total => return torch.tensor(total).numpy()",
+        )
+    ],
 )
 
 # 3. Two programs and two queues
@@ -282,15 +316,11 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other program: who puts in what is waited for?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
-    loss = results[1].item() if isinstance(results[1], Tensor) else results[1]
-    return {**did, "shares": b.shares, "loss": loss}
+    return {**did, "shares": b.shares, "loss": one_number(results[1])}
 
 
 def two_queues():
-    """A's loop is `ahead` turns longer than there are pieces: backwards lag by that many.
-
-    B has no reason to wait: its backward follows its forward.
-    """
+    """Backwards lag by `ahead` pieces. So A's loop is that many turns longer than its pieces."""
 
     def my_first_device(stage, pieces, features, gradients, ahead):
         for number in range(len(pieces) + ahead):
@@ -329,17 +359,28 @@ check_two_queues = Exercise(
         "One piece too many: at `ahead` kept pieces, first run the oldest one's backward.": (
             ", ahead): => , ahead):\n        ahead += 1"
         ),
-        "Pieces are left: after the last forward device A still has gradients to fetch.": (
-            "+ ahead) => + ahead - 1)"
+        "Pieces are left: after the last forward device A still has gradients to fetch.": [
+            f"+ ahead) => {turns})" for turns in ("", "+ ahead - 1")
+        ],
+        "`ahead` is an argument: it is not always 2.": (
+            "gradients, ahead): => gradients, _):\n        ahead = 2"
         ),
         "Hand stage.forward the share, len(answer) / rows: the gradient has to be scaled too.": [
-            "len(answer) / rows => 1",
+            *(f"len(answer) / rows => {share}" for share in ("1", "len(answer)")),
             ", len(answer) / rows) => ) * len(answer) / rows",
         ],
-        "A piece counts by its rows, not as one of so many pieces.": (
-            "len(answer) / rows => 1 / len(answers)"
+        "A share is the rows of a piece over those of all: the last piece may be smaller.": [
+            "len(answer) / rows => 1 / len(answers)",
+            "sum(map(len, answers)) => len(answers[0]) * len(answers)",
+        ],
+        "The loss that stage.forward returns is scaled by its share already: add it as it is.": (
+            "/ rows) => / rows) * len(answer) / rows"
         ),
-        "That is the loss of one piece: add all of them up.": "total +=  => total = ",
+        "Return one number: the losses of all pieces, added up.": [
+            "total +=  => total = ",
+            "return total => return",
+            ("0.0 => []", "+= stage => += [stage", "/ rows) => / rows)]"),
+        ],
         HANDED_ON: ", gradients.get()) => )",
         "It waits for ever.": "features.put( => (",
     },
@@ -347,9 +388,11 @@ check_two_queues = Exercise(
         "IndexError": FEW_PIECES,
         "argument: 'ahead'|takes 4 .* but 5": SWAPPED,
         "does not require grad": DETACHED,
+        "no attribute 'layers'": "Call stage.forward and stage.backward, not the layers.",
     },
     also_right=[
         (".put(stage => .put_nowait(stage", "return total => features.task_done(); return total"),
+        "return total => return total.numpy()",
     ],
     values=True,
 )

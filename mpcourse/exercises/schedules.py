@@ -70,7 +70,10 @@ def why_wrong(outcome, expected):
     try:
         validate_schedule(outcome, *size)
     except ScheduleError as error:
-        return f"It cannot run: {error}."
+        return f"It cannot run: {str(error).removesuffix(' (I and W do as well)')}."
+    done = [action[::2] for row in outcome for action in row if action.kind == "B"]
+    if sorted(done, key=lambda each: each[0]) != sorted(done):
+        return "Legal, but last in, first out; backwards go in the order of the micro-batches."
     got, asked = ([text_of(row).split("B")[0].count("F") for row in s] for s in (outcome, expected))
     if got != asked:
         return f"Forwards before the first B, on the devices: {got}, not {asked}."
@@ -147,8 +150,8 @@ check_simulate = Exercise(
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
     errors={
-        "had not returned|RecursionError|KeyError: A": "Stop when a whole round over the devices "
-        "gets none any further: the rest has no end.",
+        "had not returned|RecursionError|KeyError: A|RuntimeError|(?i:deadlock)": "Stop after a "
+        "round in which no device gets further, and return: the rest has no end.",
     },
     wrong={
         "Waits are shared: it starts at the latest of these times, not after their sum.": (
@@ -158,7 +161,22 @@ check_simulate = Exercise(
             "[free[device], *arrived] => [0, *arrived]"
         ),
         "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
-        "An action takes cost[action.kind].": "cost[action.kind] => 1",
+        "An action takes cost[action.kind].": [
+            "cost[action.kind] => 1",
+            "cost[action.kind] => dict(F=1, B=2)[action.kind]",
+        ],
+        "All that needs lists has to end: a backward waits for its forward and for a gradient.": (
+            "num_stages) => num_stages)[:1]"
+        ),
+        "A device does its list in order: what is first in it waits, and the rest with it.": (
+            "while row and all(need in end for need in needs(row[0], num_stages)): => "
+            "for action in filter(lambda a: all(n in end for n in needs(a, num_stages)), [*row]):",
+            "row.pop(0) => row.pop(row.index(action))",
+        ),
+        "Each device, not each stage and not all together, has its own time at which it is free.": [
+            "free[device] => free[0]",
+            ("free[device] => free[action.stage_index]", "[0] * len(schedule) => [0] * num_stages"),
+        ],
         "num_stages is one more than the largest stage_index: they are counted from 0.": (
             "1 + max( => max("
         ),
@@ -193,6 +211,11 @@ def my_one_f_one_b(num_stages, num_microbatches):
     return schedule
 
 
+def latest_first(row):
+    held = []
+    return [held.append(a) or a if a.kind == "F" else held.pop()._replace(kind="B") for a in row]
+
+
 check_one_f_one_b = Exercise(
     my_one_f_one_b,
     read_again='"Who holds how much?"',
@@ -204,9 +227,10 @@ check_one_f_one_b = Exercise(
     correct="All {count} sizes agree, also fewer micro-batches than stages.",
     wrong={
         "That is GPipe: as fast, but device 0 holds every micro-batch.": gpipe_schedule,
-        "Its warm-up is one short: device r does num_stages - r forwards before its first B.": (
-            "num_stages - rank => max(1, num_stages - rank - 1)"
-        ),
+        "Its warm-up is one short: device r does num_stages - r forwards before its first B.": [
+            "num_stages - rank => max(1, num_stages - rank - 1)",
+            "num_stages - rank => num_stages - rank - 1",
+        ],
         "Its warm-up is one too long: it runs, but every device holds one more.": (
             "num_stages - rank => num_stages - rank + 1"
         ),
@@ -216,12 +240,13 @@ check_one_f_one_b = Exercise(
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
             "num_stages - rank => num_stages"
         ),
-        "Its warm-up grows with the device: the first one needs the longest.": (
-            "num_stages - rank => rank + 1"
-        ),
+        "Its warm-up grows with the device: the first one needs the longest.": [
+            "num_stages - rank => rank + 1",
+            "num_stages - rank => rank",
+        ],
         "One micro-batch at a time: that is the naive schedule.": naive_schedule,
-        "Legal, but last in, first out; backwards go first in, first out.": (
-            lambda p, m: [row[:m] + row[m:][::-1] for row in gpipe_schedule(p, m)]
+        "Legal, but last in, first out; backwards go in the order of the micro-batches.": (
+            "number_actions([(rank, kinds)]) => latest_first(number_actions([(rank, kinds)]))"
         ),
     },
     also_right=[
@@ -280,6 +305,9 @@ check_interleaved = Exercise(
             "rank + p * => rank * num_chunks +"
         ),
         "Forwards before the first B": "(p - 1 - rank) => (p - 1 - rank) + 1",
+        "Its warm-up lacks a round through all chunks but one: (num_chunks - 1) * num_devices.": (
+            "(num_chunks - 1) * p + => "
+        ),
         "A turn is one forward, then one backward: here the backward comes first.": (
             "row += pair => row += pair[::-1]"
         ),

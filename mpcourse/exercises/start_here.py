@@ -56,6 +56,8 @@ def first_difference(outcome, expected):
     return [f"{key}: expected {short(expected[key])}, got {short(outcome[key])}"]
 
 
+SUMS = "Return a list: each tensor of half A plus the matching one of half B."
+PLACES = "Run half_a once, on devices[0], and half_b once, on devices[1]."
 RESULTS = "A Result is no value yet: ask each for its value with result()."
 ADDED = "[a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]"
 
@@ -65,13 +67,15 @@ check_both_at_once = Exercise(
     given="two jobs, each of which waits a second for the other to begin",
     play=two_jobs,
     compared=first_difference,
-    hint="Return a list: each tensor of half A plus the matching one of half B.",
+    hint=lambda found, _: SUMS if [*found.values()][:2] == [[True]] * 2 else PLACES,
     correct="Both were under way at the same time, each on its device, and were added.",
     errors={"a worker runs functions": "Hand over half_a itself.", "'(Result|method)'": RESULTS},
     wrong={
         "Hand both over before you wait for one.": (".submit => .run", ".result() => "),
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
+        SUMS: f"{ADDED} => (first_half, second_half)",
+        PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)"],
     },
     also_right=["[a + => [a.add_(b) if a.device == b.device else a +"],
 )
@@ -116,6 +120,7 @@ stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that que
 
 EARLY = "the clock was read before the work had ended."
 OLDER = "The device was busy with older work: wait before the first reading too."
+SLEPT = "nobody knows how long older work takes; synchronize waits for as long as it needs."
 GPUS = " On this device run returns early: synchronize before both readings, that device."
 
 
@@ -163,6 +168,8 @@ def look_at_clock(found, kind, given):
         raise NotYet(f"got {seconds}, but your function returned after {whole:.3f} seconds.")
     if seconds > naps[0] + OLDER_S / 2:
         raise NotYet(f"got {seconds}. {OLDER}{gpus}")
+    if kind == "idle" and whole - seconds > OLDER_S / 2:
+        raise NotYet(f"your function took {whole:.1f} seconds: {SLEPT}")
     if seconds == round(seconds, 3):
         raise NotYet(f"got {seconds}: that is rounded; return the difference as it is.")
 
@@ -189,6 +196,7 @@ check_time = Exercise(
         OLDER: "synchronize([device])\n    start => start",
         "hand it over with device.submit(fn)": "device.submit(fn).result() => fn()",
         "and no error": ".result() => ",
+        SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
         "that is rounded": f"{TAKEN} => round({TAKEN}, 1)",
         "but your function returned": f"{TAKEN} => ({TAKEN}) * 1000",
     },
@@ -229,24 +237,39 @@ def my_worker():
     return hand_over
 
 
-def outcome_of(wait):
-    """In words; `wait` is called in a thread, for it may never return."""
-    found = ["had not returned after 2 seconds"]
+LATE = "had not returned after a second"
+WAITER = "a thread of the check that waits"
+
+
+def came_from(wait):
+    """How `wait()` ended, and what it gave; in a thread of its own, for it may never return."""
+    found = [(LATE, None)]
 
     def waiting():
         try:
-            found.append(f"returned {short(wait())}")
+            found.append(("returned", wait()))
         except Exception as error:
-            found.append(f"raised {short(error)}")
+            found.append(("raised", error))
 
-    thread = threading.Thread(target=waiting, daemon=True)
+    thread = threading.Thread(target=waiting, daemon=True, name=WAITER)
     thread.start()
-    thread.join(2.0)
+    thread.join(1.0)
     return found[-1]
 
 
+def outcomes_of(waits, own_error=None):
+    """In words, up to the first that comes too late."""
+    words = []
+    for how, what in map(came_from, waits):
+        if how == LATE:
+            return [*words, LATE]
+        own = how == "raised" and what is own_error
+        words.append(f"{how} {'what the job raised' if own else short(what)}")
+    return words
+
+
 def came_of(*jobs):
-    return lambda hand_over, _: [outcome_of(hand_over(job)) for job in jobs]
+    return lambda hand_over, _: outcomes_of(map(hand_over, jobs))
 
 
 def own_thread(_, attempt):
@@ -254,8 +277,10 @@ def own_thread(_, attempt):
     maker = threading.Thread(target=lambda: made.append(attempt()), daemon=False)
     maker.start()
     maker.join()
-    thread = made[0](threading.current_thread)()
-    return {"own thread": thread is not threading.current_thread(), "daemon": thread.daemon}
+    _, thread = came_from(made[0](threading.current_thread))
+    name = getattr(thread, "name", WAITER)
+    own = name not in (WAITER, threading.current_thread().name)
+    return {"own thread": own, "daemon": getattr(thread, "daemon", None)}
 
 
 def behind_a_long_job(hand_over, attempt):
@@ -267,53 +292,80 @@ def behind_a_long_job(hand_over, attempt):
     time.sleep(0.2)
     before = list(order)
     may_go.set()
-    values = [outcome_of(wait) for wait in reversed(waits)][::-1]
-    return {"done before the long job": before, "order": order, "wait": values}
+    return {"done before the long job": before, "wait": outcomes_of(waits[::-1]), "order": order}
 
 
-def after_an_error(hand_over, _):
-    before = hand_over(threading.current_thread)()
-    failed = outcome_of(hand_over(lambda: [1, 2, 3][5]))
-    return failed, outcome_of(hand_over(lambda: threading.current_thread() is before))
+def after(kind):
+    """What comes of a job that raises such an error, and whether the same thread runs the next."""
+
+    def failing(hand_over, _):
+        error = kind("a job's")
+
+        def fail():
+            raise error
+
+        _, before = came_from(hand_over(threading.current_thread))
+        jobs = fail, lambda: threading.current_thread() is before
+        return outcomes_of(map(hand_over, jobs), error)
+
+    return failing
 
 
 def meeting_of_two(hand_over, attempt):
     barrier = threading.Barrier(2)
-    waits = [hand(lambda: barrier.wait(1.0) >= 0) for hand in (hand_over, attempt())]
-    return [outcome_of(wait) for wait in waits]
+    both = hand_over, attempt()
+    return outcomes_of([hand(lambda: barrier.wait(1.0) >= 0) for hand in both])
 
 
-def at_work(attempt, given, trial):
+def at_work(attempt, given, trial, hint):
     hand_over = attempt()
     if not callable(hand_over):
         raise NotYet(f"expected the function hand_over, got {short(hand_over)}")
     return trial(hand_over, attempt)
 
 
+class Unforeseen(Exception):
+    """A class of errors which no attempt can name."""
+
+
+ITS_VALUE = "wait waits for the value and returns it."
+DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
+IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
+MARKED = "0, None and an error are values too: mark beside the value whether fn() has raised."
+THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
+
 check_worker = Exercise(
     my_worker,
     read_again='"A worker in a few lines"',
     cases=[
-        ("a job that returns 42", came_of(lambda: 42)),
-        ("a job that says where it runs", own_thread),
-        ("a long job and three behind it", behind_a_long_job),
-        ("jobs that return 0, None and an error", came_of(int, list().clear, lambda: KeyError(1))),
-        ("a job that raises IndexError, then: the same thread?", after_an_error),
-        ("a job that divides by 0", came_of(lambda: 1 / 0)),
-        ("two workers whose jobs meet", meeting_of_two),
+        ("a job that naps and returns 42", came_of(lambda: time.sleep(0.1) or 42), ITS_VALUE),
+        ("a job that says where it runs", own_thread, DAEMON),
+        ("a long job and three behind it", behind_a_long_job, IN_ORDER),
+        ("jobs that return 0, None and an error", came_of(int, list().clear, KeyError), MARKED),
+        ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
+        ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
+        ("two workers whose jobs meet", meeting_of_two, IN_ORDER),
     ],
     given="{0}",
     play=at_work,
-    hint="One daemon thread for each worker, started once, with a queue of its own, runs all jobs.",
+    hint="{2}",
     correct="It runs jobs in order, beside another worker, and survives an error.",
     wrong={
-        "Let the thread run the jobs.": "jobs.put((fn, box)) => box.put((fn(), None))",
         "Is the thread started?": ".start() => ",
         "Return the function wait, uncalled; the caller calls it.": "return wait => return wait()",
         "wait returns the value, not the pair.": "return wait => return box.get",
-        "None is a value too: mark what is in the box.": "error is not None => value is None",
-        "Raise that very error in wait.": "raise error => return error",
+        ITS_VALUE: "box.get() => box.get_nowait()",
+        DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
+        "hand_over has to return at once.": "return wait => value = wait(); return lambda: value",
+        "Each job needs a box of its own.": (
+            "(fn):\n => (fn, box=queue.SimpleQueue()):\n",
+            "        box = queue.SimpleQueue() => ",
+        ),
+        IN_ORDER: ["SimpleQueue()\n\n => LifoQueue()\n\n", "while True => if True"],
+        MARKED: ["error is not None => value is None", "error is not None => not value"],
+        "The error is returned: raise it.": "raise error => return error",
         "The thread has ended: catch the error inside the loop.": "box.put((N => return box.put((N",
+        THE_ERROR: ["raise error => raise type(error)(*error.args)", "None, error => None, None"],
         "Catch all: Exception.": "box.put((N => isinstance(error, IndexError) and box.put((N",
     },
     also_right=["except Exception => except BaseException"],

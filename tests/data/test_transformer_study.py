@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformer_study as study
+from torch import nn
 
 from mpcourse.training.in_memory import Data
 
@@ -39,8 +40,12 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters(run, dat
     assert [found[at - 33].item() for at in (64, 79, 95)] == pytest.approx(long, abs=1e-5)
     counts = study.counted_losses(study.load_prose())[study.COUNT]
     counts = counts[33 : 33 + len(found)]
-    half = -(((-found).exp() + (-counts).exp()) / 2).log()
-    wanted = {"net": found, "counts": counts, "net_and_counts": half}
+    seen = [test[at - 6 : at] for at in range(33, 33 + len(found))]  # as a 7-gram sees it
+    logits = net(torch.stack(seen)).detach().double()[:, -1].cpu()
+    short = nn.functional.cross_entropy(logits, test[33:].cpu()[: len(found)], reduction="none")
+    wanted = {"net": found, "counts": counts, "short": short}
+    for name in ("net", "short"):
+        wanted[f"{name}_and_counts"] = -(((-wanted[name]).exp() + (-counts).exp()) / 2).log()
     for name, losses in wanted.items():
         assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
 
