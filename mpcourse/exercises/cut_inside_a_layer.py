@@ -7,8 +7,6 @@ from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, sh
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # noqa: F401
 
-WAIT_S = 5.0  # for ranks that do not send the same messages
-
 # 1. Which part is mine?
 
 
@@ -31,34 +29,28 @@ def mlp(rank, ranks):
 
 UP_COLUMNS = "up_weight[own] => up_weight.tensor_split(ranks, 1)[rank]"
 DOWN_ROWS = "down_weight[:, own] => down_weight.tensor_split(ranks)[rank]"
+BIAS = "up_bias[own] => up_bias"
 
 check_mlp_parts = Exercise(
     my_parts,
     read_again='"Which cut may come before GELU?"',
     cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
-    given=lambda up, bias, down, rank, ranks: (
-        f"width {up.shape[1]}, {len(bias)} inner numbers, rank {rank} of {ranks}"
-    ),
+    given="width 4, 6 inner numbers, rank {3} of {4}",
     hint="Return three tensors: what a rank's inner numbers need of up, of its bias, of down.",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
-            (UP_COLUMNS, DOWN_ROWS),
-            UP_COLUMNS,
+            *[(UP_COLUMNS, *more) for more in ((DOWN_ROWS,), (), (DOWN_ROWS, BIAS), (BIAS,))],
         ],
         "Down is cut by rows of W: these are columns of its stored `weight`.": DOWN_ROWS,
         "These are halves: there may be more ranks than two, or one alone.": "// ranks => // 2",
-        "Each output of `up` has its own number of the bias.": "up_bias[own] => up_bias",
-        "A bias is cut like the outputs, not divided.": "up_bias[own] => up_bias / ranks",
+        "Each output of `up` has its own number of the bias.": BIAS,
+        "A bias is cut like the outputs, not divided.": [f"{BIAS} / ranks", f"{BIAS}[own] / ranks"],
         "The sum would be right, but neighbours belong together here: one day they are a head.": (
             "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"
         ),
         "Down is cut, too: it takes the numbers that are here.": "[:, own] => ",
     },
-    also_right=[
-        lambda up, bias, down, r, n: [
-            each.chunk(n, dim)[r].clone() for each, dim in ((up, 0), (bias, 0), (down, 1))
-        ]
-    ],
+    also_right=["down_weight[:, own] => down_weight.chunk(ranks, 1)[rank].numpy()"],
 )
 
 # 2. The two ends of a cut layer
@@ -67,6 +59,7 @@ NAMES = "output", *(f"gradient of {each}" for each in ("x", "up", "the bias of u
 IN_PLACE = "`all_reduce` replaces what it is given: sum a copy, as others may still hold the {}."
 ONE_EACH = "A `backward` returns one thing for each argument of `forward` after ctx: here two."
 ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
+MEAN = "return total => return total / group.size()"
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -130,7 +123,7 @@ def in_a_cut_mlp(ends, ranks):
                 raise NotYet(IN_PLACE.format(what))
         return zip(NAMES, found, strict=True)
 
-    by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=WAIT_S))
+    by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=5.0))  # some may not send
     return {f"rank {rank}, {name}": each for rank, found in by_rank for name, each in found}
 
 
@@ -153,21 +146,26 @@ check_ends = Exercise(
         "The two are exchanged: x is whole when it enters; what leaves are addends.": (
             "MyEnter, MyLeave => MyLeave, MyEnter"
         ),
-        "The gradients are n times too large: each addend goes into the sum once, so on the way "
-        "out its gradient is that of the sum, as it is.": (
+        "Gradients n times too large: that of an addend is that of the sum, as it is.": (
             "total = => ctx.group = group; total =",
             "return gradient, => return MyLeave.apply(gradient, ctx.group),",
         ),
         "Each rank's gradient of x is a part of a sum: on the way in, the backward adds them.": (
             "MyLeave.apply(gradient, ctx.group) => gradient.clone()"
         ),
+        "A sum, not a mean: each rank has another part of it.": [
+            MEAN,
+            (MEAN, "MyLeave.apply => reduce_from_ranks"),
+            "ctx.group), None => ctx.group) / ctx.group.size(), None",
+        ],
         "What leaves are addends: the output is their sum, on all ranks.": (
             "return total => return x.view_as(x)",
             "MyLeave.apply => reduce_from_ranks",
         ),
-        "Nothing flows back: a `backward` returns the gradient first, then None for the group.": (
-            "return gradient, => return None,"
-        ),
+        "Nothing flows back: return the gradient, then None; `all_reduce` itself returns None.": [
+            "return gradient, => return None,",
+            "MyLeave.apply(gradient, ctx.group), None => None, None",
+        ],
         IN_PLACE.format("addend"): "x.clone() => x",
         IN_PLACE.format("gradient"): (
             "MyLeave.apply(gradient, ctx.group) => "
@@ -181,6 +179,9 @@ check_ends = Exercise(
         "number of gradients": ONE_EACH,
         "different than None": ORDER,
         "attribute 'group'": KEEP_GROUP,
+        "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
+        "'NoneType'": "`all_reduce` returns None: return the tensor that it has replaced.",
+        "[Ss]hapes? ": "`x` enters whole; what leaves is a sum, as large as an addend.",
         "gloo": "Do all ranks send the same messages, in one order?",
     },
     also_right=["MyLeave.apply => reduce_from_ranks"],
@@ -212,7 +213,6 @@ def heads_of(heads, key_heads, rank, ranks):
 
 
 READ = "own.start // sharing, (own.stop - 1) // sharing + 1"
-EVEN = "rank * key_heads // ranks, (rank + 1) * key_heads // ranks"
 OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
 
 
@@ -250,11 +250,21 @@ check_attention_parts = Exercise(
             "return mine => return torch.cat([t.chunk(ranks)[rank] for t in fused.chunk(3)])"
         ),
         "With fewer key heads than ranks, several ranks hold the same key head, and it is whole.": [
-            f"{READ} => {EVEN}",
+            f"{READ} => rank * key_heads // ranks, (rank + 1) * key_heads // ranks",
             f"{READ} => own.start // sharing, own.stop // sharing",
+            "return mine => t = query, key, value\n    return "
+            "torch.cat([each.flatten(0, 1).chunk(ranks)[rank] for each in t])",
+        ],
+        "Keep the order of `fused`: all queries, then all keys, then all values.": [
+            "key[read], value[read] => value[read], key[read]",
+            "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
         ],
         "Query heads that share a key head are neighbours: with 4 heads on 2, 0 and 1 read the "
-        "first.": f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
+        "first.": [
+            f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
+            f"{READ} => rank % key_heads, rank % key_heads + max(1, key_heads // ranks)",
+            f"{READ} => own.start, own.stop",
+        ],
         "A rank keeps only the key and value heads that its own queries read.": (
             "key[read], value[read] => key, value"
         ),
@@ -266,21 +276,7 @@ check_attention_parts = Exercise(
             f"{OUT_WEIGHT} => out_weight",
         ],
     },
-    also_right=[
-        lambda fused, out_weight, heads, key_heads, rank, ranks: (
-            torch.cat(
-                [
-                    rows[2 * (rank * number // ranks) : 2 * -(-(rank + 1) * number // ranks)]
-                    for number, rows in (
-                        (heads, fused),
-                        (key_heads, fused[2 * heads :]),
-                        (key_heads, fused[2 * (heads + key_heads) :]),
-                    )
-                ]
-            ),
-            out_weight.tensor_split(ranks, dim=1)[rank].numpy(),
-        )
-    ],
+    also_right=[f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})"],
 )
 
 # 4. The bytes of a block
@@ -301,16 +297,18 @@ check_block_bytes = Exercise(
     given="{} tokens, width {}, {} bytes per number, {} rank(s)",
     hint="All-reduces of a block, times what a ring sends of each, times the tensor's bytes.",
     wrong={
-        "Half of it: count attention and MLP, each forward and backward; and a ring sends twice "
-        "(n - 1) / n.": "4 * 2 => 4",
+        "Half of it: count the backward, too; and a ring sends twice (n - 1) / n.": "4 * 2 => 4",
         "Count attention and MLP, and the backward of each.": "4 * 2 => 2",
         "Query, key and value share one way in: one sum backward, not three.": "4 * 2 => 12",
-        "What is sent are the tokens between the layers, not weights.": "* tokens => * width",
-        "What is sent has the width between the layers, not that inside.": "4 * 2 => 20",
-        "`//` rounds: (n - 1) / n of a tensor need not be whole.": (
-            "2 * (ranks - 1) / ranks => (2 * (ranks - 1) // ranks)"
-        ),
-        "In a ring each rank sends 2 (n - 1) / n, not 2.": "(ranks - 1) / ranks => (ranks > 1)",
+        "Tokens are sent, not weights.": ["* tokens => * width", "* tokens => * 12 * width"],
+        "The width between the layers is sent, not that inside.": ["4 * 2 => 20", "4 * 2 => 32"],
+        "Each rank has an addend for every token: do not divide them.": "/ ranks => / ranks**2",
+        "This is what all ranks send together.": "/ ranks => ",
+        "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, and not 2.": [
+            "2 * (ranks - 1) / ranks => 1",
+            "(ranks - 1) / ranks => (ranks > 1)",
+        ],
+        "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
         "Count bytes: each number has `itemsize` of them.": "* itemsize => ",
     },
     also_right=[lambda t, w, i, n: sum(2 * t * w * i / n * (n - 1) for _ in range(4))],

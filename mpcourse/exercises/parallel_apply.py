@@ -1,9 +1,10 @@
 """Exercises of page `parallel_apply`: parallel_apply, replicas, the four verbs."""
 
-import concurrent.futures  # noqa: F401 (a wrong answer uses it)
 import copy
 import threading
 import time
+from concurrent.futures import as_completed  # noqa: F401 (a wrong answer uses it)
+from contextlib import suppress
 from unittest import mock
 
 import torch
@@ -12,7 +13,7 @@ from torch.func import functional_call
 
 from mpcourse.data_parallel import gather, parallel_apply, replicate, scatter, scatter_gather
 from mpcourse.devices.devices import get_devices
-from mpcourse.exercises.exercise import Exercise, NotYet, refuse_borrowed, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, short
 
 # 1. parallel_apply
 
@@ -66,6 +67,8 @@ def at_the_same_time(attempt, given, count, gradients, broken):
     with torch.set_grad_enabled(gradients):
         try:
             outputs = attempt(modules, inputs, devices)
+            if broken:
+                raise NotYet(f"it returned {shown(outputs)}; what a module raises has to come out.")
         except KeyError as error:
             outputs = [repr(error)]
         callers = torch.is_grad_enabled()
@@ -74,18 +77,16 @@ def at_the_same_time(attempt, given, count, gradients, broken):
         device.run(torch.set_grad_enabled, True)
     if broken and not gradients:
         refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit.")
-    inference = [torch.is_tensor(each) and each.is_inference() for each in outputs or []]
     return {
         "outputs": shown(outputs),
         "(on its device, gradients on) in each call": [sorted(each) for each in calls],
         "gradients on afterwards": {"caller": callers, "workers": afterwards},
-        "inference tensors": any(inference),
+        "inference tensors": any(torch.is_tensor(o) and o.is_inference() for o in outputs or []),
     }
 
 
 NEVER_MET = "The first was waited for before the second ran: first submit all, each to its device."
-RESULTS = "[result.result() for result in results]"
-MODE = "with torch.set_grad_enabled(gradients)"
+CALL, BACK = "return module(value)", "it = module(value); torch.set_grad_enabled(True); return it"
 
 check_parallel_apply = Exercise(
     my_parallel_apply,
@@ -108,26 +109,23 @@ check_parallel_apply = Exercise(
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
-        NEVER_MET: ("device.submit => device.run", f"{RESULTS} => results"),
-        "Those are no values yet: ask each for its result.": f"{RESULTS} => results",
-        "Grad mode belongs to a thread: who knows the caller's mode, and who has to set it?": (
-            f"{MODE}: => if True:"
-        ),
-        "Gradients stay off in the worker: use a with block.": "with torch => if torch",
-        "Outputs come in the order of the modules, not in the order of finishing.": (
-            "in results => in concurrent.futures.as_completed(results)"
-        ),
+        NEVER_MET: ("device.submit => device.run", "result.result() => result"),
+        "Those are no values yet: ask each for its result.": "result.result() => result",
+        "Each thread has a mode: ask in the caller, set in the worker.": "d(gradients) => d(True)",
+        "Gradients are off in the worker, but on in the caller.": "d(gradients) => d(False)",
+        "Gradients stay off in the worker: use a with block, for errors, too.": [
+            "with torch => if torch",
+            ("with torch => if torch", f"{CALL} => {BACK}"),
+        ],
+        "raises has to come out": f"{CALL} => try: {CALL}\n            except KeyError: pass",
+        "The worker's function has to return what the module returns.": "return module => module",
+        "Its device's worker runs each module: submit it.": lambda m, v, _: [*map(call, m, v)],
+        "Outputs come in the order of the modules.": "in results => in as_completed(results)",
         "The loop's variables had moved on when the worker ran: pass them to submit.": (
             "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
         ),
     },
-    also_right=[
-        (
-            f"{MODE}: => try:\n            torch.set_grad_enabled(gradients)",
-            "return module(value) => return module(value)\n        "
-            "finally:\n            torch.set_grad_enabled(True)",
-        )
-    ],
+    also_right=[f"{CALL} => return torch.set_grad_enabled(gradients)(module)(value)"],
 )
 
 # 2. Replicas
@@ -136,8 +134,7 @@ check_parallel_apply = Exercise(
 def my_replicas(net, devices):
     """The copies are results of `.to`, a step in the graph, so the way back to net stays open.
 
-    A deep copy cuts that way: its weights are its own. It serves as the shell that is called, one
-    for each device.
+    A deep copy cuts that way. It serves as the shell that is called, one for each device.
     """
 
     def replica_on(device):
@@ -158,7 +155,7 @@ class Calls(list):
 
 
 class Noting(nn.Module):
-    """A linear layer; of each call it notes the copy, its weight, the thread and if others came."""
+    """A linear layer; it notes each call: the copy, its weight, thread, rows, if others came."""
 
     def __init__(self):
         super().__init__()
@@ -168,7 +165,7 @@ class Noting(nn.Module):
     def forward(self, batch):
         """Note the call, wait for the others, then compute."""
         thread = threading.current_thread().name
-        self.calls.append([self, self.linear.weight, thread, False])
+        self.calls.append([self, self.linear.weight, thread, len(batch), False])
         number, until = len(self.calls) - 1, time.monotonic() + 2.0
         while len(self.calls) < self.calls.wanted and time.monotonic() < until:
             time.sleep(1e-3)
@@ -183,8 +180,6 @@ def noting_and_batch(rows, place):
 
 
 def gradients_of(outputs, tensors):
-    if not outputs.requires_grad:
-        return "cut off"
     found = torch.autograd.grad(outputs.square().sum(), tensors, allow_unused=True)
     return ["none" if each is None else each for each in found]
 
@@ -196,24 +191,27 @@ def replicas_at_work(attempt, rows, count):
     replicas = attempt(module, devices)
     listed = isinstance(replicas, list | tuple) and len(replicas) == count
     if not listed or not all(map(callable, replicas)):
-        words = "Return a list, and in it one function of the rows for each device."
-        raise NotYet(f"expected {count} functions, got {short(replicas)}", words)
-    outputs = parallel_apply(replicas, scatter(batch, devices), devices=devices)
+        raise NotYet(f"expected a list of {count} functions of the rows, got {short(replicas)}")
+    outputs = gather(parallel_apply(replicas, scatter(batch, devices), devices=devices), devices[0])
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
-    outputs = gather(outputs, devices[0])
     networks = {id(each) for each, *_ in module.calls}
-    memory = {weight.data_ptr() for _, weight, *_ in module.calls}
+    places = [mock.Mock(device=torch.device(name)) for name in ("cpu", "meta") if count == 1]
+    for replica, place in zip(places and attempt(module, places), places, strict=True):
+        with suppress(Exception):  # the call is noted before it fails
+            replica(batch.detach().to(place.device))
+    memory = {weight.data_ptr() for _, weight, *_ in module.calls[:count]}
     return {
         "outputs": outputs,
         "gradients of net's weights": gradients_of(outputs, [*module.parameters()]),
         "networks called": len(networks),
         "net itself was called": id(module) in networks,
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
+        "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
     }
 
 
+ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
-ALL = "[replica_on(device) for device in devices]"
 OWN = "shell = copy.deepcopy(net)"
 
 check_replicas = Exercise(
@@ -226,24 +224,24 @@ check_replicas = Exercise(
     errors={
         r"got \(Device": "torch's name for the place is device.device: .to(device.device, …).",
         "to be a tensor|NoneType": "A replica gives back what functional_call gives back.",
+        "dictionar": "functional_call takes a dict: the name of each weight, and its copy.",
+        "same device": f"{ELSEWHERE} {LATER}",
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
         "The gradients do not reach net: detach, state_dict, deepcopy and Parameter cut the way.": [
             "w.to => w.detach().to",
             "net.named_parameters() => net.state_dict().items()",
-            "return lambda rows: functional_call(shell, weights, rows) "
-            "=> return shell.to(device.device)",
+            "return lambda rows: => return shell.to(device.device) or",
             "w.to(device.device, copy=True) => nn.Parameter(w.to(device.device, copy=True))",
         ],
-        "A replica reads net's own memory: .to(…, copy=True) copies on the same device, too.": (
-            ", copy=True => "
-        ),
+        "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
+        ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         "The replicas call net itself: give each a deep copy.": "copy.deepcopy(net) => net",
         f"All replicas called one deep copy: each needs its own. {LATER}": [
             (f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")
         ],
-        "a list, and in it one function": f"return {ALL} => return replica_on(devices[0])",
+        "functions of the rows, got": "return [ => return lambda: [",
     },
     also_right=[
         "w.to(device.device, copy=True) => w.clone().to(device.device)",
@@ -257,8 +255,7 @@ check_replicas = Exercise(
 def my_data_parallel(module, batch, devices):
     """Scatter first: how many chunks come out says how many devices are used.
 
-    With five rows and four devices there are three chunks, and the verbs refuse lists of unequal
-    lengths. `replicate` keeps the way back to the module's own weights.
+    Five rows on four devices give three chunks. `replicate` keeps the way back to the weights.
     """
     chunks = scatter(batch, devices)
     used = devices[: len(chunks)]
@@ -271,16 +268,16 @@ def on_devices(attempt, rows, count):
     devices = get_devices(count)
     module, batch = noting_and_batch(rows, devices[0].device)
     wanted = module.calls.wanted = -(-rows // -(-rows // count))
-    joining = mock.patch.object(scatter_gather, "_gather", wraps=scatter_gather._gather)
-    with joining as joined:
+    with mock.patch.object(scatter_gather, "_gather", wraps=scatter_gather._gather) as joined:
         outputs = attempt(module, batch, devices)
     if not torch.is_tensor(outputs):
         raise NotYet(f"expected one tensor, got {short(outputs)}", "gather joins the outputs.")
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
-    workers = {name for *_, name, _ in module.calls if "mpcourse device" in name}
+    workers = {name for _, _, name, *_ in module.calls if "mpcourse device" in name}
     return {
         "outputs": outputs,
         "gradients of weights and batch": gradients_of(outputs, [*module.parameters(), batch]),
+        "rows computed": sum(length for *_, length, _ in module.calls),
         "each device at work": len(workers) >= wanted,
         "a network for each": len({id(each) for each, *_ in module.calls}) >= wanted,
         "at the same time": all(met for *_, met in module.calls),
@@ -296,25 +293,28 @@ check_data_parallel = Exercise(
     play=on_devices,
     correct="Outputs and gradients are those of the module alone.",
     errors={
-        "same length": "There may be fewer chunks than devices: use devices[: len(chunks)].",
+        "same length": "There may be fewer chunks than devices. Use devices[: len(chunks)].",
+        "not require grad": "Nothing may cut the way back: no detach, no no_grad.",
         "has no len": "parallel_apply takes a list of modules: one replica for each chunk.",
         "devices are named": "The third argument of parallel_apply is another: write devices=….",
     },
     hint="Each device gets a replica and a chunk; gather joins all outputs, on devices[0].",
     wrong={
-        "There may be fewer chunks than devices: use devices[: len(chunks)].": (
-            "devices[: len(chunks)] => devices"
-        ),
+        "There may be fewer chunks than devices.": "devices[: len(chunks)] => devices",
         "gather joins the outputs.": "gather(outputs, devices[0]) => outputs",
-        "That works where all devices share one memory; on GPUs each needs its own replica.": (
-            "replicate(module, used) => [module] * len(used)"
-        ),
+        "On GPUs each needs its own replica.": "replicate(module, used) => [module] * len(used)",
         "The gradients do not reach the module's own weights: copy with replicate.": (
             lambda m, b, d: my_data_parallel(copy.deepcopy(m), b, d)
         ),
         "Each device computed the whole batch: hand each its own chunk.": (
-            "chunks, devices => [batch] * len(chunks), devices"
+            "chunks, devices => [batch] * len(chunks), devices",
+            "gather(outputs, devices[0]) => outputs[0]",
         ),
+        "No worker computes its chunk: parallel_apply hands all of them over.": (
+            "parallel_apply( => (lambda f, x, devices: [*map(call, f, x)])("
+        ),
+        "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
+        "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
     },
     also_right=["gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"],
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.exercises.exercise import Exercise, NotYet, numbers, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 from mpcourse.quantization import choose_qparams, int8_matmul, quantize_tensor
 
 # 1. Scale and zero point
@@ -45,21 +45,20 @@ check_qparams = Exercise(
         "256 integers have 255 steps between them.": "255 => 256",
         "-128 belongs to the integers, too: 255 steps.": ("255 => 254", "-128 - => -127 -"),
         "That cuts off: round to the nearest integer.": [
-            "round( => int(",
-            "round(-128 - low / scale) => -128 - low // scale",
+            *("round( => int(", "round(-128 - low / scale) => -128 - low // scale"),
+            *("(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"),
         ],
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
-        "zero_point is an integer: only then does one integer mean 0.0.": [
-            "round( => (",
-            "round( => 1.0 * round(",
+        "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
+        "zero_point is to be an integer that means 0.0.": ["round( => (", "round( => 1.0 * round("],
+        "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
+            *("min(low, 0.0) => low", "max(high, 0.0) => high"),
+            "low, high = min(low, 0.0), max(high, 0.0) => ",
         ],
-        "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": (
-            "low, high = min(low, 0.0), max(high, 0.0) => "
-        ),
-        "Symmetric: one side is wasted. This range has two ends: use both.": (
-            lambda low, high: (max(-low, high) / 127, 0)
-        ),
+        "Symmetric: one side is wasted. This range has two ends: use both.": [
+            *(lambda low, high, n=n: (max(-low, high) / n, 0) for n in (127, 127.5)),
+        ],
         NO_SCALE: " or 1.0 => ",
     },
     errors={"ZeroDivisionError": NO_SCALE},
@@ -102,6 +101,8 @@ def rows_in_a_loop(weight):
     return torch.tensor(integers, dtype=torch.int8), torch.tensor(scales, dtype=torch.float64)
 
 
+CHANGED = "That changes the weight that was handed in: write weight / scales, not weight /= scales."
+
 check_rows = Exercise(
     my_rows,
     read_again='"One large weight: whom does it hurt?"',
@@ -112,35 +113,34 @@ check_rows = Exercise(
         (torch.tensor([[0.0, 0.0], [0.5, -0.2]]),),
     ],
     given=lambda weight: f"a weight {short(weight.tolist())}: (integers, scales)",
+    play=leaving_alone(CHANGED),
     same=same_with_types,
     hint="scales = weight.abs().amax(1) / 127; integers = round(weight / scales[:, None]). "
     "A row of zeros has no largest weight: give it scale 1, and 0 / 1 is 0.",
     wrong={
         "Return (integers, scales), in this order.": lambda weight: my_rows(weight)[::-1],
-        "That is one scale for the whole weight: take the largest of each row.": (
-            "amax(1) => max()",
-            "[:, None] => ",
-        ),
-        "Those are the columns; a row makes an output: amax(1), and divide by scales[:, None].": (
-            "amax(1) => amax(0)",
-            "[:, None] => ",
-        ),
-        "That divides columns. To divide rows, scales need the shape (out, 1): scales[:, None].": (
-            "[:, None] => "
-        ),
-        "int8 cuts off towards 0: round first. Half a step, not a whole one.": ".round() => ",
-        "The integers are floats still: .to(torch.int8).": ".to(torch.int8) => ",
-        "The scales have the shape (out, 1); (out,) is asked for: divide by scales[:, None].": (
-            "int8), scales => int8), scales[:, None]"
-        ),
+        "That is one scale for the whole weight: take the largest of each row.": [
+            *(("amax(1) => max()", "[:, None] => "), "amax(1) => max().expand(len(weight))"),
+        ],
+        "Those are columns. Take rows: amax(1).": ("amax(1) => amax(0)", "[:, None] => "),
+        "That divides columns. For rows, scales need the shape (out, 1).": "[:, None] => ",
+        "The largest weight becomes 127, where int8 ends: divide by 127, not 128.": [
+            *("127 => 128", ("127 => 128", ".round() => .round().clamp(max=127)")),
+        ],
+        "A scale is the length of a step: the largest of the row / 127.": [
+            *("int8), => int8), 127 *", "int8), => int8), 1 /"),
+        ],
+        CHANGED: "weight / scales[:, None] => weight.div_(scales[:, None])",
+        "That cuts off: round to the nearest integer.": [".round() => ", "round() => floor()"],
+        "The integers are to be int8.": [".to(torch.int8) => ", "torch.int8 => torch.uint8"],
+        "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             "torch.where(scales > 0, scales, 1.0) => scales",
             "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1e-8)",
+            "scales, 1.0 => scales, 1 / 127",
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
-        "Those mean the weights again. Return the integers themselves, as int8.": (
-            "int8), scales => int8) * scales[:, None], scales"
-        ),
+        "Return the integers, not what they mean.": "int8), => int8) * scales[:, None],",
     },
     also_right=[
         rows_in_a_loop,
@@ -251,36 +251,31 @@ check_int8_linear = Exercise(
     given=layer_in_words,
     play=in_integers,
     same=same_sums,
-    hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits. "
-    "It is one tensor.",
+    hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits.",
     wrong={
         NO_INTEGERS: [linear_by_meaning, ".int() => .float()"],
-        "The sums of the weights have wrapped round: add up with dtype=torch.int32.": (
-            "dtype=torch.int32 => dtype=torch.int8"
-        ),
+        "The sums of the weights have wrapped round: they need 32 bits.": "int32 => int8",
         "The zero point is missing: subtract z_x times the sum of each row of q_w.": NO_CORRECTION,
         "The product has wrapped round: sums need 32 bits.": [
-            ".int() => ",
-            (NO_CORRECTION, ".int() => "),
-            ".int() => .short()",
+            *(".int() => ", (NO_CORRECTION, ".int() => ")),
+            *(".int() => .short()", (".int() => .short()", "int32 => int16")),
         ],
-        "q_x - z_x has wrapped round in int8: go to 32 bits first.": (
-            NO_CORRECTION,
-            "q_x.int() => (q_x - z_x).int()",
-        ),
+        "q_x - z_x wraps round: .int() first.": (NO_CORRECTION, "q_x.int() => (q_x - z_x).int()"),
         "q_w is (out, in): the product takes q_w.t().": ".t() => ",
         "The sign of the correction: subtract z_x times the sum of the weights.": "- z_x => + z_x",
-        "z_x is subtracted once; each of the `in` products needs it: times the sum of weights.": (
-            " * q_w.sum(1, dtype=torch.int32) => "
-        ),
-        "sum(1) adds up each row of q_w: every output has a sum of its own.": [
-            "sum(1, => sum(0,",
-            "sum(1, => sum(",
+        "z_x counts in each of the `in` products, times its weight: z_x times their sum.": [
+            *(f" * {SUMS} => ", f"{SUMS} => q_w.shape[1]"),
         ],
+        "Every output has its own sum, of a row of q_w.": ["sum(1, => sum(0,", "sum(1, => sum("],
         "The correction is multiplied by both scales, too: put brackets round the two sums.": (
             (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias")
         ),
         "The bias is missing.": " + bias => ",
+        "The bias is a float: add it after the scales.": (
+            "sums * (s_x * s_w) + bias => (sums + bias) * (s_x * s_w)"
+        ),
+        "Each column has its own scale: s_w.": ["* s_w => * s_w[:, None]", "* s_w => * s_w[0]"],
+        "The outputs have the shape (rows, out).": lambda *layer: my_int8_linear(*layer).t(),
         "The scales of the weights, s_w, are missing.": "(s_x * s_w) => s_x",
         "The scale of the inputs, s_x, is missing.": "(s_x * s_w) => s_w",
     },

@@ -29,7 +29,7 @@ def my_training_step(front, back, inputs, labels, first, second):
 
 
 def step_on(attempt, first, second):
-    """A step for real on the CPU, or one over two pretended GPUs, whose copies are counted."""
+    """A step for real, or over pretended GPUs; the same in words; what to say if nothing fits."""
     torch.default_generator.manual_seed(4004)
     front, back = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)
     given = front, back, torch.randn(7, 6), torch.randint(0, 3, (7,)), first, second
@@ -38,21 +38,23 @@ def step_on(attempt, first, second):
         copies = sorted((t.source, t.target, tuple(t.shape)) for t in placement.transfers)
         held = sorted(placement.parameter_bytes)
         lines = [f"at: {placement.line}", placement.error] if placement.error else []
-        lines += [f"copies: {len(copies)}", f"parameters on: {', '.join(held)}"]
-        return {"copies": copies, "held": held, "error": placement.error}, lines
+        lines += [f"copies: {len(copies)}; parameters on {', '.join(held)}"]
+        return {"copies": copies, "held": held, "error": placement.error}, lines, FOUR
     before = copy.deepcopy([*front.parameters(), *back.parameters()])
+    right = cross_entropy(back(front(given[2])), given[3])
     loss = attempt(*given)
     after = [*front.parameters(), *back.parameters()]
     gradients = [short(p.grad) if p.grad is None else p.grad for p in after]
     found = {"loss": loss, "gradients": gradients, "weights as before": same(after, before)}
-    right = cross_entropy(back(front(given[2])), given[3])
     if not same(loss, right):
-        return found, [f"expected the loss, {short(right)}; got {short(loss)}"]
-    return found, [f"The loss is right; gradients: {short(gradients)}", f"weights: {short(after)}"]
+        return found, [f"expected the loss, {short(right)}; got {short(loss)}"], PLAIN
+    return found, [f"The loss is right; gradients: {short(gradients)}"], PLAIN
 
 
-NOT_KEPT = "x.to(place) gives a copy and leaves x where it is: keep what it returns."
-TWICE = "The gradients are twice as large: one backward, of the loss itself, is enough."
+FOUR = """Four copies: inputs to first; hidden rows and labels to second; a gradient back. \
+Parts stay where they are. x.to(place) gives a copy, x stays where it is: keep what it returns."""
+PLAIN = "The loss is cross_entropy(back(front(inputs)), labels); only one backward follows."
+OTHERS = "Copies of the parts were trained; their own parameters have no gradients."
 
 check_training_step = Exercise(
     my_training_step,
@@ -62,8 +64,7 @@ check_training_step = Exercise(
     play=step_on,
     same=lambda outcome, expected: same(outcome[0], expected[0]),
     compared=lambda outcome, expected: outcome[1],
-    hint="Four copies: inputs to {0}; hidden rows and labels to {1}; a gradient back. "
-    + f"The parts stay where they were moved. {NOT_KEPT}",
+    hint=lambda outcome, expected: outcome[2],
     correct="Loss and gradients are right, and four copies are made.",
     wrong={
         "The labels have to be where the outputs are, and those come out on {1}.": [
@@ -72,28 +73,27 @@ check_training_step = Exercise(
         ],
         "The hidden rows have to be brought to {1}.": "hidden.to(second) => hidden",
         "The inputs have to be on {0}, beside the first part.": "inputs.to(first) => inputs",
-        "A part has to be moved too: a module is moved by .to as well.": [
-            "front.to(first) => front",
-            "back.to(second) => back",
+        "Each part has to be moved too.": ["front.to(first) => front", "back.to(second) => back"],
+        "Bring the labels to the outputs, not the outputs to the labels.": [
+            "outputs, labels.to(second) => outputs.to(first), labels.to(first)",
+            "outputs, labels.to(second) => outputs.cpu(), labels",
         ],
-        "Bring the labels to the outputs, not the outputs to the labels.": (
-            "outputs, labels.to(second) => outputs.to(first), labels.to(first)"
-        ),
-        "`.item()` makes a plain number of it: return the tensor itself.": (
-            "return loss => return loss.item()"
-        ),
+        "The front belongs on {0}.": lambda *a: my_training_step(*a[:4], a[5], a[4]),
+        "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
+        "None comes from backward() or a bare return: return the loss.": "return loss => return",
+        "No optimizer's step is asked for.": "return => front[0].bias.data += 1; return",
+        "`.item()` makes a plain number: return the tensor.": "return loss => return loss.item()",
         "They come from loss.backward().": "loss.backward() => ",
+        OTHERS: ("front.to => copy.deepcopy(front).to", "back.to => copy.deepcopy(back).to"),
         "It is cut off: detach(), .data and no_grad() do that.": "hidden.to => hidden.detach().to",
         "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",
-        TWICE: "loss.backward() => loss.backward(retain_graph=True); loss.backward()",
+        "Doubled gradients: call backward once.": "loss.backward() => (2 * loss).backward()",
     },
     errors={
         "for 'Long'|does not require grad": "The order is cross_entropy(outputs, labels).",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
-    also_right=[
-        ("(inputs.to(first)) => (inputs)", "hidden = => inputs = inputs.to(first); hidden ="),
-    ],
+    also_right=[("(inputs.to(first)) => (x)", "hidden = => x = inputs.to(first); hidden =")],
 )
 
 # 2. Stages of one model, balanced by parameters
@@ -139,21 +139,23 @@ def parameters_of(layers):
 
 
 def cut_into_stages(attempt, sizes, num_stages):
-    """The numbers of the layers in each stage, its parameters, and what is left of the model."""
+    """The numbers of the layers in each stage, and its parameters."""
     model = made_of(sizes)
     number = {id(layer): index for index, layer in enumerate(model)}
     stages = attempt(model, num_stages)
     listed = isinstance(stages, list | tuple | nn.ModuleList | nn.Sequential)
     if not listed or not all(isinstance(stage, nn.Sequential) for stage in stages):
         raise NotYet(f"expected a list of nn.Sequential, got {short(stages)}")
+    if len(model) < len(sizes):
+        raise NotYet("the model has lost layers: leave it as it is, a slice takes none away")
     layers = [[number.get(id(layer), "not the model's own") for layer in stage] for stage in stages]
-    return layers, parameters_of(stages), len(model)
+    return layers, parameters_of(stages)
 
 
 def as_good(outcome, expected):
     """The same layers in order, in as many stages, none empty, and the largest as small."""
-    (layers, held, left), (others, theirs, right) = outcome, expected
-    alike = [*chain(*layers), len(layers), left] == [*chain(*others), len(others), right]
+    (layers, held), (others, theirs) = outcome, expected
+    alike = [*chain(*layers), len(layers)] == [*chain(*others), len(others)]
     return layers == others or (alike and all(layers) and max(held) == max(theirs))
 
 
@@ -177,21 +179,15 @@ def filled_up(model, num_stages):
     return stages_of(model, [*bounds, len(costs)])
 
 
+BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
+IN_TWO = [5, 1, 1, 1], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
+IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1]
+IN_FOUR = [3, 7, 2, 6, 5, 1, 4]
+
 check_split = Exercise(
     my_split,
     read_again='"Half of the layers, half of the parameters?"',
-    cases=[
-        ([5, 1, 1, 1], 2),
-        ([2, 2, 2, 6, 1], 2),
-        ([4, 3, 3], 2),
-        ([(6, 1), 3, 3], 2),
-        ([-6, 2, 2, 2], 2),
-        ([0, (1, 6), 0, (5, 1), (7, 1)], 2),
-        ([4, 4, 4, 4, 4, 4], 3),
-        ([1, 8, 3, 2, 1, 1], 3),
-        ([1, 1, 1, 10, 1, 1], 3),
-        ([3, 7, 2, 6, 5, 1, 4], 4),
-    ],
+    cases=[*((s, 2) for s in IN_TWO), *((s, 3) for s in IN_THREE), (IN_FOUR, 4)],
     given=lambda sizes, stages: (
         f"layers of {parameters_of(made_of(sizes))} parameters and {stages} stages"
         + ", the first layer frozen" * (sizes[0] in range(-99, 0))
@@ -202,21 +198,19 @@ check_split = Exercise(
         f"got the layers {outcome[0]}: stages of {outcome[1]} parameters; "
         f"the largest can have {max(expected[1])}"
     ],
-    hint="Compare all cuts by their largest stage: all layers, each once, in order, none copied.",
+    hint="Compare all cuts into {1} stages by the largest: each layer once, in order, none empty.",
     wrong={
         "That shares out the layers evenly, not their parameters.": lambda m, n: stages_of(
             m, [round(len(m) * i / n) for i in range(n + 1)]
         ),
         "Filling each stage up before opening the next is greedy: compare all cuts.": filled_up,
         "Those stages are as alike as can be; asked is that the largest be small.": most_alike,
-        "That balances the weights alone: biases are parameters too.": (
-            "in layer.parameters() => in layer.parameters() if p.dim() > 1"
-        ),
-        "A frozen layer takes room too.": (
-            "in layer.parameters() => in layer.parameters() if p.requires_grad"
-        ),
+        "Biases are parameters too.": "parameters() => parameters() if p.dim() > 1",
+        "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
+        "The first cut is not the only one.": "largest), [end => sum(sizes[end:])), [end",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
+        "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
         "A layer may have no weight": (
             "sum(p.numel() for p in layer.parameters()) => layer.weight.numel()"
         ),
@@ -258,8 +252,8 @@ def outputs_of_parts(attempt, count, height, width):
     parts = attempt(model)
     listed = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
     if not listed or [isinstance(part, nn.Module) for part in parts] != [True, True]:
-        words = "nn.Sequential(a, b) makes one module of several."
-        raise NotYet(f"expected two modules, got {short(parts)}", words)
+        raise NotYet(f"expected two modules, got {short(parts)}", ONE)
+    parts = [part.double() for part in parts]  # new layers are found below, not by their type
     outputs = parts[1](parts[0](images))
     names = {id(p): name for name, p in model.named_parameters()}
     held = [[names.get(id(p), "not the model's") for p in part.parameters()] for part in parts]
@@ -271,12 +265,16 @@ def outputs_of_parts(attempt, count, height, width):
 
 
 def first_difference(outcome, expected):
-    if not same(outcome["parameters"], expected["parameters"]):
-        return [f"the parts hold {outcome['parameters']}"]
+    held, asked = outcome["parameters"], expected["parameters"]
+    if "not the model's" in chain(*held):
+        return ["The layers are new or copied ones: training them does not train the model."]
+    if held != asked:
+        return [f"the parts hold {held}; asked are {asked}"]
     right = same(outcome["outputs"], expected["outputs"])
     return [f"the {'gradients' if right else 'outputs'} differ from the model's"]
 
 
+ONE = "nn.Sequential(a, b) makes one module of several."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
 
 check_parts = Exercise(
@@ -292,15 +290,17 @@ check_parts = Exercise(
         "A ReLU is lost: the one between fc2 and fc3.": "model.fc2, nn.ReLU() => model.fc2",
         "A ReLU is lost: the one between fc1 and fc2.": "model.fc1, nn.ReLU() => model.fc1",
         "No ReLU follows fc3: outputs may be negative.": "model.fc3 => model.fc3, nn.ReLU()",
-        "No softmax follows fc3: cross_entropy has it inside.": (
-            "model.fc3 => model.fc3, nn.Softmax(1)"
-        ),
-        "with the model's own layers": lambda m: my_parts(copy.deepcopy(m)),
+        "No softmax follows fc3: cross_entropy has it.": "model.fc3 => model.fc3, nn.Softmax(1)",
+        "The layers are new or copied": lambda m: my_parts(copy.deepcopy(m)),
+        "training them does not": lambda m: my_parts(Net()),
+        "Those layers are new ones": "model.fc1 => nn.Linear(784, 128)",
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": "nn.ReLU() => nn.ReLU",
     },
     errors={
+        "and 784x": "Those layers are new ones: take model.fc1 itself, and so on.",
         "shapes cannot be multiplied": BEFORE_FC1,
+        "is invalid for input": "Images and layers come in any widths: flatten(1) needs none.",
         "not a Module subclass": "nn.ReLU is a class, nn.ReLU() is a module.",
     },
     also_right=[("model.fc1, nn.ReLU() => model.fc1", "(model.fc2 => (nn.ReLU(), model.fc2")],

@@ -98,9 +98,10 @@ check_halves = Exercise(
 MOST_IDLE = 0.12
 UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
-GIVEN_BACK = "What is held is given back by W: do not put it off so long."
+GIVEN_BACK = "W gives back what is held: put it off less, or begin with fewer forwards."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
+ORDER = "Keep 1F1B's order of F and I: a forward done early takes the room where a W could wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 BORROWED = {"make_schedule", "zero_bubble_schedule"}
@@ -125,9 +126,9 @@ def my_split_backward(num_stages, num_microbatches):
 
 
 def my_no_wait(num_stages, num_microbatches):
-    """ZB-H1 is p - r forwards ahead and keeps r W back; here it is 2(p - 1 - r) + 1, and 2r.
+    """Device r does 2(p - 1 - r) + 1 forwards before its first I, and keeps 2r W back.
 
-    Device r needs two forwards more than the next one: one for the way there, one for the way back.
+    It needs two forwards more than the next one: one for the way there, one for the way back.
     Its W come two later than those of the device before, so all hold the same.
     """
     schedule = []
@@ -145,6 +146,10 @@ def all_follow(schedule):
     """Whether there are W, and each stands right behind its I."""
     pairs = [(a, b) for row in schedule for a, b in pairwise(row) if b.kind == "W"]
     return bool(pairs) and all(a == b._replace(kind="I") for a, b in pairs)
+
+
+def without_w(schedule):
+    return [[action for action in row if action.kind != "W"] for row in schedule]
 
 
 def written(attempt, p, m):
@@ -175,8 +180,11 @@ def idle_share(outcome, p, m):
         return idle
     if any(a.kind == "B" and a.stage_index for row in schedule for a in row):  # somebody waits
         why = STILL_WHOLE
+    elif all_follow(schedule):
+        why = BESIDE
     else:
-        why = BESIDE if all_follow(schedule) else HOLES_LEFT
+        as_in_1f1b = without_w(schedule) == without_w(my_split_backward(p, m))
+        why = HOLES_LEFT if as_in_1f1b else ORDER
     raise NotYet(f"expected an idle share of at most {MOST_IDLE:.3f}", f"got {idle:.3f}", why)
 
 
@@ -203,6 +211,11 @@ check_split_backward = Exercise(
             # no W but for room for a forward
             "> rank => > rank and action[2] + num_stages - rank < num_microbatches",
         ],
+        ORDER: slip(
+            my_no_wait,
+            f"{AHEAD} => min(num_stages, num_stages - rank + 1)",
+            "2 * rank => max(0, rank - 1)",
+        ),
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
         GIVEN_BACK: ["> rank => > num_microbatches", my_no_wait],
