@@ -1,4 +1,4 @@
-"""What the makers of recordings share: five seeds, a command line, a file written at the end."""
+"""What the makers of recordings share: the seeds, a command line, a file written at the end."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ def run_studies(
     command: str,
     about: str,
     arguments: Sequence[str] | None,
+    seeds: Sequence[int] = SEEDS,
 ) -> int:
     """The command line of a study: run all seeds, print each row, write the recordings."""
     options = _options(studies, command, about, arguments)
@@ -27,7 +28,7 @@ def run_studies(
     data = Data(device.device)
     for name in [options.only] if options.only else studies:
         rows: list[Row] = []
-        for seed in SEEDS[:1] if dry else SEEDS:
+        for seed in seeds[:1] if dry else seeds:
             # in its worker, which has one thread: more only wait for one another in a net so small
             found = device.run(studies[name], data, seed, budgets[dry])
             print(*found, sep="\n", flush=True)

@@ -12,9 +12,12 @@ from mpcourse.exercises.turn_taking import Exchange, Stuck
 
 RECEIVES_FIRST = "Everybody receives first: send the piece, then receive."
 TO_THE_RIGHT = "in a ring, only to the right, (r + 1) % n."
+OVERWRITTEN = "Sums are overwritten: add in the first round, begin the second with chunk r + 1."
 CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add_(…)` writes."
 NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
+ROUND = "After the last rank comes rank 0: to (rank + 1) % count, from (rank - 1) % count."
+PIECE_FIRST = "Both as above: `send(piece, target)`, and `recv(source)` returns the piece."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 
 
@@ -108,7 +111,7 @@ check_ring = Exercise(
         "It was divided more than once: each number once.": "/ count => / count / count",
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
         "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
-        "What was there is overwritten: in the first round what arrives is added.": "add_ => copy_",
+        OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
         "That is one round of {0} - 1 steps. The second hands the whole sums on.": (
             f"{SECOND_ROUND} => ()"
         ),
@@ -131,11 +134,19 @@ check_ring = Exercise(
         "sent 5 messages; two rounds have 4 steps.": "range(1, count) => range(1, count + 1)",
         "was never received.": "return => send(tensor[:1], (rank + 1) % count); return",
         "expected the tensor of 3 numbers.": "return tensor => tensor",
+        ROUND: ", (rank + 1) % count) => , rank + 1)",
+        PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
         TOO_FEW: "tensor_split => chunk",
         A_TUPLE: "].add_(recv((rank - 1) % count)) => ] += recv((rank - 1) % count)",
         NO_VIEW: "tensor.tensor_split(count) => tensor.view(count, -1)",
     },
-    errors={"IndexError": TOO_FEW, "TypeError: 'tuple'": A_TUPLE, "RuntimeError: shape": NO_VIEW},
+    errors={
+        "IndexError": TOO_FEW,
+        "TypeError: 'tuple'": A_TUPLE,
+        "RuntimeError: shape": NO_VIEW,
+        "ValueError: rank . of . cannot": ROUND,
+        r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
+    },
     also_right=[other_ring],
 )
 
@@ -202,14 +213,15 @@ check_deadlock = Exercise(
         "If all end, return {{}}; None is what a function without return gives back.": (
             "])} => ])} or None"
         ),
-        "Say also where: a dict, rank -> index of the operation.": lambda p: list(my_stuck(p)),
-        "The value is the index of the operation, not the operation.": (
-            "rank: index => rank: programs[rank][index]"
-        ),
+        "Say also where: a dict, rank -> index of the operation.": [
+            lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)
+        ],
+        "Count also the operations that are done.": lambda p: dict.fromkeys(my_stuck(p), 0),
+        "The value is the operation's index.": "rank: index => rank: programs[rank][index]",
         "Leave out the ranks that end.": " if index < len(programs[rank])} => }",
         AT_ITS_END: " if at[rank] < len(programs[rank]) else None => ",
     },
-    errors={"IndexError": AT_ITS_END},
+    errors={"IndexError": AT_ITS_END, "had not returned": "Stop when nothing moves any more."},
 )
 
 # 3. An all-reduce as a tree, and as a ring
@@ -226,10 +238,13 @@ def my_seconds(count, nbytes, latency, bandwidth):
     return tree, ring
 
 
+TREE_ONCE = "* (latency + nbytes / bandwidth) => * nbytes / bandwidth + latency"
+RING_ONCE = "* (latency + nbytes / count / bandwidth) => * nbytes / count / bandwidth + latency"
+
 check_tree_and_ring = Exercise(
     my_seconds,
     read_again='"Is a ring always the fastest?"',
-    cases=[(2, 100, 1.0, 10.0), (8, 4000, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
+    cases=[(4, 100, 1.0, 10.0), (8, 4000, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
     given="{} ranks, {:g} bytes, latency {:g}, bandwidth {:g}",
     play=call_for_numbers,
     hint="Return two numbers: the seconds as a tree, and as a ring. Each is the rounds times "
@@ -239,18 +254,15 @@ check_tree_and_ring = Exercise(
         "The tree has to bring the sum back, too: as many rounds again.": "2 * math => math",
         "The ring has two rounds: one adds, one hands the sums out.": "2 * (count => (count",
         "Both have two rounds: one adds, one hands the sums out.": "2 * => ",
-        "In a ring each message is one chunk: the bytes divided by the ranks.": "/ count => ",
+        "A message of a ring is one of n chunks.": ["/ count => ", "/ count => / (count - 1)"],
         "A round of the ring has n - 1 steps, not n.": "(count - 1) => count",
-        "log2: a round doubles the ranks that are done. math.log is another logarithm.": (
-            "log2 => log"
-        ),
+        "log2: a round doubles the ranks that are done.": ["log2 => log", "log2 => log10"],
         "That is a star. In a tree the messages of one round travel at the same time.": (
             "math.log2(count) => (count - 1)"
         ),
-        "Every round has its latency: multiply it by the rounds, as the bytes.": (
-            "* (latency + nbytes / bandwidth) => * nbytes / bandwidth + latency",
-            "* (latency + nbytes / count / bandwidth) => * nbytes / count / bandwidth + latency",
-        ),
+        "Every round has its latency.": [(TREE_ONCE, RING_ONCE), TREE_ONCE, RING_ONCE],
+        "Bytes divided by bytes per second are seconds.": "/ bandwidth => * bandwidth",
+        "The bandwidth is in bytes per second: no factor 8.": "/ bandwidth => * 8 / bandwidth",
         "This tree sends whole tensors in every round; no message of it is smaller.": (
             "nbytes / bandwidth => nbytes / 2 / bandwidth"
         ),

@@ -1,6 +1,7 @@
 """Exercises of page `does_it_fit`: live bytes, what blocks save, the account of a step."""
 
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -11,10 +12,7 @@ from mpcourse.exercises.exercise import Exercise, numbers
 
 
 def my_moments(step, held):
-    """A counter that is told what was there sees what the step makes, and when it goes.
-
-    The page's `CountBytes(*held)` does as well.
-    """
+    """This counter is the package's. The page's `CountBytes(*held)` does as well."""
     from mpcourse.memory import ByteCounter
 
     moments = []
@@ -47,7 +45,17 @@ def an_early_peak():
 
 OLD = torch.ones(50)
 GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
+SUMS = "moments = [] => moments, parts = [], []"
+SUM = "append(self.live) => append(sum(parts))"
 AHEAD = "result = super() => ahead, result = self.live, super()"
+CHANGES = AHEAD, "append(self.live) => append(self.live - ahead)"
+
+
+def too_many(found, expected):
+    if isinstance(found, list) and len(found) > len(expected):
+        return "One number for each operation, in a list that begins anew with each call."
+    return "Read `live` after every operation, and not elsewhere."
+
 
 check_moments = Exercise(
     my_moments,
@@ -67,51 +75,49 @@ check_moments = Exercise(
         "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
         "NoneType": GIVE_BACK,
     },
-    hint="Read `live` after every operation, and not elsewhere.",
+    hint=too_many,
     wrong={
-        "That is the most so far: what is freed has to go again.": "self.live => self.peak",
+        "That is the most so far, or a sum: what is freed has to go again.": [
+            "self.live => self.peak",
+            (AHEAD, SUMS, "moments.app => parts.append(self.live - ahead); moments.app", SUM),
+        ],
+        "A view has no bytes of its own: count its storage, once.": (
+            (SUMS, "moments.app => parts.append(result.nbytes); moments.app", SUM)
+        ),
+        "Call `step()` inside `with`.": "with Timeline(held): => Timeline(held)\n    if True:",
         "That is what an operation gives back: what else is live?": "self.live => result.nbytes",
-        "These are changes: how many bytes are live in all?": (
-            AHEAD,
-            "append(self.live) => append(self.live - ahead)",
-        ),
-        "Read `live` behind the operation, not ahead of it.": (
-            AHEAD,
-            "append(self.live) => append(ahead)",
-        ),
-        "What was there before counts, too: hand `held` to the counter.": (
-            "Timeline(held) => Timeline()"
-        ),
+        "These are changes: how many bytes are live in all?": CHANGES,
+        "Read `live` behind the operation, not ahead of it.": (AHEAD, "(self.live) => (ahead)"),
+        "What was there before counts, too: hand `held` to the counter.": [
+            "Timeline(held) => Timeline()",
+            "self.live => self.live - sum(old.nbytes for old in held)",
+        ],
         "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
-        "That is one number: a list has one for each operation.": (
-            "return moments => return moments[-1]"
-        ),
+        "That is one number: a list has one for each operation.": "moments\n => moments[-1]\n",
         "Keep no result: what is kept is not freed.": (
             "moments = [] => moments, kept = [], []",
             "moments.append( => kept.append(result), moments.append(",
         ),
         GIVE_BACK: "return result => ",
     },
-    also_right=[
-        (
-            "*operation): => function, types, args=(), kwargs=None):",
-            "(*operation) => (function, types, args, kwargs)",
-        ),
-    ],
+    also_right=[("*operation): => f, t, args, kw=None):", "*operation) => f, t, args, kw)")],
 )
 
 # 2. What the blocks of a transformer save
 
 
 def my_activation_bytes(tokens, width, layers, heads=0):
-    """For each token a block saves 16 numbers of two bytes a width, and two masks of one.
+    """In widths: inputs of the norms 2, of `qkv`, `out` (what `attend` gives) and `up` 3.
 
-    Inputs of the norms 2, of `qkv`, `out` (what the attention gives) and `up` 3; queries, keys and
-    values 3; inputs of GELU 4, of `down` 4. Stored scores go with the square of the tokens.
+    Queries, keys and values 3, inputs of GELU and `down` 8: 16 of two bytes. Two masks of one.
     """
     block = (2 * 16 + 2) * tokens * width
     scores = 5 * heads * tokens**2
     return layers * (block + scores)
+
+
+def a_width(*wrong):
+    return [f"2 * 16 + 2 => {each}" for each in wrong]
 
 
 check_activation_bytes = Exercise(
@@ -121,23 +127,24 @@ check_activation_bytes = Exercise(
     given="tokens, width, layers, heads = {}, {}, {}, {}",
     hint="Go down the lines of `forward`: what does each operation save?",
     wrong={
-        "These are numbers, not bytes: in 16 bits each has two, in a mask one.": [
-            "2 * 16 + 2 => 16",
-            "2 * 16 + 2 => 18",
+        "These are numbers: in 16 bits each has two bytes, in a mask one.": a_width(16, 17, 18),
+        "In 16 bits a number takes two bytes, not four.": a_width(66, 68),
+        "A mask has one byte a number, and what `attend` gives is the input of `out`.": a_width(36),
+        "What GELU gives is the input of `down`: one tensor.": a_width(42),
+        "An addition saves nothing, and the input of `qkv` is one tensor.": a_width(38),
+        "Each dropout saves its mask, each Linear layer its input.": a_width(32, 33),
+        "GELU's input has four widths, and its result too.": a_width(22, 26, 28),
+        "A query, a key and a value are three widths.": a_width(30),
+        "The weights were there before: they do not count.": "block = => block = 24 * width**2 +",
+        "Each block saves its own share, scores as well.": [
+            f"layers * (block + scores) => {part} + scores" for part in ("block", "layers * block")
         ],
-        "In 16 bits a number takes two bytes, not four.": "2 * 16 + 2 => 66",
-        "A dropout's mask takes one byte a number, and what the attention gives is the input of "
-        "`out`: one tensor.": "2 * 16 + 2 => 36",
-        "What GELU gives is the input of `down`: one tensor.": "2 * 16 + 2 => 42",
-        "An addition saves nothing, and the input of `qkv` is one tensor.": "2 * 16 + 2 => 38",
-        "Each dropout saves its mask, each Linear layer its input.": "2 * 16 + 2 => 32",
-        "Between `up` and `down` a token has four widths: GELU's input and its result.": (
-            "2 * 16 + 2 => 22"
-        ),
-        "Each pair of tokens has a score: the square of the tokens.": "tokens**2 => tokens",
+        "On top of the rest, each head has a score for each pair of tokens.": [
+            "block + scores => (scores if heads else block)",
+            *("tokens**2 => tokens", "heads * => 0 *", "heads * => ", "heads * => (heads > 0) *"),
+        ],
         "A score takes five bytes: two, a mask of one, two.": [
-            "5 * heads => 2 * heads",
-            "5 * heads => 4 * heads",
+            f"5 * heads => {each} * heads" for each in (2, 3, 4, 6)
         ],
     },
     also_right=["return layers => return 1.0 * layers"],
@@ -147,10 +154,9 @@ check_activation_bytes = Exercise(
 
 
 def my_account(states, tokens, width, layers, words, again, chunks):
-    """Every block keeps its share, and two moments compete for the room above.
+    """Every block keeps its share. On top come the logits of a chunk.
 
-    At the loss these are the logits of a chunk. Later the last block runs again: what it has more
-    than its input is live then, and the logits are gone.
+    In their place, a block that runs again brings all it has beside its input.
     """
     block = 34 * tokens * width
     kept = 2 * tokens * width if again else block
@@ -158,48 +164,51 @@ def my_account(states, tokens, width, layers, words, again, chunks):
     return states + layers * kept + max(logits, block - kept)
 
 
-def two_moments(states, tokens, width, layers, words, again, chunks):
-    """The same, moment by moment."""
-    share = 2 if again else 34
-    at_loss = layers * share * tokens * width + 12 * (tokens // chunks) * words
-    in_block = ((layers - 1) * share + 34) * tokens * width
-    return states + (at_loss if at_loss > in_block else in_block)
-
-
 PEAK = "max(logits, block - kept)"
+MOMENTS = "max(layers * kept + logits, (layers - 1) * kept + block)"
+ALL = f"layers * kept + {PEAK}"
 
 check_account = Exercise(
     my_account,
     read_again='"Does it fit?"',
     cases=[
         (100, 2, 1, 1, 1, False, 1),
-        (1000, 4, 8, 3, 10, False, 1),
-        (1000, 4, 8, 3, 10, False, 2),
-        (1000, 4, 8, 3, 10, True, 1),
-        (1000, 4, 8, 3, 10, True, 2),
-        (1000, 4, 8, 3, 100, True, 1),
-        (1000, 4, 8, 3, 100, True, 4),
+        *((1000, 4, 8, 3, *rest) for rest in product((10, 100), (False, True), (1, 2))),
     ],
     given="states, tokens, width, layers, words, again, chunks = {}, {}, {}, {}, {}, {}, {}",
     hint="What is live when the loss is made, and what when the last block has run again?",
     wrong={
-        "The logits are gone before a block runs again: the larger of the two has to fit.": (
-            f"{PEAK} => logits + block - kept"
-        ),
-        "The input of the block that runs again is one of those kept: it is there once.": (
-            f"{PEAK} => max(logits, again * block)"
-        ),
+        "The logits are gone before a block runs again: the larger of the two has to fit.": [
+            f"{PEAK} => logits + {more}" for more in ("block - kept", "again * block")
+        ],
+        "The input of the block that runs again is one of those kept: it is there once.": [
+            f"{PEAK} => max(logits, again * block)",
+            "layers * kept => (layers - again) * kept",
+        ],
         "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
+        "The inputs of all blocks are kept, while the loss is made and while one runs again.": [
+            f"{ALL} => (max(block, logits) if again else layers * block + logits)",
+            f"{ALL} => ((block if again else layers * block) + logits)",
+            f"{ALL} => max(block if again else 0, layers * kept + logits)",
+            f"{ALL} => max(layers * kept + block - kept, logits + (not again) * layers * block)",
+        ],
         "When the loss is made, every block keeps something, and the logits come on top.": [
             f"{PEAK} => (block - kept if again else logits)",
-            f"layers * kept + {PEAK} => max(layers * kept + block - kept, logits)",
+            f"{ALL} => max(layers * kept + block - kept, logits)",
+            "layers * kept => kept",
         ],
         "One block at a time runs again.": "block - kept => layers * (block - kept)",
-        "At its peak, the loss has three tensors of float32 for the logits: 12 bytes each.": (
-            "12 * => 4 * "
-        ),
-        "One chunk at a time has its logits.": " / chunks => ",
+        "With `again`, a block keeps two bytes a token and width: its input.": [
+            *("= 2 * => = 4 *", "= 2 * => = 1 *", "if again => if False"),
+        ],
+        "At its peak, the loss has three tensors of float32: 12 bytes a logit.": "12 * => 4 * ",
+        "Each token has a logit for each word.": ["* words => ", "tokens * words => words"],
+        "One chunk at a time has its logits.": [
+            f" / chunks => {share}"
+            for share in ("", "* chunks", "/ (again or chunks)", "* (chunks < 2)")
+        ],
         "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
+        "The states are there all the time.": "states + => ",
     },
-    also_right=[two_moments, " / chunks => // chunks"],
+    also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],
 )

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, distributed
 
-from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, numbers, refuse, short
+from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, numbers, refuse, same, short
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Mixture, ParallelMixture
 from mpcourse.transformer.parallel_experts import Exchange
@@ -67,12 +67,13 @@ check_choose = Exercise(
             "return weights, chosen => return weights.flip(-1), chosen.flip(-1)"
         ),
         NO_GRADIENT: "return weights => return weights.detach()",
+        "The sum is that of one token, not of all.": "sum(dim=-1, keepdim=True) => sum()",
+        "Those are the least likely experts.": "topk(k, dim=-1) => topk(k, dim=-1, largest=False)",
+        "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
         TWO_TENSORS: "return weights, chosen => return chosen, weights",
     },
-    errors={
-        "size of tensor": KEEP,
-    },
+    errors={"size of tensor": KEEP},
     also_right=[
         "keepdim=True) => keepdim=True).add(1e-9)",
         "topk(k, dim=-1) => sort(descending=True); weights, chosen = weights[:, :k], chosen[:, :k]",
@@ -119,7 +120,10 @@ check_balance = Exercise(
     hint="experts * sum over experts of (share of the choices * mean probability).",
     wrong={
         "The gradient flows nowhere: counts have none. One of the two factors has to be the mean "
-        "probability, with its gradient.": "probabilities.mean(dim=0) => share",
+        "probability, with its gradient.": [
+            "probabilities.mean(dim=0) => share",
+            ".mean(dim=0) => .detach().mean(dim=0)",
+        ],
         "The factor is missing: an even load would give 1 over the number of experts.": (
             "return experts * => return"
         ),
@@ -127,16 +131,20 @@ check_balance = Exercise(
             "share * => probabilities.mean(dim=0) *"
         ),
         "A share is of all choices, so that shares sum to 1: with k choices a token there are "
-        "N k.": "chosen.numel() => len(chosen)",
+        "N k.": ["chosen.numel() => len(chosen)", " / chosen.numel() => "],
+        "All choices of a token count, not the first alone.": (
+            ("chosen.flatten() => chosen[:, 0]", "chosen.numel() => len(chosen)")
+        ),
+        "Count the choices that are handed in: these are the likeliest experts.": (
+            ("chosen.flatten() => probabilities.argmax(dim=1)", "chosen.numel() => len(chosen)")
+        ),
+        "An expert's probability is a mean over the tokens, no sum.": "mean(dim=0) => sum(dim=0)",
         OVER_TOKENS: "dim=0 => dim=1",
         NOBODY: "minlength=experts => ",
         ONE_NUMBER: ".sum() => .sum().item()",
     },
     # the first case has 3 tokens, of 2 experts
-    errors={
-        r"size of tensor.*\(3\)": OVER_TOKENS,
-        "size of tensor": NOBODY,
-    },
+    errors={r"size of tensor.*\(3\)": OVER_TOKENS, "size of tensor": NOBODY},
     also_right=[
         "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
         "torch.nn.functional.one_hot(chosen, experts).double().mean(dim=(0, 1))",
@@ -223,12 +231,20 @@ check_travel = Exercise(
         BY_EXPERT: "coming.sum(dim=0) => mine",
         COME_HOME: "exchange(done[order.argsort()], receive, send) => done[order.argsort()]",
         SIZES: "receive, send) => send, receive)",
-        "The gradient has been cut: rows, results and experts all need theirs.": (
-            "exchange(rows => exchange(rows.detach()"
-        ),
+        "The gradient has been cut: rows, results and experts all need theirs.": [
+            "exchange(rows => exchange(rows.detach()",
+            "exchange(done => exchange(done.detach()",
+        ],
+        "Those are a rank's rows, not an expert's.": "coming.sum(dim=0) => coming.sum(dim=1)",
+        "Each expert takes its own part: here some go through another one, or through none.": [
+            "[expert(part) => [own[0](part)",
+            "zip(own => zip(own[::-1]",
+            "[expert(part) => [part",
+        ],
     },
     errors={
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
+        "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
     also_right=[
@@ -281,6 +297,17 @@ def gradients_in_words(outcome, expected):
     return [f"rank 0's {name}: {size:.4g} times the right size" for name, size in sizes]
 
 
+def part_that_is_off(outcome, expected):
+    pairs = zip(("router", "experts"), outcome[0], expected[0], strict=True)
+    off = [name for name, found, right in pairs if not same(found, right)]
+    return {
+        "": "Rank 0's gradients are right, another rank's are not: all ranks need the sum.",
+        "router": "The experts' gradients are right; all ranks hold the router: take their mean.",
+        "experts": "The router's is right. Which ranks hold an expert, and what has its gradient "
+        "been through?",
+    }.get(" ".join(off), "Which ranks hold this parameter, and what has its gradient been through?")
+
+
 SENT = "distributed.all_reduce(parameter.grad, group=copies)"
 ROUTER = "distributed.all_reduce(part.router.weight.grad, group=group)"
 
@@ -291,8 +318,12 @@ check_average = Exercise(
     given="{0}",
     play=gradients_by_rank,
     compared=gradients_in_words,
-    hint="Which ranks hold this parameter, and what has an expert's gradient been through?",
+    hint=part_that_is_off,
     wrong={
+        "Each `.grad` is as it was: write the result into it.": lambda part, group, copies: None,
+        "The groups are exchanged: `copies` has the ranks that hold the same experts.": (
+            (f"{SENT} => {SENT[:-7]}group)", f"{ROUTER} => {ROUTER[:-6]}copies)")
+        ),
         "Rank 0's first expert is not rank 1's first expert: their gradients have nothing to do "
         "with one another.": (f"{SENT} => {SENT}; {SENT[:-7]}group)", f"{ROUTER} => "),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
@@ -311,6 +342,7 @@ check_average = Exercise(
     },
     errors={
         "process group has not been|is not registered": GROUP,
+        "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
     also_right=[

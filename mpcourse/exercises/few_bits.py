@@ -6,14 +6,16 @@ from torch import Tensor
 from mpcourse.exercises.exercise import Exercise, leaving_alone, same, short
 from mpcourse.quantization import round_straight_through
 
+CHANGED = "What was handed in has changed: work on weight.clone()."
+
 # 1. Scales of least squared error
 
 
 def my_best_scales(weight, largest):
-    """A shorter step makes the many small weights exact, and clips the few large ones.
+    """A shorter step rounds the many small weights better, and clips the few large ones.
 
-    Which is better is a matter of trying: forty scales for each row, and the row keeps the one with
-    the least sum of squared errors. For a row of zeros all forty do, as long as none is 0.
+    Of forty scales each row keeps the one with the least sum of squared errors. For a row of zeros
+    all forty do, as long as none is 0.
     """
     longest = weight.abs().amax(1) / largest
     longest = torch.where(longest > 0, longest, 1.0)
@@ -30,8 +32,8 @@ def rounded_to(weight, scales, largest):
 
 def error_left(attempt, weight, largest):
     """The squared error of each row, over the least there is; what is within 3% counts as that."""
-    scales = attempt(weight, largest)
-    if hasattr(scales, "__array__"):  # numpy's will do
+    scales = leaving_alone(CHANGED)(attempt, weight, largest)
+    if isinstance(scales, list) or hasattr(scales, "__array__"):  # lists and numpy's will do
         scales = torch.as_tensor(scales)
     if not isinstance(scales, Tensor):
         return scales
@@ -50,9 +52,8 @@ def error_left(attempt, weight, largest):
 
 def same_error(result, expected):
     """As `same`, with the digits in which two searches over the same scales agree."""
-    if isinstance(result, Tensor) and isinstance(expected, Tensor):
-        return torch.allclose(result, expected, rtol=1e-3)
-    return same(result, expected)
+    both = isinstance(result, Tensor) and isinstance(expected, Tensor)
+    return torch.allclose(result, expected, rtol=1e-3) if both else same(result, expected)
 
 
 def in_words_of_error(outcome, expected):
@@ -84,8 +85,8 @@ check_best_scales = Exercise(
     play=error_left,
     same=same_error,
     compared=in_words_of_error,
-    hint="For each fraction: scales = fraction * weight.abs().amax(1) / largest, round and clamp, "
-    "square what is off, sum(1). Each row keeps the scale with the least sum.",
+    hint="For each of forty fractions: scales = fraction * weight.abs().amax(1) / largest, round "
+    "and clamp, square what is off, sum(1). Each row keeps the scale with the least sum.",
     wrong={
         "That is the largest weight over largest: nothing is clipped. Try shorter steps, too.": (
             lambda w, n: w.abs().amax(1).clamp(min=1e-9) / n
@@ -93,8 +94,7 @@ check_best_scales = Exercise(
         "One fraction for all rows: each row has a best one of its own, so sum(1), not sum().": (
             "argmin(0)[None] => sum(1).argmin().expand(1, len(weight))"
         ),
-        "That is the shortest step that was tried: clamp (else short steps seem to have no error), "
-        "and keep the step with the smallest sum of squares.": [
+        "That is the shortest step tried: clamp, and keep the step of the least sum of squares.": [
             ".clamp(-largest, largest) => ",
             "argmin => argmax",
         ],
@@ -105,17 +105,18 @@ check_best_scales = Exercise(
         "Measure what is off in weights, not in steps: multiply by the scale first.": (
             "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
         ),
-        "That is the index of the fraction: take the fraction there, times the longest step.": (
-            "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)"
-        ),
+        "That is the fraction, or its index: multiply the fraction by the longest step.": [
+            "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)",
+            "[None])[0] => [None])[0] / longest",
+        ],
+        "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
+        CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
         "Nearly: forty fractions from a tenth of the longest to all of it will do.": [
             "40 => 10",
             "0.1, => 0.5,",
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
-        "The scales have the shape (out, 1); (out,) is asked for.": (
-            "[None])[0] => [None])[0][:, None]"
-        ),
+        "The shape is (out, 1); (out,) is asked for.": "[None])[0] => [None])[0][:, None]",
         "Every scale has to be above 0, also that of a row of zeros.": [
             "torch.where(longest > 0, longest, 1.0) => longest",
             "0.1, => 0.0,",
@@ -124,6 +125,7 @@ check_best_scales = Exercise(
     also_right=[
         lambda w, n: my_best_scales(w.double(), n),
         lambda w, n: my_best_scales(w, n).numpy(),
+        lambda w, n: [*my_best_scales(w, n)],
     ],
 )
 
@@ -131,11 +133,7 @@ check_best_scales = Exercise(
 
 
 def my_columns(weight, upper, scales, largest):
-    """Only the columns to the right can still change, so each error is passed on to them alone.
-
-    `exact` is what the column has become by then, and a copy: a view would change with the column,
-    and no error would be left.
-    """
+    """Each error is passed on to the columns after it. A view in place of a clone would lose it."""
     weight = weight.clone()
     for c in range(weight.shape[1]):
         exact = weight[:, c].clone()
@@ -185,7 +183,7 @@ check_columns = Exercise(
     given=lambda weight, upper, scales, largest: (
         f"a weight {short(weight)}, upper {short(upper)}, scales {short(scales)}, largest {largest}"
     ),
-    play=leaving_alone("What was handed in has changed: work on weight.clone()."),
+    play=leaving_alone(CHANGED),
     hint="For each column: keep a copy, round it, divide what is off by upper[c, c], and subtract "
     "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
     wrong={
@@ -198,15 +196,15 @@ check_columns = Exercise(
         "upper[c, c] stands below the line: divide the error by it, once.": [
             " / upper[c, c] => ",
             " / upper[c, c] =>  * upper[c, c]",
+            " / upper[c, c] =>  / upper[c, c] ** 2",
         ],
         "Only the next column changes; all that follow have to.": "c + 1 :] => c + 1 : c + 2]",
-        "The column itself is to stay as rounded: change the columns from c + 1 on.": (
-            "c + 1 :] => c:]"
-        ),
-        "The error is what rounding takes from the column as it is by then.": (
-            "weight = weight.clone() => first, weight = weight, weight.clone()",
-            "(exact - => (first[:, c] -",
-        ),
+        "The column stays as rounded: change the columns from c + 1 on.": "c + 1 :] => c:]",
+        "The error is what rounding and clipping take, in weights, from the column as it is.": [
+            ("weight = weight => first, weight = weight, weight", "(exact - => (first[:, c] -"),
+            "(exact - weight[:, c]) => (exact - weight[:, c]) / scales",
+            "(exact - weight[:, c]) => (exact - (exact / scales).round() * scales)",
+        ],
         "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
         "These are the integers: multiply by the scales.": (
             "return weight => return weight / scales[:, None]"
@@ -226,8 +224,7 @@ def my_fake(values, scale, largest):
     """Round straight through first: what rounds to an end is inside, and keeps its gradient.
 
     `torch.where` takes the end, a constant, for what is clipped, so its gradient is 0. `clamp`
-    gives the ends themselves a gradient in some versions of torch only. The scale is divided by
-    and multiplied with, so it leaves the gradient as it is.
+    gives the ends themselves a gradient in some versions of torch only.
     """
     steps = round_straight_through(values / scale)
     ends = steps.detach().clamp(-largest, largest)
@@ -239,16 +236,11 @@ def through(value, gradient):
     return gradient + (value - gradient).detach()
 
 
-def fake_of_torch(values, scale, largest):
-    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, -largest, largest)
-    return found.double()
-
-
 CHOICE = "torch.where(steps == ends, steps, ends)"
 
 
 def with_gradient(attempt, numbers, scale, largest):
-    """What comes out, and the gradient that a backward leaves, or None."""
+    """What comes out, and its gradient or None."""
     values = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
     found = attempt(values, scale, largest)
     if not isinstance(found, Tensor):
@@ -295,17 +287,24 @@ check_fake = Exercise(
             f"{CHOICE} => steps",
             lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
         ],
-        "The smallest integer is -largest, not one below it.": (
-            "clamp(-largest, => clamp(-largest - 1,"
-        ),
-        "What is clipped becomes the end on its own side: -largest or largest.": (
-            f"{CHOICE} => torch.where(steps == ends, steps, largest)"
-        ),
+        "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
+        "What is clipped becomes the end on its own side: -largest or largest.": [
+            f"{CHOICE} => torch.where(steps == ends, steps, largest)",
+            "-largest, largest => max=largest",
+        ],
         "Nothing is rounded: the forward has to round.": "round_straight_through => ",
+        "Round to the nearest integer: floor and trunc do not.": [
+            "(values / scale) => (values / scale - 0.5)",
+            lambda v, s, n: my_fake(v - v.sign() * s / 2, s, n),
+        ],
+        "Divide by the scale first: the integers count steps.": "values / scale => values",
+        "The values are right; the gradient is 1, whatever the scale.": (
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
+        ),
         "These are the integers: multiply by the scale again.": " * scale => ",
     },
     also_right=[
-        fake_of_torch,
+        lambda v, s, n: torch.fake_quantize_per_tensor_affine(v.float(), s, 0, -n, n).double(),
         lambda v, s, n: through(my_fake(v, s, n), v * ((v / s).round().abs() <= n)),
     ],
 )

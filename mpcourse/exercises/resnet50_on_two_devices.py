@@ -26,6 +26,8 @@ FLATTEN = "What comes between avgpool and fc in a ResNet?"
 ORDER = "Are all parts called once, in torchvision's order, and with nothing else in between?"
 ONE = "The outputs for one picture differ: keep the first dimension, whatever its size."
 TRAINED = "In training mode the outputs or running statistics differ."
+UNTRAINED = "gets no gradient: is something detached, or computed under no_grad?"
+GIVEN = "Move to the two devices that __init__ is given, whatever they are."
 IN_INIT = "is still on the CPU when __init__ returns: move it there, not in the forward."
 MOVE = (
     "Move the pictures to self.first before conv1, and what layer2 gives to self.second before "
@@ -85,7 +87,7 @@ def built_on(attempt, first, second):
     try:
         network.load_state_dict(reference.state_dict())
     except RuntimeError as problem:
-        line = "The weights of torchvision's resnet50 do not fit (is a layer registered twice?):"
+        line = "The weights of torchvision's resnet50 do not fit, by name or size:"
         raise NotYet(line, str(problem)[:200]) from None
     called = set()
     for name, child in network.named_children():
@@ -125,12 +127,15 @@ def as_torchvision_s(outcome, first, second):
 
 
 def copies_made(attempt, images, first, second):
-    late = []  # parameters that have no GPU yet when the network is built
+    wrong = []  # with parameters: no GPU yet when the network is built, no gradient at the end
 
     def program(images):
         network = attempt(first, second, 3)
-        late.extend(n for n, p in network.named_parameters() if gpu_name(p.device) == "cpu")
+        places = {name: gpu_name(p.device) for name, p in network.named_parameters()}
+        wrong.extend(f"{name} {IN_INIT}" for name, place in places.items() if place == "cpu")
         network(images).sum().backward()
+        named = network.named_parameters()
+        wrong.extend(f"{name} {UNTRAINED}" for name, p in named if p.grad is None)
 
     try:
         placement = try_placement(program, images)
@@ -139,8 +144,8 @@ def copies_made(attempt, images, first, second):
         error = str(problem)
         if "same device" not in error:
             raise
-    if late:
-        raise NotYet(f"{late[0]} {IN_INIT}")
+    if wrong:
+        raise NotYet(wrong[0])
     if error:  # torch's words, with the names of the pretended GPUs
         raise NotYet(re.sub(r"cpu:(\d)", r"cuda:\1", error), MOVE)
     found = [(t.source, t.target, tuple(t.shape), t.backward) for t in placement.transfers]
@@ -175,13 +180,12 @@ check_split_resnet50 = Exercise(
             "features.to(self.second) => features",
             "images.to(self.first) => (images.to(self.first), images)[1]",
         ],
-        COPIES: [
-            "features.to( => features.detach().to(",
-            "features), 1)) => features), 1)).to(self.first)",
-        ],
+        UNTRAINED: ["features.to => features.data.to", "stem = => with torch.no_grad(): stem ="],
+        COPIES: "features), 1)) => features), 1)).to(self.first)",
         "do not fit": "self.first, => self.twin = self.conv1\n        self.first,",
+        GIVEN: 'part.to(first) => part.to("cuda:0")',
     },
-    errors={"shapes cannot be multiplied": FLATTEN, r"to have \d+ channels": ORDER},
+    errors={"cannot be multiplied": FLATTEN, r"\d channels": ORDER, "(?i)cuda|nvidia": GIVEN},
     also_right=["torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))"],
 )
 
@@ -215,10 +219,12 @@ check_batch_over_devices = Exercise(
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
-        "The optimizer's state is missing: momentum is one more number for each weight.": (
-            "3 * => 2 *"
-        ),
-        "Every device must fit: the one that is full first decides.": "min => max",
+        "Momentum is one more number for each weight.": ["3 * => 2 *", "3 * => 4 *"],
+        "Weights are held three times, activations once.": ("3 * w => w", "// k => // (3 * k)"),
+        "Full to the last byte is allowed.": "(limit - => (limit - 1 -",
+        "Every device must fit: the one that is full first decides.": [
+            f"min(most) => {x}" for x in ("max(most)", "most[0]", "sum(most) / len(most)")
+        ],
         "The devices do not share their memory: each has a limit of its own.": (
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k)))
         ),
@@ -228,9 +234,12 @@ check_batch_over_devices = Exercise(
         "A device holds its weights once, however many pictures there are.": (
             "(limit - 3 * w) // k => limit // (3 * w + k)"
         ),
-        "A part of a picture cannot be trained on: round down.": ("// k => / k", "int => float"),
-        "A batch of less than 0 pictures: if not one fits, return 0.": "max(0, => (",
+        "Only whole pictures, and no more than fit: round down.": [
+            ("// k => / k", f"int( => {x} + ") for x in ("float(0", "int(0.5", "int(0.99", "int(1")
+        ],
+        "If not one fits, return 0.": [f"max(0, => {x}" for x in ("(", "max(1,", "max(-1,")],
     },
+    errors={"IndexError": "There may be any number of devices: go through all of them."},
     also_right=[lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
 )
 
@@ -261,9 +270,14 @@ check_naive_time = Exercise(
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        "Between p stages there are p - 1 cuts.": " - 1 => ",
+        # 2p, 2p - 1 and p copies
+        "Between p stages there are p - 1 cuts.": [f"- 1) => {x})" for x in ("", "- 0.5", "/ 2")],
         "There may be other than two stages.": " * (len(forward) - 1) => ",
+        "Add the backward's own times.": [
+            f"sum(backward) => {x} * sum(forward)" for x in (0, 1, 2)
+        ],
         "Nothing overlaps in a naive step: the others wait while one stage works.": "sum => max",
     },
+    errors={"IndexError": "There may be any number of stages, one as well."},
     also_right=[lambda *given: torch.tensor(my_naive_time(*given))],
 )

@@ -3,10 +3,11 @@
 import re
 from collections import Counter
 from contextlib import contextmanager
+from operator import attrgetter
 from unittest import mock
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.pipelining import ScheduleGPipe
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
@@ -24,6 +25,8 @@ ONLY_FORWARD = "no gradient: step goes backward with loss_fn and targets; no zer
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 LENGTH = "Call step once, keep scale_grads, and let the loss be the mean over its part."
 NO_LIST = "Hand step the list to fill, losses=losses, and return it as it is."
+PARTS = "The schedule makes as many parts as it is told, ScheduleGPipe(stage, microbatches, …)."
+NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "Stages are counted from 0: PipelineStage(layers, rank, count, device)."
 
 _one_world = fork_safe_lock()
@@ -69,12 +72,13 @@ def its_own_stage(stage, *given, **named):
 torch_s_stage = pipelining.PipelineStage.__init__
 
 
-def small_work():
+def small_work(rank=0):
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)])
     for parameter in net.double().parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator).double()
     inputs = torch.randn(16, 6, generator=generator).double()
+    inputs += torch.nan if rank else 0  # shows in the gradients of who works without a pipeline
     return net, inputs, torch.randint(6, (16,), generator=generator)
 
 
@@ -85,14 +89,13 @@ def left_behind(attempt, count, microbatches):
         world, rank = distributed_c10d._world, group.rank()
         world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks of the check"
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
-        result = attempt(rank, count, torch.device("cpu"), *small_work(), microbatches)
+        result = attempt(rank, count, torch.device("cpu"), *small_work(rank), microbatches)
         if world.default_pg is not group:
             raise NotYet("The ranks have met before your lines. No init, no destroy.")
         match result:
             case [nn.Module() as layers, list() | tuple() as losses]:
                 weights = [*layers.parameters()]
-                losses = [each.detach() if isinstance(each, Tensor) else each for each in losses]
-                return [each.detach() for each in weights], [each.grad for each in weights], losses
+                return weights, [each.grad for each in weights], losses
         raise NotYet("Return on every rank (layers, losses), its part of the net and a list.")
 
     with a_world_for_each_thread():
@@ -115,10 +118,12 @@ def as_uncut(outcome, count, microbatches):
             raise NotYet(f"Rank {rank} has other weights. Take no step of an optimizer.", OWN)
         if not same(grads, [each.grad for each in right]):
             ratio = grads[0].norm() / right[0].grad.norm()
-            raise NotYet(f"Rank {rank}: gradients {ratio:.4f} times as long as uncut.", LENGTH)
+            about = NO_PIPELINE if ratio.isnan() else LENGTH
+            raise NotYet(f"Rank {rank}: gradients {ratio:.4f} times as long as uncut.", about)
         wanted = means if rank == count - 1 else []
         if not same(losses, wanted):
-            raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", NO_LIST)
+            about = PARTS if losses else NO_LIST
+            raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", about)
 
 
 check_pipeline = Exercise(
@@ -133,8 +138,8 @@ check_pipeline = Exercise(
     errors={
         "stage_index|Stage index|out of range": STAGES,
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
-        "takes 2 positional arguments|has type list": "The first rank hands step the inputs "
-        "alone, as one tensor: step cuts them.",
+        "takes 2 positional|has type list|unexpected keyword": "The first rank hands step the "
+        "inputs alone, without a name, as one tensor: step cuts them.",
         "target": "The last rank takes the targets, by name: step(target=targets, losses=losses).",
         "gloo|by peer|Timed out": "It waited for a message that never came: every rank calls "
         "step, and has loss_fn in its schedule.",
@@ -145,8 +150,14 @@ check_pipeline = Exercise(
         "Take no step": "return => torch.optim.SGD(layers.parameters(), 1).step(); return",
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
         NO_LIST: ", losses=losses => ",
+        PARTS: "stage, microbatches => stage, 4",
+        NO_PIPELINE: "losses = [] => nn.functional.cross_entropy(net(inputs), targets).backward(); "
+        "return layers, []",
         STAGES: "layers, rank => layers, rank + 1",
-        "the inputs alone": "step(inputs.to(device)) => step(inputs, targets)",
+        "the inputs alone": [
+            "(inputs.to(device)) => (inputs, targets)",
+            "(inputs.to => (i=inputs.to",
+        ],
         "the targets, by name": "target=targets.to(device), losses=losses => targets",
         "a message that never came": "schedule.step() => pass",
         "Return on every rank": "return layers, losses => return layers",
@@ -169,10 +180,9 @@ def handed_on(action, num_stages):
 
 
 def my_messages(schedule, num_stages):
-    """Go round the ranks; whoever has what its next action needs does it, and passes it on.
+    """Whoever has what its next action needs does it, and writes both ends of its message at once.
 
-    Both ends of a message are written in the same moment, so all ranks agree on one order of all
-    messages: in it each meets its partner, and nobody blocks.
+    So all ranks agree on one order of all messages: in it each meets its partner, nobody blocks.
     """
     rank_of = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
     rows, left, done = [[] for _ in schedule], [list(row) for row in schedule], set()
@@ -190,12 +200,6 @@ def my_messages(schedule, num_stages):
                     rows[rank].append(f"{action.stage_index}SEND{text}")
                     rows[rank_of[to]].append(f"{to}RECV{text}")
     return rows
-
-
-def parts(word):
-    """Of 0SEND_B1: 0, SEND, B and 1; of 0I1: 0, nothing, B and 1."""
-    stage, end, kind, number = re.fullmatch(r"(\d+)(SEND_|RECV_|)(\w)(\d+)", word).groups()
-    return stage, end, kind.replace("I", "B"), number
 
 
 def partner(word):
@@ -222,11 +226,12 @@ def run_rows(rows, schedule, stages):
             raise NotYet(f"Rank {rank}: {word} is missing.", NAMES)
         for word in Counter(row) - Counter(right):
             raise NotYet(f"Rank {rank}: {word} is one too many, or belongs elsewhere.", NAMES)
-        for place, (stage, end, *kind) in enumerate(map(parts, row)):
-            own = [*map(parts, row)].index((stage, "", *kind))
-            if end and (place < own) != (end == "RECV_"):
+        for word in filter(partner, row):
+            own = re.sub("[A-Z]{4}_", "", word)
+            own = own if own in row else own.replace("B", "I")
+            if (row.index(word) < row.index(own)) != ("RECV" in word):
                 order = "A receive stands before its action, a send behind it."
-                raise NotYet(f"Rank {rank}: {row[place]} and {row[own]} change places.", order)
+                raise NotYet(f"Rank {rank}: {word} and {own} change places.", order)
     while any(rows):
         heads = {row[0]: rank for rank, row in enumerate(rows) if row}
         ready = [word for word in heads if partner(word) in {None, *heads}]
@@ -262,8 +267,6 @@ check_messages = Exercise(
     },
     wrong={
         BLOCKED: each_row(lambda row: sorted(row, key=lambda word: "RECV" not in word)),
-        "0SEND_F0 is missing": "rank_of[to] != rank => False",
-        "0RECV_B0 is missing": 'rows[rank_of[to]].append(f"{to}RECV{text}") => pass',
         "1RECV_F0 is missing": "{to}RECV => 0RECV",
         "what an I made goes as B": "_{way} => _{action.kind}",
         "in their order, by str(action)": "str(action) => repr(action)",
@@ -282,52 +285,49 @@ def my_padded(inputs, targets, microbatches):
     """`new_zeros` and `new_full` keep type and device. Where nothing is missing, they are empty."""
     more = -len(inputs) % microbatches
     rows = inputs.new_zeros(more, *inputs.shape[1:])
-    return torch.cat([inputs, rows]), torch.cat([targets, targets.new_full((more,), -100)])
+    ignored = targets.new_full((more,), -100)
+    return torch.cat([inputs, rows]), torch.cat([targets, ignored])
 
 
-def padded(attempt, shape, parts, dtype):
-    """What is returned, with its types."""
+def batch(dtype, parts, *shape):
     inputs = torch.arange(1.0, 1 + torch.Size(shape).numel(), dtype=dtype).reshape(shape)
-    targets = torch.arange(shape[0])
-    given = inputs.clone(), targets.clone()
-    result = attempt(inputs, targets, parts)
-    if not same((inputs, targets), given):
-        raise NotYet("The caller's batch has changed: return new tensors (torch.cat makes them).")
-    types = [str(each.dtype) for each in result if isinstance(each, Tensor)] if result else []
-    return [*result, *types] if len(types) == 2 else result
+    return inputs, torch.arange(shape[0]), parts
 
+
+dtype = attrgetter("dtype")
+BATCHES = [(torch.float64, 2, 3, 2), (torch.float64, 4, 10, 3), (torch.float32, 4, 8, 3)]
+BATCHES += [(torch.float32, 4, 1, 2), (torch.half, 3, 5, 1, 2, 2)]
 
 check_padded = Exercise(
     my_padded,
     read_again='"What does it do with ten rows in four parts?"',
-    cases=[
-        ((3, 2), 2, torch.float64),
-        ((10, 3), 4, torch.float64),
-        ((8, 3), 4, torch.float32),
-        ((1, 2), 4, torch.float32),
-        ((5, 1, 2, 2), 8, torch.bfloat16),
-    ],
-    given=lambda shape, parts, dtype: (
-        f"inputs of shape {shape} and {dtype}, targets {[*range(shape[0])]}, {parts} micro-batches"
-    ),
-    play=padded,
+    cases=[batch(*each) for each in BATCHES],
+    given=lambda rows, _, parts: f"{rows.dtype} of shape {[*rows.shape]}, {parts} micro-batches",
+    play=leaving_alone("The given batch has changed: return new tensors (torch.cat makes them)."),
+    same=lambda found, right: same(found, right) and [*map(dtype, found)] == [*map(dtype, right)],
     hint="Missing are -rows % microbatches rows of zeros. All stand behind the batch.",
     wrong={
         "0 is a class, whose row the loss counts; -100 is left out.": "-100 => 0",
         "-1 is not left out: ignore_index is -100.": "-100 => -1",
         "Nothing is missing here: add no row.": "-len(inputs) => microbatches - len(inputs)",
         "That many are over, not missing.": "-len(inputs) => len(inputs)",
-        "Inputs and targets have to be equally long.": (
-            "torch.cat([targets, targets.new_full((more,), -100)]) => targets"
-        ),
-        "The inputs are of another type: new_zeros keeps it, torch.zeros is float32.": (
-            "inputs.new_zeros => torch.zeros"
-        ),
-        "Add the rows behind those of the batch.": (
-            "[inputs, rows] => [rows, inputs]",
-            "targets, targets.new_full((more,), -100) => targets.new_full((more,), -100), targets",
-        ),
-        "rows of zeros": "shape[1:]) => shape[1:]) + torch.nan",
+        "Divide by {2}, the number of micro-batches of this call.": "% microbatches => % 4",
+        "Add as many targets as rows.": ["[targets, ignored] => [targets]", ", rows] => ]"],
+        "Return both, inputs before targets.": [
+            ", torch.cat([targets, ignored]) => ",
+            "return => inputs, rows, targets, ignored = targets, ignored, inputs, rows; return",
+        ],
+        "Drop no row of the batch.": "more = => n = len(inputs) // microbatches * microbatches; "
+        "inputs, targets = inputs[:n], targets[:n]; more =",
+        "Add no columns.": "torch.cat([inputs, rows]) => nn.functional.pad(inputs, (0, more))",
+        "new_zeros keeps the type.": [
+            "inputs.new_zeros => torch.zeros",
+            "rows]) => rows]).float()",
+        ],
+        "new_full keeps the type of the targets.": "-100) => -100).float()",
+        "Add the rows behind those of the batch.": "return => inputs, rows, targets, ignored = "
+        "rows, inputs, ignored, targets; return",
+        "Add zeros, no copies.": "rows = => rows = inputs[-1:][[0] * more] +",
     },
     also_right=[
         "inputs.new_zeros(more, *inputs.shape[1:]) => 0 * inputs[:1].repeat_interleave(more, 0)"

@@ -11,16 +11,22 @@ from mpcourse.exercises.exercise import (
     NotYet,
     call_for_numbers,
     numbers,
-    refuse_borrowed,
     same,
     short,
 )
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
-from mpcourse.training import train_epoch
 
 # 1. A loop for a net that is cut and for one that is not
 
 HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
+
+
+def loss_first(outcome, expected):
+    """Of a loss, or several, and of what is left behind: the weights, or the gradients."""
+    if same(outcome[0], expected[0]):
+        return ["What is returned is right; the weights afterwards, or .grad, are not."]
+    right = ["The weights afterwards, or .grad, are right."] * same(outcome[1], expected[1])
+    return [f"expected the loss {short(expected[0])}", f"got {short(outcome[0])}", *right]
 
 
 def my_train(model, batches, optimizer, loss_fn):
@@ -43,41 +49,26 @@ def my_train(model, batches, optimizer, loss_fn):
     return losses
 
 
-def by_package(*given):
-    return train_epoch(*given).losses
-
-
 def trained(attempt, kind, count):
-    """The losses and the weights afterwards; the gradients of an earlier step are still there."""
+    """The losses and the weights afterwards, with gradients of an earlier step still there."""
     chance = torch.Generator().manual_seed(count)
     devices = get_devices(2)
     first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
     model = nn.Sequential(first, nn.Linear(4, 3)).double().to(devices[0].device)
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=chance).to(parameter)
+        parameter.grad = torch.ones_like(parameter)
     if kind == "Pipeline":
         model = Pipeline([first, model[1]], devices, num_microbatches=2)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    batches = [
-        (torch.randn(6, 3, generator=chance).double(), torch.arange(6) % 3) for _ in range(count)
-    ]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = attempt(model.eval(), batches, optimizer, nn.CrossEntropyLoss())
+    inputs = torch.randn(count, 6, 3, generator=chance).double()
+    batches = [(rows, torch.arange(6) % 3) for rows in inputs]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)  # not the usual one
+    losses = attempt(model.eval(), batches, optimizer, loss_fn)
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
-    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
-    outcome = numbers(losses), weights
-    if attempt is not by_package and same(outcome, trained(by_package, kind, count)):
-        refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
-    return outcome
-
-
-def losses_or_weights(outcome, expected):
-    if same(outcome[0], expected[0]):
-        return ["The losses are right, the weights afterwards are not."]
-    return [f"expected the losses {short(expected[0])}", f"got {short(outcome[0])}"]
+    return numbers(losses), torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
 
 
 check_train = Exercise(
@@ -86,31 +77,33 @@ check_train = Exercise(
     cases=[("net", 1), ("Pipeline", 1), ("net", 3), ("Pipeline", 3)],
     given="a {} and {} mini-batch(es)",
     play=trained,
-    compared=losses_or_weights,
+    compared=loss_first,
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
     correct="Both kinds of net have the losses and the weights of the same loop.",
     wrong={
-        "The weights have not moved: for both kinds of net optimizer.step() comes after the "
-        "backward, with no zero_grad() in between.": "optimizer.step() => ",
-        "There are gradients of an earlier step: call optimizer.zero_grad() before.": (
-            "optimizer.zero_grad() => "
-        ),
-        "A backward adds to the gradients of the last one: zero_grad() belongs into the loop.": (
+        "The weights have not moved: for both kinds of net step() comes after the backward.": [
+            "optimizer.step() => ",
+            "        optimizer.step() =>             optimizer.step()",  # of one kind
+        ],
+        "There are old gradients: call optimizer.zero_grad() before.": "optimizer.zero_grad() => ",
+        "A backward adds to the last one's gradients: zero_grad() belongs into the loop.": (
             "optimizer.zero_grad() => ",
             "model.train() => model.train(); optimizer.zero_grad()",
         ),
         "It ran in evaluation mode: call model.train() first.": "model.train() => ",
+        "A loss was handed in: call loss_fn.": "loss_fn( => F.cross_entropy(",
+        "Use the given optimizer.": "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
+        "A loss is a mean: leave it so.": "loss.item() => loss.item() * len(inputs)",
         "Return a list with the loss of every step.": [
             "return losses => return sum(losses)",
             "losses.append(loss.item()) => return [loss.item()]",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
-        "the loss of its step has had": "    loss.backward() => loss.backward()",  # of both kinds
+        "A Pipeline's call makes no gradients": "    loss.backward() => loss.backward()",
         "Only a Pipeline has a step": "isinstance(model, Pipeline) => True",
     },
     errors={
-        "does not require grad": "A Pipeline's call makes no gradients, and the loss of its step "
-        "has had its backward: step(inputs, targets, loss_fn) does both.",
+        "does not require grad": "A Pipeline's call makes no gradients; its step makes them.",
         "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
     },
     also_right=["return losses => return torch.tensor(losses)"],
@@ -122,9 +115,8 @@ check_train = Exercise(
 def my_step(net, inputs, targets, size):
     """Divide each sum by what the mean of the whole mini-batch divides by.
 
-    That is the number of targets that count, known before the first forward. With
-    reduction="sum" no micro-batch has a mean of its own, so a short one or one without any target
-    that counts is no special case. Each backward frees its graph before the next forward.
+    That is the number of targets that count, known before the first forward. A short micro-batch,
+    or one without any target that counts, is no special case then. Each backward frees its graph.
     """
     counting = (targets != -100).sum()
     total = 0.0
@@ -135,39 +127,26 @@ def my_step(net, inputs, targets, size):
     return total
 
 
-class Counting(nn.Linear):
-    """A layer that remembers how many rows each forward had."""
-
-    def forward(self, inputs):
-        """Take rows (N, 3) to (N, 4)."""
-        self.rows = [*getattr(self, "rows", []), len(inputs)]
-        return super().forward(inputs)
-
-
 def stepped(attempt, rows, size, ignored):
     """The loss and the gradient; there was a gradient of 1 before."""
     chance = torch.Generator().manual_seed(rows)
-    net = Counting(3, 4).double()
+    net, forwards = nn.Linear(3, 4).double(), [0]
+    net.register_forward_pre_hook(lambda _, given: forwards.append(len(given[0])))
     for parameter in net.parameters():
         parameter.data = torch.randn(parameter.shape, generator=chance).double()
         parameter.grad = torch.ones_like(parameter)
     targets = torch.randint(0, 4, (rows,), generator=chance)
     targets[list(ignored)] = -100
+    before = [p.detach().clone() for p in net.parameters()]
     loss = attempt(net, torch.randn(rows, 3, generator=chance).double(), targets, size)
-    most = max(getattr(net, "rows", [0]))
-    if most > size:
-        raise NotYet(f"A forward took {most} rows: cut them by inputs.split(size).")
+    if max(forwards) > size:
+        raise NotYet(f"A forward took {max(forwards)} rows: cut them by inputs.split(size).")
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
+    if not same([*net.parameters()], before):
+        raise NotYet("The weights have moved: add to .grad alone; the optimizer comes later.")
     gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
     return "nan" if loss is not None and loss != loss else numbers(loss), gradient.nan_to_num(9.0)
-
-
-def loss_or_gradient(outcome, expected):
-    if same(outcome[0], expected[0]):
-        return ["The loss is right, what was added to .grad is not."]
-    lines = [f"expected the loss {short(expected[0])}", f"got {short(outcome[0])}"]
-    return [*lines, *["The gradient is right."] * same(outcome[1], expected[1])]
 
 
 # the mean of a micro-batch in place of its share of the sum
@@ -177,19 +156,14 @@ check_step = Exercise(
     my_step,
     read_again='"Break 1: the mean of means"',
     cases=[(4, 2, ()), (5, 2, ()), (7, 3, ()), (10, 4, (0, 5, 6)), (6, 2, (2, 3))],
-    given=lambda rows, size, ignored: (
-        f"{rows} rows in micro-batches of {size}"
-        + f", the targets of rows {', '.join(map(str, ignored))} ignored" * bool(ignored)
-    ),
+    given="{} rows in micro-batches of {}, the targets of rows {} ignored",
     play=stepped,
-    compared=loss_or_gradient,
+    compared=loss_first,
     hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
     correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
-        "The losses are added up as they are: weight each one, before its backward.": OWN_MEAN,
-        "All micro-batches count alike, the short one too: that is the mean of means.": (
-            OWN_MEAN + " / len(inputs.split(size))"
-        ),
+        "Losses are added up as they are: weight each one, before its backward.": OWN_MEAN,
+        "All micro-batches count alike, a mean of means.": OWN_MEAN + " / len(inputs.split(size))",
         "Weighted by rows; a row whose target is -100 is not in the mean.": [
             OWN_MEAN + " * len(y) / len(targets)",
             "/ counting => / len(targets)",
@@ -199,8 +173,7 @@ check_step = Exercise(
         ),
         "A sum is never divided: the mean divides by the targets that count.": "/ counting => ",
         "That is the loss of the last micro-batch alone: add them up.": "+= => =",
-        "All of .grad is divided, also what was there before: divide each loss, before its "
-        "backward.": (
+        "All of .grad is divided, old gradients too: divide each loss, before its backward.": (
             "/ counting => ",
             "return total => [p.grad.div_(counting) for p in net.parameters()]\n"
             "    return total / counting",
@@ -209,6 +182,12 @@ check_step = Exercise(
             "/ counting => ",
             "loss.item() => (loss / counting).item()",
         ),
+        "What was in .grad before is cleared; the step adds to it.": [
+            "total = 0.0 => total = net.zero_grad() or 0.0",
+            "loss = => net.zero_grad(); loss =",
+        ],
+        "Nothing is added to .grad: each loss needs its backward().": "loss.backward() => ",
+        "The weights have moved": "return total => return net.bias.data.zero_().sum() or total",
         "cut them by inputs.split(size)": ".split(size) => .split(len(inputs))",
         HOLDS_ITS_GRAPH.format("What is returned"): "loss.item() => loss",
     },
@@ -222,11 +201,9 @@ def my_merged(counts, means, variances):
     """Add up the squared distances from the common mean, from two sources.
 
     Within a micro-batch they are variance times (count - 1), since the variance is unbiased. All of
-    its values are also shifted from the common mean by the distance of its own mean. The sum is
-    divided by the number of all values less one.
+    its values are also shifted from the common mean by the distance of its own mean.
     """
-    rows = list(zip(counts, means, variances, strict=True))
-    total = sum(counts)
+    rows, total = list(zip(counts, means, variances, strict=True)), sum(counts)
     mean = sum(n * m for n, m, _ in rows) / total
     squares = sum((n - 1) * v + n * (m - mean) ** 2 for n, m, v in rows)
     return mean, squares / (total - 1)
@@ -253,18 +230,24 @@ check_merged = Exercise(
         "The spread between the micro-batches' means is lost: they differ, too.": (
             "squares / (total - 1) => sum(variances) / len(variances)",
         ),
-        "Micro-batches of different sizes: each mean counts by its number of values.": (
-            "return mean => return sum(means) / len(means)"
-        ),
+        "Micro-batches of different sizes: each mean counts by its number of values.": [
+            "return mean => return sum(means) / len(means)",
+            "sum(n * m for n, m, _ in rows) / total => sum(means) / len(means)",
+        ],
         "The means differ, which is spread as well; and each one counts by its number of values.": (
             "squares / (total - 1) => sum(variances) / len(variances)",
             "return mean => return sum(means) / len(means)",
         ),
-        "All n values are as far off as their mean: n times its squared distance.": (
-            "n * (m - mean) ** 2 => (m - mean) ** 2"
-        ),
-        "Divide by the number of values less one, as torch does here.": "(total - 1) => total",
-        "A micro-batch's sum of squares is its variance times (count - 1).": "(n - 1) * v => n * v",
+        "The squared distance of a mean counts n times.": "n * (m - mean) ** 2 => (m - mean) ** 2",
+        "Divide by the number of values less one, as torch does here.": [
+            "(total - 1) => total",
+            "(total - 1) => (total - len(counts))",
+        ],
+        "A micro-batch's sum of squares is its variance times (count - 1).": [
+            "(n - 1) * v => n * v",
+            ("(n - 1) * v => n * v", "(total - 1) => total"),
+        ],
+        "That is the variance's root.": "squares / (total - 1) => (squares / (total - 1)) ** 0.5",
         "First the mean, then the variance.": lambda *given: my_merged(*given)[::-1],
     },
     also_right=[lambda *given: list(map(torch.tensor, my_merged(*given)))],
@@ -277,8 +260,7 @@ class MySeededDropout(nn.Module):
     """A generator of its own, on the host, draws one number for every value.
 
     It goes on from call to call, so micro-batches that come in order get the numbers that the whole
-    mini-batch would get. Nobody else draws from it, so no race decides. What is kept grows by
-    1 / (1 - p), which leaves the expected value as it was.
+    mini-batch would get. Nobody else draws from it, so no race decides.
     """
 
     def __init__(self, seed, p=0.5):
@@ -292,79 +274,63 @@ class MySeededDropout(nn.Module):
         return values * kept.to(values.device) / (1 - self.p)
 
 
+VALUES = torch.rand(60, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
+
+
 def dropped(attempt, seed, p):
-    """What a layer and others make of some values: whole, cut, again, elsewhere and in double."""
-    layer = attempt(seed, p)
-    if not isinstance(layer, nn.Module):
-        raise NotYet(f"It makes {short(layer)}: a layer is an nn.Module.")
+    """What a layer and others make of the values: whole, cut, again, elsewhere, evaluated."""
+    layer, values = attempt(seed, p), VALUES.clone()
     if any(isinstance(module, ReproducibleDropout) for module in layer.modules()):
         raise NotYet("ReproducibleDropout did the work: draw the numbers here.")
-    values = torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) + 1
-    before = values.clone()
     output = layer(values.requires_grad_())
     if output is ...:
         raise NotAttempted
-    if not torch.equal(values, before):
-        raise NotYet("The layer changes its input, which is not its own: make a new tensor.")
     if not isinstance(output, torch.Tensor) or output.shape != values.shape:
         raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
-    if output.dtype != values.dtype:
-        raise NotYet(f"{values.dtype} in, {output.dtype} out: keep the type of the values.")
-    plain, found = values.detach(), {"way back": output.requires_grad, "first": output}
-    found["second"] = layer(plain)
-    again, other = attempt(seed, p), attempt(seed + 1, p)
+    if not torch.equal(values, VALUES):
+        raise NotYet("The layer changes its input, which is not its own: make a new tensor.")
+    second = layer(VALUES.clone())
+    again, other, cut, late = (attempt(each, p) for each in (seed, seed + 1, seed, seed))
     torch.manual_seed(seed + 2)  # another layer, elsewhere
     torch.rand(7)
-    found |= {"again": again(plain), "other": other(plain)}
-    cut = attempt(seed, p)
-    found["cut"] = torch.cat([cut(piece) for piece in plain.split(18)])
-    found |= {"evaluated": layer.eval()(plain), "double": attempt(seed, p)(plain.double())}
-    return found
+    found = {"first": output, "second": second, "again": again(VALUES), "other": other(VALUES)}
+    found["cut"] = torch.cat([cut(piece) for piece in VALUES.split(18)])
+    return found | {"evaluated": late.eval()(VALUES), "late": late.train()(VALUES)}
 
 
 def as_promised(found, seed, p):
     """Ask all that is promised of a layer, the plainest first."""
-    values = torch.rand(60, 50, generator=torch.Generator().manual_seed(1)) + 1
     output = found["first"]
     kept = output != 0
     share = 1 - kept.double().mean().item()
-    if share == 0:
-        raise NotYet("In training mode nothing is dropped.")
-    if (kept == kept[:, :1]).all() or (kept == kept[:1]).all():
-        raise NotYet("Whole rows or columns are dropped: draw a number for every value.")
-    if p != 0.5 and abs(share - (1 - p)) < 0.05:
-        raise NotYet(f"p = {p} is the share that is dropped, not the one that is kept.")
-    if abs(share - p) > 0.05:
-        raise NotYet(f"{share:.0%} of the values are zero; p is {p}. Compare torch.rand with p.")
-    if torch.allclose(output[kept], values[kept]):
-        raise NotYet("What is kept has to grow by 1 / (1 - p), so that the mean stays.")
-    if not torch.allclose(output, values * kept / (1 - p)):
-        raise NotYet("What is kept is divided by (1 - p).")
-    if not found["way back"]:
-        raise NotYet("No gradient gets through: multiply the values themselves by the mask.")
-
-    def drops_as_before(result):
-        return torch.equal(result != 0, kept)
-
-    if drops_as_before(found["second"]):
-        raise NotYet("Each call drops the same places: make the generator in __init__, and go on.")
-    if not drops_as_before(found["again"]):
-        raise NotYet(
-            "Two layers with one seed drop different places: pass generator=self.generator."
-        )
-    if drops_as_before(found["other"]):
-        raise NotYet("Layers with different seeds drop the same places: use `seed`.")
-    if not drops_as_before(found["cut"]):
-        raise NotYet("In micro-batches other places are dropped: one torch.rand number a value.")
-    if not torch.equal(found["evaluated"], values):
-        raise NotYet("In evaluation mode the values pass as they are: ask self.training.")
-    if found["double"].dtype != torch.float64:
-        raise NotYet("torch.float64 in, another type out: keep the type of the values.")
+    alike = {name for name, result in found.items() if torch.equal(result != 0, kept)}
+    grown = torch.allclose(output.to(VALUES), VALUES * kept / (1 - p))
+    rowwise = any((kept == one).all() for one in (kept[:, :1], kept[:1]))
+    inverted = p != 0.5 and abs(share - (1 - p)) < 0.05
+    for words, right in {
+        f"{output.dtype} out, not as the values: keep their type.": output.dtype == VALUES.dtype,
+        "In training mode nothing is dropped.": share,
+        "Whole rows or columns are dropped: draw a number for every value.": not rowwise,
+        f"p = {p} is the share that is dropped, not the one that is kept.": not inverted,
+        f"{share:.0%} are zero; p is {p}. Compare torch.rand with p.": abs(share - p) < 0.05,
+        "What is kept has to grow by 1 / (1 - p), so that the mean stays.": grown,
+        "No gradient gets through: multiply the values by the mask.": output.requires_grad,
+        "Each call drops the same places: make the generator once.": "second" not in alike,
+        "Two layers with one seed differ: pass generator=self.generator.": "again" in alike,
+        "Layers with different seeds drop the same places: use `seed`.": "other" not in alike,
+        "In micro-batches other places are dropped: one number a value.": "cut" in alike,
+        "In evaluation nothing changes: ask self.training.": torch.equal(
+            found["evaluated"], VALUES
+        ),
+        "An evaluation has drawn numbers: draw in training mode only.": "late" in alike,
+    }.items():
+        if not right:
+            raise NotYet(words)
 
 
 check_dropout = Exercise(
     MySeededDropout,
-    read_again='"Break 3: dropout draws in a race"',
+    read_again='"Break 3: dropout draws random numbers"',
     cases=[(3, 0.25), (8, 0.5)],
     given="seed {} and p = {}",
     play=dropped,
@@ -379,10 +345,13 @@ check_dropout = Exercise(
         "Each call drops the same places": (
             "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept ="
         ),
-        "so that the mean stays": " / (1 - self.p) => ",
-        "What is kept is divided by (1 - p).": "(1 - self.p) => self.p",
+        "so that the mean stays": [" / (1 - self.p) => ", "(1 - self.p) => self.p"],
+        "An evaluation has drawn numbers": (
+            "if not self.training: => if False:",
+            "return values * => return values if not self.training else values *",
+        ),
         "is the share that is dropped": ">= self.p => < self.p",
-        "In evaluation mode the values pass as they are": "not self.training => False",
+        "In evaluation nothing changes": "not self.training => False",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
     },
     errors={"in-place operation": "The layer changes its input: make a new tensor."},

@@ -58,9 +58,9 @@ class Exchange:
 
     def _one(self, program, tensor: Tensor, rank: int) -> tuple:
         def send(piece: Tensor, target: int) -> None:
-            self._check(rank, target, "send to")
             if not isinstance(piece, Tensor):
                 raise TypeError(f"send takes a tensor; got {type(piece).__name__}")
+            self._check(rank, target, "send to")
             piece = piece.detach().clone()
             self._boxes[rank, int(target)].append(piece)
             self.sent.append((rank, int(target), piece))
