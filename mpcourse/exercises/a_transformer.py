@@ -138,7 +138,7 @@ causal_weights = my_causal_weights  # as the page calls it
 def my_attend(query, key, value):
     """Score each query against each key, make weights of a row of scores, sum the values by them.
 
-    Matrix products take the last two dimensions. Heads and texts in front stay apart, so one line
+    Matrix products take the last two dimensions. What stands in front stays apart, so one line
     serves one head or all of them.
     """
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
@@ -173,8 +173,8 @@ check_attend = Exercise(
     same=same_weights,
     hint="Products of queries and keys, divided by a root; `causal_weights`; times the values.",
     errors={
-        "size|shape|dimension|T` ": "Texts and heads may stand in front: `transpose(-2, -1)` turns "
-        "the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
+        "size|shape|dimension|T` ": "Other dimensions may stand in front: `transpose(-2, -1)` "
+        "turns the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
     },
     wrong={
         "Divide the scores by the square root of `columns`: `** 0.5`.": [

@@ -102,6 +102,9 @@ check_layer_sums = Exercise(
         ],
         "16 tensor ranks leave the host: ask `layout.speed`.": SPEED + "cluster.inside",
         "These ranks stand in one host: ask `layout.speed`.": SPEED + "cluster.between",
+        "Three do not divide a host of eight, so some group spans two hosts: ask `layout.speed`.": (
+            SPEED + "(cluster.inside if t <= cluster.host else cluster.between)"
+        ),
         "Chunks order the same blocks otherwise: they add no sums and remove none.": [
             "6 * => 6 * layout.chunks *",
             "6 * => 6 / layout.chunks *",

@@ -39,7 +39,7 @@ check_mlp_parts = Exercise(
     hint="Return three tensors: what a rank's inner numbers need of up, of its bias, of down.",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
-            *[(UP_COLUMNS, *more) for more in ((DOWN_ROWS,), (), (DOWN_ROWS, BIAS), (BIAS,))],
+            (UP_COLUMNS, *more) for more in ((DOWN_ROWS,), (), (DOWN_ROWS, BIAS), (BIAS,))
         ],
         "Down is cut by rows of W: these are columns of its stored `weight`.": DOWN_ROWS,
         "These are halves: there may be more ranks than two, or one alone.": "// ranks => // 2",
@@ -50,7 +50,10 @@ check_mlp_parts = Exercise(
         ),
         "Down is cut, too: it takes the numbers that are here.": "[:, own] => ",
     },
-    also_right=["down_weight[:, own] => down_weight.chunk(ranks, 1)[rank].numpy()"],
+    also_right=[
+        "down_weight[:, own] => down_weight.chunk(ranks, 1)[rank].numpy()",
+        lambda *given: [*my_parts(*given)],
+    ],
 )
 
 # 2. The two ends of a cut layer
@@ -276,7 +279,10 @@ check_attention_parts = Exercise(
             f"{OUT_WEIGHT} => out_weight",
         ],
     },
-    also_right=[f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})"],
+    also_right=[
+        f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})",
+        lambda *given: [part.numpy() for part in my_attention_parts(*given)],
+    ],
 )
 
 # 4. The bytes of a block

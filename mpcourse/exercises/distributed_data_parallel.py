@@ -121,6 +121,7 @@ def my_hooks(module, all_reduce, count):
 
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
 TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
 ARGUMENT = "torch calls the hook with one argument: the parameter."
 ITS_OWN = "That is rank 0's own gradient: no hook of this parameter has averaged it."
@@ -147,6 +148,7 @@ check_hooks = Exercise(
         ),
         CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
+        RETURNED: "parameter.grad /= count => return parameter.grad / count",
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
         FROZEN: "parameter.requires_grad: => True:",
@@ -155,6 +157,7 @@ check_hooks = Exercise(
     errors={
         "require.* grad.*, while the hooks": FROZEN,
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
+        "hooks should return None": RETURNED,
         "positional argument": ARGUMENT,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,

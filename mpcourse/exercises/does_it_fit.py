@@ -116,10 +116,6 @@ def my_activation_bytes(tokens, width, layers, heads=0):
     return layers * (block + scores)
 
 
-def a_width(*wrong):
-    return [f"2 * 16 + 2 => {each}" for each in wrong]
-
-
 check_activation_bytes = Exercise(
     my_activation_bytes,
     read_again='"What does a transformer keep?"',
@@ -127,24 +123,47 @@ check_activation_bytes = Exercise(
     given="tokens, width, layers, heads = {}, {}, {}, {}",
     hint="Go down the lines of `forward`: what does each operation save?",
     wrong={
-        "These are numbers: in 16 bits each has two bytes, in a mask one.": a_width(16, 17, 18),
-        "In 16 bits a number takes two bytes, not four.": a_width(66, 68),
-        "A mask has one byte a number, and what `attend` gives is the input of `out`.": a_width(36),
-        "What GELU gives is the input of `down`: one tensor.": a_width(42),
-        "An addition saves nothing, and the input of `qkv` is one tensor.": a_width(38),
-        "Each dropout saves its mask, each Linear layer its input.": a_width(32, 33),
-        "GELU's input has four widths, and its result too.": a_width(22, 26, 28),
-        "A query, a key and a value are three widths.": a_width(30),
+        "These are numbers: in 16 bits each has two bytes, in a mask one.": [
+            "2 * 16 + 2 => 16",
+            "2 * 16 + 2 => 17",
+            "2 * 16 + 2 => 18",
+        ],
+        "In 16 bits a number takes two bytes, not four.": [
+            "2 * 16 + 2 => 66",
+            "2 * 16 + 2 => 68",
+        ],
+        "A mask has one byte a number, and what `attend` gives is the input of `out`.": (
+            "2 * 16 + 2 => 36"
+        ),
+        "What GELU gives is the input of `down`: one tensor.": "2 * 16 + 2 => 42",
+        "An addition saves nothing, and the input of `qkv` is one tensor.": "2 * 16 + 2 => 38",
+        "Each dropout saves its mask, each Linear layer its input.": [
+            "2 * 16 + 2 => 32",
+            "2 * 16 + 2 => 33",
+        ],
+        "GELU's input has four widths, and its result too.": [
+            "2 * 16 + 2 => 22",
+            "2 * 16 + 2 => 26",
+            "2 * 16 + 2 => 28",
+        ],
+        "A query, a key and a value are three widths.": "2 * 16 + 2 => 30",
         "The weights were there before: they do not count.": "block = => block = 24 * width**2 +",
         "Each block saves its own share, scores as well.": [
-            f"layers * (block + scores) => {part} + scores" for part in ("block", "layers * block")
+            "layers * (block + scores) => block + scores",
+            "layers * (block + scores) => layers * block + scores",
         ],
         "On top of the rest, each head has a score for each pair of tokens.": [
             "block + scores => (scores if heads else block)",
-            *("tokens**2 => tokens", "heads * => 0 *", "heads * => ", "heads * => (heads > 0) *"),
+            "tokens**2 => tokens",
+            "heads * => 0 *",
+            "heads * => ",
+            "heads * => (heads > 0) *",
         ],
         "A score takes five bytes: two, a mask of one, two.": [
-            f"5 * heads => {each} * heads" for each in (2, 3, 4, 6)
+            "5 * heads => 2 * heads",
+            "5 * heads => 3 * heads",
+            "5 * heads => 4 * heads",
+            "5 * heads => 6 * heads",
         ],
     },
     also_right=["return layers => return 1.0 * layers"],
@@ -179,7 +198,8 @@ check_account = Exercise(
     hint="What is live when the loss is made, and what when the last block has run again?",
     wrong={
         "The logits are gone before a block runs again: the larger of the two has to fit.": [
-            f"{PEAK} => logits + {more}" for more in ("block - kept", "again * block")
+            f"{PEAK} => logits + block - kept",
+            f"{PEAK} => logits + again * block",
         ],
         "The input of the block that runs again is one of those kept: it is there once.": [
             f"{PEAK} => max(logits, again * block)",
@@ -199,13 +219,17 @@ check_account = Exercise(
         ],
         "One block at a time runs again.": "block - kept => layers * (block - kept)",
         "With `again`, a block keeps two bytes a token and width: its input.": [
-            *("= 2 * => = 4 *", "= 2 * => = 1 *", "if again => if False"),
+            "= 2 * => = 4 *",
+            "= 2 * => = 1 *",
+            "if again => if False",
         ],
         "At its peak, the loss has three tensors of float32: 12 bytes a logit.": "12 * => 4 * ",
         "Each token has a logit for each word.": ["* words => ", "tokens * words => words"],
         "One chunk at a time has its logits.": [
-            f" / chunks => {share}"
-            for share in ("", "* chunks", "/ (again or chunks)", "* (chunks < 2)")
+            " / chunks => ",
+            " / chunks => * chunks",
+            " / chunks => / (again or chunks)",
+            " / chunks => * (chunks < 2)",
         ],
         "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
         "The states are there all the time.": "states + => ",

@@ -133,7 +133,10 @@ check_best_scales = Exercise(
 
 
 def my_columns(weight, upper, scales, largest):
-    """Each error is passed on to the columns after it. A view in place of a clone would lose it."""
+    """Only later columns can still change, so each error is passed on to them.
+
+    `exact` is a copy: a view would change with the column, and no error would be left.
+    """
     weight = weight.clone()
     for c in range(weight.shape[1]):
         exact = weight[:, c].clone()
@@ -201,7 +204,10 @@ check_columns = Exercise(
         "Only the next column changes; all that follow have to.": "c + 1 :] => c + 1 : c + 2]",
         "The column stays as rounded: change the columns from c + 1 on.": "c + 1 :] => c:]",
         "The error is what rounding and clipping take, in weights, from the column as it is.": [
-            ("weight = weight => first, weight = weight, weight", "(exact - => (first[:, c] -"),
+            (
+                "weight = weight.clone() => first, weight = weight, weight.clone()",
+                "(exact - => (first[:, c] -",
+            ),
             "(exact - weight[:, c]) => (exact - weight[:, c]) / scales",
             "(exact - weight[:, c]) => (exact - (exact / scales).round() * scales)",
         ],

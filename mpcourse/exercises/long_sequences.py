@@ -20,7 +20,7 @@ def drawn(seed, *shapes):
 
 # 1. Merge two partial attentions
 
-OVERFLOW = "`exp` of hundreds is inf: in each row take a difference of log-sums, then its `exp`."
+OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
 
 
 def my_merge(first, second):
@@ -87,7 +87,7 @@ WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute
 NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 MEANWHILE = "Start the message, compute, then call what `send` returned: it travels meanwhile."
-ADD = "What came is of the block that is here, from the ranks before: add your own part, send both."
+ADD = "What came is of the block that is here, from the ranks before: add your part, send the sum."
 EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."

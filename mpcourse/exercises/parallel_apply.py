@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 from mpcourse.data_parallel import gather, parallel_apply, replicate, scatter, scatter_gather
-from mpcourse.devices.devices import get_devices
+from mpcourse.devices.devices import Device, get_devices
 from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, short
 
 # 1. parallel_apply
@@ -125,7 +125,14 @@ check_parallel_apply = Exercise(
             "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
         ),
     },
-    also_right=[f"{CALL} => return torch.set_grad_enabled(gradients)(module)(value)"],
+    also_right=[
+        f"{CALL} => return torch.set_grad_enabled(gradients)(module)(value)",
+        (
+            "with torch.set_grad_enabled(gradients): => "
+            "try:\n            torch.set_grad_enabled(gradients)",
+            f"{CALL} => {CALL}\n        finally:\n            torch.set_grad_enabled(True)",
+        ),
+    ],
 )
 
 # 2. Replicas
@@ -195,8 +202,9 @@ def replicas_at_work(attempt, rows, count):
     outputs = gather(parallel_apply(replicas, scatter(batch, devices), devices=devices), devices[0])
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
     networks = {id(each) for each, *_ in module.calls}
-    places = [mock.Mock(device=torch.device(name)) for name in ("cpu", "meta") if count == 1]
-    for replica, place in zip(places and attempt(module, places), places, strict=True):
+    names = ("cpu", "meta") if count == 1 else ()
+    places = [Device(0, torch.device(name), "cpu core", name) for name in names]
+    for replica, place in zip(attempt(module, places) if places else [], places, strict=True):
         with suppress(Exception):  # the call is noted before it fails
             replica(batch.detach().to(place.device))
     memory = {weight.data_ptr() for _, weight, *_ in module.calls[:count]}
@@ -211,6 +219,7 @@ def replicas_at_work(attempt, rows, count):
 
 
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
+CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
 OWN = "shell = copy.deepcopy(net)"
 
@@ -226,6 +235,7 @@ check_replicas = Exercise(
         "to be a tensor|NoneType": "A replica gives back what functional_call gives back.",
         "dictionar": "functional_call takes a dict: the name of each weight, and its copy.",
         "same device": f"{ELSEWHERE} {LATER}",
+        "not require grad": CUT_OFF,
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
@@ -237,6 +247,7 @@ check_replicas = Exercise(
         ],
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
+        CUT_OFF: "weights, rows) => weights, rows).detach()",
         "The replicas call net itself: give each a deep copy.": "copy.deepcopy(net) => net",
         f"All replicas called one deep copy: each needs its own. {LATER}": [
             (f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")
@@ -246,6 +257,7 @@ check_replicas = Exercise(
     also_right=[
         "w.to(device.device, copy=True) => w.clone().to(device.device)",
         "net.named_parameters() => net.state_dict(keep_vars=True).items()",
+        ("= {name: w => = device.run(lambda: {name: w", "parameters()} => parameters()})"),
     ],
 )
 
@@ -294,7 +306,7 @@ check_data_parallel = Exercise(
     correct="Outputs and gradients are those of the module alone.",
     errors={
         "same length": "There may be fewer chunks than devices. Use devices[: len(chunks)].",
-        "not require grad": "Nothing may cut the way back: no detach, no no_grad.",
+        "not require grad": CUT_OFF,
         "has no len": "parallel_apply takes a list of modules: one replica for each chunk.",
         "devices are named": "The third argument of parallel_apply is another: write devices=….",
     },

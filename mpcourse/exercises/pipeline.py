@@ -20,7 +20,10 @@ from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 
 
 def my_ceiling(stage_times, num_microbatches):
-    """The first needs the sum of all stages. Each further one comes out a slowest stage later."""
+    """The first piece needs the sum of all stages.
+
+    Each further one comes out later by the time of the slowest stage.
+    """
     one_device = num_microbatches * sum(stage_times)
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 

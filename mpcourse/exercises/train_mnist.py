@@ -11,10 +11,12 @@ from mpcourse.exercises.exercise import (
     NotYet,
     call_for_numbers,
     numbers,
+    refuse_borrowed,
     same,
     short,
 )
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
+from mpcourse.training import train_epoch
 
 # 1. A loop for a net that is cut and for one that is not
 
@@ -68,7 +70,11 @@ def trained(attempt, kind, count):
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
-    return numbers(losses), torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    outcome = numbers(losses), weights
+    if attempt is not my_train and same(outcome, trained(my_train, kind, count)):
+        refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
+    return outcome
 
 
 check_train = Exercise(
@@ -99,6 +105,7 @@ check_train = Exercise(
             "losses.append(loss.item()) => return [loss.item()]",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
+        "train_epoch did the work": lambda *given: train_epoch(*given).losses,
         "A Pipeline's call makes no gradients": "    loss.backward() => loss.backward()",
         "Only a Pipeline has a step": "isinstance(model, Pipeline) => True",
     },
@@ -156,7 +163,10 @@ check_step = Exercise(
     my_step,
     read_again='"Break 1: the mean of means"',
     cases=[(4, 2, ()), (5, 2, ()), (7, 3, ()), (10, 4, (0, 5, 6)), (6, 2, (2, 3))],
-    given="{} rows in micro-batches of {}, the targets of rows {} ignored",
+    given=lambda rows, size, ignored: (
+        f"{rows} rows in micro-batches of {size}"
+        + f", the targets of rows {', '.join(map(str, ignored))} ignored" * bool(ignored)
+    ),
     play=stepped,
     compared=loss_first,
     hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
@@ -280,6 +290,8 @@ VALUES = torch.rand(60, 50, generator=torch.Generator().manual_seed(1), dtype=to
 def dropped(attempt, seed, p):
     """What a layer and others make of the values: whole, cut, again, elsewhere, evaluated."""
     layer, values = attempt(seed, p), VALUES.clone()
+    if not isinstance(layer, nn.Module):
+        raise NotYet(f"It makes {short(layer)}: a layer is an nn.Module.")
     if any(isinstance(module, ReproducibleDropout) for module in layer.modules()):
         raise NotYet("ReproducibleDropout did the work: draw the numbers here.")
     output = layer(values.requires_grad_())
@@ -295,6 +307,7 @@ def dropped(attempt, seed, p):
     torch.rand(7)
     found = {"first": output, "second": second, "again": again(VALUES), "other": other(VALUES)}
     found["cut"] = torch.cat([cut(piece) for piece in VALUES.split(18)])
+    found["float"] = attempt(seed, p)(VALUES.float())
     return found | {"evaluated": late.eval()(VALUES), "late": late.train()(VALUES)}
 
 
@@ -319,6 +332,9 @@ def as_promised(found, seed, p):
         "Two layers with one seed differ: pass generator=self.generator.": "again" in alike,
         "Layers with different seeds drop the same places: use `seed`.": "other" not in alike,
         "In micro-batches other places are dropped: one number a value.": "cut" in alike,
+        "torch.float32 in, another type out: keep the type of the values.": (
+            found["float"].dtype == torch.float32
+        ),
         "In evaluation nothing changes: ask self.training.": torch.equal(
             found["evaluated"], VALUES
         ),
@@ -351,6 +367,11 @@ check_dropout = Exercise(
             "return values * => return values if not self.training else values *",
         ),
         "is the share that is dropped": ">= self.p => < self.p",
+        "a layer is an nn.Module": [
+            "(nn.Module) => ",
+            lambda seed, p: nn.functional.dropout,
+        ],
+        "torch.float32 in, another type out": "kept.to(values.device) => kept.double()",
         "In evaluation nothing changes": "not self.training => False",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
     },

@@ -40,13 +40,14 @@ def one_seed(data, seed, budget):
 STUDIES = {"first.csv": one_seed, "second.csv": one_seed}
 
 
-@pytest.mark.parametrize("alone", [[], ["second.csv"]])
-def test_every_study_or_one_runs_with_every_seed_and_is_written(alone, written, capsys):
+@pytest.mark.parametrize(("alone", "seeds"), [([], SEEDS), (["second.csv"], range(7))])
+def test_every_study_or_one_runs_with_every_seed_and_is_written(alone, seeds, written, capsys):
     arguments = ["--only", *alone] if alone else []
-    assert run_studies(STUDIES, ("whole", "dry"), **ASKED, arguments=arguments) == 0
-    rows = [{"seed": seed, "budget": "whole"} for seed in SEEDS]
+    asked = {**ASKED, "arguments": arguments, "seeds": seeds}
+    assert run_studies(STUDIES, ("whole", "dry"), **asked) == 0
+    rows = [{"seed": seed, "budget": "whole"} for seed in seeds]
     assert written == {name: (rows, "python -m some.study") for name in alone or STUDIES}
-    assert capsys.readouterr().out.count("'seed'") == len(written) * len(SEEDS)
+    assert capsys.readouterr().out.count("'seed'") == len(written) * len(seeds)
 
 
 def test_a_dry_run_takes_one_seed_and_the_small_budget_and_writes_nothing(written, capsys):
