@@ -71,10 +71,8 @@ def trained(attempt, kind, count):
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
     weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
-    outcome = numbers(losses), weights
-    if attempt is not my_train and same(outcome, trained(my_train, kind, count)):
-        refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
-    return outcome
+    refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
+    return numbers(losses), weights
 
 
 check_train = Exercise(
