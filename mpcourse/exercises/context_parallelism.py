@@ -27,6 +27,7 @@ FIRST = (
     "`torch.stack(x.chunk(n, cut))` puts them (`split` takes a size, `chunk` a number)."
 )
 FILLS = "`all_to_all_single` fills its first argument, and returns None."
+KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
 JOINED = "Join what came along `join`, in the order of the ranks."
 
@@ -52,7 +53,7 @@ def there_and_back(attempt, ranks, batch, heads, rows, columns):
         found, sent = [], 0
         for x, dimensions in zip(each, ((1, 2), (2, 1)), strict=True):
             with Counted() as counted:
-                found.append(attempt(x[group.rank()].clone(), group, *dimensions))
+                found.append(attempt(x[group.rank()].double(), group, *dimensions))
             sent += counted.sent(ranks)
         if not all(isinstance(one, torch.Tensor) for one in found):
             raise NotYet(f"got {short(found[0])}", ONE_TENSOR)
@@ -76,7 +77,7 @@ check_trade = Exercise(
     given="{} rank(s), batch {}, {} heads, {} tokens on each rank, {} numbers each; there and back",
     play=there_and_back,
     compared=first_rank,
-    hint="Cut along `cut`, send piece r to rank r, and join what came along `join`.",
+    hint="Cut along `cut`, send piece r to rank r alone, and join what came along `join`.",
     wrong={
         "These pieces are this rank's own: go on with what was received.": (
             "[*received] => [*pieces]"
@@ -97,10 +98,13 @@ check_trade = Exercise(
         ),
         FILLS: "distributed.all => received = distributed.all",
         GROUP: ", group=group => ",
+        KIND: "empty_like(pieces) => empty(pieces.shape)",
     },
     errors={
         "Default process group": GROUP,
         "NoneType": FILLS,
+        "dtypes": KIND,
+        "contiguous": "A message lies in one piece in memory: `.contiguous()` makes it so.",
         "divide equally|Split sizes|Expected parameter": FIRST,
         "is not counted": "Use `distributed.all_to_all_single`, with one tensor.",
         "gloo|had not returned": SAME_MESSAGES,
@@ -108,19 +112,15 @@ check_trade = Exercise(
     also_right=[
         "torch.stack(x.chunk(group.size(), cut)) => "
         "x.unflatten(cut, (group.size(), -1)).movedim(cut, 0).contiguous()",
-        (
-            "torch.stack(x.chunk => torch.cat(x.chunk",
-            "[*received] => received.chunk(group.size())",
-        ),
+        "torch.cat([*received], join) => received.movedim(0, join).flatten(join, join + 1)",
     ],
 )
 
 # 2. Gathered keys
 
-FROM_ZERO = (
-    "`is_causal=True` starts at this rank's first query: give a mask of places, `attn_mask`."
-)
 A_ROW = "A mask has a row for each query and a column for each key: (T / n, T)."
+COUNTED = "torch.cat(places) => torch.arange(keys.shape[2])"
+IN_A_ROW = " => mine, theirs = group.rank() * len(places[0]) + torch.arange(len(places[0]))"
 HOME = "Keys and values need their gradients, from all ranks: gather them by `everywhere`."
 sdpa = nn.functional.scaled_dot_product_attention
 attention = partial(sdpa, enable_gqa=True)  # heads of queries may share a head of keys
@@ -184,11 +184,16 @@ check_gathered_keys = Exercise(
     compared=first_other,
     hint="Gather keys and values, both. A query sees a key whose place is not after its own.",
     wrong={
-        FROM_ZERO: "attn_mask=seen => is_causal=causal",
-        "Right while tokens lie in order. Keys come in the order of the ranks: `torch.cat(places)` "
-        "says where each stands.": (
-            "theirs = places[group.rank()], torch.cat(places) => "
-            "theirs = places[group.rank()], torch.arange(keys.shape[2])"
+        "`is_causal=True` starts at this rank's first query: give a mask of places, `attn_mask`.": (
+            "attn_mask=seen => is_causal=causal"
+        ),
+        "Right while tokens lie in order. `places` says where each rank's stand; keys come in the "
+        "order of the ranks: `torch.cat(places)` says where each stands.": [
+            COUNTED,
+            (COUNTED, "mine, theirs = places[group.rank()]" + IN_A_ROW),
+        ],
+        "`seen` is true or false. Numbers in a mask are added to the scores.": (
+            "attn_mask=seen => attn_mask=seen if seen is None else seen.double()"
         ),
         "True is where a query sees a key.": "theirs <= mine => theirs > mine",
         "A token sees itself, too.": "theirs <= mine => theirs < mine",
@@ -206,16 +211,14 @@ check_gathered_keys = Exercise(
     },
     errors={
         "used in the graph|does not require grad": HOME,
+        "dimension 1": "Heads of queries share heads of keys: `attention` knows, `sdpa` does not.",
         "the size of tensor|expanded size|broadcast": A_ROW,
         "gloo|had not returned": SAME_MESSAGES,
     },
-    also_right=[
-        "mine.unsqueeze(1) => mine[:, None]",
-    ],
+    also_right=["mine.unsqueeze(1) => mine[:, None]"],
 )
 
 # 3. What a rank sends
-
 
 THREE = "Return three numbers: ring, trade, gather."
 WAYS = {
@@ -250,7 +253,7 @@ def my_sent(tokens, width, key_width, itemsize, ranks):
 check_sent = Exercise(
     my_sent,
     read_again='"What does each way send?"',
-    cases=[(15, 6, 6, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
+    cases=[(15, 10, 10, 8, 5), (100, 60, 20, 2, 5), (512, 64, 16, 4, 4), (512, 64, 16, 4, 1)],
     given="{} tokens, width {}, key width {}, {} bytes per number, {} rank(s)",
     play=call_for_numbers,
     hint=first_wrong,
@@ -259,18 +262,24 @@ check_sent = Exercise(
             "3 * ranks - 2 => 3 * others"
         ),
         "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
+        "Ring: backward both go round, a block and its gradients.": "3 * ranks - 2 => 2 * others",
         "Forward and backward together: in the backward the gradients travel, too.": (
             "3 * ranks - 2 => others",
             "trade = 2 * => trade = ",
             "2 * others => others",
         ),
-        "A block has the tokens of one rank, not all.": "tokens / ranks => tokens",
-        "With grouped keys a key and a value are `key_width` numbers each.": (
-            "rows * key_width => rows * width"
-        ),
+        "Count what one rank sends: a block has its tokens, not all.": "tokens / ranks => tokens",
+        "Each number has `itemsize` bytes.": [" * itemsize => ", " * itemsize => * itemsize * 8"],
+        "One rank alone sends nothing.": " if ranks > 1 else 0 => ",
+        "A block is keys and values, both.": "block, others = 2 * => block, others = ",
+        "With grouped keys a key and a value are `key_width` numbers each.": [
+            "rows * key_width => rows * width",
+            "2 * rows * width + block => 4 * rows * width",
+        ],
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": " * others / ranks => ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
-        "Gather: in the backward the gradients go home.": "2 * others => others",
+        "Trade: keys and values, both.": "width + block => width + block / 2",
+        "Gather: keys and values, and backward their gradients.": "2 * others => others",
     },
-    also_right=[lambda *sizes: torch.tensor(my_sent(*sizes), dtype=torch.float64)],
+    also_right=[lambda *sizes: torch.tensor(my_sent(*sizes)).long()],
 )

@@ -14,6 +14,7 @@ from mpcourse.pruning import layer_masks
 
 AT_ZERO = "At sparsity 0 nothing goes. (An index of -1 means the last one, the largest.)"
 ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quantile may go up."
+A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
 
 
 def my_global_masks(parameters, sparsity):
@@ -78,17 +79,27 @@ check_global_masks = Exercise(
             ),
         ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
+        "The threshold is the size number round(sparsity * number): it goes, larger ones stay.": [
+            "going - 1 => going",
+            "> threshold => >= threshold",
+            "together[going - 1] if going else -1.0 => sparsity * together[-1]",
+        ],
+        "A mask has its weight's name and shape, and says True or False.": [
+            "size > threshold => size.flatten() > threshold",
+            "{name: size > => {name[:-7]: size >",
+            "size > threshold => (size > threshold) * parameters[name]",
+        ],
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
         "A weight of -2 is not small: compare absolute values.": "p.abs() => p",
         "Each layer has a threshold of its own there; asked is one for all weights.": (
-            lambda parameters, sparsity: layer_masks(
-                {name: p.abs() for name, p in parameters.items() if p.dim() > 1}, sparsity
-            )
+            lambda ps, share: layer_masks({n: p.abs() for n, p in ps.items() if p.dim() > 1}, share)
         ),
-        "Masks for the weights only: biases are few, and stay.": ' if name.endswith("weight") => ',
-        "That keeps a share of `sparsity`; asked is to prune it.": (
-            "round(sparsity => round((1 - sparsity)"
-        ),
+        "Biases are few, and stay: they have no masks, and do not count.": [
+            ' if name.endswith("weight") => ',
+            "return { => return {name: p > -9 for name, p in parameters.items()} | {",
+            "len(together)) => sum(p.numel() for p in parameters.values()))",
+        ],
+        A_SHARE: "round(sparsity => round((1 - sparsity)",
     },
     also_right=[masks_by_topk, "size > threshold => (size > threshold).numpy()"],
 )
@@ -123,6 +134,13 @@ def my_scan(model, sparsities, accuracy):
             row[row.abs().argsort()[: round(sparsity * len(row))]] = 0
             found[name].append(accuracy(pruned))
     return found
+
+
+def pruning_also(which):
+    """The slip of a scan in which the weights or biases n, p of `which` lose their smallest."""
+    rows = f"[p.data.view(-1) for n, p in pruned.named_parameters() if {which}]"
+    one = "row = pruned.get_parameter(name).data.view(-1)"
+    return f"{one} => for row in {rows}:", "row[row =>     row[row"
 
 
 def scan_by_torch(model, sparsities, accuracy):
@@ -183,24 +201,21 @@ check_scan = Exercise(
         AT_ZERO: "row[row.abs().argsort()[: round(sparsity * len(row))]] => "
         "row[row.abs() <= row.abs().sort().values[round(sparsity * len(row)) - 1]]",
         "What was pruned before is still gone: begin each time with a copy of the whole net.": [
-            (
-                "pruned = copy.deepcopy(model) => ",
-                "found = {} => found, pruned = {}, copy.deepcopy(model)",
-            ),
-            (
-                "pruned = copy.deepcopy(model) => ",
-                "found[name] = [] => found[name], pruned = [], copy.deepcopy(model)",
-            ),
+            ("pruned = copy => copy", "found = {} => found, pruned = {}, copy.deepcopy(model)"),
+            ("pruned = copy => copy", "me] = [] => me], pruned = [], copy.deepcopy(model)"),
         ],
-        ROUNDED: "round( => int(",
-        "All layers are pruned there: only one at a time loses weights.": (
-            "row = pruned.get_parameter(name).data.view(-1) => "
-            "for row in [p.data.view(-1) for p in pruned.parameters() if p.dim() > 1]:",
-            "row[row =>     row[row",
-        ),
-        "The large weights go there, the small ones stay.": (
-            ".argsort() => .argsort(descending=True)"
-        ),
+        ROUNDED: ["round( => int(", "len(row)) => len(row) + 0.499)"],
+        A_SHARE: "round(sparsity => round((1 - sparsity)",
+        "Other layers are pruned there: only the one in question loses weights.": [
+            *map(pruning_also, ("p.dim() > 1", "p.dim() > 1 and n != name"))
+        ],
+        "Biases stay: scan weights only.": [
+            pruning_also("n[0] == name[0]"),
+            '.endswith("weight") => ',
+        ],
+        "The net handed to `accuracy` is whole: hand it the cut one.": "(pruned) => (model)",
+        "Keep the order in which the sparsities come.": "in sparsities => in sorted(sparsities)",
+        "The large weights go there: keep them.": ".argsort() => .argsort(descending=True)",
         "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
         PRUNE_A_COPY: "copy.deepcopy(model) => model",
         OF_EACH_LAYER: "return found => return list(found.values())",
@@ -213,6 +228,7 @@ check_scan = Exercise(
 WRITERS = "The stem and the last layer of each block write the trunk: all of them lose rows."
 READERS = "The first layer of each block and the head read the trunk: all of them lose columns."
 ITS_BIAS = "The bias goes with the rows: who writes the trunk loses entries of it, who reads not."
+WHO_WRITES = "[slim.stem, *(block[2] for block in slim.blocks)]"
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
 
 
@@ -222,15 +238,10 @@ class Residual(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, width, 5, stride=3, padding=1)
-        blocks = [
-            nn.Sequential(
-                nn.Conv2d(width, inner, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(inner, width, 3, padding=1),
-            )
-            for _ in range(2)
-        ]
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList()
+        for _ in range(2):
+            first, last = (nn.Conv2d(*io, 3, padding=1) for io in ((width, inner), (inner, width)))
+            self.blocks.append(nn.Sequential(first, nn.ReLU(), last))
         self.head = nn.Linear(width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -277,7 +288,7 @@ def same_net(outcome, expected):
 
 def rows_or_numbers(outcome, expected):
     if outcome[1] != expected[1]:
-        return [f"expected {expected[1]:,} weights and biases in all", f"got {outcome[1]:,}"]
+        return [f"expected {expected[1]:,} parameters, zeros counted", f"got {outcome[1]:,}"]
     right, found = short(expected[0][0]), short(outcome[0][0])
     return [f"expected outputs of the first image {right}", f"got {found}"]
 
@@ -294,27 +305,25 @@ check_trunk = Exercise(
     "dropped, and no bias makes up for it; inside the blocks nothing leaves.",
     correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
     errors={
-        "size of tensor a": WRITERS,
+        "size of tensor a|to have 2 channels, but got 4": WRITERS,
         "expected bias|size of tensor b|expanded size": ITS_BIAS,
         "cannot assign": "Make it a parameter again: nn.Parameter(layer.weight.detach()[...]).",
         r"channels, but got|shapes cannot be multiplied": READERS,
     },
     wrong={
-        WRITERS: "[slim.stem, *(block[2] for block in slim.blocks)] => [slim.stem]",
+        WRITERS: [f"{WHO_WRITES} => [slim.stem]", f"{WHO_WRITES} => []"],
         READERS: "[slim.head, *(block[0] for block in slim.blocks)] => [slim.head]",
         ITS_BIAS: "layer.bias = nn.Parameter(layer.bias.detach()[kept]) => pass",
-        "Those are the first channels: take the ones that kept names.": (
-            "slim = copy.deepcopy(net) => slim = copy.deepcopy(net); kept = range(len(kept))"
-        ),
+        "Those are other channels: take the ones that kept names.": [
+            "slim = => kept = range(len(kept)); slim =",
+            "slim = => kept = [c for c in range(net.head.in_features) if c not in kept]; slim =",
+        ],
         "The biases of the layers that write are lost: keep theirs, too.": (
             "layer.bias.detach()[kept] => layer.bias.detach()[kept] * 0"
         ),
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
     },
     also_right=[
-        (
-            "layer.weight = nn.Parameter( => layer.weight.data = (",
-            "layer.bias = nn.Parameter( => layer.bias.data = (",
-        )
+        ("weight = nn.Parameter( => weight.data = (", "bias = nn.Parameter( => bias.data = (")
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, count, islice
+from math import expm1
 
 import torch
 from torch.utils.data import TensorDataset
@@ -64,13 +65,12 @@ check_culprit = Exercise(
             lambda ends: [rank for rank, code, _ in ends if code][:1],
             "Connection reset => Connection closed",
         ],
-        "Signal 15 (-15) comes from the launcher, which ends those that are left.": (
-            "(0, -15) => (0,)"
-        ),
-        "A RuntimeError of its own is no excuse; a lost connection is.": (
-            "Connection reset => RuntimeError"
-        ),
-        "Of several without an excuse the first counts.": "in ends: => in ends[::-1]:",
+        "Signal 15 (-15) is the launcher's, which ends those that are left.": "(0, -15) => (0,)",
+        "A RuntimeError is no excuse; a lost connection is.": "Connection reset => RuntimeError",
+        "Of several without an excuse the first alone counts.": [
+            "in ends: => in ends[::-1]:",
+            lambda ends: [r for r, c, w in ends if c not in (0, ENDED) and "Connection" not in w],
+        ],
         "Return a list, also of one rank alone.": "return [rank] => return rank",
         "That rank gave up waiting for another, which never came. NCCL's watchdog says so, too.": [
             "gave_up = True => return [rank]",
@@ -80,6 +80,11 @@ check_culprit = Exercise(
             "gave_up and code == -15 => False"
         ),
         "Nobody gave up waiting here: whom the launcher ended has its excuse.": "gave_up and => ",
+        "Look at all that the launcher had to end (-15), and at no other: code 0 is an excuse.": [
+            "code == -15] => code in (0, -15)]",
+            "code == -15] => code == -15][:1]",
+            "code == -15] => code == -15][-1:]",
+        ],
     },
     also_right=["code == -15] => code == -15][::-1]"],
 )
@@ -116,14 +121,15 @@ ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0
 ONE_ORDER = "Two of four epochs have the same order: shuffle anew for each."
 TOGETHER = "The same samples are together in each epoch: shuffle the samples, not the batches."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
+ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 
 
 def read(attempt, data, size, step, batches):
     """The sample numbers of the first batches."""
     found = [numbers(batch[0]) for batch in islice(attempt(data, size, step), batches)]
-    if sizes := {len(each) if isinstance(each, list) else 1 for each in found} - {size}:
-        raise NotYet(f"size is {size}, and a batch has {min(sizes)} samples.")
+    if sizes := {len(each) if isinstance(each, list) else -1 for each in found} - {size}:
+        raise NotYet(ALONE if -1 in sizes else f"size is {size}, a batch has {min(sizes)} samples.")
     if len(found) < batches:
         raise NotYet(f"It ends after {len(found)} batches: epochs follow one another for ever.")
     return found
@@ -145,10 +151,10 @@ def go_on(attempt, samples, size, step):
 def as_never_killed(outcome, samples, size, step):
     (whole, again, found, moved, moved_later), epoch = outcome, samples // size
     epochs = [[*chain(*whole[i : i + epoch])] for i in range(0, 4 * epoch, epoch)]
-    for each in epochs:
-        if sorted(each) != list(range(samples)):
-            words = f"An epoch has to read each sample once; one of {samples} reads {short(each)}."
-            raise NotYet(words)
+    if wrong := [each for each in epochs if sorted(each) != [*range(samples)]]:
+        words = f"An epoch has to read each sample once; one of {samples} reads {short(wrong[0])}."
+        late = sorted(chain(*whole[epoch - 1 : 2 * epoch - 1])) == [*range(samples)]
+        raise NotYet(ONE_OFF if late else words)
     if epochs[0] == sorted(epochs[0]):
         raise NotYet(UNSHUFFLED)
     if whole != again:
@@ -168,12 +174,10 @@ def as_never_killed(outcome, samples, size, step):
 
 
 def by_epochs(data, size, step):
-    steps = len(data) // size
     for each in count(step):
-        seeded = torch.Generator().manual_seed(7 + each // steps)
+        seeded = torch.Generator().manual_seed(7 + each * size // len(data))
         order = torch.randperm(len(data), generator=seeded)
-        at = each % steps * size
-        yield data[order[at : at + size]]
+        yield data[order[each * size % len(data) :][:size]]
 
 
 check_batches = Exercise(
@@ -185,7 +189,8 @@ check_batches = Exercise(
     look=as_never_killed,
     wrong={
         AGAIN: "read >= step => True",
-        ONE_OFF: "read >= step => read >= step - 1",
+        ONE_OFF: ["read >= step => read >= step - 1", "read >= step => read > step"],
+        ALONE: "yield batch => yield batch[0]",
         NEW_ORDER: [
             "read >= step => read >= step - step % len(loader)",
             "read >= step => read >= step % len(loader)",
@@ -238,13 +243,18 @@ check_lost_share = Exercise(
         "Work that a failure loses has to be done again: count it, too.": (
             " + every_s / 2 / (failure_s / hosts) => "
         ),
-        "First order is asked: each failure by itself, and none of them during a save.": (
-            "+ every_s / 2 => + (every_s + save_s) / 2"
-        ),
+        "First order is asked: each failure by itself, and none of them during a save.": [
+            "+ every_s / 2 => + (every_s + save_s) / 2",
+            "+ every_s / 2 => + (every_s / 2 + save_s)",
+            lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
+        ],
         "save_s goes to every_s of work: divide by every_s alone.": (
             "save_s / every_s => save_s / (every_s + save_s)"
         ),
-        "A share is asked, not per cent.": lambda *given: 100 * my_lost_share(*given),
+        "A share of the work is asked: neither per cent nor a share of the whole time.": [
+            lambda *given: 100 * my_lost_share(*given),
+            lambda *given: 1 - 1 / (1 + my_lost_share(*given)),
+        ],
     },
     also_right=["every_s / 2 / (failure_s / hosts) => every_s * hosts / 2 / failure_s"],
 )

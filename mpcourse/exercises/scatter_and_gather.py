@@ -16,6 +16,8 @@ from mpcourse.exercises.exercise import (
 
 KEEP_THE_WAY = "The way back to inputs is cut: leave out detach, item, tolist and torch.tensor."
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
+EMPTY = "A device without rows gets no chunk at all: do not add empty ones."
+SIZE = "That takes the number of pieces for the size of a piece."
 CHANGED = "What was handed in has changed, but the caller still needs it: make something new."
 
 
@@ -46,8 +48,8 @@ def listed(result):
     return [*islice(result, 99)] if hasattr(result, "__next__") else result
 
 
-def tensors_in(value):
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+def tensors_in(value, **how):
+    return [leaf for leaf in tree_leaves(value, **how) if isinstance(leaf, torch.Tensor)]
 
 
 def kinds(value):
@@ -72,7 +74,7 @@ def my_scatter(batch, num_devices):
     """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
 
     The range ends with the batch: so the last slice may be short, and a device for which no row is
-    left gets no chunk. Rounding down gives 7 rows on 3 devices in four chunks: 2, 2, 2, 1.
+    left gets no chunk.
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
@@ -93,19 +95,18 @@ check_scatter = Exercise(
     ),
     play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
     same=same_kinds,
-    hint="A full chunk has ceil(rows / devices) rows; return a list of tensors, in order.",
+    hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
     errors={"had not returned": "A loop does not end: does the start move on by a chunk's size?"},
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
-        "A full chunk has ceil(rows / devices) rows": (
-            "-(-len(batch) // num_devices) => max(1, len(batch) // num_devices)"
-        ),
-        "A device without rows gets no chunk at all: do not add empty ones.": (
-            "len(batch), size => num_devices * size, size"
-        ),
-        "That takes the number of pieces for the size of a piece.": lambda b, n: b.split(n),
+        "ceil(rows / devices)": "-(-len(batch) // num_devices) => len(batch) // num_devices or 1",
+        EMPTY: ["len(batch), => num_devices * size,", "len(batch), => len(batch) + 1,"],
+        SIZE: lambda b, n: b.split(n),
         "That drops rows: count those that came out.": "len(batch), size => len(batch) - 1, size",
-        "That is the first chunk alone: does return stand inside the loop?": "size)] => size)][0]",
+        "That is the first chunk alone: does return stand inside the loop?": [
+            "size)] => size)][0]",
+            "size)] => size)][:1]",
+        ],
         "Count rows with len; numel counts all numbers.": "-(-len(batch) => -(-batch.numel()",
         "but chunk did the work": lambda b, n: b.chunk(n),
     },
@@ -151,16 +152,11 @@ def refusing(play):
     return playing
 
 
-def top_tensors(nest):
-    """A guard that looks with this sees each level by itself."""
-    values = nest.values() if isinstance(nest, dict) else nest
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
 ROWS = torch.arange(4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
 NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
+PADDED = "list(inputs.chunk(num_devices)) => [*inputs.chunk(num_devices), {}, {}, {}][:num_devices]"
 
 check_scatter_nest = Exercise(
     my_scatter_nest,
@@ -184,30 +180,43 @@ check_scatter_nest = Exercise(
     same=same_kinds,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
     errors={
+        "AssertionError|Exception": "Raise a ValueError, and only for unequal numbers of rows.",
         r"index out of range|zip\(\) argument": FEWER,
         "RecursionError": "A text consists of texts, without end: ask for tuple and list.",
         "ValueError(?!: (too many|not enough|dictionary))": "There, nothing is to be refused.",
     },
     wrong={
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
-        "That is a nest of lists; return a list of nests, one for each chunk.": (
-            f"{NESTS} => dict(zip(inputs, columns))"
+        "That is a nest of lists; return a list of nests, one for each chunk.": [
+            f"{NESTS} => dict(zip(inputs, columns))",
+            "[type(inputs)(row) for row in zip(*columns, strict=False)] => type(inputs)(columns)",
+        ],
+        "What is no tensor goes to every device whole: repeat it.": [
+            "[inputs] * num_devices => [inputs]",
+            "[inputs] * num_devices => inputs",
+        ],
+        "A nest may hold nests: call the function for each value.": (
+            "my_scatter_nest(value, num_devices) => "
+            "(value.chunk(num_devices) if hasattr(value, 'chunk') else [value] * num_devices)"
         ),
-        "What is no tensor goes to every device: repeat it.": "[inputs] * num_devices => [inputs]",
-        "zip over no columns gives no row: an empty nest goes to every device as it is.": (
-            " and inputs => "
-        ),
+        "zip over no columns gives no row: repeat an empty nest as it is.": " and inputs => ",
         "A tuple and a list are nests as well: one went to every device whole.": [
             "tuple | list) => tuple)",
             "tuple | list) => list)",
         ],
-        "Types have changed: a tuple stays a tuple.": "type(inputs)( => list(",
+        "A tuple stays a tuple, a list a list.": [
+            "type(inputs)( => list(",
+            "type(inputs)( => tuple(",
+        ],
         FEWER: "strict=False => strict=True",
-        UNEQUAL: "> 1: => > 9:",
+        UNEQUAL: ["> 1: => > 9:", "raise ValueError => return ValueError"],
+        "Compare numbers of rows, not chunks.": "{len(tensor) => {len(tensor.chunk(num_devices))",
         "A tensor deeper in the nest counts as well: compare all of them.": (
-            "tensors_in(inputs) => top_tensors(inputs if isinstance(inputs, dict | list) else [])"
+            "tensors_in(inputs) => tensors_in(inputs, is_leaf=lambda each: each is not inputs)"
         ),
         EVEN: "inputs.chunk => inputs.tensor_split",
+        SIZE: "inputs.chunk => inputs.split",
+        EMPTY: [PADDED.replace("{}", each) for each in ("inputs[:0]", "None")],
     },
     also_right=[
         "len({len(tensor) for tensor in tensors_in(inputs)}) > 1 => "

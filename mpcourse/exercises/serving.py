@@ -31,7 +31,10 @@ def over_a_cache(attempt, old, new, texts, heads):
     chance = torch.Generator().manual_seed(old)
     shape = texts, heads, old + new, heads + 1
     whole = 2 * torch.randn(3, *shape, generator=chance, dtype=torch.double)
+    before = whole.clone()
     result = attempt(*whole[..., old:, :], *whole[1:, ..., :old, :])
+    if not whole.equal(before):
+        raise NotYet("Do not change a given tensor in place: make a new one.")
     if not isinstance(result, tuple | list) or [*map(torch.is_tensor, result)] != [True] * 3:
         raise NotYet("Three tensors are asked: what is collected, all keys, all values.")
     if same(result[0], scaled_dot_product_attention(*whole, is_causal=True)[..., old:, :]):
@@ -73,14 +76,20 @@ check_cached_attend = Exercise(
     },
     wrong={
         "The new tokens are the last rows of the table: here the first of them sees the first "
-        "column alone, as with `is_causal=True`. Start the mask further right.": (
-            "triu(1 + columns - rows) => triu(1)"
-        ),
-        "Of several new tokens, the first sees those behind it: they need a mask, too.": (
-            "masked_fill(ahead, => masked_fill(ahead & False,"
-        ),
-        "A new token does not see itself: start the mask one diagonal further right.": (
-            "1 + columns => columns"
+        "column alone, as with `is_causal=True`. Start the mask further right.": [
+            "columns - rows => 0",
+            "1 + columns - rows => 1 if rows > 1 else columns",
+        ],
+        "Of several new tokens, the first sees a later one: they need a mask, with and without "
+        "old tokens, that starts one diagonal right of the token's own.": [
+            "masked_fill(ahead, => masked_fill(ahead & False,",
+            "1 + columns - rows => 1 if rows == columns else columns",
+        ],
+        "A new token does not see itself: let it ask all keys, old and new, and start the mask "
+        "one diagonal further right.": "1 + columns => columns",
+        "The mask is upside down: in torch's attention True means that a row sees a column.": (
+            'scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ value => '
+            "scaled_dot_product_attention(query, key, value, ahead)"
         ),
         "The old tokens are missing: the new ones saw themselves alone.": (
             lambda q, k, v, old_k, old_v: (
@@ -92,6 +101,11 @@ check_cached_attend = Exercise(
         "The next token will ask for all: return the joined keys and values, not the new alone.": (
             "@ value, key, value => @ value, key[..., -rows:, :], value[..., -rows:, :]"
         ),
+        "This is the order: what new tokens collect, all keys, all values.": [
+            "@ value, key, value => @ value, value, key",
+            "@ value, key, value => @ value, old_key, old_value",
+        ],
+        "Do not change a given": "scores = query => query /= 1.5; scores = 1.5 * query",
         "Old ones come first: `torch.cat([old, new])`, or the rows of the mask do not fit.": (
             "[old_key, key] => [key, old_key]",
             "[old_value, value] => [value, old_value]",
@@ -119,8 +133,7 @@ check_cached_attend = Exercise(
 def my_alternate(devices, first, second, starts, count):
     """Hand over all groups; then, whenever a group has a new token, hand that back at once.
 
-    While you wait for one group at device 1, device 0 has another in its queue. The last token of
-    a group is not handed back.
+    While you wait for one group at device 1, device 0 has another in its queue.
     """
     hidden = [devices[0].submit(first, group, tokens) for group, tokens in enumerate(starts)]
     written = [[] for _ in starts]
@@ -187,6 +200,11 @@ def in_flight(attempt, groups, count, requests):
     written = attempt(world.devices, *parts, starts, count)
     if written is None:
         return None
+    if astray := [*world.jobs.keys() - {"first by device 0", "second by device 1"}]:
+        raise NotYet(
+            f"There was: {', '.join(sorted(astray))}.",
+            "Hand `first` to device 0, `second` to device 1: each has the weights of its part.",
+        )
     try:
         joined = [torch.cat([*each], dim=1) for each in written]
     except (TypeError, RuntimeError, IndexError):
@@ -196,22 +214,6 @@ def in_flight(attempt, groups, count, requests):
         ) from None
     tokens = [each.tolist() for each in joined]
     return {"tokens": tokens, "who ran what": dict(world.jobs), "units of time": world.end}
-
-
-def jobs_that_wait(devices, first, second, starts, count):
-    """Device 1 waits itself for what device 0 will have computed."""
-
-    def then(group, coming):
-        return second(group, coming.result())
-
-    written = [[] for _ in starts]
-    coming = [devices[0].submit(first, group, each) for group, each in enumerate(starts)]
-    for step in range(count):
-        for group in range(len(starts)):
-            written[group].append(devices[1].submit(then, group, coming[group]).result())
-            if step + 1 < count:
-                coming[group] = devices[0].submit(first, group, written[group][-1])
-    return tuple(written)
 
 
 START_LATER = "devices[0].submit(first, group, tokens) for => tokens for"
@@ -228,6 +230,7 @@ check_alternate = Exercise(
     errors={
         "'Result'": "`submit` gives a Result back at once; what the next part needs is its "
         "`.result()`.",
+        "unpack|out of range": "There may be any number of groups: go over `starts`.",
         "takes \\d|missing|positional|callable": (
             "It is `devices[0].submit(first, group, tokens)`: the function, then what it takes."
         ),
@@ -245,26 +248,33 @@ check_alternate = Exercise(
             "written[group].append(new) => written[group].append(new); "
             "latest = [each[-1] for each in written if each]",
         ),
-        "The caller did the work itself: `submit` hands it to a device.": (
-            START_LATER,
-            "devices[1].submit(second, group, hidden[group].result()).result() => "
-            "second(group, first(group, hidden[group]))",
-            NEXT_LATER,
-        ),
         "After the last token nobody needs another `first`: it would fill the cache further.": (
             "if step < count - 1: => if True:"
         ),
-        "`first` belongs to device 0, `second` to device 1: each has the weights of its part.": (
-            "devices[1] => devices[0]"
-        ),
+        "Hand `first` to device 0, `second` to device 1": [
+            "devices[1] => devices[0]",
+            "devices[1].submit(second, group, hidden[group].result()).result() => "
+            "second(group, hidden[group].result())",
+        ],
         "Each group has a cache of its own: both parts need the group's number.": (
             "second, group, => second, 0,",
             "(first, group, => (first, 0,",
         ),
-        "The new token goes in next, not the start again.": (
-            "first, group, new => first, group, starts[group]"
-        ),
+        "What goes in next is the new token that `second` gave.": [
+            "first, group, new => first, group, starts[group]",
+            "first, group, new => first, group, hidden[group].result()",
+        ],
+        "Each group has a list of its own, with all of its tokens.": [
+            "return written => return [*zip(*written)]",
+            "[[] for _ in starts] => [[]] * len(starts)",
+        ],
         "after `.result()`": "return written => return [[hidden[g]] for g in range(len(starts))]",
     },
-    also_right=[jobs_that_wait],
+    also_right=[
+        (  # device 1 waits itself for what device 0 will have computed
+            "(second, group, hidden[group].result()) => "
+            "(lambda g, coming: second(g, coming.result()), group, hidden[group])",
+            "return written => return tuple(written)",
+        )
+    ],
 )
