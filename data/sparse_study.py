@@ -1,11 +1,11 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes two tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
+Writes three tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
 `sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
 gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
 equally long.
 `sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
-tickets in rounds.
+tickets in rounds. `sparse_rivals.csv`: small dense nets of three sizes, each at two rates.
 """
 
 import copy
@@ -32,6 +32,8 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
+# as many weights, as many bytes with the bits of a mask, twice the bytes
+RIVALS = SMALL, (26, 40), (50, 50)
 
 
 class Budget(NamedTuple):
@@ -110,6 +112,20 @@ def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
+def compare_rivals(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Small dense nets, trained as long as the pruned ones; the smallest also as the regrown."""
+    long, rows = (budget.epochs, budget.tuning), []
+    tries = [(hidden, rate, long) for hidden in RIVALS for rate in (RATE, 2 * RATE)]
+    for hidden, rate, plan in [*tries, (SMALL, RATE, (budget.tuning,))]:
+        torch.manual_seed(seed)
+        model = linear_net(*hidden).to(data.place)
+        for epochs in plan:
+            train(model, data, epochs, rate)
+        row = {"first": hidden[0], "second": hidden[1], "rate": rate, "epochs": sum(plan)}
+        rows.append({**row, "seed": seed, "accuracy": data.accuracy(model)})
+    return rows
+
+
 def _under(masks: dict, state: dict | None, data: Data, epochs: int) -> nn.Module:
     """A net trained under masks, from these weights or from new ones."""
     model = lenet_300_100().to(data.place)
@@ -124,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     studies = {
         "sparse_rates.csv": compare_at_full_rate,
         "sparse_pairs.csv": compare_pairs,
+        "sparse_rivals.csv": compare_rivals,
     }
     budgets = Budget(), DRY
     return run_studies(studies, budgets, command=COMMAND, about=__doc__, arguments=arguments)

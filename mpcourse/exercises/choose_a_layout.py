@@ -270,6 +270,7 @@ check_held = Exercise(
         "Nobody shares the states here, but for sharded=1 and 3.": (WEIGHTS + "1", ADAM + "1"),
         "`parts` are of one rank: tensor ranks and stages have been divided by.": [
             "weights + adam => (weights + adam) / layout.tensor / p",
+            "weights + adam => (weights + adam) / p",
             'parts["inputs"] => parts["inputs"] / layout.tensor / p',
             'parts["logits"] => parts["logits"] / layout.tensor / p',
             lambda parts, batch, it: my_held(parts, batch, it) / it.tensor / it.pipeline,
@@ -298,10 +299,13 @@ check_held = Exercise(
             FLYING + "batch",
         ],
         "More than one micro-batch is in flight in the first stage.": FLYING + "1",
-        "From the first stage to the last there are p stages, both counted.": "min(p => min(p - 1",
+        "From the first stage to the last there are p stages, both counted.": [
+            f"min(p => min(p {off}" for off in ("- 1", "+ 1")
+        ],
         "The last stage has one micro-batch in flight, however many the first has.": [
             "last = => last = min(p, batch // d) *",
             "first, last) => first, min(p, batch // d) * last)",
+            '+ parts["logits"] => + min(p, batch // d) * parts["logits"]',
         ],
         "One block at a time runs: micro-batches in flight keep inputs alone.": (
             'parts["inputs"] + parts["block"] => (parts["inputs"] + parts["block"])'
@@ -315,12 +319,17 @@ check_held = Exercise(
             'parts["logits"] => parts["logits"] + parts["block"]',
         ],
         "The fullest rank counts: take the larger of the two, not the smaller.": "max => min",
+        "States are there at both moments: add them.": (
+            "weights + adam + max( => max(weights + adam, "
+        ),
+        "Data ranks share states, not activations.": "max(first, last) => max(first, last) / d",
         "That is the last stage alone: in other cases the first one is fuller.": (
             "max(first, last) => last"
         ),
-        "That is the first stage alone: in the last one the loss may hold more.": (
-            "max(first, last) => first"
-        ),
+        "That is the first stage alone: in the last one the loss may hold more.": [
+            "max(first, last) => first",
+            "max(first, last) => (max(first, last) if p == 1 else first)",
+        ],
         "Return bytes, as `parts` has them.": [
             lambda *given, unit=unit: my_held(*given) / unit for unit in (1e6, 1e9, 2**20, 2**30)
         ],

@@ -7,6 +7,7 @@ from mpcourse.exercises.exercise import Exercise, leaving_alone, same, short
 from mpcourse.quantization import round_straight_through
 
 CHANGED = "What was handed in has changed: work on weight.clone()."
+NEAREST = "Round to the nearest integer: floor and trunc do not."
 
 # 1. Scales of least squared error
 
@@ -41,7 +42,7 @@ def error_left(attempt, weight, largest):
         return f"scales of shape {tuple(scales.shape)}"
     scales = scales.detach().cpu().to(weight.dtype)
     if not ((scales > 0) & scales.isfinite()).all():
-        return f"scales {short(scales)}"
+        return f"scales {short(scales)}, not all above 0"
     top = weight.abs().amax(1)
     fine = torch.linspace(0.02, 1.1, 1000)[:, None] * top.where(top > 0, 127.0) / largest
     errors = [(rounded_to(weight, each, largest) - weight).square().sum(1) for each in fine]
@@ -101,6 +102,11 @@ check_best_scales = Exercise(
         "Add up squares: plain sums let signs cancel, absolute errors have another least.": [
             ".square() => ",
             ".square() => .abs()",
+            ".square().sum(2) => .sum(2).square()",
+        ],
+        "largest is {1} here: divide the largest weight by it, and clamp to -{1} … {1}.": [
+            "amax(1) / largest => amax(1)",
+            lambda w, n: my_best_scales(w, 1),
         ],
         "Measure what is off in weights, not in steps: multiply by the scale first.": (
             "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
@@ -111,15 +117,13 @@ check_best_scales = Exercise(
         ],
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
         CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
-        "Nearly: forty fractions from a tenth of the longest to all of it will do.": [
-            "40 => 10",
-            "0.1, => 0.5,",
-        ],
+        "Nearly: forty fractions from 0.1 to 1 will do.": ["40 => 10", "0.1, => 0.5,"],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
         "The shape is (out, 1); (out,) is asked for.": "[None])[0] => [None])[0][:, None]",
         "Every scale has to be above 0, also that of a row of zeros.": [
             "torch.where(longest > 0, longest, 1.0) => longest",
             "0.1, => 0.0,",
+            "return => return -",
         ],
     },
     also_right=[
@@ -212,6 +216,7 @@ check_columns = Exercise(
             "(exact - weight[:, c]) => (exact - (exact / scales).round() * scales)",
         ],
         "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
+        NEAREST: [".round() => .floor()", ".round() => .trunc()"],
         "These are the integers: multiply by the scales.": (
             "return weight => return weight / scales[:, None]"
         ),
@@ -278,7 +283,7 @@ check_fake = Exercise(
         "The values are right; the gradient is that of a staircase, 0: no weight would learn.": (
             "round_straight_through => torch.round"
         ),
-        "The values are right; what is clipped gets a gradient, too: clip after rounding.": (
+        "The values are right; what is clipped gets a gradient, too: clip outside detach().": (
             lambda v, s, n: through(my_fake(v, s, n), v)
         ),
         "The values are right, but not the gradient of what rounds to an end: clamp's gradient "
@@ -296,17 +301,21 @@ check_fake = Exercise(
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
         "What is clipped becomes the end on its own side: -largest or largest.": [
             f"{CHOICE} => torch.where(steps == ends, steps, largest)",
+            f"{CHOICE} => torch.where(steps == ends, steps, 0.0)",
             "-largest, largest => max=largest",
         ],
         "Nothing is rounded: the forward has to round.": "round_straight_through => ",
-        "Round to the nearest integer: floor and trunc do not.": [
+        NEAREST: [
             "(values / scale) => (values / scale - 0.5)",
             lambda v, s, n: my_fake(v - v.sign() * s / 2, s, n),
         ],
         "Divide by the scale first: the integers count steps.": "values / scale => values",
-        "The values are right; the gradient is 1, whatever the scale.": (
-            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s)
-        ),
+        "The values are right; the gradient is 1, whatever the scale: to the values themselves add "
+        "the difference, detached.": [
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s),
+            lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s),
+            lambda v, s, n: through(my_fake(v, s, n), -v),
+        ],
         "These are the integers: multiply by the scale again.": " * scale => ",
     },
     also_right=[

@@ -1,7 +1,7 @@
 """Exercises of page `pipeline`: a ceiling, a cut graph and two queues."""
 
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -20,10 +20,7 @@ from mpcourse.schedules.standard import gpipe_schedule, one_f_one_b_schedule
 
 
 def my_ceiling(stage_times, num_microbatches):
-    """The first piece needs the sum of all stages.
-
-    Each further one comes out later by the time of the slowest stage.
-    """
+    """The first piece takes the sum of all stages. Each further one adds the slowest one's time."""
     one_device = num_microbatches * sum(stage_times)
     return one_device / (sum(stage_times) + (num_microbatches - 1) * max(stage_times))
 
@@ -46,12 +43,10 @@ check_ceiling = Exercise(
             lambda t, m: len(t) * m / (m + len(t) - 1)
         ),
         "The slowest stage sets the pace, wherever it stands.": [
-            f"max(stage_times) => {a_stage}"
-            for a_stage in ("stage_times[0]", "stage_times[-1]", "min(stage_times)")
+            f"max(stage_times) => {a}"
+            for a in ("stage_times[0]", "stage_times[-1]", "min(stage_times)")
         ],
-        "That is for endless cutting: the pipeline fills up and drains too.": (
-            lambda t, m: sum(t) / max(t)
-        ),
+        "Endless cutting gives that: a pipeline fills and drains.": lambda t, m: sum(t) / max(t),
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
         "time.": lambda t, m: m * sum(t) / ((m + len(t) - 1) * max(t)),
         "One piece too many: the first is in the sum already.": " - 1 => ",
@@ -59,6 +54,10 @@ check_ceiling = Exercise(
         "That is 1F1B; asked is the order of all forwards first, then all backwards.": (
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
+        "A stage takes stage_times[s] forward and backward together: on one device as well.": [
+            lambda t, m: my_ceiling(t, m) * 3,
+            lambda t, m: my_ceiling(t, m) / 3,
+        ],
         "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
             lambda t, m: 1 / my_ceiling(t, m),
             lambda t, m: m * sum(t) / my_ceiling(t, m),
@@ -75,10 +74,13 @@ NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. de
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 HANDED = (
     "A backward begins at a number, or is handed a gradient: output.backward(leaf.grad), once "
-    "loss.backward() has filled it. It fills only a leaf: output.detach().requires_grad_()."
+    "loss.backward() has filled it."
 )
-UNSCALED = "len(piece) / len(inputs) => 1"
+MSE = nn.MSELoss()
+SHARE = "len(piece) / len(inputs)"
+UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
+A_PIECE = " / len(inputs.split(split_size))"
 CLEARED = "front.zero_grad(); back.zero_grad()"
 
 
@@ -89,29 +91,24 @@ def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> d
     back = nn.Sequential(nn.Tanh(), nn.Linear(4, 1, bias=False)).double()
     inputs = torch.randn(rows, 3).double()
     targets = inputs.sum(1, keepdim=True) * torch.arange(1.0, rows + 1)[:, None]
+    weights = {"back": back[1].weight, "front": front.weight}
+    before = [weight.detach().clone() for weight in weights.values()]
     order: list[str] = []
-    pieces: list[Tensor] = []
 
-    def came(name: str, forward: Callable, value: Tensor) -> Tensor:
+    def noted(name: str, forward: Callable, value: Tensor) -> Tensor:
         order.append(f"{len(value)} rows in {name}")
-        if name == "back":
-            pieces.append(value)
+        if name == "back" and not (value.is_leaf and value.requires_grad):
+            raise NotYet(NO_LEAF if value.is_leaf else NOT_CUT)
         return forward(value)
 
-    weights = {"front": front.weight, "back": back[1].weight}
-    before = {name: weight.detach().clone() for name, weight in weights.items()}
-    for name, module in {"front": front, "back": back}.items():
-        weights[name].grad = torch.ones_like(weights[name])  # of a mini-batch before
-        weights[name].register_hook(lambda _, name=name: order.append(f"backward of {name}"))
-        module.forward = partial(came, name, module.forward)
+    for (name, weight), module in zip(weights.items(), (back, front), strict=True):
+        weight.grad = torch.ones_like(weight)  # of a mini-batch before
+        weight.register_hook(lambda _, name=name: order.append(f"backward of {name}"))
+        module.forward = partial(noted, name, module.forward)
     loss = attempt(front, back, loss_fn, inputs, targets, size)
-    if any(not piece.is_leaf for piece in pieces):
-        raise NotYet(NOT_CUT)
-    if any(not piece.requires_grad for piece in pieces):
-        raise NotYet(NO_LEAF)
-    if any(not torch.equal(weights[name], old) for name, old in before.items()):
+    if not all(map(torch.equal, weights.values(), before)):
         raise NotYet("the weights have changed: an optimizer's step is not part of this.")
-    gradients = {f"gradient of {name}": weights[name].grad for name in ("back", "front")}
+    gradients = {f"gradient of {name}": weight.grad for name, weight in weights.items()}
     return {"order": order, **gradients, "loss": one_number(loss)}
 
 
@@ -141,8 +138,8 @@ def my_cut_step(front, back, loss_fn, inputs, targets, split_size):
 check_cut_graph = Exercise(
     my_cut_step,
     read_again='"Can each device run its own backward?"',
-    cases=[(4, 2, nn.MSELoss()), (5, 2, nn.MSELoss()), (9, 4, nn.L1Loss()), (3, 8, nn.MSELoss())],
-    given=lambda rows, size, loss_fn: f"{rows} rows and split_size {size}",
+    cases=[(4, 2, MSE), (5, 2, MSE), (9, 4, nn.PoissonNLLLoss()), (3, 8, MSE)],
+    given="{} rows and split_size {}",
     play=through_two,
     compared=first_difference,
     hint="Each piece goes through front and back, then back's backward, then front's. A piece of "
@@ -151,46 +148,46 @@ check_cut_graph = Exercise(
     wrong={
         "Each loss is a mean: added up they count too much. Scale before backward().": [
             UNSCALED,
-            ("* len(piece) / len(inputs) => ", "item() => item() * len(piece) / len(inputs)"),
+            (UNSCALED, f"item() => item() * {SHARE}"),
+            (UNSCALED, SCALED_TWICE),
         ],
         "A piece counts by its own rows, len(piece): the last may be short.": [
-            UNSCALED + " / len(inputs.split(split_size))",
+            UNSCALED + A_PIECE,
             "len(piece) / => split_size /",
         ],
         "chunk() takes the number of pieces, split() the rows of one.": ".split( => .chunk(",
-        "The leaf's gradient carries the share already: hand it on as it is.": (
-            "leaf.grad => leaf.grad * len(piece) / len(inputs)"
-        ),
+        "The leaf's gradient carries the share already: hand it on as it is.": SCALED_TWICE,
+        "Some pieces are missing: each counts, also a short last one.": [
+            "    return total => " + 8 * " " + "return total",
+            "output = f => if len(piece) < split_size: continue\n        output = f",
+        ],
+        "loss_fn takes outputs first, then targets.": "back(leaf), answer => answer, back(leaf)",
         "Return the loss of the mini-batch: each piece's loss times its share, added up.": [
             "return total => return",
             "total += => total =",
             f"+= loss.item() => = {OF_ONE}",
-            f"loss.item() => {OF_ONE}",
-            f"loss.item() => {OF_ONE} / len(inputs.split(split_size))",
+            *(f"loss.item() => {OF_ONE}{mean}" for mean in ("", A_PIECE)),
         ],
-        NOT_CUT: (".detach().requires_grad_() => ", "output.backward(leaf.grad) => "),
-        NO_LEAF: (".requires_grad_() => ", "output.backward(leaf.grad) => "),
+        NOT_CUT: ".detach().requires_grad_() => ",
+        NO_LEAF: ".requires_grad_() => ",
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
             "leaf.grad => torch.ones_like(output)",
             "leaf.grad => leaf",
         ],
         "You cleared what stood in `.grad` before: the gradients are to be added to it.": [
-            f"total = 0.0 => total = 0.0; {CLEARED}",
-            f"(leaf.grad) => (leaf.grad); {CLEARED}",
+            f"{at} => {CLEARED}; {at}" for at in ("total = 0.0", "output = f", "total +=")
         ],
         HANDED: "leaf.grad => ",
     },
     errors={
         "implicitly created": HANDED,
-        "a second time": "A graph serves one backward: back's begins at the loss, front's at its "
-        "own output.",
+        "does not require grad": "A backward needs a graph: use no no_grad(), and detach once.",
+        "a second time": "A graph serves one backward: back's starts at loss, front's at output.",
     },
     also_right=[
-        (
-            "output.detach() => output.clone().detach()",
-            "return total => return torch.tensor(total).numpy()",
-        )
+        "output.detach() => output.clone().detach()",
+        "return total => return torch.tensor(total).numpy()",
     ],
 )
 
@@ -199,29 +196,20 @@ check_cut_graph = Exercise(
 NO_WAIT = "get() waits until something is there: call it plainly, and look for nothing before."
 HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
-    "hands out what was put in first."
+    "hands out what was put in first. Both devices number the pieces from 0."
 )
-FEW_PIECES = "There may be fewer pieces than `ahead`: go no further than len(pieces)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
-DETACHED = "What a stage's forward returns is detached: call stage.backward(number)."
+BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+DO = "gradients, ahead): => gradients, ahead):\n        "
 
 
-class Post:
+class Post(queue.Queue):
     """A queue that knows of the other one, so that a wait without end is no wait."""
 
     def __init__(self, world: SimpleNamespace) -> None:
-        self.world, self.items = world, deque()
-
-    def put(self, item: Any, *_: Any, **__: Any) -> None:
-        """Hand over, and wake who waits."""
-        with self.world.changed:
-            self.items.append(item)
-            self.world.changed.notify_all()
-
-    put_nowait = put
-
-    def task_done(self) -> None:
-        """Nobody waits until all is done."""
+        super().__init__()
+        self.world = world
+        self.not_full = self.not_empty = world.changed  # which put() notifies
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
@@ -230,19 +218,20 @@ class Post:
         world = self.world
         with world.changed:
             world.awaited.append(self)
-            while not self.items:
-                if sum(not post.items for post in world.awaited) >= world.running:
-                    world.changed.notify_all()
-                    raise Stuck
-                world.changed.wait()
+            world.changed.notify_all()
+            world.changed.wait_for(
+                lambda: self.queue or sum(not post.queue for post in world.awaited) >= world.running
+            )
+            if not self.queue:
+                raise Stuck
             world.awaited.remove(self)
-            return self.items.popleft()
+            return super().get()
 
-    def get_nowait(self) -> Any:
-        """Whoever does not wait, or looks first, depends on how fast the other one is."""
+    def empty(self) -> bool:
+        """Whoever looks first depends on how fast the other one is."""
         raise NotYet(NO_WAIT)
 
-    empty = qsize = full = get_nowait
+    qsize = full = empty
 
 
 class NotingStage:
@@ -250,13 +239,11 @@ class NotingStage:
 
     def __init__(self, pieces: Sequence[Tensor], is_first: bool) -> None:
         self.pieces, self.is_first, self.noted, self.shares = pieces, is_first, [], []
-        self.kept: dict[int, Tensor] = {}
 
     def forward(self, number: int, value: Any, answer: Any = None, share: float = 1.0) -> Tensor:
         """Features for device B; on B the loss."""
         self.noted.append(f"F{number}")
-        refuse_other(f"F{number}", value, self.pieces[number] * (2 - self.is_first))
-        self.kept[number] = value
+        self._refuse_other(f"F{number}", value, self.pieces[number] * (2 - self.is_first))
         if self.is_first:
             return value * 2
         if answer is None:
@@ -266,23 +253,20 @@ class NotingStage:
 
     def backward(self, number: int, gradient: Any = None) -> Tensor:
         """On B, the gradient for device A."""
-        if self.kept.pop(number, None) is None:
+        if self.noted.count(f"F{number}") <= self.noted.count(f"B{number}"):
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         self.noted.append(f"B{number}")
         sent = self.pieces[number] * 3
         if self.is_first:
-            refuse_other(f"B{number} of device A", gradient, sent)
+            self._refuse_other(f"B{number} of device A", gradient, sent)
         elif gradient is not None:
             raise NotYet("B's output is a loss: its backward takes no gradient.")
         return sent
 
-
-def refuse_other(what: str, value: Any, due: Tensor) -> None:
-    if not isinstance(value, Tensor) or not torch.equal(value, due):
-        raise NotYet(f"{what} did not get what belongs to this piece.", HANDED_ON)
-
-
-BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+    @staticmethod
+    def _refuse_other(what: str, value: Any, due: Tensor) -> None:
+        if not isinstance(value, Tensor) or not torch.equal(value, due):
+            raise NotYet(f"{what} did not get what belongs to this piece.", HANDED_ON)
 
 
 def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
@@ -290,13 +274,12 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     if not isinstance(programs, tuple) or not all(map(callable, programs)):
         raise NotYet("Two functions: check_two_queues(my_first_device, my_second_device).")
     world = SimpleNamespace(changed=threading.Condition(), awaited=[], running=2)
-    failed: list[Exception] = []
 
-    def carry_out(program: Callable, *given: Any) -> Any:
+    def carry_out(program: Callable, *given: Any) -> tuple:
         try:
-            return program(*given)
+            return program(*given), None
         except Exception as error:
-            failed.append(error)
+            return None, error
         finally:
             with world.changed:  # whoever waits for this program looks up
                 world.running -= 1
@@ -308,14 +291,14 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     a, b = NotingStage(pieces, is_first=True), NotingStage(pieces, is_first=False)
     first = BENCH[0].submit(carry_out, programs[0], a, pieces, *queues, ahead)
     second = BENCH[1].submit(carry_out, programs[1], b, answers, *queues)
-    results = collect([first, second])
+    results, errors = zip(*collect([first, second]), strict=True)
     if ... in results:
         raise NotAttempted
     did = {"device A": " ".join(a.noted), "device B": " ".join(b.noted)}
-    for error in failed:
-        if not isinstance(error, Stuck):
+    for error in errors:
+        if error and not isinstance(error, Stuck):
             raise error
-    if failed:
+    if any(errors):
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other program: who puts in what is waited for?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
@@ -349,32 +332,26 @@ check_two_queues = Exercise(
     given="{} rows in pieces of {}, and ahead = {}",
     play=on_two_devices,
     compared=first_difference,
-    hint="A runs the oldest piece's backward when it keeps `ahead` of them. A share is "
-    "len(answer) over the rows of all pieces; the losses are added up.",
+    hint="A runs the oldest piece's backward when it keeps `ahead` of them, B each backward right "
+    "after its forward. A share is len(answer) over the rows of all pieces; losses are added up.",
     correct="Order, loss and gradients are right, and device A never keeps more than `ahead`.",
     wrong={
-        "The answer is right, but nothing overlaps: A waits for each gradient at once.": (
-            "gradients, ahead): => gradients, _):\n        ahead = 1"
-        ),
-        "That keeps all the pieces: device A may keep at most `ahead`.": (
-            "gradients, ahead): => gradients, _):\n        ahead = len(pieces)"
-        ),
-        "One piece too many: at `ahead` kept pieces, first run the oldest one's backward.": (
-            ", ahead): => , ahead):\n        ahead += 1"
-        ),
+        "The answer is right, but nothing overlaps: A waits for each gradient.": DO + "ahead = 1",
+        "That keeps all the pieces: A may keep at most `ahead`.": DO + "ahead = len(pieces)",
+        "One piece too many: with `ahead` kept, first run the oldest backward.": DO + "ahead += 1",
+        "`ahead` is an argument: it is not always 2.": DO + "ahead = 2",
         "Pieces are left: after the last forward device A still has gradients to fetch.": [
             f"+ ahead) => {turns})" for turns in ("", "+ ahead - 1")
         ],
-        "`ahead` is an argument: it is not always 2.": (
-            "gradients, ahead): => gradients, _):\n        ahead = 2"
-        ),
         "Hand stage.forward the share, len(answer) / rows: the gradient has to be scaled too.": [
             *(f"len(answer) / rows => {share}" for share in ("1", "len(answer)")),
             ", len(answer) / rows) => ) * len(answer) / rows",
         ],
         "A share is the rows of a piece over those of all: the last piece may be smaller.": [
             "len(answer) / rows => 1 / len(answers)",
+            "len(answer) / => len(answers[0]) /",
             "sum(map(len, answers)) => len(answers[0]) * len(answers)",
+            "sum(map(len, answers)) => len(answers)",
         ],
         "The loss that stage.forward returns is scaled by its share already: add it as it is.": (
             "/ rows) => / rows) * len(answer) / rows"
@@ -388,9 +365,10 @@ check_two_queues = Exercise(
         "It waits for ever.": "features.put( => (",
     },
     errors={
-        "IndexError": FEW_PIECES,
+        "converted to an index": "stage.forward takes the number first, then the piece.",
+        "IndexError": "There may be fewer pieces than `ahead`: go no further than len(pieces).",
         "argument: 'ahead'|takes 4 .* but 5": SWAPPED,
-        "does not require grad": DETACHED,
+        "does not require grad": "A forward's result is detached: call stage.backward(number).",
         "no attribute 'layers'": "Call stage.forward and stage.backward, not the layers.",
     },
     also_right=[

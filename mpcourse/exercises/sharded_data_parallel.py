@@ -96,15 +96,15 @@ check_state_step = Exercise(
         "The optimizer steps once, when all parts have their gradients.": (
             "\n    optimizer.step() => \n        optimizer.step()"
         ),
-        "No weight has changed: the optimizer steps while each part has its gradient.": (
-            "optimizer.step() => pass"
-        ),
-        "`scatter` gives an average already.": (
-            "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()"
-        ),
+        "No weight has changed: give the parts gradients, then step.": "optimizer.step() => pass",
+        "A part's gradient is what `scatter` returns, an average over all ranks already.": [
+            "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
+            "scatter(weight.grad) => weight.grad.view(-1)[: len(part)]",
+        ],
     },
     errors={
         "'NoneType'": "A part has no gradient yet: it comes from `scatter(weight.grad)`.",
+        "assign a gradient": "What `scatter` returns has the part's size: it is `part.grad`.",
         "a leaf Variable": "Change the numbers of a weight by `weight.data.copy_(...)`.",
         "[Ss]hape|size": "`gather(part)` gives one row: make it `.view_as(weight)`.",
         WAITED: ALL_SEND,
@@ -145,8 +145,9 @@ def on_shares(attempt, ranks):
         )
         found = attempt(rows[own].clone(), part, gradients[own].clone(), gather, scatter)
         pair = isinstance(found, tuple | list) and len(found) == 2
-        if not pair or not all(isinstance(each, Tensor) for each in found):
-            raise NotYet(f"got {short(found)}", "Return two gradients: of x, and of the part.")
+        if not pair or not all(isinstance(each, Tensor) for each in found) or found[0].dim() != 2:
+            why = "Return two gradients: of x, a table of its shape, and of the part."
+            raise NotYet(f"got {short(found)}", why)
         if not torch.equal(part, whole.view(-1).chunk(ranks)[own]):
             raise NotYet("", "Leave `part` as it is: the optimizer changes it later.")
         return found[0], found[1].reshape(-1), sorted(calls)
@@ -171,13 +172,17 @@ check_layer_backward = Exercise(
     "(outputs, inputs + 1): gradient.T @ x, and as last column the sum of the gradient's rows.",
     correct="Both gradients are those of the whole layer, with one gather and one scatter.",
     wrong={
-        "Each rank has seen its own rows only: the gradient of the part is an average over the "
-        "ranks, which `scatter` makes.": "scatter(of_whole) => of_whole.view(-1)[: len(part)]",
-        "`scatter` divides by the ranks already: it gives an average.": (
-            "scatter(of_whole) => scatter(of_whole) * len(part) / of_whole.numel()"
-        ),
+        "Each rank has its own rows: `scatter` makes the average over the ranks, and divides.": [
+            "scatter(of_whole) => of_whole.view(-1)[: len(part)]",
+            "scatter(of_whole) => scatter(of_whole) * len(part) / of_whole.numel()",
+        ],
         "The gradient of the bias is the sum over the rows, not their mean.": ".sum => .mean",
         "The gradient is a sum over rows, an average over ranks.": "dim=1) => dim=1) / len(x)",
+        "The table is (outputs, inputs + 1): of each output its weights, then its bias.": [
+            ".view(-1, x.shape[1] + 1) => .view(x.shape[1] + 1, -1).T",
+            "dim=1) => dim=1).T",
+            "dim=1) => dim=1).roll(1, 1)",
+        ],
         "The weights are all columns but the last, the bias.": [":-1] => 1:]", "[:, :-1] => "],
         "A rank's part is not the layer: `gather(part)` gives all of it.": "gather(part) => part",
     },
@@ -272,7 +277,7 @@ check_clip = Exercise(
         ("two ranks with [3] and [4]", [[[3.0]], [[4.0]]], 1.0),
         ("two ranks, a small norm and a large one", [[[0.0], [0.6]], [[8.0], [6.0]]], 2.0),
         ("two ranks whose norm is small", [[[3.0], [0.0]], [[4.0], [0.0]]], 20.0),
-        ("three ranks", [[[2.0, -1.0]], [[2.0]], [[-4.0]]], 2.0),
+        ("three ranks", [[[2.0, -1.0]], [[2.0, 0.0]], [[-4.0, 0.0]]], 2.0),
         ("gradients of zeros", [[[0.0]], [[0.0]]], 2.0),
     ],
     given="{0}, max_norm {2}",
@@ -290,11 +295,14 @@ check_clip = Exercise(
             ("gradient.square().sum() => gradient.norm()", "square.sqrt() => square"),
         ],
         "The square root is missing.": ["square.sqrt() => square", "/ norm => / square"],
-        "The ranks hold parts of one gradient: sum the squares, without a mean.": (
-            "square.sqrt() => (square / group.size()).sqrt()"
-        ),
+        "The ranks hold different parts of one gradient: sum their squares, without a mean.": [
+            "square.sqrt() => (square / group.size()).sqrt()",
+            "square, group => square, distributed.ReduceOp.MAX, group",
+            "distributed.all_reduce(square, group=group) => square = sum("
+            "distributed.all_reduce(g, group=group) or g.square().sum() for g in gradients)",
+        ],
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
-        "No gradient has changed: scale them where they are.": "gradient *= => _ = gradient *",
+        "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",
         "`clip_grad_norm_` reads `.grad`: these tensors are gradients, and have none.": (
             ("gradient *= => _ = gradient *", "return norm => return 0 * norm")
         ),
@@ -304,7 +312,8 @@ check_clip = Exercise(
         ],
     },
     errors={
-        "process group|not registered|AllreduceOptions": "Say whose norm it is: `group=group`.",
+        "not registered": "`all_reduce` will do: no rank is the root.",
+        "process group|AllreduceOptions": "Say whose norm it is: `group=group`.",
         "type torch.Tensor": "`all_reduce` takes a tensor: leave out `.item()`.",
         "ZeroDivision": "A norm can be 0: add 1e-6 before you divide, as torch does.",
         WAITED: ALL_SEND,
@@ -314,5 +323,6 @@ check_clip = Exercise(
             ".sqrt() => .sqrt().item()",
             "(max_norm / norm).clamp(max=1.0) => min(1.0, max_norm / (norm + 1e-6))",
         ),
+        "square.sqrt() => messages(group)[1](torch.cat(gradients)).norm()",  # equally long
     ],
 )

@@ -24,10 +24,8 @@ def my_cubic(step, begin, end, initial, final):
 
 
 def cubic_by_parts(step, begin, end, initial, final):
-    if step <= begin:
-        return initial
-    if step >= end:
-        return final
+    if not begin < step < end:
+        return initial if step <= begin else final
     return initial + (final - initial) * (1 - (1 - (step - begin) / (end - begin)) ** 3)
 
 
@@ -52,14 +50,16 @@ check_cubic = Exercise(
         "That falls from final to initial; the distance to final is what shrinks.": (
             "final + (initial - final) => initial + (final - initial)"
         ),
-        "The time counts from begin: (step - begin) / (end - begin).": (
-            "(end - held) / (end - begin) => 1 - step / end"
-        ),
+        "The time counts from begin: (step - begin) / (end - begin).": [
+            f"(end - held) / (end - begin) => {left}"
+            for left in ("1 - step / end", "1 - (held - begin) / end")
+        ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
         "Before begin it is `initial`, after end `final`: hold the step between them.": [
             f"min(max(step, begin), end) => {held}" for held in ("step", "max(step, begin)")
         ],
         "A share, from 0 to 1: no percentage.": lambda *given: 100 * my_cubic(*given),
+        "The share of zeros is asked, not of what is left.": lambda *given: 1 - my_cubic(*given),
     },
     also_right=[
         cubic_by_parts,
@@ -72,7 +72,7 @@ check_cubic = Exercise(
 TRUE_STAYS = "The mask is True where a weight stays."
 IN_PLACE = "Pruned weights are not zero: change weight itself, in place."
 STAYING = "Weights that stay keep the values that the step gave them."
-MEMORY = "The weight is zero now; once it is given back, it would move by what is remembered."
+MEMORY = "{} still remembers the pruned weights: zero there all that has the weight's shape."
 ENTRIES_ONLY = "Weights that stay keep their memory: zero the pruned entries only."
 COUNTS = "{} has another shape than the weight: it counts steps; keep it."
 ANOTHER_TENSOR = "{} is gone, or another tensor now: change the one that is there, in place."
@@ -99,6 +99,7 @@ OPTIMIZERS = {
     "SGD without momentum": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }
 
 
@@ -152,7 +153,7 @@ def look_at_weight(weight, wanted, mask):
 def look_at_memory(found, remembered, wanted, mask):
     for key, expected in wanted.items():
         if found.get(key) is not None and not same(found[key], expected):
-            why = MEMORY if (found[key] * ~mask).any() else ENTRIES_ONLY
+            why = MEMORY.format(key) if (found[key] * ~mask).any() else ENTRIES_ONLY
             why = why if expected.dim() else COUNTS.format(key)
             raise NotYet(f"expected {key} {short(expected)}", f"got {short(found[key])}", why)
         if found.get(key) is not remembered[key]:
@@ -178,7 +179,10 @@ check_keep = Exercise(
         TRUE_STAYS: "weight.mul_(mask) => weight.mul_(~mask)",
         IN_PLACE: "weight.mul_(mask) => weight * mask",
         STAYING: "weight.mul_(mask) => weight.zero_()",
-        MEMORY: "value.mul_(mask) => pass",
+        MEMORY.format("momentum_buffer"): "value.mul_(mask) => pass",
+        MEMORY.format("square_avg"): (
+            ".values() => .values() if 'square_avg' not in optimizer.state[weight] else []"
+        ),
         ENTRIES_ONLY: "e.mul_(mask) => e.zero_()",
         COUNTS.format("step"): (
             " and value.shape == mask.shape => ",
@@ -251,15 +255,14 @@ check_regrow = Exercise(
     read_again='"Can weights grow back on purpose?"',
     cases=[
         exchange([1, 1, 1, 1, 0, 0], [0.9, -0.05, 0.1, -0.6, 0, 0], [0.1, 0.2, 0.1, 3, -7, 5], 2),
+        exchange([1, 1, 1, 1, 0, 0], [0.9, -0.05, 0.1, -0.6, 0, 0], [1, -2, 1, 3, -7, 1.5], 2),
         exchange(
-            [1, 1, 1, 1, 0, 0], [0.9, -0.05, 0.1, -0.6, 0, 0], [0.1, -0.2, 0.1, 0.3, -0.7, 0.15], 2
-        ),
-        exchange(
-            [[0, 1], [1, 0], [1, 1]], [[0, 5], [-4, 0], [0.3, -2]], [[-9, 1], [2, 8], [3, 4]], 1
+            [[0, 1], [1, 0], [1, 1]], [[0, 5], [-4, 0], [1, -2]], [[-9, 1], [2, 8], [3, 4]], 1
         ),
         exchange([0, 1, 1, 1], [0, -3, 2, 1], [4, 1, -2, 3], 0),
         exchange([1, 1, 1, 1, 0], [0.2, 0.5, -0.3, 0.9, 0], [9, 0.1, 0.2, 3, 10], 1),
         exchange([1, 1, 1, 0], [0, 0, 0.9, 0], [5, 4, 1, 2], 1),  # whichever goes, comes back
+        exchange([1, 1, 1, 1], [0.9, -0.05, 0.1, -0.6], [3, 0, 0, 1], 2),  # no slope, and back
     ],
     given=lambda mask, weight, gradient, count: (
         f"mask {mask.int().tolist()}, weight {weight.tolist()}, gradient {gradient.tolist()} "
@@ -276,8 +279,14 @@ check_regrow = Exercise(
             "gradient.abs() => gradient"
         ),
         "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
-        "What is there cannot grow: then fewer weights come than go.": (
-            ".masked_fill(left, -torch.inf) => "
+        "What is there cannot grow: then fewer weights come than go.": [
+            f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")
+        ],
+        "Dropped, and nothing has grown: as many come as go.": "] = True => ] = False",
+        "Two are asked: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
+        "Exactly `count` go: a threshold drops all that are as small.": (
+            "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
+            "left &= sizes.flatten() > max([-1, *sizes.flatten().sort()[0][:count]])"
         ),
         "Weights that are not there are no smallest weights: drop out of those in the mask.": (
             ".masked_fill(~mask, torch.inf) => "

@@ -115,7 +115,9 @@ def as_uncut(outcome, count, microbatches):
         if any(each is None for each in grads):
             raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
         if not same(found, right):
-            raise NotYet(f"Rank {rank} has other weights. Take no step of an optimizer.", OWN)
+            raise NotYet(
+                f"Rank {rank} has other blocks' weights, or took an optimizer's step.", OWN
+            )
         if not same(grads, [each.grad for each in right]):
             ratio = grads[0].norm() / right[0].grad.norm()
             about = NO_PIPELINE if ratio.isnan() else LENGTH
@@ -147,7 +149,10 @@ check_pipeline = Exercise(
     wrong={
         OWN: "return layers => return net",
         ONLY_FORWARD: [", loss_fn=nn.functional.cross_entropy => ", ".step( => .eval("],
-        "Take no step": "return => torch.optim.SGD(layers.parameters(), 1).step(); return",
+        "took an optimizer's step": [
+            "return => torch.optim.SGD(layers.parameters(), 1).step(); return",
+            "rank * size : (rank + 1) * size => rank::count",
+        ],
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
         NO_LIST: [", losses=losses => ", "return layers, losses => return layers, [0.0]"],
         PARTS: "stage, microbatches => stage, 4",
@@ -305,7 +310,8 @@ check_padded = Exercise(
     given=lambda rows, _, parts: f"{rows.dtype} of shape {[*rows.shape]}, {parts} micro-batches",
     play=leaving_alone("The given batch has changed: return new tensors (torch.cat makes them)."),
     same=lambda found, right: same(found, right) and [*map(dtype, found)] == [*map(dtype, right)],
-    hint="Missing are -rows % microbatches rows of zeros. All stand behind the batch.",
+    hint="Add -rows % microbatches rows of zeros, each with the target -100, behind all others.",
+    errors={"dimension|size": "The rows to add have the shape (more, *inputs.shape[1:])."},
     wrong={
         "0 is a class, whose row the loss counts; -100 is left out.": "-100 => 0",
         "-1 is not left out: ignore_index is -100.": "-100 => -1",
@@ -324,7 +330,10 @@ check_padded = Exercise(
             "inputs.new_zeros => torch.zeros",
             "rows]) => rows]).float()",
         ],
-        "new_full keeps the type of the targets.": "-100) => -100).float()",
+        "new_full keeps the type of the targets.": [
+            "-100) => -100).float()",
+            "ignored]) => ignored]).int()",
+        ],
         "Add the rows behind those of the batch.": "return => inputs, rows, targets, ignored = "
         "rows, inputs, ignored, targets; return",
         "Add zeros, no copies.": "rows = => rows = inputs[-1:][[0] * more] +",

@@ -1,5 +1,7 @@
 """Exercises of page `train_mnist`: a loop, a step in micro-batches, merged statistics, dropout."""
 
+from unittest import mock
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -89,12 +91,18 @@ check_train = Exercise(
             "optimizer.step() => ",
             "        optimizer.step() =>             optimizer.step()",  # of one kind
         ],
-        "There are old gradients: call optimizer.zero_grad() before.": "optimizer.zero_grad() => ",
+        "There are old gradients: call optimizer.zero_grad() before.": [
+            "optimizer.zero_grad() => ",
+            "optimizer.zero_grad() => isinstance(model, Pipeline) or optimizer.zero_grad()",
+        ],
         "A backward adds to the last one's gradients: zero_grad() belongs into the loop.": (
             "optimizer.zero_grad() => ",
             "model.train() => model.train(); optimizer.zero_grad()",
         ),
-        "It ran in evaluation mode: call model.train() first.": "model.train() => ",
+        "It ran in evaluation mode: call model.train() first.": [
+            "model.train() => ",
+            "model.train() => isinstance(model, Pipeline) or model.train()",
+        ],
         "A loss was handed in: call loss_fn.": "loss_fn( => F.cross_entropy(",
         "Use the given optimizer.": "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
         "A loss is a mean: leave it so.": "loss.item() => loss.item() * len(inputs)",
@@ -282,6 +290,7 @@ class MySeededDropout(nn.Module):
         return values * kept.to(values.device) / (1 - self.p)
 
 
+SWAPPED = "Stages that run at once would set the state of one generator: draw from your own."
 VALUES = torch.rand(60, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
 
 
@@ -292,7 +301,8 @@ def dropped(attempt, seed, p):
         raise NotYet(f"It makes {short(layer)}: a layer is an nn.Module.")
     if any(isinstance(module, ReproducibleDropout) for module in layer.modules()):
         raise NotYet("ReproducibleDropout did the work: draw the numbers here.")
-    output = layer(values.requires_grad_())
+    with mock.patch.object(torch, "set_rng_state", side_effect=NotYet(SWAPPED)):
+        output = layer(values.requires_grad_())
     if output is ...:
         raise NotAttempted
     if not isinstance(output, torch.Tensor) or output.shape != values.shape:
@@ -353,6 +363,7 @@ check_dropout = Exercise(
     correct="The seed alone says which places are dropped, cut or not.",
     wrong={
         "pass generator=self.generator": ", generator=self.generator => ",
+        SWAPPED: "kept = => torch.set_rng_state(self.generator.get_state()); kept =",
         "The layer changes its input": (
             "values * kept.to(values.device) => values.detach().mul_(kept)"
         ),
@@ -365,10 +376,7 @@ check_dropout = Exercise(
             "return values * => return values if not self.training else values *",
         ),
         "is the share that is dropped": ">= self.p => < self.p",
-        "a layer is an nn.Module": [
-            "(nn.Module) => ",
-            lambda seed, p: nn.functional.dropout,
-        ],
+        "a layer is an nn.Module": ["(nn.Module) => ", lambda seed, p: nn.functional.dropout],
         "torch.float32 in, another type out": "kept.to(values.device) => kept.double()",
         "In evaluation nothing changes": "not self.training => False",
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",

@@ -2,7 +2,15 @@
 
 import pytest
 from pruned import sparsities_seen
-from sparse_study import DRY, SMALL, WAYS, compare_at_full_rate, compare_pairs
+from sparse_study import (
+    DRY,
+    RIVALS,
+    SMALL,
+    WAYS,
+    compare_at_full_rate,
+    compare_pairs,
+    compare_rivals,
+)
 
 from mpcourse.pruning import count_nonzeros
 from mpcourse.training.nets import linear_net
@@ -31,3 +39,11 @@ def test_pairs_are_of_one_seed_and_the_small_net_has_as_many_weights_as_are_left
     assert all(row["accuracy"] > 0.5 for row in rows)
     counts = count_nonzeros(linear_net(*SMALL)).values()
     assert sum(count for _, count in counts) == pytest.approx(0.05 * 266_200, rel=1e-3)
+
+
+def test_every_rival_is_trained_at_both_rates_and_the_smallest_also_for_less_long(run, data):
+    rows = run(compare_rivals, data, 3, DRY)
+    assert [(row["first"], row["second"]) for row in rows[::2]] == [*RIVALS, SMALL]
+    assert [row["rate"] for row in rows] == [0.05, 0.1] * len(RIVALS) + [0.05]
+    assert [row["epochs"] for row in rows] == [2] * 2 * len(RIVALS) + [1]
+    assert all(row["accuracy"] > 0.5 for row in rows)

@@ -16,7 +16,7 @@ DRY_RUNS = [
         11,
     ),
     ("quantization", {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())}, 8),
-    ("sparse", {"compare_pairs": lambda *_: [{"seed": 0}]}, 3),
+    ("sparse", {"compare_pairs": lambda *_: [{"seed": 0}]}, 10),
     ("transformer", {}, 4),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
