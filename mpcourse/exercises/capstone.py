@@ -61,25 +61,28 @@ check_counted = Exercise(
         "The first block's backward costs price + work * size: its weights need gradients.": [
             "price + work[0] * size => 0.0",
             "price + work[0] * size => price",
+            "price + work[0] * size => work[0] * size",
         ],
         "The first block reads the images: entry 0 is special, not the last.": "[0] => [-1]",
-        "A backward does the forward's work twice: for the inputs and for the weights.": "2 * => ",
+        "A backward does the forward's work twice: for the inputs and for the weights.": [
+            "2 * => ",
+            ("2 * each => 3 * each", "price + work[0] => price + 2 * work[0]"),
+        ],
         "Twice the work, but one price: price + 2 * work * size.": (
             "price + 2 * each * size => 2 * (price + each * size)"
         ),
         "The price is paid once, however many samples there are.": "price + => price * size +",
         "The price is missing.": "price + => ",
+        "Every block pays a price.": ("[price + => [", "return => forward[0] += price; return"),
         "The backward has its price, too.": ("[price + 2 => [2", "= price + work => = work"),
         "The price is an argument: it is not always 8.": "price + => 8.0 +",
-        "`work` is that of one sample: the micro-batch has `size` of them.": " * size => ",
+        "`work` is that of one sample: the micro-batch has `size` of them.": [
+            f" * size => {other}" for other in ("", "* 16", "* 128")
+        ],
         CHANGED: "return => work.reverse(); return",
-        "Two lists, and not a pair for each block.": (
-            "forward, backward => [*zip(forward, backward)]"
-        ),
+        "Two lists, no pair for each block.": "forward, backward => [*zip(forward, backward)]",
         "The forward's list comes first.": "forward, backward => backward, forward",
-        "A number for each block, no sum over blocks.": (
-            "forward, backward => sum(forward), sum(backward)"
-        ),
+        "A number a block, no sum of all.": "forward, backward => sum(forward), sum(backward)",
     },
     also_right=["forward, backward => [torch.tensor(forward), torch.tensor(backward)]"],
 )
@@ -111,7 +114,8 @@ check_new_cut = Exercise(
         ([8, 8, 8, 8, 8, 8, 8, 8], [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0]),
         ([2, 9], [0.5, 1.0]),
         ([2, 4, 9], [0.5, 1.0, 1.0]),
-        ([9, 2, 3], [1.0, 0.5, 1.0]),
+        ([4.5, 2, 7], [1.0, 0.5, 1.0]),
+        ([8, 2, 3], [0.5, 1.0, 1.0]),
         ([6, 6, 6, 2, 2, 8], [1.0, 0.5, 1.0, 1.0, 1.0, 0.25]),
     ],
     given="blocks with work {} that keep {}",
@@ -138,13 +142,19 @@ check_new_cut = Exercise(
             "[1.0, *keep[:-1]] => [*keep[1:], 1.0]",
             "[1.0, *keep[:-1]] => [math.prod(keep[:n]) for n in range(len(keep))]",
         ],
-        "The first block reads the image, which is never pruned.": "[1.0, => [keep[-1],",
-        "Without prices: compare forward work alone.": "each * i * o => 8 + 16 * each * i * o",
+        "The first block reads the image, which is never pruned.": [
+            f"[1.0, => [keep[{at}]," for at in (-1, 0)
+        ],
+        "Without prices: compare forward work alone.": [
+            "each * i * o => 8 + 16 * each * i * o",
+            "return => left[0] *= 2 / 3; return",  # forward and backward
+        ],
+        "`keep` is the share that stays.": "read = => keep = [1 - each for each in keep]; read =",
         "One off: the cut is how many blocks the first device has.": [
-            "return => return -1 +",
-            "return => return 1 +",
+            f"return => return {off} +" for off in (-1, 1)
         ],
         "That is how many blocks the second device gets.": "return => return len(work) -",
+        "A number typed in fits one net; work it out of `work` and `keep`.": lambda *case: 6,
         CHANGED: "left = => left = work[:] =",
     },
     also_right=[
@@ -202,7 +212,7 @@ def judge_plan(plan, task, prediction):
     try:
         found = task.forecast(plan)
     except (TypeError, ValueError) as error:
-        raise NotYet(CANNOT_RUN, str(error)) from None
+        raise NotYet(CANNOT_RUN, str(error)[:160]) from None
     said = number_above_0(prediction)
     narrow = ", ".join(name for name in task.fixed if plan.keep.get(name, 1.0) < 1)
     broken = [f"{narrow} must stay whole: that is a rule of this task."] if narrow else []

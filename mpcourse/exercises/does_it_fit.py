@@ -51,8 +51,8 @@ AHEAD = "result = super() => ahead, result = self.live, super()"
 CHANGES = AHEAD, "append(self.live) => append(self.live - ahead)"
 
 
-def too_many(found, expected):
-    if isinstance(found, list) and len(found) > len(expected):
+def not_as_many(found, expected):
+    if isinstance(found, list) and len(found) != len(expected):
         return "One number for each operation, in a list that begins anew with each call."
     return "Read `live` after every operation, and not elsewhere."
 
@@ -61,8 +61,8 @@ check_moments = Exercise(
     my_moments,
     read_again='"How do you count bytes?"',
     cases=[
-        ("one tensor of 100 numbers", lambda: torch.ones(100), []),
-        ("a tensor of 100 numbers and a view of it", one_and_a_view, []),
+        ("a tensor of 100 numbers, half of it, and a view of this", one_and_a_view, []),
+        ("100 numbers of float64", partial(torch.ones, 100, dtype=torch.float64), []),
         ("a tensor of 1000 numbers, freed, then one of 10", an_early_peak, []),
         ("ten tensors of 100 numbers, one after the other", in_turn, []),
         ("50 old numbers beside 100 more", partial(Tensor.add_, OLD, 1), [OLD, torch.ones(100)]),
@@ -75,7 +75,7 @@ check_moments = Exercise(
         "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
         "NoneType": GIVE_BACK,
     },
-    hint=too_many,
+    hint=not_as_many,
     wrong={
         "That is the most so far, or a sum: what is freed has to go again.": [
             "self.live => self.peak",
@@ -98,7 +98,9 @@ check_moments = Exercise(
             "moments = [] => moments, kept = [], []",
             "moments.append( => kept.append(result), moments.append(",
         ),
-        GIVE_BACK: "return result => ",
+        "Nothing was counted: `super().__torch_dispatch__` does that.": "(self.live) => (0)",
+        "Hand `kwargs` on, too.": "(*operation)\n => (*operation[:3])\n",
+        GIVE_BACK: ["return result => ", ("result = super => super", "return result => ")],
     },
     also_right=[("*operation): => f, t, args, kw=None):", "*operation) => f, t, args, kw)")],
 )
@@ -116,6 +118,10 @@ def my_activation_bytes(tokens, width, layers, heads=0):
     return layers * (block + scores)
 
 
+def block_of(*wrong):
+    return [f"2 * 16 + 2 => {size}" for size in wrong]
+
+
 check_activation_bytes = Exercise(
     my_activation_bytes,
     read_again='"What does a transformer keep?"',
@@ -123,31 +129,22 @@ check_activation_bytes = Exercise(
     given="tokens, width, layers, heads = {}, {}, {}, {}",
     hint="Go down the lines of `forward`: what does each operation save?",
     wrong={
-        "These are numbers: in 16 bits each has two bytes, in a mask one.": [
-            "2 * 16 + 2 => 16",
-            "2 * 16 + 2 => 17",
-            "2 * 16 + 2 => 18",
-        ],
-        "In 16 bits a number takes two bytes, not four.": [
-            "2 * 16 + 2 => 66",
-            "2 * 16 + 2 => 68",
-        ],
-        "A mask has one byte a number, and what `attend` gives is the input of `out`.": (
-            "2 * 16 + 2 => 36"
+        "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
+        "In 16 bits a number takes two bytes, not four.": block_of(66, 68),
+        "A mask has one byte a number, and what `attend` gives is the input of `out`.": block_of(
+            36
         ),
-        "What GELU gives is the input of `down`: one tensor.": "2 * 16 + 2 => 42",
-        "An addition saves nothing, and the input of `qkv` is one tensor.": "2 * 16 + 2 => 38",
-        "Each dropout saves its mask, each Linear layer its input.": [
-            "2 * 16 + 2 => 32",
-            "2 * 16 + 2 => 33",
+        "What GELU gives is the input of `down`: one tensor.": block_of(42),
+        "An addition saves nothing, and the input of `qkv` is one tensor.": block_of(38),
+        "Each dropout saves its mask, each norm and each Linear layer its input.": block_of(32, 33),
+        "GELU's input has four widths, and its result too.": block_of(22, 26, 28),
+        "A query, a key and a value are three widths; each norm saves one.": block_of(30),
+        "`up` has an input of one width, and so has each mask.": block_of(37, 40),
+        "A block saves so much for each token, and no weights: tokens times width.": [
+            "block = => block = 24 * width**2 +",
+            "* tokens * => * ",
+            "* width => * width**2",
         ],
-        "GELU's input has four widths, and its result too.": [
-            "2 * 16 + 2 => 22",
-            "2 * 16 + 2 => 26",
-            "2 * 16 + 2 => 28",
-        ],
-        "A query, a key and a value are three widths.": "2 * 16 + 2 => 30",
-        "The weights were there before: they do not count.": "block = => block = 24 * width**2 +",
         "Each block saves its own share, scores as well.": [
             "layers * (block + scores) => block + scores",
             "layers * (block + scores) => layers * block + scores",
@@ -160,10 +157,7 @@ check_activation_bytes = Exercise(
             "heads * => (heads > 0) *",
         ],
         "A score takes five bytes: two, a mask of one, two.": [
-            "5 * heads => 2 * heads",
-            "5 * heads => 3 * heads",
-            "5 * heads => 4 * heads",
-            "5 * heads => 6 * heads",
+            f"5 * heads => {size} * heads" for size in (2, 3, 4, 6)
         ],
     },
     also_right=["return layers => return 1.0 * layers"],
@@ -191,7 +185,7 @@ check_account = Exercise(
     my_account,
     read_again='"Does it fit?"',
     cases=[
-        (100, 2, 1, 1, 1, False, 1),
+        (100, 2, 1, 2, 1, False, 1),
         *((1000, 4, 8, 3, *rest) for rest in product((10, 100), (False, True), (1, 2))),
     ],
     given="states, tokens, width, layers, words, again, chunks = {}, {}, {}, {}, {}, {}, {}",
@@ -204,6 +198,7 @@ check_account = Exercise(
         "The input of the block that runs again is one of those kept: it is there once.": [
             f"{PEAK} => max(logits, again * block)",
             "layers * kept => (layers - again) * kept",
+            f"{ALL} => (layers - again) * kept + max(logits, again * block)",
         ],
         "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
         "The inputs of all blocks are kept, while the loss is made and while one runs again.": [
@@ -223,7 +218,13 @@ check_account = Exercise(
             "= 2 * => = 1 *",
             "if again => if False",
         ],
-        "At its peak, the loss has three tensors of float32: 12 bytes a logit.": "12 * => 4 * ",
+        "Without `again`, each block keeps its 34 bytes a token and width.": [
+            "if again => if True",
+            "if again => if not again",
+        ],
+        "At its peak, the loss has three tensors of float32: 12 bytes a logit.": [
+            f"12 * => {size} *" for size in (2, 4, 6, 8, 16)
+        ],
         "Each token has a logit for each word.": ["* words => ", "tokens * words => words"],
         "One chunk at a time has its logits.": [
             " / chunks => ",
@@ -233,6 +234,7 @@ check_account = Exercise(
         ],
         "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
         "The states are there all the time.": "states + => ",
+        "`states` are bytes already.": "states + => 16 * states +",
     },
     also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],
 )
