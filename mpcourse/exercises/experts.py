@@ -139,6 +139,10 @@ check_balance = Exercise(
             ("chosen.flatten() => probabilities.argmax(dim=1)", "chosen.numel() => len(chosen)")
         ),
         "An expert's probability is a mean over the tokens, no sum.": "mean(dim=0) => sum(dim=0)",
+        "The probabilities are given: a softmax changes them.": ".mean => .softmax(dim=1).mean",
+        "The mean is over all tokens, also those that chose other experts.": (
+            "probabilities.mean => (probabilities * torch.eye(experts)[chosen].sum(dim=1)).mean"
+        ),
         OVER_TOKENS: "dim=0 => dim=1",
         NOBODY: "minlength=experts => ",
         ONE_NUMBER: ".sum() => .sum().item()",
@@ -154,7 +158,9 @@ check_balance = Exercise(
 
 # 3. Dispatch, work, combine
 
-SIZES = "An exchange here has the sizes of `splits`: send and receive there, receive and send home."
+SIZES = (
+    "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
+)
 BY_EXPERT = "An expert's rows come from all ranks: its size is in `coming.sum(dim=0)`."
 COME_HOME = "One result for each of `rows`: results have to go back to the ranks of their rows."
 
@@ -235,7 +241,10 @@ check_travel = Exercise(
             "exchange(rows => exchange(rows.detach()",
             "exchange(done => exchange(done.detach()",
         ],
-        "Those are a rank's rows, not an expert's.": "coming.sum(dim=0) => coming.sum(dim=1)",
+        "Each part is one expert's, and no rank's; parts are uneven: see `coming.sum(dim=0)`.": [
+            "coming.sum(dim=0) => coming.sum(dim=1)",
+            "split(coming.sum(dim=0).tolist()) => chunk(len(own))",
+        ],
         "Each expert takes its own part: here some go through another one, or through none.": [
             "[expert(part) => [own[0](part)",
             "zip(own => zip(own[::-1]",
@@ -244,6 +253,7 @@ check_travel = Exercise(
     },
     errors={
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
+        "out of bounds": SIZES,
         "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
@@ -308,6 +318,7 @@ def part_that_is_off(outcome, expected):
     }.get(" ".join(off), "Which ranks hold this parameter, and what has its gradient been through?")
 
 
+DIVIDE = "parameter.grad /= group.size() * copies.size()"
 SENT = "distributed.all_reduce(parameter.grad, group=copies)"
 ROUTER = "distributed.all_reduce(part.router.weight.grad, group=group)"
 
@@ -333,9 +344,11 @@ check_average = Exercise(
             "group.size() * copies.size() => copies.size()",
             f"{ROUTER} => {ROUTER}; part.router.weight.grad /= group.size()",
         ),
-        "That is the sum of the ranks' gradients; the loss is their mean.": (
-            "/= group.size() * copies.size() => /= 1"
-        ),
+        "That is the sum of the ranks' gradients; the loss is their mean.": f"{DIVIDE} => ",
+        "Divide once, by the sizes of both groups, which no fixed number knows.": [
+            f"{DIVIDE} => parameter.grad /= 4",
+            f"{DIVIDE} => {DIVIDE} * copies.size()",
+        ],
         "The router is the same on all ranks and has seen this rank's tokens only: over both "
         "groups.": f"{ROUTER} => ",
         GROUP: ", group=group => ",
@@ -345,8 +358,5 @@ check_average = Exercise(
         "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
-    also_right=[
-        "parameter.grad /= group.size() * copies.size() => "
-        "parameter.grad = parameter.grad / (group.size() * copies.size())"
-    ],
+    also_right=[f"{DIVIDE} => parameter.grad = parameter.grad / (group.size() * copies.size())"],
 )
