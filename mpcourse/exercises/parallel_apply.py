@@ -192,7 +192,7 @@ def gradients_of(outputs, tensors):
 
 
 def replicas_at_work(attempt, rows, count):
-    """Outputs, gradients, and how many networks and copies of the weights were at work."""
+    """Outputs, gradients, and how many copies of the weights were at work."""
     devices = get_devices(count)
     module, batch = noting_and_batch(rows, devices[0].device)
     replicas = attempt(module, devices)
@@ -202,6 +202,10 @@ def replicas_at_work(attempt, rows, count):
     outputs = gather(parallel_apply(replicas, scatter(batch, devices), devices=devices), devices[0])
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
     networks = {id(each) for each, *_ in module.calls}
+    if id(module) in networks:  # said here: what two threads make of one network is chance
+        raise NotYet(ITSELF)
+    if len(networks) < count:
+        raise NotYet(SHARED, LATER)
     names = ("cpu", "meta") if count == 1 else ()
     places = [Device(0, torch.device(name), "cpu core", name) for name in names]
     for replica, place in zip(attempt(module, places) if places else [], places, strict=True):
@@ -211,13 +215,13 @@ def replicas_at_work(attempt, rows, count):
     return {
         "outputs": outputs,
         "gradients of net's weights": gradients_of(outputs, [*module.parameters()]),
-        "networks called": len(networks),
-        "net itself was called": id(module) in networks,
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
         "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
     }
 
 
+ITSELF = "The replicas call net itself: give each a deep copy."
+SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
@@ -248,10 +252,8 @@ check_replicas = Exercise(
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         CUT_OFF: "weights, rows) => weights, rows).detach()",
-        "The replicas call net itself: give each a deep copy.": "copy.deepcopy(net) => net",
-        f"All replicas called one deep copy: each needs its own. {LATER}": [
-            (f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")
-        ],
+        ITSELF: "copy.deepcopy(net) => net",
+        SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
         "functions of the rows, got": "return [ => return lambda: [",
     },
     also_right=[

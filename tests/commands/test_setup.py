@@ -257,7 +257,7 @@ def test_a_clone_may_be_moved(filled, commands):
 
 def be_too_old(environment: Environment) -> None:
     [site] = environment.folder.glob("**/site-packages")
-    (site / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 8, 18)")
+    (site / "old.pth").write_text("import sys; sys.version_info = (3, 8, 18)\n")
 
 
 def be_no_environment(environment: Environment) -> None:
