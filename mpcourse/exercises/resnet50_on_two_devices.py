@@ -22,13 +22,14 @@ from mpcourse.splitting.pretended import gpu_name
 
 SHAPE = (2, 3, 33, 33)  # of 32 would leave avgpool a single number to average
 FEATURES = (2, 512, 5, 5)  # what layer2 makes of them
-FLATTEN = "What comes between avgpool and fc in a ResNet?"
+EARLY = ("conv1", "bn1", "layer1", "layer2")
+FLATTEN = "Is every part before fc called, and does flatten come between avgpool and fc?"
 ORDER = "Are all parts called once, in torchvision's order, and with nothing else in between?"
 ONE = "The outputs for one picture differ: keep the first dimension, whatever its size."
 TRAINED = "In training mode the outputs or running statistics differ."
 UNTRAINED = "gets no gradient: is something detached, or computed under no_grad?"
 GIVEN = "Move to the two devices that __init__ is given, whatever they are."
-IN_INIT = "is still on the CPU when __init__ returns: move it there, not in the forward."
+IN_INIT = "when __init__ returns; by then conv1 to layer2 belong on first, the others on second."
 MOVE = (
     "Move the pictures to self.first before conv1, and what layer2 gives to self.second before "
     "layer3. `x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
@@ -127,12 +128,14 @@ def as_torchvision_s(outcome, first, second):
 
 
 def copies_made(attempt, images, first, second):
-    wrong = []  # with parameters: no GPU yet when the network is built, no gradient at the end
+    wrong = []  # with parameters: elsewhere when the network is built, no gradient at the end
 
     def program(images):
         network = attempt(first, second, 3)
         places = {name: gpu_name(p.device) for name, p in network.named_parameters()}
-        wrong.extend(f"{name} {IN_INIT}" for name, place in places.items() if place == "cpu")
+        for name, place in places.items():
+            if place != (first if name.startswith(EARLY) else second):
+                wrong.append(f"{name} is on {place} {IN_INIT}")
         network(images).sum().backward()
         named = network.named_parameters()
         wrong.extend(f"{name} {UNTRAINED}" for name, p in named if p.grad is None)
@@ -150,12 +153,10 @@ def copies_made(attempt, images, first, second):
         raise NotYet(re.sub(r"cpu:(\d)", r"cuda:\1", error), MOVE)
     found = [(t.source, t.target, tuple(t.shape), t.backward) for t in placement.transfers]
     went = "; ".join(" ".join(str(transfer).split()) for transfer in placement.transfers)
-    return list(placement.parameter_bytes), found, went
+    return found, went
 
 
-def two_copies(held, found, went, first, second):
-    if held != sorted([first, second]):
-        raise NotYet(f"The parameters are on {', '.join(held)}; each device gets a half.")
+def two_copies(found, went, first, second):
     there = [("cpu", first, SHAPE, False), (first, second, FEATURES, False)]
     if found != [*there, (second, first, FEATURES, True)]:
         raise NotYet(f"copied: {went}", COPIES)
@@ -170,10 +171,14 @@ check_split_resnet50 = Exercise(
     look=as_torchvision_s,
     correct="Torchvision's weights fit, the outputs are its own, and one tensor crosses each way.",
     wrong={
-        FLATTEN: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features)",
+        FLATTEN: ["features), 1)) => features), -1))", "self.layer4( => ("],
         ONE: "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).squeeze()",
         TRAINED: "stem = => self.eval(); stem =",
-        IN_INIT: ("layer4, self.fc) => layer4)", "self.fc( => self.fc.to(self.second)("),
+        IN_INIT: [
+            ("layer4, self.fc) => layer4)", "self.fc( => self.fc.to(self.second)("),
+            "to(second) => to(first)",
+            ("self.layer2) => )", "(self.layer3, => (self.layer2, self.layer3,"),
+        ],
         "It never calls maxpool.": "self.maxpool( => (",
         ORDER: "features), 1)) => features), 1)).softmax(1)",
         MOVE: [
@@ -220,14 +225,16 @@ check_batch_over_devices = Exercise(
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
         "Momentum is one more number for each weight.": ["3 * => 2 *", "3 * => 4 *"],
-        "Weights are held three times, activations once.": ("3 * w => w", "// k => // (3 * k)"),
+        "Activations count only once.": [("3 * w => w", "// k => / 3 // k"), "// k => / 3 // k"],
         "Full to the last byte is allowed.": "(limit - => (limit - 1 -",
         "Every device must fit: the one that is full first decides.": [
             f"min(most) => {x}" for x in ("max(most)", "most[0]", "sum(most) / len(most)")
         ],
-        "The devices do not share their memory: each has a limit of its own.": (
-            lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k)))
-        ),
+        "Each device has weights, activations and a limit of its own: do not mix them.": [
+            lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k))),
+            lambda w, k, limit: max(0, int((limit - 3 * max(w)) // max(k))),
+            *("limit - => limit / len(weights) -", "3 * w => 3 * sum(weights)"),
+        ],
         "The largest batches of the devices do not add up: all pictures visit each device.": (
             "min => sum"
         ),
@@ -237,7 +244,7 @@ check_batch_over_devices = Exercise(
         "Only whole pictures, and no more than fit: round down.": [
             ("// k => / k", f"int( => {x} + ") for x in ("float(0", "int(0.5", "int(0.99", "int(1")
         ],
-        "If not one fits, return 0.": [f"max(0, => {x}" for x in ("(", "max(1,", "max(-1,")],
+        "Return 0 if none fits.": [f"max(0, => {x}" for x in ("(", "max(1,", "max(-1,", "abs(")],
     },
     errors={"IndexError": "There may be any number of devices: go through all of them."},
     also_right=[lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
@@ -270,13 +277,14 @@ check_naive_time = Exercise(
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        # 2p, 2p - 1 and p copies
-        "Between p stages there are p - 1 cuts.": [f"- 1) => {x})" for x in ("", "- 0.5", "/ 2")],
+        # 2p, 2p - 1, p and 2p - 4 copies
+        "Between p stages are p - 1 cuts.": [f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")],
         "There may be other than two stages.": " * (len(forward) - 1) => ",
         "Add the backward's own times.": [
             f"sum(backward) => {x} * sum(forward)" for x in (0, 1, 2)
         ],
         "Nothing overlaps in a naive step: the others wait while one stage works.": "sum => max",
+        "Each stage has times of its own: add them all.": "sum => len(forward) * max",
     },
     errors={"IndexError": "There may be any number of stages, one as well."},
     also_right=[lambda *given: torch.tensor(my_naive_time(*given))],
