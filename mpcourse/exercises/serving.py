@@ -1,13 +1,22 @@
-"""Exercises of page `serving`: attention over a cache, two groups in flight."""
+"""Exercises of page `serving`: attention over a cache, who runs when, two groups in flight."""
 
 from collections import Counter
 from functools import partial
+from itertools import zip_longest
 from types import SimpleNamespace
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from mpcourse.exercises.exercise import Exercise, NotYet, expected_and_got, refuse_borrowed, same
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    expected_and_got,
+    numbers,
+    refuse_borrowed,
+    same,
+    short,
+)
 from mpcourse.transformer import attention_weights
 
 # 1. Attention over a cache
@@ -127,7 +136,123 @@ check_cached_attend = Exercise(
     ],
 )
 
-# 2. Two groups in flight
+# 2. Who runs in which step
+
+
+def my_continuous(lengths, places):
+    """Before each step, fill every place whose request has ended, or that was never filled.
+
+    That a request has ended is all that this asks of a length: a server, which does not know how
+    long a text will be, can decide in the same way.
+    """
+    left, waiting = [*lengths], [*range(len(lengths))]
+    here, plan = [None] * places, []
+    while waiting or any(left):
+        for place, request in enumerate(here):
+            if request is None or left[request] == 0:
+                here[place] = waiting.pop(0) if waiting else None
+        plan.append([*here])
+        for request in here:
+            if request is not None:
+                left[request] -= 1
+    return plan
+
+
+A_ROW = "A row for each step is asked, in it for each place a request's number, or None; "
+
+
+def as_rows(attempt, lengths, places):
+    """The plan as lists, whose numbers are Python's own."""
+    plan = numbers(attempt(lengths, places))
+    if plan is None:
+        return None
+    if not isinstance(plan, list | tuple):
+        raise NotYet(f"{A_ROW}got {short(plan)}.")
+    for row in plan:
+        if not isinstance(row, list | tuple):
+            raise NotYet(f"{A_ROW}one of them is {short(row)}.")
+    return [[*row] for row in plan]
+
+
+def first_step_that_differs(plan, expected):
+    for step, (row, right) in enumerate(zip_longest(plan, expected)):
+        if not same(row, right):
+            ended = "nothing: all have ended"
+            return [f"step {step}: expected {right or ended}, got {row or ended}"]
+
+
+def in_static_batches(lengths, places):
+    plan = []
+    for first in range(0, len(lengths), places):
+        batch = range(first, min(first + places, len(lengths)))
+        for step in range(max(lengths[each] for each in batch)):
+            row = [each if step < lengths[each] else None for each in batch]
+            plan.append(row + [None] * (places - len(row)))
+    return plan
+
+
+def a_queue_for_each_place(lengths, places):
+    queues = [
+        [n for n in range(p, len(lengths), places) for _ in range(lengths[n])]
+        for p in range(places)
+    ]
+    return [[*row] for row in zip_longest(*queues)]
+
+
+check_continuous = Exercise(
+    my_continuous,
+    read_again='"Must all wait for the longest?"',
+    cases=[([2, 1, 1], 2), ([2], 3), ([1, 3, 1, 2], 2), ([1, 2, 1], 1), ([3, 1, 2, 2, 1, 4], 3)],
+    given="lengths: {}, places: {}",
+    play=as_rows,
+    compared=first_step_that_differs,
+    hint="Before each step, go over the places: if one is empty, or its request has had all its "
+    "steps, the first that waits takes it. Go on until nobody waits and nobody has steps left.",
+    errors={
+        "had not returned": "Nobody waits and nobody has steps left: then the plan is complete.",
+        "empty|out of range": "Nobody waits any more: the place stays None.",
+    },
+    wrong={
+        "A static batch: its places wait for its longest. Fill a place once its request ends.": (
+            in_static_batches
+        ),
+        "A place stands empty for a step after its request: fill it before the next step.": (
+            "if waiting else => if waiting and request is None else"
+        ),
+        "When nobody waits any more, those in their places still have steps left.": (
+            "while waiting or any(left): => while waiting:"
+        ),
+        "All rows are one list, as it was at the end: append a copy.": "[*here]) => here)",
+        "First come, first served: the lowest number that waits is next.": "pop(0) => pop()",
+        "Nobody knows beforehand how long a text will be: first come, first served.": [
+            "[*range(len(lengths))] => sorted(range(len(lengths)), key=lambda n: lengths[n])",
+            "[*range(len(lengths))] => sorted(range(len(lengths)), key=lambda n: -lengths[n])",
+        ],
+        "Once its request has ended and nobody waits, a place is empty: None.": (
+            "any(left) => max(left) > 0",
+            "if waiting else None => if waiting else request",
+        ),
+        "A request of length n has n steps, not one more.": (
+            "any(left) => max(left) >= 0",
+            "== 0 => < 0",
+        ),
+        "One queue for all: a place that is free takes whoever waits the longest.": (
+            a_queue_for_each_place
+        ),
+        "A row for each step, not for each place.": "return plan => return [*zip(*plan)]",
+        "A row has an entry for each place, None for an empty one.": (
+            "[*here] => [each for each in here if each is not None]"
+        ),
+        "In a row stand the numbers of the requests, from 0.": [
+            "[*here] => [each if each is None else left[each] for each in here]",
+            "[*here] => [each if each is None else each + 1 for each in here]",
+            "[*here] => [each is not None for each in here]",
+        ],
+    },
+    also_right=["[*here] => tuple(here)", "pop(0) => pop(waiting.index(min(waiting)))"],
+)
+
+# 3. Two groups in flight
 
 
 def my_alternate(devices, first, second, starts, count):
