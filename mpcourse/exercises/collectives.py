@@ -24,8 +24,7 @@ TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every
 def my_all_reduce(tensor, rank, count, send, recv):
     """Two rounds of count - 1 steps: add what arrives, then replace by what arrives.
 
-    In step s = 1, 2, … rank r sends chunk r - s + 1, which has arrived in the step before, and gets
-    chunk r - s. The division comes last.
+    In step s = 1, 2, … rank r sends chunk r - s + 1 and gets chunk r - s. The division comes last.
     """
     chunks = tensor.tensor_split(count)  # views: changing a chunk changes the tensor
     for step in range(1, count):
@@ -71,26 +70,11 @@ def around(attempt, count, numbers):
 
 
 def whole_tensors(tensor, rank, count, send, recv):
-    total = piece = tensor.clone()
+    piece = tensor
     for _ in range(count - 1):
         send(piece, (rank + 1) % count)
-        piece = recv((rank - 1) % count)
-        total = total + piece
-    return total / count
-
-
-def other_ring(tensor, rank, count, send, recv):
-    """Shifted by one, in chunks of its own, divided between the rounds."""
-    size = -(-len(tensor) // count)
-    pieces = [tensor[i * size : (i + 1) * size].clone() for i in range(count)]
-    for step in range(2 * count - 2):
-        into = (rank - 2 - step) % count
-        send(pieces[(rank - 1 - step) % count], (rank + 1) % count)
-        arrived = recv((rank - 1) % count)
-        pieces[into] = pieces[into] + arrived if step < count - 1 else arrived
-        if step == count - 2:
-            pieces[into] = pieces[into] / count
-    return torch.cat(pieces)
+        tensor = tensor + (piece := recv((rank - 1) % count))
+    return tensor / count
 
 
 SECOND_ROUND = "range(count, 2 * count - 1)"
@@ -139,6 +123,9 @@ check_ring = Exercise(
         TOO_FEW: "tensor_split => chunk",
         A_TUPLE: "].add_(recv((rank - 1) % count)) => ] += recv((rank - 1) % count)",
         NO_VIEW: "tensor.tensor_split(count) => tensor.view(count, -1)",
+        "The last numbers are in no chunk; tensor_split takes all.": (
+            "tensor.tensor_split => tensor[: len(tensor) // count * count].tensor_split"
+        ),
     },
     errors={
         "IndexError": TOO_FEW,
@@ -147,7 +134,16 @@ check_ring = Exercise(
         "ValueError: rank . of . cannot": ROUND,
         r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
     },
-    also_right=[other_ring],
+    also_right=[
+        (  # shifted by one, in chunks of its own, divided between the rounds
+            "[(rank - step) => [(rank - step - 1)",
+            "step + 1 => step",
+            "tensor.tensor_split(count) => [*tensor.clone().split(-(-len(tensor) // count)), "
+            "*[tensor[:0]] * count]",
+            "for step in range(count, => chunks[rank].div_(count)\n    for step in range(count,",
+            "return tensor / count => return torch.cat(chunks)",
+        )
+    ],
 )
 
 # 2. Programs of sends and receives, where a send waits for its receive: who never ends?
@@ -244,7 +240,7 @@ RING_ONCE = "* (latency + nbytes / count / bandwidth) => * nbytes / count / band
 check_tree_and_ring = Exercise(
     my_seconds,
     read_again='"Is a ring always the fastest?"',
-    cases=[(4, 100, 1.0, 10.0), (8, 4000, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
+    cases=[(4, 100, 1.0, 10.0), (8, 4100, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
     given="{} ranks, {:g} bytes, latency {:g}, bandwidth {:g}",
     play=call_for_numbers,
     hint="Return two numbers: the seconds as a tree, and as a ring. Each is the rounds times "
@@ -261,11 +257,15 @@ check_tree_and_ring = Exercise(
             "math.log2(count) => (count - 1)"
         ),
         "Every round has its latency.": [(TREE_ONCE, RING_ONCE), TREE_ONCE, RING_ONCE],
+        "Fractions count, too: divide by `/`.": [
+            f"{old} => {old.replace('/', '//')}"
+            for old in ("nbytes / count", "nbytes / bandwidth", "/ bandwidth", "/")
+        ],
         "Bytes divided by bytes per second are seconds.": "/ bandwidth => * bandwidth",
         "The bandwidth is in bytes per second: no factor 8.": "/ bandwidth => * 8 / bandwidth",
-        "This tree sends whole tensors in every round; no message of it is smaller.": (
-            "nbytes / bandwidth => nbytes / 2 / bandwidth"
-        ),
+        "This tree sends whole tensors in every round; no message of it is smaller.": [
+            f"nbytes / bandwidth => nbytes / {parts} / bandwidth" for parts in ("2", "count")
+        ],
         "Return two numbers": "return tree, ring => return 'tree' if tree < ring else 'ring'",
     },
     also_right=[lambda *given: torch.tensor(my_seconds(*given), dtype=torch.float64)],

@@ -24,7 +24,7 @@ LATE = "Send a full bucket in the hook that fills it, not when the backward is o
 
 
 def refuse_if(wrong, words):
-    """Say the words where something is wrong."""
+    """Say what is wrong."""
     if wrong:
         raise NotYet(words)
 
@@ -33,7 +33,7 @@ class Message:
     """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
 
     def __init__(self, tensor, count, backward):
-        self.holds = len(tensor.unique())  # all numbers of one gradient are the same
+        self.holds = len(tensor.unique())  # numbers of one gradient are equal
         self.tensor, self.sent, self.waited = tensor, tensor.detach().clone(), False
         self.count, self.backward = count, backward
 
@@ -86,29 +86,21 @@ def two_steps(attempt, count, frozen, *size):
 
 def ranks(count, frozen, *size):
     """The case in words."""
-    more = [f"{each} to a bucket" for each in size] + ["the first weight frozen"] * frozen
-    return ", ".join([f"{count} ranks (rank 1's gradients are twice rank 0's)", *more])
+    more = [f", {each} to a bucket" for each in size] + [", the first weight frozen"] * frozen
+    return f"{count} ranks (rank 1's gradients are twice rank 0's)" + "".join(more)
 
 
 def first_difference(outcome, expected):
     """Outcomes are a dict for each step."""
     for step, (found, wanted) in enumerate(zip(outcome, expected, strict=False)):
         for name, right in wanted.items():
-            if not same(found.get(name), right):
-                got = short(found.get(name))
-                return [f"step {step}, {name}:", f"expected {short(right)}", f"got {got}"]
+            if not same(got := found.get(name), right):
+                return [f"step {step}, {name}:", f"expected {short(right)}", f"got {short(got)}"]
     return []
 
 
-# 1. Hooks that average the gradients
-
-
 def my_hooks(module, all_reduce, count):
-    """A hook on every parameter that takes part: sum over the ranks, then divide.
-
-    torch calls it with the parameter, right after its gradient has been written into `.grad`. So
-    the last layers are averaged while the backward still works on the first.
-    """
+    """A hook on each parameter that takes part sums over the ranks. Then it divides."""
 
     def average(parameter):
         all_reduce(parameter.grad)
@@ -165,14 +157,11 @@ check_hooks = Exercise(
     also_right=["(parameter.grad) => (parameter.grad, async_op=True).wait()"],
 )
 
-# 2. Gradients in buckets, sent beside the backward
-
 
 def my_buckets(module, all_reduce, count, size):
     """The hook fills a bucket and sends it when it is full; `finish` is the only one that waits.
 
-    A message needs one tensor, so the gradients are laid one after the other, and cut apart again
-    when their sum has arrived. The list is copied: `finish` has to know whose gradients they are.
+    The bucket's list is copied: `finish` has to know whose gradients they are.
     """
     bucket, sent = [], []
 
@@ -202,6 +191,7 @@ def my_buckets(module, all_reduce, count, size):
     return finish
 
 
+EMPTIED = "clear() has emptied the list that is kept with the message: keep a copy."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
 check_buckets = Exercise(
@@ -212,8 +202,8 @@ check_buckets = Exercise(
     play=two_steps,
     compared=first_difference,
     correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
-    hint="torch.cat the flattened gradients; keep a copy of the bucket's list, the tensor and its "
-    "message together. After wait(): split(sizes), view_as, divide by count, put into .grad.",
+    hint="torch.cat the flattened gradients; keep a copy of the bucket's list, its tensor and "
+    "message. After wait(): split, view_as, divide, put into .grad.",
     wrong={
         BLOCKS: ", async_op=True => ",
         WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
@@ -229,22 +219,23 @@ check_buckets = Exercise(
         FROZEN: "parameter.requires_grad: => True:",
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
+        EMPTIED: "bucket.copy() => bucket",
+        "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
+        "This rank's own gradient is still in it: replace .grad.": "grad = => grad +=",
     },
-    errors={"require.* grad.*, while": FROZEN, "non-empty.*, in finish": NOTHING_LEFT},
+    errors={"require.*while": FROZEN, "non-empty.*finish": NOTHING_LEFT, "split_sizes": EMPTIED},
     also_right=[
         ("torch.cat => 1 / count * torch.hstack", ") / count => )"),
         "== size => == size or all(p.grad is not None for p in module.parameters())",
     ],
 )
 
-# 3. One step of the optimizer in several micro-batches
-
 
 def my_ddp_step(model, optimizer, micro_batches):
-    """Only the last backward sends, and it sends what all of them have added up in `.grad`.
+    """The last backward sends what all have added up in `.grad`.
 
-    The forward decides whether its backward will send, so both stand inside `no_sync`. Each loss is
-    a sum divided by all samples of the step: then micro-batches may differ in length.
+    The forward decides whether its backward sends, so both stand inside `no_sync`. Each loss is a
+    sum divided by all samples of the step: micro-batches may differ in length.
     """
     total = sum(len(labels) for _, labels in micro_batches)
 
@@ -266,8 +257,10 @@ TOO_OFTEN = "One all-reduce is enough: all micro-batches but the last belong ins
 NOT_SENT = "Nothing was sent: the last one goes through model, its forward outside no_sync."
 FORWARD = "The forward decides: model(images) belongs inside no_sync, as the backward does."
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
+STEPS = "return loss => optimizer.step(), optimizer.zero_grad(); return loss"
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
 UNDIVIDED = "Gradients add up: divide each loss, so that their sum is that of the mean."
+SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 RETURNS = "Return the sum of all losses, then the number of samples: neither is divided."
@@ -330,12 +323,16 @@ check_ddp_step = Exercise(
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
         NOT_SENT: "    summed += =>         summed +=",
         FORWARD: ("with model.no_sync() => if True", "(loss / => with model.no_sync(): (loss /"),
-        "One optimizer step for all micro-batches.": "return loss => optimizer.step(); return loss",
+        "One optimizer step for all micro-batches.": [
+            "return loss => optimizer.step(); return loss",
+            (STEPS, "(*last)\n    optimizer.step() => (*last)"),
+        ],
         "The last step's gradients are in it, too: zero_grad once a step.": ".zero_grad() => ",
         LOST: ["step() => zero_grad(), optimizer.step()", "(loss => optimizer.zero_grad(); (loss"],
         UNDIVIDED: ["loss / total => loss", "loss / total => loss / len(labels)"],
+        SAMPLES: ["sum(len(labels) => sum(2", "summed, total => summed, len(micro_batches)"],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
-        RETURNS: ["return summed => return summed / total", "summed, total => summed / total"],
+        RETURNS: ["summed, total => summed / total, total", "summed, total => summed / total"],
         NO_CALL: "no_sync() => no_sync",
     },
     errors={"context manager": NO_CALL},

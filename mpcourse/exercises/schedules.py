@@ -35,9 +35,7 @@ def as_actions(schedule):
             is_triple = isinstance(entry, tuple) and len(entry) == 3 and isinstance(entry[1], str)
             if not is_triple or not all(isinstance(number, Integral) for number in entry[::2]):
                 raise NotYet(NO_ACTION.format(short(entry)))
-    return [
-        [Action(int(stage), kind, int(index)) for stage, kind, index in row] for row in schedule
-    ]
+    return [[Action(int(stage), kind, int(i)) for stage, kind, i in row] for row in schedule]
 
 
 def text_of(row):

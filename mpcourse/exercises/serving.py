@@ -46,6 +46,8 @@ def over_a_cache(attempt, old, new, texts, heads):
         raise NotYet("Do not change a given tensor in place: make a new one.")
     if not isinstance(result, tuple | list) or [*map(torch.is_tensor, result)] != [True] * 3:
         raise NotYet("Three tensors are asked: what is collected, all keys, all values.")
+    if {each.dtype for each in result} != {whole.dtype}:
+        raise NotYet("Return the dtype that you are given: the model goes on in it, here double.")
     if same(result[0], scaled_dot_product_attention(*whole, is_causal=True)[..., old:, :]):
         refuse_borrowed(attempt, {"attention_weights"}, "write the mask for rows that come last.")
     return result
@@ -123,6 +125,7 @@ check_cached_attend = Exercise(
             " / query.shape[-1] ** 0.5 => "
         ),
         "Three tensors are asked": "@ value, key, value => @ value",
+        "Return the dtype": "@ value, key, value => @ value, key.float(), value.float()",
         "write the mask": lambda q, k, v, old_k, old_v: (
             attention_weights(q, k := torch.cat([old_k, k], -2)) @ (v := torch.cat([old_v, v], -2)),
             k,
@@ -209,13 +212,20 @@ check_continuous = Exercise(
     hint="Before each step, go over the places: if one is empty, or its request has had all its "
     "steps, the first that waits takes it. Go on until nobody waits and nobody has steps left.",
     errors={
-        "had not returned": "Nobody waits and nobody has steps left: then the plan is complete.",
+        "had not returned": "Nobody waits and nobody has steps left: then the plan is complete. "
+        "(For request 0, too, `if request` is false: ask `is None`.)",
         "empty|out of range": "Nobody waits any more: the place stays None.",
     },
     wrong={
-        "A static batch: its places wait for its longest. Fill a place once its request ends.": (
-            in_static_batches
-        ),
+        "A static batch: its places wait for its longest. Fill a place once its request ends.": [
+            in_static_batches,
+            (  # who has ended stays in the row
+                "enumerate(here): => "
+                "enumerate(here * all(r is None or left[r] < 1 for r in here)):",
+                "== 0 => < 1",
+                "any(left) => max(left) > 0",
+            ),
+        ],
         "A place stands empty for a step after its request: fill it before the next step.": (
             "if waiting else => if waiting and request is None else"
         ),

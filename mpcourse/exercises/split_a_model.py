@@ -18,8 +18,7 @@ from mpcourse.splitting.splits import split_sequential
 def my_training_step(front, back, inputs, labels, first, second):
     """Each thing goes to where it is needed next.
 
-    The outputs come out on the second place, so the labels go there as well. The backward needs no
-    `.to`: that of `hidden.to(second)` brings the gradient back.
+    The outputs come out on the second place, so the labels go there as well.
     """
     hidden = front.to(first)(inputs.to(first))
     outputs = back.to(second)(hidden.to(second))
@@ -102,9 +101,7 @@ check_training_step = Exercise(
 def my_split(model, num_stages):
     """Try every end of the first stage; what is left is the same question with one stage fewer.
 
-    Each stage gets at least one layer, and enough are left for the stages to come. Filling one
-    stage after the other cannot work: whether a layer still belongs in this stage depends on the
-    layers to come.
+    Filling one stage after the other cannot work: where it ends depends on the layers to come.
     """
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in model]
 
@@ -169,11 +166,11 @@ def most_alike(model, num_stages):
     return min(found, key=lambda stages: max(parameters_of(stages)) - min(parameters_of(stages)))
 
 
-def filled_up(model, num_stages):
-    """Each stage is filled up to the average before the next is opened."""
+def filled_up(model, num_stages, late=0):
+    """Each stage is filled up to the average (late: until it has it)."""
     costs, bounds = parameters_of(model), [0]
     for index in range(1, len(costs)):
-        full = sum(costs[bounds[-1] : index + 1]) > sum(costs) / num_stages
+        full = sum(costs[bounds[-1] : index + 1 - late]) > sum(costs) / num_stages - late / 99
         if full or len(costs) - index == num_stages - len(bounds):
             bounds += [index] * (len(bounds) < num_stages)
     return stages_of(model, [*bounds, len(costs)])
@@ -182,12 +179,11 @@ def filled_up(model, num_stages):
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
 IN_TWO = [5, 1, 1, 1], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
 IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1]
-IN_FOUR = [3, 7, 2, 6, 5, 1, 4]
 
 check_split = Exercise(
     my_split,
     read_again='"Half of the layers, half of the parameters?"',
-    cases=[*((s, 2) for s in IN_TWO), *((s, 3) for s in IN_THREE), (IN_FOUR, 4)],
+    cases=[*((s, 2) for s in IN_TWO), *((s, 3) for s in IN_THREE), ([3, 7, 2, 6, 5, 1, 4], 4)],
     given=lambda sizes, stages: (
         f"layers of {parameters_of(made_of(sizes))} parameters and {stages} stages"
         + ", the first layer frozen" * (sizes[0] in range(-99, 0))
@@ -204,6 +200,9 @@ check_split = Exercise(
             m, [round(len(m) * i / n) for i in range(n + 1)]
         ),
         "Filling each stage up before opening the next is greedy: compare all cuts.": filled_up,
+        "Closing a stage once it has its share is greedy.": lambda m, n: filled_up(m, n, late=1),
+        "{1} stages are asked for.": lambda m, n: my_split(m, 2),
+        "Cut the model's own layers, not copies.": lambda m, n: my_split(copy.deepcopy(m), n),
         "Those stages are as alike as can be; asked is that the largest be small.": most_alike,
         "Biases are parameters too.": "parameters() => parameters() if p.dim() > 1",
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
@@ -211,9 +210,7 @@ check_split = Exercise(
         "The first cut is not the only one.": "largest), [end => sum(sizes[end:])), [end",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
-        "A layer may have no weight": (
-            "sum(p.numel() for p in layer.parameters()) => layer.weight.numel()"
-        ),
+        "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
     },
     errors={"attribute 'weight'": "A layer may have no weight: go through layer.parameters()."},
     also_right=[split_sequential],
@@ -237,8 +234,7 @@ class Net(nn.Module):
 def my_parts(model):
     """Write down all that `forward` does, in order, with the layers of this one model.
 
-    Flattening and the two ReLUs have no parameters and are no attributes of the model, so they are
-    lost when only its layers are collected. Nothing follows fc3.
+    Flattening and the ReLUs are no attributes, and lost when only the layers are collected.
     """
     first = nn.Sequential(nn.Flatten(), model.fc1, nn.ReLU())
     return [first, nn.Sequential(model.fc2, nn.ReLU(), model.fc3)]
@@ -296,9 +292,12 @@ check_parts = Exercise(
         "Those layers are new ones": "model.fc1 => nn.Linear(784, 128)",
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": "nn.ReLU() => nn.ReLU",
+        "keeps the rows": "Flatten() => Flatten(0)",
+        "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
     },
     errors={
-        "and 784x": "Those layers are new ones: take model.fc1 itself, and so on.",
+        "and 784x|x8 and": "Those layers are new ones: take model.fc1 itself, and so on.",
+        r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",
         "shapes cannot be multiplied": BEFORE_FC1,
         "is invalid for input": "Images and layers come in any widths: flatten(1) needs none.",
         "not a Module subclass": "nn.ReLU is a class, nn.ReLU() is a module.",

@@ -57,7 +57,7 @@ def first_difference(outcome, expected):
 
 
 SUMS = "Return a list: each tensor of half A plus the matching one of half B."
-PLACES = "Run half_a once, on devices[0], and half_b once, on devices[1]."
+PLACES = "Run half_a once, on devices[0], and half_b once, on devices[1], at the same time."
 RESULTS = "A Result is no value yet: ask each for its value with result()."
 ADDED = "[a + b.to(a.device) for a, b in zip(first_half, second_half, strict=True)]"
 
@@ -67,13 +67,14 @@ check_both_at_once = Exercise(
     given="two jobs, each of which waits a second for the other to begin",
     play=two_jobs,
     compared=first_difference,
-    hint=lambda found, _: SUMS if [*found.values()][:2] == [[True]] * 2 else PLACES,
+    hint=lambda found, _: SUMS if [*found.values()][:3] == [[True], [True], True] else PLACES,
     correct="Both were under way at the same time, each on its device, and were added.",
     errors={"a worker runs functions": "Hand over half_a itself.", "'(Result|method)'": RESULTS},
     wrong={
         "Hand both over before you wait for one.": (".submit => .run", ".result() => "),
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
+        "Do not halve the sum: both are parts of it.": "[a + b.to(a.device) => [(a + b) / 2",
         SUMS: f"{ADDED} => (first_half, second_half)",
         PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)"],
     },
@@ -86,8 +87,7 @@ check_both_at_once = Exercise(
 def my_time(device, fn):
     """Wait for older work, read the clock, hand over, wait, read it again.
 
-    Without the second wait the clock shows how long handing over took; without the first it counts
-    older work. On a GPU `result()` is not enough: the kernels may still be queued.
+    Without the first wait the clock counts older work, without the last it misses queued kernels.
     """
     synchronize([device])
     start = time.perf_counter()
@@ -96,8 +96,7 @@ def my_time(device, fn):
     return time.perf_counter() - start
 
 
-NAP_S = 0.2
-OLDER_S = 0.4
+NAP_S, OLDER_S = 0.2, 0.4
 
 
 class QueueingDevice(Device):
@@ -119,9 +118,10 @@ class QueueingDevice(Device):
 stand_in = QueueingDevice(0, torch.device("cpu"), "cpu core", "a device that queues")
 
 EARLY = "the clock was read before the work had ended."
+STILL = " Or does your clock stand still in a nap, as process_time does?"
 OLDER = "The device was busy with older work: wait before the first reading too."
 SLEPT = "nobody knows how long older work takes; synchronize waits for as long as it needs."
-GPUS = " On this device run returns early: synchronize before both readings, that device."
+GPUS = " This device queues, so run returns early: synchronize([device]) before both readings."
 
 
 def napping(attempt, kind, given):
@@ -162,10 +162,12 @@ def look_at_clock(found, kind, given):
         raise NotYet("fn runs once, on the device: hand it over with device.submit(fn).")
     if not isinstance(seconds, Real) or not abs(seconds) < 1e9:
         raise NotYet(f"expected a number of seconds, got {short(measured)}")
+    if seconds < 0:
+        raise NotYet(f"got {seconds}: take the first reading from the second.")
     if seconds < 0.9 * naps[0]:
-        raise NotYet(f"got {seconds}: {EARLY}{gpus}")
+        raise NotYet(f"got {seconds}: {EARLY}{gpus}{STILL * (kind == 'idle' and whole > naps[0])}")
     if seconds > 1.01 * whole:
-        raise NotYet(f"got {seconds}, but your function returned after {whole:.3f} seconds.")
+        raise NotYet(f"got {seconds}, but your function took {whole:.3f}: return seconds.")
     if seconds > naps[0] + OLDER_S / 2:
         raise NotYet(f"got {seconds}. {OLDER}{gpus}")
     if kind == "idle" and whole - seconds > OLDER_S / 2:
@@ -189,16 +191,19 @@ check_time = Exercise(
     given="{1}",
     play=napping,
     look=look_at_clock,
+    errors={"a worker runs functions": "Hand over fn itself, not what fn() returned."},
     correct="A nap was measured as such on three devices, and an error came out.",
     wrong={
         EARLY: (".result() => ", NO_LAST_WAIT),
         GPUS: NO_LAST_WAIT,
+        STILL: "perf_counter => process_time",
+        "take the first reading from the second": f"{TAKEN} => start - time.perf_counter()",
         OLDER: "synchronize([device])\n    start => start",
         "hand it over with device.submit(fn)": "device.submit(fn).result() => fn()",
         "and no error": ".result() => ",
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
         "that is rounded": f"{TAKEN} => round({TAKEN}, 1)",
-        "but your function returned": f"{TAKEN} => ({TAKEN}) * 1000",
+        "return seconds": f"{TAKEN} => ({TAKEN}) * 1000",
     },
     also_right=["[device] => ", "submit(fn).result() => run(fn)"],
 )
@@ -313,8 +318,7 @@ def after(kind):
 
 def meeting_of_two(hand_over, attempt):
     barrier = threading.Barrier(2)
-    both = hand_over, attempt()
-    return outcomes_of([hand(lambda: barrier.wait(1.0) >= 0) for hand in both])
+    return outcomes_of([hand(lambda: barrier.wait(1.0) >= 0) for hand in (hand_over, attempt())])
 
 
 def at_work(attempt, given, trial, hint):
@@ -324,10 +328,7 @@ def at_work(attempt, given, trial, hint):
     return trial(hand_over, attempt)
 
 
-class Unforeseen(Exception):
-    """A class of errors which no attempt can name."""
-
-
+Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can name
 ITS_VALUE = "wait waits for the value and returns it."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
 IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
@@ -358,8 +359,7 @@ check_worker = Exercise(
         DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
         "hand_over has to return at once.": "return wait => value = wait(); return lambda: value",
         "Each job needs a box of its own.": (
-            "(fn):\n => (fn, box=queue.SimpleQueue()):\n",
-            "        box = queue.SimpleQueue() => ",
+            "(fn):\n        box = queue.SimpleQueue() => (fn, box=queue.SimpleQueue()):"
         ),
         IN_ORDER: ["SimpleQueue()\n\n => LifoQueue()\n\n", "while True => if True"],
         MARKED: ["error is not None => value is None", "error is not None => not value"],
