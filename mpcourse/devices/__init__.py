@@ -17,6 +17,7 @@ from mpcourse.devices.devices import (
 )
 from mpcourse.devices.jobs import matrix_jobs, python_job
 from mpcourse.devices.recordings import (
+    gpu_seconds,
     read_recording,
     values_by,
     write_recording,

@@ -90,6 +90,12 @@ def values_by(
     return found
 
 
+def gpu_seconds(study: str) -> dict[tuple[int, str], float]:
+    """Size, way -> median seconds of one of the studies in `gpu_times.csv`, recorded on a GPU."""
+    rows = [row for row in read_recording("gpu_times.csv").rows if row["study"] == study]
+    return {(row["size"], row["way"]): row["s"] for row in rows}
+
+
 def _value(text: str) -> str | float:
     try:
         return int(text)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mpcourse.devices.locks import fork_safe_lock
@@ -159,7 +160,23 @@ def _record_stream(value: Any, stream: torch.cuda.Stream) -> None:
     modules = [m for leaf in leaves if isinstance(leaf, nn.Module) for m in leaf.modules()]
     for leaf in (*leaves, *tree_leaves([vars(module) for module in modules])):
         if isinstance(leaf, Tensor) and leaf.is_cuda:
-            leaf.record_stream(stream)
+            for part in memory_of(leaf):
+                part.record_stream(stream)
+
+
+def memory_of(value: Tensor) -> list[Tensor]:
+    """The plain tensors that a tensor consists of: one with zeros left out has several."""
+    if is_traceable_wrapper_subclass(value):  # 2:4 zeros, torchao's integers
+        parts = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
+        return [plain for part in parts for plain in memory_of(part)]
+    value = value.detach()
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value]
 
 
 def record_event(value: Any, device: torch.device) -> torch.cuda.Event | None:
@@ -202,7 +219,7 @@ def copy_after(event: torch.cuda.Event | None, value: Any, device: torch.device)
         if leaf.is_cuda and leaf.device != device:
             return _copy_between_gpus(leaf, event, device)
         if leaf.is_cuda:
-            leaf.record_stream(stream)
+            _record_stream(leaf, stream)
         return leaf.to(device, non_blocking=True)
 
     return tree_map(copy, value)
@@ -219,9 +236,9 @@ def _copy_between_gpus(value: Tensor, event: torch.cuda.Event, device: torch.dev
     source.wait_event(event)
     with torch.cuda.stream(source), torch.cuda.stream(target):
         copy = value.to(device, non_blocking=True)
-    value.record_stream(source)
+    _record_stream(value, source)
     stream.wait_stream(target)
-    copy.record_stream(stream)  # it was allocated for the stream that copied
+    _record_stream(copy, stream)  # it was allocated for the stream that copied
     return copy
 
 

@@ -162,7 +162,8 @@ class Pipeline(nn.Module):
         first, last = self._places[0], self._places[-1]
         pieces = split_minibatch(inputs, sizes)
         # whole and first: a copy between GPUs, later, would make both wait for each other's kernels
-        answers = split_minibatch(bring_to(targets, last), sizes)
+        with torch.inference_mode(False):  # what is copied in that mode, no backward can use
+            answers = split_minibatch(bring_to(targets, last), sizes)
         losses: dict[int, Tensor] = {}
 
         def run(action: Action, value: Any) -> Any:

@@ -20,6 +20,7 @@ class Halves(nn.Module):
         return [nn.Sequential(self.one), nn.Sequential(self.two)]
 
     def forward(self, rows):
+        rows = rows.to(self.devices[0].device)
         pieces = [self.devices[0].run(self.one, piece) for piece in rows.split(2)]
         return torch.cat([self.devices[1].run(self.two, piece) for piece in pieces])
 
@@ -40,7 +41,7 @@ def test_a_split_step_is_forwards_by_piece_and_one_backward_of_the_caller():
 
 def test_a_split_model_is_left_as_it_was_even_if_it_fails():
     model = Halves()
-    model.two = nn.Linear(5, 4)
+    model.two = nn.Linear(5, 4, device=model.devices[1].device)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         split_step_timeline(model, torch.ones(3, 4), torch.ones(3, 4), nn.MSELoss())
     assert not any(half._forward_hooks or half._forward_pre_hooks for half in model.children())

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 from verbs import DOUBLE, GPUS, WAIT_S, assert_same, indices
 from ways import WAYS
@@ -16,8 +15,16 @@ from ways import WAYS
 from mpcourse.data_parallel.replicas import DataParallel
 from mpcourse.devices.devices import get_devices
 
+HOME = get_devices(1)[0].device  # a GPU where there is one
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ON_GPUS = {"rtol": 0, "atol": 1e-9}
+
+
+@pytest.fixture(autouse=True)
+def _made_at_home(request):
+    """Make modules and batches where `DataParallel` wants its module; for `devices` on the CPU."""
+    with torch.device("cpu") if "devices" in request.fixturenames else HOME:
+        yield
 
 
 class Scored(NamedTuple):
@@ -379,7 +386,7 @@ def test_device_that_does_not_exist_is_refused_at_once(devices, output_device, m
 @pytest.mark.parametrize("count", [1, 2])
 def test_module_on_another_device_is_refused_by_name(count):
     module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, device="meta"))
-    with pytest.raises(ValueError, match=r"must be on cpu, .* but 1\.weight is on"):
+    with pytest.raises(ValueError, match=rf"must be on {HOME}, .* but 1\.weight is on"):
         DataParallel(module, get_devices(count))(torch.ones(2, 3))
 
 
@@ -422,12 +429,8 @@ def test_scalars_are_torchs_on_gpus(devices):
 def test_shares_of_one_gpu_give_what_the_module_gives(make, arguments, count):
     module = make().to("cuda:0")
     for rows in range(1, 10):
-        call = tree_map(
-            lambda leaf: leaf.to("cuda:0") if isinstance(leaf, torch.Tensor) else leaf,
-            arguments(rows),
-        )
         parallel = DataParallel(copy.deepcopy(module), ["cuda:0"] * count)
-        assert_same_step(parallel, copy.deepcopy(module), call, tolerance=ON_GPUS)
+        assert_same_step(parallel, copy.deepcopy(module), arguments(rows), tolerance=ON_GPUS)
 
 
 @pytest.mark.two_gpus

@@ -406,8 +406,10 @@ def step_in_a_child_that_was_forked_while_all_locks_were_held():
 
 
 @needs_fork
-def test_a_lock_that_another_thread_holds_at_a_fork_is_free_in_the_child():
-    # In a process of its own: where autograd has threads, torch refuses a backward in any child.
+def test_a_lock_that_another_thread_holds_at_a_fork_is_free_in_the_child(monkeypatch):
+    # In a process of its own, without GPUs: where autograd has threads, torch refuses a backward in
+    # any child.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     own = multiprocessing.get_context("spawn").Process(
         target=step_in_a_child_that_was_forked_while_all_locks_were_held
     )

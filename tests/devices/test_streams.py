@@ -1,5 +1,6 @@
 """How work gets onto a device: thread counts on the CPU, streams on a GPU."""
 
+import copy
 import gc
 import sys
 import threading
@@ -11,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from pretend_cuda import pretend_cuda
+from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from mpcourse.devices import streams
 from mpcourse.devices.devices import get_devices
-from mpcourse.devices.streams import CpuCore, share_streams
+from mpcourse.devices.streams import CpuCore, memory_of, share_streams
 
 LONG = 200_000_000  # cycles of a GPU: about a tenth of a second
 
@@ -198,3 +201,37 @@ def test_the_second_gpu_waits_for_what_the_caller_queued_on_it():
         torch.cuda._sleep(LONG)
     x.fill_(1)
     assert second.run(lambda t: t.sum().item(), x) == 1000
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda t: t, 1),
+        (Tensor.to_sparse, 2),
+        (Tensor.to_sparse_csr, 3),
+        (Tensor.to_sparse_csc, 3),
+        (lambda t: t.to_sparse_bsr((2, 2)), 3),
+        (lambda t: t.to_sparse_bsc((2, 2)), 3),
+        (lambda t: TwoTensor(t, t.clone()), 2),
+    ],
+)
+def test_the_memory_of_a_tensor_is_that_of_its_parts(make, parts):
+    found = memory_of(make(torch.eye(4)).requires_grad_())
+    assert len(found) == parts
+    assert all(part.layout == torch.strided and not part.requires_grad for part in found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", [Tensor.to_sparse_csr, torch.sparse.to_sparse_semi_structured])
+def test_a_share_works_with_sparse_weights(form):
+    layer = nn.Linear(128, 128, bias=False, device="cuda", dtype=torch.float16)
+    fours = torch.tensor([1, 0, 0, 1], device="cuda", dtype=torch.float16).repeat(128, 32)
+    layer.weight = nn.Parameter(layer.weight * fours)
+    rows = torch.randn(64, 128, device="cuda", dtype=torch.float16)
+    sparse = copy.deepcopy(layer)
+    sparse.weight = nn.Parameter(form(layer.weight.detach()), requires_grad=False)
+    with torch.no_grad():
+        expected = layer(rows)
+    for device in get_devices(2):
+        found = device.run(torch.no_grad()(sparse), rows)
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)

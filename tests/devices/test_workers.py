@@ -32,7 +32,7 @@ def test_a_worker_uses_the_processor_time_of_one_thread(make_workers):
 def test_a_caller_that_has_not_computed_yet_and_later_threads_keep_the_default():
     script = """
 import json, threading, torch
-from mpcourse.devices.devices import get_devices
+from mpcourse.devices.devices import as_devices
 
 def in_new_thread(fn=torch.get_num_threads):
     counts = []
@@ -42,7 +42,7 @@ def in_new_thread(fn=torch.get_num_threads):
     return counts[0]
 
 in_new_thread(lambda: torch.set_num_threads(3))  # the default of all that have not computed yet
-first, second = get_devices(2)
+first, second = as_devices(["cpu", "cpu"])
 counts = {"default": in_new_thread(), "worker": first.run(torch.get_num_threads)}
 counts["started by a worker"] = first.run(lambda: second.run(torch.get_num_threads))
 counts["caller"] = torch.get_num_threads()

@@ -99,7 +99,8 @@ def replicas(part, rows):
         def forward(self, rows):
             return recomputed(self.part, rows)
 
-    return DataParallel(Within(), get_devices(2))(rows)
+    devices = get_devices(2)
+    return DataParallel(Within().to(devices[0].device), devices)(rows)
 
 
 ELSEWHERE = torch.ones(3, 3, requires_grad=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from mpcourse.devices.devices import get_devices
+from mpcourse.devices.devices import as_devices, get_devices
 from mpcourse.memory import ByteCounter, recomputed
 from mpcourse.pipeline.batch_norm import defer_batch_norms
 from mpcourse.pipeline.dropout import ReproducibleDropout
@@ -223,7 +223,7 @@ def test_between_forward_and_backward_the_inputs_alone_are_held(is_first):
 
 def test_the_peak_of_gpipe_s_step_is_all_inputs_and_one_micro_batch():
     """Counted in the worker's own thread, where all actions of the only device are done."""
-    device = get_devices(1)[0]
+    device = as_devices("cpu")[0]  # a GPU's backward has a thread of its own
     layers = nn.Sequential(*(Calls() for _ in range(20)))
     batch = make_batch(800)
     one = 100 * 4 * 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 from holders import HOLDERS
 from torch import nn
-from ways import WAYS
+from ways import WAYS, weight_normed
 
 from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline import pipeline as pipeline_module
@@ -174,7 +174,9 @@ def test_what_a_training_loop_does_has_the_same_effect_as_on_the_uncut_model(way
     expected = way(uncut, step_uncut)
     torch.manual_seed(0)
     found = way(pipeline, step_pipeline)
-    same = functools.partial(close, rtol=1e-9, atol=1e-12)
+    # on a GPU, weight_norm takes its roots in float32
+    gap = 1e-7 if way is weight_normed and torch.cuda.is_available() else 1e-12
+    same = functools.partial(close, rtol=1e3 * gap, atol=gap)
     if expected is not None:
         same(found, expected)
     for ours, theirs in zip(pipeline.parameters(), uncut.parameters(), strict=True):
@@ -278,7 +280,8 @@ def test_a_stage_that_raises_stops_the_step_and_is_named(schedule):
     with pytest.raises(KeyError, match="no such layer") as caught:
         pipeline.step(*batch, nn.MSELoss())
     note = caught.value.__notes__[0]
-    assert note == ("raised in device 1, 1F2: stage 1, forward of micro-batch 2, on CPU core 1")
+    where = f"on {pipeline.devices[1]}"
+    assert note == f"raised in device 1, 1F2: stage 1, forward of micro-batch 2, {where}"
     assert stages[1].calls == 3
     assert pipeline.step(*batch, nn.MSELoss()).item() == pytest.approx(0.0)
 
@@ -337,7 +340,7 @@ def test_autocast_reaches_the_stages():
             return rows
 
     pipeline = Pipeline([Spy()], num_microbatches=1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(pipeline.devices[0].device.type, dtype=torch.bfloat16):
         pipeline(torch.ones(2, 2))
     assert seen == [torch.bfloat16]
 

@@ -318,7 +318,7 @@ def test_a_gradient_is_asked_for_only_where_the_sender_s_tensor_required_one():
     def takes(module, value):
         seen.update({name: tensor.requires_grad for name, tensor in value.items()})
         value["mask"].clamp_(max=0.5)  # in place, as on an input that nobody trains
-        value["mask"].numpy()
+        value["mask"].cpu().numpy()
         return value["x"] * value["mask"]
 
     stages = [Calls(sends, a=linear()), Calls(takes)]

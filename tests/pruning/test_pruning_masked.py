@@ -164,9 +164,10 @@ def test_new_masks_may_bring_weights_back():
 
 
 def test_a_masked_model_runs_replicated_and_in_a_pipeline():
-    model = pruned_net().double()
-    images, targets = IMAGES.double(), torch.tensor([0, 1, 2, 3, 4])
     devices = get_devices(2)
+    home = devices[0].device
+    model, images = pruned_net().double().to(home), IMAGES.double().to(home)
+    targets = torch.arange(5, device=home)
     parameters = list(model.parameters())
     expected = torch.autograd.grad(nn.functional.cross_entropy(model(images), targets), parameters)
     parallel = DataParallel(model, devices)

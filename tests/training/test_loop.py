@@ -40,7 +40,7 @@ def test_a_pipeline_s_losses_and_parameters_are_those_of_the_plain_model(loss_fn
     assert losses[:2] == [Epoch(pytest.approx(e.losses, rel=1e-12), 23) for e in losses[2:]]
     assert len(losses[0].losses) == 5
     for found, expected in zip(net.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_training_lowers_the_loss_and_leaves_training_mode_on():
@@ -116,7 +116,7 @@ def test_an_empty_batch_is_refused_before_its_step(make):
     train_epoch(once, [whole], torch.optim.SGD(once.parameters(), lr=0.1), MEAN)
     with pytest.raises(ValueError, match="a batch is empty"):
         train_epoch(make(net), batches, optimizer, MEAN)
-    torch.testing.assert_close(dict(net.state_dict()), dict(once.state_dict()))
+    torch.testing.assert_close(dict(net.cpu().state_dict()), dict(once.state_dict()))
     with pytest.raises(ValueError, match="a batch is empty"):
         evaluate(make(net), batches, MEAN)
 
