@@ -15,11 +15,7 @@ from mpcourse.transformer import Decoder
 
 
 def my_causal_weights(scores):
-    """Hide what comes after before the softmax, so that what is left sums to 1.
-
-    exp(-inf) is 0, so a hidden token takes no part. Zeros put in after the softmax would leave rows
-    that sum to less than 1, and a hidden score of 0 would still weigh exp(0) = 1.
-    """
+    """Hide what comes after before the softmax: exp(-inf) is 0. So what is left sums to 1."""
     ahead = torch.ones_like(scores, dtype=torch.bool).triu(1)
     return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1)
 
@@ -55,7 +51,7 @@ ROUNDED = "Right up to the rounding of float32: compute in the dtype of what com
 
 
 def training(solution):
-    """What comes in hangs on parameters, as on the page: what is right hands gradients back."""
+    """As on the page: what comes in hangs on parameters, what is right hands gradients back."""
 
     def play(attempt, *given):
         given = [each.requires_grad_() * 1 for each in given]
@@ -124,6 +120,7 @@ check_causal = Exercise(
             'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
         ),
         "Rows lie along the last dimension, -1, however many stand in front.": "dim=-1 => dim=1",
+        "Each token sees the next one, too, which it has to predict.": "triu(1) => triu(2)",
         NO_GRADIENTS: "dim=-1) => -1).detach()",
         ROUNDED: "dim=-1) => -1).float()",
     },
@@ -136,11 +133,7 @@ causal_weights = my_causal_weights  # as the page calls it
 
 
 def my_attend(query, key, value):
-    """Score each query against each key, make weights of a row of scores, sum the values by them.
-
-    Matrix products take the last two dimensions. What stands in front stays apart, so one line
-    serves one head or all of them.
-    """
+    """Score each query by each key, make weights of each row. The values are summed by them."""
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     return causal_weights(scores) @ value
 
@@ -198,6 +191,9 @@ check_attend = Exercise(
             " / query.shape[-1] ** 0.5 => ",
             " @ value => / query.shape[-1] ** 0.5 @ value",
         ),
+        "A row of weights belongs to the token that looks: weights times values, unturned.": (
+            "(scores) @ value => (scores).mT @ value"
+        ),
         "the work: write scores": lambda *qkv: scaled_dot_product_attention(*qkv, is_causal=True),
         "`transpose(-2, -1)` turns": "transpose(-2, -1) => transpose(0, 1)",
         **{
@@ -216,8 +212,7 @@ UNCALLED += "`model.embedding`, `model.head`) stays uncalled."
 def my_logits(model, tokens):
     """What a token is and where it stands; then each block adds to the residual stream, twice.
 
-    What flows on is never normed itself: only what attention and MLP read of it. So a block whose
-    matrices are small changes little, and gradients reach the first block along the sums.
+    What flows on is never normed itself: only what attention and MLP read of it.
     """
     places = torch.arange(tokens.shape[1], device=tokens.device)
     x = model.embedding.tokens(tokens) + model.embedding.positions(places)
@@ -228,7 +223,6 @@ def my_logits(model, tokens):
 
 
 def of_a_decoder(attempt, layers, texts, places):
-    """The logits that an attempt finds; what holds several parts cannot be called."""
     torch.default_generator.manual_seed(layers)
     model = Decoder(3, 12, 3, layers, context=6).double()
     for parameter in model.parameters():
@@ -274,14 +268,24 @@ check_logits = Exercise(
             "x + block.attention(block.norm_1( => block.norm_1(x + block.attention(",
             "x + block.mlp(block.norm_2( => block.norm_2(x + block.mlp(",
         ),
-        "Each part adds to x: `x = x + ...`. Here x is lost.": (
-            "x + block.attention => block.attention",
-            "x + block.mlp => block.mlp",
+        "Each part adds to x: `x = x + ...`. Here x is lost.": [
+            *(lost := ("x + block.attention => block.attention", "x + block.mlp => block.mlp")),
+            lost,
+        ],
+        "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
+            *(plain := ("block.norm_1(x) => x", "block.norm_2(x) => x")),
+            plain,
+        ],
+        "`norm_1` belongs to attention, `norm_2` to the MLP.": [
+            "norm_2 => norm_1",
+            ("norm_1 => norm_x", "norm_2 => norm_1", "norm_x => norm_2"),
+        ],
+        "Attention comes first, then the MLP.": (
+            "attention(block.norm_1 => x(block.norm_x",
+            "mlp(block.norm_2 => attention(block.norm_1",
+            "x(block.norm_x => mlp(block.norm_2",
         ),
-        "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": (
-            "block.norm_1(x) => x",
-            "block.norm_2(x) => x",
-        ),
+        "All blocks, one after the other.": "model.blocks => model.blocks[:1]",
         "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
         ),
@@ -311,19 +315,19 @@ check_logits = Exercise(
 
 @torch.no_grad()
 def my_mend(first, last):
-    """One tensor that is used twice gets the sum of both uses' gradients; so do its copies.
-
-    The sum is made once, before either gradient changes. With the mean the copies would stay
-    equal too, but their gradient is half of the tied tensor's.
-    """
+    """Both copies get the sum of both gradients. It is made once, before either changes."""
     total = first.grad + last.grad.to(first.device)
     first.grad.copy_(total)
     last.grad.copy_(total)
 
 
-def with_two_copies(attempt, of_first, of_last):
+BOTH_HERE, APART = "both on the CPU", "the last on a GPU if there is one"
+
+
+def with_two_copies(attempt, of_first, of_last, places):
     """The gradients of two copies after the attempt; it may keep the stub's last line."""
-    of_last = of_last.to(f"cuda:{gpus[0]}" if (gpus := usable_gpus()) else "cpu")
+    if places == APART and (gpus := usable_gpus()):
+        of_last = of_last.to(f"cuda:{gpus[0]}")
     # not equal here, so that a copied or averaged weight is seen
     first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.zeros_like(of_last))
     first.grad, last.grad = of_first.clone(), of_last.clone()
@@ -341,8 +345,11 @@ def with_two_copies(attempt, of_first, of_last):
 check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
-    cases=[(torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]]))],
-    given="gradients {0.data} and {1.data}, the last on a GPU if there is one",
+    cases=[
+        (torch.tensor([[0.5, -1.25]]), torch.tensor([[2.0, 0.75]]), places)
+        for places in (BOTH_HERE, APART)
+    ],
+    given="gradients {0.data} and {1.data}, {2}",
     play=with_two_copies,
     hint="Both have a `.grad` of the same shape: add both once, and give both copies the sum.",
     correct="Both copies have the sum, and so take the same step. Two devices are tested only "

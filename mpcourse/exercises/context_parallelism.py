@@ -22,10 +22,7 @@ ONE_TENSOR = "Return one tensor."
 
 # 1. Tokens for heads
 
-FIRST = (
-    "`all_to_all_single` cuts along the first dimension: the n pieces have to lie there, as "
-    "`torch.stack(x.chunk(n, cut))` puts them (`split` takes a size, `chunk` a number)."
-)
+FIRST = "The n pieces lie along the first dimension: `torch.stack(x.chunk(n, cut))` (not `split`)."
 FILLS = "`all_to_all_single` fills its first argument, and returns None."
 KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
@@ -33,10 +30,9 @@ JOINED = "Join what came along `join`, in the order of the ranks."
 
 
 def my_trade(x, group, cut, join):
-    """Piece r is for rank r. An all-to-all takes the r-th entry of its input to rank r.
+    """Piece r is for rank r, so the pieces are stacked along a first dimension of their own.
 
-    So the pieces are stacked along a first dimension of their own. What comes from rank r is entry
-    r of the result; these entries are joined along the other dimension.
+    What comes from rank r is entry r of the result; these are joined along the other dimension.
     """
     pieces = torch.stack(x.chunk(group.size(), cut))
     received = torch.empty_like(pieces)
@@ -45,7 +41,7 @@ def my_trade(x, group, cut, join):
 
 
 def there_and_back(attempt, ranks, batch, heads, rows, columns):
-    """What all ranks hold after a trade, and after a trade back of other numbers; bytes sent."""
+    """What all ranks hold after a trade, after a trade back of other numbers; bytes sent."""
     shapes = (batch, heads, rows, columns), (batch, heads // ranks, rows * ranks, columns)
     each = [torch.arange(1.0, 1 + ranks * torch.Size(s).numel()).view(ranks, *s) for s in shapes]
 
@@ -92,7 +88,7 @@ check_trade = Exercise(
             "], join => ], 2",
         ),
         "`cut` and `join` are changed over.": ("), cut) => ), join)", "], join => ], cut"),
-        FIRST: (
+        FIRST[:-1]: (  # torch 2.11 raises no error of `errors`
             "torch.stack(x.chunk(group.size(), cut)) => x",
             "[*received] => received.chunk(group.size())",
         ),
@@ -118,24 +114,24 @@ check_trade = Exercise(
 
 # 2. Gathered keys
 
+SEEN = "Gather keys and values, both. A query sees a key whose place is not after its own."
+ONCE = "Keys and values travel once, and their gradients: no more, in no other form."
+STAY = "Queries stay: a rank returns what its own tokens collect."
 A_ROW = "A mask has a row for each query and a column for each key: (T / n, T)."
 COUNTED = "torch.cat(places) => torch.arange(keys.shape[2])"
+ALL = "on(query, => on(everywhere(query, group),", "places[group.rank()] => torch.cat(places)"
 IN_A_ROW = " => mine, theirs = group.rank() * len(places[0]) + torch.arange(len(places[0]))"
+BOTH = "everywhere(key, group), everywhere(value, group) => "
 HOME = "Keys and values need their gradients, from all ranks: gather them by `everywhere`."
 sdpa = nn.functional.scaled_dot_product_attention
-attention = partial(sdpa, enable_gqa=True)  # heads of queries may share a head of keys
-
-
-def everywhere(x, group):
-    """All ranks' tokens, in the order of the ranks; the backward adds gradients up at home."""
-    return copy_to_ranks(x, group, sequence=True)
+attention = partial(sdpa, enable_gqa=True)
+everywhere = partial(copy_to_ranks, sequence=True)  # backward, gradients add up at home
 
 
 def my_gather(query, key, value, places, group, causal):
-    """All keys and values come here, in the order of the ranks, and queries stay.
+    """All keys and values come here, in the order of the ranks; queries stay.
 
-    The rank's queries are a part of the text, so the mask has to compare places in the text. A
-    query sees a key that stands at its own place or before.
+    So the mask compares places in the text.
     """
     keys, values = everywhere(key, group), everywhere(value, group)
     mine, theirs = places[group.rank()], torch.cat(places)
@@ -144,35 +140,32 @@ def my_gather(query, key, value, places, group, causal):
 
 
 def over_ranks(attempt, ranks, order, causal):
-    """Outputs and gradients of all ranks."""
-    tokens, heads = 4 * ranks, 4
-    places = torch.arange(tokens).chunk(ranks)
-    if order == "zigzag":
-        pieces = torch.arange(tokens).chunk(2 * ranks)
-        places = [torch.cat([pieces[r], pieces[-1 - r]]) for r in range(ranks)]
-    counts = heads, 2, 2, heads  # of queries, keys, values, gradients
-    *whole, gradient = drawn(ranks, *[(1, count, tokens, 3) for count in counts])
+    """Outputs and gradients of all ranks, and bytes sent."""
+    pieces = torch.arange(4 * ranks).view(2 * ranks, 2)
+    own = [[r, -1 - r] if order == "zigzag" else [2 * r, 2 * r + 1] for r in range(ranks)]
+    places = [pieces[each].flatten() for each in own]
+    *whole, gradient = drawn(ranks, *[(1, heads, 4 * ranks, 3) for heads in (6, 2, 2, 6)])
 
     def program(group):
         own = places[group.rank()]
         mine = [each[:, :, own].clone().requires_grad_() for each in whole]
-        output = attempt(*mine, [*places], group, causal)
-        if not isinstance(output, torch.Tensor):
-            raise NotYet(f"got {short(output)}", ONE_TENSOR)
-        if output.shape != mine[0].shape:
-            words = f"got {short(output)}, and the queries have {tuple(mine[0].shape)}"
-            raise NotYet(words, "Queries stay: a rank returns what its own tokens collect.")
-        found = torch.autograd.grad(output, mine, gradient[:, :, own])
-        return output.detach(), *found
+        with Counted() as counted:
+            output = attempt(*mine, [*places], group, causal)
+            if not isinstance(output, torch.Tensor):
+                raise NotYet(f"got {short(output)}", ONE_TENSOR)
+            if output.shape != mine[0].shape:
+                raise NotYet(f"got {short(output)}", STAY)
+            found = torch.autograd.grad(output, mine, gradient[:, :, own])
+        return output.detach(), *found, torch.tensor(float(counted.sent(ranks)))
 
     found = zip(*ranks_in_threads(program, ranks, timeout_s=WAIT_S), strict=True)
-    names = "output", "query's gradient", "key's gradient", "value's gradient"
+    names = "output", "query's gradient", "key's gradient", "value's gradient", "bytes sent"
     return dict(zip(names, map(torch.stack, found), strict=True))
 
 
 def first_other(outcome, expected):
-    wrong = [name for name, right in expected.items() if not torch.allclose(outcome[name], right)]
-    return [f"right: {', '.join(expected.keys() - {*wrong}) or 'nothing'}", f"wrong: {wrong[0]}"]
+    wrong = [name for name, right in expected.items() if not same(outcome[name], right)]
+    return [f"wrong: {', '.join(wrong)}"]
 
 
 check_gathered_keys = Exercise(
@@ -182,13 +175,12 @@ check_gathered_keys = Exercise(
     given="{} rank(s), tokens in {}, causal={}",
     play=over_ranks,
     compared=first_other,
-    hint="Gather keys and values, both. A query sees a key whose place is not after its own.",
+    hint=lambda found, right: ONCE if same(found["output"], right["output"]) else SEEN,
     wrong={
         "`is_causal=True` starts at this rank's first query: give a mask of places, `attn_mask`.": (
             "attn_mask=seen => is_causal=causal"
         ),
-        "Right while tokens lie in order. `places` says where each rank's stand; keys come in the "
-        "order of the ranks: `torch.cat(places)` says where each stands.": [
+        "Right while tokens lie in order: `torch.cat(places)` says where each key stands.": [
             COUNTED,
             (COUNTED, "mine, theirs = places[group.rank()]" + IN_A_ROW),
         ],
@@ -199,18 +191,25 @@ check_gathered_keys = Exercise(
         "A token sees itself, too.": "theirs <= mine => theirs < mine",
         "Without `causal` each token sees all.": " if causal else None => ",
         "Queries meet the keys of all ranks: gather them.": (
-            "everywhere(key, group), everywhere(value, group) => key, value",
+            BOTH + "key, value",
             "torch.cat(places) => places[group.rank()]",
         ),
-        "Queries stay: a rank returns what its own tokens collect.": (
-            "attention(query, => attention(everywhere(query, group),",
-            "mine, theirs = places[group.rank()] => mine, theirs = torch.cat(places)",
+        STAY: ALL,
+        "The result is right, and queries travelled for it: they stay.": [
+            "return => everywhere(query, group); return",
+            (*ALL, "=seen) => =seen).chunk(group.size(), 2)[group.rank()]"),
+        ],
+        "Copy shared heads after the gather, or not: here copies travelled.": (
+            BOTH + "*(everywhere(x.repeat_interleave(3, 1), group) for x in (key, value)),"
+        ),
+        "Copies of a shared head lie side by side: `repeat_interleave`, not `repeat`.": (
+            BOTH + "*(everywhere(x, group).repeat(1, 3, 1, 1) for x in (key, value)),"
         ),
         A_ROW: "theirs <= mine.unsqueeze(1) => theirs.unsqueeze(1) <= mine",
         HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
     },
     errors={
-        "used in the graph|does not require grad": HOME,
+        "used in the graph|does not require grad|is not counted": HOME,
         "dimension 1": "Heads of queries share heads of keys: `attention` knows, `sdpa` does not.",
         "the size of tensor|expanded size|broadcast": A_ROW,
         "gloo|had not returned": SAME_MESSAGES,
@@ -220,28 +219,26 @@ check_gathered_keys = Exercise(
 
 # 3. What a rank sends
 
-THREE = "Return three numbers: ring, trade, gather."
 WAYS = {
     "The ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
     "The trade": "of each tensor a rank keeps an n-th; count tensors, and the trades back",
-    "The gather": "every other rank's block comes round once, and its gradients go round once",
+    "The gather": "others' blocks come once, and their gradients go once; queries and outputs stay",
 }
 
 
 def first_wrong(outcome, expected):
     """What is said of the first number that is wrong."""
     if not isinstance(outcome, list) or len(outcome) != len(WAYS):
-        return THREE
+        return "Return three numbers: ring, trade, gather."
     found = zip(WAYS.items(), outcome, expected, strict=True)
     return next(f"{name}: {said}." for (name, said), a, b in found if not same(a, b))
 
 
 def my_sent(tokens, width, key_width, itemsize, ranks):
-    """A block is keys and values of tokens / n rows; in a ring it is passed on n - 1 times forward.
+    """A ring passes a block on n - 1 times, backward again, and its gradients n times, home.
 
-    Backward so is it, and its gradients n times, since they have to come home. A gather passes
-    blocks on n - 1 times, and so does the reduce-scatter of its backward. A trade keeps an n-th of
-    query, block and output, and its backward trades their gradients. One rank sends nothing.
+    A gather passes it on n - 1 times, and backward its gradients. A trade keeps an n-th of query,
+    block and output, and backward of their gradients. One rank sends nothing.
     """
     rows = tokens / ranks * itemsize
     block, others = 2 * rows * key_width, ranks - 1
@@ -271,7 +268,10 @@ check_sent = Exercise(
         "Count what one rank sends: a block has its tokens, not all.": "tokens / ranks => tokens",
         "Each number has `itemsize` bytes.": [" * itemsize => ", " * itemsize => * itemsize * 8"],
         "One rank alone sends nothing.": " if ranks > 1 else 0 => ",
-        "A block is keys and values, both.": "block, others = 2 * => block, others = ",
+        "A block is keys and values, both.": [
+            "block, others = 2 * => block, others = ",
+            ("- 2) * block => - 2) * block / 2", "2 * others => others"),
+        ],
         "With grouped keys a key and a value are `key_width` numbers each.": [
             "rows * key_width => rows * width",
             "2 * rows * width + block => 4 * rows * width",

@@ -13,8 +13,7 @@ from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # 
 def my_parts(up_weight, up_bias, down_weight, rank, ranks):
     """A rank owns some inner numbers: what makes them, and what takes them.
 
-    `nn.Linear` stores W as (out, in), so a column of W is a row of `weight`. The bias of down is
-    nobody's part: it is added once, after the sum.
+    `nn.Linear` stores W as (out, in): a column of W is a row of `weight`. Down's bias comes last.
     """
     inner = len(up_bias)
     own = slice(rank * inner // ranks, (rank + 1) * inner // ranks)
@@ -49,6 +48,10 @@ check_mlp_parts = Exercise(
             "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"
         ),
         "Down is cut, too: it takes the numbers that are here.": "[:, own] => ",
+        "Each rank adds the bias of its own numbers.": "up_bias[own] => up_bias[own] * (rank == 0)",
+        "Leave the parts as they are stored, (outputs, inputs): do not transpose them.": (
+            *("up_weight[own] => up_weight[own].T", "down_weight[:, own] => down_weight[:, own].T"),
+        ),
     },
     also_right=[
         "down_weight[:, own] => down_weight.chunk(ranks, 1)[rank].numpy()",
@@ -63,14 +66,14 @@ IN_PLACE = "`all_reduce` replaces what it is given: sum a copy, as others may st
 ONE_EACH = "A `backward` returns one thing for each argument of `forward` after ctx: here two."
 ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
 MEAN = "return total => return total / group.size()"
+NOT_SENT = "`x` is the same on all ranks: on the way in, nothing is sent."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
 def my_ends():
     """What all ranks are given alike is summed backward; what is summed is given back alike.
 
-    x went into every rank's part, so its gradient is the sum of what comes back from all. Each
-    addend goes into the sum once, so its gradient is that of the sum.
+    x went into all parts: its gradient is a sum. An addend went in once: it gets that of the sum.
     """
 
     class MyEnter(torch.autograd.Function):
@@ -162,12 +165,10 @@ check_ends = Exercise(
             "ctx.group), None => ctx.group) / ctx.group.size(), None",
         ],
         "What leaves are addends: the output is their sum, on all ranks.": (
-            "return total => return x.view_as(x)",
-            "MyLeave.apply => reduce_from_ranks",
+            *("return total => return x.view_as(x)", "MyLeave.apply => reduce_from_ranks"),
         ),
         "Nothing flows back: return the gradient, then None; `all_reduce` itself returns None.": [
-            "return gradient, => return None,",
-            "MyLeave.apply(gradient, ctx.group), None => None, None",
+            *("return gradient, => return None,", "MyLeave.apply(gradient, ctx.group), => None,")
         ],
         IN_PLACE.format("addend"): "x.clone() => x",
         IN_PLACE.format("gradient"): (
@@ -177,6 +178,7 @@ check_ends = Exercise(
         ONE_EACH: "ctx.group), None => ctx.group)",
         ORDER: "return gradient, None => return None, gradient",
         KEEP_GROUP: "ctx.group = group => ",
+        NOT_SENT: "return x.view_as(x) => distributed.broadcast(x, 0, group); return x",
     },
     errors={
         "number of gradients": ONE_EACH,
@@ -184,6 +186,7 @@ check_ends = Exercise(
         "attribute 'group'": KEEP_GROUP,
         "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
         "'NoneType'": "`all_reduce` returns None: return the tensor that it has replaced.",
+        "not registered": NOT_SENT,
         "[Ss]hapes? ": "`x` enters whole; what leaves is a sum, as large as an addend.",
         "gloo": "Do all ranks send the same messages, in one order?",
     },
@@ -196,8 +199,7 @@ check_ends = Exercise(
 def my_attention_parts(fused, out_weight, heads, key_heads, rank, ranks):
     """A rank owns some query heads: their rows, the key and value heads that they read.
 
-    Neighbouring query heads share a key head: head h reads key head h // (heads // key_heads). If
-    there are more ranks than key heads, several ranks hold the same one.
+    Head h reads key head h // (heads // key_heads): neighbours share one, and so may ranks.
     """
     columns = out_weight.shape[1] // heads
     own = slice(rank * heads // ranks, (rank + 1) * heads // ranks)
@@ -235,12 +237,8 @@ check_attention_parts = Exercise(
     my_attention_parts,
     read_again='"Exercise 3. Attention as it is stored"',
     cases=[
-        heads_of(2, 2, 1, 2),
-        heads_of(4, 2, 1, 2),
-        heads_of(4, 2, 1, 4),
-        heads_of(8, 2, 2, 4),
-        heads_of(3, 1, 1, 3),
-        heads_of(4, 2, 0, 1),
+        *(heads_of(2, 2, 1, 2), heads_of(4, 2, 1, 2), heads_of(4, 2, 1, 4)),
+        *(heads_of(8, 2, 2, 4), heads_of(3, 1, 1, 3), heads_of(4, 2, 0, 1)),
     ],
     given="{2} query heads of 2 columns, {3} key head(s), rank {4} of {5}",
     compared=in_numbers,
@@ -262,21 +260,23 @@ check_attention_parts = Exercise(
             "key[read], value[read] => value[read], key[read]",
             "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
         ],
-        "Query heads that share a key head are neighbours: with 4 heads on 2, 0 and 1 read the "
-        "first.": [
+        "Neighbouring query heads share a key head: of 4 heads on 2, 0 and 1 read the first.": [
             f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
             f"{READ} => rank % key_heads, rank % key_heads + max(1, key_heads // ranks)",
             f"{READ} => own.start, own.stop",
         ],
-        "A rank keeps only the key and value heads that its own queries read.": (
-            "key[read], value[read] => key, value"
+        "A rank keeps only the key and value heads that its own queries read.": [
+            *("key[read], value[read] => key, value", "(own.stop - 1) // => own.stop //"),
+        ],
+        "Rank 0 keeps the first query heads: neighbours, not every n-th head.": (
+            f"slice({READ}) => [*{{h // sharing: 0 for h in range(rank, heads, ranks)}}]",
+            *("query[own] => query[rank::ranks]", "[:, own] => [:, rank::ranks]"),
         ),
         "A key head is stored once, however many queries read it: it is repeated in the forward.": (
             f"slice({READ}) => [h // sharing for h in range(heads)[own]]"
         ),
         "The output layer takes what this rank's heads give: columns of its stored `weight`.": [
-            f"{OUT_WEIGHT} => out_weight.chunk(ranks)[rank]",
-            f"{OUT_WEIGHT} => out_weight",
+            f"{OUT_WEIGHT} => {each}" for each in ("out_weight.chunk(ranks)[rank]", "out_weight")
         ],
     },
     also_right=[
@@ -310,9 +310,8 @@ check_block_bytes = Exercise(
         "The width between the layers is sent, not that inside.": ["4 * 2 => 20", "4 * 2 => 32"],
         "Each rank has an addend for every token: do not divide them.": "/ ranks => / ranks**2",
         "This is what all ranks send together.": "/ ranks => ",
-        "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, and not 2.": [
-            "2 * (ranks - 1) / ranks => 1",
-            "(ranks - 1) / ranks => (ranks > 1)",
+        "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, 2 or n - 1.": [
+            f"2 * (ranks - 1) / ranks => {each}" for each in ("1", "2 * (ranks > 1)", "(ranks - 1)")
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
         "Count bytes: each number has `itemsize` of them.": "* itemsize => ",

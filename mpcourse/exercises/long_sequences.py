@@ -18,17 +18,11 @@ def drawn(seed, *shapes):
     return [torch.randn(shape, generator=draw).double() for shape in shapes]
 
 
-# 1. Merge two partial attentions
-
 OVERFLOW = "`exp` of hundreds is inf, of minus hundreds 0: first subtract a row's new log-sum."
 
 
 def my_merge(first, second):
-    """A part's sum of exponentials is `exp` of its log-sum; its share of both weighs its output.
-
-    Only differences of log-sums are exponentiated, so nothing overflows. The log-sum of both parts
-    is returned too, so that the result can be merged again.
-    """
+    """A part's sum of exponentials is `exp` of its log-sum. Its share of both weighs its output."""
     (output_1, log_sum_1), (output_2, log_sum_2) = first, second
     log_sum = torch.logaddexp(log_sum_1, log_sum_2)
     output = (log_sum_1 - log_sum).exp() * output_1 + (log_sum_2 - log_sum).exp() * output_2
@@ -36,7 +30,7 @@ def my_merge(first, second):
 
 
 def part(scale, seed):
-    """Attention of three queries over four keys, of which one query scores high or low."""
+    """Three queries over four keys: one high, one low."""
     scores, value = drawn(seed, (3, 4), (4, 4))
     scores = scale * scores + torch.tensor([[2.0], [scale], [-scale]]).double()
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
@@ -81,8 +75,6 @@ check_merge = Exercise(
     also_right=["output, log_sum => [output, log_sum]"],
 )
 
-# 2. The loop of a ring
-
 WHOSE = "What is here in a step comes from rank `(rank - step) % ranks`: compute with that block."
 NEXT = "Send the block that is here, so that each visits all ranks, and go on with what arrived."
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
@@ -90,14 +82,15 @@ MEANWHILE = "Start the message, compute, then call what `send` returned: it trav
 ADD = "What came is of the block that is here, from the ranks before: add your part, send the sum."
 EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
+START = "Zeros weigh `exp(0)`: start from the first part."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
 
 
 def my_ring(block, rank, ranks, send, attend_to):
     """A block moves on by one rank in each step, so the one that is here comes from `step` back.
 
-    Its message starts first: so it travels while this rank computes. After the last step nobody
-    needs it. Parts merge by their log-sums, in whatever order they come.
+    Its message starts first, and travels while this rank computes. After the last step nobody
+    needs it.
     """
     found = None
     for step in range(ranks):
@@ -109,13 +102,12 @@ def my_ring(block, rank, ranks, send, attend_to):
 
 
 def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
-    """The loop on one rank, to which the others, who do right, send the blocks.
+    """The loop on one rank; others send the blocks. `gives(owner)` is what a block gives.
 
-    `gives(owner)` is what a block gives; a rank computes with it while messages travel. `pass_on`
-    sends gradients; without it a rank has to use each block.
+    `pass_on` sends gradients; without it each block is used.
     """
     ranks, sent, here, used = len(blocks), [], [], []  # steps: started, arrived, computed with
-    waiting, early = [], []  # gradients on their way here, and those not left time to travel
+    waiting, early, sums = [], [], []  # gradients: on their way here, not left time, all sent
 
     def step_of(block):
         steps = [step for step in range(ranks) if same(block, blocks[rank - step])]
@@ -137,6 +129,7 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
             raise NotYet(f"the gradient sent in step {len(used) - 1}", ADD)
         computed, arrived = len(used), pass_on(tensor)
         waiting.append(computed)
+        sums.append(computed)
 
         def coming():
             waiting.clear()
@@ -147,6 +140,10 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
 
     def use(block, owner):
         step = step_of(block)
+        if step in used:
+            raise NotYet(f"step {len(used)} computes with the block of step {step}", NEXT)
+        if pass_on and len(used) - len(sums) > 1:
+            raise NotYet(f"no gradient sent in step {len(used) - 1}", KEPT)
         if owner != (rank - step) % ranks:
             raise NotYet(f"the block of step {step} is not that of rank {owner}", WHOSE)
         if early or (step < ranks - 1 and (step in here or step not in sent)):
@@ -179,7 +176,10 @@ check_ring_loop = Exercise(
     hint="Parts of other keys merge as in exercise 1: `merge(found, part)`.",
     wrong={
         WHOSE: [f"(rank - step) % ranks => {each}" for each in ("rank", "rank - step")],
-        NEXT: ("found = None => own, found = block, None", "send(block) => send(own)"),
+        NEXT: [
+            ("found = None => own, found = block, None", "send(block) => send(own)"),
+            "arrived() if arrived else block => block",
+        ],
         NOTHING: "arrived() if arrived else block => arrived()",
         LAST: " if step < ranks - 1 else None => ",
         MEANWHILE: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
@@ -187,16 +187,17 @@ check_ring_loop = Exercise(
         "Added outputs: merge them by their log-sums.": (
             "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"
         ),
+        START: "found = None => found = torch.zeros(3, 4), torch.zeros(3, 1)",
+        "Return output and log-sum, as `merge` does.": "return found => return found[0]",
     },
     errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
     also_right=["return found => return [*found]"],
 )
 
-# 3. Gradients on their way home
-
 EARLY = "In step 0 no gradient is on its way to you yet."
 NEVER = "A rank waits for what is never sent: each sends as often, whatever is masked."
-BOTH = "Return two tensors: the gradients of the queries and of the block."
+BOTH = "Return two tensors: the gradients of the queries, then of the block."
+KEPT = "Send a sum on in each step: kept, gradients fill the memory, and nothing hides them."
 
 
 def my_way_home(block, rank, ranks, send, backward_of):
@@ -274,13 +275,16 @@ check_way_home = Exercise(
         WHOSE: "rank - step => rank + step",
         EARLY: " if coming else of_block => ",
         NEVER: "range(ranks) => range(rank + 1)",
-        BOTH: "return of_query, => return",
+        BOTH: ["return of_query, => return", "of_query, coming() => coming(), of_query"],
+        KEPT: (
+            "coming = send(of_block) => kept = [*(kept if step else []), of_block]",
+            "return => for each in kept: coming = send(coming() + each if coming else each)"
+            "\n    return",
+        ),
     },
     errors={"'NoneType' object is not|local variable 'coming'": EARLY, "gloo|not returned": NEVER},
     also_right=[from_the_next],
 )
-
-# 4. A loss that is wrong and falls
 
 ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
@@ -289,11 +293,7 @@ CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from
 
 
 def my_loss(logits, targets, group):
-    """Each rank takes the sum over its own tokens, and divides it by the number judged on all.
-
-    Then the ranks' losses, and their gradients, add up to those of the whole. A mean on each rank
-    would weigh a token more the fewer are judged beside it.
-    """
+    """Each rank sums over its own tokens. It divides by the number judged on all ranks."""
     judged = (targets >= 0).sum()
     distributed.all_reduce(judged, group=group)
     total = nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
@@ -316,8 +316,7 @@ def on_ranks(attempt, words, judged):
         if loss.requires_grad:
             loss.backward()
         if own.grad is None:
-            words = "The loss has no gradient for `logits`: nothing learns from it."
-            raise NotYet(words, CUT_OFF if judged[group.rank()] else EMPTY)
+            raise NotYet("no gradient for `logits`", CUT_OFF if judged[group.rank()] else EMPTY)
         return loss.item(), own.grad
 
     losses, gradients = zip(*ranks_in_threads(program, len(judged), timeout_s=WAIT_S), strict=True)

@@ -19,10 +19,9 @@ from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed,
 
 
 def my_parallel_apply(modules, inputs, devices):
-    """First hand everything over, then ask for the results, in the order of the modules.
+    """The caller asks for its own grad mode, and each worker sets it in a with block.
 
-    The grad mode belongs to a thread, so the caller asks for its own and each worker sets it, in a
-    with block: that sets it back, also after an error. `result()` raises what the module raised.
+    The block sets it back, also after an error. `result()` raises what the module raised.
     """
     gradients = torch.is_grad_enabled()
 
@@ -206,8 +205,7 @@ def replicas_at_work(attempt, rows, count):
         raise NotYet(ITSELF)
     if len(networks) < count:
         raise NotYet(SHARED, LATER)
-    names = ("cpu", "meta") if count == 1 else ()
-    places = [Device(0, torch.device(name), "cpu core", name) for name in names]
+    places = [Device(0, torch.device(n), "cpu core", n) for n in ("cpu", "meta") if count == 1]
     for replica, place in zip(attempt(module, places) if places else [], places, strict=True):
         with suppress(Exception):  # the call is noted before it fails
             replica(batch.detach().to(place.device))
@@ -252,6 +250,7 @@ check_replicas = Exercise(
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         CUT_OFF: "weights, rows) => weights, rows).detach()",
+        "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
         ITSELF: "copy.deepcopy(net) => net",
         SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
         "functions of the rows, got": "return [ => return lambda: [",

@@ -15,15 +15,11 @@ LOST, RESET = "RuntimeError: Connection closed by peer", "RuntimeError: Connecti
 WAITED = "RuntimeError: Timed out waiting 30000ms for send operation to complete"
 WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)"
 BAD, SHAPES = "ValueError: the batch has no rows", "RuntimeError: shapes cannot be multiplied"
-ENDED = -15  # SIGTERM: the launcher ends those that are left
+ENDED = -15  # by the launcher
 
 
 def my_culprit(ends):
-    """Leave out all who have an excuse; the first one left brought the run down.
-
-    If nobody is left and one gave up waiting, those that had to be ended are the ones who never
-    came.
-    """
+    """Leave out all who have an excuse. If nobody is left, it is those who never came."""
     lost, waited = ("Connection closed", "Connection reset"), ("Timed out waiting", "timeout")
     gave_up = False
     for rank, code, words in ends:
@@ -72,13 +68,12 @@ check_culprit = Exercise(
             lambda ends: [r for r, c, w in ends if c not in (0, ENDED) and "Connection" not in w],
         ],
         "Return a list, also of one rank alone.": "return [rank] => return rank",
+        "Rank 0 counts as False: ask for None.": "return [rank] => return [rank] * (rank > 0)",
         "That rank gave up waiting for another, which never came. NCCL's watchdog says so, too.": [
             "gave_up = True => return [rank]",
             '"timeout" => ',
         ],
-        "One gave up waiting, and nobody failed: those whom the launcher had to end never came.": (
-            "gave_up and code == -15 => False"
-        ),
+        "One gave up waiting: whom the launcher ended never came.": "gave_up and code == -15 => []",
         "Nobody gave up waiting here: whom the launcher ended has its excuse.": "gave_up and => ",
         "Look at all that the launcher had to end (-15), and at no other: code 0 is an excuse.": [
             "code == -15] => code in (0, -15)]",
@@ -93,11 +88,7 @@ check_culprit = Exercise(
 
 
 def my_batches(data, size, step):
-    """Draw the same orders as a run that was never killed, and pass over what it has read.
-
-    The generator is seeded, so each epoch's order comes out as before; the first `step` batches
-    are read and dropped.
-    """
+    """Draw the orders of a run that was never killed. Pass over what it has read."""
     seeded = torch.Generator().manual_seed(2)
     loader = torch.utils.data.DataLoader(data, size, shuffle=True, generator=seeded)
     read = 0
@@ -122,29 +113,37 @@ ONE_ORDER = "Two of four epochs have the same order: shuffle anew for each."
 TOGETHER = "The same samples are together in each epoch: shuffle the samples, not the batches."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
+COLUMN = 1, 9, 99  # times a sample's number
+COLUMNS = "A batch has all columns of the data, of the same samples: inputs with their targets."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 
 
 def read(attempt, data, size, step, batches):
     """The sample numbers of the first batches."""
-    found = [numbers(batch[0]) for batch in islice(attempt(data, size, step), batches)]
-    if sizes := {len(each) if isinstance(each, list) else -1 for each in found} - {size}:
-        raise NotYet(ALONE if -1 in sizes else f"size is {size}, a batch has {min(sizes)} samples.")
+    taken = [[*map(numbers, each)] for each in islice(attempt(data, size, step), batches)]
+    if not all(isinstance(column, list) for each in taken for column in each):
+        raise NotYet(ALONE)
+    found = [each[0] for each in taken]
+    if taken != [[[by * number for number in each] for by in COLUMN] for each in found]:
+        raise NotYet(COLUMNS)
+    if sizes := {*map(len, found)} - {size}:
+        raise NotYet(f"size is {size}, a batch has {min(sizes)} samples.")
     if len(found) < batches:
         raise NotYet(f"It ends after {len(found)} batches: epochs follow one another for ever.")
     return found
 
 
 def go_on(attempt, samples, size, step):
-    """The batches from the beginning, twice, and from the step on; whose generator has moved."""
-    data, epoch = TensorDataset(torch.arange(samples)), samples // size
+    """The batches from 0, twice, and from the step on; if torch's generator has moved."""
+    data = TensorDataset(*(by * torch.arange(samples) for by in COLUMN))
+    epoch = samples // size
     state = torch.get_rng_state()
     whole = read(attempt, data, size, 0, 4 * epoch)
     moved = not torch.equal(state, torch.get_rng_state())
     again = read(attempt, data, size, 0, 4 * epoch)
     found = read(attempt, data, size, step, epoch)
     moved_later = moved or not torch.equal(state, torch.get_rng_state())
-    read(attempt, data, size, step, 37 * epoch + 1)  # for ever, as far as one can see
+    read(attempt, data, size, step, 37 * epoch + 1)  # for ever
     return whole, again, found, moved, moved_later
 
 
@@ -159,7 +158,7 @@ def as_never_killed(outcome, samples, size, step):
         raise NotYet(UNSHUFFLED)
     if whole != again:
         raise NotYet(OWN if moved else UNSEEDED)
-    if samples > 6:  # few samples may come in the same order by chance
+    if samples > 6:  # few may repeat an order by chance
         if len({*map(tuple, epochs)}) < 4:
             raise NotYet(ONE_ORDER)
         if {*map(frozenset, whole[:epoch])} == {*map(frozenset, whole[epoch : 2 * epoch])}:
@@ -191,6 +190,10 @@ check_batches = Exercise(
         AGAIN: "read >= step => True",
         ONE_OFF: ["read >= step => read >= step - 1", "read >= step => read > step"],
         ALONE: "yield batch => yield batch[0]",
+        COLUMNS: [
+            "yield batch => yield batch[:1]",
+            "yield batch => yield [batch[0], batch[1].sort()[0], batch[2]]",
+        ],
         NEW_ORDER: [
             "read >= step => read >= step - step % len(loader)",
             "read >= step => read >= step % len(loader)",
@@ -218,11 +221,7 @@ check_batches = Exercise(
 
 
 def my_lost_share(every_s, save_s, hosts, failure_s):
-    """A save is paid once in each interval; a failure loses half an interval on average.
-
-    With more hosts failures come more often: the time between two is that of one host, divided by
-    their number. Both costs are shares of the time, so they add up.
-    """
+    """Each interval has one save. Each failure loses half an interval; more hosts fail more."""
     return save_s / every_s + every_s / 2 / (failure_s / hosts)
 
 
@@ -240,6 +239,7 @@ check_lost_share = Exercise(
             " / hosts =>  * hosts",
         ],
         "The saves take their time, too: save_s of every every_s.": "save_s / every_s + => ",
+        "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
         "Work that a failure loses has to be done again: count it, too.": (
             " + every_s / 2 / (failure_s / hosts) => "
         ),

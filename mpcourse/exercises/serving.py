@@ -1,4 +1,4 @@
-"""Exercises of page `serving`: attention over a cache, who runs when, two groups in flight."""
+"""Exercises of page `serving`: a cache, a height for each row, who runs when, two groups."""
 
 from collections import Counter
 from functools import partial
@@ -23,10 +23,9 @@ from mpcourse.transformer import attention_weights
 
 
 def my_cached_attend(query, key, value, old_key, old_value):
-    """Put the old ones in front; then the new tokens are the last rows of the whole table.
+    """The new tokens are the last rows of the whole table, whose mask is `triu(1)`.
 
-    The mask of the whole table is `triu(1)`. Of its rows only the last are left, so the same
-    diagonal starts as many places further right as there are old tokens.
+    For them, this diagonal starts as many places further right as there are old tokens.
     """
     key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
     rows, columns = query.shape[-2], key.shape[-2]
@@ -124,6 +123,14 @@ check_cached_attend = Exercise(
         "Divide the scores by the square root of `columns`, the numbers of a key.": (
             " / query.shape[-1] ** 0.5 => "
         ),
+        "Hide with -inf, and before the softmax: then what is seen sums to 1.": [
+            'float("-inf") => 0.0',
+            'masked_fill(ahead, float("-inf")).softmax(dim=-1) => '
+            "softmax(dim=-1).masked_fill(ahead, 0.0)",
+        ],
+        "A row of scores belongs to one new token: softmax along the last dimension.": (
+            "softmax(dim=-1) => softmax(dim=-2)"
+        ),
         "Three tensors are asked": "@ value, key, value => @ value",
         "Return the dtype": "@ value, key, value => @ value, key.float(), value.float()",
         "write the mask": lambda q, k, v, old_k, old_v: (
@@ -139,14 +146,89 @@ check_cached_attend = Exercise(
     ],
 )
 
-# 2. Who runs in which step
+# 2. A height for each row
+
+
+def my_visible(heights, new, columns):
+    """The first new token stands in the column that is its row's height.
+
+    Columns run along the last dimension: comparing makes a table for each row.
+    """
+    own = heights[:, None] + torch.arange(new)
+    return torch.arange(columns) <= own[:, :, None]
+
+
+def as_table(attempt, heights, new, columns):
+    given = torch.tensor(heights)
+    table = attempt(given, new, columns)
+    if given.tolist() != heights:
+        raise NotYet("Do not change the heights in place: the part still needs them.")
+    if table is not None and getattr(table, "dtype", None) != torch.bool:
+        raise NotYet("A tensor of True and False is asked, as a comparison gives it.")
+    return table
+
+
+check_visible = Exercise(
+    my_visible,
+    read_again='"What if each row has another height?"',
+    cases=[([1], 1, 3), ([0], 2, 3), ([2, 0], 1, 3), ([1, 2], 2, 5), ([3, 0, 1], 3, 6)],
+    given="heights: {}, new tokens: {}, columns: {}",
+    play=as_table,
+    hint="Compare the columns, `torch.arange(columns)`, with the column of each new token, "
+    "(rows, new, 1): the row's height, and 1 more for each new token before it.",
+    errors={
+        "size|shape|broadcast": "Give each its dimension, (rows, new, columns): `heights` becomes "
+        "`heights[:, None, None]`, `torch.arange(new)` becomes `torch.arange(new)[:, None]`."
+    },
+    wrong={
+        "A new token sees itself, too: its own column counts.": "<= own => < own",
+        "Columns count from 0: the first new token stands in column `heights`, not behind it.": [
+            "torch.arange(new) => torch.arange(new) + 1",
+            "torch.arange(new) => torch.full((new,), new)",
+        ],
+        "Do not change the heights": "= heights[:, None] => = heights.add_(1)[:, None] - 1",
+        "Each row has its own height: above it lies what others left.": (
+            "heights[:, None] => heights.max().expand(len(heights), 1)"
+        ),
+        "The old tokens are hidden: a row's new tokens stand above its height.": (
+            "heights[:, None] => 0 * heights[:, None]"
+        ),
+        "Of several new tokens, each sees those before it and itself, none behind it.": (
+            "torch.arange(new) => torch.full((new,), new - 1)"
+        ),
+        "Several new tokens stand in several columns: each sees one more than the one before.": (
+            "torch.arange(new) => 0 * torch.arange(new)"
+        ),
+        "True means that a token sees a column: this is upside down.": "<= own => > own",
+        "A token sees all columns up to its own, not this one alone.": "<= own => == own",
+        "The new tokens see the old ones alone: they see each other, too.": (
+            "own[:, :, None] => heights[:, None, None].expand(-1, new, 1) - 1"
+        ),
+        "Three dimensions are asked, in this order: rows, new tokens, columns.": [
+            "return torch.arange(columns) <= own[:, :, None] => "
+            "return (torch.arange(columns) <= own[:, :, None]).mT",
+            "own[:, :, None] => own[:, None, :, None]",
+            "own[:, :, None] => heights[:, None]",
+        ],
+        "A tensor of True and False": (
+            "return torch => return (torch",
+            "[:, :, None] => [:, :, None]).float()",
+        ),
+    },
+    also_right=[
+        lambda heights, new, columns: torch.stack(
+            [torch.ones(new, columns, dtype=torch.bool).tril(int(height)) for height in heights]
+        )
+    ],
+)
+
+# 3. Who runs in which step
 
 
 def my_continuous(lengths, places):
     """Before each step, fill every place whose request has ended, or that was never filled.
 
-    That a request has ended is all that this asks of a length: a server, which does not know how
-    long a text will be, can decide in the same way.
+    That a request has ended is all that this asks of a length: a server can see it, too.
     """
     left, waiting = [*lengths], [*range(len(lengths))]
     here, plan = [None] * places, []
@@ -205,7 +287,7 @@ def a_queue_for_each_place(lengths, places):
 check_continuous = Exercise(
     my_continuous,
     read_again='"Must all wait for the longest?"',
-    cases=[([2, 1, 1], 2), ([2], 3), ([1, 3, 1, 2], 2), ([1, 2, 1], 1), ([3, 1, 2, 2, 1, 4], 3)],
+    cases=[([2, 1, 1], 2), ([2], 3), ([1, 4, 1, 1], 2), ([1, 2, 1], 1), ([3, 1, 2, 2, 1, 4], 3)],
     given="lengths: {}, places: {}",
     play=as_rows,
     compared=first_step_that_differs,
@@ -249,6 +331,10 @@ check_continuous = Exercise(
         "One queue for all: a place that is free takes whoever waits the longest.": (
             a_queue_for_each_place
         ),
+        "A request stays in its place until it ends: its cache lies there.": [
+            "[*here] => sorted(here, key=lambda each: each is None)",
+            "[*here] => sorted(here, key=lambda each: (each is None, each))",
+        ],
         "A row for each step, not for each place.": "return plan => return [*zip(*plan)]",
         "A row has an entry for each place, None for an empty one.": (
             "[*here] => [each for each in here if each is not None]"
@@ -262,11 +348,11 @@ check_continuous = Exercise(
     also_right=["[*here] => tuple(here)", "pop(0) => pop(waiting.index(min(waiting)))"],
 )
 
-# 3. Two groups in flight
+# 4. Two groups in flight
 
 
 def my_alternate(devices, first, second, starts, count):
-    """Hand over all groups; then, whenever a group has a new token, hand that back at once.
+    """Hand over all groups; hand each new token back at once.
 
     While you wait for one group at device 1, device 0 has another in its queue.
     """
