@@ -90,7 +90,9 @@ check_global_masks = Exercise(
             "size > threshold => (size > threshold) * parameters[name]",
         ],
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
-        "A weight of -2 is not small: compare absolute values.": "p.abs() => p",
+        "A weight of -2 is not small: compare absolute values.": [
+            *("p.abs() => p", "size > threshold => parameters[name] > threshold")
+        ],
         "Each layer has a threshold of its own there; asked is one for all weights.": (
             lambda ps, share: layer_masks({n: p.abs() for n, p in ps.items() if p.dim() > 1}, share)
         ),
@@ -98,6 +100,7 @@ check_global_masks = Exercise(
             ' if name.endswith("weight") => ',
             "return { => return {name: p > -9 for name, p in parameters.items()} | {",
             "len(together)) => sum(p.numel() for p in parameters.values()))",
+            (' if name.endswith("weight") => ', "sizes.items() => [*sizes.items()][::2]"),
         ],
         A_SHARE: "round(sparsity => round((1 - sparsity)",
     },
@@ -107,6 +110,7 @@ check_global_masks = Exercise(
 # 2. A scan, layer by layer
 
 OF_EACH_LAYER = "Return a dictionary: name of each weight -> a list, one accuracy a sparsity."
+ONE_LAYER = "row[row.abs().argsort()[: round(sparsity * len(row))]]"
 PRUNE_A_COPY = "The model that was handed in has changed: prune a copy."
 
 
@@ -155,7 +159,7 @@ def scan_by_torch(model, sparsities, accuracy):
 
 def scanning(attempt, layers, sparsities):
     """The scan of a net; its accuracy is a number made from the outputs, different for each net."""
-    dense = nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)
+    dense = nn.Linear(4, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 3))
     convolution = nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
     model = nn.Sequential(*(convolution if layers == "a convolution" else dense))
     with_values(model)
@@ -198,7 +202,7 @@ check_scan = Exercise(
         "out of bounds": "A weight is a matrix: sort and index one row of its numbers, .view(-1).",
     },
     wrong={
-        AT_ZERO: "row[row.abs().argsort()[: round(sparsity * len(row))]] => "
+        AT_ZERO: f"{ONE_LAYER} => "
         "row[row.abs() <= row.abs().sort().values[round(sparsity * len(row)) - 1]]",
         "What was pruned before is still gone: begin each time with a copy of the whole net.": [
             ("pruned = copy => copy", "found = {} => found, pruned = {}, copy.deepcopy(model)"),
@@ -206,6 +210,17 @@ check_scan = Exercise(
         ],
         ROUNDED: ["round( => int(", "len(row)) => len(row) + 0.499)"],
         A_SHARE: "round(sparsity => round((1 - sparsity)",
+        "Every weight is asked for: a convolution's, too, and those of a net inside the net.": [
+            f'if not name.endswith("weight") => if not name.endswith("weight") or {other}'
+            for other in ("model.get_parameter(name).dim() > 2", 'name.count(".") > 1')
+        ],
+        "A threshold of the whole net is used there; the sparsity counts within one layer.": (
+            f"{ONE_LAYER} => row[row.abs() <= torch.cat([p.detach().abs().flatten() for p in "
+            "model.parameters() if p.dim() > 1]).quantile(sparsity)]"
+        ),
+        "Whole rows go there; asked are single weights.": (
+            *(".data.view(-1) => .data", "row.abs() => row.flatten(1).norm(dim=1)"),
+        ),
         "Other layers are pruned there: only the one in question loses weights.": [
             *map(pruning_also, ("p.dim() > 1", "p.dim() > 1 and n != name"))
         ],
@@ -229,6 +244,8 @@ WRITERS = "The stem and the last layer of each block write the trunk: all of the
 READERS = "The first layer of each block and the head read the trunk: all of them lose columns."
 ITS_BIAS = "The bias goes with the rows: who writes the trunk loses entries of it, who reads not."
 WHO_WRITES = "[slim.stem, *(block[2] for block in slim.blocks)]"
+WHO_READS = "[slim.head, *(block[0] for block in slim.blocks)]"
+STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
 
 
@@ -279,7 +296,10 @@ def thinning(attempt, width, inner, kept):
     if not isinstance(slim, nn.Module):
         raise NotYet(f"got {short(slim)}", "Return the smaller net.")
     images = torch.cos(torch.arange(3 * 14 * 14) * 0.7).view(3, 1, 14, 14)
-    return slim(images).detach(), sum(p.numel() for p in slim.parameters())
+    count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
+    if count == whole:
+        raise NotYet(STILL_THERE)
+    return slim(images).detach(), count
 
 
 def same_net(outcome, expected):
@@ -312,7 +332,11 @@ check_trunk = Exercise(
     },
     wrong={
         WRITERS: [f"{WHO_WRITES} => [slim.stem]", f"{WHO_WRITES} => []"],
-        READERS: "[slim.head, *(block[0] for block in slim.blocks)] => [slim.head]",
+        READERS: f"{WHO_READS} => [slim.head]",
+        STILL_THERE: "slim = copy.deepcopy(net) => return copy.deepcopy(net)",
+        "Take the columns and the entries of biases that kept names, not the first ones.": [
+            *("[:, kept] => [:, : len(kept)]", "bias.detach()[kept] => bias.detach()[: len(kept)]")
+        ],
         ITS_BIAS: "layer.bias = nn.Parameter(layer.bias.detach()[kept]) => pass",
         "Those are other channels: take the ones that kept names.": [
             "slim = => kept = range(len(kept)); slim =",

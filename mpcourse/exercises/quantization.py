@@ -14,7 +14,7 @@ def my_qparams(low, high):
     """Widen the range first, so that an integer can mean 0.0.
 
     256 integers have 255 steps between them. `low` has to become -128, so the integer of 0.0 lies
-    `-low / scale` above it, and is rounded, because only an integer can stand for 0.0 exactly.
+    `-low / scale` above it, and is rounded.
     """
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255 or 1.0
@@ -45,15 +45,13 @@ check_qparams = Exercise(
         "256 integers have 255 steps between them.": "255 => 256",
         "-128 belongs to the integers, too: 255 steps.": ("255 => 254", "-128 - => -127 -"),
         "That cuts off: round to the nearest integer.": [
-            "round( => int(",
-            "round(-128 - low / scale) => -128 - low // scale",
-            "(-128 - low / => (-128 - low //",
-            "(-128 - low / => (-128 + -low //",
+            *["round( => int(", "round(-128 - low / scale) => -128 - low // scale"],
+            *["(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"],
         ],
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
         "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
-        "zero_point is to be an integer that means 0.0.": ["round( => (", "round( => 1.0 * round("],
+        "zero_point is to be an int: round() gives one.": ["round( => (", "round( => 1.0 * round("],
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
             "min(low, 0.0) => low",
             "max(high, 0.0) => high",
@@ -130,8 +128,7 @@ check_rows = Exercise(
         "Those are columns. Take rows: amax(1).": ("amax(1) => amax(0)", "[:, None] => "),
         "That divides columns. For rows, scales need the shape (out, 1).": "[:, None] => ",
         "The largest weight becomes 127, where int8 ends: divide by 127, not 128.": [
-            "127 => 128",
-            ("127 => 128", ".round() => .round().clamp(max=127)"),
+            *["127 => 128", ("127 => 128", ".round() => .round().clamp(max=127)")],
         ],
         "A scale is the length of a step: the largest of the row / 127.": [
             "int8), => int8), 127 *",
@@ -244,7 +241,7 @@ def in_integers(attempt, *layer):
 
 
 def same_sums(result, expected):
-    """Equal up to the rounding of float32: sums of some hundred products."""
+    """Equal up to rounding of float32."""
     if not isinstance(result, Tensor) or result.shape != expected.shape:
         return False
     size = float(expected.abs().max())
@@ -276,10 +273,13 @@ check_int8_linear = Exercise(
             f" * {SUMS} => ",
             f"{SUMS} => q_w.shape[1]",
         ],
-        "Every output has its own sum, of a row of q_w.": ["sum(1, => sum(0,", "sum(1, => sum("],
-        "The correction is multiplied by both scales, too: put brackets round the two sums.": (
-            (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias")
-        ),
+        "Every output has its own sum, of a row of q_w.": [
+            *["sum(1, => sum(0,", "sum(1, => sum(", "q_w.sum(1, => q_x.sum(1, True,"],
+        ],
+        "Both sums are multiplied by both scales: put brackets round them.": [
+            (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias"),
+            (NO_CORRECTION, f"sums * ( => sums - z_x * {SUMS} * ("),
+        ],
         "The bias is missing.": " + bias => ",
         "The bias is a float: add it after the scales.": (
             "sums * (s_x * s_w) + bias => (sums + bias) * (s_x * s_w)"

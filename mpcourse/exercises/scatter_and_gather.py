@@ -108,6 +108,11 @@ check_scatter = Exercise(
             "size)] => size)][:1]",
         ],
         "Count rows with len; numel counts all numbers.": "-(-len(batch) => -(-batch.numel()",
+        "None is longer than the first: the last may only be shorter.": lambda b, n: b.tensor_split(
+            [len(b) // n * i for i in range(1, n)]
+        ),
+        "Neighbours stay together.": "start : start + size] => start // size :: num_devices]",
+        "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
         "but chunk did the work": lambda b, n: b.chunk(n),
     },
     also_right=[lambda b, n: b.split((len(b) + n - 1) // n)],
@@ -143,10 +148,10 @@ def refusing(play):
         unequal = len({len(each) for each in tensors_in(case)}) > 1
         try:
             result = play(attempt, *case)
-        except ValueError:
+        except (ValueError, TypeError, RuntimeError) as error:
             if not unequal:
                 raise
-            return "a ValueError is raised"
+            return f"a {type(error).__name__} is raised"
         return "an error is returned" if isinstance(result, Exception | type) else result
 
     return playing
@@ -192,8 +197,7 @@ check_scatter_nest = Exercise(
             "[type(inputs)(row) for row in zip(*columns, strict=False)] => type(inputs)(columns)",
         ],
         "What is no tensor goes to every device whole: repeat it.": [
-            "[inputs] * num_devices => [inputs]",
-            "[inputs] * num_devices => inputs",
+            f"[inputs] * num_devices => {each}" for each in ("[inputs]", "inputs")
         ],
         "A nest may hold nests: call the function for each value.": (
             "my_scatter_nest(value, num_devices) => "
@@ -201,15 +205,16 @@ check_scatter_nest = Exercise(
         ),
         "zip over no columns gives no row: repeat an empty nest as it is.": " and inputs => ",
         "A tuple and a list are nests as well: one went to every device whole.": [
-            "tuple | list) => tuple)",
-            "tuple | list) => list)",
+            f"tuple | list) => {kind})" for kind in ("tuple", "list")
         ],
         "A tuple stays a tuple, a list a list.": [
-            "type(inputs)( => list(",
-            "type(inputs)( => tuple(",
+            f"type(inputs)( => {kind}(" for kind in ("list", "tuple")
         ],
         FEWER: "strict=False => strict=True",
         UNEQUAL: ["> 1: => > 9:", "raise ValueError => return ValueError"],
+        "Refuse with a ValueError.": [
+            f"raise ValueError => raise {kind}" for kind in ("TypeError", "RuntimeError")
+        ],
         "Compare numbers of rows, not chunks.": "{len(tensor) => {len(tensor.chunk(num_devices))",
         "A tensor deeper in the nest counts as well: compare all of them.": (
             "tensors_in(inputs) => tensors_in(inputs, is_leaf=lambda each: each is not inputs)"
@@ -240,19 +245,16 @@ def same_number(*pair):
     return same(*(x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x for x in pair))
 
 
+SIZES = [(3, 3, 1), (4, 1), (2, 2), (1, 4, 3)]
+MEANS = [(1.0, 4.0, 6.0), (0.5, 9.0), (1.0, 3.0), (1.25, 3.5, 2.0)]
+
 check_mean = Exercise(
     my_mean,
     read_again='"Is the mean of the means the mean?"',
     cases=[
-        (torch.tensor(means), torch.tensor(sizes))
-        for means, sizes in [
-            ([1.0, 4.0, 6.0], [3, 3, 1]),
-            ([0.5, 9.0], [4, 1]),
-            ([1.0, 3.0], [2, 2]),
-            ([1.25, 3.5, 2.0], [1, 4, 3]),
-        ]
-    ]
-    + [(torch.tensor([2.0, 8.0], requires_grad=True), torch.tensor([2, 1]))],
+        *zip(map(torch.tensor, MEANS), map(torch.tensor, SIZES), strict=True),
+        (torch.tensor([2.0, 8.0], requires_grad=True), torch.tensor([2, 1])),
+    ],
     given=lambda means, sizes: (
         f"means {means.tolist()} of chunks of {sizes.tolist()} rows"
         + " where a gradient is required" * means.requires_grad
@@ -267,11 +269,10 @@ check_mean = Exercise(
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "A long chunk counts more, not less.": lambda m, n: (m / n).sum() / (1 / n).sum(),
+        "A short chunk has fewer rows.": "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)",
         "7 rows make one of the batches: add up the chunks.": "/ chunk_sizes.sum() => / 7",
         "call float() on them": "(chunk_means * chunk_sizes).sum() => chunk_means @ chunk_sizes",
         KEEP_THE_WAY: lambda m, n: my_mean(m, n).item(),
     },
-    also_right=[
-        lambda m, n: sum(mean * size for mean, size in zip(m, n, strict=True)) / sum(n),
-    ],
+    also_right=[lambda m, n: sum(mean * size for mean, size in zip(m, n, strict=True)) / sum(n)],
 )

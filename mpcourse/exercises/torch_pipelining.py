@@ -143,7 +143,8 @@ check_pipeline = Exercise(
         "takes 2 positional|has type list|unexpected keyword": "The first rank hands step the "
         "inputs alone, without a name, as one tensor: step cuts them.",
         "destroy_process_group": "No init, no destroy.",
-        "target|input args": "The last rank takes the targets, by name: step(target=targets, losses=losses).",
+        "target|input args": "The last rank takes the targets, by name: "
+        "step(target=targets, losses=losses).",
         "gloo|by peer|Timed out": "It waited for a message that never came: every rank calls "
         "step, and has loss_fn in its schedule.",
     },
