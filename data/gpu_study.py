@@ -176,9 +176,7 @@ def backwards(dry: bool) -> Iterator[dict[str, Any]]:
         stage = Stage(nn.Sequential(*layers).cuda(), is_first=False)
         entered = torch.randn(16, 128, width, device="cuda", requires_grad=True)
 
-        def step(
-            kinds: str, stage: Stage = stage, entered: Tensor = entered, ones: Any = None
-        ) -> None:
+        def step(kinds: str, stage: Stage = stage, entered: Tensor = entered) -> None:
             stage.forward(0, entered)
             for each in kinds:
                 stage.run_backward(each, 0, [torch.ones_like(entered)])

@@ -16,6 +16,7 @@ from mpcourse.data_parallel import DataParallel, parallel_apply
 from mpcourse.devices import workers
 from mpcourse.devices.devices import get_devices
 from mpcourse.devices.workers import collect
+from mpcourse.pipeline import pipeline as pipeline_module
 from mpcourse.pipeline.batch_norm import defer_batch_norms
 from mpcourse.pipeline.engine import link_actions, run_schedule
 from mpcourse.pipeline.pipeline import Pipeline
@@ -278,9 +279,10 @@ def test_a_device_that_waits_hears_at_once_that_another_has_failed(monkeypatch):
         in_time(pipeline.step, *BATCH, LOSS)
 
 
-def test_inference_mode_of_the_caller_does_not_reach_a_training_step():
-    stages = linears()
-    pipeline = Pipeline(stages, num_microbatches=2)
+def test_inference_mode_of_the_caller_does_not_reach_a_training_step(monkeypatch):
+    bring_to = pipeline_module.bring_to  # here it copies, as to a GPU
+    monkeypatch.setattr(pipeline_module, "bring_to", lambda *given: bring_to(*given).clone())
+    pipeline = Pipeline(linears(), num_microbatches=2)
     with torch.inference_mode():
         pipeline.step(*BATCH, LOSS)
     assert all(weight.grad is not None for weight in pipeline.parameters())
