@@ -9,12 +9,14 @@ import platform
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 # Threads of torch that wait for work keep a core busy, which another process may need: with more
 # processes than cores that takes most of the time. Read when torch is loaded; kernels inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import nbval.kernel
 import pytest
 import torch
 
@@ -31,6 +33,25 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+START_KERNEL = nbval.kernel.start_new_kernel
+
+
+def start_kernel(**options: Any) -> Any:
+    """Start a page's kernel, and again if it died: a test beside it may have taken a port.
+
+    The ports are chosen here, and bound by the kernel a second later.
+    """
+    for _ in range(2):
+        try:
+            return START_KERNEL(**options)
+        except RuntimeError:
+            continue
+    return START_KERNEL(**options)
+
+
+nbval.kernel.start_new_kernel = start_kernel
 
 
 @pytest.hookimpl(wrapper=True)
