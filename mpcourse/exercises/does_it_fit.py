@@ -12,24 +12,20 @@ from mpcourse.exercises.exercise import Exercise, numbers
 
 
 def my_moments(step, held):
-    """This counter is the package's. The page's `CountBytes(*held)` does as well."""
-    from mpcourse.memory import ByteCounter
+    """The page has `CountBytes`. Leave the import out."""
+    from mpcourse.memory import ByteCounter as CountBytes
 
     moments = []
 
-    class Timeline(ByteCounter):
+    class Timeline(CountBytes):
         def __torch_dispatch__(self, *operation):
             result = super().__torch_dispatch__(*operation)
             moments.append(self.live)
             return result
 
-    with Timeline(held):
+    with Timeline(*held):
         step()
     return moments
-
-
-def one_and_a_view():
-    torch.ones(100)[:50].view(5, 10)
 
 
 def in_turn():
@@ -44,6 +40,7 @@ def an_early_peak():
 
 
 OLD = torch.ones(50)
+ONCE = "Call `step()` once: it may change what it uses."
 GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
 SUMS = "moments = [] => moments, parts = [], []"
 SUM = "append(self.live) => append(sum(parts))"
@@ -54,42 +51,44 @@ CHANGES = AHEAD, "append(self.live) => append(self.live - ahead)"
 def not_as_many(found, expected):
     if isinstance(found, list) and len(found) != len(expected):
         return "One number for each operation, in a list that begins anew with each call."
-    return "Read `live` after every operation, and not elsewhere."
+    return "Count all that an operation gives back, then read `live`."
 
 
 check_moments = Exercise(
     my_moments,
     read_again='"How do you count bytes?"',
     cases=[
-        ("a tensor of 100 numbers, half of it, and a view of this", one_and_a_view, []),
+        ("100 numbers, half of them, a view", lambda: torch.ones(100)[:50].view(2, 25), []),
         ("100 numbers of float64", partial(torch.ones, 100, dtype=torch.float64), []),
-        ("a tensor of 1000 numbers, freed, then one of 10", an_early_peak, []),
-        ("ten tensors of 100 numbers, one after the other", in_turn, []),
+        ("1000 numbers, freed, then 10", an_early_peak, []),
+        ("ten times 100 numbers, in turn", in_turn, []),
         ("50 old numbers beside 100 more", partial(Tensor.add_, OLD, 1), [OLD, torch.ones(100)]),
         ("a view of 50 old numbers", partial(Tensor.view, OLD, 5, 10), [OLD, OLD[:10]]),
-        ("the item of a sum", lambda: torch.ones(100).chunk(2)[0].sum().item(), []),
+        ("the item of a maximum", lambda: torch.ones(2, 50).max(0)[0].sum().item(), []),
     ],
     given="{0}",
-    play=lambda attempt, words, step, held: numbers(attempt(step, held)),
+    play=lambda attempt, words, step, held: numbers(attempt(lambda s=[step]: s.pop()(), held)),
     errors={
         "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
         "NoneType": GIVE_BACK,
+        "pop from empty list": ONCE,
     },
     hint=not_as_many,
     wrong={
-        "That is the most so far, or a sum: what is freed has to go again.": [
+        "That is the most so far, or a sum: what is freed goes.": [
             "self.live => self.peak",
             (AHEAD, SUMS, "moments.app => parts.append(self.live - ahead); moments.app", SUM),
         ],
         "A view has no bytes of its own: count its storage, once.": (
             (SUMS, "moments.app => parts.append(result.nbytes); moments.app", SUM)
         ),
-        "Call `step()` inside `with`.": "with Timeline(held): => Timeline(held)\n    if True:",
+        "Call `step()` inside `with`.": "with Timeline(*held): => if True:",
         "That is what an operation gives back: what else is live?": "self.live => result.nbytes",
+        ONCE: [f"{at} => step()\n    {at}" for at in ("return moments", "with Timeline")],
         "These are changes: how many bytes are live in all?": CHANGES,
         "Read `live` behind the operation, not ahead of it.": (AHEAD, "(self.live) => (ahead)"),
         "What was there before counts, too: hand `held` to the counter.": [
-            "Timeline(held) => Timeline()",
+            "Timeline(*held) => Timeline()",
             "self.live => self.live - sum(old.nbytes for old in held)",
         ],
         "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
@@ -130,14 +129,12 @@ check_activation_bytes = Exercise(
     hint="Go down the lines of `forward`: what does each operation save?",
     wrong={
         "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
-        "In 16 bits a number takes two bytes, not four.": block_of(66, 68),
-        "A mask has one byte a number, and what `attend` gives is the input of `out`.": block_of(
-            36
-        ),
+        "In 16 bits a number takes two bytes.": block_of(66, 68),
+        "A mask has one byte a number; what `attend` gives is the input of `out`.": block_of(36),
         "What GELU gives is the input of `down`: one tensor.": block_of(42),
         "An addition saves nothing, and the input of `qkv` is one tensor.": block_of(38),
         "Each dropout saves its mask, each norm and each Linear layer its input.": block_of(32, 33),
-        "GELU's input has four widths, and its result too.": block_of(22, 26, 28),
+        "GELU's input and result have four widths each; q, k, v one each.": block_of(22, 26, 28),
         "A query, a key and a value are three widths; each norm saves one.": block_of(30),
         "`up` has an input of one width, and so has each mask.": block_of(37, 40),
         "A block saves so much for each token, and no weights: tokens times width.": [
@@ -145,11 +142,11 @@ check_activation_bytes = Exercise(
             "* tokens * => * ",
             "* width => * width**2",
         ],
-        "Each block saves its own share, scores as well.": [
+        "Each block saves its share, scores as well.": [
             "layers * (block + scores) => block + scores",
             "layers * (block + scores) => layers * block + scores",
         ],
-        "On top of the rest, each head has a score for each pair of tokens.": [
+        "Each head has a score for each pair of tokens, on top.": [
             "block + scores => (scores if heads else block)",
             "tokens**2 => tokens",
             "heads * => 0 *",
@@ -195,13 +192,13 @@ check_account = Exercise(
             f"{PEAK} => logits + block - kept",
             f"{PEAK} => logits + again * block",
         ],
-        "The input of the block that runs again is one of those kept: it is there once.": [
+        "The input of the block that runs again is kept already: it is there once.": [
             f"{PEAK} => max(logits, again * block)",
             "layers * kept => (layers - again) * kept",
             f"{ALL} => (layers - again) * kept + max(logits, again * block)",
         ],
         "A block that runs again is whole until it has gone back.": f"{PEAK} => logits",
-        "The inputs of all blocks are kept, while the loss is made and while one runs again.": [
+        "The inputs of all blocks are kept, also while one runs again.": [
             f"{ALL} => (max(block, logits) if again else layers * block + logits)",
             f"{ALL} => ((block if again else layers * block) + logits)",
             f"{ALL} => max(block if again else 0, layers * kept + logits)",

@@ -26,7 +26,7 @@ HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take l
 
 
 def loss_first(outcome, expected):
-    """Of a loss, or several, and of what is left behind: the weights, or the gradients."""
+    """Of losses, and of what is left behind: weights or gradients."""
     if same(outcome[0], expected[0]):
         return ["What is returned is right; the weights afterwards, or .grad, are not."]
     right = ["The weights afterwards, or .grad, are right."] * same(outcome[1], expected[1])
@@ -34,10 +34,10 @@ def loss_first(outcome, expected):
 
 
 def my_train(model, batches, optimizer, loss_fn):
-    """Only forward and backward differ: a Pipeline does both in one call, which returns the loss.
+    """Only forward and backward differ: a Pipeline does both in one call.
 
-    Old gradients are cleared before the backward, because each backward adds to what is there. The
-    optimizer has the parameters of all stages, so it does not need to know of the cut.
+    Each backward adds to what is there, so old gradients are cleared before it. The optimizer has
+    the parameters of all stages: it need not know of the cut.
     """
     model.train()
     place, losses = next(model.parameters()).device, []
@@ -54,7 +54,7 @@ def my_train(model, batches, optimizer, loss_fn):
 
 
 def trained(attempt, kind, count):
-    """The losses and the weights afterwards, with gradients of an earlier step still there."""
+    """Losses and weights afterwards; there are old gradients before."""
     chance = torch.Generator().manual_seed(count)
     devices = get_devices(2)
     first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
@@ -85,7 +85,7 @@ check_train = Exercise(
     play=trained,
     compared=loss_first,
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
-    correct="Both kinds of net have the losses and the weights of the same loop.",
+    correct="Cut and uncut net have the right losses and weights.",
     wrong={
         "The weights have not moved: for both kinds of net step() comes after the backward.": [
             "optimizer.step() => ",
@@ -162,7 +162,6 @@ def stepped(attempt, rows, size, ignored):
     return "nan" if loss is not None and loss != loss else numbers(loss), gradient.nan_to_num(9.0)
 
 
-# the mean of a micro-batch in place of its share of the sum
 OWN_MEAN = ', reduction="sum") / counting => )'
 
 check_step = Exercise(
@@ -184,11 +183,13 @@ check_step = Exercise(
             OWN_MEAN + " * len(y) / len(targets)",
             "/ counting => / len(targets)",
         ],
-        "Where no target counts the mean is 0 / 0, and 0 times nan is nan: add up sums instead.": (
+        "Where no target counts the mean is 0 / 0, which is nan: add up sums.": (
             OWN_MEAN + " * (y != -100).sum() / counting"
         ),
         "A sum is never divided: the mean divides by the targets that count.": "/ counting => ",
         "That is the loss of the last micro-batch alone: add them up.": "+= => =",
+        "What is returned is the sum: divide it, too.": "return total => return total * counting",
+        "A target of 0 counts, too: only -100 does not.": "!= -100 => > 0",
         "All of .grad is divided, old gradients too: divide each loss, before its backward.": (
             "/ counting => ",
             "return total => [p.grad.div_(counting) for p in net.parameters()]\n"
@@ -216,8 +217,8 @@ check_step = Exercise(
 def my_merged(counts, means, variances):
     """Add up the squared distances from the common mean, from two sources.
 
-    Within a micro-batch they are variance times (count - 1), since the variance is unbiased. All of
-    its values are also shifted from the common mean by the distance of its own mean.
+    Within a micro-batch they are variance times (count - 1), since the variance is unbiased. All
+    its values are also shifted, by the distance of its mean from the common one.
     """
     rows, total = list(zip(counts, means, variances, strict=True)), sum(counts)
     mean = sum(n * m for n, m, _ in rows) / total
@@ -275,8 +276,8 @@ check_merged = Exercise(
 class MySeededDropout(nn.Module):
     """A generator of its own, on the host, draws one number for every value.
 
-    It goes on from call to call, so micro-batches that come in order get the numbers that the whole
-    mini-batch would get. Nobody else draws from it, so no race decides.
+    It goes on from call to call: micro-batches in order get the mini-batch's numbers. Nobody else
+    draws from it: no race.
     """
 
     def __init__(self, seed, p=0.5):
@@ -295,7 +296,7 @@ VALUES = torch.rand(60, 50, generator=torch.Generator().manual_seed(1), dtype=to
 
 
 def dropped(attempt, seed, p):
-    """What a layer and others make of the values: whole, cut, again, elsewhere, evaluated."""
+    """What layers make of the values: whole, cut, again, evaluated."""
     layer, values = attempt(seed, p), VALUES.clone()
     if not isinstance(layer, nn.Module):
         raise NotYet(f"It makes {short(layer)}: a layer is an nn.Module.")
@@ -308,19 +309,18 @@ def dropped(attempt, seed, p):
     if not isinstance(output, torch.Tensor) or output.shape != values.shape:
         raise NotYet(f"expected a tensor of shape {tuple(values.shape)}", f"got {short(output)}")
     if not torch.equal(values, VALUES):
-        raise NotYet("The layer changes its input, which is not its own: make a new tensor.")
+        raise NotYet("The layer changes its input: make a new tensor.")
     second = layer(VALUES.clone())
-    again, other, cut, late = (attempt(each, p) for each in (seed, seed + 1, seed, seed))
+    again, other, cut, late, aside = (attempt(seed + more, p) for more in (0, 1, 0, 0, 0))
     torch.manual_seed(seed + 2)  # another layer, elsewhere
-    torch.rand(7)
     found = {"first": output, "second": second, "again": again(VALUES), "other": other(VALUES)}
-    found["cut"] = torch.cat([cut(piece) for piece in VALUES.split(18)])
+    found |= {"cut": torch.cat([*map(cut, VALUES.split(18))]), "aside": aside(VALUES)}
     found["float"] = attempt(seed, p)(VALUES.float())
-    return found | {"evaluated": late.eval()(VALUES), "late": late.train()(VALUES)}
+    return found | {"eval": late.eval()(VALUES), "late": late.train()(VALUES)}
 
 
 def as_promised(found, seed, p):
-    """Ask all that is promised of a layer, the plainest first."""
+    """Ask all that is promised, the plainest first."""
     output = found["first"]
     kept = output != 0
     share = 1 - kept.double().mean().item()
@@ -336,16 +336,13 @@ def as_promised(found, seed, p):
         f"{share:.0%} are zero; p is {p}. Compare torch.rand with p.": abs(share - p) < 0.05,
         "What is kept has to grow by 1 / (1 - p), so that the mean stays.": grown,
         "No gradient gets through: multiply the values by the mask.": output.requires_grad,
-        "Each call drops the same places: make the generator once.": "second" not in alike,
+        "Each call drops the same places: keep the generator, not the mask.": "second" not in alike,
         "Two layers with one seed differ: pass generator=self.generator.": "again" in alike,
         "Layers with different seeds drop the same places: use `seed`.": "other" not in alike,
+        "Layers share a generator, and race for it: make one in __init__.": "aside" in alike,
         "In micro-batches other places are dropped: one number a value.": "cut" in alike,
-        "torch.float32 in, another type out: keep the type of the values.": (
-            found["float"].dtype == torch.float32
-        ),
-        "In evaluation nothing changes: ask self.training.": torch.equal(
-            found["evaluated"], VALUES
-        ),
+        "torch.float32 in, another type out: keep the type.": found["float"].dtype == torch.float,
+        "In evaluation nothing changes: ask self.training.": torch.equal(found["eval"], VALUES),
         "An evaluation has drawn numbers: draw in training mode only.": "late" in alike,
     }.items():
         if not right:
@@ -364,11 +361,14 @@ check_dropout = Exercise(
     wrong={
         "pass generator=self.generator": ", generator=self.generator => ",
         SWAPPED: "kept = => torch.set_rng_state(self.generator.get_state()); kept =",
-        "The layer changes its input": (
-            "values * kept.to(values.device) => values.detach().mul_(kept)"
-        ),
-        "Each call drops the same places": (
-            "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept ="
+        "The layer changes its input": "values * kept.to => values.detach().mul_(kept).to",
+        "Each call drops the same places": [
+            "kept = => self.generator.manual_seed(self.generator.initial_seed()); kept =",
+            ">= self.p => >= self.p; kept = vars(self).setdefault(values.shape, kept)",
+        ],
+        "Layers share a generator": (
+            "p=0.5 => p=0.5, one=torch.Generator()",
+            "torch.Generator().manual_seed => one.manual_seed",
         ),
         "so that the mean stays": [" / (1 - self.p) => ", "(1 - self.p) => self.p"],
         "An evaluation has drawn numbers": (
