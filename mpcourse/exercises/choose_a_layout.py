@@ -21,10 +21,9 @@ def named(layout):
 
 
 def my_layer_sums(sizes, batch, layout, cluster):
-    """Two sums forward, two when the forward runs again, two backward: six for each block.
+    """Two sums forward, two when it runs again, two backward: six for each block.
 
-    Each is of all tokens of the rank, whole, with 2 bytes a number, and a ring of t ranks sends
-    2 (t - 1) / t of it. With one rank that is nothing.
+    Each has all tokens of the rank, 2 bytes a number. A ring of t ranks sends 2 (t - 1) / t of it.
     """
     tokens, t = batch * sizes.context / layout.data, layout.tensor
     ring = 2 * (t - 1) / t * tokens * sizes.width * 2
@@ -65,8 +64,7 @@ check_layer_sums = Exercise(
     ],
     given=lambda sizes, batch, layout, cluster: f"{named(layout)}, {batch} samples",
     play=without_step_seconds,
-    hint="Sums of a block, times the blocks of a stage, times what a ring sends of each, over the "
-    "speed of the link.",
+    hint="A block's sums x blocks of a stage x what a ring sends, over the speed of the link.",
     wrong={
         "Four sums are those of one forward and the backward: here the forward runs twice.": (
             "6 * => 4 *"
@@ -106,8 +104,7 @@ check_layer_sums = Exercise(
             SPEED + "(cluster.inside if t <= cluster.host else cluster.between)"
         ),
         "Chunks order the same blocks otherwise: they add no sums and remove none.": [
-            "6 * => 6 * layout.chunks *",
-            "6 * => 6 / layout.chunks *",
+            f"6 * => 6 {times} layout.chunks *" for times in "*/"
         ],
         "Ask for the speed between tensor ranks.": ['"tensor" => "data"', '"tensor" => "pipeline"'],
         "`moved` is the speed of a rank's memory; a message takes a link.": SPEED + "cluster.moved",
@@ -129,14 +126,15 @@ check_layer_sums = Exercise(
 def my_waiting(busy, batch, layout):
     """Of p stages with m micro-batches each waits for (p - 1) / m of its own work.
 
-    Its own work is all that it computes and sends for its micro-batches, one sample each, so m is
-    the batch of one data rank. With v chunks the waiting is v times shorter.
+    A micro-batch has one sample, so m is the batch of one data rank. With v chunks it is v
+    times shorter.
     """
     microbatches = batch / layout.data
     return busy * (layout.pipeline - 1) / (layout.chunks * microbatches)
 
 
 ALL_CHUNKS = "layout.chunks * => "  # at once
+both = lambda change: [change, (change, ALL_CHUNKS)]
 
 check_waiting = Exercise(
     my_waiting,
@@ -144,7 +142,7 @@ check_waiting = Exercise(
     cases=[
         (10.0, 8, Layout(pipeline=5)),
         (12.0, 64, Layout(tensor=2, data=4, pipeline=8)),
-        (9.0, 12, Layout(data=2, pipeline=3, chunks=2)),
+        (9.0, 12, Layout(data=2, pipeline=4, chunks=2)),
         (5.0, 8, Layout(data=2)),
         (4.0, 2, Layout(pipeline=4)),
     ],
@@ -157,13 +155,11 @@ check_waiting = Exercise(
             "* microbatches) => * microbatches + layout.pipeline - 1)",
         ],
         "Micro-batches of one data rank: the batch is shared out first.": [
-            " / layout.data => ",
+            *both(" / layout.data => "),
             " / layout.data => * layout.data",
-            (" / layout.data => ", ALL_CHUNKS),
         ],
         "The first of p stages waits for p - 1 others.": [
-            " - 1 => ",
-            (" - 1 => ", ALL_CHUNKS),
+            *both(" - 1 => "),
             "(layout.pipeline - 1) => (layout.pipeline > 1)",
         ],
         "There are chunks: the others need to work on one of them only.": [
@@ -171,18 +167,18 @@ check_waiting = Exercise(
             "(layout.chunks * microbatches) => microbatches * layout.chunks",
         ],
         "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": [
-            "pipeline - 1 => pipeline * layout.chunks - 1",
-            ("pipeline - 1 => pipeline * layout.chunks - 1", ALL_CHUNKS),
+            *both("pipeline - 1 => pipeline * layout.chunks - 1"),
             ("pipeline - 1 => pipeline / layout.chunks - 1", ALL_CHUNKS),
         ],
-        "With fewer micro-batches than stages a stage still waits for all others.": (
-            "(layout.pipeline - 1) => min(layout.pipeline - 1, microbatches)"
-        ),
-        "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
-        "That is work and waiting: return the waiting alone.": [
-            "return => return busy +",
-            ("return => return busy +", ALL_CHUNKS),
+        "With fewer micro-batches than stages a stage still waits for all others.": [
+            "(layout.pipeline - 1) => min(layout.pipeline - 1, microbatches)",
+            "(layout.pipeline - 1) => (min(layout.pipeline, microbatches) - 1)",
         ],
+        "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
+        "Chunks need not divide p - 1: `//` loses waiting.": (
+            ") / (layout.chunks * => ) // layout.chunks / ("
+        ),
+        "That is work and waiting: return the waiting alone.": both("return => return busy +"),
         "That is a share: times the work it is seconds.": "busy * => ",
         "Upside down: more micro-batches, less waiting.": [
             lambda busy, batch, it: busy * batch / it.data / max(it.pipeline - 1, 1),
@@ -195,16 +191,13 @@ check_waiting = Exercise(
             "busy * => 2 * busy *"
         ),
         "What others do of one micro-batch is forward and backward: it waits for both.": [
-            "busy * => busy / 2 *",
-            "busy * => busy / 3 *",
+            f"busy * => busy / {passes} *" for passes in (2, 3)
         ],
-        "Stages do not share samples: each works on all micro-batches of its data rank.": [
-            "batch / layout.data => batch / layout.ranks",
-            ("batch / layout.data => batch / layout.ranks", ALL_CHUNKS),
-        ],
+        "Stages do not share samples: each works on all micro-batches of its data rank.": (
+            both("batch / layout.data => batch / layout.ranks")
+        ),
         "`busy` is one rank's own work already: nobody shares it again.": [
-            "busy * => busy / layout.pipeline *",
-            ("busy * => busy / layout.pipeline *", ALL_CHUNKS),
+            *both("busy * => busy / layout.pipeline *"),
             "busy * => busy / layout.tensor *",
         ],
         "What one chunk of one micro-batch takes": lambda *given: 1.0,
@@ -218,8 +211,8 @@ check_waiting = Exercise(
 def my_held(parts, batch, layout):
     """States, as far as data ranks share them, and what is kept at the fuller of two moments.
 
-    Either the first stage, which has the most micro-batches in flight, runs a block again, or the
-    last one, which has a single one, runs the loss. There are no more in flight than a rank has.
+    Either the first stage, with the most micro-batches in flight, runs a block again, or the last,
+    with a single one, runs the loss. No more are in flight than a rank has.
     """
     p, d = layout.pipeline, layout.data
     weights = parts["weights"] / (d if layout.sharded == 3 else 1)
@@ -243,14 +236,14 @@ check_held = Exercise(
         (parts_with(30.0), 8, Layout(tensor=2)),
         (parts_with(5.0), 8, Layout(pipeline=4)),
         (parts_with(5.0), 4, Layout(data=2, pipeline=6)),
-        (parts_with(5.0), 16, Layout(data=2, pipeline=3, sharded=1)),
+        (parts_with(5.0), 16, Layout(data=2, pipeline=3, chunks=2, sharded=1)),
         (parts_with(30.0), 64, Layout(tensor=2, data=4, pipeline=2, sharded=1)),
         (parts_with(5.0), 8, Layout(tensor=2, data=4, sharded=3)),
     ],
     given=lambda parts, batch, layout: f"{named(layout)}, {batch} samples, parts {parts}",
     play=call_for_numbers,
-    hint="States, those that are shared over the data ranks; then the larger of two: inputs in "
-    "flight and a block that runs, or inputs of one micro-batch and its logits.",
+    hint="States, those that are shared over data ranks; then the larger of: inputs in flight and "
+    "a block that runs, or one micro-batch's inputs and logits.",
     wrong={
         "With sharded=0 data ranks hold copies of the states.": [
             ADAM + "d",
@@ -271,8 +264,7 @@ check_held = Exercise(
         "`parts` are of one rank: tensor ranks and stages have been divided by.": [
             "weights + adam => (weights + adam) / layout.tensor / p",
             "weights + adam => (weights + adam) / p",
-            'parts["inputs"] => parts["inputs"] / layout.tensor / p',
-            'parts["logits"] => parts["logits"] / layout.tensor / p',
+            *(f'parts["{n}"] => parts["{n}"] / layout.tensor / p' for n in ("inputs", "logits")),
             lambda parts, batch, it: my_held(parts, batch, it) / it.tensor / it.pipeline,
         ],
         "States are shared over the data ranks: the others hold parts of their own.": [
@@ -307,6 +299,12 @@ check_held = Exercise(
             "first, last) => first, min(p, batch // d) * last)",
             '+ parts["logits"] => + min(p, batch // d) * parts["logits"]',
         ],
+        "`inputs` are of all blocks of a rank, whatever its chunks.": (
+            'parts["inputs"] => parts["inputs"] / layout.chunks'
+        ),
+        "At most p micro-batches are in flight, each with all chunks.": (
+            "min(p => min(p * layout.chunks"
+        ),
         "One block at a time runs: micro-batches in flight keep inputs alone.": (
             'parts["inputs"] + parts["block"] => (parts["inputs"] + parts["block"])'
         ),
@@ -322,7 +320,10 @@ check_held = Exercise(
         "States are there at both moments: add them.": (
             "weights + adam + max( => max(weights + adam, "
         ),
-        "Data ranks share states, not activations.": "max(first, last) => max(first, last) / d",
+        "Data ranks share states, not activations.": [
+            "max(first, last) => max(first, last) / d",
+            'first = => parts["inputs"] /= d if layout.sharded == 3 else 1; first =',
+        ],
         "That is the last stage alone: in other cases the first one is fuller.": (
             "max(first, last) => last"
         ),
@@ -335,8 +336,6 @@ check_held = Exercise(
         ],
         "States, those that are shared": lambda *given: 1.0,
     },
-    errors={
-        "KeyError|indices must be|has no attribute": 'Look parts up by name: `parts["inputs"]`.'
-    },
+    errors={"KeyError|indices must be|has no attribute": 'Look up by name: `parts["inputs"]`.'},
     also_right=["// => /", "last = => last = min(p, batch // d, 1) *"],
 )

@@ -55,8 +55,11 @@ check_ceiling = Exercise(
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
         "A stage takes stage_times[s] forward and backward together: on one device as well.": [
-            lambda t, m: my_ceiling(t, m) * 3,
-            lambda t, m: my_ceiling(t, m) / 3,
+            lambda t, m, of=of: my_ceiling(t, m) * of for of in (3, 1 / 3)
+        ],
+        "Filling and draining make one wait together.": "s) + ( => s) * 2 - max(stage_times) + (",
+        "Asked is the speed-up, not the share of the time that a device works or waits.": [
+            lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)
         ],
         "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
             lambda t, m: 1 / my_ceiling(t, m),
@@ -69,19 +72,16 @@ check_ceiling = Exercise(
 )
 
 # 2. A mini-batch in pieces, with the graph cut between two modules
-
 NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. detach() it."
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 HANDED = (
     "A backward begins at a number, or is handed a gradient: output.backward(leaf.grad), once "
     "loss.backward() has filled it."
 )
-MSE = nn.MSELoss()
-SHARE = "len(piece) / len(inputs)"
+MSE, SHARE = nn.MSELoss(), "len(piece) / len(inputs)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
-A_PIECE = " / len(inputs.split(split_size))"
-CLEARED = "front.zero_grad(); back.zero_grad()"
+A_PIECE, CLEARED = " / len(inputs.split(split_size))", "front.zero_grad(); back.zero_grad()"
 
 
 def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> dict:
@@ -151,6 +151,9 @@ check_cut_graph = Exercise(
             (UNSCALED, f"item() => item() * {SHARE}"),
             (UNSCALED, SCALED_TWICE),
         ],
+        "Back's gradients lack the share: scale the loss, and front's gradients follow.": (
+            (UNSCALED, SCALED_TWICE, f"item() => item() * {SHARE}")
+        ),
         "A piece counts by its own rows, len(piece): the last may be short.": [
             UNSCALED + A_PIECE,
             "len(piece) / => split_size /",
@@ -172,8 +175,7 @@ check_cut_graph = Exercise(
         NO_LEAF: ".requires_grad_() => ",
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
-            "leaf.grad => torch.ones_like(output)",
-            "leaf.grad => leaf",
+            *(f"leaf.grad => {other}" for other in ("torch.ones_like(output)", "leaf")),
         ],
         "You cleared what stood in `.grad` before: the gradients are to be added to it.": [
             f"{at} => {CLEARED}; {at}" for at in ("total = 0.0", "output = f", "total +=")
@@ -192,7 +194,6 @@ check_cut_graph = Exercise(
 )
 
 # 3. Two programs and two queues
-
 NO_WAIT = "get() waits until something is there: call it plainly, and look for nothing before."
 HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
@@ -350,8 +351,7 @@ check_two_queues = Exercise(
         "A share is the rows of a piece over those of all: the last piece may be smaller.": [
             "len(answer) / rows => 1 / len(answers)",
             "len(answer) / => len(answers[0]) /",
-            "sum(map(len, answers)) => len(answers[0]) * len(answers)",
-            "sum(map(len, answers)) => len(answers)",
+            *(f"sum(map(len, answers)) => {n}len(answers)" for n in ("", "len(answers[0]) * ")),
         ],
         "The loss that stage.forward returns is scaled by its share already: add it as it is.": (
             "/ rows) => / rows) * len(answer) / rows"

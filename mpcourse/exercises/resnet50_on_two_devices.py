@@ -20,7 +20,7 @@ from mpcourse.splitting.pretended import gpu_name
 
 # 1. The split network
 
-SHAPE = (2, 3, 33, 33)  # of 32 would leave avgpool a single number to average
+SHAPE = (2, 3, 33, 33)  # of 32 would leave avgpool a single number
 FEATURES = (2, 512, 5, 5)  # what layer2 makes of them
 EARLY = ("conv1", "bn1", "layer1", "layer2")
 FLATTEN = "Is every part before fc called, and does flatten come between avgpool and fc?"
@@ -128,7 +128,7 @@ def as_torchvision_s(outcome, first, second):
 
 
 def copies_made(attempt, images, first, second):
-    wrong = []  # with parameters: elsewhere when the network is built, no gradient at the end
+    wrong = []  # parameters elsewhere when built, or without gradient
 
     def program(images):
         network = attempt(first, second, 3)
@@ -277,7 +277,6 @@ check_naive_time = Exercise(
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        # 2p, 2p - 1, p and 2p - 4 copies
         "Between p stages are p - 1 cuts.": [f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")],
         "There may be other than two stages.": " * (len(forward) - 1) => ",
         "Add the backward's own times.": [
@@ -285,6 +284,7 @@ check_naive_time = Exercise(
         ],
         "Nothing overlaps in a naive step: the others wait while one stage works.": "sum => max",
         "Each stage has times of its own: add them all.": "sum => len(forward) * max",
+        "A mean is the time of one stage: add up all.": "sum( => 1 / len(forward) * sum(",
     },
     errors={"IndexError": "There may be any number of stages, one as well."},
     also_right=[lambda *given: torch.tensor(my_naive_time(*given))],

@@ -9,12 +9,12 @@ from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, same
 from mpcourse.multiprocess import ranks_in_threads
 
 WAIT_S = 5.0  # for ranks that do not send the same messages
-WAITED = r"gloo[/\\]|[Cc]onnection|imed out|had not returned"  # what is raised then
+WAITED = r"gloo[/\\]|[Cc]onnection|imed out|had not returned"
 ALL_SEND = "All ranks have to send the same messages, equally often and in one order."
 
 
 def messages(group):
-    """The page's `scatter` and `gather`, on this rank."""
+    """The page's `scatter` and `gather`."""
 
     def scatter(tensor):
         found = tensor.new_empty(tensor.numel() // group.size())
@@ -58,7 +58,7 @@ def on_states(attempt, ranks):
         optimizer, found = torch.optim.SGD(parts, lr=0.1, momentum=0.9), []
         for step in range(2):
             for weight, gradients in zip(weights, given, strict=True):
-                new = gradients[step, own]  # a backward adds to what is there
+                new = gradients[step, own]  # added, as by a backward
                 weight.grad = new.clone() if weight.grad is None else weight.grad + new
             attempt(weights, parts, optimizer, *messages(group))
             if [weight.data_ptr() for weight in weights] != places:
@@ -93,9 +93,7 @@ check_state_step = Exercise(
         ],
         "Step 2 still has step 1's gradients: let `weight.grad` go, and `part.grad` if you add to "
         "it.": "weight.grad = None => pass",
-        "The optimizer steps once, when all parts have their gradients.": (
-            "\n    optimizer.step() => \n        optimizer.step()"
-        ),
+        "The optimizer steps once, when all parts have their gradients.": "    opt =>         opt",
         "No weight has changed: give the parts gradients, then step.": "optimizer.step() => pass",
         "A part's gradient is what `scatter` returns, an average over all ranks already.": [
             "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
@@ -118,19 +116,19 @@ check_state_step = Exercise(
 def my_layer_backward(x, part, gradient, gather, scatter):
     """The weights are gathered once more, for the gradient of x goes through them.
 
-    This rank's rows give a gradient of all weights. The average over the ranks is of all rows, and
-    of it each rank keeps its part.
+    This rank's rows give a gradient of all weights. Of the ranks' average it keeps its part.
     """
     whole = gather(part).view(-1, x.shape[1] + 1)
     of_whole = torch.cat([gradient.T @ x, gradient.sum(0).unsqueeze(1)], dim=1)
     return gradient @ whole[:, :-1], scatter(of_whole)
 
 
-ROWS, INSIDE, OUTSIDE = 3, 5, 4  # of a rank; numbers that go in, that come out
+ROWS, INSIDE, OUTSIDE = 3, 5, 4  # of a rank; numbers in, out
+KEPT = "Leave `x`, `part` and `gradient` as they are: others read them later."
 
 
 def on_shares(attempt, ranks):
-    """On each rank, both gradients and the messages that it sent."""
+    """Of each rank both gradients, and its messages."""
     draw = torch.Generator().manual_seed(ranks)
     whole = torch.randn(OUTSIDE, INSIDE + 1, generator=draw).double()
     rows = torch.randn(ranks, ROWS, INSIDE, generator=draw).double()
@@ -138,18 +136,19 @@ def on_shares(attempt, ranks):
 
     def program(group):
         own, calls = group.rank(), []
-        part = whole.view(-1).chunk(ranks)[own].clone()
+        part = whole.view(-1).chunk(ranks)[own]
         scatter, gather = (
             lambda tensor, send=send: calls.append(send.__name__) or send(tensor)
             for send in messages(group)
         )
-        found = attempt(rows[own].clone(), part, gradients[own].clone(), gather, scatter)
+        given = rows[own].clone(), part.clone(), gradients[own].clone()
+        found = attempt(*given, gather, scatter)
         pair = isinstance(found, tuple | list) and len(found) == 2
         if not pair or not all(isinstance(each, Tensor) for each in found) or found[0].dim() != 2:
             why = "Return two gradients: of x, a table of its shape, and of the part."
             raise NotYet(f"got {short(found)}", why)
-        if not torch.equal(part, whole.view(-1).chunk(ranks)[own]):
-            raise NotYet("", "Leave `part` as it is: the optimizer changes it later.")
+        if not all(map(torch.equal, given, (rows[own], part, gradients[own]))):
+            raise NotYet("", KEPT)
         return found[0], found[1].reshape(-1), sorted(calls)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
@@ -169,7 +168,7 @@ check_layer_backward = Exercise(
     play=on_shares,
     compared=gradients_in_words,
     hint="Gather once: the weights are all columns but the last. Scatter once, one table of "
-    "(outputs, inputs + 1): gradient.T @ x, and as last column the sum of the gradient's rows.",
+    "(outputs, inputs + 1): gradient.T @ x, then gradient.sum(0).",
     correct="Both gradients are those of the whole layer, with one gather and one scatter.",
     wrong={
         "Each rank has its own rows: `scatter` makes the average over the ranks, and divides.": [
@@ -185,6 +184,7 @@ check_layer_backward = Exercise(
         ],
         "The weights are all columns but the last, the bias.": [":-1] => 1:]", "[:, :-1] => "],
         "A rank's part is not the layer: `gather(part)` gives all of it.": "gather(part) => part",
+        KEPT: "return gradient => gradient *= 2\n    return gradient / 2",
     },
     errors={
         "many indices|tensor size|input of size": "Make a table: `.view(-1, inputs + 1)`.",
@@ -201,8 +201,7 @@ check_layer_backward = Exercise(
 def my_bytes_sent(parameters, itemsize, ranks, stage, backwards):
     """Stages 0 and 1 take two rounds, once all gradients have added up.
 
-    Stage 2 scatters in every backward and gathers once. Stage 3 gathers twice and scatters once
-    for every backward.
+    Stage 2 scatters in every backward and gathers once. Stage 3 does all three in every backward.
     """
     rounds = [2, 2, backwards + 1, 3 * backwards][stage]
     return rounds * (ranks - 1) / ranks * parameters * itemsize
@@ -216,8 +215,7 @@ check_bytes_sent = Exercise(
     play=call_for_numbers,
     hint="Count the messages of the stage, and what a ring sends for each.",
     wrong={
-        "The all-gather of stage 1 is not on top: a reduce-scatter takes the place of the "
-        "all-reduce.": "[2, 2 => [2, 3",
+        "A reduce-scatter takes the all-reduce's place in stage 1: two rounds.": "[2, 2 => [2, 3",
         "Stages 0 and 1 send in the step, when the gradients of all backwards have added up.": [
             "[2, 2 => [2, backwards + 1",
             "[2, => [2 * backwards,",
@@ -243,10 +241,7 @@ check_bytes_sent = Exercise(
 
 
 def my_clip(gradients, max_norm, group):
-    """Squares add up over the parts, norms do not: so the squares are summed over the ranks.
-
-    All ranks then scale by one factor, and only where the norm is too large.
-    """
+    """Squares add up over the ranks, norms do not. All ranks scale by one factor, at most 1."""
     square = sum(gradient.square().sum() for gradient in gradients)
     distributed.all_reduce(square, group=group)
     norm = square.sqrt()
@@ -256,11 +251,11 @@ def my_clip(gradients, max_norm, group):
 
 
 def on_parts(attempt, words, lists, max_norm):
-    """Of each rank what is returned, and its gradients, side by side."""
+    """Of each rank what is returned, and its gradients."""
 
     def program(group):
         gradients = [torch.tensor(numbers).double() for numbers in lists[group.rank()]]
-        norm = attempt([*gradients], max_norm, group)  # tensors count, not what is in the list
+        norm = attempt([*gradients], max_norm, group)  # not the list counts
         try:
             return float(norm), torch.cat(gradients).tolist()
         except (TypeError, ValueError, RuntimeError):
@@ -282,33 +277,38 @@ check_clip = Exercise(
     ],
     given="{0}, max_norm {2}",
     play=on_parts,
-    hint="norm = square root of the sum of all squares, of all tensors on all ranks. All gradients "
-    "are scaled where they are, by max_norm / norm or 1, and the norm before that is returned.",
+    hint="The norm is the root of the sum of all squares, of all tensors and ranks. Scale in "
+    "place, by max_norm / norm, at most 1. Return the norm.",
     correct="All ranks scale by one factor: the direction of the gradient stays.",
     wrong={
-        "Each rank takes the norm of its own parts, and scales by a factor of its own.": (
-            "distributed.all_reduce(square, group=group) => pass"
-        ),
+        "Each rank scales by its own parts' norm: the factors differ.": "(square, => (0 + square,",
         "Norms do not add up: their squares do.": [
             ("in gradients) => in gradients).sqrt()", "square.sqrt() => square"),
             ("in gradients) => in gradients).sqrt()", "square.sqrt() => square / group.size()"),
             ("gradient.square().sum() => gradient.norm()", "square.sqrt() => square"),
         ],
         "The square root is missing.": ["square.sqrt() => square", "/ norm => / square"],
-        "The ranks hold different parts of one gradient: sum their squares, without a mean.": [
+        "The ranks hold different parts of one gradient: add their squares, without a mean.": [
             "square.sqrt() => (square / group.size()).sqrt()",
             "square, group => square, distributed.ReduceOp.MAX, group",
             "distributed.all_reduce(square, group=group) => square = sum("
             "distributed.all_reduce(g, group=group) or g.square().sum() for g in gradients)",
         ],
+        "The norm is of all numbers, not the largest of them.": [
+            ("sum(gradient.square().sum => max(gradient.abs().max", ".sqrt() => "),
+        ],
+        "max_norm is for all numbers together, not for each.": (
+            "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
+        ),
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
         "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",
         "`clip_grad_norm_` reads `.grad`: these tensors are gradients, and have none.": (
             ("gradient *= => _ = gradient *", "return norm => return 0 * norm")
         ),
-        "Return the norm, as it was before the clipping.": [
-            f"return norm => return {said}"
-            for said in ("norm.clamp(max=max_norm)", "square", "(max_norm / norm).clamp(max=1.0)")
+        "Return the norm of all ranks, as it was before the clipping.": [
+            ("distributed. => own = square.sqrt()\n    distributed.", "return norm => return own"),
+            "return norm => return norm.clamp(max=max_norm)",
+            *("n norm => n square", "n norm => n (max_norm / norm).clamp(max=1.0)"),
         ],
     },
     errors={

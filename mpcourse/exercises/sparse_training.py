@@ -14,19 +14,12 @@ from mpcourse.sparse_training import cubic_sparsity
 def my_cubic(step, begin, end, initial, final):
     """Find the share of the time that is left, between 0 and 1, and cube it.
 
-    At `begin` all of it is left and the sparsity is `initial`; at `end` nothing is, and it is
-    `final`. Holding the step between the two keeps the schedule flat before and after; without it
+    Holding the step between `begin` and `end` keeps the schedule flat before and after; without it
     the cube runs on below `initial` and above `final`.
     """
     held = min(max(step, begin), end)
     left = (end - held) / (end - begin)
     return final + (initial - final) * left**3
-
-
-def cubic_by_parts(step, begin, end, initial, final):
-    if not begin < step < end:
-        return initial if step <= begin else final
-    return initial + (final - initial) * (1 - (1 - (step - begin) / (end - begin)) ** 3)
 
 
 check_cubic = Exercise(
@@ -56,13 +49,18 @@ check_cubic = Exercise(
         ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
         "Before begin it is `initial`, after end `final`: hold the step between them.": [
-            f"min(max(step, begin), end) => {held}" for held in ("step", "max(step, begin)")
+            *[f"min(max(step, begin), end) => {held}" for held in ("step", "max(step, begin)")],
+            lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
+        ],
+        "`//` cuts to whole numbers: a share needs `/`.": [
+            "(end - held) / => (end - held) //",
+            "(end - held) / (end - begin) => 1 - (held - begin) // (end - begin)",
         ],
         "A share, from 0 to 1: no percentage.": lambda *given: 100 * my_cubic(*given),
         "The share of zeros is asked, not of what is left.": lambda *given: 1 - my_cubic(*given),
     },
     also_right=[
-        cubic_by_parts,
+        lambda t, b, e, s, f: s + (f - s) * (1 - (1 - min(max((t - b) / (e - b), 0), 1)) ** 3),
         lambda t, b, e, s, f: cubic_sparsity(t, final=f, begin=b, end=e, initial=s),
     ],
 )
@@ -74,19 +72,19 @@ IN_PLACE = "Pruned weights are not zero: change weight itself, in place."
 STAYING = "Weights that stay keep the values that the step gave them."
 MEMORY = "{} still remembers the pruned weights: zero there all that has the weight's shape."
 ENTRIES_ONLY = "Weights that stay keep their memory: zero the pruned entries only."
-COUNTS = "{} has another shape than the weight: it counts steps; keep it."
+COUNTS = "{} has another shape than the weight: it is not of single weights; keep it."
 ANOTHER_TENSOR = "{} is gone, or another tensor now: change the one that is there, in place."
 NOTHING_ELSE = "only weight and optimizer.state[weight] are asked: something else has changed."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
+SHAPE = "Adafactor has a number for each row, one for each column: ask for the weight's shape."
 RETURN_NOTHING = "Nothing is to be returned: the optimizer goes on with what you changed in place."
 
 
 def my_keep(optimizer, weight, mask):
     """Zero the pruned weights, and every memory of them that has a value for each weight.
 
-    Zeroing the weight alone lasts until the next step, which moves it by what is remembered. Adam
-    also keeps a count of steps, a tensor without dimensions: it belongs to all weights and stays.
+    Zeroing the weight alone lasts until the next step, which moves it by what is remembered.
     """
     with torch.no_grad():
         weight.mul_(mask)
@@ -100,6 +98,7 @@ OPTIMIZERS = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
 }
 
 
@@ -115,7 +114,7 @@ def three_steps(attempt, name):
         optimizer.step()
         weight.data[1, 1] *= step  # a weight that stays may be zero
         wanted, remembered = weight.detach() * mask, memory(optimizer, weight)
-        masked = {k: v * mask if v.dim() else v.clone() for k, v in remembered.items()}
+        masked = {k: v * mask if v.shape == mask.shape else 1 * v for k, v in remembered.items()}
         before = copy.deepcopy(beside(optimizer, weight, mask, other))
         result = attempt(optimizer, weight, mask)
         look_at_weight(weight.detach(), wanted, mask)
@@ -154,17 +153,10 @@ def look_at_memory(found, remembered, wanted, mask):
     for key, expected in wanted.items():
         if found.get(key) is not None and not same(found[key], expected):
             why = MEMORY.format(key) if (found[key] * ~mask).any() else ENTRIES_ONLY
-            why = why if expected.dim() else COUNTS.format(key)
+            why = why if expected.shape == mask.shape else COUNTS.format(key)
             raise NotYet(f"expected {key} {short(expected)}", f"got {short(found[key])}", why)
         if found.get(key) is not remembered[key]:
             raise NotYet(ANOTHER_TENSOR.format(key))
-
-
-def keep_by_index(optimizer, weight, mask):
-    weight.data[~mask] = 0
-    for value in optimizer.state[weight].values():
-        if torch.is_tensor(value) and value.dim():
-            value[~mask] = 0
 
 
 check_keep = Exercise(
@@ -200,14 +192,21 @@ check_keep = Exercise(
         NOTHING_ELSE: (
             "weight.mul_(mask) => [p.mul_(mask) for p in optimizer.param_groups[0]['params']]"
         ),
+        SHAPE: [
+            "value.shape == mask.shape => value.dim()",
+            "value.shape == mask.shape => value.numel() > 1",
+        ],
         RETURN_NOTHING: lambda o, weight, mask: my_keep(o, weight, mask) or (weight, o),
     },
     errors={
         "leaf": NO_GRAD,
         "KeyError": NO_ENTRY,
+        r"with shape \[\d|does not match": SHAPE,
         "broadcast shape|too many indices": "The count of steps has no dimensions: it stays.",
     },
-    also_right=[keep_by_index],
+    also_right=[
+        ("weight.mul_(mask) => weight[~mask] = 0", "value.mul_(mask) => value[~mask] = 0"),
+    ],
 )
 
 # 3. One regrowth step
@@ -218,9 +217,8 @@ NONE_CHANGED = "A tensor that was handed in has changed: return new ones."
 def my_regrow(mask, weight, gradient, count):
     """First drop the smallest weights that there are, then grow where the gradient is largest.
 
-    Weights that are not there have size 0, so infinity keeps them out of the smallest. What stays
-    cannot grow, so minus infinity keeps it out of the largest. All that grows starts at zero: only
-    what has stayed keeps its value, also where a weight goes and comes back at once.
+    Infinity keeps out of the smallest what is not there, minus infinity out of the largest what
+    stays. Only what has stayed keeps its value, also where a weight goes and comes back at once.
     """
     left = mask.clone().flatten()
     sizes = weight.abs().masked_fill(~mask, torch.inf)
@@ -284,6 +282,15 @@ check_regrow = Exercise(
         ],
         "Dropped, and nothing has grown: as many come as go.": "] = True => ] = False",
         "Two are asked: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
+        "First the new mask, then the new weight.": lambda *given: my_regrow(*given)[::-1],
+        "What grows starts at zero, not at its gradient: the optimizer moves it.": (
+            "weight * left.view(mask.shape) => "
+            "weight * left.view(mask.shape) + gradient * (new & ~left).view(mask.shape)"
+        ),
+        "`[-0:]` is everything: with count 0 nothing goes, and nothing grows.": [
+            "wanted.argsort(descending=True, stable=True)[:count] => wanted.argsort()[-count:]",
+            "argsort(stable=True)[:count] => argsort(descending=True)[-count:]",
+        ],
         "Exactly `count` go: a threshold drops all that are as small.": (
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
             "left &= sizes.flatten() > max([-1, *sizes.flatten().sort()[0][:count]])"

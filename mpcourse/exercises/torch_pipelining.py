@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from contextlib import contextmanager
-from operator import attrgetter
 from unittest import mock
 
 import torch
@@ -301,7 +300,6 @@ def batch(dtype, parts, *shape):
     return inputs, torch.arange(shape[0]), parts
 
 
-dtype = attrgetter("dtype")
 BATCHES = [(torch.float64, 2, 3, 2), (torch.float64, 4, 10, 3), (torch.float32, 4, 8, 3)]
 BATCHES += [(torch.float32, 4, 1, 2), (torch.half, 3, 5, 1, 2, 2)]
 
@@ -311,7 +309,7 @@ check_padded = Exercise(
     cases=[batch(*each) for each in BATCHES],
     given=lambda rows, _, parts: f"{rows.dtype} of shape {[*rows.shape]}, {parts} micro-batches",
     play=leaving_alone("The given batch has changed: return new tensors (torch.cat makes them)."),
-    same=lambda found, right: same(found, right) and [*map(dtype, found)] == [*map(dtype, right)],
+    same=lambda a, b: same(a, b) and [each.dtype for each in a] == [each.dtype for each in b],
     hint="Add -rows % microbatches rows of zeros, each with the target -100, behind all others.",
     errors={"dimension|size": "The rows to add have the shape (more, *inputs.shape[1:])."},
     wrong={
@@ -331,6 +329,7 @@ check_padded = Exercise(
         "new_zeros keeps the type.": [
             "inputs.new_zeros => torch.zeros",
             "rows]) => rows]).float()",
+            "rows]) => rows.double()])",
         ],
         "new_full keeps the type of the targets.": [
             "-100) => -100).float()",
