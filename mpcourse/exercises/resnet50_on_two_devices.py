@@ -72,7 +72,8 @@ def torchvision_s():
             nn.init.uniform_(module.running_var, 0.5, 2)
     images = torch.randn(SHAPE)
     trained = copy.deepcopy(network).double().train()  # two numbers a channel: their norm may flip
-    return network, images, network(images), trained(images.double())
+    with torch.no_grad():  # what is kept here would keep all weights
+        return network, images, network(images), trained(images.double())
 
 
 def built_on(attempt, first, second):
