@@ -1,11 +1,14 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes three tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
+Writes five tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
 `sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
 gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
 equally long.
 `sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
 tickets in rounds. `sparse_rivals.csv`: small dense nets of three sizes, each at two rates.
+`sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets, at
+four rates each, with the accuracy on held-out digits, by which a rate can be chosen.
+`sparse_regrown.csv`: regrowth with equal shares and with those of its paper, and a small dense net.
 """
 
 import copy
@@ -18,9 +21,11 @@ import torch
 from studies import Row, run_studies
 from torch import nn
 
-from mpcourse.pruning import apply_masks, global_masks, magnitude
+from mpcourse.capstone.trials import Digits
+from mpcourse.pruning import apply_masks, global_masks, layer_masks, magnitude, random_scores
 from mpcourse.sparse_training import (
     GradualPruner,
+    Regrowth,
     cubic_sparsity,
     redraw,
     rewind,
@@ -34,6 +39,8 @@ WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 # as many weights, as many bytes with the bits of a mask, twice the bytes
 RIVALS = SMALL, (26, 40), (50, 50)
+# as many bytes as 99% zeros in CSR, twice and four times as many
+FAR_RIVALS, FAR_RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
 
 
 class Budget(NamedTuple):
@@ -44,9 +51,11 @@ class Budget(NamedTuple):
     sparsities: tuple[float, ...] = (11 / 12, 0.95)  # 11/12: twelve times fewer are left
     ticket_epochs: tuple[int, ...] = (5, 20)
     rounds: tuple[tuple[int, int], ...] = ((1, 3), (1, 12), (4, 3))  # how many, epochs of each
+    far: tuple[float, int, int] = (0.99, 5, 10)  # sparsity, epochs of the dense net and after
+    regrown: int = 8  # epochs
 
 
-DRY = Budget(1, 1, (0.9,), (1,), ((1, 1),))
+DRY = Budget(1, 1, (0.9,), (1,), ((1, 1),), (0.9, 1, 1), 1)
 
 
 def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -60,23 +69,29 @@ def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
     rows = []
     for sparsity in budget.sparsities:
         for way in WAYS:
-            model = _pruned(dense, way, sparsity, data, budget)
+            model = _pruned(dense, way, sparsity, data, budget.tuning)
             row = {"way": way, "sparsity": round(sparsity, 4), "seed": seed, **known}
             rows.append({**row, "accuracy": data.accuracy(model)})
     return rows
 
 
-def _pruned(dense: nn.Module, way: str, sparsity: float, data: Data, budget: Budget) -> nn.Module:
+def _pruned(
+    dense: nn.Module, way: str, sparsity: float, data: Data, epochs: int, rate: float = RATE
+) -> nn.Module:
     """A copy of a dense net, pruned in one way and trained on."""
     model, hooks = copy.deepcopy(dense), []
     if way == "at once":
         apply_masks(model, global_masks(magnitude(model), sparsity))
     else:
-        end = max(1, budget.tuning * len(data.shuffled) * 3 // 4)  # the last quarter settles
-        target = partial(cubic_sparsity, final=sparsity, end=end)
+        target = partial(cubic_sparsity, final=sparsity, end=_three_quarters(data, epochs))
         hooks = [GradualPruner(model, target, every=8)]
-    train(model, data, budget.tuning, RATE, hooks)
+    train(model, data, epochs, rate, hooks)
     return model
+
+
+def _three_quarters(data: Data, epochs: int) -> int:
+    """The step from which masks stay: the last quarter of the training settles."""
+    return max(1, epochs * len(data.shuffled) * 3 // 4)
 
 
 def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -126,6 +141,55 @@ def compare_rivals(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
+def compare_far(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Far pruned nets and small dense ones, equally long trained on all but the held-out digits."""
+    digits, rows = Digits(data.place, 64), []
+    sparsity, before, after = budget.far
+
+    def add(way: str, hidden: tuple[int, int], rate: float, model: nn.Module) -> None:
+        row = {"way": way, "first": hidden[0], "second": hidden[1], "rate": rate, "seed": seed}
+        judged = {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
+        rows.append(row | judged)
+
+    for rate in FAR_RATES:
+        torch.manual_seed(seed)
+        dense = lenet_300_100().to(data.place)
+        train(dense, digits, before, rate)
+        for way in WAYS:
+            add(way, (300, 100), rate, _pruned(dense, way, sparsity, digits, after, rate))
+        for hidden in FAR_RIVALS:
+            torch.manual_seed(seed)
+            model = linear_net(*hidden).to(data.place)
+            for epochs in (before, after):
+                train(model, digits, epochs, rate)
+            add("dense", hidden, rate, model)
+    return rows
+
+
+def compare_regrown(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Regrowth with 95% zeros, by the shares of layers, and a dense net of as many weights."""
+    rows = []
+    for way in ("equal", "ERK", "dense"):
+        torch.manual_seed(seed)
+        model = (linear_net(*SMALL) if way == "dense" else lenet_300_100()).to(data.place)
+        hooks = []
+        if way != "dense":
+            scores = random_scores(model)
+            masks = layer_masks(scores, erk_sparsities(scores, 0.05) if way == "ERK" else 0.95)
+            end = _three_quarters(data, budget.regrown)
+            hooks = [Regrowth(model, masks, every=32, end=end)]
+        train(model, data, budget.regrown, RATE, hooks)
+        rows.append({"way": way, "seed": seed, "accuracy": data.accuracy(model)})
+    return rows
+
+
+def erk_sparsities(sizes: dict[str, torch.Tensor], left: float) -> dict[str, float]:
+    """The sparsity of each layer where weights left go with inputs plus outputs (RigL's ERK)."""
+    of_all = left * sum(size.numel() for size in sizes.values())
+    ratio = of_all / sum(sum(size.shape) for size in sizes.values())
+    return {name: 1 - ratio * sum(size.shape) / size.numel() for name, size in sizes.items()}
+
+
 def _under(masks: dict, state: dict | None, data: Data, epochs: int) -> nn.Module:
     """A net trained under masks, from these weights or from new ones."""
     model = lenet_300_100().to(data.place)
@@ -141,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "sparse_rates.csv": compare_at_full_rate,
         "sparse_pairs.csv": compare_pairs,
         "sparse_rivals.csv": compare_rivals,
+        "sparse_far.csv": compare_far,
+        "sparse_regrown.csv": compare_regrown,
     }
     budgets = Budget(), DRY
     return run_studies(studies, budgets, command=COMMAND, about=__doc__, arguments=arguments)
