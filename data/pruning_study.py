@@ -1,11 +1,17 @@
 """Five seeds of LeNet-300-100, pruned: `python data/pruning_study.py`.
 
-Writes two tables into `data/`: `pruning_criteria.csv` (page `pruning`: what each criterion leaves
-at each sparsity, at once and after fine-tuning) and `sparse_training.csv` (page `sparse_training`:
-ways to the same sparsity, each with the same number of epochs). The test images decide nothing.
+Writes six tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
+leaves at each sparsity, at once and after fine-tuning; `pruning_inputs.csv`, nets pruned by size
+and by size times the norm of the input (Sun et al., 2023, arXiv:2306.11695); `pruning_scan.csv`,
+the shares that a scan chooses by held-out digits; `pruning_small.csv`, pruned nets and small dense
+ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
+`pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch.
+For page `sparse_training`: `sparse_training.csv`, ways to the same sparsity, each with the same
+number of epochs. The test images decide nothing.
 """
 
 import copy
+import itertools
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +21,8 @@ import torch
 from studies import Row, run_studies
 from torch import nn
 
+from mpcourse.capstone.trials import Digits
+from mpcourse.exercises.pruning import Residual, my_scan, my_trunk
 from mpcourse.pruning import (
     Movement,
     apply_masks,
@@ -22,6 +30,7 @@ from mpcourse.pruning import (
     gradient,
     layer_masks,
     magnitude,
+    multiply_adds,
     random_scores,
     snip,
     sparsity_of,
@@ -36,10 +45,13 @@ from mpcourse.sparse_training import (
     snapshot,
 )
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
-from mpcourse.training.nets import lenet_300_100
+from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "random mask")
+INPUTS = ("magnitude", "input", "input by row")
+SHARES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)  # of a layer alone, in the scan
+SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
 
 Masks = dict[str, torch.Tensor]
@@ -52,9 +64,13 @@ class Budget(NamedTuple):
     epochs: int = 15
     tuning: int = 5
     sparsities: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95, 0.98)
+    inputs: tuple[float, ...] = (0.9, 0.98)  # sparsities
+    short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
+    rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
+    residual: tuple[int, int] = (3, 1)  # epochs of a residual net, and after
 
 
-DRY = Budget(epochs=1, tuning=1, sparsities=(0.9,))
+DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,), residual=(1, 0))
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -96,6 +112,126 @@ def _prune_and_tune(dense: nn.Module, masks: Masks, data: Data, tuning: int) -> 
     pruned = data.accuracy(model)
     train(model, data, tuning, TUNING_RATE)
     return {"pruned": pruned, "tuned": data.accuracy(model), "empty_layer": 0}
+
+
+def compare_inputs(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Prune one net by size, and by size times the norm of the input, of all and row by row."""
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    train(dense, data, budget.epochs, RATE)
+    scores, rows = times_inputs(dense, data), []
+    for criterion, sparsity in itertools.product(INPUTS, budget.inputs):
+        how = "row" if criterion == "input by row" else "global"
+        masks_from = row_masks if how == "row" else global_masks
+        score = magnitude(dense) if criterion == "magnitude" else scores
+        found = _prune_and_tune(dense, masks_from(score, sparsity), data, budget.tuning)
+        row = {"criterion": criterion, "masks": how, "sparsity": sparsity, "seed": seed}
+        rows.append({**row, "dense": data.accuracy(dense), **found})
+    return rows
+
+
+def times_inputs(model: nn.Module, data: Data) -> Masks:
+    """Of each weight its size times the norm of its input over all training images."""
+    scores, norms, probe = magnitude(model), {}, copy.deepcopy(model)
+    for name in scores:
+        probe.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs, name=name: norms.update({name: inputs[0].norm(dim=0)})
+        )
+    with torch.no_grad():
+        probe(data.all_train[0])
+    return {name: score * norms[name] for name, score in scores.items()}
+
+
+def row_masks(scores: Masks, sparsity: float) -> Masks:
+    """The same share of each row goes: only weights of one output are compared."""
+    rows = {name: dict(enumerate(score)) for name, score in scores.items()}
+    masks = {name: layer_masks(each, sparsity) for name, each in rows.items()}
+    return {name: torch.stack([*each.values()]) for name, each in masks.items()}
+
+
+def compare_scan(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Let a scan choose each layer's share by held-out digits; as many zeros in two other ways."""
+    digits, (before, after) = Digits(data.place, 64), budget.short
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    train(dense, digits, before, RATE)
+    scores, chosen = magnitude(dense), {}
+    for name, right in my_scan(dense, SHARES, digits.accuracy).items():
+        pairs = zip(SHARES, right, strict=True)
+        bears = [share for share, alone in pairs if alone >= right[0] - 0.01]
+        chosen[name.removesuffix(".weight")] = max(bears)
+    masks = layer_masks(scores, chosen)
+    zeros, rows = sparsity_of(masks), []
+    ways = {"scan": masks, "one share": layer_masks(scores, zeros)}
+    for way, each in (ways | {"one threshold": global_masks(scores, zeros)}).items():
+        model = copy.deepcopy(dense)
+        apply_masks(model, each)
+        row = {"way": way, "sparsity": round(zeros, 4), "seed": seed}
+        row |= {f"left_{name}": int(mask.sum()) for name, mask in each.items()}
+        pruned = digits.test_accuracy(model)
+        train(model, digits, after, TUNING_RATE)
+        rows.append({**row, "pruned": pruned, "tuned": digits.test_accuracy(model)})
+    return rows
+
+
+def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """Nets with 90% zeros, and small dense ones trained as long or twice as long, at each rate."""
+    digits, (before, after), rows = Digits(data.place, 64), budget.short, []
+    for rate in budget.rates:
+        for way, times in {"pruned": 1, "small": 1, "twice": 2}.items():
+            torch.manual_seed(seed)
+            model = (lenet_300_100() if way == "pruned" else linear_net(*SMALL)).to(data.place)
+            train(model, digits, times * before, rate)
+            if way == "pruned":
+                apply_masks(model, global_masks(magnitude(model), 0.9))
+            train(model, digits, times * after, rate / 5)
+            judged = {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
+            rows.append({"way": way, "rate": rate, "seed": seed, **judged})
+    return rows
+
+
+def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """A residual net without half of the channels in its blocks or in its trunk, and small nets."""
+    before, after = budget.residual
+    torch.manual_seed(seed)
+    whole = Residual(16, 16).to(data.place)
+    train(whole, data, before, RATE)
+    kept = _larger_half(whole.stem, *(block[2] for block in whole.blocks))
+    nets = {"whole": whole, "inside": _cut_inside(whole), "trunk": my_trunk(whole, kept)}
+    for way, sizes in {"inside": (16, 8), "trunk": (8, 16)}.items():
+        for name, times in {"scratch": 1, "twice": 2}.items():
+            new = nets[f"{way} {name}"] = Residual(*sizes).to(data.place)
+            train(new, data, times * before, RATE)
+    for way, readers in {"blocks": ("blocks.0.0", "blocks.1.0"), "head": ("head",)}.items():
+        nets[f"{way} blind"] = blind = copy.deepcopy(whole)
+        masks = {name: torch.zeros_like(blind.get_submodule(name).weight) for name in readers}
+        for mask in masks.values():
+            mask[:, kept] = 1
+        apply_masks(blind, masks)
+    rows = []
+    for way, net in nets.items():
+        model = copy.deepcopy(net)
+        train(model, data, (2 if "twice" in way else 1) * after, TUNING_RATE)
+        row = {"way": way, "seed": seed, "pruned": data.accuracy(net)}
+        work = multiply_adds(model, data.test[0][0][:1])[0]
+        rows.append({**row, "tuned": data.accuracy(model), "multiply_adds": work})
+    return rows
+
+
+def _larger_half(*layers: nn.Module) -> torch.Tensor:
+    """The channels with the largest norms over all these layers."""
+    squares = sum(layer.weight.detach().square().flatten(1).sum(1) for layer in layers)
+    return squares.topk(len(squares) // 2).indices.sort().values
+
+
+def _cut_inside(net: nn.Module) -> nn.Module:
+    """Half of the channels inside each block leave."""
+    slim = copy.deepcopy(net)
+    for first, _, last in slim.blocks:
+        kept = _larger_half(first)
+        first.weight, first.bias = (nn.Parameter(p.detach()[kept]) for p in first.parameters())
+        last.weight = nn.Parameter(last.weight.detach()[:, kept])
+    return slim
 
 
 def compare_ways(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -155,8 +291,15 @@ def _three_quarters(epochs: int, data: Data) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all seeds, print each row, write the two recordings."""
-    studies = {"pruning_criteria.csv": compare_criteria, "sparse_training.csv": compare_ways}
+    """Run all seeds, print each row, write the recordings."""
+    studies = {
+        "pruning_criteria.csv": compare_criteria,
+        "pruning_inputs.csv": compare_inputs,
+        "pruning_scan.csv": compare_scan,
+        "pruning_small.csv": compare_small,
+        "pruning_trunk.csv": compare_trunk,
+        "sparse_training.csv": compare_ways,
+    }
     return run_studies(
         studies, (Budget(), DRY), command=COMMAND, about=__doc__, arguments=arguments
     )

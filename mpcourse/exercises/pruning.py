@@ -88,6 +88,7 @@ check_global_masks = Exercise(
             "size > threshold => size.flatten() > threshold",
             "{name: size > => {name[:-7]: size >",
             "size > threshold => (size > threshold) * parameters[name]",
+            ("return { => return [*{", "sizes.items()} => sizes.items()}.values()]"),
         ],
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
         "A weight of -2 is not small: compare absolute values.": [
@@ -230,7 +231,13 @@ check_scan = Exercise(
         ],
         "The net handed to `accuracy` is whole: hand it the cut one.": "(pruned) => (model)",
         "Keep the order in which the sparsities come.": "in sparsities => in sorted(sparsities)",
-        "The large weights go there: keep them.": ".argsort() => .argsort(descending=True)",
+        "The large weights go there: keep them.": [
+            *(".argsort() => .argsort(descending=True)", ("[: round => [round", "))]] => )) :]]")),
+        ],
+        "Each row has a threshold of its own there: compare all weights of the layer.": (
+            *("row = pruned => for row in pruned", ".view(-1) => .flatten(1):"),
+            "row[row =>     row[row",
+        ),
         "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
         PRUNE_A_COPY: "copy.deepcopy(model) => model",
         OF_EACH_LAYER: "return found => return list(found.values())",
@@ -246,6 +253,7 @@ ITS_BIAS = "The bias goes with the rows: who writes the trunk loses entries of i
 WHO_WRITES = "[slim.stem, *(block[2] for block in slim.blocks)]"
 WHO_READS = "[slim.head, *(block[0] for block in slim.blocks)]"
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
+FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
 
 
@@ -295,22 +303,13 @@ def thinning(attempt, width, inner, kept):
         raise NotYet(NET_AS_IT_WAS)
     if not isinstance(slim, nn.Module):
         raise NotYet(f"got {short(slim)}", "Return the smaller net.")
+    if not all(p.requires_grad for p in slim.parameters()):
+        raise NotYet(FROZEN)
     images = torch.cos(torch.arange(3 * 14 * 14) * 0.7).view(3, 1, 14, 14)
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
         raise NotYet(STILL_THERE)
     return slim(images).detach(), count
-
-
-def same_net(outcome, expected):
-    return outcome[1] == expected[1] and torch.allclose(outcome[0], expected[0], 1e-4, 1e-4)
-
-
-def rows_or_numbers(outcome, expected):
-    if outcome[1] != expected[1]:
-        return [f"expected {expected[1]:,} parameters, zeros counted", f"got {outcome[1]:,}"]
-    right, found = short(expected[0][0]), short(outcome[0][0])
-    return [f"expected outputs of the first image {right}", f"got {found}"]
 
 
 check_trunk = Exercise(
@@ -319,8 +318,12 @@ check_trunk = Exercise(
     cases=[(4, 3, [0, 2]), (3, 3, [1, 2]), (5, 4, [1, 3, 4])],
     given="a net with a trunk of {0} channels, {1} inside each block, and kept {2}",
     play=thinning,
-    same=same_net,
-    compared=rows_or_numbers,
+    same=lambda ours, right: ours[1] == right[1] and torch.allclose(ours[0], right[0], 1e-4, 1e-4),
+    compared=lambda ours, right: (
+        [f"expected {right[1]:,} parameters, zeros counted", f"got {ours[1]:,}"]
+        if ours[1] != right[1]
+        else [f"expected outputs of an image {short(right[0][0])}", f"got {short(ours[0][0])}"]
+    ),
     hint="kept says which channels stay, with their weights and biases. What a channel wrote is "
     "dropped, and no bias makes up for it; inside the blocks nothing leaves.",
     correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
@@ -345,6 +348,11 @@ check_trunk = Exercise(
         "The biases of the layers that write are lost: keep theirs, too.": (
             "layer.bias.detach()[kept] => layer.bias.detach()[kept] * 0"
         ),
+        "Channels inside a block leave there: cut the trunk alone.": [
+            (*(f"{w} => [*zip(*slim.blocks)][{n}]" for w, n in ((WHO_WRITES, 0), (WHO_READS, 2))),),
+            *[tuple(f"(block[{n}] for => (block[i] for i in (0, 2) for" for n in (2, 0))],
+        ],
+        FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
     },
     also_right=[

@@ -1,9 +1,26 @@
-"""Both studies of page `pruning` run on one seed; a seed fixes what comes out."""
+"""The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
 import channel_study
 import pytest
+import torch
 from pruned import sparsities_seen
-from pruning_study import DRY, WAYS, compare_criteria, compare_ways
+from pruning_study import (
+    DRY,
+    SMALL,
+    WAYS,
+    compare_criteria,
+    compare_inputs,
+    compare_scan,
+    compare_small,
+    compare_trunk,
+    compare_ways,
+    row_masks,
+    times_inputs,
+)
+
+from mpcourse.capstone.trials import Digits
+from mpcourse.pruning import apply_masks, bytes_in_formats, global_masks, magnitude
+from mpcourse.training.nets import lenet_300_100, linear_net
 
 
 def test_a_seed_fixes_the_result(run, data):
@@ -17,6 +34,68 @@ def test_a_seed_fixes_the_result(run, data):
     for row in first:
         assert row["tuned"] == row["pruned"]  # without an epoch of tuning
         assert row["dense"] > 0.7
+
+
+def test_a_score_by_inputs_counts_what_a_weight_multiplies_and_rows_lose_the_same_share(run, data):
+    net = lenet_300_100().to(data.place)
+    scores = run(times_inputs, net, data)
+    norms = data.all_train[0].flatten(1).norm(dim=0)
+    torch.testing.assert_close(scores["fc1"], magnitude(net)["fc1"] * norms)
+    masks = row_masks(scores, 0.9)
+    left = {name: set(mask.sum(1).tolist()) for name, mask in masks.items()}
+    assert left == {"fc1": {78}, "fc2": {30}, "fc3": {10}}
+    assert all(scores["fc1"][0][masks["fc1"][0]] >= scores["fc1"][0].sort().values[-78])
+
+
+def test_inputs_race_against_sizes_on_one_net(run, data):
+    rows = run(compare_inputs, data, 3, DRY._replace(tuning=0))
+    assert [(row["criterion"], row["masks"]) for row in rows] == [
+        *(("magnitude", "global"), ("input", "global"), ("input by row", "row"))
+    ]
+    assert len({row["dense"] for row in rows}) == 1
+    assert len({row["pruned"] for row in rows}) == 3
+    assert all(row["tuned"] == row["pruned"] > 0.3 for row in rows)
+
+
+def test_the_scan_chooses_by_held_out_digits_and_every_way_has_as_many_zeros(
+    run, data, monkeypatch
+):
+    asked, at_the_end = [], Digits.test_accuracy
+
+    def noted(digits, model):
+        asked.append(len(digits.shuffled.dataset))
+        return at_the_end(digits, model)
+
+    monkeypatch.setattr(Digits, "test_accuracy", noted)
+    rows = run(compare_scan, data, 3, DRY)
+    assert [row["way"] for row in rows] == ["scan", "one share", "one threshold"]
+    left = [sum(row[f"left_{name}"] for name in ("fc1", "fc2", "fc3")) for row in rows]
+    assert max(left) - min(left) <= 2
+    assert asked == [3000] * 6  # each way at once and in the end; the scan asks other digits
+
+
+def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
+    net = lenet_300_100().to(data.place)
+    apply_masks(net, global_masks(magnitude(net), 0.9))
+    most = bytes_in_formats(net)["bit mask"]
+    assert 0.95 * most < bytes_in_formats(linear_net(*SMALL))["dense"] < most
+    monkeypatch.setattr(Digits, "test_accuracy", lambda _, model: bytes_in_formats(model)["dense"])
+    rows = run(compare_small, data, 3, DRY)
+    assert [row["way"] for row in rows] == ["pruned", "small", "twice"]
+    assert [row["accuracy"] < most for row in rows] == [False, True, True]  # bytes, here
+    assert all(row["held_out"] > 0.6 for row in rows)
+
+
+def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(run, data):
+    rows = {row["way"]: row for row in run(compare_trunk, data, 0, DRY)}
+    work = {way: row["multiply_adds"] for way, row in rows.items()}
+    for cut, expected in {"inside": 405_808, "trunk": 389_528}.items():
+        assert {work[cut], work[f"{cut} scratch"], work[f"{cut} twice"]} == {expected}
+    assert work["blocks blind"] == work["head blind"] == work["whole"] == 779_056
+    for row in rows.values():
+        assert row["tuned"] == row["pruned"]  # without an epoch of tuning
+    assert rows["whole"]["pruned"] > rows["inside"]["pruned"] > rows["trunk"]["pruned"]
+    assert rows["blocks blind"]["pruned"] != rows["head blind"]["pruned"] < rows["whole"]["pruned"]
 
 
 def test_every_way_ends_at_its_sparsity(run, data, monkeypatch):

@@ -12,11 +12,18 @@ from studies import SEEDS, run_studies
 DRY_RUNS = [
     (
         "pruning",
-        {"compare_ways": lambda *_: [{"seed": 0}], "DRY": pruning_study.DRY._replace(tuning=0)},
-        11,
+        {"DRY": pruning_study.DRY._replace(tuning=0)}
+        | dict.fromkeys(("compare_ways", "compare_trunk"), lambda *_: [{"seed": 0}]),
+        21,
     ),
     ("quantization", {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())}, 8),
-    ("sparse", {"compare_pairs": lambda *_: [{"seed": 0}]}, 10),
+    (
+        "sparse",
+        dict.fromkeys(
+            ("compare_pairs", "compare_far", "compare_regrown"), lambda *_: [{"seed": 0}]
+        ),
+        12,
+    ),
     ("transformer", {}, 4),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
