@@ -9,8 +9,6 @@ from mpcourse.quantization import round_straight_through
 CHANGED = "What was handed in has changed: work on weight.clone()."
 NEAREST = "Round to the nearest integer: floor and trunc do not."
 
-# 1. Scales of least squared error
-
 
 def my_best_scales(weight, largest):
     """A shorter step rounds the many small weights better, and clips the few large ones.
@@ -31,11 +29,16 @@ def rounded_to(weight, scales, largest):
     return (weight / scales[:, None]).round().clamp(-largest, largest) * scales[:, None]
 
 
+def tensor_of(attempt, *case):
+    """What comes out; lists and numpy's will do."""
+    found = leaving_alone(CHANGED)(attempt, *case)
+    listed = isinstance(found, list) or hasattr(found, "__array__")
+    return torch.as_tensor(found) if listed else found
+
+
 def error_left(attempt, weight, largest):
     """The squared error of each row, over the least there is; what is within 3% counts as that."""
-    scales = leaving_alone(CHANGED)(attempt, weight, largest)
-    if isinstance(scales, list) or hasattr(scales, "__array__"):  # lists and numpy's will do
-        scales = torch.as_tensor(scales)
+    scales = tensor_of(attempt, weight, largest)
     if not isinstance(scales, Tensor):
         return scales
     if scales.shape != weight.shape[:1]:
@@ -119,6 +122,13 @@ check_best_scales = Exercise(
         CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
         "Nearly: forty fractions from 0.1 to 1 will do.": ["40 => 10", "0.1, => 0.5,"],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
+        "A mean does not tell what is clipped: try forty shares of the longest step.": (
+            lambda w, n: w.abs().mean(1).clamp(min=1e-9)
+        ),
+        "One scale for each row, not for each column or for all: amax(1) and sum(1).": [
+            lambda w, n: my_best_scales(w.t(), n),
+            lambda w, n: my_best_scales(w.reshape(1, -1), n),
+        ],
         "The shape is (out, 1); (out,) is asked for.": "[None])[0] => [None])[0][:, None]",
         "Every scale has to be above 0, also that of a row of zeros.": [
             "torch.where(longest > 0, longest, 1.0) => longest",
@@ -127,13 +137,10 @@ check_best_scales = Exercise(
         ],
     },
     also_right=[
-        lambda w, n: my_best_scales(w.double(), n),
-        lambda w, n: my_best_scales(w, n).numpy(),
+        lambda w, n: my_best_scales(w.double(), n).numpy(),
         lambda w, n: [*my_best_scales(w, n)],
     ],
 )
-
-# 2. Column by column
 
 
 def my_columns(weight, upper, scales, largest):
@@ -151,13 +158,13 @@ def my_columns(weight, upper, scales, largest):
 
 
 def columns_from_the_left(weight, upper, scales, largest):
-    """Nothing in place: each column collects what the errors before it sent."""
-    found, errors = [], []
-    for c in range(weight.shape[1]):
-        exact = weight[:, c] - sum(e * upper[i, c] / upper[i, i] for i, e in enumerate(errors))
+    """Nothing in place: each column collects what the errors before it sent; a list will do."""
+    found, sent = [], torch.zeros(0, len(weight))
+    for c, column in enumerate(weight.t()):
+        exact = column - upper[:c, c] @ sent
         found.append(rounded_to(exact[:, None], scales, largest)[:, 0])
-        errors.append(exact - found[-1])
-    return torch.stack(found, 1)
+        sent = torch.cat([sent, (exact - found[-1])[None] / upper[c, c]])
+    return torch.stack(found, 1).tolist()
 
 
 def weights_and_factors():
@@ -187,10 +194,8 @@ check_columns = Exercise(
     my_columns,
     read_again='"May one weight make up for another\'s error?"',
     cases=weights_and_factors(),
-    given=lambda weight, upper, scales, largest: (
-        f"a weight {short(weight)}, upper {short(upper)}, scales {short(scales)}, largest {largest}"
-    ),
-    play=leaving_alone(CHANGED),
+    given=lambda *case: "a weight {}, upper {}, scales {}, largest {}".format(*map(short, case)),
+    play=tensor_of,
     hint="For each column: keep a copy, round it, divide what is off by upper[c, c], and subtract "
     "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
     wrong={
@@ -227,8 +232,6 @@ check_columns = Exercise(
     },
     also_right=[columns_from_the_left],
 )
-
-# 3. Rounding that learns
 
 
 def my_fake(values, scale, largest):
