@@ -46,7 +46,7 @@ def as_numbers(attempt, *case):
 check_counted = Exercise(
     my_counted,
     read_again='"Where is half?"',
-    cases=[([3.0, 2.0], 4, 8.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
+    cases=[([3.0, 2.0], 4, 5.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
     given="blocks of {} M multiply-adds a sample, {} samples, and a price of {} M",
     play=as_numbers,
     hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
@@ -67,6 +67,7 @@ check_counted = Exercise(
         "A backward does the forward's work twice: for the inputs and for the weights.": [
             "2 * => ",
             ("2 * each => 3 * each", "price + work[0] => price + 2 * work[0]"),
+            "2 * each => 3 * each",
         ],
         "Twice the work, but one price: price + 2 * work * size.": (
             "price + 2 * each * size => 2 * (price + each * size)"
@@ -111,7 +112,7 @@ check_new_cut = Exercise(
     cases=[  # in the first, most wrong answers differ; no sum is rounded
         ([8, 8, 8, 8, 2, 2, 2, 2, 4, 6], [0.25, 1, 0.25, 0.5, 0.5, 0.5, 0.5, 1, 1, 1]),
         ([8, 4, 6, 2, 2, 4, 4, 8], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5, 0.25, 1.0]),
-        ([8, 8, 8, 8, 8, 8, 8, 8], [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0]),
+        ([8] * 13, [0.5] * 8 + [1.0] * 5),
         ([2, 9], [0.5, 1.0]),
         ([2, 4, 9], [0.5, 1.0, 1.0]),
         ([4.5, 2, 7], [1.0, 0.5, 1.0]),
@@ -155,6 +156,7 @@ check_new_cut = Exercise(
         ],
         "That is how many blocks the second device gets.": "return => return len(work) -",
         "A number typed in fits one net; work it out of `work` and `keep`.": lambda *case: 6,
+        "Not every list has nine blocks.": "range(1, len(left)) => range(1, 9)",
         CHANGED: "left = => left = work[:] =",
     },
     also_right=[
@@ -185,11 +187,9 @@ DISAGREE = "Cut and uncut net disagree: a device fails?"
 def my_plan_and_prediction():
     """Found by a loop over shares, cuts and micro-batches, then a few trainings.
 
-    Device 0 is full: each channel less makes room for larger micro-batches, and fewer of them pay
-    fewer prices; to recompute costs more here than it saves. Block 1 reads a single channel and
-    keeps half: a wide first layer costs little. Where it keeps a quarter as well, the step is
-    shorter and fewer digits are right. Any prediction from 0.1 to 10 is accepted; the check says:
-    2,345 M, score 100, 1.90 and 1.64 MiB held.
+    Device 0 is full, and to recompute costs more here than it saves. Block 1 reads a single channel
+    and keeps half: a wide first layer costs little. Where it keeps a quarter as well, the step is
+    shorter and fewer digits are right. The check says: 2,345 M, 1.90 and 1.64 MiB held.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)
