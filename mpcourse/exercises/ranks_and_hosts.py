@@ -19,7 +19,7 @@ ENDED = -15  # by the launcher
 
 
 def my_culprit(ends):
-    """Leave out all who have an excuse. If nobody is left, it is those who never came."""
+    """Leave out all who have an excuse. If nobody is left: those who never came."""
     lost, waited = ("Connection closed", "Connection reset"), ("Timed out waiting", "timeout")
     gave_up = False
     for rank, code, words in ends:
@@ -68,7 +68,10 @@ check_culprit = Exercise(
             lambda ends: [r for r, c, w in ends if c not in (0, ENDED) and "Connection" not in w],
         ],
         "Return a list, also of one rank alone.": "return [rank] => return rank",
-        "Rank 0 counts as False: ask for None.": "return [rank] => return [rank] * (rank > 0)",
+        "Rank 0 counts as False: ask for None. And -6 alone is no excuse.": [
+            "return [rank] => return [rank] * (rank > 0)",
+            "(0, -15) => (0, -15, -6)",
+        ],
         "That rank gave up waiting for another, which never came. NCCL's watchdog says so, too.": [
             "gave_up = True => return [rank]",
             '"timeout" => ',
@@ -88,7 +91,7 @@ check_culprit = Exercise(
 
 
 def my_batches(data, size, step):
-    """Draw the orders of a run that was never killed. Pass over what it has read."""
+    """Draw the orders of a run never killed. Pass over what it has read."""
     seeded = torch.Generator().manual_seed(2)
     loader = torch.utils.data.DataLoader(data, size, shuffle=True, generator=seeded)
     read = 0
@@ -99,17 +102,11 @@ def my_batches(data, size, step):
             read += 1
 
 
-OWN = (
-    "torch's own generator has moved: give the order a generator of its own, and the DataLoader "
-    "too (generator=): else it draws a number from torch's in each epoch."
-)
+OWN = "torch's own generator has moved: give one to the order, and to each DataLoader (generator=)."
 AGAIN = "It begins with the first batch again: samples are read twice, others never."
-NEW_ORDER = (
-    "Not what the run that was not killed reads next: `step` counts the batches of all epochs, "
-    "and each epoch has the order that it had."
-)
+NEW_ORDER = "`step` counts batches, over all epochs; each epoch keeps the order that it had."
 ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0."
-ONE_ORDER = "Two of four epochs have the same order: shuffle anew for each."
+ONE_ORDER = "Two of four epochs have one order: shuffle anew for each."
 TOGETHER = "The same samples are together in each epoch: shuffle the samples, not the batches."
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
@@ -198,6 +195,7 @@ check_batches = Exercise(
             "read >= step => read >= step - step % len(loader)",
             "read >= step => read >= step % len(loader)",
             "seed(2) => seed(2 + step)",
+            "read >= step => read >= step * size",
         ],
         ONE_ORDER: "while True => while seeded.manual_seed(2)",
         OWN: "torch.Generator().manual_seed(2) => torch.manual_seed(2)",
@@ -238,12 +236,12 @@ check_lost_share = Exercise(
             " / hosts => ",
             " / hosts =>  * hosts",
         ],
-        "The saves take their time, too: save_s of every every_s.": "save_s / every_s + => ",
+        "The saves take time, too: save_s of every every_s.": "save_s / every_s + => ",
         "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
-        "Work that a failure loses has to be done again: count it, too.": (
+        "Work that a failure loses is done again: count it.": (
             " + every_s / 2 / (failure_s / hosts) => "
         ),
-        "First order is asked: each failure by itself, and none of them during a save.": [
+        "Leave out what is rare: two failures in one interval, or one during a save.": [
             "+ every_s / 2 => + (every_s + save_s) / 2",
             "+ every_s / 2 => + (every_s / 2 + save_s)",
             lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
@@ -251,7 +249,9 @@ check_lost_share = Exercise(
         "save_s goes to every_s of work: divide by every_s alone.": (
             "save_s / every_s => save_s / (every_s + save_s)"
         ),
-        "A share of the work is asked: neither per cent nor a share of the whole time.": [
+        "A share of the work is asked: not per cent, nor of the whole time, nor seconds.": [
+            lambda each, *rest: each * my_lost_share(each, *rest),
+            lambda each, s, hosts, f: (2 * s * f / hosts) ** 0.5,  # Young's
             lambda *given: 100 * my_lost_share(*given),
             lambda *given: 1 - 1 / (1 + my_lost_share(*given)),
         ],
