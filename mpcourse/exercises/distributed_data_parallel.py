@@ -20,6 +20,7 @@ WEIGHTS = "These are the weights: all_reduce takes the parameter's .grad."
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
+NUMBERS = "`size` counts gradients, not the numbers in them."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
 
 
@@ -48,7 +49,7 @@ class Message:
 
 def two_steps(attempt, count, frozen, *size):
     """Of two steps on rank 0: how many gradients each message held, and the gradients after it."""
-    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2), nn.Linear(2, 1))
+    net = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 2)), nn.Linear(2, 1))
     net[0].weight.requires_grad_(not frozen)
     backward, sent, there, steps = [], [], [], []
 
@@ -111,6 +112,7 @@ def my_hooks(module, all_reduce, count):
             parameter.register_post_accumulate_grad_hook(average)
 
 
+CHILDREN = "in module.parameters() => in [p for m in module for p in m._parameters.values()]"
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
@@ -127,7 +129,7 @@ check_hooks = Exercise(
     play=two_steps,
     compared=first_difference,
     correct="Averages after every backward, with 2 and 3 ranks, and with a frozen weight.",
-    hint="After every backward each .grad is the sum over all ranks, divided once by their number.",
+    hint="Each .grad is the sum over all ranks, divided once by their number.",
     wrong={
         "That is the sum: divide .grad itself by the {0} ranks.": "parameter.grad /= count => ",
         "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
@@ -138,6 +140,7 @@ check_hooks = Exercise(
             "parameter.register => module[0].weight.register",
             "(average) => (lambda _, p=parameter: average(p))",
         ),
+        "A nested layer is left out.": CHILDREN,
         CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
@@ -149,7 +152,7 @@ check_hooks = Exercise(
     errors={
         "require.* grad.*, while the hooks": FROZEN,
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
-        "hooks should return None": RETURNED,
+        "hooks? (should return None|returned)": RETURNED,
         "positional argument": ARGUMENT,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
@@ -159,10 +162,7 @@ check_hooks = Exercise(
 
 
 def my_buckets(module, all_reduce, count, size):
-    """The hook fills a bucket and sends it when it is full; `finish` is the only one that waits.
-
-    The bucket's list is copied: `finish` has to know whose gradients they are.
-    """
+    """The hook sends a full bucket; a copy of its list stays. `finish` alone waits."""
     bucket, sent = [], []
 
     def send():
@@ -202,8 +202,7 @@ check_buckets = Exercise(
     play=two_steps,
     compared=first_difference,
     correct="Full buckets leave in the backward, finish alone waits, and {count} worlds agree.",
-    hint="torch.cat the flattened gradients; keep a copy of the bucket's list, its tensor and "
-    "message. After wait(): split, view_as, divide, put into .grad.",
+    hint="Keep a copied list, tensor and message. After wait(): split, view_as, divide.",
     wrong={
         BLOCKS: ", async_op=True => ",
         WAITS_IN_A_HOOK: "async_op=True) => async_op=True).wait()",
@@ -213,6 +212,7 @@ check_buckets = Exercise(
         ),
         NOT_FULL: ["== size => > size", "len(bucket) == size => True"],
         REST: "if bucket: => if False:",
+        NUMBERS: "len(bucket) == size => sum(each.numel() for each in bucket) == size",
         NOTHING_LEFT: "if bucket: => if True:",
         UNWAITED: "message.wait() => ",
         TWICE: "sent.clear() => ",
@@ -234,8 +234,7 @@ check_buckets = Exercise(
 def my_ddp_step(model, optimizer, micro_batches):
     """The last backward sends what all have added up in `.grad`.
 
-    The forward decides whether its backward sends, so both stand inside `no_sync`. Each loss is a
-    sum divided by all samples of the step: micro-batches may differ in length.
+    The forward decides, so both stand inside `no_sync`. Sums are divided by all samples.
     """
     total = sum(len(labels) for _, labels in micro_batches)
 
@@ -317,8 +316,7 @@ check_ddp_step = Exercise(
     play=stepped,
     compared=first_difference,
     correct="One all-reduce a step, and the gradient of the mean over all samples, {count} times.",
-    hint="A backward for each micro-batch, and the last one sends; then one step and zero_grad. "
-    "Divide each sum of losses by all samples, and return the whole sum and the count.",
+    hint="Divide each sum of losses by all samples. The last backward sends; then one step.",
     wrong={
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
         NOT_SENT: "    summed += =>         summed +=",
@@ -334,6 +332,8 @@ check_ddp_step = Exercise(
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
         RETURNS: ["summed, total => summed / total, total", "summed, total => summed / total"],
         NO_CALL: "no_sync() => no_sync",
+        "Lengths differ: add them up.": "sum(len(labels) => len(micro_batches[0][1]) * sum(1",
+        "The last one runs twice.": "in others => in micro_batches",
     },
     errors={"context manager": NO_CALL},
     also_right=[(f"with model.no_sync() => for {ON} in [0]", f"summed += => {ON} = 1; summed +=")],
