@@ -64,7 +64,7 @@ check_ceiling = Exercise(
         "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
             lambda t, m: 1 / my_ceiling(t, m),
             lambda t, m: m * sum(t) / my_ceiling(t, m),
-            lambda t, m: round(my_ceiling(t, m), 2),
+            *(lambda t, m, n=n: round(my_ceiling(t, m), n) for n in (0, 1, 2)),
             "one_device / => one_device //",
         ],
     },
@@ -169,7 +169,7 @@ check_cut_graph = Exercise(
             "return total => return",
             "total += => total =",
             f"+= loss.item() => = {OF_ONE}",
-            *(f"loss.item() => {OF_ONE}{mean}" for mean in ("", A_PIECE)),
+            *(f"loss.item() => {it}" for it in (OF_ONE, OF_ONE + A_PIECE, "loss.item()" + A_PIECE)),
         ],
         NOT_CUT: ".detach().requires_grad_() => ",
         NO_LEAF: ".requires_grad_() => ",
