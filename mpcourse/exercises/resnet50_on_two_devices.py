@@ -1,4 +1,4 @@
-"""Exercises of page `resnet50_on_two_devices`: the network, its memory, its time."""
+"""Exercises of page `resnet50_on_two_devices`: the network, its memory, its time, its cut."""
 
 import copy
 import functools
@@ -13,6 +13,8 @@ from mpcourse.exercises.exercise import (
     NotAttempted,
     NotYet,
     call_for_numbers,
+    leaving_alone,
+    numbers,
     short,
 )
 from mpcourse.splitting.placement import try_placement
@@ -197,6 +199,12 @@ check_split_resnet50 = Exercise(
 
 # 2. The largest batch
 
+CHANGED = "The caller's lists have other contents afterwards: leave them as they are."
+
+
+def unchanged(attempt, *case):
+    return numbers(leaving_alone(CHANGED)(attempt, *case))
+
 
 def my_largest_batch(weights, kept, limit):
     """Each device has a largest batch of its own, and the smaller of them is the step's.
@@ -221,7 +229,7 @@ check_batch_over_devices = Exercise(
         ([10, 40], [5, 5], 100),
     ],
     given="weights {}, kept {} and limit {}",
-    play=call_for_numbers,
+    play=unchanged,
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
@@ -245,6 +253,7 @@ check_batch_over_devices = Exercise(
         "Only whole pictures, and no more than fit: round down.": [
             ("// k => / k", f"int( => {x} + ") for x in ("float(0", "int(0.5", "int(0.99", "int(1")
         ],
+        CHANGED: "most = => w = weights.pop(0); weights.insert(0, w + 1); most =",
         "Return 0 if none fits.": [f"max(0, => {x}" for x in ("(", "max(1,", "max(-1,", "abs(")],
     },
     errors={"IndexError": "There may be any number of devices: go through all of them."},
@@ -289,4 +298,63 @@ check_naive_time = Exercise(
     },
     errors={"IndexError": "There may be any number of stages, one as well."},
     also_right=[lambda *given: torch.tensor(my_naive_time(*given))],
+)
+
+# 4. The cut
+
+
+def my_best_cut(room, sent, work, batch):
+    """First what must be, then what is wished for, then what decides among equals.
+
+    The busier device sets the pace, so the cut that can gain most has the smallest busier half.
+    """
+
+    def busier(k):
+        return max(sum(work[: k + 1]), sum(work[k + 1 :]))
+
+    enough = [k for k in range(len(room)) if room[k] >= batch]
+    return min(enough, key=lambda k: (sent[k], busier(k)), default=None)
+
+
+check_best_cut = Exercise(
+    my_best_cut,
+    read_again='"What does a cut in the wrong place cost?"',
+    cases=[
+        ([4], [10], [3, 5], 4),
+        ([2, 4, 3], [9, 6, 4], [2, 1, 2, 3], 3),
+        ([7, 7, 4, 5, 2, 2, 6], [4, 4, 4, 6, 4, 4, 4], [3, 2, 5, 1, 2, 4, 5, 4], 3),
+        ([4, 3, 5, 5, 3], [4, 4, 4, 4, 6], [6, 3, 6, 2, 2, 4], 4),
+        ([7, 4, 2, 5, 6], [4, 4, 4, 4, 2], [3, 4, 6, 1, 2, 5], 5),
+        ([4, 2, 7, 3, 3, 7, 6], [4, 2, 4, 4, 4, 4, 4], [5, 3, 6, 2, 5, 4, 1, 3], 3),
+        ([1, 2], [5, 3], [2, 2, 2], 3),
+    ],
+    given="room {}, sent {}, work {} and batch {}",
+    play=unchanged,
+    hint="Keep the k whose room is enough. Compare (sent[k], work of the busier device) of these.",
+    wrong={
+        "A batch as large as the room fits.": ">= batch => > batch",
+        "Leave out the cuts that do not allow the batch.": " if room[k] >= batch => ",
+        "More room than the batch needs is no gain.": "(sent[k], => (-room[k], sent[k],",
+        "Of the cuts that allow the batch, one that sends least is asked.": [
+            "(sent[k], busier(k)) => busier(k)",
+            "(sent[k], busier(k)) => (busier(k), sent[k])",
+            "(sent[k], => (-sent[k],",
+        ],
+        "Several cuts send as little: which of them has the least work on its busier device?": [
+            "(sent[k], busier(k)) => sent[k]",
+            "(sent[k], busier(k)) => (sent[k], -k)",
+            "(sent[k], busier(k)) => (sent[k], -room[k])",
+        ],
+        "The busier device is the one with more work: the larger sum.": "max(sum => min(sum",
+        "The cut is *behind* block k: it is the first device's last.": [
+            "k + 1 => k",
+            "min(enough => 1 + min(enough",
+        ],
+        "Half of the blocks is not half of the work.": (
+            "busier(k)) => abs(2 * (k + 1) - len(work)))"
+        ),
+        "Return None if no cut allows the batch.": ["default=None => default=0", "None => -1"],
+        CHANGED: "enough = => work.reverse(); enough =",
+    },
+    errors={"empty": "min of nothing: there may be no cut that allows the batch."},
 )
