@@ -14,8 +14,8 @@ from mpcourse.exercises.exercise import (
     Exercise,
     NotAttempted,
     NotYet,
+    call_for_numbers,
     leaving_alone,
-    numbers,
     short,
 )
 from mpcourse.splitting.splits import balanced_bounds
@@ -38,17 +38,12 @@ def my_counted(work, size, price):
     return forward, backward
 
 
-def as_numbers(attempt, *case):
-    """Tensors and arrays are lists as well; `work` stays as it is."""
-    return numbers(leaving_alone(CHANGED)(attempt, *case))
-
-
 check_counted = Exercise(
     my_counted,
     read_again='"Where is half?"',
     cases=[([3.0, 2.0], 4, 5.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
     given="blocks of {} M multiply-adds a sample, {} samples, and a price of {} M",
-    play=as_numbers,
+    play=leaving_alone(CHANGED, call_for_numbers),
     hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
     wrong={
         "The first block's backward does the work once: nobody asks for gradients of images.": [

@@ -14,7 +14,6 @@ from mpcourse.exercises.exercise import (
     NotYet,
     call_for_numbers,
     leaving_alone,
-    numbers,
     short,
 )
 from mpcourse.splitting.placement import try_placement
@@ -202,10 +201,6 @@ check_split_resnet50 = Exercise(
 CHANGED = "The caller's lists have other contents afterwards: leave them as they are."
 
 
-def unchanged(attempt, *case):
-    return numbers(leaving_alone(CHANGED)(attempt, *case))
-
-
 def my_largest_batch(weights, kept, limit):
     """Each device has a largest batch of its own, and the smaller of them is the step's.
 
@@ -229,7 +224,7 @@ check_batch_over_devices = Exercise(
         ([10, 40], [5, 5], 100),
     ],
     given="weights {}, kept {} and limit {}",
-    play=unchanged,
+    play=leaving_alone(CHANGED, call_for_numbers),
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
@@ -329,7 +324,7 @@ check_best_cut = Exercise(
         ([1, 2], [5, 3], [2, 2, 2], 3),
     ],
     given="room {}, sent {}, work {} and batch {}",
-    play=unchanged,
+    play=leaving_alone(CHANGED, call_for_numbers),
     hint="Keep the k whose room is enough. Compare (sent[k], work of the busier device) of these.",
     wrong={
         "A batch as large as the room fits.": ">= batch => > batch",
@@ -354,7 +349,7 @@ check_best_cut = Exercise(
             "busier(k)) => abs(2 * (k + 1) - len(work)))"
         ),
         "Return None if no cut allows the batch.": ["default=None => default=0", "None => -1"],
-        CHANGED: "enough = => work.reverse(); enough =",
+        CHANGED: "return min(enough => room.clear(); return min(enough",
     },
     errors={"empty": "min of nothing: there may be no cut that allows the batch."},
 )
