@@ -1,7 +1,7 @@
 """`python data/gpu_study.py`: what pages tell of a GPU and a machine without one cannot show.
 
 Needs one CUDA GPU of compute capability 8.0 or newer and 20 GB of its memory. Writes
-`data/gpu_times.csv` and `data/gpu_memory.csv`, in about two minutes.
+`gpu_times.csv`, `gpu_kernels.csv` and `gpu_memory.csv` into data/, in about two minutes.
 """
 
 import argparse
@@ -73,8 +73,11 @@ def shares(dry: bool) -> Iterator[dict[str, Any]]:
         yield from times("shares", size, alone | both, 1)
 
 
-def rows(dry: bool) -> Iterator[dict[str, Any]]:
-    """A weight of 4096 x 4096 for 1 to 4096 rows, in several kinds of numbers and with zeros.
+Ways = Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[..., Any], list[Tensor]]]
+
+
+def ways_of_a_layer() -> Ways:
+    """A weight of 4096 x 4096 in several kinds of numbers and with zeros: inputs, product, weights.
 
     Four weights in turns, so that none is still in the cache when its turn comes. No graphs here: a
     graph of the sparse products read memory that was free again (torch 2.11).
@@ -82,7 +85,7 @@ def rows(dry: bool) -> Iterator[dict[str, Any]]:
     weights = [torch.randn(4096, 4096, device="cuda") for _ in range(4)]
     halves = [weight.half() for weight in weights]
     packed = [torch.sparse.to_sparse_semi_structured(_two_of_four(half)) for half in halves]
-    ways: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Any], list[Tensor]]] = {
+    ways = {
         "float32": (Tensor.float, nn.functional.linear, weights),
         "bfloat16": (Tensor.bfloat16, nn.functional.linear, [w.bfloat16() for w in weights]),
         "float16": (Tensor.half, nn.functional.linear, halves),
@@ -92,12 +95,48 @@ def rows(dry: bool) -> Iterator[dict[str, Any]]:
     for share in (0.9, 0.98):
         matrices = [_csr(weight, share) for weight in weights]
         ways[f"CSR, {share:.0%} zeros"] = (_columns, lambda x, w: torch.mm(w, x), matrices)
+    return ways
+
+
+def calls_of(ways: Ways, count: int) -> dict[str, Callable[[], Any]]:
+    """Twenty products in each way, with `count` rows."""
+    inputs = torch.randn(count, 4096, device="cuda")
+    return {
+        name: partial(again, 5, _all_of, product, prepared(inputs), weights)
+        for name, (prepared, product, weights) in ways.items()
+        if count > 16 or name not in ("int8", "2:4 float16")  # whose kernels take more rows
+    }
+
+
+def rows(dry: bool) -> Iterator[dict[str, Any]]:
+    """A layer for 1 to 4096 rows, in all ways."""
+    ways = ways_of_a_layer()
     for count in (32,) if dry else (1, 16, 32, 64, 256, 1024, 4096):
-        inputs, calls = torch.randn(count, 4096, device="cuda"), {}
-        for name, (prepared, product, each) in ways.items():
-            if count > 16 or name not in ("int8", "2:4 float16"):  # whose kernels take more rows
-                calls[name] = partial(again, 5, _all_of, product, prepared(inputs), each)
-        yield from times("rows", count, calls, 20)
+        yield from times("rows", count, calls_of(ways, count), 20)
+
+
+def kernels(dry: bool) -> Iterator[dict[str, Any]]:
+    """A call of a layer, and what the GPU works on it by its profiler: without waits for the next.
+
+    So the call's own cost shows: that of Python and of libraries that plan each product.
+    """
+    of_layer = ways_of_a_layer()
+    names = ("2:4 float16", "float16", "CSR, 90% zeros", "CSR, 98% zeros", "float32")
+    ways = {name: of_layer[name] for name in names}
+    for count in (32,) if dry else (32, 1024, 4096, 16384):
+        calls = calls_of(ways, count)
+        for row in times("kernels", count, calls, 20):
+            busy = statistics.median(busy_seconds(calls[row["way"]]) / 20 for _ in range(5))
+            called = {"called_s": row["s"], "low_s": row["low_s"], "high_s": row["high_s"]}
+            yield {"rows": count, "way": row["way"], **called, "kernels_s": busy}
+
+
+def busy_seconds(call: Callable[[], Any]) -> float:
+    """How long the GPU works on a call, the sum over its kernels."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return sum(each.self_device_time_total for each in seen.key_averages()) / 1e6
 
 
 def _all_of(product: Callable[..., Any], inputs: Tensor, weights: list[Tensor]) -> None:
@@ -222,6 +261,7 @@ def peaks(dry: bool) -> Iterator[dict[str, Any]]:
 
 FILES: dict[str, Sequence[Callable[[bool], Iterator[dict[str, Any]]]]] = {
     "gpu_times.csv": (shares, rows, fusion, launches, backwards),
+    "gpu_kernels.csv": (kernels,),
     "gpu_memory.csv": (peaks,),
 }
 

@@ -122,6 +122,15 @@ class GpuShare(WholeGpu):
         self.index = index
         self.shares = shares
 
+    def set_up(self) -> None:
+        """Make the GPU current. A gradient may come to a weight from another share's stream.
+
+        Torch lets the one stream wait for the other, and from 2.10 on warns that it does.
+        """
+        super().set_up()
+        if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+
     @property
     def stream(self) -> torch.cuda.Stream:
         """The share's stream."""

@@ -5,6 +5,7 @@ import copy
 import html
 import re
 import shutil
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -47,6 +48,11 @@ class Tags(HTMLParser):
             self.loaded += [values[name] for at, name in LOADED if at == tag and name in values]
 
 
+@cache  # a page links to many places of its own
+def tags_of(file: Path) -> Tags:
+    return Tags(file.read_text(encoding="utf-8"))
+
+
 OWN = {".git/HEAD": "ref", ".nojekyll": "", "CNAME": "course.example.org"}
 
 
@@ -80,7 +86,7 @@ def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(
     name: str, whole_site: Path
 ):
-    tags = Tags((whole_site / f"{name}.html").read_text(encoding="utf-8"))
+    tags = tags_of(whole_site / f"{name}.html")
     inside = [link for link in tags.links if not re.match(r"https?://", link)]
     assert len(inside) > 2
     for link in inside:
@@ -88,8 +94,7 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(
         file = whole_site / (to or f"{name}.html")
         assert file.is_file(), f"{name} links to {link}"
         if anchor:
-            ids = Tags(file.read_text(encoding="utf-8")).ids
-            assert unquote(anchor) in ids, f"{name} links to {link}"
+            assert unquote(anchor) in tags_of(file).ids, f"{name} links to {link}"
     assert len(tags.loaded) > 3
     for resource in tags.loaded:
         assert (whole_site / resource.partition("?")[0]).is_file(), resource

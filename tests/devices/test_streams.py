@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -183,6 +184,18 @@ def test_the_memory_of_an_argument_is_not_reused_while_a_share_works_on_it():
     other = torch.full((1 << 20,), 5.0, device=device.device)  # would take the freed memory
     assert result.result().sum().item() == 2 << 20
     assert other.sum().item() == 5 << 20
+
+
+@pytest.mark.gpu
+def test_a_gradient_from_another_stream_than_the_weight_s_is_no_warning():
+    device = get_devices(2)[0]
+    net, rows = nn.Linear(3, 2).to(device.device), torch.randn(4, 3, device=device.device)
+    on_the_share = device.run(net, rows)  # keeps the place where the gradients are added up
+    with warnings.catch_warnings(action="error"):
+        net(rows).sum().backward()
+        on_the_share.sum().backward()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(net.bias.grad, torch.full((2,), 8.0, device=device.device))
 
 
 @pytest.mark.gpu
