@@ -41,7 +41,7 @@ def same_weights(result, expected):
 
 
 def torch_weights(scores):
-    """What torch's own attention makes of scores, where queries, keys and values are theirs."""
+    """The weights that torch's own attention makes of scores."""
     whole = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(scores.shape)
     return scaled_dot_product_attention(scores, whole, whole, is_causal=True, scale=1.0)
 
@@ -51,7 +51,7 @@ ROUNDED = "Right up to the rounding of float32: compute in the dtype of what com
 
 
 def training(solution):
-    """As on the page: what comes in hangs on parameters, what is right hands gradients back."""
+    """What comes in needs gradients, and so must what is right."""
 
     def play(attempt, *given):
         given = [each.requires_grad_() * 1 for each in given]
@@ -60,7 +60,7 @@ def training(solution):
             return result
         if not getattr(result, "requires_grad", False):
             raise NotYet(NO_GRADIENTS)
-        if result.ndim > 3:  # the last cases: what else is wrong has been told
+        if result.ndim > 3:  # the last case
             if result.dtype != expected.dtype or not torch.allclose(result, expected, 1e-9, 1e-9):
                 raise NotYet(ROUNDED)
         return result
@@ -74,9 +74,7 @@ WRONG_WEIGHTS = {
     "The columns sum to 1, not the rows: take the softmax along -1.": "-1 => -2",
     "Hidden after the softmax: a row no longer sums to 1.": lambda s: s.softmax(-1).tril(),
     "The wrong half is hidden: a token sees what comes, not what was.": "triu(1) => tril(-1)",
-    "A hidden score of 0 is a score like others: exp(0) is 1. Which number has exp 0?": (
-        'float("-inf") => 0.0'
-    ),
+    "A hidden score of 0 is a score like others: exp(0) is 1.": 'float("-inf") => 0.0',
 }
 
 
@@ -113,6 +111,9 @@ check_causal = Exercise(
         "`scores.shape[-1]` counts": "ones_like(scores => ones(len(scores), len(scores)",
         "A hidden score of 90000 takes everything: hide before the softmax, not after.": (
             lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True)
+        ),
+        "exp of -5000 is 0, of 1000 inf: `softmax` takes the largest score off first.": (
+            lambda s: s.exp().tril() / s.exp().tril().sum(-1, keepdim=True)
         ),
         **WRONG_WEIGHTS,
         "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
@@ -166,7 +167,7 @@ check_attend = Exercise(
     same=same_weights,
     hint="Products of queries and keys, divided by a root; `causal_weights`; times the values.",
     errors={
-        "size|shape|dimension|T` ": "Other dimensions may stand in front: `transpose(-2, -1)` "
+        "size|shape|imension|T` ": "Other dimensions may stand in front: `transpose(-2, -1)` "
         "turns the keys, `query.shape[-2]` counts tokens, `query.shape[-1]` columns."
     },
     wrong={
@@ -174,16 +175,15 @@ check_attend = Exercise(
             " / query.shape[-1] ** 0.5 => ",
             " ** 0.5 => ",
         ],
-        "Divide by the root; this multiplies, and longer rows get still larger scores.": (
-            "/ query => * query"
-        ),
-        "The root of how many numbers a query has, not of how many tokens there are.": (
-            "shape[-1] => shape[-2]"
-        ),
+        "Divide by the root; this multiplies.": "/ query => * query",
+        "The root of how many numbers a query has, not of the number of tokens.": [
+            f"shape[-1] => shape[{other}]" for other in (-2, 1)
+        ],
         "`causal_weights` takes the softmax already: once is enough.": (
             "weights(scores) => weights(scores).softmax(-1)"
         ),
         "The values are missing: these are weights or scores.": " @ value => ",
+        "Keys are for being found. A token collects values.": " @ value => @ key",
         "A row of scores belongs to a query: queries times turned keys.": (
             "query @ key.transpose => key @ query.transpose"
         ),
@@ -293,6 +293,7 @@ check_logits = Exercise(
         "`positions` was asked for tokens: ask it for the places 0, 1, 2, ...": (
             ".positions(places) => .positions(tokens)"
         ),
+        "The first place is 0.": "arange(tokens.shape[1], => arange(1, tokens.shape[1] + 1,",
         "Only what a part reads is normed; here x itself is: `x = x + part(norm(x))`.": (
             "x + block.attention(block.norm_1(x)) => (h := block.norm_1(x)) + block.attention(h)",
             "x + block.mlp(block.norm_2(x)) => (h := block.norm_2(x)) + block.mlp(h)",
@@ -325,10 +326,10 @@ BOTH_HERE, APART = "both on the CPU", "the last on a GPU if there is one"
 
 
 def with_two_copies(attempt, of_first, of_last, places):
-    """The gradients of two copies after the attempt; it may keep the stub's last line."""
+    """Both gradients after the attempt, which may keep the stub's last line."""
     if places == APART and (gpus := usable_gpus()):
         of_last = of_last.to(f"cuda:{gpus[0]}")
-    # not equal here, so that a copied or averaged weight is seen
+    # unequal, so that a copied weight is seen
     first, last = nn.Parameter(torch.ones_like(of_first)), nn.Parameter(torch.zeros_like(of_last))
     first.grad, last.grad = of_first.clone(), of_last.clone()
     result = inspect.unwrap(attempt)(first, last)
@@ -355,9 +356,7 @@ check_tied = Exercise(
     correct="Both copies have the sum, and so take the same step. Two devices are tested only "
     "where there is a GPU: does your sum bring both gradients to one, with `.to(...)`?",
     wrong={
-        "Both gradients are as they were. `x = x + y` in a function changes no tensor.": (
-            lambda first, last: None
-        ),
+        "Both gradients are as they were: `x = x + y` changes no tensor.": lambda *_: None,
         "That is the mean. Used twice, a tensor gets the sum.": "(total) => (total / 2)",
         "The last copy still has the gradient of its own use alone.": "last.grad.copy_ => ",
         "The second sum took in the first one's result: add up once.": (
