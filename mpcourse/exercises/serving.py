@@ -1,4 +1,4 @@
-"""Exercises of page `serving`: a cache, a height for each row, who runs when, two groups."""
+"""Exercises of page `serving`: a cache whose rows have heights, who runs when, two groups."""
 
 from collections import Counter
 from functools import partial
@@ -11,116 +11,128 @@ from torch.nn.functional import scaled_dot_product_attention
 from mpcourse.exercises.exercise import (
     Exercise,
     NotYet,
-    expected_and_got,
     numbers,
-    refuse_borrowed,
     same,
     short,
 )
 from mpcourse.transformer import attention_weights
 
-# 1. Attention over a cache
+# 1. Attention over a cache whose rows have heights
 
 
-def my_cached_attend(query, key, value, old_key, old_value):
-    """The new tokens are the last rows of the whole table, whose mask is `triu(1)`.
+def my_look_back(query, keys, values, heights):
+    """The first new token stands in the column that is its row's height.
 
-    For them, this diagonal starts as many places further right as there are old tokens.
+    Columns behind a token's own are hidden, in all heads alike.
     """
-    key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
-    rows, columns = query.shape[-2], key.shape[-2]
-    ahead = query.new_ones(rows, columns, dtype=torch.bool).triu(1 + columns - rows)
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ value, key, value
+    new, columns = (torch.arange(each.shape[2], device=query.device) for each in (query, keys))
+    own = heights[:, None] + new
+    ahead = columns > own[:, None, :, None]
+    scores = query @ keys.mT / query.shape[-1] ** 0.5
+    return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ values
 
 
-def over_a_cache(attempt, old, new, texts, heads):
-    """What comes out for the last `new` of `old + new` tokens."""
-    chance = torch.Generator().manual_seed(old)
-    shape = texts, heads, old + new, heads + 1
-    whole = 2 * torch.randn(3, *shape, generator=chance, dtype=torch.double)
-    before = whole.clone()
-    result = attempt(*whole[..., old:, :], *whole[1:, ..., :old, :])
-    if not whole.equal(before):
+def over_a_cache(attempt, heights, new, heads):
+    """What the new tokens collect; above them lies what others have left."""
+    chance = torch.Generator().manual_seed(new)
+    shape = len(heights), heads, max(heights) + new + 2, heads + 1
+    keys, values = 2 * torch.randn(2, *shape, generator=chance, dtype=torch.double)
+    query = 2 * torch.randn(*shape[:2], new, shape[3], generator=chance, dtype=torch.double)
+    given = query, keys, values, torch.tensor(heights)
+    before = [each.clone() for each in given]
+    found = attempt(*given)
+    if not all(map(torch.equal, given, before)):
         raise NotYet("Do not change a given tensor in place: make a new one.")
-    if not isinstance(result, tuple | list) or [*map(torch.is_tensor, result)] != [True] * 3:
-        raise NotYet("Three tensors are asked: what is collected, all keys, all values.")
-    if {each.dtype for each in result} != {whole.dtype}:
+    if isinstance(found, tuple | list):
+        raise NotYet("One tensor is asked: what the new tokens collect. The cache is filled.")
+    if torch.is_tensor(found) and found.dtype != query.dtype:
         raise NotYet("Return the dtype that you are given: the model goes on in it, here double.")
-    if same(result[0], scaled_dot_product_attention(*whole, is_causal=True)[..., old:, :]):
-        refuse_borrowed(attempt, {"attention_weights"}, "write the mask for rows that come last.")
-    return result
+    if torch.is_tensor(found) and found.isnan().any():
+        raise NotYet(
+            "nan: a softmax had -inf alone. A row of scores belongs to one new token: "
+            "softmax along the last dimension."
+        )
+    return found
 
 
-def one_that_differs(result, expected):
-    """The first of the three that is wrong, beside what it should be; keys and values first."""
-    for number, name in ((1, "keys"), (2, "values"), (0, "collected")):
-        if not same(result[number], expected[number]):
-            lines = expected_and_got(result[number], expected[number])
-            return [f"{name}: {line}" for line in lines]
+def one_token_at_a_time(query, keys, values, heights):
+    found = torch.zeros_like(query)
+    for row, height in enumerate(heights.tolist()):
+        for place in range(query.shape[2]):
+            one, seen = slice(place, place + 1), slice(height + place + 1)
+            found[row, :, one] = scaled_dot_product_attention(
+                query[row, :, one], keys[row, :, seen], values[row, :, seen]
+            )
+    return found
 
 
-def one_token_at_a_time(query, key, value, old_key, old_value):
-    found = []
-    for place in range(query.shape[-2]):
-        old_key = torch.cat([old_key, key[..., place : place + 1, :]], -2)
-        old_value = torch.cat([old_value, value[..., place : place + 1, :]], -2)
-        one = query[..., place : place + 1, :]
-        found.append(scaled_dot_product_attention(one, old_key, old_value))
-    return [torch.cat(found, -2), old_key, old_value]
+def with_torchs_own(query, keys, values, heights):
+    table = torch.ones(query.shape[2], keys.shape[2], dtype=torch.bool)
+    seen = torch.stack([table.tril(int(height)) for height in heights])
+    return scaled_dot_product_attention(query, keys, values, seen[:, None])
 
 
-check_cached_attend = Exercise(
-    my_cached_attend,
+check_look_back = Exercise(
+    my_look_back,
     read_again='"What does a cache save?"',
-    cases=[(2, 1, 1, 1), (0, 2, 1, 1), (2, 2, 1, 1), (1, 3, 1, 1), (3, 2, 2, 3)],
-    given="old tokens: {}, new tokens: {}, texts: {}, heads: {}",
+    cases=[([1], 1, 1), ([0], 2, 1), ([2, 0], 1, 1), ([1, 2], 2, 3), ([3, 0, 1], 3, 2)],
+    given="heights: {}, new tokens in each row: {}, heads: {}",
     play=over_a_cache,
-    compared=one_that_differs,
-    hint="Join old and new along the tokens, dimension -2, old ones first. Divide the scores by "
-    "the square root of `columns`; -inf hides what stands behind a row's own token; then softmax "
-    "along -1, and sum the values: a row for each new token.",
+    hint="Compare the columns, `torch.arange(columns)`, with the column of each new token: the "
+    "row's height, and 1 more for each new token before it. Divide the scores by the root of "
+    "`query.shape[-1]`; -inf hides the columns behind a token's own; softmax along -1, sum values.",
     errors={
-        "size|shape|dimension": "Tokens are dimension -2. There are as many rows as new tokens, "
-        "and as many columns as tokens in all: `query.shape[-2]` and, once joined, `key.shape[-2]`."
+        "size|shape|broadcast|dimension": "Scores, `query @ keys.transpose(-2, -1)`, and mask are "
+        "(rows, heads, new, columns); the mask is (rows, 1, new, columns), one for all heads: "
+        "`heights[:, None, None, None]`, `torch.arange(new)[:, None]`, `torch.arange(columns)`."
     },
     wrong={
-        "The new tokens are the last rows of the table: here the first of them sees the first "
-        "column alone, as with `is_causal=True`. Start the mask further right.": [
-            "columns - rows => 0",
-            "1 + columns - rows => 1 if rows > 1 else columns",
+        "A new token sees itself, too: its own column counts.": "columns > own => columns >= own",
+        "Columns count from 0: the first new token stands in column `heights`, not behind it.": [
+            "[:, None] + new => [:, None] + new + 1",
+            "[:, None] + new => [:, None] + 0 * new + len(new)",
         ],
-        "Of several new tokens, the first sees a later one: they need a mask, with and without "
-        "old tokens, that starts one diagonal right of the token's own.": [
+        "Do not change a given": [
+            "scores = query => query /= 1.5; scores = 1.5 * query",
+            "own = heights[:, None] => own = heights.add_(1)[:, None] - 1",
+        ],
+        "A token sees no column behind its own: there stand later tokens, or what others have "
+        "left. A single new token needs this mask, too.": [
             "masked_fill(ahead, => masked_fill(ahead & False,",
-            "1 + columns - rows => 1 if rows == columns else columns",
+            "masked_fill(ahead, => masked_fill(ahead & (len(new) > 1),",
         ],
-        "A new token does not see itself: let it ask all keys, old and new, and start the mask "
-        "one diagonal further right.": "1 + columns => columns",
-        "The mask is upside down: in torch's attention True means that a row sees a column.": (
-            'scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ value => '
-            "scaled_dot_product_attention(query, key, value, ahead)"
+        "Each row has its own height: above it lies what others left.": (
+            "heights[:, None] + new => heights.max() + new[None]"
+        ),
+        "New tokens stand from their row's height on, not in the last columns.": [
+            "heights[:, None] => 0 * heights[:, None] + len(columns) - len(new)",
+            lambda query, keys, values, heights: attention_weights(query, keys) @ values,
+        ],
+        "The old tokens are hidden: the first new token stands in the column of its row's height, "
+        "not in column 0, as with `is_causal=True`.": "heights[:, None] => 0 * heights[:, None]",
+        "Of several new tokens, each sees those before it and itself, none behind it.": (
+            "+ new => + 0 * new + len(new) - 1"
+        ),
+        "Several new tokens stand in several columns: each sees one more than the one before.": (
+            "+ new => + 0 * new"
+        ),
+        "The mask is upside down: `masked_fill` hides where it is True, torch's attention where it "
+        "is False.": [
+            "columns > own => columns <= own",
+            'scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ values => '
+            "scaled_dot_product_attention(query, keys, values, ahead)",
+        ],
+        "A token sees all columns up to its own, not this one alone.": (
+            "columns > own => columns != own"
         ),
         "The old tokens are missing: the new ones saw themselves alone.": (
-            lambda q, k, v, old_k, old_v: (
-                scaled_dot_product_attention(q, k, v, is_causal=True),
-                torch.cat([old_k, k], -2),
-                torch.cat([old_v, v], -2),
-            )
+            "ahead = => ahead = (columns < heights[:, None, None, None]) +"
+            " (columns > own[:, None, :, None]); old ="
         ),
-        "The next token will ask for all: return the joined keys and values, not the new alone.": (
-            "@ value, key, value => @ value, key[..., -rows:, :], value[..., -rows:, :]"
+        "The new tokens see the old ones alone: they see each other, too.": (
+            "own[:, None, :, None] => heights[:, None, None, None] - 1"
         ),
-        "This is the order: what new tokens collect, all keys, all values.": [
-            "@ value, key, value => @ value, value, key",
-            "@ value, key, value => @ value, old_key, old_value",
-        ],
-        "Do not change a given": "scores = query => query /= 1.5; scores = 1.5 * query",
-        "Old ones come first: `torch.cat([old, new])`, or the rows of the mask do not fit.": (
-            "[old_key, key] => [key, old_key]",
-            "[old_value, value] => [value, old_value]",
-        ),
-        "Divide the scores by the square root of `columns`, the numbers of a key.": (
+        "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": (
             " / query.shape[-1] ** 0.5 => "
         ),
         "Hide with -inf, and before the softmax: then what is seen sums to 1.": [
@@ -128,101 +140,15 @@ check_cached_attend = Exercise(
             'masked_fill(ahead, float("-inf")).softmax(dim=-1) => '
             "softmax(dim=-1).masked_fill(ahead, 0.0)",
         ],
-        "A row of scores belongs to one new token: softmax along the last dimension.": (
-            "softmax(dim=-1) => softmax(dim=-2)"
-        ),
-        "Three tensors are asked": "@ value, key, value => @ value",
-        "Return the dtype": "@ value, key, value => @ value, key.float(), value.float()",
-        "write the mask": lambda q, k, v, old_k, old_v: (
-            attention_weights(q, k := torch.cat([old_k, k], -2)) @ (v := torch.cat([old_v, v], -2)),
-            k,
-            v,
-        ),
+        "softmax along the last": "softmax(dim=-1) => softmax(dim=-2)",
+        "Values are summed, not keys.": "@ values => @ keys",
+        "One tensor is asked": "@ values => @ values, keys, values",
+        "Return the dtype": "softmax(dim=-1) @ values => softmax(dim=-1).float() @ values.float()",
     },
-    also_right=[
-        one_token_at_a_time,
-        "query.new_ones(rows, columns, dtype=torch.bool).triu(1 + columns - rows) => "
-        "torch.ones(rows, columns).tril(columns - rows) == 0",
-    ],
+    also_right=[one_token_at_a_time, with_torchs_own],
 )
 
-# 2. A height for each row
-
-
-def my_visible(heights, new, columns):
-    """The first new token stands in the column that is its row's height.
-
-    Columns run along the last dimension: comparing makes a table for each row.
-    """
-    own = heights[:, None] + torch.arange(new)
-    return torch.arange(columns) <= own[:, :, None]
-
-
-def as_table(attempt, heights, new, columns):
-    given = torch.tensor(heights)
-    table = attempt(given, new, columns)
-    if given.tolist() != heights:
-        raise NotYet("Do not change the heights in place: the part still needs them.")
-    if table is not None and getattr(table, "dtype", None) != torch.bool:
-        raise NotYet("A tensor of True and False is asked, as a comparison gives it.")
-    return table
-
-
-check_visible = Exercise(
-    my_visible,
-    read_again='"What if each row has another height?"',
-    cases=[([1], 1, 3), ([0], 2, 3), ([2, 0], 1, 3), ([1, 2], 2, 5), ([3, 0, 1], 3, 6)],
-    given="heights: {}, new tokens: {}, columns: {}",
-    play=as_table,
-    hint="Compare the columns, `torch.arange(columns)`, with the column of each new token, "
-    "(rows, new, 1): the row's height, and 1 more for each new token before it.",
-    errors={
-        "size|shape|broadcast": "Give each its dimension, (rows, new, columns): `heights` becomes "
-        "`heights[:, None, None]`, `torch.arange(new)` becomes `torch.arange(new)[:, None]`."
-    },
-    wrong={
-        "A new token sees itself, too: its own column counts.": "<= own => < own",
-        "Columns count from 0: the first new token stands in column `heights`, not behind it.": [
-            "torch.arange(new) => torch.arange(new) + 1",
-            "torch.arange(new) => torch.full((new,), new)",
-        ],
-        "Do not change the heights": "= heights[:, None] => = heights.add_(1)[:, None] - 1",
-        "Each row has its own height: above it lies what others left.": (
-            "heights[:, None] => heights.max().expand(len(heights), 1)"
-        ),
-        "The old tokens are hidden: a row's new tokens stand above its height.": (
-            "heights[:, None] => 0 * heights[:, None]"
-        ),
-        "Of several new tokens, each sees those before it and itself, none behind it.": (
-            "torch.arange(new) => torch.full((new,), new - 1)"
-        ),
-        "Several new tokens stand in several columns: each sees one more than the one before.": (
-            "torch.arange(new) => 0 * torch.arange(new)"
-        ),
-        "True means that a token sees a column: this is upside down.": "<= own => > own",
-        "A token sees all columns up to its own, not this one alone.": "<= own => == own",
-        "The new tokens see the old ones alone: they see each other, too.": (
-            "own[:, :, None] => heights[:, None, None].expand(-1, new, 1) - 1"
-        ),
-        "Three dimensions are asked, in this order: rows, new tokens, columns.": [
-            "return torch.arange(columns) <= own[:, :, None] => "
-            "return (torch.arange(columns) <= own[:, :, None]).mT",
-            "own[:, :, None] => own[:, None, :, None]",
-            "own[:, :, None] => heights[:, None]",
-        ],
-        "A tensor of True and False": (
-            "return torch => return (torch",
-            "[:, :, None] => [:, :, None]).float()",
-        ),
-    },
-    also_right=[
-        lambda heights, new, columns: torch.stack(
-            [torch.ones(new, columns, dtype=torch.bool).tril(int(height)) for height in heights]
-        )
-    ],
-)
-
-# 3. Who runs in which step
+# 2. Who runs in which step
 
 
 def my_continuous(lengths, places):
@@ -348,7 +274,7 @@ check_continuous = Exercise(
     also_right=["[*here] => tuple(here)", "pop(0) => pop(waiting.index(min(waiting)))"],
 )
 
-# 4. Two groups in flight
+# 3. Two groups in flight
 
 
 def my_alternate(devices, first, second, starts, count):
