@@ -7,9 +7,8 @@ from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, sh
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # noqa: F401
 
+
 # 1. Which part is mine?
-
-
 def my_parts(up_weight, up_bias, down_weight, rank, ranks):
     """A rank owns some inner numbers: what makes them, and what takes them.
 
@@ -35,7 +34,7 @@ check_mlp_parts = Exercise(
     read_again='"Which cut may come before GELU?"',
     cases=[mlp(0, 2), mlp(1, 2), mlp(2, 3), mlp(0, 1)],
     given="width 4, 6 inner numbers, rank {3} of {4}",
-    hint="Return three tensors: what a rank's inner numbers need of up, of its bias, of down.",
+    hint="Three parts: what makes and takes a rank's inner numbers, and rank 0 has the first.",
     wrong={
         "nn.Linear stores W transposed: the columns of W are the rows of `weight`.": [
             (UP_COLUMNS, *more) for more in ((DOWN_ROWS,), (), (DOWN_ROWS, BIAS), (BIAS,))
@@ -66,7 +65,7 @@ IN_PLACE = "`all_reduce` replaces what it is given: sum a copy, as others may st
 ONE_EACH = "A `backward` returns one thing for each argument of `forward` after ctx: here two."
 ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
 MEAN = "return total => return total / group.size()"
-NOT_SENT = "`x` is the same on all ranks: on the way in, nothing is sent."
+NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all get the sum."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -164,6 +163,9 @@ check_ends = Exercise(
             (MEAN, "MyLeave.apply => reduce_from_ranks"),
             "ctx.group), None => ctx.group) / ctx.group.size(), None",
         ],
+        "An addend's gradient is that of the sum, as it is: a sum divides nothing.": (
+            *("total = => ctx.n = group.size(); total =", "gradient, N => gradient / ctx.n, N"),
+        ),
         "What leaves are addends: the output is their sum, on all ranks.": (
             *("return total => return x.view_as(x)", "MyLeave.apply => reduce_from_ranks"),
         ),
@@ -193,9 +195,8 @@ check_ends = Exercise(
     also_right=["MyLeave.apply => reduce_from_ranks"],
 )
 
+
 # 3. Attention as it is stored
-
-
 def my_attention_parts(fused, out_weight, heads, key_heads, rank, ranks):
     """A rank owns some query heads: their rows, the key and value heads that they read.
 
@@ -285,9 +286,8 @@ check_attention_parts = Exercise(
     ],
 )
 
+
 # 4. The bytes of a block
-
-
 def my_block_bytes(tokens, width, itemsize, ranks):
     """Attention and MLP each sum once forward and once backward: four all-reduces.
 
