@@ -60,10 +60,11 @@ def there_and_back(attempt, ranks, batch, heads, rows, columns):
 
 
 def first_rank(outcome, expected):
-    """Of what differs, the first on rank 0."""
-    name = next(name for name, right in expected.items() if not same(outcome[name], right))
-    lines = expected_and_got(outcome[name][0], expected[name][0])
-    return [f"{name}, rank 0:", *lines]
+    """Of what differs, the first, on its first rank."""
+    for name, right in expected.items():
+        for rank, pair in enumerate(zip(outcome[name], right, strict=True)):
+            if not same(*pair):
+                return [f"{name}, rank {rank}:", *expected_and_got(*pair)]
 
 
 check_trade = Exercise(
@@ -79,7 +80,7 @@ check_trade = Exercise(
             "[*received] => [*pieces]"
         ),
         "Nothing was traded: cut, send, join.": lambda x, *_: x,
-        JOINED: "[*received], join => [*received.flip(0)], join",
+        JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
         "The pieces still lie on a dimension of their own: join them along `join`.": (
             "torch.cat([*received], join) => received"
         ),
@@ -102,7 +103,7 @@ check_trade = Exercise(
         "dtypes": KIND,
         "contiguous": "A message lies in one piece in memory: `.contiguous()` makes it so.",
         "divide equally|Split sizes|Expected parameter": FIRST,
-        "is not counted": "Use `distributed.all_to_all_single`, with one tensor.",
+        "is not counted|is not registered": "Use `distributed.all_to_all_single`, with one tensor.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=[
@@ -177,9 +178,10 @@ check_gathered_keys = Exercise(
     compared=first_other,
     hint=lambda found, right: ONCE if same(found["output"], right["output"]) else SEEN,
     wrong={
-        "`is_causal=True` starts at this rank's first query: give a mask of places, `attn_mask`.": (
-            "attn_mask=seen => is_causal=causal"
-        ),
+        "A mask from token 0 on, as of `is_causal=True`, fits rank 0 alone: use `places`.": [
+            "attn_mask=seen => is_causal=causal",
+            "places[group.rank()] => places[0]",
+        ],
         "Right while tokens lie in order: `torch.cat(places)` says where each key stands.": [
             COUNTED,
             (COUNTED, "mine, theirs = places[group.rank()]" + IN_A_ROW),
@@ -199,7 +201,7 @@ check_gathered_keys = Exercise(
             "return => everywhere(query, group); return",
             (*ALL, "=seen) => =seen).chunk(group.size(), 2)[group.rank()]"),
         ],
-        "Copy shared heads after the gather, or not: here copies travelled.": (
+        "Copy shared heads after the gather: here copies travelled.": (
             BOTH + "*(everywhere(x.repeat_interleave(3, 1), group) for x in (key, value)),"
         ),
         "Copies of a shared head lie side by side: `repeat_interleave`, not `repeat`.": (
@@ -255,9 +257,7 @@ check_sent = Exercise(
     play=call_for_numbers,
     hint=first_wrong,
     wrong={
-        "Ring: in `way_home`, on page `long_sequences`, the gradients of a block go n times.": (
-            "3 * ranks - 2 => 3 * others"
-        ),
+        "Ring: a block's gradients go home at last, n times.": "3 * ranks - 2 => 3 * others",
         "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
         "Ring: backward both go round, a block and its gradients.": "3 * ranks - 2 => 2 * others",
         "Forward and backward together: in the backward the gradients travel, too.": (
@@ -268,7 +268,7 @@ check_sent = Exercise(
         "Count what one rank sends: a block has its tokens, not all.": "tokens / ranks => tokens",
         "Each number has `itemsize` bytes.": [" * itemsize => ", " * itemsize => * itemsize * 8"],
         "One rank alone sends nothing.": " if ranks > 1 else 0 => ",
-        "A block is keys and values, both.": [
+        "A block: keys and values.": [
             "block, others = 2 * => block, others = ",
             ("- 2) * block => - 2) * block / 2", "2 * others => others"),
         ],
