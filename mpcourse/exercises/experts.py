@@ -15,6 +15,7 @@ TABLE = torch.tensor([[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04,
 
 NO_GRADIENT = "The weights have no gradient: the router would never learn."
 TWO_TENSORS = "Return two tensors (N, k): the weights, then the experts' numbers, which are whole."
+ALONG_ROWS = "A row is a token: its likeliest experts stand along `dim=-1`."
 KEEP = "Each token has a sum of its own: divide (N, k) by (N, 1), which `keepdim=True` gives."
 
 
@@ -52,7 +53,6 @@ check_choose = Exercise(
     cases=[(TABLE[:1].double(), 2), *((TABLE.double(), k) for k in (1, 2, 4))],
     given=lambda p, k: f"probabilities {short(p.tolist())}, k = {k}: weights, experts, gradient",
     play=with_gradient,
-    # a sum to which somebody adds 1e-9, against a division by 0, is right as well
     same=lambda a, b: all(torch.allclose(*pair, atol=1e-5) for pair in zip(a, b, strict=True)),
     hint="The k largest of each row; several are divided by their sum, one alone stays.",
     wrong={
@@ -69,11 +69,12 @@ check_choose = Exercise(
         NO_GRADIENT: "return weights => return weights.detach()",
         "The sum is that of one token, not of all.": "sum(dim=-1, keepdim=True) => sum()",
         "Those are the least likely experts.": "topk(k, dim=-1) => topk(k, dim=-1, largest=False)",
+        ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
         TWO_TENSORS: "return weights, chosen => return chosen, weights",
     },
-    errors={"size of tensor": KEEP},
+    errors={"size of tensor": KEEP, "out of range": ALONG_ROWS},
     also_right=[
         "keepdim=True) => keepdim=True).add(1e-9)",
         "topk(k, dim=-1) => sort(descending=True); weights, chosen = weights[:, :k], chosen[:, :k]",
@@ -119,14 +120,12 @@ check_balance = Exercise(
     play=loss_and_gradient,
     hint="experts * sum over experts of (share of the choices * mean probability).",
     wrong={
-        "The gradient flows nowhere: counts have none. One of the two factors has to be the mean "
-        "probability, with its gradient.": [
+        "The gradient flows nowhere: counts have none, the mean probability has one.": [
             "probabilities.mean(dim=0) => share",
             ".mean(dim=0) => .detach().mean(dim=0)",
         ],
-        "The factor is missing: an even load would give 1 over the number of experts.": (
-            "return experts * => return"
-        ),
+        "The factor is missing: an even load gives 1.": "return experts * => return",
+        "A share is a fraction: `//` makes it 0.": "/ chosen.numel() => // chosen.numel()",
         "Where are the choices? These are probabilities alone.": (
             "share * => probabilities.mean(dim=0) *"
         ),
@@ -229,8 +228,9 @@ check_travel = Exercise(
         "Results go home in the order in which their rows came: undo the order first.": (
             "done[order.argsort()] => done"
         ),
-        "`order` sorts, and `order.argsort()` undoes it. The two are equal only by luck, or where "
-        "a rank has one expert.": "order.argsort() => order",
+        "`order` sorts, `order.argsort()` undoes it; the two may be equal by luck.": (
+            "order.argsort() => order"
+        ),
         "An expert takes its rows side by side: put what came into the order of `splits`.": (
             ("send, receive)[order] => send, receive)", "done[order.argsort()] => done")
         ),
@@ -339,8 +339,8 @@ check_average = Exercise(
         "with one another.": (f"{SENT} => {SENT}; {SENT[:-7]}group)", f"{ROUTER} => "),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
         "apart.": (f"{SENT} => ", f"{ROUTER} => {ROUTER}; {ROUTER[:-6]}copies)"),
-        "What an expert's gradient has been through is a sum over the losses of `group`; the loss "
-        "is the mean of all ranks': divide by `group.size()`, too.": (
+        "An expert's gradient is a sum over the losses of `group`; the loss is the mean of all "
+        "ranks': divide by `group.size()`, too.": (
             "group.size() * copies.size() => copies.size()",
             f"{ROUTER} => {ROUTER}; part.router.weight.grad /= group.size()",
         ),
