@@ -53,15 +53,16 @@ check_qparams = Exercise(
         "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
         "zero_point is to be an int: round() gives one.": ["round( => (", "round( => 1.0 * round("],
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
-            "min(low, 0.0) => low",
-            "max(high, 0.0) => high",
+            *["min(low, 0.0) => low", "max(high, 0.0) => high"],
             "low, high = min(low, 0.0), max(high, 0.0) => ",
+            lambda low, high: ((high - low) / 255 or 1.0, my_qparams(low, high)[1]),  # clamped
         ],
         "Symmetric: one side is wasted. This range has two ends: use both.": [
             lambda low, high: (max(-low, high) / 127, 0),
             lambda low, high: (max(-low, high) / 127.5, 0),
         ],
         NO_SCALE: " or 1.0 => ",
+        "For a range of nothing but 0, return scale 1, not a tiny one.": "or 1.0 => or 1e-8",
     },
     errors={"ZeroDivisionError": NO_SCALE},
     also_right=[
@@ -131,8 +132,7 @@ check_rows = Exercise(
             *["127 => 128", ("127 => 128", ".round() => .round().clamp(max=127)")],
         ],
         "A scale is the length of a step: the largest of the row / 127.": [
-            "int8), => int8), 127 *",
-            "int8), => int8), 1 /",
+            *["int8), => int8), 127 *", "int8), => int8), 1 /"],
         ],
         CHANGED: "weight / scales[:, None] => weight.div_(scales[:, None])",
         "That cuts off: round to the nearest integer.": [".round() => ", "round() => floor()"],
