@@ -62,6 +62,7 @@ def quietly() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="dynamo_pgo")  # the cache is off on purpose
         # some versions of torch use it in the compiler itself
         warnings.filterwarnings("ignore", message=".torch.jit.script_method. is deprecated")
+        warnings.filterwarnings("ignore", message="TensorFloat32")  # advice on recent GPUs
         yield
 
 

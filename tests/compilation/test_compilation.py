@@ -58,5 +58,6 @@ def test_a_compiler_that_does_not_run_is_none(monkeypatch):
 def test_only_what_torch_says_of_its_own_parts_is_held_back(recwarn):
     with toolchain.quietly():
         warnings.warn("`torch.jit.script_method` is deprecated. Please switch.", stacklevel=1)
+        warnings.warn("TensorFloat32 tensor cores are available.", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     assert [str(each.message) for each in recwarn] == ["something else"]
