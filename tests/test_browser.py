@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ARTEFACTS = ROOT / "tests/artefacts"
 REACTION_LIMIT_S = 60  # generous: other programs may hold the machine
-ANSWER_LIMIT_MS = 100  # from a key press to the new picture, the fastest of some
+ANSWER_LIMIT_MS = 200  # from a key press to the new picture, the fastest of some
+AT_ONCE_MS = 100  # what people take for at once; a slow machine gets twice that
 MOST_PRESSES = 30
 
 # The controls that a reader can use.
@@ -255,7 +256,7 @@ def check_answers(
         answered = lambda n=number: page.tab.evaluate("answersMs.length") >= n  # noqa: E731
         wait_for(answered, limit_s=REACTION_LIMIT_S, what=f"{what} to answer {key}")
         times = sorted(page.tab.evaluate("answersMs"))
-        if number >= 2 and times[0] < ANSWER_LIMIT_MS:  # there and back
+        if number >= 2 and times[0] < AT_ONCE_MS:  # there and back
             break
     shown = ", ".join(f"{time:.0f}" for time in times)
     print(f"{what} answered after {shown} ms")

@@ -288,14 +288,15 @@ def layouts(
 ) -> Iterator[Layout]:
     """All layouts of so many ranks that divide the model, each number among those given."""
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
-    for tensor, pipeline, *more in product(sizes, sizes, contexts, experts, sharded):
-        context, expert, states = more
+    for tensor, pipeline, context in product(sizes, sizes, contexts):
         data, left = divmod(ranks, tensor * pipeline * context)
-        axes = {"context": context, "expert": expert, "sharded": states}
-        layout = Layout(tensor, data, pipeline, **axes)
-        try:
-            check_layout(model, batch, layout)
-        except ValueError:
+        if left:
             continue
-        if not left:
+        for expert, states in product(experts, sharded):
+            axes = {"context": context, "expert": expert, "sharded": states}
+            layout = Layout(tensor, data, pipeline, **axes)
+            try:
+                check_layout(model, batch, layout)
+            except ValueError:
+                continue
             yield layout

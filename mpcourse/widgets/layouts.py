@@ -118,20 +118,28 @@ def _fastest(
 ) -> Picture:
     """The fastest layouts that fit, and some that are slower; then the fastest that do not fit."""
     memory = ROOM * cluster.memory
-    tried = {it: step_seconds(sizes, batch, it, cluster) for it in found}
-    purposes = max(tried.values(), key=len)  # a layout without context ranks has no ring
-    bars = []
-    for it, seconds in tried.items():
-        others = {"c": it.context, "e": it.expert, "s": it.sharded}
-        name = f"{it.tensor}x{it.pipeline}x{it.data}"
-        more = [f"{axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")]
-        name += f", {' '.join(more)}" if more else ""
-        spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
-        bars.append(LayoutTime(name, spent, held_bytes(sizes, batch, it)))
-    bars.sort(key=lambda bar: (bar.held > memory, bar.total))
-    fit = [bar for bar in bars if bar.held <= memory]
-    rest = [bar for bar in bars if bar.held > memory]
+    tried = []  # whether it does not fit, seconds, by purpose, bytes held
+    for it in found:
+        seconds, held = step_seconds(sizes, batch, it, cluster), held_bytes(sizes, batch, it)
+        tried.append((held > memory, sum(seconds.values()), seconds, held, it))
+    tried.sort(key=lambda each: each[:2])
+    fit = [each for each in tried if not each[0]]
+    rest = tried[len(fit) :]
     later = fit[SHOWN // 2 :]
     some = later[:: max(1, -(-len(later) // (SHOWN - SHOWN // 2)))]  # as far apart as the rest goes
     shown = fit[: SHOWN // 2] + some + rest[: max(2, SHOWN - len(fit))]
-    return layouts_picture(shown, memory, band=BAND, caption=caption)
+    # a layout without context ranks has no ring
+    purposes = max((seconds for _, _, seconds, _, _ in tried), key=len)
+    bars = []
+    for _, _, seconds, held, it in shown:
+        spent = {purpose: seconds.get(purpose, 0.0) for purpose in purposes}
+        bars.append(LayoutTime(_name(it), spent, held))
+    return layouts_picture(bars, memory, band=BAND, caption=caption)
+
+
+def _name(it: Layout) -> str:
+    """Tensor x pipeline x data ranks, then what else is cut."""
+    others = {"c": it.context, "e": it.expert, "s": it.sharded}
+    more = [f"{axis} {ranks}" for axis, ranks in others.items() if ranks > (axis != "s")]
+    name = f"{it.tensor}x{it.pipeline}x{it.data}"
+    return f"{name}, {' '.join(more)}" if more else name
