@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 
 from mpcourse.capstone import Plan, Task, measure_plans, run_plan
 from mpcourse.devices import get_devices

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import distributed, nn
 
 from mpcourse.exercises.exercise import (

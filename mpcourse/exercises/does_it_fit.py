@@ -4,6 +4,7 @@ from functools import partial
 from itertools import product
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import Tensor
 
 from mpcourse.exercises.exercise import Exercise, numbers

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 import mpcourse
+from mpcourse.devices.streams import CpuCore
 from mpcourse.devices.workers import Worker, collect
 
 State = Literal["not attempted", "not yet", "correct"]
@@ -40,7 +41,9 @@ CALLERS = {Path(module.__file__).parent for module in (mpcourse, concurrent.futu
 CHANGE = " => "  # between a piece of code and what stands there instead
 CELL = re.compile(r"ipykernel_\d|ipython-input")  # in the file names of a notebook's cells
 
-_bench = Worker("the check")  # attempts run here, so that one that never ends is stopped
+# Attempts run here, so that one that never ends is stopped. On one core: on a busy machine a small
+# product takes many times as long when threads that share it wait for each other.
+_bench = Worker("the check", CpuCore())
 
 
 class NotAttempted(Exception):

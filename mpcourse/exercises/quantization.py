@@ -1,6 +1,7 @@
 """Exercises of page `quantization`: scales, an int8 layer."""
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

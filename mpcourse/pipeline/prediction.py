@@ -30,7 +30,6 @@ from mpcourse.pipeline.pipeline import Pipeline
 from mpcourse.schedules.named import make_schedule
 from mpcourse.schedules.simulation import Costs, costs_from, simulate
 from mpcourse.schedules.timeline import Event, Timeline
-from mpcourse.splitting.resnet import thin_resnet50
 
 Loss = Callable[[Any, Any], Tensor]
 REPEATS = 3  # how often a step is timed, after one to warm up
@@ -147,6 +146,8 @@ def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> Spli
     thread, which is no cost of pipelining. On GPUs there are 120 images, as in the tutorial. With
     fewer `pixels` a side there is less work beside the same fixed costs.
     """
+    from mpcourse.splitting.resnet import thin_resnet50  # here: torchvision takes seconds
+
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
     width, image, unit = (32, 96, 8) if on_cpu else (64, 128, 10)

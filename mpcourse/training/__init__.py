@@ -5,5 +5,5 @@
 
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
 from mpcourse.training.loop import Epoch, Evaluation, evaluate, evaluation_mode, train_epoch
-from mpcourse.training.mnist import STANDARD_TRANSFORM, load_mnist
+from mpcourse.training.mnist import load_mnist
 from mpcourse.training.nets import conv_net, deep_conv_net, lenet_300_100, linear_net, mnist_net

@@ -8,15 +8,13 @@ import hashlib
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torchvision import transforms
-from torchvision.datasets import MNIST
+if TYPE_CHECKING:  # torchvision takes seconds to import: only who reads images pays
+    from torchvision.datasets import MNIST
 
 DATA_FOLDER = Path(__file__).resolve().parents[2] / "data"
-# Mean and standard deviation of all pixels of the full training set; 0 is paper, 1 is ink.
-STANDARD_TRANSFORM = transforms.Compose(
-    [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
-)
+MEAN, DEVIATION = 0.1307, 0.3081  # of all pixels of the full training set; 0 is paper, 1 is ink
 # An IDX file is a header of 4 bytes and 4 more per dimension, then one byte per value.
 FULL_BYTES = {
     "train-images-idx3-ubyte": 16 + 60_000 * 28 * 28,
@@ -30,7 +28,7 @@ RESTORE = (
 )
 
 
-def load_mnist(full: bool = False, transform: Callable | None = None) -> tuple[MNIST, MNIST]:
+def load_mnist(full: bool = False, transform: Callable | None = None) -> "tuple[MNIST, MNIST]":
     """Return MNIST's training set and test set as torchvision datasets.
 
     The default is the sample in the course's `data` folder: 4,000 and 1,000 real images, as many of
@@ -56,14 +54,20 @@ def load_mnist(full: bool = False, transform: Callable | None = None) -> tuple[M
         raise TypeError(f"full must be True or False, got {full!r}")
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable or None, got {transform!r}")
-    transform = transform or STANDARD_TRANSFORM
     if full:
         return _load_full(DATA_FOLDER / "full", transform)
     _verify_sample(DATA_FOLDER)
     return _read(DATA_FOLDER, transform)
 
 
-def _read(folder: Path, transform: Callable, *, download: bool = False) -> tuple[MNIST, MNIST]:
+def _read(
+    folder: Path, transform: Callable | None, *, download: bool = False
+) -> "tuple[MNIST, MNIST]":
+    from torchvision import transforms
+    from torchvision.datasets import MNIST
+
+    scale = transforms.Normalize((MEAN,), (DEVIATION,))
+    transform = transform or transforms.Compose([transforms.ToTensor(), scale])
     train = MNIST(folder, train=True, transform=transform, download=download)
     return train, MNIST(folder, train=False, transform=transform, download=download)
 
@@ -98,7 +102,7 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _load_full(folder: Path, transform: Callable) -> tuple[MNIST, MNIST]:
+def _load_full(folder: Path, transform: Callable | None) -> "tuple[MNIST, MNIST]":
     raw = folder / "MNIST" / "raw"
     # torchvision checks what it downloads, but takes any unpacked file that has the right name.
     for path in (raw / name for name in FULL_BYTES):

@@ -14,11 +14,11 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from mpcourse import exercises
 from mpcourse.commands.grading.outcomes import encode
-from mpcourse.exercises import PAGES, exercise
+from mpcourse.exercises import exercise
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, Raised, generators_kept
 
-CHECKS = {name: check for checks in PAGES.values() for name, check in checks.items()}
 ELSEWHERE = exercise.Verdict("not yet", ("Checks are asked elsewhere.",))
 
 
@@ -36,11 +36,10 @@ def run(shell: InteractiveShell, source: str, limit_s: float) -> str:
     return f"raised {type(error).__name__}: {error}" if error else ""
 
 
-def play(check: str, attempt: Any, case: tuple) -> list:
+def play(check: Exercise, attempt: Any, case: tuple) -> list:
     """Play an attempt on a case; also what the outcome is made of ends within the time limit."""
     with generators_kept():
-        world = CHECKS[check].play
-        return ["outcome", exercise.played(lambda *a: encode(world(*a)), attempt, case)]
+        return ["outcome", exercise.played(lambda *a: encode(check.play(*a)), attempt, case)]
 
 
 def answered(act: Callable[..., Any], *given: Any) -> str:
@@ -75,6 +74,8 @@ def main() -> None:
             os.dup2(nothing.fileno(), number)
     most, task = json.load(told)
     limit(most)
+    asked = [key for key, *_ in task if key.startswith("check_")]
+    checks = {name: getattr(exercises, name) for name in asked}
     Exercise.__call__ = lambda self, *attempt: ELSEWHERE
     shell = InteractiveShell.instance()
 
@@ -82,14 +83,14 @@ def main() -> None:
         print(f"[{json.dumps(key)}, {answered(*act)}]", file=answers, flush=True)
 
     for key, source, rest in task:
-        if key not in CHECKS:
+        if not (check := checks.get(key)):
             say(key, run, shell, source, rest)
             continue
         attempt: list[Any] = []
         call = f"({', '.join(rest)},)"  # what the cells have made of what is asked
-        say(key, lambda: attempt.append(CHECKS[key].taken(eval(call, shell.user_ns))))  # noqa: B023
-        for number, case in enumerate(CHECKS[key].cases if attempt else ()):
-            say(f"{key} {number}", play, key, attempt[0], case)
+        say(key, lambda: attempt.append(check.taken(eval(call, shell.user_ns))))  # noqa: B023
+        for number, case in enumerate(check.cases if attempt else ()):
+            say(f"{key} {number}", play, check, attempt[0], case)
     os._exit(0)
 
 
