@@ -55,7 +55,8 @@ def ring_attention(
     """What each token collects from all ranks' tokens; keys and values go round in a ring.
 
     All ranks call it with equal shapes; one rank alone is blockwise attention. The backward makes
-    the scores again; gradients of keys and values go round with their block.
+    the scores again; gradients of keys and values go round with their block. Of bfloat16 and
+    float16 the tiles are computed, merged and their gradients added up in float32.
 
     Args:
         query: (N, heads, T / n, c), this rank's tokens; on the CPU, or where the group sends from.
@@ -113,16 +114,19 @@ class _Ring(Function):
         tile: int,
     ) -> Tensor:
         ranks, rank = size_of(group), rank_of(group)
-        output = torch.zeros_like(query)
-        log_sum = query.new_full((*query.shape[:-1], 1), float("-inf"))
+        wide = _wide(query)
+        output = torch.zeros_like(query, dtype=wide)
+        log_sum = query.new_full((*query.shape[:-1], 1), float("-inf"), dtype=wide)
         held = torch.stack([key, value])
         for step in range(ranks):
             arriving = _pass_on(held, group) if step < ranks - 1 else None
             for rows, columns, ahead in _tiles(places, rank, rank - step, causal, tile):
                 before = output[..., rows, :], log_sum[..., rows, :]
-                found = _attend(query[..., rows, :], *held[..., columns, :], ahead)
+                block = held[..., columns, :].to(wide)
+                found = _attend(query[..., rows, :].to(wide), *block, ahead)
                 output[..., rows, :], log_sum[..., rows, :] = merge(before, found)
             held = arriving() if arriving else held
+        output = output.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, log_sum)
         ctx.given = group, places, causal, tile
         return output
@@ -132,14 +136,16 @@ class _Ring(Function):
         query, key, value, output, log_sum = ctx.saved_tensors
         group, places, causal, tile = ctx.given
         ranks, rank = size_of(group), rank_of(group)
-        of_query, inner = torch.zeros_like(query), (gradient * output).sum(-1, keepdim=True)
+        wide = _wide(query)
+        of_query = torch.zeros_like(query, dtype=wide)
+        inner = (gradient.to(wide) * output).sum(-1, keepdim=True)
         held, coming = torch.stack([key, value]), None
         for step in range(ranks):
             arriving = _pass_on(held, group) if step < ranks - 1 else None
-            of_held = torch.zeros_like(held)
+            of_held = torch.zeros_like(held, dtype=wide)
             for rows, columns, ahead in _tiles(places, rank, rank - step, causal, tile):
-                own = [each[..., rows, :] for each in (query, gradient, log_sum, inner)]
-                parts = _attend_backward(*own, *held[..., columns, :], ahead)
+                own = [each[..., rows, :].to(wide) for each in (query, gradient, log_sum, inner)]
+                parts = _attend_backward(*own, *held[..., columns, :].to(wide), ahead)
                 of_query[..., rows, :] += parts[0]
                 of_held[0][..., columns, :] += parts[1]
                 of_held[1][..., columns, :] += parts[2]
@@ -147,7 +153,12 @@ class _Ring(Function):
                 of_held += coming()
             coming = _pass_on(of_held, group, tag=1)
             held = arriving() if arriving else held
-        return of_query, *coming(), None, None, None, None
+        return of_query.to(query.dtype), *coming().to(key.dtype), None, None, None, None
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """What scores, sums and gradients are counted in: bfloat16 would round at every merge."""
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _tiles(

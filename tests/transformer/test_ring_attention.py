@@ -72,6 +72,34 @@ def test_tokens_traded_for_heads_are_whole_attention(ranks, heads, key_heads, ca
     check_ring(ranks, tensors, ulysses_attention, causal=causal)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_ring_of_short_numbers_is_as_near_as_one_device(ranks: int, dtype: torch.dtype):
+    short = [each.to(dtype) for each in drawn(512, columns=16)]
+    exact = differentiated(
+        scaled_dot_product_attention,
+        [each.double() for each in short[:-1]],
+        short[-1].double(),
+        is_causal=True,
+    )
+    one = differentiated(scaled_dot_product_attention, short[:-1], short[-1], is_causal=True)
+
+    def program(group):
+        own = own_places(512, group, zigzag=True)
+        mine = [each[:, :, own] for each in short]
+        return own, differentiated(
+            ring_attention, mine[:-1], mine[-1], group=group, zigzag=True, tile=32
+        )
+
+    found = [torch.empty_like(each) for each in one]
+    for own, parts in ranks_in_threads(program, ranks):
+        for whole, part in zip(found, parts, strict=True):
+            assert part.dtype == dtype
+            whole[:, :, own] = part
+    for ring, alone, right in zip(found, one, exact, strict=True):
+        assert (ring - right).norm() <= 1.2 * (alone - right).norm()
+
+
 def test_parts_merge_to_the_whole_in_any_order():
     query, key, value, _ = drawn(12, scale=300.0)
     whole = scaled_dot_product_attention(query, key, value)
