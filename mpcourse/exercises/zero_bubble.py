@@ -88,6 +88,10 @@ check_halves = Exercise(
         ],
         STAR: ["@ x => * x", "@ weight => * weight"],
         "The weight's gradient adds over the rows; no mean is taken.": "@ x => @ x / len(x)",
+        "Neither half takes a mean; a loss that takes one has put it into gradient.": (
+            "@ weight => @ weight / len(x)",
+            "@ x => @ x / len(x)",
+        ),
         TWO: [", gradient.T @ x => ", lambda *_: None],
     },
     also_right=[lambda x, w, g: [(w.T @ g.T).T, (x.T @ g).T]],
@@ -100,6 +104,7 @@ UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
 GIVEN_BACK = "W gives back what is held: put it off less, or begin with fewer forwards."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
+REVERSED = "The other way round: in 1F1B the last device holds least, so most W may wait there."
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
 ORDER = "Keep 1F1B's order of F and I: a forward done early takes the room where a W could wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
@@ -173,7 +178,9 @@ def legal(outcome, p, m, cap, *too_full):
 
 
 def idle_share(outcome, p, m):
-    schedule, others = legal(outcome, p, m, p, GIVEN_BACK, NOT_MORE_AHEAD)
+    rows = as_actions(outcome[0])
+    late = REVERSED if all_follow(rows[-1:]) and not all_follow(rows[:1]) else GIVEN_BACK
+    schedule, others = legal(outcome, p, m, p, late, NOT_MORE_AHEAD)
     idle = simulate(schedule, UNITS).bubble_fraction
     if (p, m) != (4, 8):
         return idle
@@ -225,6 +232,7 @@ check_split_backward = Exercise(
         ),
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
+        REVERSED: "> rank => > num_stages - 1 - rank",
         GIVEN_BACK: ["> rank => > num_microbatches", my_no_wait],
         "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h1"),

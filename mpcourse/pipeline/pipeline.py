@@ -52,11 +52,14 @@ class Pipeline(nn.Module):
     Attributes:
         stages: The modules.
         recompute: A flag per stage.
+        stage_type: What runs a stage's F, B, I and W; a class of yours may split backwards its way.
 
     Raises:
         ValueError: Stages, devices and schedule do not fit, or two stages share a parameter.
         TypeError: A stage is no module, or a flag is no bool.
     """
+
+    stage_type: type[Stage] = Stage
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class Pipeline(nn.Module):
         shares = shares_of(loss_fn, targets, sizes, reduction=reduction, shares=microbatch_shares)
         flags = self.recompute
         stages = [
-            Stage(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
+            self.stage_type(stage, is_first=i == 0, recompute=flags[i], beside_others=any(flags))
             for i, stage in enumerate(self.stages)
         ]
         first, last = self._places[0], self._places[-1]

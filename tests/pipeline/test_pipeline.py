@@ -15,6 +15,7 @@ from ways import WAYS, weight_normed
 from mpcourse.devices.devices import get_devices
 from mpcourse.pipeline import pipeline as pipeline_module
 from mpcourse.pipeline.pipeline import Pipeline
+from mpcourse.pipeline.stage import Stage
 from mpcourse.schedules.actions import Action, ScheduleError
 from mpcourse.schedules.named import SCHEDULES, make_schedule, num_devices_for
 from mpcourse.schedules.simulation import Costs, simulate
@@ -316,6 +317,26 @@ def test_a_schedule_of_one_s_own_runs_for_its_number_of_micro_batches_only():
     pipeline = Pipeline(make_stages(1), schedule=own, num_microbatches=3)
     with pytest.raises(ScheduleError, match=r"1 stages|0F2"):
         pipeline.step(*make_batch(3), LOSS)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_stage_type_of_one_s_own_does_every_action(schedule):
+    done = []
+
+    class Noting(Stage):
+        def run_backward(self, kind, index, gradients):
+            done.append((self.is_first, kind, index))
+            return super().run_backward(kind, index, gradients)
+
+    class Own(Pipeline):
+        stage_type = Noting
+
+    stages = make_stages(2)
+    uncut = copy.deepcopy(nn.Sequential(*stages))
+    assert_trains_as_uncut(Own(stages, None, schedule, num_microbatches=4), uncut, 8)
+    rows = make_schedule(schedule, 2, 2, 4)
+    planned = [(not stage, kind, i) for row in rows for stage, kind, i in row if kind != "F"]
+    assert sorted(done) == sorted(3 * planned)
 
 
 def test_no_gradient_is_made_for_the_data():
