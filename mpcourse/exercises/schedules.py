@@ -19,9 +19,7 @@ from mpcourse.schedules.validate import validate_schedule
 
 NO_SCHEDULE = "A schedule is a list with one list per device; "
 OUT_OF_ORDER = "Legal, but backwards go in the order of the micro-batches: first in, first out."
-NO_ACTION = (
-    "Each entry is an Action(stage_index, kind, index): whole number, letter, whole number; got {}."
-)
+NO_ACTION = "Each entry is an Action(stage_index, kind, index): number, letter, number; got {}."
 
 
 def as_actions(schedule):
@@ -152,16 +150,18 @@ check_simulate = Exercise(
     compared=first_end_that_differs,
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
-    errors={
-        NO_END_IN_SIGHT: "Stop after a round in which no device gets further, and return: the rest "
-        "has no end.",
-    },
+    errors={NO_END_IN_SIGHT: "Stop after a round in which no device moved: the rest has no end."},
     wrong={
         "Waits are shared: it starts at the latest of these times, not after their sum.": (
             "max([ => sum(["
         ),
-        "A device does one thing at a time: it is busy until its previous action ends.": (
-            "[free[device], *arrived] => [0, *arrived]"
+        "A device does one thing at a time: two never overlap.": "([free[device], => ([0,",
+        "A time need not be a whole number: an action starts at once, not at the next tick.": (
+            "max([free[device], *arrived]) => -(-max([free[device], *arrived]) // 1)"
+        ),
+        "A round in which any device moved, not only the last one, is followed by another.": (
+            "for device, row in enumerate(rows): => for device, row in enumerate(rows):"
+            "\n            moved = False"
         ),
         "What needs(action, num_stages) lists has to end first.": ", *arrived => ",
         "An action takes cost[action.kind].": [
@@ -180,9 +180,7 @@ check_simulate = Exercise(
             "free[device] => free[0]",
             ("free[device] => free[action.stage_index]", "[0] * len(schedule) => [0] * num_stages"),
         ],
-        "num_stages is one more than the largest stage_index: they are counted from 0.": (
-            "1 + max( => max("
-        ),
+        "num_stages is one more than the largest stage_index.": "1 + max( => max(",
         "One round over the devices is not enough: what is missing may come from a later one.": (
             "while moved: => for _ in range(1):"
         ),
@@ -243,6 +241,10 @@ check_one_f_one_b = Exercise(
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
             "num_stages - rank => num_stages"
         ),
+        "With the forward first in a turn, the last device has a warm-up of 0, not 1.": (
+            ("num_stages - rank => max(1, num_stages - rank - 1)", '"BF" => "FB"')
+        ),
+        "List r is for device r, which has stage r.": "return schedule => return schedule[::-1]",
         "Its warm-up grows with the device: the first one needs the longest.": [
             "num_stages - rank => rank + 1",
             "num_stages - rank => rank",
@@ -252,12 +254,7 @@ check_one_f_one_b = Exercise(
             "number_actions([(rank, kinds)]) => latest_first(number_actions([(rank, kinds)]))"
         ),
     },
-    also_right=[
-        (
-            "* ahead => * (ahead - 1)",
-            '"BF" * (num_microbatches - ahead) => "FB" * (num_microbatches - ahead + 1)',
-        )
-    ],
+    also_right=[("* ahead => * (ahead - 1)", '"BF" => "FB"', "s - ahead) => s - ahead + 1)")],
 )
 
 # 3. The order inside an interleaved schedule
@@ -307,10 +304,13 @@ check_interleaved = Exercise(
         "Device r has the stages r, r + num_devices, …: neighbours lie on neighbouring devices.": (
             "rank + p * => rank * num_chunks +"
         ),
-        "Forwards before the first B": "(p - 1 - rank) => (p - 1 - rank) + 1",
-        "Its warm-up lacks a round through all chunks but one: (num_chunks - 1) * num_devices.": (
-            "(num_chunks - 1) * p + => "
-        ),
+        "Its warm-up is too long. The last device needs (num_chunks - 1) * num_devices forwards.": [
+            "(p - 1 - rank) => (p - 1 - rank) + 1",
+            "(p - 1 - rank) => (p - rank)",
+            "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
+        ],
+        "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
+        "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
         "A turn is one forward, then one backward: here the backward comes first.": (
             "row += pair => row += pair[::-1]"
         ),
