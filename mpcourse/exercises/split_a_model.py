@@ -1,10 +1,11 @@
 """Exercises of page `split_a_model`: a step over two devices, balanced stages, parts."""
 
 import copy
-from functools import cache
+import warnings
 from itertools import chain, combinations, pairwise
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -33,7 +34,8 @@ def step_on(attempt, first, second):
     front, back = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)
     given = front, back, torch.randn(7, 6), torch.randint(0, 3, (7,)), first, second
     if first != "cpu":
-        placement = try_placement(attempt, *given)
+        with warnings.catch_warnings(action="ignore"):  # torch's, where an attempt copies a part
+            placement = try_placement(attempt, *given)
         copies = sorted((t.source, t.target, tuple(t.shape)) for t in placement.transfers)
         held = sorted(placement.parameter_bytes)
         lines = [f"at: {placement.line}", placement.error] if placement.error else []
@@ -78,6 +80,7 @@ check_training_step = Exercise(
             "outputs, labels.to(second) => outputs.cpu(), labels",
         ],
         "The front belongs on {0}.": lambda *a: my_training_step(*a[:4], a[5], a[4]),
+        "The back belongs on {1}.": lambda *a: my_training_step(*a[:5], a[4]),
         "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
         "None comes from backward() or a bare return: return the loss.": "return loss => return",
         "No optimizer's step is asked for.": "return => front[0].bias.data += 1; return",
@@ -99,24 +102,15 @@ check_training_step = Exercise(
 
 
 def my_split(model, num_stages):
-    """Try every end of the first stage; what is left is the same question with one stage fewer.
+    """Try every way to cut, and take the one whose largest stage is smallest.
 
     Filling one stage after the other cannot work: where it ends depends on the layers to come.
     """
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in model]
-
-    @cache  # each question is answered once
-    def best(start, stages):  # the largest stage, and where the stages end, from `start` on
-        if stages == 1:
-            return sum(sizes[start:]), [len(sizes)]
-        found = []
-        for end in range(start + 1, len(sizes) - stages + 2):
-            largest, ends = best(end, stages - 1)
-            found.append((max(sum(sizes[start:end]), largest), [end, *ends]))
-        return min(found)
-
-    _, ends = best(0, num_stages)
-    return [model[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    cuts = combinations(range(1, len(sizes)), num_stages - 1)
+    ways = [[0, *cut, len(sizes)] for cut in cuts]
+    best = min(ways, key=lambda way: max(sum(sizes[a:b]) for a, b in pairwise(way)))
+    return [model[a:b] for a, b in pairwise(best)]
 
 
 def made_of(sizes):
@@ -160,10 +154,9 @@ def stages_of(model, bounds):
     return [model[a:b] for a, b in pairwise(bounds)]
 
 
-def most_alike(model, num_stages):
-    cuts = combinations(range(1, len(model)), num_stages - 1)
-    found = [stages_of(model, [0, *cut, len(model)]) for cut in cuts]
-    return min(found, key=lambda stages: max(parameters_of(stages)) - min(parameters_of(stages)))
+def first_cut_only(model, num_stages):
+    first, rest = my_split(model, 2)
+    return [first, *(first_cut_only(rest, num_stages - 1) if num_stages > 2 else [rest])]
 
 
 def filled_up(model, num_stages, late=0):
@@ -203,11 +196,13 @@ check_split = Exercise(
         "Closing a stage once it has its share is greedy.": lambda m, n: filled_up(m, n, late=1),
         "{1} stages are asked for.": lambda m, n: my_split(m, 2),
         "Cut the model's own layers, not copies.": lambda m, n: my_split(copy.deepcopy(m), n),
-        "Those stages are as alike as can be; asked is that the largest be small.": most_alike,
+        "Not alike, nor near the average: asked is that the largest stage be small.": (
+            "way: max( => way: -min(sum(sizes[a:b]) for a, b in pairwise(way)) + max("
+        ),
         "Biases are parameters too.": "parameters() => parameters() if p.dim() > 1",
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
-        "The first cut is not the only one.": "largest), [end => sum(sizes[end:])), [end",
+        "The first cut is not the only one.": first_cut_only,
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
         "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
@@ -291,7 +286,9 @@ check_parts = Exercise(
         "training them does not": lambda m: my_parts(Net()),
         "Those layers are new ones": "model.fc1 => nn.Linear(784, 128)",
         BEFORE_FC1: "nn.Flatten(), => ",
-        "nn.ReLU is a class": "nn.ReLU() => nn.ReLU",
+        "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
+        "The model has ReLU there, no other function.": "nn.ReLU() => nn.GELU()",
+        "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
         "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
     },
@@ -299,8 +296,9 @@ check_parts = Exercise(
         "and 784x|x8 and": "Those layers are new ones: take model.fc1 itself, and so on.",
         r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",
         "shapes cannot be multiplied": BEFORE_FC1,
+        "does not require grad": "Freeze nothing: training the parts has to train the model.",
         "is invalid for input": "Images and layers come in any widths: flatten(1) needs none.",
-        "not a Module subclass": "nn.ReLU is a class, nn.ReLU() is a module.",
+        "not a Module subclass": "A Sequential takes modules: nn.ReLU(). nn.ReLU is a class.",
     },
     also_right=[("model.fc1, nn.ReLU() => model.fc1", "(model.fc2 => (nn.ReLU(), model.fc2")],
 )
