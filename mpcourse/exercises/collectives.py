@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import Exercise, NotYet, call_for_numbers, short
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, call_for_numbers, short
 from mpcourse.exercises.turn_taking import Exchange, Stuck
 
 # 1. All-reduce as a ring
@@ -18,6 +18,7 @@ A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add
 NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
 ROUND = "After the last rank comes rank 0: to (rank + 1) % count, from (rank - 1) % count."
 PIECE_FIRST = "Both as above: `send(piece, target)`, and `recv(source)` returns the piece."
+ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 
 
@@ -42,6 +43,7 @@ def around(attempt, count, numbers):
     try:
         own = torch.arange(1.0, numbers + 1)  # times 8**rank: a sum shows how often each is in it
         results = exchange.run(attempt, [own * 8**rank for rank in range(count)])
+        results = [torch.as_tensor(r) if hasattr(r, "__array__") else r for r in results]
     except Stuck:
         pass
     for source, target, _ in exchange.sent:
@@ -54,7 +56,8 @@ def around(attempt, count, numbers):
     for rank, result in enumerate(results):
         if not isinstance(result, Tensor) or result.shape != own.shape:
             line = f"Rank {rank} returned {short(result)}"
-            raise NotYet(line, f"expected the tensor of {numbers} numbers.")
+            why = NO_RETURN if result is None else ONE_CHUNK * isinstance(result, Tensor)
+            raise NotYet(line, f"expected the tensor of {numbers} numbers.", why)
     for source, target in exchange.unread:
         raise NotYet(f"A message from rank {source} to rank {target} was never received.")
     steps = 2 * (count - 1)
@@ -96,9 +99,8 @@ check_ring = Exercise(
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
         "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
-        "That is one round of {0} - 1 steps. The second hands the whole sums on.": (
-            f"{SECOND_ROUND} => ()"
-        ),
+        "One round of {0} - 1 steps: a second hands the sums on.": f"{SECOND_ROUND} => ()",
+        "The second round has {0} - 1 steps, too.": "2 * count - 1) => 2 * count - 2)",
         "Only the division arrived: `chunks[i] = …` does not write into the tensor, "
         "`chunks[i].add_(…)` does, if the chunks are views.": (
             "tensor.tensor_split => tensor.clone().tensor_split"
@@ -111,13 +113,11 @@ check_ring = Exercise(
             "recv((rank - 1) => recv((rank + 1)",
         ),
         CHUNKS_ONLY: whole_tensors,
-        RECEIVES_FIRST: lambda tensor, rank, n, send, recv: (
-            recv((rank - 1) % n),
-            send(tensor, (rank + 1) % n),
-        ),
+        RECEIVES_FIRST: "send( => recv((rank - 1) % count); send(",
         "sent 5 messages; two rounds have 4 steps.": "range(1, count) => range(1, count + 1)",
         "was never received.": "return => send(tensor[:1], (rank + 1) % count); return",
-        "expected the tensor of 3 numbers.": "return tensor => tensor",
+        NO_RETURN: "return tensor => tensor",
+        ONE_CHUNK: "return tensor => return chunks[(rank + 1) % count]",
         ROUND: ", (rank + 1) % count) => , rank + 1)",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
         TOO_FEW: "tensor_split => chunk",
@@ -132,6 +132,7 @@ check_ring = Exercise(
         "TypeError: 'tuple'": A_TUPLE,
         "RuntimeError: shape": NO_VIEW,
         "ValueError: rank . of . cannot": ROUND,
+        "had not returned": "Two loops, of count - 1 steps each: one of yours never ends.",
         r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
     },
     also_right=[
@@ -142,7 +143,8 @@ check_ring = Exercise(
             "*[tensor[:0]] * count]",
             "for step in range(count, => chunks[rank].div_(count)\n    for step in range(count,",
             "return tensor / count => return torch.cat(chunks)",
-        )
+        ),
+        "tensor / count => (tensor / count).numpy()",
     ],
 )
 
@@ -202,9 +204,8 @@ check_deadlock = Exercise(
             lambda p: stuck if len(stuck := my_stuck(p)) == len(p) else {}
         ),
         "A rank that waited may go on later: repeat until nothing moves.": "while => if",
-        "One pass a rank is too few for long programs: repeat until nothing moves.": (
-            "while moved => for _ in programs"
-        ),
+        "One pass each is too few: repeat until nothing moves.": "while moved => for _ in programs",
+        "A send and its receive end together: move both on.": "at[other] += 1 => pass",
         "The first operation of a program has index 0.": "rank: index => rank: index + 1",
         "If all end, return {{}}; None is what a function without return gives back.": (
             "])} => ])} or None"
@@ -253,9 +254,8 @@ check_tree_and_ring = Exercise(
         "A message of a ring is one of n chunks.": ["/ count => ", "/ count => / (count - 1)"],
         "A round of the ring has n - 1 steps, not n.": "(count - 1) => count",
         "log2: a round doubles the ranks that are done.": ["log2 => log", "log2 => log10"],
-        "That is a star. In a tree the messages of one round travel at the same time.": (
-            "math.log2(count) => (count - 1)"
-        ),
+        "That is a star. In a tree many messages go at once.": "math.log2(count) => (count - 1)",
+        "log2(n) rounds up and as many back, none more.": "log2(count) => log2(2 * count)",
         "Every round has its latency.": [(TREE_ONCE, RING_ONCE), TREE_ONCE, RING_ONCE],
         "Fractions count, too: divide by `/`.": [
             f"{old} => {old.replace('/', '//')}"
