@@ -8,6 +8,7 @@ from contextlib import suppress
 from unittest import mock
 
 import torch
+import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import nn
 from torch.func import functional_call
 
@@ -120,6 +121,13 @@ check_parallel_apply = Exercise(
         "The worker's function has to return what the module returns.": "return module => module",
         "Its device's worker runs each module: submit it.": lambda m, v, _: [*map(call, m, v)],
         "Outputs come in the order of the modules.": "in results => in as_completed(results)",
+        "Return a list of the outputs.": [
+            "[result.result() for result in results] => (each.result() for each in results)",
+            "[result.result() for result in results] => dict.fromkeys(results)",
+        ],
+        "The caller's own mode stays as it is.": (
+            "gradients = => gradients, _ = torch.is_grad_enabled(), torch.set_grad_enabled(True) #"
+        ),
         "The loop's variables had moved on when the worker ran: pass them to submit.": (
             "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
         ),
@@ -198,7 +206,9 @@ def replicas_at_work(attempt, rows, count):
     listed = isinstance(replicas, list | tuple) and len(replicas) == count
     if not listed or not all(map(callable, replicas)):
         raise NotYet(f"expected a list of {count} functions of the rows, got {short(replicas)}")
+    module.calls.wanted = count
     outputs = gather(parallel_apply(replicas, scatter(batch, devices), devices=devices), devices[0])
+    module.calls.wanted, together = 0, all(met for *_, met in module.calls)
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
     networks = {id(each) for each, *_ in module.calls}
     if id(module) in networks:  # said here: what two threads make of one network is chance
@@ -212,6 +222,7 @@ def replicas_at_work(attempt, rows, count):
     memory = {weight.data_ptr() for _, weight, *_ in module.calls[:count]}
     return {
         "outputs": outputs,
+        "at the same time": together,
         "gradients of net's weights": gradients_of(outputs, [*module.parameters()]),
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
         "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
@@ -224,6 +235,7 @@ ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, cop
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
 OWN = "shell = copy.deepcopy(net)"
+COPIES = "weights = {name: w.to(device.device, copy=True) for name, w in net.named_parameters()}"
 
 check_replicas = Exercise(
     my_replicas,
@@ -254,6 +266,15 @@ check_replicas = Exercise(
         ITSELF: "copy.deepcopy(net) => net",
         SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
         "functions of the rows, got": "return [ => return lambda: [",
+        "All replicas use one copy of the weights: make one for each device.": (
+            f"{COPIES} => ",
+            f"def replica_on => device = devices[0]\n    {COPIES}\n\n    def replica_on",
+        ),
+        "One replica waits for the other: nothing may lock the calls.": (
+            "def replica_on => lock = threading.Lock()\n\n    def replica_on",
+            "rows: => rows: [lock.acquire(),",
+            "rows) => rows), lock.release()][1]",
+        ),
     },
     also_right=[
         "w.to(device.device, copy=True) => w.clone().to(device.device)",
@@ -268,7 +289,7 @@ check_replicas = Exercise(
 def my_data_parallel(module, batch, devices):
     """Scatter first: how many chunks come out says how many devices are used.
 
-    Five rows on four devices give three chunks. `replicate` keeps the way back to the weights.
+    `replicate` keeps the way back to the weights.
     """
     chunks = scatter(batch, devices)
     used = devices[: len(chunks)]
@@ -286,12 +307,10 @@ def on_devices(attempt, rows, count):
     if not torch.is_tensor(outputs):
         raise NotYet(f"expected one tensor, got {short(outputs)}", "gather joins the outputs.")
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
-    workers = {name for _, _, name, *_ in module.calls if "mpcourse device" in name}
     return {
         "outputs": outputs,
         "gradients of weights and batch": gradients_of(outputs, [*module.parameters(), batch]),
-        "rows computed": sum(length for *_, length, _ in module.calls),
-        "each device at work": len(workers) >= wanted,
+        "rows of each thread": sorted(call[2:4] for call in module.calls),
         "a network for each": len({id(each) for each, *_ in module.calls}) >= wanted,
         "at the same time": all(met for *_, met in module.calls),
         "joined on the first device": all(c.args[1] == devices[0] for c in joined.call_args_list),
@@ -328,6 +347,14 @@ check_data_parallel = Exercise(
         ),
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
         "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
+        "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": (
+            "scatter(batch, devices) => batch.tensor_split(len(devices))"
+        ),
+        "Take the first devices, devices[: len(chunks)].": "[: len(chunks)] => [-len(chunks) :]",
+        "One call of parallel_apply for each chunk waits for it: hand all to one call.": (
+            "parallel_apply( => (lambda f, x, devices: [parallel_apply([a], [b], devices=[d])[0] "
+            "for a, b, d in zip(f, x, devices)])("
+        ),
     },
     also_right=["gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"],
 )

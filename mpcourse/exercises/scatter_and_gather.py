@@ -99,13 +99,15 @@ check_scatter = Exercise(
     errors={"had not returned": "A loop does not end: does the start move on by a chunk's size?"},
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
-        "ceil(rows / devices)": "-(-len(batch) // num_devices) => len(batch) // num_devices or 1",
+        "That rounds down, and rows are left over: round up.": [
+            "-(-len(batch) // num_devices) => len(batch) // num_devices or 1",
+            ("-(-len(batch) => (len(batch)", "len(batch), => num_devices * size,"),
+        ],
         EMPTY: ["len(batch), => num_devices * size,", "len(batch), => len(batch) + 1,"],
         SIZE: lambda b, n: b.split(n),
         "That drops rows: count those that came out.": "len(batch), size => len(batch) - 1, size",
-        "That is the first chunk alone: does return stand inside the loop?": [
-            "size)] => size)][0]",
-            "size)] => size)][:1]",
+        "The first chunk alone: does return stand in the loop, or does range end early?": [
+            f"size)] => size)][{first}]" for first in ("0", ":1")
         ],
         "Count rows with len; numel counts all numbers.": "-(-len(batch) => -(-batch.numel()",
         "None is longer than the first: the last may only be shorter.": lambda b, n: b.tensor_split(
