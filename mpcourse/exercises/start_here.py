@@ -278,11 +278,13 @@ def came_of(*jobs):
 
 
 def own_thread(_, attempt):
-    made = []  # in a thread that is no daemon, as a notebook's is none: a new one is what it is
-    maker = threading.Thread(target=lambda: made.append(attempt()), daemon=False)
+    waits = []  # in a thread that is no daemon, as a notebook's is none: a new one is what it is
+    maker = threading.Thread(
+        target=lambda: waits.append(attempt()(threading.current_thread)), name=WAITER, daemon=False
+    )
     maker.start()
     maker.join()
-    _, thread = came_from(made[0](threading.current_thread))
+    _, thread = came_from(waits[0])
     name = getattr(thread, "name", WAITER)
     own = name not in (WAITER, threading.current_thread().name)
     return {"own thread": own, "daemon": getattr(thread, "daemon", None)}
@@ -333,6 +335,8 @@ ITS_VALUE = "wait waits for the value and returns it."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
 IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
 MARKED = "0, None and an error are values too: mark beside the value whether fn() has raised."
+POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemon=True."
+UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
 THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
 
 check_worker = Exercise(
@@ -350,6 +354,7 @@ check_worker = Exercise(
     given="{0}",
     play=at_work,
     hint="{2}",
+    errors={"had not returned": UNCALLED},
     correct="It runs jobs in order, beside another worker, and survives an error.",
     wrong={
         "Is the thread started?": ".start() => ",
@@ -357,6 +362,8 @@ check_worker = Exercise(
         "wait returns the value, not the pair.": "return wait => return box.get",
         ITS_VALUE: "box.get() => box.get_nowait()",
         DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
+        POOL: lambda: (lambda pool: lambda fn: pool.submit(fn).result)(ThreadPoolExecutor(1)),
+        UNCALLED: "target=serve => target=serve()",
         "hand_over has to return at once.": "return wait => value = wait(); return lambda: value",
         "Each job needs a box of its own.": (
             "(fn):\n        box = queue.SimpleQueue() => (fn, box=queue.SimpleQueue()):"

@@ -7,7 +7,6 @@ says what it shows, for readers on a page without a kernel.
 
 from mpcourse.widgets.explorer import (
     Explorer,
-    idle_explorer,
     picture_slider,
     scatter_explorer,
     slider,

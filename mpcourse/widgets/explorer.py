@@ -8,9 +8,8 @@ import ipywidgets
 import torch
 
 from mpcourse.data_parallel import scatter
-from mpcourse.figures import scatter_picture, timeline_picture
+from mpcourse.figures import scatter_picture
 from mpcourse.figures.svg import Picture
-from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets.frames import FRAMES, frames_of
 from mpcourse.widgets.panel import Panel
 
@@ -111,26 +110,6 @@ def picture_slider(pictures: Mapping[Any, Picture], name: str) -> Explorer:
     return Explorer(
         lambda value: pictures[value], {"value": control}, about=f"by {name}", stored=True
     )
-
-
-def idle_explorer(first: int = 4, second: int = 2) -> Explorer:
-    """Choose how long two devices work; see the timeline and how much of it is idle (simulated).
-
-    Args:
-        first: Length of device A's job to begin with, 1 to 8.
-        second: Length of device B's job to begin with, 1 to 8.
-    """
-
-    def draw(first: int, second: int) -> Picture:
-        timeline = Timeline((Event(0, "job 1", 0, first), Event(1, "job 2", 0, second)), 2)
-        names = ["device A", "device B"]
-        return timeline_picture(timeline, names, label="simulated", unit="units")
-
-    controls = {
-        "first": slider("job on device A", first, 1, 8),
-        "second": slider("job on device B", second, 1, 8),
-    }
-    return Explorer(draw, controls, about="the timeline of two jobs and its idle share")
 
 
 def scatter_explorer(rows: int = 7, devices: int = 3) -> Explorer:

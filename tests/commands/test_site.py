@@ -23,7 +23,7 @@ from mpcourse.commands.site import site
 from mpcourse.commands.site.page import _launch, explorer_of, for_readers
 from mpcourse.commands.site.site import build_site, to_html
 from mpcourse.figures.svg import Picture, svg_in
-from mpcourse.widgets import idle_explorer, picture_slider, predict
+from mpcourse.widgets import picture_slider, predict, scatter_explorer
 
 PAGES = {page_key(path.name): path for path in find_pages([])}
 TEXTS = [path.stem for folder in (site.SOURCE, ROOT) for path in folder.glob("*.md")]
@@ -274,7 +274,7 @@ def test_a_picture_that_could_run_is_refused(live: str):
     with pytest.raises(ValueError, match="a picture holds '<"):
         explorer_of("", "", frames)
     with pytest.raises(ValueError, match="padding"):
-        explorer_of("", "", f'{idle_explorer().frames()}">{live}')
+        explorer_of("", "", f'{scatter_explorer().frames()}">{live}')
 
 
 # Where the site may go: seen without Sphinx, which would take long.

@@ -21,15 +21,13 @@ from sheets import SPARSITIES
 from mpcourse import widgets
 from mpcourse.commands.clean_copies import find_pages
 from mpcourse.commands.pages import read
-from mpcourse.figures import scatter_picture, sparsity_picture, timeline_picture
+from mpcourse.figures import scatter_picture, sparsity_picture
 from mpcourse.figures.svg import Picture, picture
 from mpcourse.memory import MODELS, LanguageModel
-from mpcourse.schedules.timeline import Event, Timeline
 from mpcourse.widgets import (
     Explorer,
     fit_explorer,
     fit_view,
-    idle_explorer,
     layout_explorer,
     layout_view,
     picture_slider,
@@ -51,12 +49,6 @@ def scattered(rows: int, devices: int, dim: int) -> Picture:
     return scatter_picture(sizes, devices, dim=dim)
 
 
-def idle(first: int, second: int) -> Picture:
-    jobs = (Event(0, "job 1", 0, first), Event(1, "job 2", 0, second))
-    names = ["device A", "device B"]
-    return timeline_picture(Timeline(jobs, 2), names, label="simulated", unit="units")
-
-
 def fitting(name, parameters, layers, width, **settings):
     own = LanguageModel(parameters, layers, width, 4096)
     return fit_view(name, MODELS.get(name, own), **settings)
@@ -65,7 +57,6 @@ def fitting(name, parameters, layers, width, **settings):
 # Each explorer as its function makes it, and the figure that it should show for given values.
 EXPLORERS: dict[str, tuple[Callable[[], Explorer], Callable[..., Picture]]] = {
     "scatter_explorer": (scatter_explorer, scattered),
-    "idle_explorer": (idle_explorer, idle),
     "schedule_explorer": (schedule_explorer, schedule_view),
     "sparsity_explorer": (
         lambda: sparsity_explorer(SPARSITIES, 0.5),
@@ -159,7 +150,6 @@ def test_an_explorer_begins_where_it_is_told_to():
     other = scatter_explorer(rows=5, devices=4)
     other.controls["rows"].value = 16  # which moves no other explorer
     assert explorer.view.value == scatter_picture([2, 2, 1], 4).svg
-    assert idle_explorer(first=8, second=1).view.value == idle(8, 1).svg
 
 
 def test_a_play_button_runs_over_the_slider_from_where_that_stands():

@@ -4,7 +4,7 @@ import ipywidgets
 import pytest
 
 from mpcourse.figures.svg import Picture
-from mpcourse.widgets import idle_explorer, picture_slider, schedule_explorer, schedule_view
+from mpcourse.widgets import picture_slider, scatter_explorer, schedule_explorer, schedule_view
 from mpcourse.widgets.frames import FRAMES, frames_of, unpacked
 
 
@@ -36,4 +36,4 @@ def test_a_page_keeps_the_frames_of_what_it_has_made_itself():
     if not hasattr(ipywidgets.DOMWidget, "_repr_mimebundle_"):
         pytest.skip("ipywidgets 7 shows its widgets in another way")
     assert slider._repr_mimebundle_()[FRAMES] == slider.frames()
-    assert FRAMES not in idle_explorer()._repr_mimebundle_()
+    assert FRAMES not in scatter_explorer()._repr_mimebundle_()

@@ -26,7 +26,6 @@ ASKED = re.compile(r'\b(\w+) = predict\(\s*"([^"]*)"')
 
 # Explorers that need nothing of their page's; the others have their pictures in the page.
 EXPLORERS = {
-    "start_here": widgets.idle_explorer,
     "scatter_and_gather": partial(widgets.scatter_explorer, rows=5, devices=4),
     "schedules": widgets.schedule_explorer,
     "sharded_data_parallel": widgets.fit_explorer,
