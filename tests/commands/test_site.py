@@ -273,7 +273,7 @@ def test_a_picture_that_could_run_is_refused(live: str):
     frames = picture_slider({1: picture}, "number").frames()
     with pytest.raises(ValueError, match="a picture holds '<"):
         explorer_of("", "", frames)
-    with pytest.raises(ValueError, match="padding|base64"):
+    with pytest.raises(ValueError, match=r"padding|base64"):
         explorer_of("", "", f'{scatter_explorer().frames()}">{live}')
 
 
