@@ -288,7 +288,7 @@ def my_interleaved(num_devices, num_microbatches, num_chunks):
 check_interleaved = Exercise(
     my_interleaved,
     read_again='"In which order does a device take its chunks?"',
-    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 3, 2), (3, 6, 2), (2, 4, 3)],
+    cases=[(1, 1, 2), (2, 2, 2), (2, 4, 2), (3, 3, 2), (3, 6, 2), (2, 4, 3), (2, 2, 1)],
     given="{} device(s), {} micro-batch(es), {} chunks a device",
     play=written_without(interleaved_schedule),
     compared=first_row_that_differs,
@@ -313,6 +313,9 @@ check_interleaved = Exercise(
         "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
         "A turn is one forward, then one backward: here the backward comes first.": (
             "row += pair => row += pair[::-1]"
+        ),
+        "Where no forward is ahead, no backward is left: [-0:] is all of them.": (
+            "backwards[len(order) - ahead :] => backwards[-ahead:]"
         ),
         "A device has num_chunks stages, not one.": lambda p, m, v: gpipe_schedule(p, m),
     },

@@ -170,7 +170,7 @@ def filled_up(model, num_stages, late=0):
 
 
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
-IN_TWO = [5, 1, 1, 1], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
+IN_TWO = [5, 1, 1, 1], [1, 1, 5], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
 IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1]
 
 check_split = Exercise(
@@ -199,6 +199,7 @@ check_split = Exercise(
         "Not alike, nor near the average: asked is that the largest stage be small.": (
             "way: max( => way: -min(sum(sizes[a:b]) for a, b in pairwise(way)) + max("
         ),
+        "The last layer, too, may be a stage of its own.": "len(sizes)), => len(sizes) - 1),",
         "Biases are parameters too.": "parameters() => parameters() if p.dim() > 1",
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
