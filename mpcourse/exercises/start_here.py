@@ -69,14 +69,15 @@ check_both_at_once = Exercise(
     compared=first_difference,
     hint=lambda found, _: SUMS if [*found.values()][:3] == [[True], [True], True] else PLACES,
     correct="Both were under way at the same time, each on its device, and were added.",
-    errors={"a worker runs functions": "Hand over half_a itself.", "'(Result|method)'": RESULTS},
+    errors={"runs": "Hand over half_a itself.", "Result|'method'": RESULTS, "'submit'": PLACES},
     wrong={
         "Hand both over before you wait for one.": (".submit => .run", ".result() => "),
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
         "Do not halve the sum: both are parts of it.": "[a + b.to(a.device) => [(a + b) / 2",
         SUMS: f"{ADDED} => (first_half, second_half)",
-        PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)"],
+        PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)", "s[0].s => s.s"],
+        RESULTS: ".result() => .wait()",
     },
     also_right=["[a + => [a.add_(b) if a.device == b.device else a +"],
 )
@@ -242,8 +243,7 @@ def my_worker():
     return hand_over
 
 
-LATE = "had not returned after a second"
-WAITER = "a thread of the check that waits"
+LATE, WAITER = "had not returned after a second", "a thread of the check that waits"
 
 
 def came_from(wait):
