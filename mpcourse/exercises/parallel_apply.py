@@ -4,7 +4,7 @@ import copy
 import threading
 import time
 from concurrent.futures import as_completed  # noqa: F401 (a wrong answer uses it)
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from unittest import mock
 
 import torch
@@ -12,7 +12,8 @@ import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be 
 from torch import nn
 from torch.func import functional_call
 
-from mpcourse.data_parallel import gather, parallel_apply, replicate, scatter, scatter_gather
+from mpcourse.data_parallel import gather, parallel_apply, replicas, replicate, scatter
+from mpcourse.data_parallel import scatter_gather as verbs
 from mpcourse.devices.devices import Device, get_devices
 from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, short
 
@@ -77,11 +78,12 @@ def at_the_same_time(attempt, given, count, gradients, broken):
         device.run(torch.set_grad_enabled, True)
     if broken and not gradients:
         refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit.")
+    listed = outputs if isinstance(outputs, list | tuple) else []
     return {
         "outputs": shown(outputs),
         "(on its device, gradients on) in each call": [sorted(each) for each in calls],
         "gradients on afterwards": {"caller": callers, "workers": afterwards},
-        "inference tensors": any(torch.is_tensor(o) and o.is_inference() for o in outputs or []),
+        "inference tensors": any(torch.is_tensor(o) and o.is_inference() for o in listed),
     }
 
 
@@ -124,6 +126,7 @@ check_parallel_apply = Exercise(
         "Return a list of the outputs.": [
             "[result.result() for result in results] => (each.result() for each in results)",
             "[result.result() for result in results] => dict.fromkeys(results)",
+            "[result.result() for result in results] => torch.stack([r.result() for r in results])",
         ],
         "The caller's own mode stays as it is.": (
             "gradients = => gradients, _ = torch.is_grad_enabled(), torch.set_grad_enabled(True) #"
@@ -187,6 +190,9 @@ class Noting(nn.Module):
         return torch.tanh(self.linear(batch))
 
 
+APART = [Device(0, torch.device(n), "cpu core", n) for n in ("cpu", "meta")]  # as two GPUs are
+
+
 def noting_and_batch(rows, place):
     torch.default_generator.manual_seed(rows)
     batch = torch.arange(3.0 * rows, dtype=torch.float64, device=place).reshape(rows, 3) / rows
@@ -202,12 +208,12 @@ def replicas_at_work(attempt, rows, count):
     """Outputs, gradients, and how many copies of the weights were at work."""
     devices = get_devices(count)
     module, batch = noting_and_batch(rows, devices[0].device)
-    replicas = attempt(module, devices)
-    listed = isinstance(replicas, list | tuple) and len(replicas) == count
-    if not listed or not all(map(callable, replicas)):
-        raise NotYet(f"expected a list of {count} functions of the rows, got {short(replicas)}")
+    found = attempt(module, devices)
+    listed = isinstance(found, list | tuple) and len(found) == count
+    if not listed or not all(map(callable, found)):
+        raise NotYet(f"expected {count} functions of the rows, got {short(found)}", FUNCTIONS)
     module.calls.wanted = count
-    outputs = gather(parallel_apply(replicas, scatter(batch, devices), devices=devices), devices[0])
+    outputs = gather(parallel_apply(found, scatter(batch, devices), devices=devices), devices[0])
     module.calls.wanted, together = 0, all(met for *_, met in module.calls)
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
     networks = {id(each) for each, *_ in module.calls}
@@ -215,8 +221,7 @@ def replicas_at_work(attempt, rows, count):
         raise NotYet(ITSELF)
     if len(networks) < count:
         raise NotYet(SHARED, LATER)
-    places = [Device(0, torch.device(n), "cpu core", n) for n in ("cpu", "meta") if count == 1]
-    for replica, place in zip(attempt(module, places) if places else [], places, strict=True):
+    for replica, place in zip(attempt(module, APART), APART, strict=True) if count == 1 else []:
         with suppress(Exception):  # the call is noted before it fails
             replica(batch.detach().to(place.device))
     memory = {weight.data_ptr() for _, weight, *_ in module.calls[:count]}
@@ -229,12 +234,14 @@ def replicas_at_work(attempt, rows, count):
     }
 
 
+FUNCTIONS = "Return the functions themselves: whoever has the rows calls them."
 ITSELF = "The replicas call net itself: give each a deep copy."
 SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
 OWN = "shell = copy.deepcopy(net)"
+CALLED = "return lambda rows: functional_call(shell, weights, rows)"
 COPIES = "weights = {name: w.to(device.device, copy=True) for name, w in net.named_parameters()}"
 
 check_replicas = Exercise(
@@ -253,7 +260,8 @@ check_replicas = Exercise(
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
-        "The gradients do not reach net: detach, state_dict, deepcopy and Parameter cut the way.": [
+        "Copy net's own weights: deepcopy, detach, state_dict and Parameter cut the way to them.": [
+            "net.named_parameters() => shell.named_parameters()",
             "w.to => w.detach().to",
             "net.named_parameters() => net.state_dict().items()",
             "return lambda rows: => return shell.to(device.device) or",
@@ -265,7 +273,7 @@ check_replicas = Exercise(
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
         ITSELF: "copy.deepcopy(net) => net",
         SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
-        "functions of the rows, got": "return [ => return lambda: [",
+        FUNCTIONS: ["return [ => return lambda: [", f"{CALLED} => return weights"],
         "All replicas use one copy of the weights: make one for each device.": (
             f"{COPIES} => ",
             f"def replica_on => device = devices[0]\n    {COPIES}\n\n    def replica_on",
@@ -298,11 +306,11 @@ def my_data_parallel(module, batch, devices):
 
 
 def on_devices(attempt, rows, count):
-    """Outputs, gradients, and how many devices and networks were at work, and when."""
+    """Outputs, gradients, and how many devices and networks were at work, where and when."""
     devices = get_devices(count)
     module, batch = noting_and_batch(rows, devices[0].device)
     wanted = module.calls.wanted = -(-rows // -(-rows // count))
-    with mock.patch.object(scatter_gather, "_gather", wraps=scatter_gather._gather) as joined:
+    with mock.patch.object(verbs, "_gather", wraps=verbs._gather) as joined:
         outputs = attempt(module, batch, devices)
     if not torch.is_tensor(outputs):
         raise NotYet(f"expected one tensor, got {short(outputs)}", "gather joins the outputs.")
@@ -314,7 +322,21 @@ def on_devices(attempt, rows, count):
         "a network for each": len({id(each) for each, *_ in module.calls}) >= wanted,
         "at the same time": all(met for *_, met in module.calls),
         "joined on the first device": all(c.args[1] == devices[0] for c in joined.call_args_list),
+        "on two GPUs": "fine" if count > 1 else apart(attempt),
     }
+
+
+def apart(attempt):
+    """What fails on cpu and meta, which meet as rarely as two GPUs, if the outputs get home."""
+    modes = {"capture_modes": lambda _: {}, "modes_set": lambda *_: nullcontext()}
+    try:  # autocast, one of the modes, does not know meta
+        with mock.patch.multiple(replicas, **modes):
+            attempt(*noting_and_batch(6, "cpu"), APART)
+    except NotImplementedError:  # a copy out of meta, which holds no numbers
+        return "fine"
+    except Exception as error:
+        return "a replica fails" if hasattr(error, "__notes__") else "joining fails"
+    return "one is not used"
 
 
 check_data_parallel = Exercise(
@@ -328,6 +350,7 @@ check_data_parallel = Exercise(
         "same length": "There may be fewer chunks than devices. Use devices[: len(chunks)].",
         "not require grad": CUT_OFF,
         "has no len": "parallel_apply takes a list of modules: one replica for each chunk.",
+        r"got \[Device": "gather takes one device: gather(outputs, devices[0]).",
         "devices are named": "The third argument of parallel_apply is another: write devices=….",
     },
     hint="Each device gets a replica and a chunk; gather joins all outputs, on devices[0].",
@@ -346,6 +369,16 @@ check_data_parallel = Exercise(
             "parallel_apply( => (lambda f, x, devices: [*map(call, f, x)])("
         ),
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
+        "Without scatter all chunks lie on the first device: a replica on another finds none.": (
+            "scatter(batch, devices) => batch.split(-(-len(batch) // len(devices)))"
+        ),
+        "Outputs on two GPUs cannot be joined where they lie: gather brings them to one.": (
+            "gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"
+        ),
+        "The outputs belong on the first device: gather(outputs, devices[0]).": (
+            "gather(outputs, devices[0]) => gather(outputs, devices[-1])"
+        ),
+        "The module alone computed all rows: scatter them, and replicate it.": lambda m, b, _: m(b),
         "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
         "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": (
             "scatter(batch, devices) => batch.tensor_split(len(devices))"
@@ -356,5 +389,7 @@ check_data_parallel = Exercise(
             "for a, b, d in zip(f, x, devices)])("
         ),
     },
-    also_right=["gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"],
+    also_right=[
+        "gather(outputs, devices[0]) => torch.cat([o.to(devices[0].device) for o in outputs])"
+    ],
 )
