@@ -1,11 +1,9 @@
-"""Exercises of page `collectives`: a ring, a deadlock, tree and ring predicted."""
-
-import math
+"""Exercises of page `collectives`: a ring, a deadlock, doubling."""
 
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, call_for_numbers, short
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, short
 from mpcourse.exercises.turn_taking import Exchange, Stuck
 
 # 1. All-reduce as a ring
@@ -37,29 +35,38 @@ def my_all_reduce(tensor, rank, count, send, recv):
     return tensor / count
 
 
-def around(attempt, count, numbers):
-    """What each rank returns, if the messages are those of a ring."""
+def on_ranks(attempt, count, numbers):
+    """What each rank returns; then the messages, or the ranks that wait for ever."""
     exchange, results = Exchange(count), []
     try:
         own = torch.arange(1.0, numbers + 1)  # times 8**rank: a sum shows how often each is in it
         results = exchange.run(attempt, [own * 8**rank for rank in range(count)])
-        results = [torch.as_tensor(r) if hasattr(r, "__array__") else r for r in results]
     except Stuck:
         pass
-    for source, target, _ in exchange.sent:
-        if target != (source + 1) % count:
-            raise NotYet(f"Rank {source} sent to rank {target}: {TO_THE_RIGHT}")
+    return [torch.as_tensor(r) if hasattr(r, "__array__") else r for r in results], exchange
+
+
+def refuse_unfinished(results, exchange, numbers, waits_for):
     if exchange.stuck is not None:
         waits = [f"rank {rank} for rank {source}" for rank, source in exchange.stuck.items()]
         line = f"It never ends: {', '.join(waits)} waits for a message that nobody sends."
-        raise NotYet(line, RECEIVES_FIRST * (not exchange.sent))
+        raise NotYet(line, waits_for if exchange.sent else RECEIVES_FIRST)
     for rank, result in enumerate(results):
-        if not isinstance(result, Tensor) or result.shape != own.shape:
+        if not isinstance(result, Tensor) or result.shape != (numbers,):
             line = f"Rank {rank} returned {short(result)}"
             why = NO_RETURN if result is None else ONE_CHUNK * isinstance(result, Tensor)
             raise NotYet(line, f"expected the tensor of {numbers} numbers.", why)
     for source, target in exchange.unread:
         raise NotYet(f"A message from rank {source} to rank {target} was never received.")
+
+
+def around(attempt, count, numbers):
+    """What each rank returns, if the messages are those of a ring."""
+    results, exchange = on_ranks(attempt, count, numbers)
+    for source, target, _ in exchange.sent:
+        if target != (source + 1) % count:
+            raise NotYet(f"Rank {source} sent to rank {target}: {TO_THE_RIGHT}")
+    refuse_unfinished(results, exchange, numbers, waits_for="")
     steps = 2 * (count - 1)
     for rank in range(count):
         sent = [piece.numel() for source, _, piece in exchange.sent if source == rank]
@@ -107,6 +114,9 @@ check_ring = Exercise(
         ),
         "The second round replaces what is there: whole sums are not added again.": "copy_ => add_",
         "rank r sends chunk": "chunks[(rank - step) => chunks[(rank - step + 1)",
+        "Pass on what has arrived, not your own chunk in each step.": (
+            "send(chunks[(rank - step + 1) % count] => send(chunks[rank]"
+        ),
         TO_THE_RIGHT: (
             f"{SECOND_ROUND} => ()",
             ", (rank + 1) => , (rank - 1)",
@@ -152,10 +162,9 @@ check_ring = Exercise(
 
 
 def my_stuck(programs):
-    """Let pairs meet for as long as any pair can.
+    """A send goes on only together with its receive, so both ranks move by one.
 
-    A send goes on only together with its receive, so both ranks move by one. Who is not at the end
-    when nothing moves any more waits for ever: for somebody who has ended, or who waits too.
+    Who is not at the end when no pair can move waits for ever.
     """
     at = [0] * len(programs)
 
@@ -205,6 +214,9 @@ check_deadlock = Exercise(
         ),
         "A rank that waited may go on later: repeat until nothing moves.": "while => if",
         "One pass each is too few: repeat until nothing moves.": "while moved => for _ in programs",
+        "A recv names its sender: it meets a send from no other rank.": (
+            'next_of(other) == ("recv", rank) => (next_of(other) or "e")[0] == "recv"'
+        ),
         "A send and its receive end together: move both on.": "at[other] += 1 => pass",
         "The first operation of a program has index 0.": "rank: index => rank: index + 1",
         "If all end, return {{}}; None is what a function without return gives back.": (
@@ -221,52 +233,110 @@ check_deadlock = Exercise(
     errors={"IndexError": AT_ITS_END, "had not returned": "Stop when nothing moves any more."},
 )
 
-# 3. An all-reduce as a tree, and as a ring
+# 3. All-reduce by doubling
+
+OWN_PARTNER = "A rank is no partner of itself: the bits are 1, 2, 4, …; `rank ^ 0` is the rank."
+IN_PAIRS = "The two of a pair swap with each other: of ranks 0 and 1, each is the other's partner."
+EACH_STEP = "In every step each rank swaps with one partner, and 1, 2, 4, … ranks share a sum."
+WHOLE = "Whole tensors are swapped; no chunks."
 
 
-def my_seconds(count, nbytes, latency, bandwidth):
-    """Rounds times what one message takes.
+def my_doubling(tensor, rank, count, send, recv):
+    """Each step doubles how many ranks have the same sum.
 
-    The tree has log2(count) rounds up and as many down, each with whole tensors. The ring has
-    count - 1 steps in each of its two rounds, and a message is one chunk.
+    `rank ^ bit` changes one bit of a rank's number. Each step changes another, so a partner's sum
+    has only numbers that are new to this rank. What is sent is the sum so far.
     """
-    tree = 2 * math.log2(count) * (latency + nbytes / bandwidth)
-    ring = 2 * (count - 1) * (latency + nbytes / count / bandwidth)
-    return tree, ring
+    bit = 1
+    while bit < count:
+        send(tensor, rank ^ bit)
+        tensor = tensor + recv(rank ^ bit)
+        bit *= 2
+    return tensor
 
 
-TREE_ONCE = "* (latency + nbytes / bandwidth) => * nbytes / bandwidth + latency"
-RING_ONCE = "* (latency + nbytes / count / bandwidth) => * nbytes / count / bandwidth + latency"
+def in_pairs(attempt, count, numbers):
+    """What each rank returns, if each has sent log2(count) whole tensors."""
+    results, exchange = on_ranks(attempt, count, numbers)
+    steps, sources = count.bit_length() - 1, [source for source, *_ in exchange.sent]
+    if any(piece.numel() != numbers for *_, piece in exchange.sent):
+        raise NotYet("A message had not all numbers.", WHOLE)
+    for rank in range(count if exchange.stuck is None else 0):
+        if (sent := sources.count(rank)) != steps:
+            line = f"Rank {rank} sent {sent} message(s); in doubling each of {count} sends {steps}."
+            raise NotYet(line, EACH_STEP)
+    refuse_unfinished(results, exchange, numbers, waits_for=IN_PAIRS)
+    return results
 
-check_tree_and_ring = Exercise(
-    my_seconds,
-    read_again='"Is a ring always the fastest?"',
-    cases=[(4, 100, 1.0, 10.0), (8, 4100, 2.0, 1000.0), (64, 1e6, 0.5, 1e5), (1, 10, 1.0, 1.0)],
-    given="{} ranks, {:g} bytes, latency {:g}, bandwidth {:g}",
-    play=call_for_numbers,
-    hint="Return two numbers: the seconds as a tree, and as a ring. Each is the rounds times "
-    "(latency + bytes of one message / bandwidth).",
+
+def as_a_tree(tensor, rank, count, send, recv):
+    halves = [2**k for k in range(count.bit_length() - 1)]
+    for half in reversed(halves):
+        if rank < half:
+            tensor = tensor + recv(rank + half)
+        elif rank < 2 * half:
+            send(tensor, rank - half)
+    for half in halves:
+        if rank < half:
+            send(tensor, rank + half)
+        elif rank < 2 * half:
+            tensor = recv(rank - half)
+    return tensor
+
+
+def everybody_to_everybody(tensor, rank, count, send, recv):
+    others = [other for other in range(count) if other != rank]
+    for other in others:
+        send(tensor, other)
+    return tensor + sum(recv(other) for other in others)
+
+
+check_doubling = Exercise(
+    my_doubling,
+    read_again='"Fewer steps than a ring?"',
+    cases=[(2, 3), (4, 2), (8, 1), (1, 2)],
+    given="{} rank(s), {} numbers each; rank r begins with 8**r times 1, 2, …",
+    play=in_pairs,
+    hint="A rank's numbers are not in a sum, or more than once. After step 1 the two of a pair "
+    "hold the same sum; in step 2 each swaps with a rank of another pair.",
+    correct="The sum on every rank in {count} cases: 24 messages of whole tensors for 8 ranks.",
     wrong={
-        "The tree comes first.": "return tree, ring => return ring, tree",
-        "The tree has to bring the sum back, too: as many rounds again.": "2 * math => math",
-        "The ring has two rounds: one adds, one hands the sums out.": "2 * (count => (count",
-        "Both have two rounds: one adds, one hands the sums out.": "2 * => ",
-        "A message of a ring is one of n chunks.": ["/ count => ", "/ count => / (count - 1)"],
-        "A round of the ring has n - 1 steps, not n.": "(count - 1) => count",
-        "log2: a round doubles the ranks that are done.": ["log2 => log", "log2 => log10"],
-        "That is a star. In a tree many messages go at once.": "math.log2(count) => (count - 1)",
-        "log2(n) rounds up and as many back, none more.": "log2(count) => log2(2 * count)",
-        "Every round has its latency.": [(TREE_ONCE, RING_ONCE), TREE_ONCE, RING_ONCE],
-        "Fractions count, too: divide by `/`.": [
-            f"{old} => {old.replace('/', '//')}"
-            for old in ("nbytes / count", "nbytes / bandwidth", "/ bandwidth", "/")
-        ],
-        "Bytes divided by bytes per second are seconds.": "/ bandwidth => * bandwidth",
-        "The bandwidth is in bytes per second: no factor 8.": "/ bandwidth => * 8 / bandwidth",
-        "This tree sends whole tensors in every round; no message of it is smaller.": [
-            f"nbytes / bandwidth => nbytes / {parts} / bandwidth" for parts in ("2", "count")
-        ],
-        "Return two numbers": "return tree, ring => return 'tree' if tree < ring else 'ring'",
+        "That is the mean: here the sum is asked for.": "return tensor => return tensor / count",
+        "What arrives is added; it does not replace the sum.": "tensor + recv => recv",
+        "The tensors are as they were: add what arrives.": "tensor = tensor + recv => recv",
+        "Add what arrives, not your own sum once more.": (
+            "tensor + recv(rank ^ bit) => tensor + tensor + 0 * recv(rank ^ bit)"
+        ),
+        "The same partner in each step: its numbers are counted again.": "rank ^ bit => rank ^ 1",
+        "Send the sum so far, not your first numbers again.": (
+            "bit = 1 => bit, own = 1, tensor",
+            "send(tensor => send(own",
+        ),
+        "Partners differ in one bit: 1, 2, 4, and not 1, 2, 3.": (
+            "bit < count => 2**bit <= count",
+            "bit *= 2 => bit += 1",
+        ),
+        EACH_STEP: ["bit < count => bit < count // 2", as_a_tree, everybody_to_everybody],
+        WHOLE: [my_all_reduce, "send(tensor => send(tensor[: len(tensor) // 2]"],
+        RECEIVES_FIRST: "send( => recv(rank ^ bit); send(",
+        IN_PAIRS: "rank ^ bit => (rank + bit) % count",
+        OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
+        NO_RETURN: "return tensor => tensor",
+        PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
     },
-    also_right=[lambda *given: torch.tensor(my_seconds(*given), dtype=torch.float64)],
+    errors={
+        r"ValueError: rank (\d+) of \d+ cannot \w+ \w+ rank \1\b": OWN_PARTNER,
+        "ValueError: rank . of . cannot": IN_PAIRS,
+        r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
+        "had not returned": "The loop never ends: `bit` has to grow.",
+    },
+    also_right=[
+        ("bit = 1 => bit = count // 2", "bit < count => bit", "bit *= 2 => bit //= 2"),
+        (
+            "send(tensor, rank ^ bit => send(tensor, (rank + bit) % count",
+            "recv(rank ^ bit => recv((rank - bit) % count",
+        ),
+        "tensor = tensor + recv => tensor += recv",
+        "return tensor => return tensor.numpy()",
+    ],
 )
