@@ -3,6 +3,7 @@
 import copy
 import warnings
 from itertools import chain, combinations, pairwise
+from unittest import mock
 
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
@@ -34,7 +35,8 @@ def step_on(attempt, first, second):
     front, back = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)
     given = front, back, torch.randn(7, 6), torch.randint(0, 3, (7,)), first, second
     if first != "cpu":
-        with warnings.catch_warnings(action="ignore"):  # torch's, where an attempt copies a part
+        printed = mock.patch("torch.Tensor.item", return_value=0.0)  # a pretended one has none
+        with warnings.catch_warnings(action="ignore"), printed:  # torch's, where a part is copied
             placement = try_placement(attempt, *given)
         copies = sorted((t.source, t.target, tuple(t.shape)) for t in placement.transfers)
         held = sorted(placement.parameter_bytes)
@@ -95,7 +97,7 @@ check_training_step = Exercise(
         "for 'Long'|does not require grad": "The order is cross_entropy(outputs, labels).",
         "(?i)with cuda|nvidia|cuda error|no cuda": "Use the places that come in, first and second.",
     },
-    also_right=[("(inputs.to(first)) => (x)", "hidden = => x = inputs.to(first); hidden =")],
+    also_right=[("(inputs.to => (1 * inputs.to", "return => print(loss.item()); return")],
 )
 
 # 2. Stages of one model, balanced by parameters
@@ -150,10 +152,6 @@ def as_good(outcome, expected):
     return layers == others or (alike and all(layers) and max(held) == max(theirs))
 
 
-def stages_of(model, bounds):
-    return [model[a:b] for a, b in pairwise(bounds)]
-
-
 def first_cut_only(model, num_stages):
     first, rest = my_split(model, 2)
     return [first, *(first_cut_only(rest, num_stages - 1) if num_stages > 2 else [rest])]
@@ -166,7 +164,7 @@ def filled_up(model, num_stages, late=0):
         full = sum(costs[bounds[-1] : index + 1 - late]) > sum(costs) / num_stages - late / 99
         if full or len(costs) - index == num_stages - len(bounds):
             bounds += [index] * (len(bounds) < num_stages)
-    return stages_of(model, [*bounds, len(costs)])
+    return [model[a:b] for a, b in pairwise([*bounds, len(costs)])]
 
 
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
@@ -189,9 +187,9 @@ check_split = Exercise(
     ],
     hint="Compare all cuts into {1} stages by the largest: each layer once, in order, none empty.",
     wrong={
-        "That shares out the layers evenly, not their parameters.": lambda m, n: stages_of(
-            m, [round(len(m) * i / n) for i in range(n + 1)]
-        ),
+        "That shares out the layers evenly, not their parameters.": lambda m, n: [
+            m[round(len(m) * i / n) : round(len(m) * (i + 1) / n)] for i in range(n)
+        ],
         "Filling each stage up before opening the next is greedy: compare all cuts.": filled_up,
         "Closing a stage once it has its share is greedy.": lambda m, n: filled_up(m, n, late=1),
         "{1} stages are asked for.": lambda m, n: my_split(m, 2),
@@ -247,6 +245,8 @@ def outputs_of_parts(attempt, count, height, width):
         raise NotYet(f"expected two modules, got {short(parts)}", ONE)
     parts = [part.double() for part in parts]  # new layers are found below, not by their type
     outputs = parts[1](parts[0](images))
+    if not same(outputs, parts[1](parts[0](images))):
+        raise NotYet("called twice, the parts give two answers: the model drops nothing")
     names = {id(p): name for name, p in model.named_parameters()}
     held = [[names.get(id(p), "not the model's") for p in part.parameters()] for part in parts]
     gradients = "cut off"
@@ -282,13 +282,13 @@ check_parts = Exercise(
         "A ReLU is lost: the one between fc2 and fc3.": "model.fc2, nn.ReLU() => model.fc2",
         "A ReLU is lost: the one between fc1 and fc2.": "model.fc1, nn.ReLU() => model.fc1",
         "No ReLU follows fc3: outputs may be negative.": "model.fc3 => model.fc3, nn.ReLU()",
-        "No softmax follows fc3: cross_entropy has it.": "model.fc3 => model.fc3, nn.Softmax(1)",
-        "The layers are new or copied": lambda m: my_parts(copy.deepcopy(m)),
-        "training them does not": lambda m: my_parts(Net()),
+        "No softmax follows fc3.": ["fc3 => fc3, nn.Softmax(1)", "fc3 => fc3, nn.LogSoftmax(1)"],
+        "new or copied": [lambda m: my_parts(copy.deepcopy(m)), lambda m: my_parts(Net())],
         "Those layers are new ones": "model.fc1 => nn.Linear(784, 128)",
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
-        "The model has ReLU there, no other function.": "nn.ReLU() => nn.GELU()",
+        "The model has ReLU there, nothing else.": ["ReLU() => GELU()", "ReLU() => LeakyReLU()"],
+        "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
         "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
