@@ -55,7 +55,23 @@ check_merge = Exercise(
         "A plain mean: the larger sum of exponentials weighs more.": (
             "return output => return (output_1 + output_2) / 2"
         ),
-        "Both weights together have to sum to 1.": "return output => return output_1 + output_2",
+        "Both weights together have to sum to 1.": [
+            "return output => return output_1 + output_2",
+            "- log_sum) => - torch.maximum(log_sum_1, log_sum_2))",
+            ("(log_sum_1 - log_sum) => log_sum_1", "(log_sum_2 - log_sum) => log_sum_2"),
+        ],
+        "A log-sum is a logarithm: weigh by its `exp`.": (
+            "(log_sum_1 - log_sum).exp() => log_sum_1 / (log_sum_1 + log_sum_2)",
+            "(log_sum_2 - log_sum).exp() => log_sum_2 / (log_sum_1 + log_sum_2)",
+        ),
+        "What was subtracted before `exp` has to be added back after `log`.": [
+            f"{each} => {each} - torch.maximum(log_sum_1, log_sum_2)"
+            for each in ("return output, log_sum", "logaddexp(log_sum_1, log_sum_2)")
+        ],
+        "Return two: the output, then the log-sum, one column (T, 1).": [
+            f"return output, log_sum => return {each}"
+            for each in ("output", "log_sum, output", "output, log_sum.squeeze(-1)")
+        ],
         OVERFLOW: [
             "torch.logaddexp(log_sum_1, log_sum_2) => (log_sum_1.exp() + log_sum_2.exp()).log()",
             (
@@ -184,9 +200,14 @@ check_ring_loop = Exercise(
         LAST: " if step < ranks - 1 else None => ",
         MEANWHILE: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
         EVERY: "range(ranks) => range(max(1, ranks - 1))",
-        "Added outputs: merge them by their log-sums.": (
-            "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"
-        ),
+        "Neither a sum nor a mean of outputs: merge them by their log-sums.": [
+            (added := "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"),
+            (added, "return found => return found[0] / ranks, found[1]"),
+        ],
+        "A part is lost: merge each with what was found before.": [
+            "merge(found, part) if found else part => part",
+            "if found else => if step > 1 else",
+        ],
         START: "found = None => found = torch.zeros(3, 4), torch.zeros(3, 1)",
         "Return output and log-sum, as `merge` does.": "return found => return found[0]",
     },
@@ -197,6 +218,7 @@ check_ring_loop = Exercise(
 EARLY = "In step 0 no gradient is on its way to you yet."
 NEVER = "A rank waits for what is never sent: each sends as often, whatever is masked."
 BOTH = "Return two tensors: the gradients of the queries, then of the block."
+WAIT = "`send` returns a function: call the last one, too, for the gradient that comes home."
 KEPT = "Send a sum on in each step: kept, gradients fill the memory, and nothing hides them."
 
 
@@ -228,6 +250,8 @@ def all_ranks(attempt, ranks):
         found = on_a_ring(attempt, group.rank(), blocks, gives, partial(_pass_on, group=group))
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise NotYet(f"got {short(found)}", BOTH)
+        if callable(found[1]):
+            raise NotYet("got a function for the block's gradient", WAIT)
         return tuple(found)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
@@ -272,6 +296,15 @@ check_way_home = Exercise(
             "coming = send(of_block) => got = send(of_block)(); coming = lambda got=got: got",
         ],
         "Queries stay: add up what all blocks give for them.": "of_query + part => part",
+        WAIT: "of_query, coming() => of_query, coming",
+        "What is sent on is a sum, not a mean: nothing is divided by n.": [
+            f"of_query, coming() => of_query{each}, coming() / ranks" for each in ("", " / ranks")
+        ],
+        "These are gradients of n blocks: each goes to its own block's owner.": (
+            "of_block + coming() if coming else => of_block + total if step else",
+            "coming = send(of_block) => total = of_block",
+            "of_query, coming() => of_query, total",
+        ),
         WHOSE: "rank - step => rank + step",
         EARLY: " if coming else of_block => ",
         NEVER: "range(ranks) => range(rank + 1)",
@@ -338,6 +371,7 @@ check_loss = Exercise(
             '"sum" => "mean"',
             " / judged => ",
         ),
+        "A sum grows with the text: divide by the number judged on all ranks.": " / judged => ",
         "Count the targets that are not -100: 0 is one of them.": [
             "/ judged => / targets.numel() / group.size()",
             "targets >= 0 => targets > 0",
