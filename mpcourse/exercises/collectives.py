@@ -10,7 +10,7 @@ from mpcourse.exercises.turn_taking import Exchange, Stuck
 
 RECEIVES_FIRST = "Everybody receives first: send the piece, then receive."
 TO_THE_RIGHT = "in a ring, only to the right, (r + 1) % n."
-OVERWRITTEN = "Sums are overwritten: add in the first round, begin the second with chunk r + 1."
+OVERWRITTEN = "Sums are overwritten: add in the first round, begin the second with chunk r."
 CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add_(…)` writes."
 NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
@@ -23,15 +23,15 @@ TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every
 def my_all_reduce(tensor, rank, count, send, recv):
     """Two rounds of count - 1 steps: add what arrives, then replace by what arrives.
 
-    In step s = 1, 2, … rank r sends chunk r - s + 1 and gets chunk r - s. The division comes last.
+    In step s = 1, 2, … rank r sends chunk r - s and gets chunk r - s - 1. The division comes last.
     """
     chunks = tensor.tensor_split(count)  # views: changing a chunk changes the tensor
     for step in range(1, count):
-        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
-        chunks[(rank - step) % count].add_(recv((rank - 1) % count))
+        send(chunks[(rank - step) % count], (rank + 1) % count)
+        chunks[(rank - step - 1) % count].add_(recv((rank - 1) % count))
     for step in range(count, 2 * count - 1):
-        send(chunks[(rank - step + 1) % count], (rank + 1) % count)
-        chunks[(rank - step) % count].copy_(recv((rank - 1) % count))
+        send(chunks[(rank - step) % count], (rank + 1) % count)
+        chunks[(rank - step - 1) % count].copy_(recv((rank - 1) % count))
     return tensor / count
 
 
@@ -54,7 +54,7 @@ def refuse_unfinished(results, exchange, numbers, waits_for):
     for rank, result in enumerate(results):
         if not isinstance(result, Tensor) or result.shape != (numbers,):
             line = f"Rank {rank} returned {short(result)}"
-            why = NO_RETURN if result is None else ONE_CHUNK * isinstance(result, Tensor)
+            why = NO_RETURN if result is None else ONE_CHUNK * (getattr(result, "ndim", 0) == 1)
             raise NotYet(line, f"expected the tensor of {numbers} numbers.", why)
     for source, target in exchange.unread:
         raise NotYet(f"A message from rank {source} to rank {target} was never received.")
@@ -96,8 +96,7 @@ check_ring = Exercise(
     given="{} rank(s), {} numbers each; rank r begins with 8**r times 1, 2, …",
     play=around,
     hint="A sum is not complete, or in the wrong place. In step s = 1, 2, … rank r sends chunk "
-    "r - s + 1, the one that arrived in the step before; what arrives is chunk r - s. Both rounds "
-    "count on: the second begins with chunk r + 1.",
+    "r - s, the last that came, and gets chunk r - s - 1; the second round begins with chunk r.",
     correct="The mean on every rank in {count} cases, to the right only, and never more than a "
     "ring has to send.",
     wrong={
@@ -113,9 +112,9 @@ check_ring = Exercise(
             "tensor.tensor_split => tensor.clone().tensor_split"
         ),
         "The second round replaces what is there: whole sums are not added again.": "copy_ => add_",
-        "rank r sends chunk": "chunks[(rank - step) => chunks[(rank - step + 1)",
+        "rank r sends chunk": "chunks[(rank - step - 1) => chunks[(rank - step)",
         "Pass on what has arrived, not your own chunk in each step.": (
-            "send(chunks[(rank - step + 1) % count] => send(chunks[rank]"
+            "send(chunks[(rank - step) % count] => send(chunks[rank]"
         ),
         TO_THE_RIGHT: (
             f"{SECOND_ROUND} => ()",
@@ -127,7 +126,7 @@ check_ring = Exercise(
         "sent 5 messages; two rounds have 4 steps.": "range(1, count) => range(1, count + 1)",
         "was never received.": "return => send(tensor[:1], (rank + 1) % count); return",
         NO_RETURN: "return tensor => tensor",
-        ONE_CHUNK: "return tensor => return chunks[(rank + 1) % count]",
+        ONE_CHUNK: "return tensor => return chunks[rank]",
         ROUND: ", (rank + 1) % count) => , rank + 1)",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
         TOO_FEW: "tensor_split => chunk",
@@ -147,11 +146,12 @@ check_ring = Exercise(
     },
     also_right=[
         (  # shifted by one, in chunks of its own, divided between the rounds
-            "[(rank - step) => [(rank - step - 1)",
-            "step + 1 => step",
+            "step - 1) => step)",
+            "send(chunks[(rank - step) => send(chunks[(rank - step + 1)",
             "tensor.tensor_split(count) => [*tensor.clone().split(-(-len(tensor) // count)), "
             "*[tensor[:0]] * count]",
-            "for step in range(count, => chunks[rank].div_(count)\n    for step in range(count,",
+            "for step in range(count, => chunks[(rank + 1) % count].div_(count)\n"
+            "    for step in range(count,",
             "return tensor / count => return torch.cat(chunks)",
         ),
         "tensor / count => (tensor / count).numpy()",

@@ -16,7 +16,7 @@ def ring_states(count: int) -> list[Chunks]:
 
     Returns:
         2 (count - 1) + 1 states: state 0 is before anything is sent, state s after step s. In step
-        s = 1, 2, … rank r passes chunk r - s + 1 (modulo `count`) on to rank r + 1, which adds it
+        s = 1, 2, … rank r passes chunk r - s (modulo `count`) on to rank r + 1, which adds it
         in the first round (steps 1 to count - 1) and in the second keeps it in place of its own.
     """
     check_count("count", count)
@@ -35,4 +35,4 @@ def ring_states(count: int) -> list[Chunks]:
 
 def passed_chunk(count: int, rank: int, step: int) -> int:
     """Which chunk a rank passes on in a step of the ring, both rounds counted through from 1."""
-    return (rank - step + 1) % count
+    return (rank - step) % count

@@ -20,14 +20,14 @@ def test_in_the_end_every_rank_has_every_sum_and_nothing_is_added_twice(count):
 
 
 @pytest.mark.parametrize("count", range(2, 7))
-def test_in_step_s_rank_r_passes_chunk_r_minus_s_plus_1_and_nothing_else_arrives(count):
+def test_in_step_s_rank_r_passes_chunk_r_minus_s_and_nothing_else_arrives(count):
     states = ring_states(count)
     for step in range(1, 2 * (count - 1) + 1):
         for rank in range(count):
             right = (rank + 1) % count
             pairs = enumerate(zip(states[step - 1][right], states[step][right], strict=True))
             changed = [chunk for chunk, (before, after) in pairs if before != after]
-            assert changed == [passed_chunk(count, rank, step)] == [(rank - step + 1) % count]
+            assert changed == [passed_chunk(count, rank, step)] == [(rank - step) % count]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_bad_counts_ways_and_steps_are_refused(function, given, words):
 
 def test_the_picture_says_what_each_rank_holds_and_what_is_new():
     picture = ring_picture(ring_states(3), 1)
-    assert "rank 1 holds 0+1 of chunk 0, new" in picture.svg
+    assert "rank 1 holds 0+1 of chunk 2, new" in picture.svg
     assert "rank 1 holds 1 of chunk 1;" in picture.svg
     assert "simulated; step 1 of 4 (round 1, add)" in picture.svg
     assert picture.svg.count(ARROW) == 3 * 2  # shaft and head
