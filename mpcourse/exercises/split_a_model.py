@@ -235,7 +235,7 @@ def my_parts(model):
 
 
 def outputs_of_parts(attempt, count, height, width):
-    """Outputs, which parameters of the model each part holds, and the gradients in the model."""
+    """Outputs, and the gradients in the model; each part has to hold its layers of the model."""
     torch.default_generator.manual_seed(4004)
     model = Net(height * width).double()
     images = 9 * torch.randn(count, 1, height, width).double()
@@ -243,25 +243,23 @@ def outputs_of_parts(attempt, count, height, width):
     listed = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)
     if not listed or [isinstance(part, nn.Module) for part in parts] != [True, True]:
         raise NotYet(f"expected two modules, got {short(parts)}", ONE)
-    parts = [part.double() for part in parts]  # new layers are found below, not by their type
+    names = {id(p): name[:3] for name, p in model.named_parameters()}
+    held = [sorted({names.get(id(p), "new") for p in part.parameters()}) for part in parts]
+    if held != [["fc1"], ["fc2", "fc3"]]:
+        found = "new or copied layers" if "new" in held[0] + held[1] else f"the parts hold {held}"
+        raise NotYet(f"{found}; asked are the model's own, to train it: fc1, then fc2 and fc3")
     outputs = parts[1](parts[0](images))
     if not same(outputs, parts[1](parts[0](images))):
         raise NotYet("called twice, the parts give two answers: the model drops nothing")
-    names = {id(p): name for name, p in model.named_parameters()}
-    held = [[names.get(id(p), "not the model's") for p in part.parameters()] for part in parts]
-    gradients = "cut off"
+    gradients = [None]
     if outputs.requires_grad:
-        found = torch.autograd.grad(outputs.sum(), [*model.parameters()], allow_unused=True)
-        gradients = ["none" if gradient is None else gradient for gradient in found]
-    return {"parameters": held, "outputs": outputs, "gradients": gradients}
+        gradients = torch.autograd.grad(outputs.sum(), [*model.parameters()], allow_unused=True)
+    return {"outputs": outputs, "gradients": [*gradients]}
 
 
 def first_difference(outcome, expected):
-    held, asked = outcome["parameters"], expected["parameters"]
-    if "not the model's" in chain(*held):
-        return ["The layers are new or copied ones: training them does not train the model."]
-    if held != asked:
-        return [f"the parts hold {held}; asked are {asked}"]
+    if any(gradient is None for gradient in outcome["gradients"]):
+        return ["no gradient comes to some layers of the model: it is cut off on the way"]
     right = same(outcome["outputs"], expected["outputs"])
     return [f"the {'gradients' if right else 'outputs'} differ from the model's"]
 
@@ -283,18 +281,20 @@ check_parts = Exercise(
         "A ReLU is lost: the one between fc1 and fc2.": "model.fc1, nn.ReLU() => model.fc1",
         "No ReLU follows fc3: outputs may be negative.": "model.fc3 => model.fc3, nn.ReLU()",
         "No softmax follows fc3.": ["fc3 => fc3, nn.Softmax(1)", "fc3 => fc3, nn.LogSoftmax(1)"],
-        "new or copied": [lambda m: my_parts(copy.deepcopy(m)), lambda m: my_parts(Net())],
-        "Those layers are new ones": "model.fc1 => nn.Linear(784, 128)",
+        "new or copied": [lambda m: my_parts(copy.deepcopy(m)), "model.fc1 => nn.Linear(784, 128)"],
+        "the parts hold": [lambda m: my_parts(m)[::-1], lambda m: [m, nn.Identity()]],
+        "cut off": "return => first.register_forward_hook(lambda *g: g[-1].detach()); return",
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
-        "The model has ReLU there, nothing else.": ["ReLU() => GELU()", "ReLU() => LeakyReLU()"],
+        "The model has ReLU there, nothing else.": [
+            f"ReLU() => {name}()" for name in ("GELU", "LeakyReLU", "Tanh", "Sigmoid")
+        ],
         "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
         "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
     },
     errors={
-        "and 784x|x8 and": "Those layers are new ones: take model.fc1 itself, and so on.",
         r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",
         "shapes cannot be multiplied": BEFORE_FC1,
         "does not require grad": "Freeze nothing: training the parts has to train the model.",
