@@ -4,14 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from mpcourse.exercises.exercise import (
-    NO_RETURN,
-    Exercise,
-    NotYet,
-    borrowed,
-    refuse,
-    slip,
-)
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, borrowed, refuse, slip
 from mpcourse.exercises.schedules import as_actions
 from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.simulation import Costs, simulate
@@ -105,9 +98,9 @@ UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
 GIVEN_BACK = "W gives back what is held: put it off less, or begin with fewer forwards."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
-REVERSED = "The other way round: in 1F1B the last device holds least, so most W may wait there."
+REVERSED = "The other way round: the last device does fewest F ahead, so most W may wait there."
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
-ORDER = "Keep 1F1B's order of F and I: a forward done early takes the room where a W could wait."
+ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 BORROWED = {"make_schedule", "zero_bubble_schedule"}
@@ -170,17 +163,16 @@ def legal(outcome, p, m, cap, *too_full):
     try:
         validate_schedule(schedule, p, m, max_activations=cap)
     except ScheduleError as error:
-        why = too_full[all_follow(schedule)] if "makes it hold" in str(error) else ""
-        raise NotYet(str(error), why) from None
+        reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
+        why = REVERSED if reverse else too_full[all_follow(schedule)]
+        raise NotYet(str(error), why if "makes it hold" in str(error) else "") from None
     if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
         raise NotYet(ONE_STAGE_EACH)
     return schedule, outcome[1]
 
 
 def idle_share(outcome, p, m):
-    rows = as_actions(outcome[0])
-    late = REVERSED if all_follow(rows[-1:]) and not all_follow(rows[:1]) else GIVEN_BACK
-    schedule, others = legal(outcome, p, m, p, late, NOT_MORE_AHEAD)
+    schedule, others = legal(outcome, p, m, p, GIVEN_BACK, NOT_MORE_AHEAD)
     idle = simulate(schedule, UNITS).bubble_fraction
     if (p, m) != (4, 8):
         return idle
@@ -227,6 +219,7 @@ check_split_backward = Exercise(
         ORDER: [
             slip(my_no_wait, ONE_MORE, "2 * rank => max(0, rank - 1)"),
             slip(my_no_wait, f"{AHEAD} => num_stages", "2 * rank => 0"),
+            slip(my_no_wait, f"{AHEAD} => 1", "2 * rank => 0"),
         ],
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
@@ -276,6 +269,7 @@ check_no_wait = Exercise(
         ],
         FEWER: (f"{AHEAD} => 2 * num_stages - 1", "2 * rank => 0"),
         LATER: ["2 * rank => rank", "2 * rank => 0"],
+        REVERSED: "2 * rank => 2 * (num_stages - 1 - rank)",
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
         STILL_WHOLE: one_f_one_b_schedule,
