@@ -88,7 +88,7 @@ check_train = Exercise(
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
     correct="Cut and uncut net have the right losses and weights.",
     wrong={
-        "The weights have not moved: for both kinds of net step() comes after the backward.": [
+        "The weights have not moved: for both kinds of net step() comes right after backward().": [
             "optimizer.step() => ",
             "        optimizer.step() =>             optimizer.step()",  # of one kind
         ],
