@@ -284,60 +284,134 @@ check_messages = Exercise(
     also_right=[each_row(tuple)],
 )
 
-# 3. Rows that do not count
+# 3. The loss of a batch with rows that do not count
 
 
-def my_padded(inputs, targets, microbatches):
-    """`new_zeros` and `new_full` keep type and device. Where nothing is missing, they are empty."""
-    more = -len(inputs) % microbatches
-    rows = inputs.new_zeros(more, *inputs.shape[1:])
-    ignored = targets.new_full((more,), -100)
-    return torch.cat([inputs, rows]), torch.cat([targets, ignored])
+def my_padded(inputs, targets, rows):
+    """`new_zeros` and `new_full` keep type and device. Where nothing is missing, they are empty.
+
+    The loss is a part's sum over what counts in the whole batch: parts add up to the mean.
+    """
+    counted, more = (targets != -100).sum(), rows - len(inputs)
+    inputs = torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])])
+    targets = torch.cat([targets, targets.new_full((more,), -100)])
+
+    def loss_fn(output, target):
+        return nn.functional.cross_entropy(output, target, reduction="sum") / counted
+
+    return inputs, targets, loss_fn
 
 
-def batch(dtype, parts, *shape):
-    inputs = torch.arange(1.0, 1 + torch.Size(shape).numel(), dtype=dtype).reshape(shape)
-    return inputs, torch.arange(shape[0]), parts
+def batch(dtype, parts, rows, *shape, ignored=0):
+    inputs = torch.arange(1.0, 1 + torch.Size(shape).numel(), dtype=dtype).reshape(shape) / 9
+    targets = torch.arange(shape[0]) % 3
+    return inputs, targets.index_fill(0, torch.arange(ignored), -100), rows, parts
 
 
-BATCHES = [(torch.float64, 2, 3, 2), (torch.float64, 4, 10, 3), (torch.float32, 4, 8, 3)]
-BATCHES += [(torch.float32, 4, 1, 2), (torch.half, 3, 5, 1, 2, 2)]
+THREE = "Return three: inputs, targets, and a function of a part's output and target."
+
+SWAPPED = "Inputs come before targets."
+KINDS = "new_full keeps the type of the targets."
+MINUS = "-1 is not left out: ignore_index is -100."
+
+
+def in_parts(attempt, inputs, targets, rows, parts):
+    """The batch, padded, and the loss of its parts, added up, with its gradient."""
+    found = attempt(inputs, targets, rows)
+    if not isinstance(found, tuple | list):
+        return None if found is None else {"got": short(found)}
+    if len(found) != 3 or not callable(found[2]):
+        raise NotYet(f"got {short([*found])}", THREE)
+    longer, labels, loss_fn = found
+    if labels.is_floating_point():
+        raise NotYet("got targets that are no whole numbers", SWAPPED)
+    outputs = torch.outer(torch.arange(1.0, rows + 1), torch.tensor([0.2, -0.1, 0.3]))
+    outputs.requires_grad_()
+    if [len(each) for each in found[:2]] == [rows] * 2:
+        pairs = zip(outputs.chunk(parts), labels.chunk(parts), strict=True)
+        loss = torch.stack([loss_fn(*pair) for pair in pairs]).sum()
+        gradient = torch.autograd.grad(loss, outputs)[0]
+    else:
+        loss = gradient = None
+    return {"inputs": longer, "targets": labels, "loss": loss, "gradient": gradient}
+
+
+def as_padded(outcome, expected):
+    kinds = [[each[name].dtype for name in ("inputs", "targets")] for each in (outcome, expected)]
+    return same(outcome, expected) and kinds[0] == kinds[1]
+
+
+BATCHES = [(torch.float64, 2, 4, 3, 2), (torch.float64, 4, 16, 10, 3), (torch.float32, 4, 8, 8, 3)]
+BATCHES += [(torch.float32, 4, 12, 1, 2), (torch.half, 3, 6, 5, 1, 2, 2)]
 
 check_padded = Exercise(
     my_padded,
     read_again='"What does it do with ten rows in four parts?"',
-    cases=[batch(*each) for each in BATCHES],
-    given=lambda rows, _, parts: f"{rows.dtype} of shape {[*rows.shape]}, {parts} micro-batches",
-    play=leaving_alone("The given batch has changed: return new tensors (torch.cat makes them)."),
-    same=lambda a, b: same(a, b) and [each.dtype for each in a] == [each.dtype for each in b],
-    hint="Add -rows % microbatches rows of zeros, each with the target -100, behind all others.",
-    errors={"dimension|size": "The rows to add have the shape (more, *inputs.shape[1:])."},
+    cases=[batch(*each) for each in BATCHES] + [batch(torch.float64, 2, 8, 6, 2, ignored=2)],
+    given=lambda inputs, targets, rows, parts: (
+        f"{inputs.dtype} of shape {[*inputs.shape]}, targets {targets.tolist()}; "
+        f"{rows} rows are asked, then cut into {parts}"
+    ),
+    play=leaving_alone(
+        "The given batch has changed: return new tensors (torch.cat makes them).", in_parts
+    ),
+    same=as_padded,
+    hint="Add rows of zeros, each with the target -100, behind all others. The losses of the parts "
+    "have to add up to the mean over the targets of the batch that are not -100.",
+    errors={
+        "-1 is out of": MINUS,
+        "target dtype|scalar type|not implemented": KINDS,
+        "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
+    },
     wrong={
-        "0 is a class, whose row the loss counts; -100 is left out.": "-100 => 0",
-        "-1 is not left out: ignore_index is -100.": "-100 => -1",
-        "Nothing is missing here: add no row.": "-len(inputs) => microbatches - len(inputs)",
-        "That many are over, not missing.": "-len(inputs) => len(inputs)",
-        "Divide by {2}, the number of micro-batches of this call.": "% microbatches => % 4",
-        "Add as many targets as rows.": ["[targets, ignored] => [targets]", ", rows] => ]"],
-        "Return both, inputs before targets.": [
-            ", torch.cat([targets, ignored]) => ",
-            "return => inputs, rows, targets, ignored = targets, ignored, inputs, rows; return",
+        "0 is a class, whose row the loss counts; -100 is left out.": "-100) => 0)",
+        MINUS: "((more,), -100) => ((more,), -1)",
+        "{2} rows are asked.": [
+            "rows - len(inputs) => -len(inputs) % 4",
+            "rows - len(inputs) => rows",
+            "rows - len(inputs) => 0",
         ],
-        "Drop no row of the batch.": "more = => n = len(inputs) // microbatches * microbatches; "
-        "inputs, targets = inputs[:n], targets[:n]; more =",
-        "Add no columns.": "torch.cat([inputs, rows]) => nn.functional.pad(inputs, (0, more))",
+        "Add as many targets as rows.": [
+            "targets = torch.cat( => torch.cat(",
+            "inputs = torch.cat( => torch.cat(",
+        ],
+        THREE: [
+            "return inputs, targets, loss_fn => return inputs, targets",
+            "return inputs, targets, loss_fn => return inputs, targets, counted",
+        ],
+        SWAPPED: "return inputs, targets => return targets, inputs",
+        "Add no columns.": "torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])]) => "
+        "nn.functional.pad(inputs, (0, more))",
         "new_zeros keeps the type.": [
             "inputs.new_zeros => torch.zeros",
-            "rows]) => rows]).float()",
-            "rows]) => rows.double()])",
+            "inputs.shape[1:])]) => inputs.shape[1:])]).float()",
         ],
-        "new_full keeps the type of the targets.": [
-            "-100) => -100).float()",
-            "ignored]) => ignored]).int()",
+        KINDS: "-100)]) => -100)]).int()",
+        "Add the rows behind those of the batch.": (
+            "[inputs, inputs.new_zeros(more, *inputs.shape[1:])] => "
+            "[inputs.new_zeros(more, *inputs.shape[1:]), inputs]",
+            "[targets, targets.new_full((more,), -100)] => "
+            "[targets.new_full((more,), -100), targets]",
+        ),
+        "Add zeros, no copies.": "inputs.new_zeros(more, *inputs.shape[1:]) => "
+        "inputs[-1:].repeat_interleave(more, 0)",
+        "That is a mean over a part: one real row weighs as much as four, and a part of padding "
+        "alone gives nan.": [
+            '(output, target, reduction="sum") / counted => (output, target)',
+            '(output, target, reduction="sum") / counted => (output, target) / 4',
+            "/ counted => / (target != -100).sum()",
         ],
-        "Add the rows behind those of the batch.": "return => inputs, rows, targets, ignored = "
-        "rows, inputs, ignored, targets; return",
-        "Add zeros, no copies.": "rows = => rows = inputs[-1:][[0] * more] +",
+        "Divide by the targets that count: padding does not, nor what was -100 before.": [
+            "/ counted => / rows",
+            "/ counted => / (rows - more)",
+            "/ counted => / len(targets)",
+        ],
+        "The losses of the parts are added up: do not divide by their number.": (
+            "/ counted => / counted / 4"
+        ),
+        "A sum grows with the batch: divide by the targets that count in all of it.": (
+            "/ counted => "
+        ),
     },
     also_right=[
         "inputs.new_zeros(more, *inputs.shape[1:]) => 0 * inputs[:1].repeat_interleave(more, 0)"
