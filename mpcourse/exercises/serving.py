@@ -8,13 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from mpcourse.exercises.exercise import (
-    Exercise,
-    NotYet,
-    numbers,
-    same,
-    short,
-)
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
 from mpcourse.transformer import attention_weights
 
 # 1. Attention over a cache whose rows have heights
@@ -215,7 +209,7 @@ check_continuous = Exercise(
     read_again='"Must all wait for the longest?"',
     cases=[([2, 1, 1], 2), ([2], 3), ([1, 4, 1, 1], 2), ([1, 2, 1], 1), ([3, 1, 2, 2, 1, 4], 3)],
     given="lengths: {}, places: {}",
-    play=as_rows,
+    play=leaving_alone("`lengths` belongs to the caller: count down in a copy.", as_rows),
     compared=first_step_that_differs,
     hint="Before each step, go over the places: if one is empty, or its request has had all its "
     "steps, the first that waits takes it. Go on until nobody waits and nobody has steps left.",
@@ -250,9 +244,17 @@ check_continuous = Exercise(
             "any(left) => max(left) > 0",
             "if waiting else None => if waiting else request",
         ),
-        "A request of length n has n steps, not one more.": (
-            "any(left) => max(left) >= 0",
-            "== 0 => < 0",
+        "A request of length n has n steps, neither more nor fewer.": [
+            ("any(left) => max(left) >= 0", "== 0 => < 0"),
+            ("any(left) => max(left) > 1", "== 0 => < 2"),
+        ],
+        "Request 0 is a request, too: ask `is None`.": (
+            "request is None or => not request or",
+            "any(left) => any(left[r] for r in here if r)",
+        ),
+        "`lengths` belongs to the caller": "left, waiting = [*lengths] => left, waiting = lengths",
+        "Of several free places, the first is filled first.": (
+            "in enumerate(here): => in reversed([*enumerate(here)]):"
         ),
         "One queue for all: a place that is free takes whoever waits the longest.": (
             a_queue_for_each_place
@@ -262,9 +264,10 @@ check_continuous = Exercise(
             "[*here] => sorted(here, key=lambda each: (each is None, each))",
         ],
         "A row for each step, not for each place.": "return plan => return [*zip(*plan)]",
-        "A row has an entry for each place, None for an empty one.": (
-            "[*here] => [each for each in here if each is not None]"
-        ),
+        "A row has an entry for each place, None for an empty one.": [
+            "[*here] => [each for each in here if each is not None]",
+            "[*here] => [-1 if each is None else each for each in here]",
+        ],
         "In a row stand the numbers of the requests, from 0.": [
             "[*here] => [each if each is None else left[each] for each in here]",
             "[*here] => [each if each is None else each + 1 for each in here]",
