@@ -1,6 +1,7 @@
 """Exercises of page `long_sequences`: parts that merge, a ring and its way home, a slip."""
 
 from functools import partial
+from weakref import WeakSet
 
 import torch
 from torch import distributed, nn
@@ -10,7 +11,7 @@ from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import merge
 from mpcourse.transformer.ring_attention import _pass_on
 
-WAIT_S = 5.0  # for ranks that do not send the same messages
+WAIT_S = 5.0  # for ranks that send different messages
 
 
 def drawn(seed, *shapes):
@@ -49,8 +50,7 @@ check_merge = Exercise(
     cases=[(1.0, 1, 2), (1.0, 3, 4), (400.0, 5, 6)],
     given="two partial attentions whose scores are about {0:g} in size",
     play=merged,
-    hint="Weigh each output by its part's share of the sum of all exponentials; return it and the "
-    "log-sum of all, (T, 1).",
+    hint="Weigh each output by its part's share of all exponentials; return the log-sum, too.",
     wrong={
         "A plain mean: the larger sum of exponentials weighs more.": (
             "return output => return (output_1 + output_2) / 2"
@@ -73,7 +73,7 @@ check_merge = Exercise(
             for each in ("output", "log_sum, output", "output, log_sum.squeeze(-1)")
         ],
         OVERFLOW: [
-            "torch.logaddexp(log_sum_1, log_sum_2) => (log_sum_1.exp() + log_sum_2.exp()).log()",
+            "logaddexp(log_sum_1, log_sum_2) => log(log_sum_1.exp() + log_sum_2.exp())",
             (
                 "output = => weights = log_sum_1.exp(), log_sum_2.exp(); output =",
                 "(log_sum_1 - log_sum).exp() => weights[0] / (weights[0] + weights[1])",
@@ -99,14 +99,14 @@ ADD = "What came is of the block that is here, from the ranks before: add your p
 EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 START = "Zeros weigh `exp(0)`: start from the first part."
+LET_GO = "Merge each part at once: kept to the end, n parts take n times the memory."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
 
 
 def my_ring(block, rank, ranks, send, attend_to):
     """A block moves on by one rank in each step, so the one that is here comes from `step` back.
 
-    Its message starts first, and travels while this rank computes. After the last step nobody
-    needs it.
+    Its message starts first, and travels meanwhile. After the last step nobody needs it.
     """
     found = None
     for step in range(ranks):
@@ -118,10 +118,7 @@ def my_ring(block, rank, ranks, send, attend_to):
 
 
 def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
-    """The loop on one rank; others send the blocks. `gives(owner)` is what a block gives.
-
-    `pass_on` sends gradients; without it each block is used.
-    """
+    """The loop on one rank; others send blocks, `gives` uses one, `pass_on` sends gradients."""
     ranks, sent, here, used = len(blocks), [], [], []  # steps: started, arrived, computed with
     waiting, early, sums = [], [], []  # gradients: on their way here, not left time, all sent
 
@@ -175,10 +172,14 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
 
 def one_rank(attempt, rank, ranks):
     query, blocks = drawn(ranks, (3, 4), (ranks, 2, 2, 4))
+    kept = WeakSet()  # outputs that the loop still holds
 
     def gives(owner):
+        if len(kept) > 2:
+            raise NotYet(f"{len(kept)} parts still kept", LET_GO)
         scores = query @ blocks[owner][0].mT
-        return scores.softmax(-1) @ blocks[owner][1], scores.logsumexp(-1, keepdim=True)
+        kept.add(output := scores.softmax(-1) @ blocks[owner][1])
+        return output, scores.logsumexp(-1, keepdim=True)
 
     return on_a_ring(attempt, rank, blocks, gives)
 
@@ -208,6 +209,10 @@ check_ring_loop = Exercise(
             "merge(found, part) if found else part => part",
             "if found else => if step > 1 else",
         ],
+        LET_GO: (
+            "merge(found, part) if found else part => [*(found or []), part]",
+            "return found => while found[1:]: found[:2] = [merge(*found[:2])]\n    return found[0]",
+        ),
         START: "found = None => found = torch.zeros(3, 4), torch.zeros(3, 1)",
         "Return output and log-sum, as `merge` does.": "return found => return found[0]",
     },
@@ -240,7 +245,7 @@ def my_way_home(block, rank, ranks, send, backward_of):
 
 
 def all_ranks(attempt, ranks):
-    """The loop on all ranks, which send each other gradients; what each returns."""
+    """The loop on all ranks, which send each other gradients."""
     blocks, *parts = drawn(ranks, *(1 + 2 * ranks) * [(ranks, 2, 3)])
 
     def program(group):
