@@ -21,8 +21,16 @@ WEIGHTS = "These are the weights: all_reduce takes the parameter's .grad."
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
-NUMBERS = "`size` counts gradients, not the numbers in them."
+NUMBERS = "All left together: a hook sends as soon as `size` gradients (not numbers) wait."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
+NO_HOOK = "A parameter has no hook: each that requires a gradient takes one."
+ONE_TENSOR = "A full bucket leaves as one tensor: torch.cat the flattened gradients, and send that."
+OF_ARGUMENT = "Call the argument all_reduce: in the check it stands for torch.distributed's."
+FEWER_RANKS = "There are {0} ranks: divide by count."
+ARGUMENT = "torch calls the hook with one argument: the parameter."
+TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
+CHILDREN = "in module.parameters() => in [p for m in module for p in m._parameters.values()]"
+NO_BIAS = "parameter.requires_grad: => parameter.requires_grad and parameter.dim() > 1:"
 
 
 def refuse_if(wrong, words):
@@ -56,11 +64,14 @@ def two_steps(attempt, count, frozen, *size):
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
-        refuse_if(any(tensor.data_ptr() == p.data_ptr() for p in net.parameters()), WEIGHTS)
+        refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
         refuse_if(size and not async_op, BLOCKS)
         sent.append(Message(tensor, count, size and backward))
         there.append(sum(parameter.grad is not None for parameter in net.parameters()))
-        refuse_if(size and there[-1] > sum(message.holds for message in sent), LATE)
+        if size and there[-1] > sum(message.holds for message in sent):
+            own = [p._post_accumulate_grad_hooks for p in net.parameters() if p.requires_grad]
+            refuse_if(any(own) and not all(own), NO_HOOK)
+            raise NotYet(ONE_TENSOR if sent[-1].holds < min(size[0], there[-1]) else LATE)
         refuse_if(not size and there[-1] in there[:-1], TWO_SENT)
         return sent[-1] if async_op else sent[-1].wait()
 
@@ -113,12 +124,9 @@ def my_hooks(module, all_reduce, count):
             parameter.register_post_accumulate_grad_hook(average)
 
 
-CHILDREN = "in module.parameters() => in [p for m in module for p in m._parameters.values()]"
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
-TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
-ARGUMENT = "torch calls the hook with one argument: the parameter."
 ITS_OWN = "That is rank 0's own gradient: no hook of this parameter has averaged it."
 LOOPS = "When a hook runs, the loop's variable is the last parameter: use the hook's argument."
 
@@ -134,7 +142,13 @@ check_hooks = Exercise(
     wrong={
         "That is the sum: divide .grad itself by the {0} ranks.": "parameter.grad /= count => ",
         "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
-        ITS_OWN: ["hook(average) => hook", "hook(average) => hook(average); break"],
+        ITS_OWN: [
+            "hook(average) => hook",
+            "hook(average) => hook(average); break",
+            "in module.parameters() => in [m.weight for m in module if hasattr(m, 'weight')]",
+        ],
+        "A parameter with one dimension, a bias, is left out.": NO_BIAS,
+        FEWER_RANKS: "/= count => /= 2",
         LOOPS: "average(parameter): => average(_):",
         WEIGHTS: "all_reduce(parameter.grad) => all_reduce(parameter.data)",
         TWO_SENT: (
@@ -147,11 +161,13 @@ check_hooks = Exercise(
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
+        OF_ARGUMENT: "all_reduce(parameter => torch.distributed.all_reduce(parameter",
         FROZEN: "parameter.requires_grad: => True:",
         LEFT_OVER: "hook(average) => hook(average)\n    return ...",
     },
     errors={
         "require.* grad.*, while the hooks": FROZEN,
+        "process group": OF_ARGUMENT,
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         "hooks? (should return None|returned)": RETURNED,
         "positional argument": ARGUMENT,
@@ -193,6 +209,8 @@ def my_buckets(module, all_reduce, count, size):
 
 
 EMPTIED = "clear() has emptied the list that is kept with the message: keep a copy."
+PIECES = "A piece has parameter.numel() numbers; view_as(parameter) gives it its shape."
+FLAT = "Gradients differ in shape: flatten each before torch.cat."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
 check_buckets = Exercise(
@@ -211,20 +229,45 @@ check_buckets = Exercise(
             "parameter.register_post_accumulate_grad_hook(on_gradient) => pass",
             "finish(): => finish():\n        [*map(on_gradient, module.parameters())]",
         ),
+        NO_HOOK: [NO_BIAS, CHILDREN],
+        ONE_TENSOR: (
+            "all_reduce(flat, async_op=True) => [all_reduce(p.grad, async_op=1) for p in bucket]",
+            "message.wait() => [each.wait() for each in message]",
+        ),
         NOT_FULL: ["== size => > size", "len(bucket) == size => True"],
         REST: "if bucket: => if False:",
-        NUMBERS: "len(bucket) == size => sum(each.numel() for each in bucket) == size",
+        NUMBERS: [
+            "len(bucket) == size => sum(each.numel() for each in bucket) == size",
+            "len(bucket) == size => False",
+        ],
+        "A bucket that has left begins again: empty.": "bucket.clear() => ",
+        WEIGHTS: "parameter.grad.flatten() => parameter.flatten()",
+        FLAT: "parameter.grad.flatten() => parameter.grad",
+        PIECES: ["parameter.numel() => len(parameter)", "piece.view_as(parameter) => piece"],
+        ARGUMENT: "on_gradient(parameter): => on_gradient():",
+        TOO_EARLY: "_post_accumulate_grad => ",
+        OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
         NOTHING_LEFT: "if bucket: => if True:",
         UNWAITED: "message.wait() => ",
         TWICE: "sent.clear() => ",
         FROZEN: "parameter.requires_grad: => True:",
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
+        FEWER_RANKS: [") / count => ) / size", ") / count => ) / len(parameters)"],
         EMPTIED: "bucket.copy() => bucket",
         "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
         "This rank's own gradient is still in it: replace .grad.": "grad = => grad +=",
     },
-    errors={"require.*while": FROZEN, "non-empty.*finish": NOTHING_LEFT, "split_sizes": EMPTIED},
+    errors={
+        "require.*while": FROZEN,
+        "process group": OF_ARGUMENT,
+        "positional argument": ARGUMENT,
+        "NoneType.* no attribute.*, in the backward": TOO_EARLY,
+        "non-empty.*finish": NOTHING_LEFT,
+        r"split_sizes=\[\]": EMPTIED,
+        "split_sizes|gradient of size|is invalid for input": PIECES,
+        "number of dimensions|equal size|[Ss]izes of tensors": FLAT,
+    },
     also_right=[
         ("torch.cat => 1 / count * torch.hstack", ") / count => )"),
         "== size => == size or all(p.grad is not None for p in module.parameters())",
@@ -263,6 +306,12 @@ UNDIVIDED = "Gradients add up: divide each loss, so that their sum is that of th
 SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
+NO_STEP = "The optimizer has to step: once, after the last backward."
+TOGETHER = "One backward for all samples needs the memory of all: one for each micro-batch."
+FIRST_SENDS = "The last backward sends: what the others add after that stays on its rank."
+TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
+GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
+BY_ITSELF = "DDP sends and averages by itself: the step calls nothing of torch.distributed."
 RETURNS = "Return the sum of all losses, then the number of samples: neither is divided."
 
 
@@ -304,6 +353,8 @@ def stepped(attempt, *sizes):
         parts = [(torch.randn(n, 3).double(), torch.randint(2, (n,))) for n in sizes]
         with during(f"in step {step}"):
             result = attempt(model, optimizer, parts)
+        returned = result if isinstance(result, tuple | list) else [result]
+        refuse_if(any(getattr(each, "requires_grad", False) for each in returned), GRAPH)
         after = {"weight": model.module.weight.detach().clone(), "returned": numbers(result)}
         steps.append({"backwards and steps": model.done.copy()} | after)
     return steps
@@ -324,6 +375,7 @@ check_ddp_step = Exercise(
         FORWARD: ("with model.no_sync() => if True", "(loss / => with model.no_sync(): (loss /"),
         "One optimizer step for all micro-batches.": [
             "return loss => optimizer.step(); return loss",
+            STEPS,
             (STEPS, "(*last)\n    optimizer.step() => (*last)"),
         ],
         "The last step's gradients are in it, too: zero_grad once a step.": ".zero_grad() => ",
@@ -331,11 +383,30 @@ check_ddp_step = Exercise(
         UNDIVIDED: ["loss / total => loss", "loss / total => loss / len(labels)"],
         SAMPLES: ["sum(len(labels) => sum(2", "summed, total => summed, len(micro_batches)"],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
-        RETURNS: ["summed, total => summed / total, total", "summed, total => summed / total"],
+        RETURNS: [
+            "summed, total => summed / total, total",
+            "summed, total => summed / total",
+            "summed, total => total, summed",
+            "return summed, total => pass",
+        ],
+        NO_STEP: "optimizer.step() => pass",
+        TOGETHER: (
+            "*others, last = micro_batches => others = []",
+            "(*last) => (*map(torch.cat, zip(*micro_batches)))",
+        ),
+        FIRST_SENDS: (
+            "*others, last = micro_batches => last, *others = micro_batches",
+            "with model.no_sync(): => summed = backward(*last)\n    with model.no_sync():",
+            "summed = sum( => summed += sum(",
+            "    summed += backward(*last)\n => ",
+        ),
+        TWICE_A_MEAN: ', reduction="sum" => ',
+        GRAPH: "loss.item() => loss",
+        BY_ITSELF: "optimizer.step() => torch.distributed.barrier(), optimizer.step()",
         NO_CALL: "no_sync() => no_sync",
         "Lengths differ: add them up.": "sum(len(labels) => len(micro_batches[0][1]) * sum(1",
         "The last one runs twice.": "in others => in micro_batches",
     },
-    errors={"context manager": NO_CALL},
+    errors={"context manager": NO_CALL, "process group": BY_ITSELF},
     also_right=[(f"with model.no_sync() => for {ON} in [0]", f"summed += => {ON} = 1; summed +=")],
 )
