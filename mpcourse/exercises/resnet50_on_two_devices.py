@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet, resnet50
 
 from mpcourse.exercises.exercise import (
+    NO_RETURN,
     Exercise,
     NotAttempted,
     NotYet,
@@ -34,6 +35,10 @@ IN_INIT = "when __init__ returns; by then conv1 to layer2 belong on first, the o
 MOVE = (
     "Move the pictures to self.first before conv1, and what layer2 gives to self.second before "
     "layer3. `x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
+)
+NAMES = (
+    "The inherited parts keep their names. A part that becomes an attribute once more, as in "
+    "self.seq1 = nn.Sequential(self.conv1, …), has a second name in the state_dict."
 )
 COPIES = (
     "The pictures go to the first device, the features behind layer2 to the second, their gradient "
@@ -91,7 +96,8 @@ def built_on(attempt, first, second):
         network.load_state_dict(reference.state_dict())
     except RuntimeError as problem:
         line = "The weights of torchvision's resnet50 do not fit, by name or size:"
-        raise NotYet(line, str(problem)[:200]) from None
+        why = NAMES if "Missing key" in str(problem) else ""
+        raise NotYet(line, str(problem)[:200], why) from None
     called = set()
     for name, child in network.named_children():
         child.register_forward_pre_hook(lambda *_, name=name: called.add(name))
@@ -99,7 +105,8 @@ def built_on(attempt, first, second):
     if outputs is ...:
         raise NotAttempted
     if not isinstance(outputs, Tensor):
-        raise NotYet(f"expected a tensor, got {short(outputs)}")
+        why = NO_RETURN if outputs is None else ""
+        raise NotYet(f"expected a tensor, got {short(outputs)}", why)
     try:
         alone = network(images[:1])
     except (IndexError, RuntimeError):  # it counts on two
@@ -190,9 +197,16 @@ check_split_resnet50 = Exercise(
         UNTRAINED: ["features.to => features.data.to", "stem = => with torch.no_grad(): stem ="],
         COPIES: "features), 1)) => features), 1)).to(self.first)",
         "do not fit": "self.first, => self.twin = self.conv1\n        self.first,",
+        NAMES: "self.first, => self.seq1 = nn.Sequential(self.conv1)\n        self.first,",
+        NO_RETURN: "return => images =",
         GIVEN: 'part.to(first) => part.to("cuda:0")',
     },
-    errors={"cannot be multiplied": FLATTEN, r"\d channels": ORDER, "(?i)cuda|nvidia": GIVEN},
+    errors={
+        "name '(first|second)'": "In the forward the devices are self.first and self.second.",
+        "cannot be multiplied": FLATTEN,
+        r"\d channels": ORDER,
+        "(?i)cuda|nvidia": GIVEN,
+    },
     also_right=["torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))"],
 )
 
@@ -229,11 +243,20 @@ check_batch_over_devices = Exercise(
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
         "Momentum is one more number for each weight.": ["3 * => 2 *", "3 * => 4 *"],
-        "Activations count only once.": [("3 * w => w", "// k => / 3 // k"), "// k => / 3 // k"],
+        "Activations count only once.": [
+            ("3 * w => w", "// k => / 3 // k"),
+            *("// k => / 3 // k", "// k => / 2 // k"),
+        ],
         "Full to the last byte is allowed.": "(limit - => (limit - 1 -",
         "Every device must fit: the one that is full first decides.": [
             f"min(most) => {x}" for x in ("max(most)", "most[0]", "sum(most) / len(most)")
         ],
+        "The device that keeps most for a picture need not be full first: look at all.": (
+            "min(most) => most[kept.index(max(kept))]"
+        ),
+        "One number is asked: the batch that every device can hold.": (
+            "return max(0, int(min(most))) => return most"
+        ),
         "Each device has weights, activations and a limit of its own: do not mix them.": [
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k))),
             lambda w, k, limit: max(0, int((limit - 3 * max(w)) // max(k))),
@@ -251,7 +274,10 @@ check_batch_over_devices = Exercise(
         CHANGED: "most = => w = weights.pop(0); weights.insert(0, w + 1); most =",
         "Return 0 if none fits.": [f"max(0, => {x}" for x in ("(", "max(1,", "max(-1,", "abs(")],
     },
-    errors={"IndexError": "There may be any number of devices: go through all of them."},
+    errors={
+        "IndexError": "There may be any number of devices: go through all of them.",
+        "'list'": "weights and kept are lists, a number for each device: go through both.",
+    },
     also_right=[lambda w, k, limit: torch.tensor(my_largest_batch(w, k, limit))],
 )
 
@@ -287,11 +313,18 @@ check_naive_time = Exercise(
         "Add the backward's own times.": [
             f"sum(backward) => {x} * sum(forward)" for x in (0, 1, 2)
         ],
+        "Each stage works twice, in the forward and in the backward: add both.": (
+            lambda f, b, c: sum(map(max, f, b)) + 2 * (len(f) - 1) * c
+        ),
         "Nothing overlaps in a naive step: the others wait while one stage works.": "sum => max",
+        "The stages that wait add no time of their own.": "sum => len(forward) * sum",
         "Each stage has times of its own: add them all.": "sum => len(forward) * max",
         "A mean is the time of one stage: add up all.": "sum( => 1 / len(forward) * sum(",
     },
-    errors={"IndexError": "There may be any number of stages, one as well."},
+    errors={
+        "IndexError": "There may be any number of stages, one as well.",
+        "concatenate|'list'": "These are lists, a time for each stage: add up what is in them.",
+    },
     also_right=[lambda *given: torch.tensor(my_naive_time(*given))],
 )
 
@@ -321,6 +354,7 @@ check_best_cut = Exercise(
         ([4, 3, 5, 5, 3], [4, 4, 4, 4, 6], [6, 3, 6, 2, 2, 4], 4),
         ([7, 4, 2, 5, 6], [4, 4, 4, 4, 2], [3, 4, 6, 1, 2, 5], 5),
         ([4, 2, 7, 3, 3, 7, 6], [4, 2, 4, 4, 4, 4, 4], [5, 3, 6, 2, 5, 4, 1, 3], 3),
+        ([5, 4, 6], [3, 6, 2], [6, 1, 4, 1], 4),  # what is sent least comes before all work
         ([1, 2], [5, 3], [2, 2, 2], 3),
     ],
     given="room {}, sent {}, work {} and batch {}",
@@ -328,12 +362,26 @@ check_best_cut = Exercise(
     hint="Keep the k whose room is enough. Compare (sent[k], work of the busier device) of these.",
     wrong={
         "A batch as large as the room fits.": ">= batch => > batch",
+        "A cut with more room than the batch needs will do as well.": ">= batch => == batch",
+        "Count k from the first block, also past the cuts that do not allow the batch.": [
+            ("min(enough => [*enough, None].index(min(enough", "=None) => =None))", *slips)
+            for slips in ((), ("(sent[k], busier(k)) => sent[k]",))
+        ],
+        "Take the least of what the cuts that allow the batch send, not of all.": (
+            ">= batch => >= batch and sent[k] == min(sent)"
+        ),
+        "What is sent comes first, and the work decides among equals: do not mix them.": [
+            f"(sent[k], busier(k)) => sent[k] {sign} busier(k)" for sign in "*+"
+        ],
         "Leave out the cuts that do not allow the batch.": " if room[k] >= batch => ",
         "More room than the batch needs is no gain.": "(sent[k], => (-room[k], sent[k],",
         "Of the cuts that allow the batch, one that sends least is asked.": [
             "(sent[k], busier(k)) => busier(k)",
             "(sent[k], busier(k)) => (busier(k), sent[k])",
             "(sent[k], => (-sent[k],",
+            lambda room, sent, work, batch: next(
+                (k for k, most in enumerate(room) if most >= batch), None
+            ),
         ],
         "Several cuts send as little: which of them has the least work on its busier device?": [
             "(sent[k], busier(k)) => sent[k]",
