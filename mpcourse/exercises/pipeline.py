@@ -61,6 +61,15 @@ check_ceiling = Exercise(
         "Asked is the speed-up, not the share of the time that a device works or waits.": [
             lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)
         ],
+        "The first piece passes each stage once: besides the slowest, all the others count.": [
+            lambda t, m: m * sum(t) / (m * max(t) + t[0]),
+            lambda t, m: m * sum(t) / (m * max(t) + t[-1]),
+            lambda t, m: m * sum(t) / (m * max(t) + (len(t) - 1) * min(t)),
+        ],
+        "Return one number: the quotient of the two times.": [
+            lambda t, m: (m * sum(t), sum(t) + (m - 1) * max(t)),
+            *(lambda t, m, n=n: f"{my_ceiling(t, m):.{n}f}" for n in (1, 2, 3)),
+        ],
         "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
             lambda t, m: 1 / my_ceiling(t, m),
             lambda t, m: m * sum(t) / my_ceiling(t, m),
@@ -74,6 +83,7 @@ check_ceiling = Exercise(
 # 2. A mini-batch in pieces, with the graph cut between two modules
 NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. detach() it."
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
+IN_PLACE = "That is front's own output: detach_() takes its graph away, detach() leaves it."
 HANDED = (
     "A backward begins at a number, or is handed a gradient: output.backward(leaf.grad), once "
     "loss.backward() has filled it."
@@ -81,6 +91,7 @@ HANDED = (
 MSE, SHARE = nn.MSELoss(), "len(piece) / len(inputs)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
+LATER = "total = 0.0 => total, kept = 0.0, []"
 A_PIECE, CLEARED = " / len(inputs.split(split_size))", "front.zero_grad(); back.zero_grad()"
 
 
@@ -94,12 +105,16 @@ def through_two(attempt: Callable, rows: int, size: int, loss_fn: Callable) -> d
     weights = {"back": back[1].weight, "front": front.weight}
     before = [weight.detach().clone() for weight in weights.values()]
     order: list[str] = []
+    made: list[Tensor] = []
 
     def noted(name: str, forward: Callable, value: Tensor) -> Tensor:
         order.append(f"{len(value)} rows in {name}")
         if name == "back" and not (value.is_leaf and value.requires_grad):
             raise NotYet(NO_LEAF if value.is_leaf else NOT_CUT)
-        return forward(value)
+        if any(value is output for output in made):
+            raise NotYet(IN_PLACE)
+        made.append(forward(value))
+        return made[-1]
 
     for (name, weight), module in zip(weights.items(), (back, front), strict=True):
         weight.grad = torch.ones_like(weight)  # of a mini-batch before
@@ -169,10 +184,37 @@ check_cut_graph = Exercise(
             "return total => return",
             "total += => total =",
             f"+= loss.item() => = {OF_ONE}",
+            "        total += loss.item()\n => ",
             *(f"loss.item() => {it}" for it in (OF_ONE, OF_ONE + A_PIECE, "loss.item()" + A_PIECE)),
         ],
         NOT_CUT: ".detach().requires_grad_() => ",
         NO_LEAF: ".requires_grad_() => ",
+        IN_PLACE: ".detach() => .detach_()",
+        "Both backwards of a piece run before the next piece goes through front.": [
+            (
+                LATER,
+                "loss.backward()\n        output.backward(leaf.grad) => "
+                "kept.append((loss, output, leaf))",
+                "return total => for loss, output, leaf in kept:\n"
+                "        loss.backward()\n        output.backward(leaf.grad)\n    return total",
+            ),
+            (
+                LATER,
+                "output.backward(leaf.grad) => kept.append((output, leaf))",
+                "return total => for output, leaf in kept:\n"
+                "        output.backward(leaf.grad)\n    return total",
+            ),
+        ],
+        "Nothing is cut into pieces: split(split_size) gives pieces of so many rows.": (
+            "inputs.split(split_size), targets.split(split_size) => [inputs], [targets]"
+        ),
+        "torch.autograd.grad() fills the .grad of no weight: loss.backward() does.": (
+            "loss.backward() => (gradient,) = torch.autograd.grad(loss, leaf)",
+            "leaf.grad => gradient",
+        ),
+        "The share is upside down: a piece's rows over the rows of all.": (
+            f"{SHARE} => len(inputs) / len(piece)"
+        ),
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
             *(f"leaf.grad => {other}" for other in ("torch.ones_like(output)", "leaf")),
@@ -199,6 +241,7 @@ HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
     "hands out what was put in first. Both devices number the pieces from 0."
 )
+NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
 DO = "gradients, ahead): => gradients, ahead):\n        "
@@ -254,6 +297,8 @@ class NotingStage:
 
     def backward(self, number: int, gradient: Any = None) -> Tensor:
         """On B, the gradient for device A."""
+        if isinstance(number, Tensor):
+            raise NotYet(NUMBER_FIRST)
         if self.noted.count(f"F{number}") <= self.noted.count(f"B{number}"):
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         self.noted.append(f"B{number}")
@@ -362,6 +407,7 @@ check_two_queues = Exercise(
             ("0.0 => []", "+= stage => += [stage", "/ rows) => / rows)]"),
         ],
         HANDED_ON: ", gradients.get()) => )",
+        NUMBER_FIRST: "number - ahead, gradients.get() => gradients.get()",
         "It waits for ever.": "features.put( => (",
     },
     errors={
