@@ -43,6 +43,7 @@ def an_early_peak():
 OLD = torch.ones(50)
 ONCE = "Call `step()` once: it may change what it uses."
 GIVE_BACK = "`__torch_dispatch__` has to give back the operation's result: `return result`."
+AS_THEY_ARE = "Hand `args` and `kwargs` on as they are, without stars."
 SUMS = "moments = [] => moments, parts = [], []"
 SUM = "append(self.live) => append(sum(parts))"
 AHEAD = "result = super() => ahead, result = self.live, super()"
@@ -50,6 +51,8 @@ CHANGES = AHEAD, "append(self.live) => append(self.live - ahead)"
 
 
 def not_as_many(found, expected):
+    if isinstance(found, list) and len(found) == len(expected) + 1:
+        return "One number too many: before the first operation, nothing is written down."
     if isinstance(found, list) and len(found) != len(expected):
         return "One number for each operation, in a list that begins anew with each call."
     return "Count all that an operation gives back, then read `live`."
@@ -72,6 +75,8 @@ check_moments = Exercise(
     errors={
         "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
         "NoneType": GIVE_BACK,
+        "unexpected keyword argument": AS_THEY_ARE,
+        "Expected a value of type": AS_THEY_ARE,
         "pop from empty list": ONCE,
     },
     hint=not_as_many,
@@ -99,6 +104,10 @@ check_moments = Exercise(
             "moments.append( => kept.append(result), moments.append(",
         ),
         "Nothing was counted: `super().__torch_dispatch__` does that.": "(self.live) => (0)",
+        AS_THEY_ARE: [
+            ("*operation): => f, t, a=(), k=None):", "*operation) => f, t, a, **(k or {}))"),
+            ("*operation): => f, t, a=(), k=None):", "*operation) => f, t, *a)"),
+        ],
         "Hand `kwargs` on, too.": "(*operation)\n => (*operation[:3])\n",
         GIVE_BACK: ["return result => ", ("result = super => super", "return result => ")],
     },
@@ -154,8 +163,19 @@ check_activation_bytes = Exercise(
             "heads * => ",
             "heads * => (heads > 0) *",
         ],
+        "Each token has a score with each token: tokens times tokens.": [
+            "tokens**2 => tokens * (tokens - 1) // 2",
+            "tokens**2 => tokens * (tokens + 1) // 2",
+        ],
+        "A score is one number, whatever the width.": "tokens**2 => tokens**2 * width",
+        "The heads share the width: their number counts for scores alone.": (
+            "block = => block = max(heads, 1) *"
+        ),
+        "A plain attention has queries, keys, values and a result, too.": [
+            f"+ scores => + scores - {size} * tokens * width * (heads > 0)" for size in (2, 6, 8)
+        ],
         "A score takes five bytes: two, a mask of one, two.": [
-            f"5 * heads => {size} * heads" for size in (2, 3, 4, 6)
+            f"5 * heads => {size} * heads" for size in (1, 2, 3, 4, 6, 10)
         ],
     },
     also_right=["return layers => return 1.0 * layers"],
@@ -223,7 +243,11 @@ check_account = Exercise(
         "At its peak, the loss has three tensors of float32: 12 bytes a logit.": [
             f"12 * => {size} *" for size in (2, 4, 6, 8, 16)
         ],
-        "Each token has a logit for each word.": ["* words => ", "tokens * words => words"],
+        "Each token has a logit for each word.": [
+            "* words => ",
+            "tokens * words => words",
+            "tokens * words => width * words",
+        ],
         "One chunk at a time has its logits.": [
             " / chunks => ",
             " / chunks => * chunks",
