@@ -85,6 +85,12 @@ def row_by_row(scores):
     return weights
 
 
+def one_maximum(scores):
+    hidden = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -float("inf"))
+    powers = (hidden - hidden.max()).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
 check_causal = Exercise(
     my_causal_weights,
     read_again='"What may a token see?"',
@@ -94,12 +100,15 @@ check_causal = Exercise(
         table_of_scores(4, plus=-9e4),
         table_of_scores(2, plus=1000.0),
         (torch.tensor([[0.0, 9e4], [0.0, 0.0]], dtype=torch.double),),
+        (torch.tensor([[0.0, 0.0], [9e4, 9e4]], dtype=torch.double),),
         table_of_scores(4, in_front=(3, 3)),
     ],
     given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
     play=training(torch_weights),
     same=same_weights,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
+    correct="All {count} cases agree, also those that the page does not show. On a GPU it works if "
+    "your mask is made where the scores are, as `torch.ones_like(scores)` is.",
     errors={
         "size|shape|dimension|too many (values|indices)": "Other dimensions may stand in front: "
         "`scores.shape[-1]` counts tokens, and `scores[..., i, j]` is one score."
@@ -117,6 +126,13 @@ check_causal = Exercise(
         ),
         **WRONG_WEIGHTS,
         "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
+        "`masked_fill` fills where the mask is true: it has to be true for what comes after.": (
+            "triu(1) => tril()"
+        ),
+        "These are logarithms: `softmax` itself returns the weights.": (
+            ".softmax(dim=-1) => .log_softmax(dim=-1)"
+        ),
+        "Rows may lie far apart: take off the largest score of each row, not of all.": one_maximum,
         "0 times -inf is nan: fill in -inf, do not multiply by it.": (
             'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
         ),
@@ -179,8 +195,12 @@ check_attend = Exercise(
         "The root of how many numbers a query has, not of the number of tokens.": [
             f"shape[-1] => shape[{other}]" for other in (-2, 1)
         ],
-        "`causal_weights` takes the softmax already: once is enough.": (
-            "weights(scores) => weights(scores).softmax(-1)"
+        "`causal_weights` takes the softmax already: once is enough.": [
+            f"weights(scores) => weights(scores{twice}"
+            for twice in (").softmax(-1)", ".softmax(-1))")
+        ],
+        "No softmax: `causal_weights` makes weights of the scores.": (
+            "causal_weights(scores) => scores.tril()"
         ),
         "The values are missing: these are weights or scores.": " @ value => ",
         "Keys are for being found. A token collects values.": " @ value => @ key",
@@ -293,6 +313,22 @@ check_logits = Exercise(
         "`positions` was asked for tokens: ask it for the places 0, 1, 2, ...": (
             ".positions(places) => .positions(tokens)"
         ),
+        "Ask `positions` for all places, 0 to T - 1, not for the last one alone.": (
+            "torch.arange(tokens.shape[1], device=tokens.device) => "
+            "torch.tensor(tokens.shape[1] - 1)"
+        ),
+        "Both rows are added, not multiplied.": "(tokens) + model => (tokens) * model",
+        "The output layer is missing: `model.head.output` makes logits of what was normed.": (
+            "model.head.output(model.head.norm(x)) => model.head.norm(x)"
+        ),
+        "A block adds to x twice: what attention gives, then what the MLP gives.": (
+            "x = x + block.attention => y = block.attention",
+            "norm_2(x) => norm_2(y)",
+        ),
+        "The MLP adds to x after attention; here what attention gave is lost.": (
+            "x = x + block.attention => y = x + block.attention",
+            "norm_2(x) => norm_2(y)",
+        ),
         "The first place is 0.": "arange(tokens.shape[1], => arange(1, tokens.shape[1] + 1,",
         "Only what a part reads is normed; here x itself is: `x = x + part(norm(x))`.": (
             "x + block.attention(block.norm_1(x)) => (h := block.norm_1(x)) + block.attention(h)",
@@ -343,6 +379,10 @@ def with_two_copies(attempt, of_first, of_last, places):
     return [first.grad, last.grad]
 
 
+def swapped(first, last):
+    first.grad, last.grad = last.grad, first.grad
+
+
 check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
@@ -362,6 +402,11 @@ check_tied = Exercise(
         "The second sum took in the first one's result: add up once.": (
             "last.grad.copy_ => last.grad.add_"
         ),
+        "One gradient was copied over the other: both copies need the sum.": [
+            "first.grad + last.grad.to(first.device) => first.grad.clone()",
+            "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",
+        ],
+        "The gradients changed places: both copies need the sum.": swapped,
         "change `.grad` alone": "grad.copy_ => data.copy_",
         "One gradient tensor for both": "grad.copy_(total) => grad = total",
     },
