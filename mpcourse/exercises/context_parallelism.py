@@ -1,4 +1,4 @@
-"""Exercises of page `context_parallelism`: tokens traded for heads, keys gathered, bytes sent."""
+"""Exercises of page `context_parallelism`: tokens for heads, gathered keys, a grid, bytes."""
 
 from functools import partial
 
@@ -17,6 +17,7 @@ from mpcourse.exercises.exercise import (
 from mpcourse.exercises.long_sequences import WAIT_S, drawn
 from mpcourse.multiprocess import ranks_in_threads
 from mpcourse.transformer import Counted, copy_to_ranks
+from mpcourse.transformer.cut_tokens import _Trade
 
 SAME_MESSAGES = "Do all ranks send the same messages, in one order?"
 ONE_TENSOR = "Return one tensor."
@@ -27,6 +28,10 @@ FIRST = "The n pieces lie along the first dimension: `torch.stack(x.chunk(n, cut
 FILLS = "`all_to_all_single` fills its first argument, and returns None."
 KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
+CUT_AND_JOIN = "Cut along `cut`, send piece r to rank r alone, and join what came along `join`."
+NEVER_SENT = (
+    "Nobody sent these numbers: receive into the first argument, and wait until it is full."
+)
 JOINED = "Join what came along `join`, in the order of the ranks."
 
 
@@ -60,6 +65,18 @@ def there_and_back(attempt, ranks, batch, heads, rows, columns):
     return {"traded": [*traded], "traded back": [*back], "bytes sent": [*sent]}
 
 
+def of_numbers(outcome, expected):
+    """Whether some that came were never sent."""
+    known, found = (torch.cat([x.flatten() for x in y["traded"]]) for y in (expected, outcome))
+    return CUT_AND_JOIN if torch.isin(found.double(), known).all() else NEVER_SENT
+
+
+def all_of_all_ranks(x, group, cut, join):
+    found = [torch.empty_like(x) for _ in range(group.size())]
+    distributed.all_gather(found, x.contiguous(), group=group)
+    return torch.cat(found, join)
+
+
 def first_rank(outcome, expected):
     """Of what differs, the first, on its first rank."""
     for name, right in expected.items():
@@ -75,7 +92,7 @@ check_trade = Exercise(
     given="{} rank(s), batch {}, {} heads, {} tokens on each rank, {} numbers each; there and back",
     play=there_and_back,
     compared=first_rank,
-    hint="Cut along `cut`, send piece r to rank r alone, and join what came along `join`.",
+    hint=of_numbers,
     wrong={
         "These pieces are this rank's own: go on with what was received.": (
             "[*received] => [*pieces]"
@@ -84,6 +101,17 @@ check_trade = Exercise(
         JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
         "The pieces still lie on a dimension of their own: join them along `join`.": (
             "torch.cat([*received], join) => received"
+        ),
+        "`torch.cat` without a dimension joins along the first: give it `join`.": "], join => ]",
+        "A view or reshape keeps the order in memory, and so mixes pieces: use `torch.cat`.": (
+            "[*received], join) => [*received]).view([size * group.size() if d == join else "
+            "size // group.size() if d == cut else size for d, size in enumerate(x.shape)])"
+        ),
+        "This is one piece. All that came belongs to this rank: join all pieces.": (
+            "torch.cat([*received], join) => received[group.rank()]"
+        ),
+        "All tokens, and still all heads: a rank keeps its own part of the cut dimension.": (
+            all_of_all_ranks
         ),
         "Right from tokens to heads. The way back has `cut` and `join` elsewhere: use both.": (
             "), cut) => ), 1)",
@@ -95,6 +123,11 @@ check_trade = Exercise(
             "[*received] => received.chunk(group.size())",
         ),
         FILLS: "distributed.all => received = distributed.all",
+        NEVER_SENT: (
+            "empty_like(pieces) => full_like(pieces, -1.0)",
+            "(received, p => (pieces, p",
+            "pieces, pieces, => pieces, received,",
+        ),
         GROUP: ", group=group => ",
         KIND: "empty_like(pieces) => empty(pieces.shape)",
     },
@@ -105,6 +138,7 @@ check_trade = Exercise(
         "contiguous": "A message lies in one piece in memory: `.contiguous()` makes it so.",
         "divide equally|Split sizes|Expected parameter": FIRST,
         "is not counted|is not registered": "Use `distributed.all_to_all_single`, with one tensor.",
+        "equal size": "Cut into as many pieces as `group` has ranks.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=[
@@ -179,6 +213,30 @@ check_gathered_keys = Exercise(
     compared=first_other,
     hint=lambda found, right: ONCE if same(found["output"], right["output"]) else SEEN,
     wrong={
+        "Where `causal` is true a token sees itself and those before it: that takes a mask.": (
+            "attn_mask=seen => attn_mask=None"
+        ),
+        "Where `causal` is false a query sees all keys: pass no mask, or one that is all true.": (
+            " if causal else None =>  if causal else theirs < -mine.unsqueeze(1)"
+        ),
+        "Values have to come from all ranks, as the keys do.": (
+            "everywhere(value, group) => value.repeat(1, 1, group.size(), 1)"
+        ),
+        "The mask has to follow the keys: sort both into the order of the text, or none.": (
+            "return attention(query, keys, values => "
+            "order = theirs.argsort(); return attention(query, keys[:, :, order], "
+            "values[:, :, order]"
+        ),
+        "A triangle at the right edge of all keys fits the last rank alone: use `places`.": (
+            "theirs <= mine.unsqueeze(1) => torch.ones("
+            "len(mine), len(theirs), dtype=torch.bool).tril(len(theirs) - len(mine))"
+        ),
+        "In zigzag order later ranks hold early tokens, too: keep the keys of all ranks.": (
+            "(query, keys, values, attn_mask=seen) => "
+            "(query, *([keys, values] if seen is None else "
+            "[each[:, :, : (group.rank() + 1) * len(mine)] for each in (keys, values)]), "
+            "attn_mask=seen if seen is None else seen[:, : (group.rank() + 1) * len(mine)])"
+        ),
         "A mask from token 0 on, as of `is_causal=True`, fits rank 0 alone: use `places`.": [
             "attn_mask=seen => is_causal=causal",
             "places[group.rank()] => places[0]",
@@ -215,12 +273,135 @@ check_gathered_keys = Exercise(
         "used in the graph|does not require grad|is not counted": HOME,
         "dimension 1": "Heads of queries share heads of keys: `attention` knows, `sdpa` does not.",
         "the size of tensor|expanded size|broadcast": A_ROW,
+        "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
+        "'list' and 'Tensor'": "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=["mine.unsqueeze(1) => mine[:, None]"],
 )
 
-# 3. What a rank sends
+# 3. A grid of ranks
+
+Trade, gather = _Trade, my_gather
+OF_ROWS = "A rank of a column holds the tokens of its whole row: the mask needs all their places."
+TRADED = "Trade queries, keys and values along the row, all three."
+FEWEST = "The result is right. Other bytes travel: first trade along the row, then gather."
+IN_TURN = "Trade along the row, gather along the column with the places of rows, trade back."
+PAIR = "`groups` is (column, row): ranks of a row trade, ranks of a column gather."
+BACK = "Trade the output back along the row: cut tokens (2), join heads (1)."
+
+
+def my_grid(query, key, value, places, groups, causal):
+    """After the trade a rank has all tokens of its row, in the order of the row's ranks.
+
+    So for the gather along a column each row counts as one rank, with the places of all its tokens.
+    """
+    column, row = groups
+    rows = [torch.cat(places[i : i + row.size()]) for i in range(0, len(places), row.size())]
+    inside = [Trade.apply(each, row, 1, 2) for each in (query, key, value)]
+    return Trade.apply(gather(*inside, rows, column, causal), row, 2, 1)
+
+
+def over_a_grid(attempt, rows, columns, order, causal):
+    """As `over_ranks`, on rows of ranks."""
+    ranks = rows * columns
+    pieces = torch.arange(4 * ranks).view(2 * ranks, 2)
+    own = [[r, -1 - r] if order == "zigzag" else [2 * r, 2 * r + 1] for r in range(ranks)]
+    places = [pieces[each].flatten() for each in own]
+    heads = [2 * columns * each for each in (2, 1, 1, 2)]  # of each of the four
+    *whole, gradient = drawn(ranks, *[(1, each, 4 * ranks, 3) for each in heads])
+
+    def program(column, row):
+        own = places[column.rank() * columns + row.rank()]
+        mine = [each[:, :, own].clone().requires_grad_() for each in whole]
+        with Counted() as counted:
+            output = attempt(*mine, [*places], (column, row), causal)
+            if not isinstance(output, torch.Tensor):
+                raise NotYet(f"got {short(output)}", ONE_TENSOR)
+            if output.shape != mine[0].shape:
+                traded = output.shape[1] * columns == mine[0].shape[1]
+                raise NotYet(f"got {short(output)}", BACK if traded else TRADED)
+            found = torch.autograd.grad(output, mine, gradient[:, :, own])
+        sizes = [columns if each.kind == "all-to-all" else rows for each in counted.messages]
+        sent = sum(each.sent(size) for each, size in zip(counted.messages, sizes, strict=True))
+        return output.detach(), *found, torch.tensor(float(sent))
+
+    found = zip(*ranks_in_threads(program, (rows, columns), timeout_s=WAIT_S), strict=True)
+    names = "output", "query's gradient", "key's gradient", "value's gradient", "bytes sent"
+    return dict(zip(names, map(torch.stack, found), strict=True))
+
+
+check_grid = Exercise(
+    my_grid,
+    read_again='"More ranks than heads"',
+    cases=[
+        (2, 2, "order", False),
+        (2, 2, "order", True),
+        (2, 3, "order", True),
+        (3, 2, "zigzag", True),
+    ],
+    given="{} rows of {} ranks, tokens in {}, causal={}",
+    play=over_a_grid,
+    compared=first_other,
+    hint=lambda found, right: FEWEST if same(found["output"], right["output"]) else IN_TURN,
+    wrong={
+        "Pass `causal` on.": [
+            "column, causal) => column, False)",
+            "column, causal) => column, True)",
+        ],
+        PAIR: "column, row = groups => row, column = groups",
+        "Neighbours in number form a row: its places are those of ranks i to i + row.size() - 1.": (
+            "places[i : i + row.size()]) for i in range(0, len(places), row.size()) => "
+            "places[i :: column.size()]) for i in range(column.size())"
+        ),
+        "Right while tokens lie in order: take what `places` says.": (
+            "rows = [ => rows = [*torch.arange(sum(map(len, places))).chunk(column.size())]; _ = ["
+        ),
+        "The places of a row stay in the order of its ranks, as the trade joins the tokens.": (
+            "torch.cat(places[i : i + row.size()]) => "
+            "torch.cat(places[i : i + row.size()]).sort()[0]"
+        ),
+        OF_ROWS: [
+            "rows, column => places, column",
+            "rows, column => places[row.rank() :: row.size()], column",
+        ],
+        "First cut heads (1) and join tokens (2); the way back has them changed over.": (
+            "each, row, 1, 2) => each, row, 2, 1)",
+            "causal), row, 2, 1) => causal), row, 1, 2)",
+        ),
+        "A row begins every row.size() ranks: that is the step of the range.": (
+            "range(0, len(places), row.size()) => range(column.size())"
+        ),
+        "Queries have to meet the keys of all rows: trade along the row first.": (
+            lambda query, key, value, places, groups, causal: my_gather(
+                query, key, value, places[: groups[0].size()], groups[0], causal
+            )
+        ),
+        TRADED: ("(*inside, => (*inside[:2], value,", "inside[:2] => inside[:2]"),
+        BACK: [
+            "return Trade.apply(gather(*inside, rows, column, causal), row, 2, 1) => "
+            "return gather(*inside, rows, column, causal)",
+            "row, 2, 1) => column, 2, 1)",
+        ],
+        "Nothing was gathered: queries meet keys of the other rows, too.": (
+            "gather(*inside, rows, column, causal) => attention(*inside, is_causal=causal)"
+        ),
+    },
+    errors={
+        "Expected size for": TRADED,
+        "must match the size|the size of tensor|expanded size|broadcast|out of range": OF_ROWS,
+        "dimension 1": TRADED,
+        "'tuple' object": "`groups` is a pair: `column, row = groups`.",
+        "divide equally|invalid gradient": "First cut heads (1), join tokens (2); then back.",
+        "gloo|had not returned": SAME_MESSAGES,
+    },
+    also_right=[
+        "[torch.cat(places[i : i + row.size()]) for i in range(0, len(places), row.size())] => "
+        "torch.stack([*places]).view(column.size(), -1).unbind()",
+    ],
+)
+
+# 4. What a rank sends
 
 WAYS = {
     "The ring": "blocks of tokens / n rows, times how often they and their gradients are passed on",
@@ -278,6 +459,7 @@ check_sent = Exercise(
             "2 * rows * width + block => 4 * rows * width",
         ],
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": " * others / ranks => ",
+        "Trade: backward the gradients of all four tensors travel.": "trade = 2 * => trade = ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
         "Trade: keys and values, both.": "width + block => width + block / 2",
         "Gather: keys and values, and backward their gradients.": "2 * others => others",
