@@ -72,6 +72,13 @@ check_choose = Exercise(
         ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
+        "Weights that are divided by k do not sum to 1: divide by the sum of the chosen ones.": (
+            "weights.sum(dim=-1, keepdim=True) => k"
+        ),
+        "The likeliest comes first, not the expert with the lowest number.": (
+            "if k > 1 => chosen = chosen.sort(dim=-1).values; "
+            "weights = probabilities.gather(1, chosen)\n    if k > 1"
+        ),
         TWO_TENSORS: "return weights, chosen => return chosen, weights",
     },
     errors={"size of tensor": KEEP, "out of range": ALONG_ROWS},
@@ -142,6 +149,17 @@ check_balance = Exercise(
         "The mean is over all tokens, also those that chose other experts.": (
             "probabilities.mean => (probabilities * torch.eye(experts)[chosen].sum(dim=1)).mean"
         ),
+        "Add up over the experts and multiply by their number; no mean over them.": (
+            "return experts * (share * probabilities.mean(dim=0)).sum() => "
+            "return (share * probabilities.mean(dim=0)).mean()"
+        ),
+        "P_e is the expert's probability over all tokens, not that of the choice made.": (
+            "probabilities.mean => probabilities.gather(1, chosen).mean"
+        ),
+        "The factor is the number of experts, and no number of tokens or choices.": [
+            "return experts => return len(probabilities)",
+            "return experts => return chosen.numel()",
+        ],
         OVER_TOKENS: "dim=0 => dim=1",
         NOBODY: "minlength=experts => ",
         ONE_NUMBER: ".sum() => .sum().item()",
@@ -161,7 +179,13 @@ SIZES = (
     "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
 )
 BY_EXPERT = "An expert's rows come from all ranks: its size is in `coming.sum(dim=0)`."
-COME_HOME = "One result for each of `rows`: results have to go back to the ranks of their rows."
+TAKE_PART = (
+    "Do all ranks send the same messages, in one order? One without rows takes part too, also in "
+    "the backward: what goes home has to be computed from what arrived."
+)
+COME_HOME = (
+    "One result for each of `rows`: undo `order`, then send them back to the ranks of their rows."
+)
 
 
 def splits(mine, coming):  # as the page has it
@@ -220,6 +244,7 @@ check_travel = Exercise(
     cases=[
         ([[1, 2, 0, 1], [1, 1, 2, 0]],),  # then a rank sends none, and one gets none
         ([[0, 1, 3, 1, 0, 0], [0, 0, 0, 0, 0, 0], [2, 1, 0, 2, 0, 0]],),
+        ([[1, 0, 2, 1, 1, 2], [0, 2, 1, 3, 0, 1]],),  # three experts a rank
     ],
     given="ranks with `mine` {0}, rows 1, 2, 3 …, experts that multiply by 1, 10, 100 …",
     play=over_ranks,
@@ -250,12 +275,15 @@ check_travel = Exercise(
             "zip(own => zip(own[::-1]",
             "[expert(part) => [part",
         ],
+        "A rank may hold any number of experts: take each of `own`, whose length is not fixed.": (
+            "zip(own, parts, strict=True) => zip(own[:2], (parts[0], torch.cat(parts[1:])))"
+        ),
     },
     errors={
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
         "out of bounds": SIZES,
         "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
-        "Timed out|had not returned|gloo": SAME_MESSAGES,
+        "Timed out|had not returned|gloo": TAKE_PART,
     },
     also_right=[
         "return exchange(done[order.argsort()] => "
@@ -351,6 +379,13 @@ check_average = Exercise(
         ],
         "The router is the same on all ranks and has seen this rank's tokens only: over both "
         "groups.": f"{ROUTER} => ",
+        "Both groups count: the loss is the mean over group.size() * copies.size() ranks.": [
+            " * copies.size() => ",
+            "group.size() * copies.size() => copies.size()",
+        ],
+        "The router is divided twice: add up over `group`, and divide by each size once.": (
+            f"{ROUTER} => {ROUTER}; part.router.weight.grad /= group.size()"
+        ),
         GROUP: ", group=group => ",
     },
     errors={
