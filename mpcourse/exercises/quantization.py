@@ -6,7 +6,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
-from mpcourse.quantization import choose_qparams, int8_matmul, quantize_tensor
+from mpcourse.quantization import (
+    choose_qparams,
+    int8_matmul,
+    quantize,
+    quantize_tensor,
+    range_of,
+)
 
 # 1. Scale and zero point
 
@@ -50,7 +56,15 @@ check_qparams = Exercise(
             *["(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"],
         ],
         "That is for integers from 0 to 255.": "-128 - low => -low",
-        "Sign: low has to become -128, so low / scale + zero_point = -128.": "-128 - => -128 +",
+        "Sign: low has to become -128, so low / scale + zero_point = -128.": [
+            *["-128 - => -128 +", "-128 - low => 128 + low"],
+        ],
+        "That is the integer of low. 0.0 lies -low / scale steps above it.": (
+            "round(-128 - low / scale) => -128"
+        ),
+        "Half of the integers from -128 to 127 are below -0.5, not below 0: start from low.": (
+            "round(-128 - low / scale) => round(-(low + high) / 2 / scale)"
+        ),
         "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
         "zero_point is to be an int: round() gives one.": ["round( => (", "round( => 1.0 * round("],
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
@@ -64,6 +78,12 @@ check_qparams = Exercise(
         ],
         NO_SCALE: " or 1.0 => ",
         "For a range of nothing but 0, return scale 1, not a tiny one.": "or 1.0 => or 1e-8",
+        "For a range of nothing but 0, low is 0.0, and low becomes -128.": (
+            lambda low, high: my_qparams(low, high) if low < high else (1.0, 0)
+        ),
+        "Widened, that range is as long as any other: only 0 and 0 has no length.": (
+            lambda low, high: my_qparams(low, high) if low < high else (1.0, -128)
+        ),
     },
     errors={"ZeroDivisionError": NO_SCALE},
     also_right=[
@@ -105,6 +125,12 @@ def rows_in_a_loop(weight):
     return torch.tensor(integers, dtype=torch.int8), torch.tensor(scales, dtype=torch.float64)
 
 
+def quantize_rows_affine(weight):
+    """Over the range of each row, with a zero point that nobody returns."""
+    scales, zero_points = choose_qparams(*range_of(weight, axis=0))
+    return quantize(weight, scales, zero_points, axis=0), scales
+
+
 CHANGED = "That changes the weight that was handed in: write weight / scales, not weight /= scales."
 
 check_rows = Exercise(
@@ -137,7 +163,25 @@ check_rows = Exercise(
         ],
         CHANGED: "weight / scales[:, None] => weight.div_(scales[:, None])",
         "That cuts off: round to the nearest integer.": [".round() => ", "round() => floor()"],
-        "The integers are to be int8.": [".to(torch.int8) => ", "torch.int8 => torch.uint8"],
+        "That rounds up: round to the nearest integer.": "round() => ceil()",
+        "The integers are to be int8.": [
+            *[".to(torch.int8) => ", "torch.int8 => torch.uint8", "torch.int8 => torch.int16"],
+            *["torch.int8 => torch.int32", "torch.int8 => torch.int64"],
+        ],
+        "Integers around 0: the largest without its sign becomes 127, whatever the range.": [
+            *[
+                "127 => 255",
+                "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1)) / 255",
+            ],
+            "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1)) / 254",
+            quantize_rows_affine,
+        ],
+        "Return two tensors, not a pair for each row.": (
+            lambda weight: [*zip(*my_rows(weight), strict=True)]
+        ),
+        "Add nothing to the scales: only a row of zeros needs another one.": (
+            "/ 127 => / 127 + 1e-8"
+        ),
         "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             "torch.where(scales > 0, scales, 1.0) => scales",
@@ -176,10 +220,16 @@ def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
     return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
 
 
+def linear_by_a_diagonal(q_x, s_x, z_x, q_w, s_w, bias):
+    sums = q_x.int() @ q_w.int().t() - z_x * q_w.sum(1)
+    return sums.float() @ torch.diag(s_x * s_w) + bias
+
+
 SUMS = "q_w.sum(1, dtype=torch.int32)"
 CORRECTION = f" - z_x * {SUMS}"
 NO_CORRECTION = f"{CORRECTION} => "
-FLOAT_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"}
+OUTPUTS = "sums * (s_x * s_w) + bias"
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm"}
 NO_INTEGERS = (
     "The numbers are right, but floats were multiplied: keep the integers, multiply them with sums "
     "of 32 bits, and let the scales come afterwards."
@@ -213,19 +263,24 @@ def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
 
 
 class FloatProducts(TorchDispatchMode):
-    """Notes whether floats were multiplied as matrices, and how many products others made."""
+    """Notes whether floats were multiplied as matrices, and how many products others made.
+
+    `whole` has the sizes of the products of integers.
+    """
 
     def __init__(self):
         super().__init__()
-        self.seen, self.made = False, 0
+        self.seen, self.made, self.whole = False, 0, set()
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         found = op(*args, **(kwargs or {}))
         name = op.overloadpacket.__name__
-        product = name in FLOAT_PRODUCTS or (name == "mul" and found.dim() > 2)
+        product = name in PRODUCTS or (name == "mul" and found.dim() > 2)
         if (product or name == "mul") and found.is_floating_point():
             self.seen |= product
             self.made += found.numel()
+        elif product:
+            self.whole.add(found.numel())
         return found
 
 
@@ -236,7 +291,8 @@ def in_integers(attempt, *layer):
     q_x, s_x, z_x, q_w, s_w, bias = layer
     in_floats = (q_x.double() - z_x) * s_x @ (q_w * s_w[:, None].double()).T + bias
     row_by_row = len(q_x) > 3 and products.made >= len(q_x) * q_w.numel()  # scales need fewer
-    if (products.seen or row_by_row) and same_sums(outcome, in_floats):
+    in_whole = len(q_x) * len(q_w) in products.whole  # then the product of floats is another one
+    if ((products.seen and not in_whole) or row_by_row) and same_sums(outcome, in_floats):
         raise NotYet(NO_INTEGERS)
     return outcome
 
@@ -276,10 +332,18 @@ check_int8_linear = Exercise(
         ],
         "Every output has its own sum, of a row of q_w.": [
             *["sum(1, => sum(0,", "sum(1, => sum(", "q_w.sum(1, => q_x.sum(1, True,"],
+            "q_w.sum(1, => q_w.sum(1, True,",
         ],
         "Both sums are multiplied by both scales: put brackets round them.": [
             (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias"),
             (NO_CORRECTION, f"sums * ( => sums - z_x * {SUMS} * ("),
+            (NO_CORRECTION, f" + bias =>  - s_x * z_x * {SUMS} + bias"),
+            (NO_CORRECTION, f" + bias =>  - s_w * z_x * {SUMS} + bias"),
+        ],
+        "A scale is the length of a step: multiply by s_x and s_w.": "sums * ( => sums / (",
+        "The outputs are floats: do not round them.": [
+            f"return {OUTPUTS} => return ({OUTPUTS}).to(torch.int8)",
+            f"return {OUTPUTS} => return ({OUTPUTS}).round()",
         ],
         "The bias is missing.": " + bias => ",
         "The bias is a float: add it after the scales.": (
@@ -290,5 +354,5 @@ check_int8_linear = Exercise(
         "The scales of the weights, s_w, are missing.": "(s_x * s_w) => s_x",
         "The scale of the inputs, s_x, is missing.": "(s_x * s_w) => s_w",
     },
-    also_right=[linear_by_the_kernel],
+    also_right=[linear_by_the_kernel, linear_by_a_diagonal],
 )
