@@ -62,6 +62,13 @@ check_culprit = Exercise(
             "Connection reset => Connection closed",
         ],
         "Signal 15 (-15) is the launcher's, which ends those that are left.": "(0, -15) => (0,)",
+        "Code 0 is an excuse: that rank has done its work.": "(0, -15) => (-15,)",
+        "Of the signals 15 alone is the launcher's: a rank with -9 or -6 has no excuse by that.": (
+            "not in (0, -15) => > 0"
+        ),
+        "The rank's own number is asked, not its place in the list.": (
+            "for rank, code, words in ends => for rank, (_, code, words) in enumerate(ends)"
+        ),
         "A RuntimeError is no excuse; a lost connection is.": "Connection reset => RuntimeError",
         "Of several without an excuse the first alone counts.": [
             "in ends: => in ends[::-1]:",
@@ -76,6 +83,9 @@ check_culprit = Exercise(
             "gave_up = True => return [rank]",
             '"timeout" => ',
         ],
+        "One gave up waiting: look on, for a later rank may have no excuse.": (
+            "gave_up = True => return [rank for rank, code, _ in ends if code == -15]"
+        ),
         "One gave up waiting: whom the launcher ended never came.": "gave_up and code == -15 => []",
         "Nobody gave up waiting here: whom the launcher ended has its excuse.": "gave_up and => ",
         "Look at all that the launcher had to end (-15), and at no other: code 0 is an excuse.": [
@@ -170,10 +180,9 @@ def as_never_killed(outcome, samples, size, step):
 
 
 def by_epochs(data, size, step):
-    for each in count(step):
-        seeded = torch.Generator().manual_seed(7 + each * size // len(data))
-        order = torch.randperm(len(data), generator=seeded)
-        yield data[order[each * size % len(data) :][:size]]
+    for at in count(step * size, size):
+        seeded = torch.Generator().manual_seed(at // len(data))
+        yield data[torch.randperm(len(data), generator=seeded)[at % len(data) :][:size]]
 
 
 check_batches = Exercise(
