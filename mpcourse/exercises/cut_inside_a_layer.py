@@ -1,5 +1,7 @@
 """Exercises of page `cut_inside_a_layer`: parts of an MLP, its ends, heads, bytes sent."""
 
+import time
+
 import torch
 from torch import distributed, nn
 
@@ -66,6 +68,7 @@ ONE_EACH = "A `backward` returns one thing for each argument of `forward` after 
 ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
 MEAN = "return total => return total / group.size()"
 NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all get the sum."
+LATE = "With async_op=True the sum comes later: call `wait()` on what it returns, then go on."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -114,19 +117,27 @@ def in_a_cut_mlp(ends, ranks):
         if entered is ...:
             raise NotAttempted
         addend = nn.functional.gelu(entered @ leaves[1].T + leaves[2]) @ leaves[3].T
-        handed_in = [("addend", addend, addend.detach().clone())]
+        seen, last = [], group.rank() == ranks - 1 > 0  # the others would go on before it sends
+
+        def note(words, tensor):
+            time.sleep(0.1 * last)
+            if tensor is not None:
+                seen.append((words, tensor, tensor.detach().clone()))
+
+        note(IN_PLACE.format("addend"), addend)
         if entered.requires_grad:
-            entered.register_hook(
-                lambda g: None if g is None else handed_in.append(("gradient", g, g.clone()))
-            )
+            entered.register_hook(lambda g: note(IN_PLACE.format("gradient"), g))
         output = out_of.apply(addend, group)
         if output is ...:
             raise NotAttempted
-        found = [output.detach(), *torch.autograd.grad(output, leaves, dy, allow_unused=True)]
-        for what, now, before in handed_in:
+        note(LATE, output)
+        found = torch.autograd.grad(output, leaves, dy, allow_unused=True)
+        note(LATE, found[0])
+        distributed.barrier(group)
+        for words, now, before in seen:
             if not torch.equal(now, before):
-                raise NotYet(IN_PLACE.format(what))
-        return zip(NAMES, found, strict=True)
+                raise NotYet(words)
+        return zip(NAMES, [output.detach(), *found], strict=True)
 
     by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=5.0))  # some may not send
     return {f"rank {rank}, {name}": each for rank, found in by_rank for name, each in found}
@@ -177,6 +188,7 @@ check_ends = Exercise(
             "MyLeave.apply(gradient, ctx.group) => "
             "distributed.all_reduce(gradient, group=ctx.group) or gradient"
         ),
+        LATE: "all_reduce(total, group=group) => all_reduce(total, group=group, async_op=True)",
         ONE_EACH: "ctx.group), None => ctx.group)",
         ORDER: "return gradient, None => return None, gradient",
         KEEP_GROUP: "ctx.group = group => ",
@@ -185,7 +197,8 @@ check_ends = Exercise(
     errors={
         "number of gradients": ONE_EACH,
         "different than None": ORDER,
-        "attribute 'group'": KEEP_GROUP,
+        "attribute 'group'|save_for_backward": KEEP_GROUP,
+        "resolve the process group": "Call `distributed.all_reduce(tensor, group=group)` itself.",
         "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
         "'NoneType'": "`all_reduce` returns None: return the tensor that it has replaced.",
         "not registered": NOT_SENT,
@@ -225,10 +238,9 @@ OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
 def in_numbers(outcome, expected):
     """Which rows and columns these are: the cases have their numbers in them."""
     try:
-        (rows, columns), (right_rows, right_columns) = outcome, expected
         return [
-            f"expected rows {right_rows[:, 0].tolist()}, columns {right_columns[0].tolist()}",
-            f"got rows {rows[:, 0].tolist()}, columns {columns[0].tolist()}",
+            f"{word} rows {rows[:, 0].tolist()}, columns {columns[0].tolist()}"
+            for word, (rows, columns) in (("expected", expected), ("got", outcome))
         ]
     except Exception:  # no two matrices
         return [f"got {short(outcome)}"]
@@ -261,6 +273,7 @@ check_attention_parts = Exercise(
             "key[read], value[read] => value[read], key[read]",
             "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
         ],
+        "Two matrices, in which rows stay rows.": [".flatten(0, 1)\n => \n", "mine, => mine.T,"],
         "Neighbouring query heads share a key head: of 4 heads on 2, 0 and 1 read the first.": [
             f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
             f"{READ} => rank % key_heads, rank % key_heads + max(1, key_heads // ranks)",
@@ -287,34 +300,36 @@ check_attention_parts = Exercise(
 )
 
 
-# 4. The bytes of a block
-def my_block_bytes(tokens, width, itemsize, ranks):
-    """Attention and MLP each sum once forward and once backward: four all-reduces.
+# 4. The bytes of a step
+def my_step_bytes(tokens, width, layers, itemsize, ranks):
+    """A block sums four times, the lookup once forward, what enters the output once backward.
 
-    Each is of a tensor of the width between the layers, and a ring sends 2 (n - 1) / n of it.
+    Each sum is of the tensor between the layers, and the loss adds three numbers per token.
     """
-    return 4 * 2 * (ranks - 1) / ranks * tokens * width * itemsize
+    return 2 * (ranks - 1) / ranks * tokens * itemsize * ((4 * layers + 2) * width + 3)
 
 
-check_block_bytes = Exercise(
-    my_block_bytes,
-    read_again='"What does a block send?"',
-    cases=[(10, 12, 8, 6), (512, 256, 4, 4), (100, 30, 2, 3), (512, 256, 4, 1)],
-    given="{} tokens, width {}, {} bytes per number, {} rank(s)",
-    hint="All-reduces of a block, times what a ring sends of each, times the tensor's bytes.",
+check_step_bytes = Exercise(
+    my_step_bytes,
+    read_again='"What does a step send?"',
+    cases=[(10, 12, 1, 8, 6), (512, 256, 2, 4, 4), (100, 30, 3, 2, 3), (512, 256, 2, 4, 1)],
+    given="{} tokens, width {}, {} block(s), {} bytes per number, {} rank(s)",
+    hint="All-reduces of blocks, ends and loss, times what a ring sends of each, times its bytes.",
     wrong={
-        "Half of it: count the backward, too; and a ring sends twice (n - 1) / n.": "4 * 2 => 4",
-        "Count attention and MLP, and the backward of each.": "4 * 2 => 2",
-        "Query, key and value share one way in: one sum backward, not three.": "4 * 2 => 12",
-        "Tokens are sent, not weights.": ["* tokens => * width", "* tokens => * 12 * width"],
-        "The width between the layers is sent, not that inside.": ["4 * 2 => 20", "4 * 2 => 32"],
+        "Attention and MLP each sum forward and backward.": ["4 * l => 2 * l", "4 * l => 3 * l"],
+        "Query, key and value share one way in: one sum backward, not three.": "4 * l => 6 * l",
+        "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 4)],
+        "The loss sends 3 numbers per token, forward.": [f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)],
+        "Tokens are sent, not weights.": ["tokens * => width *", "tokens * => 12 * width *"],
+        "The width between the layers is sent, not that inside.": ["(4 => (10", "(4 => (16"],
         "Each rank has an addend for every token: do not divide them.": "/ ranks => / ranks**2",
         "This is what all ranks send together.": "/ ranks => ",
         "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, 2 or n - 1.": [
-            f"2 * (ranks - 1) / ranks => {each}" for each in ("1", "2 * (ranks > 1)", "(ranks - 1)")
+            f"2 * (ranks - 1) / ranks => {each}"
+            for each in ("1", "2 * (ranks > 1)", "(ranks - 1)", "(ranks - 1) / ranks")
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
-        "Count bytes: each number has `itemsize` of them.": "* itemsize => ",
+        "Count bytes: each number has `itemsize` of them.": ["* itemsize => ", "* itemsize => * 8"],
     },
-    also_right=[lambda t, w, i, n: sum(2 * t * w * i / n * (n - 1) for _ in range(4))],
+    also_right=[lambda t, w, b, i, n: 2 * (n - 1) * t * i * (4 * b * w + 2 * w + 3) / n],
 )
