@@ -38,6 +38,10 @@ check_cubic = Exercise(
     hint="final + (initial - final) * (share of the time that is left) ** 3",
     wrong={
         "As much in the second half as in the first: cube what is left.": "left**3 => left",
+        "A cube is the share times itself, and once more times itself.": [
+            f"left**3 => {power}" for power in ("left**2", "left * 3", "left ** (1 / 3)")
+        ],
+        "That comes down to final from above: the sign.": "(initial - final) => (final - initial)",
         "That starts slowly and ends fast; the cubic schedule is the other way round.": (
             "final + (initial - final) * left => initial + (final - initial) * (1 - left)"
         ),
@@ -50,7 +54,9 @@ check_cubic = Exercise(
         ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
         "Before begin it is `initial`, after end `final`: hold the step between them.": [
-            *[f"min(max(step, begin), end) => {held}" for held in ("step", "max(step, begin)")],
+            "end - held => end - step",
+            "min(max(step, begin), end) => max(step, begin)",
+            "min(max( => max(min(",
             lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
         ],
         "`//` cuts to whole numbers: a share needs `/`.": [
@@ -97,7 +103,7 @@ def my_keep(optimizer, weight, mask):
 OPTIMIZERS = {
     "SGD without momentum": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "Adam with amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
 }
@@ -108,7 +114,7 @@ def three_steps(attempt, name):
     weight = nn.Parameter(torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]]))
     other = nn.Parameter(torch.ones(2, 3))  # of the same shape: which memory belongs to whom?
     mask = torch.tensor([[True, False, True], [False, True, True]])
-    optimizer, seen = OPTIMIZERS[name]([weight, other]), []
+    optimizer, seen = OPTIMIZERS[name]([other, weight]), []
     for step in range(3):
         slope = torch.tensor([[0.5, 1.0, -1.0], [2.0, -0.25, 1.5]])
         weight.grad, other.grad = slope * (1 + step), torch.ones(2, 3)
@@ -172,10 +178,14 @@ check_keep = Exercise(
         TRUE_STAYS: "weight.mul_(mask) => weight.mul_(~mask)",
         IN_PLACE: "weight.mul_(mask) => weight * mask",
         STAYING: "weight.mul_(mask) => weight.zero_()",
-        MEMORY.format("momentum_buffer"): "value.mul_(mask) => pass",
-        MEMORY.format("square_avg"): (
-            ".values() => .values() if 'square_avg' not in optimizer.state[weight] else []"
-        ),
+        MEMORY.format("momentum_buffer"): [
+            "value.mul_(mask) => pass",
+            "state.get(weight, => state_dict()['state'].get(0,",  # of the first parameter
+        ],
+        **{
+            MEMORY.format(n): f"if is => if value is not optimizer.state[weight].get({n!r}) and is"
+            for n in ("square_avg", "max_exp_avg_sq")
+        },
         ENTRIES_ONLY: "e.mul_(mask) => e.zero_()",
         COUNTS.format("step"): (
             " and value.shape == mask.shape => ",
@@ -284,10 +294,14 @@ check_regrow = Exercise(
         "Dropped, and nothing has grown: as many come as go.": "] = True => ] = False",
         "Two are asked: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
         "First the new mask, then the new weight.": lambda *given: my_regrow(*given)[::-1],
-        "What grows starts at zero, not at its gradient: the optimizer moves it.": (
+        "What grows starts at zero, not at its gradient: the optimizer moves it.": [
             "weight * left.view(mask.shape) => "
-            "weight * left.view(mask.shape) + gradient * (new & ~left).view(mask.shape)"
-        ),
+            f"weight * left.view(mask.shape) {sign} gradient * (new & ~left).view(mask.shape)"
+            for sign in "+-"
+        ],
+        "The smallest go, not the largest.": "weight.abs() => (1 / weight.abs())",
+        "The steepest grow, not the flattest.": "gradient.abs() => (1 / gradient.abs())",
+        "Both have the shape of the mask.": lambda *given: [t.flatten() for t in my_regrow(*given)],
         "`[-0:]` is everything: with count 0 nothing goes, and nothing grows.": [
             "wanted.argsort(descending=True, stable=True)[:count] => wanted.argsort()[-count:]",
             "argsort(stable=True)[:count] => argsort(descending=True)[-count:]",
