@@ -5,7 +5,8 @@ leaves at each sparsity, at once and after fine-tuning; `pruning_inputs.csv`, ne
 and by size times the norm of the input (Sun et al., 2023, arXiv:2306.11695); `pruning_scan.csv`,
 the shares that a scan chooses by held-out digits; `pruning_small.csv`, pruned nets and small dense
 ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
-`pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch.
+`pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch, with as many
+epochs and with half of them, at three rates, one of which held-out digits choose.
 For page `sparse_training`: `sparse_training.csv`, ways to the same sparsity, each with the same
 number of epochs. The test images decide nothing.
 """
@@ -52,6 +53,7 @@ WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "rand
 INPUTS = ("magnitude", "input", "input by row")
 SHARES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)  # of a layer alone, in the scan
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
+BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
 
 Masks = dict[str, torch.Tensor]
@@ -67,10 +69,10 @@ class Budget(NamedTuple):
     inputs: tuple[float, ...] = (0.9, 0.98)  # sparsities
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
-    residual: tuple[int, int] = (3, 1)  # epochs of a residual net, and after
+    residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
 
 
-DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,), residual=(1, 0))
+DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,), residual=((1, 0),))
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -191,31 +193,54 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
 
 
 def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """A residual net without half of the channels in its blocks or in its trunk, and small nets."""
-    before, after = budget.residual
-    torch.manual_seed(seed)
-    whole = Residual(16, 16).to(data.place)
-    train(whole, data, before, RATE)
-    kept = _larger_half(whole.stem, *(block[2] for block in whole.blocks))
-    nets = {"whole": whole, "inside": _cut_inside(whole), "trunk": my_trunk(whole, kept)}
-    for way, sizes in {"inside": (16, 8), "trunk": (8, 16)}.items():
-        for name, times in {"scratch": 1, "twice": 2}.items():
-            new = nets[f"{way} {name}"] = Residual(*sizes).to(data.place)
-            train(new, data, times * before, RATE)
-    for way, readers in {"blocks": ("blocks.0.0", "blocks.1.0"), "head": ("head",)}.items():
-        nets[f"{way} blind"] = blind = copy.deepcopy(whole)
-        masks = {name: torch.zeros_like(blind.get_submodule(name).weight) for name in readers}
-        for mask in masks.values():
-            mask[:, kept] = 1
-        apply_masks(blind, masks)
-    rows = []
-    for way, net in nets.items():
-        model = copy.deepcopy(net)
-        train(model, data, (2 if "twice" in way else 1) * after, TUNING_RATE)
-        row = {"way": way, "seed": seed, "pruned": data.accuracy(net)}
-        work = multiply_adds(model, data.test[0][0][:1])[0]
-        rows.append({**row, "tuned": data.accuracy(model), "multiply_adds": work})
+    """A residual net without half of the channels in its blocks or in its trunk, and small nets.
+
+    Each way has as many epochs in all, at each rate. `cut` is the accuracy at once, `fresh` the one
+    after the running statistics of the norms have been taken anew.
+    """
+    digits, rows = Digits(data.place, 64), []
+    for rate, (before, after) in itertools.product(budget.rates[-3:], budget.residual):
+        torch.manual_seed(seed)
+        new = [Residual(*sizes).to(data.place) for sizes in ((16, 16), (16, 8), (8, 16))]
+        for net in new:
+            train(net, digits, before, rate)
+        whole, work = new[0], multiply_adds(new[0], data.test[0][0][:1])[0]
+        kept = _larger_half(whole.stem[0], *(block[3] for block in whole.blocks))
+        nets = {"inside": _cut_inside(whole), "trunk": my_trunk(whole, kept)}
+        nets |= dict(zip(("whole", "inside scratch", "trunk scratch"), new, strict=True))
+        nets |= {way: _blind(whole, readers, kept) for way, readers in BLIND.items()}
+        for way, net in nets.items():
+            row = {"way": way, "epochs": before + after, "rate": rate, "seed": seed}
+            row["cut"] = digits.test_accuracy(net)
+            refresh_statistics(net, digits)
+            row["fresh"] = digits.test_accuracy(net)
+            train(net, digits, after, rate / 5)
+            row |= {"held_out": digits.accuracy(net), "tuned": digits.test_accuracy(net)}
+            row["multiply_adds"] = own = multiply_adds(net, data.test[0][0][:1])[0]
+            first = own if "scratch" in way else work
+            rows.append({**row, "training": before * first + after * own})  # of a digit
     return rows
+
+
+def refresh_statistics(net: nn.Module, data: Data) -> None:
+    """Take the running means and variances of all norms anew, over the training images."""
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_running_stats()
+    net.train()
+    with torch.no_grad():
+        for images, _ in data.shuffled:
+            net(images)
+
+
+def _blind(net: nn.Module, readers: Sequence[str], kept: torch.Tensor) -> nn.Module:
+    """Nothing leaves, but the readers do not see other channels than those that are kept."""
+    blind = copy.deepcopy(net)
+    masks = {name: torch.zeros_like(blind.get_submodule(name).weight) for name in readers}
+    for mask in masks.values():
+        mask[:, kept] = 1
+    apply_masks(blind, masks)
+    return blind
 
 
 def _larger_half(*layers: nn.Module) -> torch.Tensor:
@@ -227,10 +252,12 @@ def _larger_half(*layers: nn.Module) -> torch.Tensor:
 def _cut_inside(net: nn.Module) -> nn.Module:
     """Half of the channels inside each block leave."""
     slim = copy.deepcopy(net)
-    for first, _, last in slim.blocks:
-        kept = _larger_half(first)
-        first.weight, first.bias = (nn.Parameter(p.detach()[kept]) for p in first.parameters())
-        last.weight = nn.Parameter(last.weight.detach()[:, kept])
+    for conv, norm, _, reader, _ in slim.blocks:
+        kept = _larger_half(conv)
+        conv.weight = nn.Parameter(conv.weight.detach()[kept])
+        norm.weight, norm.bias = (nn.Parameter(p.detach()[kept]) for p in norm.parameters())
+        norm.running_mean, norm.running_var = norm.running_mean[kept], norm.running_var[kept]
+        reader.weight = nn.Parameter(reader.weight.detach()[:, kept])
     return slim
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -117,9 +118,9 @@ PRUNE_A_COPY = "The model that was handed in has changed: prune a copy."
 
 def with_values(model):
     """Put numbers into a net that are the same every time."""
-    for index, parameter in enumerate(model.parameters()):
-        values = torch.sin(torch.arange(1.0, parameter.numel() + 1) * (index + 1.3))
-        parameter.data.copy_(values.view(parameter.shape))
+    for index, (name, each) in enumerate(model.state_dict().items()):
+        values = torch.sin(torch.arange(1.0, each.numel() + 1) * (index + 1.3))
+        each.copy_((values.abs() + 0.1 if name.endswith("var") else values).view(each.shape))
 
 
 def my_scan(model, sparsities, accuracy):
@@ -249,8 +250,10 @@ check_scan = Exercise(
 
 WRITERS = "The stem and the last layer of each block write the trunk: all of them lose rows."
 READERS = "The first layer of each block and the head read the trunk: all of them lose columns."
-ITS_BIAS = "The bias goes with the rows: who writes the trunk loses entries of it, who reads not."
-WHO_WRITES = "[slim.stem, *(block[2] for block in slim.blocks)]"
+ITS_BIAS = "A norm goes with the rows before it: who writes the trunk loses entries, who reads not."
+STATISTICS = "running_mean and running_var lose the same entries as the rows of the weight."
+ITS_OWN = "norm.running_mean[kept], norm.running_var[kept]"
+WHO_WRITES = "[slim.stem, *(block[3:] for block in slim.blocks)]"
 WHO_READS = "[slim.head, *(block[0] for block in slim.blocks)]"
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
@@ -262,32 +265,34 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(1, width, 5, stride=3, padding=1)
+        conv = partial(nn.Conv2d, padding=1, bias=False)
+        self.stem = nn.Sequential(conv(1, width, 5, stride=3), nn.BatchNorm2d(width))
         self.blocks = nn.ModuleList()
         for _ in range(2):
-            first, last = (nn.Conv2d(*io, 3, padding=1) for io in ((width, inner), (inner, width)))
-            self.blocks.append(nn.Sequential(first, nn.ReLU(), last))
+            first = conv(width, inner, 3), nn.BatchNorm2d(inner), nn.ReLU()
+            self.blocks.append(nn.Sequential(*first, conv(inner, width, 3), nn.BatchNorm2d(width)))
         self.head = nn.Linear(width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         """From images to ten outputs each."""
-        trunk = self.stem(images)
+        trunk = self.stem(images).relu()
         for block in self.blocks:
-            trunk = trunk + block(trunk.relu())
-        return self.head(trunk.relu().amax((2, 3)))
+            trunk = (trunk + block(trunk)).relu()
+        return self.head(trunk.mean((2, 3)))
 
 
 def my_trunk(net, kept):
     """Cut the rows of all that write the trunk, and the columns of all that read it.
 
-    Two tensors that are added need the same channels, so the stem and the last layer of each block
-    lose the same rows, with their biases. Whoever reads the trunk loses the same columns. Between
-    the two layers of a block nothing changes.
+    Two tensors that are added need the same channels, so the stem and the last convolution of each
+    block lose the same rows. Their norms keep four numbers of a channel: two are learned, and two
+    are statistics. Whoever reads the trunk loses the same columns.
     """
     slim = copy.deepcopy(net)
-    for layer in [slim.stem, *(block[2] for block in slim.blocks)]:  # who writes the trunk
-        layer.weight = nn.Parameter(layer.weight.detach()[kept])
-        layer.bias = nn.Parameter(layer.bias.detach()[kept])
+    for conv, norm in [slim.stem, *(block[3:] for block in slim.blocks)]:  # who writes the trunk
+        conv.weight = nn.Parameter(conv.weight.detach()[kept])
+        norm.weight, norm.bias = (nn.Parameter(p.detach()[kept]) for p in norm.parameters())
+        norm.running_mean, norm.running_var = norm.running_mean[kept], norm.running_var[kept]
     for layer in [slim.head, *(block[0] for block in slim.blocks)]:  # who reads it
         layer.weight = nn.Parameter(layer.weight.detach()[:, kept])
     return slim
@@ -295,7 +300,7 @@ def my_trunk(net, kept):
 
 def thinning(attempt, width, inner, kept):
     """The outputs of the smaller net, and how many numbers it holds."""
-    net = Residual(width, inner)
+    net = Residual(width, inner).eval()
     with_values(net)
     before = copy.deepcopy(dict(net.state_dict()))
     slim = attempt(net, torch.tensor(kept))
@@ -309,7 +314,7 @@ def thinning(attempt, width, inner, kept):
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
         raise NotYet(STILL_THERE)
-    return slim(images).detach(), count
+    return slim.eval()(images).detach(), count
 
 
 check_trunk = Exercise(
@@ -328,8 +333,10 @@ check_trunk = Exercise(
     "dropped, and no bias makes up for it; inside the blocks nothing leaves.",
     correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
     errors={
+        "running_(mean|var) should": STATISTICS,
+        "have (3 channels, but got 2|2 channels, but got 3)": "Inside a block all channels stay.",
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
-        "expected bias|size of tensor b|expanded size": ITS_BIAS,
+        "weight should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,
         "cannot assign": "Make it a parameter again: nn.Parameter(layer.weight.detach()[...]).",
         r"channels, but got|shapes cannot be multiplied": READERS,
     },
@@ -337,25 +344,32 @@ check_trunk = Exercise(
         WRITERS: [f"{WHO_WRITES} => [slim.stem]", f"{WHO_WRITES} => []"],
         READERS: f"{WHO_READS} => [slim.head]",
         STILL_THERE: "slim = copy.deepcopy(net) => return copy.deepcopy(net)",
-        "Take the columns and the entries of biases that kept names, not the first ones.": [
-            *("[:, kept] => [:, : len(kept)]", "bias.detach()[kept] => bias.detach()[: len(kept)]")
+        "Take the columns and the entries of norms that kept names, not the first ones.": [
+            *("[:, kept] => [:, : len(kept)]", "p.detach()[kept] => p.detach()[: len(kept)]")
         ],
-        ITS_BIAS: "layer.bias = nn.Parameter(layer.bias.detach()[kept]) => pass",
+        ITS_BIAS: "nn.Parameter(p.detach()[kept]) => p",
+        STATISTICS: f"{ITS_OWN} => norm.running_mean, norm.running_var",
+        "A channel that stays keeps its own running_mean and running_var.": [
+            f"{ITS_OWN} => norm.running_mean[: len(kept)], norm.running_var[: len(kept)]",
+            f"{ITS_OWN} => torch.zeros(len(kept)), torch.ones(len(kept))",
+        ],
         "Those are other channels: take the ones that kept names.": [
             "slim = => kept = range(len(kept)); slim =",
             "slim = => kept = [c for c in range(net.head.in_features) if c not in kept]; slim =",
         ],
-        "The biases of the layers that write are lost: keep theirs, too.": (
-            "layer.bias.detach()[kept] => layer.bias.detach()[kept] * 0"
+        "Keep the norms' biases, too.": "p.detach()[kept] => p.detach()[kept] * (p is norm.weight)",
+        "Channels inside a block leave there: cut the trunk alone.": (
+            *(f"{WHO_WRITES} => [b[:2] for b in slim.blocks]", "slim.head, *(block[0 => *(block[3"),
         ),
-        "Channels inside a block leave there: cut the trunk alone.": [
-            (*(f"{w} => [*zip(*slim.blocks)][{n}]" for w, n in ((WHO_WRITES, 0), (WHO_READS, 2))),),
-            *[tuple(f"(block[{n}] for => (block[i] for i in (0, 2) for" for n in (2, 0))],
+        "Inside a block all channels stay.": [
+            "*(block[3:] for => *(block[i : i + 2] for i in (0, 3) for",
+            "*(block[0] for => *(block[i] for i in (0, 3) for",
         ],
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
     },
     also_right=[
-        ("weight = nn.Parameter( => weight.data = (", "bias = nn.Parameter( => bias.data = (")
+        ("weight = nn.Parameter( => weight.data = (", "norm.bias = => norm.bias.data ="),
+        f"{ITS_OWN} => (buffer[kept] for buffer in list(norm.buffers())[:2])",
     ],
 )

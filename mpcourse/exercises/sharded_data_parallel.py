@@ -1,5 +1,6 @@
 """Exercises of page `sharded_data_parallel`: a step, a backward, bytes, a norm."""
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -12,6 +13,12 @@ from mpcourse.multiprocess import ranks_in_threads
 WAIT_S = 5.0  # for ranks that do not send the same messages
 WAITED = r"gloo[/\\]|[Cc]onnection|imed out|had not returned"
 ALL_SEND = "All ranks have to send the same messages, equally often and in one order."
+TWICE = "Two rounds are enough: scatter each gradient once, and gather each part once."
+
+
+def noted(sent, way, tensor):
+    sent.append(way)
+    return way(tensor)
 
 
 def messages(group):
@@ -61,7 +68,10 @@ def on_states(attempt, ranks):
             for weight, gradients in zip(weights, given, strict=True):
                 new = gradients[step, own]  # added, as by a backward
                 weight.grad = new.clone() if weight.grad is None else weight.grad + new
-            attempt(weights, parts, optimizer, *messages(group))
+            sent, ways = [], messages(group)
+            attempt(weights, parts, optimizer, *(partial(noted, sent, way) for way in ways))
+            if max(map(sent.count, ways)) > len(weights):
+                raise NotYet("", TWICE)
             if [weight.data_ptr() for weight in weights] != places:
                 raise NotYet("", "Copy into the weight: its part keeps the old storage alive.")
             found.append(torch.cat([weight.detach().flatten() for weight in weights]))
@@ -100,6 +110,9 @@ check_state_step = Exercise(
             "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
             "scatter(weight.grad) => weight.grad.view(-1)[: len(part)]",
         ],
+        TWICE: "scatter(weight.grad) => scatter(gather(scatter(weight.grad)).view_as(weight))",
+        "Scatter the gradients, not the weights.": "ter(weight.grad) => ter(weight.data)",
+        "Let `optimizer` do its step.": "optimizer.step() => [p.sub_(0.1 * p.grad) for p in parts]",
     },
     errors={
         "'NoneType'": "A part has no gradient yet: it comes from `scatter(weight.grad)`.",
@@ -138,10 +151,7 @@ def on_shares(attempt, ranks):
     def program(group):
         own, calls = group.rank(), []
         part = whole.view(-1).chunk(ranks)[own]
-        scatter, gather = (
-            lambda tensor, send=send: calls.append(send.__name__) or send(tensor)
-            for send in messages(group)
-        )
+        scatter, gather = (partial(noted, calls, way) for way in messages(group))
         given = rows[own].clone(), part.clone(), gradients[own].clone()
         found = attempt(*given, gather, scatter)
         pair = isinstance(found, tuple | list) and len(found) == 2
@@ -150,7 +160,7 @@ def on_shares(attempt, ranks):
             raise NotYet(f"got {short(found)}", why)
         if not all(map(torch.equal, given, (rows[own], part, gradients[own]))):
             raise NotYet("", KEPT)
-        return found[0], found[1].reshape(-1), sorted(calls)
+        return found[0], found[1].reshape(-1), sorted(way.__name__ for way in calls)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
 
@@ -234,6 +244,8 @@ check_bytes_sent = Exercise(
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
         "These are numbers: each has {1} bytes.": " * itemsize => ",
+        "A byte is asked for, not a bit.": " * itemsize => * itemsize * 8",
+        "That is how many rounds there are. Of each: what a ring sends.": "rounds * => rounds  #",
     },
     also_right=["(ranks - 1) / ranks => (1 - 1 / ranks)"],
 )
@@ -301,6 +313,8 @@ check_clip = Exercise(
         "max_norm is for all numbers together, not for each.": (
             "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
         ),
+        "One factor for all tensors: by their common norm.": "/ norm => / gradient.norm()",
+        "max_norm is for all ranks together: it stays whole.": "/ norm => / norm / group.size()",
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
         "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",
         "`clip_grad_norm_` reads `.grad`: these tensors are gradients, and have none.": (

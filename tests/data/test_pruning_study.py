@@ -1,5 +1,7 @@
 """The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
+import copy
+
 import channel_study
 import pytest
 import torch
@@ -14,9 +16,11 @@ from pruning_study import (
     compare_small,
     compare_trunk,
     compare_ways,
+    refresh_statistics,
     row_masks,
     times_inputs,
 )
+from torch import nn
 
 from mpcourse.capstone.trials import Digits
 from mpcourse.pruning import apply_masks, bytes_in_formats, global_masks, magnitude
@@ -89,13 +93,28 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
 def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(run, data):
     rows = {row["way"]: row for row in run(compare_trunk, data, 0, DRY)}
     work = {way: row["multiply_adds"] for way, row in rows.items()}
-    for cut, expected in {"inside": 405_808, "trunk": 389_528}.items():
-        assert {work[cut], work[f"{cut} scratch"], work[f"{cut} twice"]} == {expected}
+    assert work["inside"] == work["inside scratch"] == 405_808
+    assert work["trunk"] == work["trunk scratch"] == 389_528
     assert work["blocks blind"] == work["head blind"] == work["whole"] == 779_056
-    for row in rows.values():
-        assert row["tuned"] == row["pruned"]  # without an epoch of tuning
-    assert rows["whole"]["pruned"] > rows["inside"]["pruned"] > rows["trunk"]["pruned"]
-    assert rows["blocks blind"]["pruned"] != rows["head blind"]["pruned"] < rows["whole"]["pruned"]
+    for way, row in rows.items():
+        assert row["training"] == work[way if "scratch" in way else "whole"]  # an epoch
+        assert row["tuned"] == row["fresh"]  # without an epoch of tuning
+    assert rows["whole"]["cut"] > rows["inside"]["cut"]
+    assert rows["whole"]["fresh"] > max(rows["inside"]["fresh"], rows["trunk"]["fresh"])
+    assert rows["blocks blind"]["fresh"] != rows["head blind"]["fresh"] < rows["whole"]["fresh"]
+
+
+def test_statistics_are_those_of_the_training_images_and_no_weight_changes(run, data):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm2d(1, momentum=None)).to(data.place)
+    net[0].running_mean += 7
+    before = copy.deepcopy([*net.parameters()])
+    run(refresh_statistics, net, data)
+    batches = [images.mean() for images, _ in data.shuffled]
+    torch.testing.assert_close(
+        net[0].running_mean[0], torch.stack(batches).mean(), rtol=0, atol=0.01
+    )
+    assert all(map(torch.equal, before, net.parameters()))
 
 
 def test_every_way_ends_at_its_sparsity(run, data, monkeypatch):
