@@ -90,7 +90,9 @@ check_layer_sums = Exercise(
             "2 * (t - 1) / t * => ",
             "/ t * => *",
             "2 * (t - 1) / t * => (t - 1) *",
+            "2 * (t - 1) / t * => 2 * (t - 1).bit_length() *",
         ],
+        "The batch is shared over the data ranks once.": " / layout.data => / layout.data**2",
         "All tokens of a data rank pass through each of its stages.": (
             " / layout.data => / layout.data / layout.pipeline"
         ),
@@ -162,6 +164,9 @@ check_waiting = Exercise(
             *both(" - 1 => "),
             "(layout.pipeline - 1) => (layout.pipeline > 1)",
         ],
+        "It waits for other stages, not for other ranks of its own stage.": (
+            both("layout.pipeline - 1 => layout.ranks - 1")
+        ),
         "There are chunks: the others need to work on one of them only.": [
             ALL_CHUNKS,
             "(layout.chunks * microbatches) => microbatches * layout.chunks",
@@ -173,6 +178,7 @@ check_waiting = Exercise(
         "With fewer micro-batches than stages a stage still waits for all others.": [
             "(layout.pipeline - 1) => min(layout.pipeline - 1, microbatches)",
             "(layout.pipeline - 1) => (min(layout.pipeline, microbatches) - 1)",
+            "* microbatches => * max(microbatches, layout.pipeline)",
         ],
         "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
         "Chunks need not divide p - 1: `//` loses waiting.": (
