@@ -99,9 +99,10 @@ check_trade = Exercise(
         ),
         "Nothing was traded: cut, send, join.": lambda x, *_: x,
         JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
-        "The pieces still lie on a dimension of their own: join them along `join`.": (
-            "torch.cat([*received], join) => received"
-        ),
+        "The pieces still lie on a dimension of their own: join them along `join`.": [
+            "torch.cat([*received], join) => received",
+            "torch.cat([*received], join) => torch.stack([*received], join)",
+        ],
         "`torch.cat` without a dimension joins along the first: give it `join`.": "], join => ]",
         "A view or reshape keeps the order in memory, and so mixes pieces: use `torch.cat`.": (
             "[*received], join) => [*received]).view([size * group.size() if d == join else "
@@ -319,8 +320,8 @@ def over_a_grid(attempt, rows, columns, order, causal):
             if not isinstance(output, torch.Tensor):
                 raise NotYet(f"got {short(output)}", ONE_TENSOR)
             if output.shape != mine[0].shape:
-                traded = output.shape[1] * columns == mine[0].shape[1]
-                raise NotYet(f"got {short(output)}", BACK if traded else TRADED)
+                in_fewer_heads = output.shape[1] < mine[0].shape[1]
+                raise NotYet(f"got {short(output)}", BACK if in_fewer_heads else TRADED)
             found = torch.autograd.grad(output, mine, gradient[:, :, own])
         sizes = [columns if each.kind == "all-to-all" else rows for each in counted.messages]
         sent = sum(each.sent(size) for each, size in zip(counted.messages, sizes, strict=True))
@@ -382,6 +383,7 @@ check_grid = Exercise(
             "return Trade.apply(gather(*inside, rows, column, causal), row, 2, 1) => "
             "return gather(*inside, rows, column, causal)",
             "row, 2, 1) => column, 2, 1)",
+            "row, 2, 1) => row, 1, 2)",
         ],
         "Nothing was gathered: queries meet keys of the other rows, too.": (
             "gather(*inside, rows, column, causal) => attention(*inside, is_causal=causal)"
@@ -458,7 +460,10 @@ check_sent = Exercise(
             "rows * key_width => rows * width",
             "2 * rows * width + block => 4 * rows * width",
         ],
-        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": " * others / ranks => ",
+        "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [
+            " * others / ranks => ",
+            "others / ranks => others",
+        ],
         "Trade: backward the gradients of all four tensors travel.": "trade = 2 * => trade = ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
         "Trade: keys and values, both.": "width + block => width + block / 2",
