@@ -70,6 +70,7 @@ check_choose = Exercise(
         "The sum is that of one token, not of all.": "sum(dim=-1, keepdim=True) => sum()",
         "Those are the least likely experts.": "topk(k, dim=-1) => topk(k, dim=-1, largest=False)",
         ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
+        "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
         "Weights that are divided by k do not sum to 1: divide by the sum of the chosen ones.": (
@@ -275,6 +276,11 @@ check_travel = Exercise(
             "zip(own => zip(own[::-1]",
             "[expert(part) => [part",
         ],
+        "No row has left its rank: `exchange` sends each to the rank of its expert.": (
+            lambda rows, mine, coming, own, exchange: torch.cat(
+                [own[i % len(own)](part) for i, part in enumerate(rows.split(mine.tolist()))]
+            )
+        ),
         "A rank may hold any number of experts: take each of `own`, whose length is not fixed.": (
             "zip(own, parts, strict=True) => zip(own[:2], (parts[0], torch.cat(parts[1:])))"
         ),
@@ -293,6 +299,7 @@ check_travel = Exercise(
 
 # 4. A program that trains, and is wrong
 
+METHOD = "`size` is a method: write `group.size()`."
 GROUP = "These groups know no ranks outside themselves: say group=group."
 
 
@@ -349,6 +356,8 @@ def part_that_is_off(outcome, expected):
 DIVIDE = "parameter.grad /= group.size() * copies.size()"
 SENT = "distributed.all_reduce(parameter.grad, group=copies)"
 ROUTER = "distributed.all_reduce(part.router.weight.grad, group=group)"
+BOTH = f"{ROUTER} => {ROUTER}; {ROUTER[:-6]}copies)"
+UNDO = "[p.grad.mul_(copies.size()) for p in part.experts.parameters()]"
 
 check_average = Exercise(
     my_average,
@@ -366,7 +375,7 @@ check_average = Exercise(
         "Rank 0's first expert is not rank 1's first expert: their gradients have nothing to do "
         "with one another.": (f"{SENT} => {SENT}; {SENT[:-7]}group)", f"{ROUTER} => "),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
-        "apart.": (f"{SENT} => ", f"{ROUTER} => {ROUTER}; {ROUTER[:-6]}copies)"),
+        "apart.": [(f"{SENT} => ", BOTH), (f"{SENT} => ", f"{BOTH}; {UNDO}")],
         "An expert's gradient is a sum over the losses of `group`; the loss is the mean of all "
         "ranks': divide by `group.size()`, too.": (
             "group.size() * copies.size() => copies.size()",
@@ -382,14 +391,20 @@ check_average = Exercise(
         "Both groups count: the loss is the mean over group.size() * copies.size() ranks.": [
             " * copies.size() => ",
             "group.size() * copies.size() => copies.size()",
+            (f"{DIVIDE} => ", f"{ROUTER} => {ROUTER}; part.router.weight.{DIVIDE[10:]}"),
         ],
         "The router is divided twice: add up over `group`, and divide by each size once.": (
             f"{ROUTER} => {ROUTER}; part.router.weight.grad /= group.size()"
         ),
+        "An expert's gradient is added up over `group` only: divide, and add up over `copies`.": (
+            (f"{DIVIDE} => pass", f"{SENT} => ", f"{BOTH}; part.router.weight.{DIVIDE[10:]}")
+        ),
         GROUP: ", group=group => ",
+        METHOD: "copies.size() => copies.size",
     },
     errors={
         "process group has not been|is not registered": GROUP,
+        "'method'": METHOD,
         "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
