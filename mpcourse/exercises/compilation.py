@@ -1,7 +1,6 @@
-"""Exercises of page `compilation`: fusion by hand, a kernel, one graph for an if."""
+"""Exercises of page `compilation`: a kernel, what it takes for granted, one graph for an if."""
 
 import inspect
-import math
 
 import torch
 import torch._dynamo
@@ -9,88 +8,7 @@ import torch._dynamo
 from mpcourse.compilation.toolchain import only_errors
 from mpcourse.exercises.exercise import Exercise, NotYet, raised
 
-# 1. Block after block
-
-
-def my_in_blocks(operation, numbers, size):
-    """Each block goes through the whole operation before the next one is fetched.
-
-    What comes between two steps of the operation is no larger than a block, so it stays in the
-    cache. The last block may be shorter.
-    """
-    return torch.cat([operation(block) for block in numbers.split(size)])
-
-
-def with_an_operation(attempt, count, size):
-    """What comes out for 1.0 to `count`; the operation looks at the blocks that it is handed."""
-    handed, numbers = [], torch.arange(1, count + 1).double()
-
-    def operation(block):
-        handed.append(block.numel())
-        return block * 2 + 1
-
-    result = attempt(operation, numbers, size)
-    if not torch.equal(numbers, torch.arange(1, count + 1).double()):
-        raise NotYet("The numbers that were handed in have changed: return a new tensor.")
-    if max(handed, default=0) > size:
-        raise NotYet(f"The operation got {max(handed)} numbers at once: `size` is the most.")
-    if not handed and result is not None:
-        raise NotYet("The operation was never called: hand each block to it.")
-    if len(handed) > (needed := math.ceil(count / size)):
-        line = f"The operation ran {len(handed)} times; blocks of {size} need {needed} calls."
-        raise NotYet(line, "Every call costs Python's time.")
-    if isinstance(result, torch.Tensor) and result.dtype != numbers.dtype:
-        raise NotYet("The result has another dtype than what the operation gives.")
-    if sum(handed) < count and isinstance(result, torch.Tensor) and len(result) == count:
-        raise NotYet("All numbers went through the operation in one walk: hand it block by block.")
-    return result
-
-
-def blocks_into(operation, numbers, size):
-    result = torch.empty_like(numbers)
-    for start in range(0, len(numbers), size):
-        result[start : start + size] = operation(numbers[start : start + size])
-    return result
-
-
-check_in_blocks = Exercise(
-    my_in_blocks,
-    read_again='"Twenty operations in a row"',
-    cases=[(6, 2), (5, 2), (10, 4), (3, 8), (4, 4)],
-    given="{} numbers in float64, in blocks of {}, and an operation that doubles and adds 1",
-    play=with_an_operation,
-    errors={
-        "has no attribute 'numel'": "Hand the blocks to the operation one by one.",
-        "is invalid for input of size": "The last block may be shorter: split allows it.",
-    },
-    hint="numbers.split(size) gives the blocks, torch.cat joins what the operation makes of them.",
-    wrong={
-        "numbers at once: `size` is the most": [
-            lambda operation, numbers, size: operation(numbers),
-            ".split => .chunk",
-        ],
-        "Every call costs Python's time.": "split(size) => split(1)",
-        "Each block loses a number: numbers[a:b] ends before b.": "(block) => (block[:-1])",
-        "The last block is missing: it may be shorter than the others.": (
-            "numbers.split => numbers[: len(numbers) // size * size].split"
-        ),
-        "Join the blocks to one tensor: torch.cat puts one behind the other.": [
-            "torch.cat => list",
-            "torch.cat => sum",
-        ],
-        "That is one block: go on to the end.": "numbers.split => numbers[:size].split",
-        "The results are lost: keep what comes out.": "torch.cat => numbers + 0 * torch.cat",
-        "That is the last block alone: keep each result, and join them.": "size)]) => size)][-1:])",
-        "one by one": lambda operation, numbers, size: operation(numbers.split(size)),
-        "in one walk": lambda operation, numbers, size: torch.vmap(operation)(numbers),
-        "never called": "operation(block) => block",
-        "have changed": "operation(block) => block.copy_(operation(block))",
-        "another dtype": "size)]) => size)]).float()",  # as torch.zeros(len(numbers)) does
-    },
-    also_right=[blocks_into],
-)
-
-# 2. Write the kernel
+# 1. Write the kernel
 
 
 class Memory(list):
@@ -210,6 +128,85 @@ check_kernel = Exercise(
     also_right=[one_expression],
 )
 
+# 2. What the kernel takes for granted
+
+
+def my_holds(x):
+    """The kernel sees an address and a length: the rest has to be as its program takes it to be.
+
+    A dtype says how to read the bytes, one dimension what `len` counts, contiguous that the next
+    number lies right behind; and where a backward may follow, the kernel has none.
+    """
+    floats = x.dtype == torch.float32 and x.device.type == "cpu"
+    in_a_row = x.dim() == 1 and x.is_contiguous()
+    return floats and in_a_row and not x.requires_grad
+
+
+def of_the_tensor(attempt, text):
+    """What is said of a tensor that is written as torch's code."""
+    answer = attempt(eval(text, {"torch": torch}))
+    if isinstance(answer, str | torch.Tensor):
+        raise NotYet("Return True or False.")
+    return None if answer is None else bool(answer)
+
+
+check_holds = Exercise(
+    my_holds,
+    read_again='"What the kernel takes for granted"',
+    cases=[
+        ("torch.ones(8)",),
+        ("torch.ones(8).double()",),
+        ("torch.ones(8).to(torch.int32)",),
+        ("torch.ones(8).half()",),
+        ("torch.ones(4, 4)",),
+        ("torch.tensor(4.0)",),
+        ("torch.ones(6)[::3]",),
+        ("torch.ones(4, 4)[:, 0]",),
+        ("torch.ones(1).expand(4)",),
+        ("torch.ones(6)[2:]",),
+        ("torch.ones(4, 4)[1]",),
+        ("torch.ones(4, requires_grad=True)",),
+        ("torch.ones(4, requires_grad=True) * 2",),
+        ("torch.ones(4, requires_grad=True).detach()",),
+        ("torch.ones(4, device='meta')",),
+        ("torch.ones(6)[::3].contiguous()",),
+    ],
+    given="x = {}",
+    play=of_the_tensor,
+    hint="Ask for dtype, device, dimensions, is_contiguous() and requires_grad.",
+    wrong={
+        "The kernel reads 4 bytes as one float: other types have other bytes.": [
+            "x.dtype == torch.float32 => True",
+            "x.dtype == torch.float32 => x.is_floating_point()",
+        ],
+        "4 bytes may hold an integer: ask for the dtype.": (
+            "x.dtype == torch.float32 => x.element_size() == 4"
+        ),
+        "A dtype or a device is no text: compare with torch.float32, and ask for device.type.": [
+            'torch.float32 => "float32"',
+            "x.device.type => x.device",
+        ],
+        "len() counts rows: of 4 x 4 numbers, the kernel would work on 4.": "x.dim() == 1 => True",
+        "One number without a dimension has no len().": "x.dim() == 1 => x.dim() < 2",
+        "These numbers do not lie one behind the other: call is_contiguous().": [
+            "x.is_contiguous() => True",
+            "x.is_contiguous() => x.storage_offset() == 0",
+        ],
+        "A slice may begin later: so does its address.": (
+            "x.is_contiguous() => x.is_contiguous() and x.storage_offset() == 0"
+        ),
+        "The kernel has no backward: a gradient would be lost.": "not x.requires_grad => True",
+        "A parameter is a leaf without grad_fn, and needs a gradient: ask requires_grad.": [
+            "not x.requires_grad => x.is_leaf",
+            "not x.requires_grad => x.grad_fn is None",
+        ],
+        "Its numbers are not in the CPU's memory.": 'x.device.type == "cpu" => True',
+        "True is for the tensors on which the kernel is right.": "return => return not",
+        "Return True or False.": [lambda x: x, lambda x: "float32"],
+    },
+    also_right=["in_a_row = x.dim() == 1 and x.is_contiguous() => in_a_row = x.stride() == (1,)"],
+)
+
 # 3. One graph for both ways
 
 LOOKS = "somewhere Python has to look at a value (`if`, `float()`, `.item()`, `bool()`)."
@@ -293,6 +290,9 @@ check_one_graph = Exercise(
         "That is the step alone: add it to the rows.": "rows + 1, rows - 1 => 1.0, -1.0",
         "At a sum of 0, sign() is 0: the else-branch is minus 1.": (
             lambda rows: rows + rows.sum().sign()
+        ),
+        "clamp() leaves a sum between -1 and 1 as it is: the step is always a whole 1.": (
+            lambda rows: rows + rows.sum().clamp(-1, 1)
         ),
         "The branches are swapped: torch.where(condition, if true, if false).": "> 0 => <= 0",
         "One branch has been taken, as a trace would.": ["- 1 => + 1", "+ 1 => - 1"],
