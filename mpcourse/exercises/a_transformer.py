@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, refuse_borrowed, same
@@ -43,7 +43,7 @@ def same_weights(result, expected):
 def torch_weights(scores):
     """The weights that torch's own attention makes of scores."""
     whole = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(scores.shape)
-    return scaled_dot_product_attention(scores, whole, whole, is_causal=True, scale=1.0)
+    return sdpa(scores, whole, whole, is_causal=True, scale=1.0)
 
 
 NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
@@ -110,13 +110,15 @@ check_causal = Exercise(
     correct="All {count} cases agree, also those that the page does not show. On a GPU it works if "
     "your mask is made where the scores are, as `torch.ones_like(scores)` is.",
     errors={
+        "boolean": "A mask is true or false: make it with `dtype=torch.bool`, or take `mask == 1`.",
         "size|shape|dimension|too many (values|indices)": "Other dimensions may stand in front: "
-        "`scores.shape[-1]` counts tokens, and `scores[..., i, j]` is one score."
+        "`scores.shape[-1]` counts tokens, and `scores[..., i, j]` is one score.",
     },
     wrong={
         "Scores may be lower than that: only -inf hides whatever they are.": [
             f'float("-inf") => {low}' for low in (-100.0, -1e4)
         ],
+        "A mask is true or false": "dtype=torch.bool => dtype=scores.dtype",
         "`scores.shape[-1]` counts": "ones_like(scores => ones(len(scores), len(scores)",
         "A hidden score of 90000 takes everything: hide before the softmax, not after.": (
             lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True)
@@ -160,9 +162,10 @@ def attending(weights):
 
 
 def by_hand(attempt, *three):
-    result = training(partial(scaled_dot_product_attention, is_causal=True))(attempt, *three)
-    if same_weights(result, scaled_dot_product_attention(*three, is_causal=True)):
-        borrowing = {"scaled_dot_product_attention", "attention_weights"}
+    result = training(partial(sdpa, is_causal=True))(attempt, *three)
+    if same_weights(result, sdpa(*three, is_causal=True)):
+        # by their names in torch, in the package and on the page
+        borrowing = {"scaled_dot_product_attention", "sdpa", "attention_weights", "attend"}
         refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
     return result
 
@@ -207,14 +210,21 @@ check_attend = Exercise(
         "A row of scores belongs to a query: queries times turned keys.": (
             "query @ key.transpose => key @ query.transpose"
         ),
+        "A score is a row of queries times a row of keys: the keys have to be turned.": (
+            ".transpose(-2, -1) => "
+        ),
         "The root divides the scores, before `causal_weights`.": (
             " / query.shape[-1] ** 0.5 => ",
             " @ value => / query.shape[-1] ** 0.5 @ value",
         ),
-        "A row of weights belongs to the token that looks: weights times values, unturned.": (
-            "(scores) @ value => (scores).mT @ value"
-        ),
-        "the work: write scores": lambda *qkv: scaled_dot_product_attention(*qkv, is_causal=True),
+        "A row of weights belongs to the token that looks: weights times values, unturned.": [
+            "(scores) @ value => (scores).mT @ value",
+            "causal_weights(scores) @ value => value @ causal_weights(scores)",
+        ],
+        "the work: write scores": [
+            lambda *qkv: sdpa(*qkv, is_causal=True),
+            lambda *qkv: nn.functional.scaled_dot_product_attention(*qkv, is_causal=True),
+        ],
         "`transpose(-2, -1)` turns": "transpose(-2, -1) => transpose(0, 1)",
         **{
             words: attending(check_causal.answer(answer)) for words, answer in WRONG_WEIGHTS.items()
@@ -272,7 +282,7 @@ check_logits = Exercise(
     hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
     "then the last norm and the output.",
     correct="Its logits are the package's own.",
-    errors={"must match the size": "Call the table of positions with the places 0 to T - 1."},
+    errors={"must match|ind(ex|ices)": "Call the table of positions with the places 0 to T - 1."},
     wrong={
         UNCALLED: [
             lambda model, tokens: model(tokens),
@@ -309,7 +319,12 @@ check_logits = Exercise(
         "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
         ),
-        "with the places 0 to T - 1": ".positions(places) => .positions.weight",
+        "with the places 0 to T - 1": [
+            ".positions(places) => .positions.weight",
+            ".positions(places) => .positions(tokens.shape[1])",
+            "arange(tokens.shape[1] => arange(tokens.numel()",
+        ],
+        "`return` comes once, behind the loop over the blocks.": "    return =>         return",
         "`positions` was asked for tokens: ask it for the places 0, 1, 2, ...": (
             ".positions(places) => .positions(tokens)"
         ),
