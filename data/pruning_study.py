@@ -70,9 +70,11 @@ class Budget(NamedTuple):
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
+    residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4)
 
 
-DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,), residual=((1, 0),))
+DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,))
+DRY = DRY._replace(residual=((1, 0),), residual_rates=(RATE,))
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
     after the running statistics of the norms have been taken anew.
     """
     digits, rows = Digits(data.place, 64), []
-    for rate, (before, after) in itertools.product(budget.rates[-3:], budget.residual):
+    for rate, (before, after) in itertools.product(budget.residual_rates, budget.residual):
         torch.manual_seed(seed)
         new = [Residual(*sizes).to(data.place) for sizes in ((16, 16), (16, 8), (8, 16))]
         for net in new:
