@@ -3,7 +3,7 @@
 The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks. Three
 tables. Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
 
-- `data/experts_rates.csv`, three seeds: each net with each of five learning rates, trained without
+- `data/experts_rates.csv`, three seeds: each net with each of four learning rates, trained without
   the last tenth of the training text and judged on that tenth.
 - `data/experts.csv`, ten seeds: each net with the rate of the lowest mean loss there, trained on
   the whole training text and judged on the test text.
@@ -39,7 +39,7 @@ from mpcourse.transformer import (
 
 COMMAND = "python data/experts_study.py"
 CONTEXT, WIDTH, HIDDEN, EXPERTS = 64, 16, 64, 8
-RATES = (0.02, 0.03, 0.05, 0.08, 0.12)
+RATES = (0.02, 0.03, 0.05, 0.08)
 RATE_SEEDS = (0, 1, 2)
 SEEDS = range(10)  # seeds of one net differ by about as much as nets do
 CLIP = 1.0  # the gradients' norm at most, as transformers are usually trained

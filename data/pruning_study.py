@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from studies import Row, run_studies
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from mpcourse.capstone.trials import Digits
 from mpcourse.exercises.pruning import Residual, my_scan, my_trunk
@@ -214,7 +215,7 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
         for way, net in nets.items():
             row = {"way": way, "epochs": before + after, "rate": rate, "seed": seed}
             row["cut"] = digits.test_accuracy(net)
-            refresh_statistics(net, digits)
+            update_bn(digits.shuffled, net)
             row["fresh"] = digits.test_accuracy(net)
             train(net, digits, after, rate / 5)
             row |= {"held_out": digits.accuracy(net), "tuned": digits.test_accuracy(net)}
@@ -222,17 +223,6 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
             first = own if "scratch" in way else work
             rows.append({**row, "training": before * first + after * own})  # of a digit
     return rows
-
-
-def refresh_statistics(net: nn.Module, data: Data) -> None:
-    """Take the running means and variances of all norms anew, over the training images."""
-    for layer in net.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.reset_running_stats()
-    net.train()
-    with torch.no_grad():
-        for images, _ in data.shuffled:
-            net(images)
 
 
 def _blind(net: nn.Module, readers: Sequence[str], kept: torch.Tensor) -> nn.Module:
