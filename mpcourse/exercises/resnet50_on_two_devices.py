@@ -295,7 +295,7 @@ def my_naive_time(forward, backward, copy):
 
 check_naive_time = Exercise(
     my_naive_time,
-    read_again='"Who works when?"',
+    read_again='"Half the layers each: faster, the same, slower?"',
     cases=[
         ([2], [5], 3),
         ([1, 3], [2, 7], 0),
@@ -331,73 +331,88 @@ check_naive_time = Exercise(
 # 4. The cut
 
 
-def my_best_cut(room, sent, work, batch):
-    """First what must be, then what is wished for, then what decides among equals.
+def my_best_cut(room, sent, work, batch, rate):
+    """First what must be: a cut that allows the batch. Of these, the least time decides.
 
-    The busier device sets the pace, so the cut that can gain most has the smallest busier half.
+    The busier device sets the pace. The activations cross the link, and their gradient comes back.
     """
 
-    def busier(k):
-        return max(sum(work[: k + 1]), sum(work[k + 1 :]))
+    def seconds(k):
+        busier = max(sum(work[: k + 1]), sum(work[k + 1 :]))
+        return busier + 2 * sent[k] / rate
 
     enough = [k for k in range(len(room)) if room[k] >= batch]
-    return min(enough, key=lambda k: (sent[k], busier(k)), default=None)
+    return min(enough, key=seconds, default=None)
 
 
+BUSIER = "max(sum(work[: k + 1]), sum(work[k + 1 :]))"
 check_best_cut = Exercise(
     my_best_cut,
     read_again='"What does a cut in the wrong place cost?"',
     cases=[
-        ([4], [10], [3, 5], 4),
-        ([2, 4, 3], [9, 6, 4], [2, 1, 2, 3], 3),
-        ([7, 7, 4, 5, 2, 2, 6], [4, 4, 4, 6, 4, 4, 4], [3, 2, 5, 1, 2, 4, 5, 4], 3),
-        ([4, 3, 5, 5, 3], [4, 4, 4, 4, 6], [6, 3, 6, 2, 2, 4], 4),
-        ([7, 4, 2, 5, 6], [4, 4, 4, 4, 2], [3, 4, 6, 1, 2, 5], 5),
-        ([4, 2, 7, 3, 3, 7, 6], [4, 2, 4, 4, 4, 4, 4], [5, 3, 6, 2, 5, 4, 1, 3], 3),
-        ([5, 4, 6], [3, 6, 2], [6, 1, 4, 1], 4),  # what is sent least comes before all work
-        ([1, 2], [5, 3], [2, 2, 2], 3),
+        ([4], [10], [3, 5], 4, 5),
+        ([3, 6], [8, 5], [5, 3, 1], 2, 4),
+        ([4, 5], [6, 8], [3, 3, 4], 2, 5),
+        ([6, 2, 5, 5, 6], [3, 3, 12, 5, 8], [6, 7, 6, 1, 7, 1], 4, 4),
+        ([2, 6, 3, 1, 4], [6, 12, 8, 6, 4], [4, 5, 2, 7, 6, 1], 2, 0.5),
+        ([1, 2], [5, 3], [2, 2, 2], 3, 2),
     ],
-    given="room {}, sent {}, work {} and batch {}",
+    given="room {}, sent {}, work {}, batch {} and rate {}",
     play=leaving_alone(CHANGED, call_for_numbers),
-    hint="Keep the k whose room is enough. Compare (sent[k], work of the busier device) of these.",
+    hint="Keep the k whose room is enough. Compare work of the busier device + 2 * sent[k] / rate.",
     wrong={
+        "k is asked, not its time.": "min(enough, key=seconds => min(map(seconds, enough)",
         "A batch as large as the room fits.": ">= batch => > batch",
         "A cut with more room than the batch needs will do as well.": ">= batch => == batch",
         "Count k from the first block, also past the cuts that do not allow the batch.": [
-            ("min(enough => [*enough, None].index(min(enough", "=None) => =None))", *slips)
-            for slips in ((), ("(sent[k], busier(k)) => sent[k]",))
+            ("min(enough => [*enough, None].index(min(enough", "=None) => =None))"),
         ],
-        "Take the least of what the cuts that allow the batch send, not of all.": (
-            ">= batch => >= batch and sent[k] == min(sent)"
+        "k = 0 is a cut as well, and false for `or` and `if`.": [
+            "=None) => =None) or None",
+            "return min(enough, key=seconds, default=None) => best = None\n    for k in enough:\n"
+            "        best = k if not best or seconds(k) < seconds(best) else best\n    return best",
+        ],
+        "Take the fastest of the cuts that allow the batch, not of all.": (
+            ">= batch => >= batch and seconds(k) == min(map(seconds, range(len(room))))"
         ),
-        "What is sent comes first, and the work decides among equals: do not mix them.": [
-            f"(sent[k], busier(k)) => sent[k] {sign} busier(k)" for sign in "*+"
-        ],
         "Leave out the cuts that do not allow the batch.": " if room[k] >= batch => ",
-        "More room than the batch needs is no gain.": "(sent[k], => (-room[k], sent[k],",
-        "Of the cuts that allow the batch, one that sends least is asked.": [
-            "(sent[k], busier(k)) => busier(k)",
-            "(sent[k], busier(k)) => (busier(k), sent[k])",
-            "(sent[k], => (-sent[k],",
-            lambda room, sent, work, batch: next(
-                (k for k, most in enumerate(room) if most >= batch), None
-            ),
+        "More room than the batch needs is no gain.": [
+            "=seconds => =lambda k: (-room[k], seconds(k))",
+            "=seconds => =lambda k: (room[k], seconds(k))",
         ],
-        "Several cuts send as little: which of them has the least work on its busier device?": [
-            "(sent[k], busier(k)) => sent[k]",
-            "(sent[k], busier(k)) => (sent[k], -k)",
-            "(sent[k], busier(k)) => (sent[k], -room[k])",
+        "Of the cuts that allow the batch, the fastest is asked.": [
+            "min(enough, key=seconds, default=None) => next(iter(enough), None)",
+            "min(enough, key=seconds => max(enough, key=seconds",
+            "min(enough, key=seconds => max(enough",
         ],
+        "What is sent is not all: the work of the busier device changes with the cut, too.": [
+            "busier + => ",
+            "=seconds => =lambda k: (sent[k], seconds(k))",
+        ],
+        "Copies take time as well.": " + 2 * sent[k] / rate => ",
+        "Two tensors cross: the activations, and their gradient on its way back.": "2 * => ",
+        "Work and bytes are those of one picture: `batch` only says which cuts are allowed.": (
+            "2 * => 2 * batch *"
+        ),
+        "A copy takes bytes / rate: rate is in bytes a second.": [
+            "/ rate => * rate",
+            " / rate => ",
+            "/ rate => // rate",
+        ],
+        "The busier device waits for its copies here: add the two times.": (
+            "busier + 2 * sent[k] / rate => max(busier, 2 * sent[k] / rate)"
+        ),
         "The busier device is the one with more work: the larger sum.": "max(sum => min(sum",
         "The cut is *behind* block k: it is the first device's last.": [
             "k + 1 => k",
             "min(enough => 1 + min(enough",
         ],
         "Half of the blocks is not half of the work.": (
-            "busier(k)) => abs(2 * (k + 1) - len(work)))"
+            f"{BUSIER} => sum(work) * max(k + 1, len(room) - k) / len(work)"
         ),
         "Return None if no cut allows the batch.": ["default=None => default=0", "None => -1"],
         CHANGED: "return min(enough => room.clear(); return min(enough",
     },
     errors={"empty": "min of nothing: there may be no cut that allows the batch."},
+    also_right=["key=seconds => key=lambda k: float(seconds(k))"],
 )
