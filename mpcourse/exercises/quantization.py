@@ -50,7 +50,10 @@ check_qparams = Exercise(
     wrong={
         "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
         "256 integers have 255 steps between them.": "255 => 256",
-        "-128 belongs to the integers, too: 255 steps.": ("255 => 254", "-128 - => -127 -"),
+        "-128 belongs to the integers, too: 255 steps.": [
+            ("255 => 254", "-128 - => -127 -"),
+            "round(-128 - low / scale) => max(-127, round(-128 - low / scale))",
+        ],
         "That cuts off: round to the nearest integer.": [
             *["round( => int(", "round(-128 - low / scale) => -128 - low // scale"],
             *["(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"],
@@ -131,6 +134,8 @@ def quantize_rows_affine(weight):
     return quantize(weight, scales, zero_points, axis=0), scales
 
 
+SPAN = "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1))"
+PAIR = "max(1) gives values and places: take max(1).values, or amax(1)."
 CHANGED = "That changes the weight that was handed in: write weight / scales, not weight /= scales."
 
 check_rows = Exercise(
@@ -169,19 +174,15 @@ check_rows = Exercise(
             *["torch.int8 => torch.int32", "torch.int8 => torch.int64"],
         ],
         "Integers around 0: the largest without its sign becomes 127, whatever the range.": [
-            *[
-                "127 => 255",
-                "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1)) / 255",
-            ],
-            "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1)) / 254",
-            quantize_rows_affine,
+            *["127 => 255", f"{SPAN} / 255", f"{SPAN} / 254", quantize_rows_affine],
+            (f"{SPAN} / 255", "(weight / => ((weight - weight.amin(1, True)) /", "int8 => uint8"),
         ],
         "Return two tensors, not a pair for each row.": (
             lambda weight: [*zip(*my_rows(weight), strict=True)]
         ),
-        "Add nothing to the scales: only a row of zeros needs another one.": (
-            "/ 127 => / 127 + 1e-8"
-        ),
+        "Add nothing to the scales: only a row of zeros needs another one.": [
+            *["/ 127 => / 127 + 1e-8", "/ 127 => / 127 + 1e-6", "/ 127 => / 127 + 1e-5"],
+        ],
         "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             "torch.where(scales > 0, scales, 1.0) => scales",
@@ -190,7 +191,9 @@ check_rows = Exercise(
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
         "Return the integers, not what they mean.": "int8), => int8) * scales[:, None],",
+        PAIR: "amax(1) => max(1)",
     },
+    errors={"return_types": PAIR},
     also_right=[
         rows_in_a_loop,
         lambda w: [each.numpy() for each in my_rows(w)],
@@ -234,6 +237,8 @@ NO_INTEGERS = (
     "The numbers are right, but floats were multiplied: keep the integers, multiply them with sums "
     "of 32 bits, and let the scales come afterwards."
 )
+
+IN_PLACE = "That changes a tensor that was handed in: write s_w * s_x, not s_w *= s_x."
 
 
 def layers():
@@ -310,12 +315,16 @@ check_int8_linear = Exercise(
     read_again='"May two int8 matrices be multiplied?"',
     cases=layers(),
     given=layer_in_words,
-    play=in_integers,
+    play=leaving_alone(IN_PLACE, in_integers),
     same=same_sums,
     hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits.",
     wrong={
         NO_INTEGERS: [linear_by_meaning, ".int() => .float()"],
         "The sums of the weights have wrapped round: they need 32 bits.": "int32 => int8",
+        "z_x * q_w wraps round: add up q_w in 32 bits first.": (
+            f"z_x * {SUMS} => (z_x * q_w).sum(1)"
+        ),
+        IN_PLACE: "(s_x * s_w) => s_w.mul_(s_x)",
         "The zero point is missing: subtract z_x times the sum of each row of q_w.": NO_CORRECTION,
         "The product has wrapped round: sums need 32 bits.": [
             ".int() => ",
