@@ -1,9 +1,9 @@
-"""Exercises of page `choose_a_layout`: layer sums, waiting, held bytes."""
+"""Exercises of page `choose_a_layout`: layer sums, held bytes, what to run."""
 
 import inspect
 from dataclasses import replace
 
-from mpcourse.exercises.exercise import Exercise, borrowed, call_for_numbers, refuse
+from mpcourse.exercises.exercise import Exercise, NotYet, borrowed, call_for_numbers, refuse
 from mpcourse.transformer import Cluster, DecoderSizes, Layout, step_seconds
 
 SMALL = DecoderSizes(width=64, layers=12, heads=16, vocabulary=500, context=32)
@@ -55,7 +55,7 @@ check_layer_sums = Exercise(
     my_layer_sums,
     read_again='"What do the layer sums take?"',
     cases=[
-        (SMALL, 8, Layout(tensor=4), HOSTS),
+        (SMALL, 8, Layout(tensor=8), HOSTS),
         (SMALL, 8, Layout(tensor=2, data=8, pipeline=3), HOSTS),
         (SMALL, 4, Layout(tensor=16, data=2, pipeline=2), HOSTS),
         (SMALL, 8, Layout(tensor=2, pipeline=3, chunks=2), HOSTS),
@@ -122,96 +122,7 @@ check_layer_sums = Exercise(
     also_right=[sum_by_sum],
 )
 
-# 2. Waiting
-
-
-def my_waiting(busy, batch, layout):
-    """Of p stages with m micro-batches each waits for (p - 1) / m of its own work.
-
-    A micro-batch has one sample, so m is the batch of one data rank. With v chunks it is v
-    times shorter.
-    """
-    microbatches = batch / layout.data
-    return busy * (layout.pipeline - 1) / (layout.chunks * microbatches)
-
-
-ALL_CHUNKS = "layout.chunks * => "  # at once
-both = lambda change: [change, (change, ALL_CHUNKS)]
-
-check_waiting = Exercise(
-    my_waiting,
-    read_again='"How long do stages wait?"',
-    cases=[
-        (10.0, 8, Layout(pipeline=5)),
-        (12.0, 64, Layout(tensor=2, data=4, pipeline=8)),
-        (9.0, 12, Layout(data=2, pipeline=4, chunks=2)),
-        (5.0, 8, Layout(data=2)),
-        (4.0, 2, Layout(pipeline=4)),
-    ],
-    given=lambda busy, batch, layout: f"{busy:g} s of work, {batch} samples, {named(layout)}",
-    play=call_for_numbers,
-    hint="What one chunk of one micro-batch takes a stage, as often as there are other stages.",
-    wrong={
-        "That is a share of the whole step; `busy` is the work alone.": [
-            "(layout.chunks * microbatches) => (microbatches + layout.pipeline - 1)",
-            "* microbatches) => * microbatches + layout.pipeline - 1)",
-        ],
-        "Micro-batches of one data rank: the batch is shared out first.": [
-            *both(" / layout.data => "),
-            " / layout.data => * layout.data",
-        ],
-        "The first of p stages waits for p - 1 others.": [
-            *both(" - 1 => "),
-            "(layout.pipeline - 1) => (layout.pipeline > 1)",
-        ],
-        "It waits for other stages, not for other ranks of its own stage.": (
-            both("layout.pipeline - 1 => layout.ranks - 1")
-        ),
-        "There are chunks: the others need to work on one of them only.": [
-            ALL_CHUNKS,
-            "(layout.chunks * microbatches) => microbatches * layout.chunks",
-        ],
-        "Other stages are p - 1, with v chunks, too: chunks are shorter work, not more ranks.": [
-            *both("pipeline - 1 => pipeline * layout.chunks - 1"),
-            ("pipeline - 1 => pipeline / layout.chunks - 1", ALL_CHUNKS),
-        ],
-        "With fewer micro-batches than stages a stage still waits for all others.": [
-            "(layout.pipeline - 1) => min(layout.pipeline - 1, microbatches)",
-            "(layout.pipeline - 1) => (min(layout.pipeline, microbatches) - 1)",
-            "* microbatches => * max(microbatches, layout.pipeline)",
-        ],
-        "`//` rounds the seconds down: divide by `/`.": ") / ( => ) // (",
-        "Chunks need not divide p - 1: `//` loses waiting.": (
-            ") / (layout.chunks * => ) // layout.chunks / ("
-        ),
-        "That is work and waiting: return the waiting alone.": both("return => return busy +"),
-        "That is a share: times the work it is seconds.": "busy * => ",
-        "Upside down: more micro-batches, less waiting.": [
-            lambda busy, batch, it: busy * batch / it.data / max(it.pipeline - 1, 1),
-            "/ (layout.chunks * microbatches) => * microbatches",
-        ],
-        "That waits for every micro-batch anew; the pipeline fills once.": (
-            " / (layout.chunks * microbatches) => "
-        ),
-        "Each stage waits for all others once: what waits at the start does not at the end.": (
-            "busy * => 2 * busy *"
-        ),
-        "What others do of one micro-batch is forward and backward: it waits for both.": [
-            f"busy * => busy / {passes} *" for passes in (2, 3)
-        ],
-        "Stages do not share samples: each works on all micro-batches of its data rank.": (
-            both("batch / layout.data => batch / layout.ranks")
-        ),
-        "`busy` is one rank's own work already: nobody shares it again.": [
-            *both("busy * => busy / layout.pipeline *"),
-            "busy * => busy / layout.tensor *",
-        ],
-        "What one chunk of one micro-batch takes": lambda *given: 1.0,
-    },
-    also_right=[lambda busy, batch, it: (it.pipeline - 1) * (busy / (batch / it.data)) / it.chunks],
-)
-
-# 3. The bytes of the fullest rank
+# 2. The bytes of the fullest rank
 
 
 def my_held(parts, batch, layout):
@@ -344,4 +255,107 @@ check_held = Exercise(
     },
     errors={"KeyError|indices must be|has no attribute": 'Look up by name: `parts["inputs"]`.'},
     also_right=["// => /", "last = => last = min(p, batch // d, 1) *"],
+)
+
+# 3. What to run, in order
+
+
+def my_to_run(told, needed, most, band):
+    """Of those that fit, the forecast's first sets the band; nothing beyond it is run.
+
+    The first is run first. Inside the band the forecast has no say, so the others follow by fewest
+    tensor ranks, then by most stages.
+    """
+    fitting = sorted((it for it in told if needed[it] <= most), key=told.get)
+    equal = [it for it in fitting if told[it] <= band * told[fitting[0]]]
+    return equal[:1] + sorted(equal[1:], key=lambda it: (it.tensor, -it.pipeline))
+
+
+def offer(text):
+    """A case: tensor, data, stages, seconds and gigabytes of each layout."""
+    rows = [[float(each) for each in row.split()] for row in text.split(",")]
+    found = {Layout(*map(int, row[:3])): row[3:] for row in rows}
+    told, needed = ({it: row[which] for it, row in found.items()} for which in (0, 1))
+    return told, needed, 64, 1.4
+
+
+def by_name(attempt, *case):
+    """Plays an attempt; the layouts that it lists by their names."""
+    outcome = attempt(*case)
+    if not isinstance(outcome, list | tuple | None):
+        raise NotYet("Return a list: its order counts.")
+    return outcome and [named(it) if isinstance(it, Layout) else it for it in outcome]
+
+
+def as_words(told, needed, most, band):
+    rows = [f"{named(it)}: {told[it]:g} s, {needed[it]:g} GB" for it in told]
+    return "; ".join([f"room for {most} GB, a band of {band}", *rows])
+
+
+ONE_LIST = "equal[:1] + sorted(equal[1:] => sorted(equal"
+ORDER = "key=lambda it: (it.tensor, -it.pipeline) => key="
+
+check_to_run = Exercise(
+    my_to_run,
+    read_again='"What would you run?"',
+    cases=[
+        offer("2 4 8 12 50, 8 4 2 10 40"),
+        offer("4 8 2 12 40, 1 8 8 7 90, 2 8 4 10 50"),
+        offer("2 2 16 40 50, 8 2 4 20 40, 4 2 8 26 60"),
+        offer("4 2 8 12.5 40, 8 1 8 10 20, 2 16 2 11 9, 2 4 8 11.5 50, 1 64 1 13 64, 4 1 16 14 45"),
+        offer("2 4 8 12 70, 8 4 2 10 80"),
+    ],
+    given=as_words,
+    play=by_name,
+    hint="Those that fit; of these, those within the band of the fastest; of these, the fastest, "
+    "then the others by fewest tensor ranks, and by most stages where these are equally many.",
+    wrong={
+        "What does not fit cannot be run.": [
+            " if needed[it] <= most => ",
+            "needed[it] => told[it]",
+        ],
+        "`needed` has to fit into `most`.": "<= most => >= most",
+        "As much as there is room for does fit.": "<= most => < most",
+        "The fastest that fits sets the band: what does not fit is no rival.": (
+            "told[fitting[0]] => min(told.values())"
+        ),
+        "Beyond the band the forecast says that a layout is slower: leave it out.": [
+            " if told[it] <= band * told[fitting[0]] => ",
+            "<= band * => >=",
+        ],
+        "The band is a factor between two forecasts, not a number of seconds.": [
+            "band * told => band + told",
+            "band * told[fitting[0]] => band",
+        ],
+        "The forecast's first is run first.": (
+            ONE_LIST,
+            "sorted((it => list((it",
+            "most), key=told.get) => most))",
+            "told[fitting[0]] => min(told[each] for each in fitting)",
+        ),
+        "After its first the forecast has no say: the fewest tensor ranks come next.": [
+            ORDER + "told.get",
+            ORDER + "lambda it: 0",
+        ],
+        "The fewest tensor ranks come next, not the most.": [
+            "(it.tensor, => (-it.tensor,",
+            "-it.pipeline) => -it.pipeline), reverse=True",
+        ],
+        "Of equally many tensor ranks the most stages come first.": [
+            ", -it.pipeline => , it.pipeline",
+            "(it.tensor, -it.pipeline) => it.tensor",
+            "(it.tensor, -it.pipeline) => it.tensor * it.pipeline",
+        ],
+        "Stages decide only between equally many tensor ranks.": (
+            "(it.tensor, -it.pipeline) => (-it.pipeline, it.tensor)"
+        ),
+        "The first stands in the list twice.": "sorted(equal[1:] => sorted(equal",
+        "That is the first alone: the others within the band follow.": "+ sorted => or sorted",
+        "The first is missing.": "equal[:1] + => ",
+        "List the layouts, not their seconds.": "return => return [told[it] for it in fitting] +",
+        "Return a list": lambda *given: {*my_to_run(*given)},
+        "Those that fit; of these": lambda *given: [Layout()],
+    },
+    errors={"(Value|Index)Error": "Where nothing fits there is nothing to run: an empty list."},
+    also_right=[(ONE_LIST, "(it.tensor, => (it != fitting[0], it.tensor,")],
 )
