@@ -215,6 +215,7 @@ check_cut_graph = Exercise(
         "The share is upside down: a piece's rows over the rows of all.": (
             f"{SHARE} => len(inputs) / len(piece)"
         ),
+        "front runs once for each piece: go on with its output.": "output.b => front(piece).b",
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
             *(f"leaf.grad => {other}" for other in ("torch.ones_like(output)", "leaf")),
@@ -348,7 +349,8 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other program: who puts in what is waited for?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
-    return {**did, "shares": b.shares, "loss": one_number(results[1])}
+    left = {"items left in the queues": sum(len(post.queue) for post in queues)}
+    return {**did, "shares": b.shares, "loss": one_number(results[1]), **left}
 
 
 def two_queues():
@@ -406,12 +408,25 @@ check_two_queues = Exercise(
             "return total => return",
             ("0.0 => []", "+= stage => += [stage", "/ rows) => / rows)]"),
         ],
+        "Device B runs each backward in the turn of its forward.": (
+            "gradients.put( => if number: gradients.put(",
+            "backward(number)) => backward(number - 1))",
+            "return total => gradients.put(stage.backward(number)); return total",
+        ),
+        "One backward makes room for one forward: do not empty the pipeline in between.": (
+            "if number >= ahead => turn = range(number - ahead, min(number, len(pieces)))\n"
+            "            for old in turn if number and number % ahead == 0 else ()",
+            "number - ahead, gradients.get() => old, gradients.get()",
+        ),
+        "Each put() needs a get(): something is left in a queue.": (
+            "return total => gradients.put(None); return total"
+        ),
         HANDED_ON: ", gradients.get()) => )",
         NUMBER_FIRST: "number - ahead, gradients.get() => gradients.get()",
         "It waits for ever.": "features.put( => (",
     },
     errors={
-        "converted to an index": "stage.forward takes the number first, then the piece.",
+        "an index|argument: 'value'": "stage.forward takes the number first, then the piece.",
         "IndexError": "There may be fewer pieces than `ahead`: go no further than len(pieces).",
         "argument: 'ahead'|takes 4 .* but 5": SWAPPED,
         "does not require grad": "A forward's result is detached: call stage.backward(number).",
