@@ -53,10 +53,13 @@ check_cubic = Exercise(
             for left in ("1 - step / end", "1 - (held - begin) / end")
         ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
+        "From initial on it rises by final - initial.": "(initial - final) * => initial - final *",
+        "The share of the time is cubed, not the distance.": "final) * left => final)**3 * left",
         "Before begin it is `initial`, after end `final`: hold the step between them.": [
             "end - held => end - step",
             "min(max(step, begin), end) => max(step, begin)",
             "min(max( => max(min(",
+            "min(max(step, begin), end) => step if begin < step <= end else begin",
             lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
         ],
         "`//` cuts to whole numbers: a share needs `/`.": [
@@ -82,6 +85,7 @@ ENTRIES_ONLY = "Weights that stay keep their memory: zero the pruned entries onl
 COUNTS = "{} has another shape than the weight: it is not of single weights; keep it."
 ANOTHER_TENSOR = "{} is gone, or another tensor now: change the one that is there, in place."
 NOTHING_ELSE = "only weight and optimizer.state[weight] are asked: something else has changed."
+GRADIENT = "The gradient stays as it is: regrowth looks at it, also where no weight is."
 NO_GRAD = "Changing a parameter in place needs torch.no_grad()."
 NO_ENTRY = "Without momentum the optimizer remembers nothing: there may be no such entry."
 SHAPE = "Adafactor has a number for each row, one for each column: ask for the weight's shape."
@@ -127,7 +131,7 @@ def three_steps(attempt, name):
         look_at_weight(weight.detach(), wanted, mask)
         look_at_memory(memory(optimizer, weight), remembered, masked, mask)
         if not same(beside(optimizer, weight, mask, other), before):
-            raise NotYet(NOTHING_ELSE)
+            raise NotYet(NOTHING_ELSE if same(weight.grad, before[0]) else GRADIENT)
         if result is not None:
             raise NotYet(RETURN_NOTHING)
         seen += [weight.detach().clone(), copy.deepcopy(memory(optimizer, weight))]
@@ -199,6 +203,7 @@ check_keep = Exercise(
             "optimizer.state.get(weight, {}).values() => "
             "[optimizer.state[weight]['momentum_buffer']]"
         ),
+        GRADIENT: "weight.mul_(mask) => weight.mul_(mask); weight.grad.mul_(mask)",
         NO_GRAD: "with torch.no_grad() => if True",
         NOTHING_ELSE: (
             "weight.mul_(mask) => [p.mul_(mask) for p in optimizer.param_groups[0]['params']]"
@@ -213,7 +218,9 @@ check_keep = Exercise(
         "leaf": NO_GRAD,
         "KeyError": NO_ENTRY,
         r"with shape \[\d|does not match": SHAPE,
-        "broadcast shape|too many indices": "The count of steps has no dimensions: it stays.",
+        "broadcast shape|too many indices|0-d tensor": (
+            "The count of steps has no dimensions: it stays."
+        ),
     },
     also_right=[
         ("weight.mul_(mask) => weight[~mask] = 0", "value.mul_(mask) => value[~mask] = 0"),
@@ -284,9 +291,14 @@ check_regrow = Exercise(
             "weight * left.view(mask.shape) => weight"
         ),
         "One is dropped and grows again: it starts at zero too.": "weight * left => weight * new",
-        "A steep way down is wanted as well: the size of the gradient.": (
-            "gradient.abs() => gradient"
-        ),
+        "A steep way down is wanted as well: the size of the gradient.": [
+            f"gradient.abs() => ({sign}gradient)" for sign in ("", "-")
+        ],
+        "The weight says what goes, the gradient what grows.": "weight.abs() => gradient.abs()",
+        "Where no weight is, weight * gradient is zero.": "t.abs() => t.abs() * weight.abs()",
+        "A weight of the mask may be zero: ask the mask what is there.": "~mask => weight == 0",
+        "`weight[mask]` counts its places anew.": "sizes.flatten() => weight[mask].abs()",
+        "`argsort` sorts each row by itself: flatten before.": ".flatten() => ",
         "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
         "What is there cannot grow: then fewer weights come than go.": [
             f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")
@@ -316,6 +328,7 @@ check_regrow = Exercise(
         "What is dropped may grow again, if its gradient is large enough.": (
             "masked_fill(left, => masked_fill(mask.flatten(),"
         ),
+        "Drop first: what grows at zero is the smallest.": lambda m, w, *_: (m.clone(), w * m),
         NONE_CHANGED: "mask.clone() => mask",
     },
     also_right=[regrow_by_sorting],
