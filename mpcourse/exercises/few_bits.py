@@ -30,10 +30,11 @@ def rounded_to(weight, scales, largest):
 
 
 def tensor_of(attempt, *case):
-    """What comes out; lists and numpy's will do."""
+    """What comes out; lists, tuples and numpy's will do."""
     found = leaving_alone(CHANGED)(attempt, *case)
-    listed = isinstance(found, list) or hasattr(found, "__array__")
-    return torch.as_tensor(found) if listed else found
+    if isinstance(found, list | tuple):
+        found = torch.stack([torch.as_tensor(each) for each in found])
+    return torch.as_tensor(found) if hasattr(found, "__array__") else found
 
 
 def error_left(attempt, weight, largest):
@@ -64,19 +65,19 @@ def in_words_of_error(outcome, expected):
     """Errors as multiples of the least; what is no tensor of scales as it is."""
     if not isinstance(outcome, Tensor):
         return [f"got {short(outcome)}"]
-    times = ", ".join(f"{each:.2f}" for each in outcome.tolist())
+    times = ", ".join(f"{each:.5g}" for each in outcome.tolist())
     return [f"squared error of each row over the least there is (1.03 will do): {times}"]
 
 
 def weights_with_tails():
-    """Weights that are mostly small: the first case can be followed by hand."""
+    """Mostly small: the first case can be followed by hand; in a later one, rows differ in size."""
     generator = torch.Generator().manual_seed(0)
     tails = torch.randn(4, 60, generator=generator) ** 3
     return [
         (torch.tensor([[-1.0, 0.3, -0.28, 0.31, 0.27, -0.33, 0.0, 0.29]]), 1),
         (torch.randn(3, 40, generator=generator), 1),
         (torch.randn(2, 100, generator=generator), 7),
-        (tails, 3),
+        (tails * torch.tensor([[1.0], [0.02], [1.0], [1.0]]), 3),
         (torch.cat([tails[:1], torch.zeros(1, 60)]), 7),
     ]
 
@@ -126,6 +127,7 @@ check_best_scales = Exercise(
             lambda w, n: w.abs().mean(1).clamp(min=1e-9)
         ),
         "One scale for each row, not for each column or for all: amax(1) and sum(1).": [
+            "amax(1) / largest => amax().expand(len(weight)) / largest",
             lambda w, n: my_best_scales(w.t(), n),
             lambda w, n: my_best_scales(w.reshape(1, -1), n),
         ],
@@ -211,6 +213,12 @@ check_columns = Exercise(
             " / upper[c, c] =>  / upper[c, c] ** 2",
         ],
         "Only the next column changes; all that follow have to.": "c + 1 :] => c + 1 : c + 2]",
+        "Write the rounded column into the weight; the errors change only the later columns.": (
+            ("weight[:, c] = ( => rounded = (", "exact - weight[:, c] => exact - rounded")
+        ),
+        "Each row has its own scale.": "weight.clone() => weight.clone(); scales = scales[:1]",
+        "Rows of U, not of U^T U.": "weight.clone() => weight.clone(); upper = upper.t() @ upper",
+        "The shape is (in, out); (out, in) is asked for.": "return weight => return weight.t()",
         "The column stays as rounded: change the columns from c + 1 on.": "c + 1 :] => c:]",
         "The error is what rounding and clipping take, in weights, from the column as it is.": [
             (
@@ -225,12 +233,14 @@ check_columns = Exercise(
         "These are the integers: multiply by the scales.": (
             "return weight => return weight / scales[:, None]"
         ),
-        "That lets integers beyond largest stand (it is {3} here): clamp to -largest … largest.": [
+        "Clamp the integers, not the values, to -largest … largest (it is {3} here).": [
             ".clamp(-largest, largest) => ",
             "clamp(-largest => clamp(-largest - 1",
+            "(exact / scales).round().clamp(-largest, largest) * scales => "
+            "((exact / scales).round() * scales).clamp(-largest, largest)",
         ],
     },
-    also_right=[columns_from_the_left],
+    also_right=[columns_from_the_left, lambda *case: (*my_columns(*case),)],
 )
 
 
@@ -312,7 +322,10 @@ check_fake = Exercise(
             "(values / scale) => (values / scale - 0.5)",
             lambda v, s, n: my_fake(v - v.sign() * s / 2, s, n),
         ],
-        "Divide by the scale first: the integers count steps.": "values / scale => values",
+        "Divide by the scale first: the integers count steps.": [
+            "values / scale => values",
+            ("values / scale => values * scale", "ends) * scale => ends) / scale"),
+        ],
         "The values are right; the gradient is 1, whatever the scale: to the values themselves add "
         "the difference, detached.": [
             lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s),
