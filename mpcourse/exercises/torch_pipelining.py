@@ -20,31 +20,36 @@ from mpcourse.schedules.named import make_schedule
 
 # 1. The lines between start and end
 
-ONLY_FORWARD = "no gradient: step goes backward with loss_fn and targets; no zero_grad after it."
+ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_grad after it."
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
-LENGTH = "Call step once, keep scale_grads, and let the loss be the mean over its part."
-NO_LIST = "Hand step the list to fill, losses=losses, and return it as it is."
+LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
+NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
 PARTS = "The schedule makes as many parts as it is told, ScheduleGPipe(stage, microbatches, …)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
-STAGES = "Stages are counted from 0: PipelineStage(layers, rank, count, device)."
+STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
+INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
 
 _one_world = fork_safe_lock()
 
 
-def my_pipeline(rank, count, device, net, inputs, targets, microbatches):
+def my_pipeline(rank, count, device, net, microbatches):
     """Each rank wraps its own layers. Those in the middle get everything from their neighbours."""
     size = len(net) // count
     layers = net[rank * size : (rank + 1) * size].to(device)
     stage = PipelineStage(layers, rank, count, device)
     schedule = ScheduleGPipe(stage, microbatches, loss_fn=nn.functional.cross_entropy)
-    losses = []
-    if rank == 0:
-        schedule.step(inputs.to(device))
-    elif rank == count - 1:
-        schedule.step(target=targets.to(device), losses=losses)
-    else:
-        schedule.step()
-    return layers, losses
+
+    def step(inputs, targets):
+        losses = []
+        if rank == 0:
+            schedule.step(inputs.to(device))
+        elif rank == count - 1:
+            schedule.step(target=targets.to(device), losses=losses)
+        else:
+            schedule.step()
+        return losses
+
+    return layers, step
 
 
 @contextmanager
@@ -62,10 +67,10 @@ def a_world_for_each_thread():
 def its_own_stage(stage, *given, **named):
     """As torch's stage; another number than its rank's ends in gloo, and with it the process."""
     torch_s_stage(stage, *given, **named)
-    found = stage.stage_index, stage.num_stages
-    wanted = distributed.get_rank(), distributed.get_world_size()
-    if found != wanted:
-        raise NotYet("Rank {} made stage {} of {}.".format(wanted[0], *found), STAGES)
+    found = stage.stage_index, stage.num_stages, len([*stage.submod.parameters()])
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    if found != (rank, ranks, 8 // ranks):  # the net of `small_work` has 8
+        raise NotYet("Rank {} made stage {} of {}, of {} weights.".format(rank, *found), STAGES)
 
 
 torch_s_stage = pipelining.PipelineStage.__init__
@@ -88,14 +93,16 @@ def left_behind(attempt, count, microbatches):
         world, rank = distributed_c10d._world, group.rank()
         world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks of the check"
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
-        result = attempt(rank, count, torch.device("cpu"), *small_work(rank), microbatches)
+        net, *batch = small_work(rank)
+        match attempt(rank, count, torch.device("cpu"), net, microbatches):
+            case [nn.Module() as layers, step] if callable(step):
+                losses = step(*batch)
+            case _:
+                raise NotYet("Return on every rank (layers, step), its blocks and the function.")
         if world.default_pg is not group:
             raise NotYet("The ranks have met before your lines. No init, no destroy.")
-        match result:
-            case [nn.Module() as layers, list() | tuple() as losses]:
-                weights = [*layers.parameters()]
-                return weights, [each.grad for each in weights], losses
-        raise NotYet("Return on every rank (layers, losses), its part of the net and a list.")
+        weights = [*layers.parameters()]
+        return weights, [each.grad for each in weights], losses
 
     with a_world_for_each_thread():
         return ranks_in_threads(on_rank, count, timeout_s=2.0)
@@ -123,7 +130,7 @@ def as_uncut(outcome, count, microbatches):
             raise NotYet(f"Rank {rank}: gradients {ratio:.4f} times as long as uncut.", about)
         wanted = means if rank == count - 1 else []
         if not same(losses, wanted):
-            about = PARTS if wanted and losses else NO_LIST
+            about = PARTS if wanted and isinstance(losses, list) and losses else NO_LIST
             raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", about)
 
 
@@ -134,40 +141,50 @@ check_pipeline = Exercise(
     given="{} ranks and {} micro-batches",
     play=left_behind,
     look=as_uncut,
-    hint="First: step(inputs). Last: step(target=…, losses=losses). Between: step().",
+    hint="schedule.step takes inputs on the first rank, target= and losses= on the last alone.",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
         "stage_index|Stage index|out of range": STAGES,
+        'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
-        "takes 2 positional|has type list|unexpected keyword": "The first rank hands step the "
-        "inputs alone, without a name, as one tensor: step cuts them.",
-        "destroy_process_group": "No init, no destroy.",
+        "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
+        "destroy_process_group|group twice": "No init, no destroy.",
+        "second time": "schedule.step goes backward: no backward after it.",
         "target|input args": "The last rank takes the targets, by name: "
-        "step(target=targets, losses=losses).",
+        "schedule.step(target=targets, losses=losses).",
         "gloo|by peer|Timed out": "It waited for a message that never came: every rank calls "
-        "step, and has loss_fn in its schedule.",
+        "schedule.step, and has loss_fn in its schedule.",
     },
     wrong={
         OWN: "return layers => return net",
         ONLY_FORWARD: [", loss_fn=nn.functional.cross_entropy => ", ".step( => .eval("],
         "took an optimizer's step": [
-            "return => torch.optim.SGD(layers.parameters(), 1).step(); return",
+            "return losses => torch.optim.SGD(layers.parameters(), 1).step(); return losses",
             "rank * size : (rank + 1) * size => rank::count",
         ],
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
-        NO_LIST: [", losses=losses => ", "return layers, losses => return layers, [0.0]"],
+        NO_LIST: [", losses=losses => ", "return losses => return [0.0]", "return losses => pass"],
         PARTS: "stage, microbatches => stage, 4",
         NO_PIPELINE: "losses = [] => nn.functional.cross_entropy(net(inputs), targets).backward(); "
-        "return layers, []",
-        STAGES: "layers, rank => layers, rank + 1",
-        "the inputs alone": [
+        "return []",
+        STAGES: ["layers, rank => layers, rank + 1", "PipelineStage(layers => PipelineStage(net"],
+        "A stage wraps one module": [
+            "net[rank => [*net][rank",
+            "net[rank => nn.ModuleList(net)[rank",
+        ],
+        INPUTS: [
             "(inputs.to(device)) => (inputs, targets)",
             "(inputs.to => (i=inputs.to",
+            "schedule.step(inputs.to(device)) => [schedule.step(i) for i in inputs.split(2)]",
         ],
-        "the targets, by name": "target=targets.to(device), losses=losses => targets",
+        "the targets, by name": ["target= => ", "target= => targets="],
+        "no backward after it": "return losses => [each.backward() for each in losses]; return",
         "a message that never came": "schedule.step() => pass",
-        "Return on every rank": "return layers, losses => return layers",
-        "No init, no destroy": "return => distributed.destroy_process_group(); return",
+        "Return on every rank": "return layers, step => return layers",
+        "No init, no destroy": [
+            "return losses => distributed.destroy_process_group(); return losses",
+            "size = => distributed.init_process_group(); size =",
+        ],
     },
     also_right=["ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B"],
 )
@@ -309,8 +326,8 @@ def batch(dtype, parts, rows, *shape, ignored=0):
 
 
 THREE = "Return three: inputs, targets, and a function of a part's output and target."
-
-SWAPPED = "Inputs come before targets."
+SWAPPED = "Inputs come before targets, and targets stay whole numbers."
+NUMBER = "The loss of a part is one number, its sum: do not forget to return it."
 KINDS = "new_full keeps the type of the targets."
 MINUS = "-1 is not left out: ignore_index is -100."
 
@@ -329,7 +346,10 @@ def in_parts(attempt, inputs, targets, rows, parts):
     outputs.requires_grad_()
     if [len(each) for each in found[:2]] == [rows] * 2:
         pairs = zip(outputs.chunk(parts), labels.chunk(parts), strict=True)
-        loss = torch.stack([loss_fn(*pair) for pair in pairs]).sum()
+        losses = [loss_fn(*pair) for pair in pairs]
+        if not all(isinstance(each, torch.Tensor) and each.numel() == 1 for each in losses):
+            raise NotYet(f"the loss of the first part is {short(losses[0])}", NUMBER)
+        loss = torch.stack(losses).sum()
         gradient = torch.autograd.grad(loss, outputs)[0]
     else:
         loss = gradient = None
@@ -360,7 +380,8 @@ check_padded = Exercise(
     "have to add up to the mean over the targets of the batch that are not -100.",
     errors={
         "-1 is out of": MINUS,
-        "target dtype|scalar type|not implemented": KINDS,
+        "'Long'": THREE,
+        "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
     },
     wrong={
@@ -375,11 +396,9 @@ check_padded = Exercise(
             "targets = torch.cat( => torch.cat(",
             "inputs = torch.cat( => torch.cat(",
         ],
-        THREE: [
-            "return inputs, targets, loss_fn => return inputs, targets",
-            "return inputs, targets, loss_fn => return inputs, targets, counted",
-        ],
-        SWAPPED: "return inputs, targets => return targets, inputs",
+        THREE: [", loss_fn => ", "loss_fn\n => 0\n", "(output, target): => (target, output):"],
+        SWAPPED: ["return inputs, targets => return targets, inputs", "-100)]) => -100)]).half()"],
+        NUMBER: ["return nn => nn", '"sum" => "none"'],
         "Add no columns.": "torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])]) => "
         "nn.functional.pad(inputs, (0, more))",
         "new_zeros keeps the type.": [
@@ -387,12 +406,7 @@ check_padded = Exercise(
             "inputs.shape[1:])]) => inputs.shape[1:])]).float()",
         ],
         KINDS: "-100)]) => -100)]).int()",
-        "Add the rows behind those of the batch.": (
-            "[inputs, inputs.new_zeros(more, *inputs.shape[1:])] => "
-            "[inputs.new_zeros(more, *inputs.shape[1:]), inputs]",
-            "[targets, targets.new_full((more,), -100)] => "
-            "[targets.new_full((more,), -100), targets]",
-        ),
+        "Add the rows behind those of the batch.": "])\n => ][::-1])\n",
         "Add zeros, no copies.": "inputs.new_zeros(more, *inputs.shape[1:]) => "
         "inputs[-1:].repeat_interleave(more, 0)",
         "That is a mean over a part: one real row weighs as much as four, and a part of padding "
@@ -406,12 +420,11 @@ check_padded = Exercise(
             "/ counted => / (rows - more)",
             "/ counted => / len(targets)",
         ],
-        "The losses of the parts are added up: do not divide by their number.": (
-            "/ counted => / counted / 4"
-        ),
-        "A sum grows with the batch: divide by the targets that count in all of it.": (
-            "/ counted => "
-        ),
+        "The losses of the parts are added up: their number has no part in it.": [
+            "/ counted => / counted / 4",
+            "/ counted => / counted * 4",
+        ],
+        "A sum grows with the batch: divide by the targets that count in it.": "/ counted => ",
     },
     also_right=[
         "inputs.new_zeros(more, *inputs.shape[1:]) => 0 * inputs[:1].repeat_interleave(more, 0)"
