@@ -5,7 +5,6 @@ from importlib import import_module
 
 import pruning_study
 import pytest
-import quantization_study
 from studies import SEEDS, run_studies
 
 # The maker of a recording, what its dry run leaves out here, the rows it prints
@@ -16,7 +15,6 @@ DRY_RUNS = [
         | dict.fromkeys(("compare_ways", "compare_trunk"), lambda *_: [{"seed": 0}]),
         21,
     ),
-    ("quantization", {"DRY": quantization_study.DRY._replace(tuning=0, few_bits=())}, 8),
     (
         "sparse",
         dict.fromkeys(
