@@ -15,7 +15,7 @@ from torch.func import functional_call
 from mpcourse.data_parallel import gather, parallel_apply, replicas, replicate, scatter
 from mpcourse.data_parallel import scatter_gather as verbs
 from mpcourse.devices.devices import Device, get_devices
-from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, short
+from mpcourse.exercises.exercise import Exercise, NotYet, call, refuse_borrowed, same, short
 
 # 1. parallel_apply
 
@@ -41,6 +41,11 @@ def shown(outputs):
     if not isinstance(outputs, list | tuple):
         return type(outputs).__name__
     return [o.tolist() if torch.is_tensor(o) else type(o).__name__ for o in outputs]
+
+
+def what_differs(outcome, expected):
+    differ = [key for key in expected if not same(outcome[key], expected[key])]
+    return [f"{key}: expected {short(expected[key])}, got {short(outcome[key])}" for key in differ]
 
 
 def at_the_same_time(attempt, given, count, gradients, broken):
@@ -103,10 +108,12 @@ check_parallel_apply = Exercise(
     ],
     given="{0}",
     play=at_the_same_time,
+    compared=what_differs,
     errors={
         "a worker runs functions": "Hand over the function and its arguments: submit(call, …).",
         "BrokenBarrier": NEVER_MET,
         "IndexError": "Take as many as there are.",
+        "takes 1 positional": "Each module takes its input as one argument: module(value).",
     },
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
@@ -118,7 +125,9 @@ check_parallel_apply = Exercise(
         "Gradients stay off in the worker: use a with block, for errors, too.": [
             "with torch => if torch",
             ("with torch => if torch", f"{CALL} => {BACK}"),
+            ("with torch => if torch", f"{CALL} => {BACK.replace('True', 'not gradients')}"),
         ],
+        "inference_mode does more: set the grad mode.": "set_grad_enabled( => inference_mode(not ",
         "raises has to come out": f"{CALL} => try: {CALL}\n            except KeyError: pass",
         "The worker's function has to return what the module returns.": "return module => module",
         "Its device's worker runs each module: submit it.": lambda m, v, _: [*map(call, m, v)],
@@ -216,8 +225,8 @@ def replicas_at_work(attempt, rows, count):
     outputs = gather(parallel_apply(found, scatter(batch, devices), devices=devices), devices[0])
     module.calls.wanted, together = 0, all(met for *_, met in module.calls)
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
-    networks = {id(each) for each, *_ in module.calls}
-    if id(module) in networks:  # said here: what two threads make of one network is chance
+    networks = {id(each.linear) for each, *_ in module.calls}  # a copy.copy has net's own
+    if id(module.linear) in networks:  # said here: what two threads make of it is chance
         raise NotYet(ITSELF)
     if len(networks) < count:
         raise NotYet(SHARED, LATER)
@@ -250,6 +259,7 @@ check_replicas = Exercise(
     cases=[(6, 2), (7, 3), (2, 1)],
     given="a batch of {} rows and {} device(s)",
     play=replicas_at_work,
+    compared=what_differs,
     correct="Each device has its own replica, and all gradients reach the network's own weights.",
     errors={
         r"got \(Device": "torch's name for the place is device.device: .to(device.device, …).",
@@ -271,7 +281,7 @@ check_replicas = Exercise(
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         CUT_OFF: "weights, rows) => weights, rows).detach()",
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
-        ITSELF: "copy.deepcopy(net) => net",
+        ITSELF: ["copy.deepcopy(net) => net", "copy.deepcopy => copy.copy"],
         SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
         FUNCTIONS: ["return [ => return lambda: [", f"{CALLED} => return weights"],
         "All replicas use one copy of the weights: make one for each device.": (
@@ -335,7 +345,8 @@ def apart(attempt):
     except NotImplementedError:  # a copy out of meta, which holds no numbers
         return "fine"
     except Exception as error:
-        return "a replica fails" if hasattr(error, "__notes__") else "joining fails"
+        said = "no device is named" if "no device 'meta'" in str(error) else "joining fails"
+        return "a replica fails" if hasattr(error, "__notes__") else said
     return "one is not used"
 
 
@@ -345,8 +356,11 @@ check_data_parallel = Exercise(
     cases=[(7, 2), (5, 4), (6, 1)],
     given="a batch of {} rows and {} device(s)",
     play=on_devices,
+    compared=what_differs,
     correct="Outputs and gradients are those of the module alone.",
     errors={
+        "inputs 7": "Hand over the chunks, not the batch itself.",
+        "devices is a list": "scatter and replicate take the devices themselves, in a list.",
         "same length": "There may be fewer chunks than devices. Use devices[: len(chunks)].",
         "not require grad": CUT_OFF,
         "has no len": "parallel_apply takes a list of modules: one replica for each chunk.",
@@ -356,6 +370,7 @@ check_data_parallel = Exercise(
     hint="Each device gets a replica and a chunk; gather joins all outputs, on devices[0].",
     wrong={
         "There may be fewer chunks than devices.": "devices[: len(chunks)] => devices",
+        "Say where: parallel_apply(…, devices=used).": ", devices=used => ",
         "gather joins the outputs.": "gather(outputs, devices[0]) => outputs",
         "On GPUs each needs its own replica.": "replicate(module, used) => [module] * len(used)",
         "The gradients do not reach the module's own weights: copy with replicate.": (

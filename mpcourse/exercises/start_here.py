@@ -13,6 +13,12 @@ from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
 from mpcourse.exercises.exercise import Exercise, NotYet, same, short
 
+
+def in_time(wait):
+    """Whether `wait(seconds)` comes true in a second; a pause of the machine is one tick of it."""
+    return any(wait(0.1) for _ in range(10))
+
+
 # 1. Two devices at the same time
 
 
@@ -35,7 +41,7 @@ def two_jobs(attempt):
     def half(own, values):
         in_place[own].append(devices[own].worker.is_here())
         begun[own].set()
-        met.append(begun[1 - own].wait(1.0))
+        met.append(in_time(begun[1 - own].wait))
         return [torch.tensor(value, device=devices[own].device) for value in values]
 
     half_a, half_b = ([1.0, 2.0], [[3.0]]), ([10.0, 20.0], [[30.0]])
@@ -258,7 +264,7 @@ def came_from(wait):
 
     thread = threading.Thread(target=waiting, daemon=True, name=WAITER)
     thread.start()
-    thread.join(1.0)
+    in_time(lambda seconds: thread.join(seconds) or len(found) > 1)
     return found[-1]
 
 
@@ -293,8 +299,8 @@ def own_thread(_, attempt):
 def behind_a_long_job(hand_over, attempt):
     attempt()  # a second worker, which gets none of these jobs
     begun, may_go, order = threading.Event(), threading.Event(), []
-    waits = [hand_over(lambda: begun.set() or may_go.wait(1.0))]
-    begun.wait(1.0)
+    waits = [hand_over(lambda: begun.set() or in_time(may_go.wait))]
+    in_time(begun.wait)
     waits += [hand_over(lambda n=n: order.append(n) or n) for n in (1, 2, 3)]
     time.sleep(0.2)
     before = list(order)
@@ -334,9 +340,10 @@ Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can
 ITS_VALUE = "wait waits for the value and returns it."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
 IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
-MARKED = "0, None and an error are values too: mark beside the value whether fn() has raised."
+MARKED = "0, None, errors, tuples are values too: mark beside the value whether fn() has raised."
 POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemon=True."
 UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
+SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
 THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
 
 check_worker = Exercise(
@@ -346,7 +353,7 @@ check_worker = Exercise(
         ("a job that naps and returns 42", came_of(lambda: time.sleep(0.1) or 42), ITS_VALUE),
         ("a job that says where it runs", own_thread, DAEMON),
         ("a long job and three behind it", behind_a_long_job, IN_ORDER),
-        ("jobs that return 0, None and an error", came_of(int, list().clear, KeyError), MARKED),
+        ("jobs that return 0, None, an error, ()", came_of(int, [].clear, KeyError, tuple), MARKED),
         ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
         ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
         ("two workers whose jobs meet", meeting_of_two, IN_ORDER),
@@ -354,10 +361,11 @@ check_worker = Exercise(
     given="{0}",
     play=at_work,
     hint="{2}",
-    errors={"had not returned": UNCALLED},
+    errors={"had not returned": UNCALLED, "positional arg": SIGNATURES},
     correct="It runs jobs in order, beside another worker, and survives an error.",
     wrong={
-        "Is the thread started?": ".start() => ",
+        "Is the thread started? Or has it died?": ".start() => ",
+        SIGNATURES: ["my_worker(): => my_worker(fn):", "return hand_over => return serve"],
         "Return the function wait, uncalled; the caller calls it.": "return wait => return wait()",
         "wait returns the value, not the pair.": "return wait => return box.get",
         ITS_VALUE: "box.get() => box.get_nowait()",
@@ -369,7 +377,11 @@ check_worker = Exercise(
             "(fn):\n        box = queue.SimpleQueue() => (fn, box=queue.SimpleQueue()):"
         ),
         IN_ORDER: ["SimpleQueue()\n\n => LifoQueue()\n\n", "while True => if True"],
-        MARKED: ["error is not None => value is None", "error is not None => not value"],
+        MARKED: [
+            "error is not None => value is None",
+            "error is not None => not value",
+            "((fn(), None)) => (got if type(got := fn()) is tuple else (got, None))",
+        ],
         "The error is returned: raise it.": "raise error => return error",
         "The thread has ended: catch the error inside the loop.": "box.put((N => return box.put((N",
         THE_ERROR: ["raise error => raise type(error)(*error.args)", "None, error => None, None"],
