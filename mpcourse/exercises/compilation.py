@@ -53,6 +53,8 @@ def with_a_memory(attempt, entry, operations):
         raise NotYet("Return a list of lines, each a text: ['x = numbers[i]', ...].")
     if any(each.lstrip().startswith("for ") for each in lines):
         raise NotYet("The loop is written around your lines: return the step inside it.")
+    if any(set(each) & {"#", ":"} for each in lines):
+        raise NotYet("C++ reads your lines: leave comments (#) and types (:) out.")
     numbers, result = Memory([5.0, 7.0]), Memory([None, None])
     for i in range(2):
         try:
@@ -121,6 +123,10 @@ check_kernel = Exercise(
         "Return a list": 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
         "A line is one assignment": ['append(f" => append(f"float ', 'append(f" => append("'],
         "lines: return": 'f"result[i] = {name}"] => f"return {name}"]',
+        "C++ reads your lines": [
+            '{right}") => {right}  # step")',
+            'append(f"{name} => append(f"{name}: float',
+        ],
         "The loop is written": 'lines = [ => lines = ["for i in range(n):", ',
         "holds all of them": "numbers[i] => numbers",
         "return your lines as text": lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
@@ -155,6 +161,8 @@ check_holds = Exercise(
     read_again='"What the kernel takes for granted"',
     cases=[
         ("torch.ones(8)",),
+        ("torch.ones(1)",),
+        ("torch.ones(0)",),
         ("torch.ones(8).double()",),
         ("torch.ones(8).to(torch.int32)",),
         ("torch.ones(8).half()",),
@@ -182,9 +190,16 @@ check_holds = Exercise(
         "4 bytes may hold an integer: ask for the dtype.": (
             "x.dtype == torch.float32 => x.element_size() == 4"
         ),
-        "A dtype or a device is no text: compare with torch.float32, and ask for device.type.": [
+        'For all tensors that is False: compare x.dtype == torch.float32, x.device.type == "cpu", '
+        "and x.dim() with its brackets.": [
             'torch.float32 => "float32"',
             "x.device.type => x.device",
+            "x.dim() => x.dim",
+            lambda x: False,
+        ],
+        "One number in a row, or none, is a row as well: the loop runs once, or never.": [
+            "x.dim() == 1 => x.dim() == 1 and len(x) > 1",
+            "x.dim() == 1 => x.dim() == 1 and x.numel() > 0",
         ],
         "len() counts rows: of 4 x 4 numbers, the kernel would work on 4.": "x.dim() == 1 => True",
         "One number without a dimension has no len().": "x.dim() == 1 => x.dim() < 2",
