@@ -6,7 +6,6 @@ from mpcourse.figures.curves import (
     plot_gaps,
     plot_over_sparsity,
     plot_over_steps,
-    plot_times,
 )
 from mpcourse.figures.gains import gains_picture
 from mpcourse.figures.held import held_picture

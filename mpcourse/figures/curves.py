@@ -16,28 +16,6 @@ FEW = 20  # up to so many places, each gets a marker and a tick
 SPARSITIES = (0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
-def plot_times(
-    sizes: Sequence[int], times_s: Mapping[str, Sequence[tuple[float, float]]], ax: "Axes"
-) -> "Axes":
-    """Plot measured time over batch size, one line with its spread per name.
-
-    Args:
-        sizes: Batch sizes, in samples.
-        times_s: Name -> (median, spread) in seconds for each size.
-        ax: The matplotlib axes to draw into.
-    """
-    for index, (name, values) in enumerate(times_s.items()):
-        medians = [1e3 * median for median, _ in values]
-        spreads = [1e3 * spread / 2 for _, spread in values]
-        ax.errorbar(sizes, medians, yerr=spreads, label=name, capsize=3, **_marked(index))
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xticks(list(sizes), [str(size) for size in sizes])
-    _name_axes(ax, "batch size (samples)", "time of a forward pass (ms)", MEASURED)
-    ax.legend()
-    return ax
-
-
 def plot_cuts(
     names: Sequence[str],
     shares: Mapping[str, Sequence[float]],

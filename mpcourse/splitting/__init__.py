@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpcourse.splitting.block_times import measure_blocks
 from mpcourse.splitting.cuts import (
-    crossing_bytes,
     cut_costs,
     shares_before,
 )

@@ -8,9 +8,6 @@ A model of n blocks has n - 1 cuts; cut k leaves the first k blocks on the first
 from collections.abc import Sequence
 from itertools import accumulate
 
-import torch
-from torch import Tensor, nn
-
 from mpcourse.schedules.simulation import Costs
 
 
@@ -29,19 +26,3 @@ def shares_before(costs: Sequence[float]) -> list[float]:
     if not total > 0:
         raise ValueError(f"the costs add up to {total}; shares need a sum above 0")
     return [sum_so_far / total for sum_so_far in accumulate(costs[:-1])]
-
-
-@torch.no_grad()
-def crossing_bytes(blocks: Sequence[nn.Module], sample: Tensor) -> list[int]:
-    """Count the bytes that each cut sends forward; as many come back as gradients.
-
-    The blocks are run once. On the meta device that takes no time and no memory, and only there
-    batch norm in training mode keeps no trace of it.
-
-    A sample with N of 1 gives the bytes per sample. What is returned is a number per cut.
-    """
-    sizes = []
-    for block in blocks:
-        sample = block(sample)
-        sizes.append(sample.nbytes)
-    return sizes[:-1]

@@ -8,14 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mpcourse.figures import plot_gaps, plot_over_sparsity, plot_over_steps, plot_times
+from mpcourse.figures import plot_gaps, plot_over_sparsity, plot_over_steps
 from mpcourse.figures.curves import MARKERS
 
-SIZES = [8, 16, 32]
-TIMES = {
-    "one device": [(0.001, 0.0002), (0.002, 0.0004), (0.004, 0.0)],
-    "two devices": [(0.003, 0.0), (0.003, 0.0), (0.0035, 0.001)],
-}
 ACCURACIES = {
     "magnitude": {0.5: (0.9, 0.01), 0.9: (0.8, 0.02)},
     "random": {0.5: (0.5, 0.1), 0.9: (0.1, 0.0)},
@@ -53,23 +48,9 @@ def spreads(ax: Axes) -> list[tuple[float, float]]:
     return [(segment[0][1], segment[1][1]) for segment in bars.get_segments()]
 
 
-def test_times_are_drawn_in_milliseconds_with_half_the_spread_to_both_sides(ax: Axes):
-    assert plot_times(SIZES, TIMES, ax) is ax
-    one, two = with_bars(ax)
-    assert list(one.get_xdata()) == SIZES
-    assert list(one.get_ydata()) == pytest.approx([1, 2, 4])
-    assert list(two.get_ydata()) == pytest.approx([3, 3, 3.5])
-    assert spreads(ax)[0] == pytest.approx((0.9, 1.1))
-    assert legend(ax) == list(TIMES)
-    named = ("batch size (samples)", "time of a forward pass (ms)", "measured here")
-    assert axes_words(ax) == named
-    assert ticks(ax) == ["8", "16", "32"]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-
-
 def test_lines_differ_in_marker_and_colour(ax: Axes):
     names = [f"{n} devices" for n in range(len(MARKERS))]
-    plot_times([8], {name: [(0.001, 0.0)] for name in names}, ax)
+    plot_over_sparsity({name: {0.5: (0.9, 0.0)} for name in names}, ax, of="accuracy")
     assert len({line.get_marker() for line in with_bars(ax)}) == len(names) == 6
     assert len({line.get_color() for line in with_bars(ax)}) == len(names)
 
