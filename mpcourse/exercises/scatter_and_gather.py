@@ -5,16 +5,10 @@ from itertools import islice
 import torch
 from torch.utils._pytree import tree_leaves
 
-from mpcourse.exercises.exercise import (
-    Exercise,
-    NotYet,
-    leaving_alone,
-    raised,
-    refuse_borrowed,
-    same,
-)
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, refuse_borrowed, same
 
 KEEP_THE_WAY = "The way back to inputs is cut: leave out detach, item, tolist and torch.tensor."
+GRADIENTS = {"RuntimeError.*(requires grad|graph leaves)": KEEP_THE_WAY}
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
 EMPTY = "A device without rows gets no chunk at all: do not add empty ones."
 SIZE = "That takes the number of pieces for the size of a piece."
@@ -29,10 +23,7 @@ def with_gradients(names: set[str], instead: str):
         if not given:
             return listed(leaving_alone(CHANGED)(attempt, *case))
         refuse_borrowed(attempt, names, instead)
-        try:
-            result = listed(attempt(*case))
-        except RuntimeError as error:
-            raise NotYet(raised(error), KEEP_THE_WAY) from None
+        result = listed(attempt(*case))
         leaves, ways = tensors_in(result), [None]
         if leaves and all(leaf.grad_fn for leaf in leaves):
             ways = torch.autograd.grad(sum(map(torch.sum, leaves)), given, allow_unused=True)
@@ -96,9 +87,11 @@ check_scatter = Exercise(
     play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
     same=same_kinds,
     hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
-    errors={"had not returned": "A loop does not end: does the start move on by a chunk's size?"},
+    errors=GRADIENTS
+    | {"had not returned": "A loop does not end: does the start move on by a chunk's size?"},
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
+        "That adds a row where none is left over: round up.": "-(-len( => 1 + (len(",
         "That rounds down, and rows are left over: round up.": [
             "-(-len(batch) // num_devices) => len(batch) // num_devices or 1",
             ("-(-len(batch) => (len(batch)", "len(batch), => num_devices * size,"),
@@ -186,7 +179,8 @@ check_scatter_nest = Exercise(
     play=refusing(with_gradients({"scatter", "scatter_nest"}, "take the nest apart yourself.")),
     same=same_kinds,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
-    errors={
+    errors=GRADIENTS
+    | {
         "AssertionError|Exception": "Raise a ValueError, and only for unequal numbers of rows.",
         r"index out of range|zip\(\) argument": FEWER,
         "RecursionError": "A text consists of texts, without end: ask for tuple and list.",
@@ -213,11 +207,17 @@ check_scatter_nest = Exercise(
             f"type(inputs)( => {kind}(" for kind in ("list", "tuple")
         ],
         FEWER: "strict=False => strict=True",
-        UNEQUAL: ["> 1: => > 9:", "raise ValueError => return ValueError"],
+        UNEQUAL: [
+            "> 1: => > 9:",
+            *(f"raise ValueError => return {x}" for x in ("ValueError", "[] and", "None and")),
+        ],
         "Refuse with a ValueError.": [
             f"raise ValueError => raise {kind}" for kind in ("TypeError", "RuntimeError")
         ],
-        "Compare numbers of rows, not chunks.": "{len(tensor) => {len(tensor.chunk(num_devices))",
+        "Compare numbers of rows, not chunks, and of every nest: tuples too.": [
+            "{len(tensor) => {len(tensor.chunk(num_devices))",
+            "if len({ => if isinstance(inputs, dict) and len({",
+        ],
         "A tensor deeper in the nest counts as well: compare all of them.": (
             "tensors_in(inputs) => tensors_in(inputs, is_leaf=lambda each: each is not inputs)"
         ),
@@ -247,8 +247,8 @@ def same_number(*pair):
     return same(*(x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x for x in pair))
 
 
-SIZES = [(3, 3, 1), (4, 1), (2, 2), (1, 4, 3)]
-MEANS = [(1.0, 4.0, 6.0), (0.5, 9.0), (1.0, 3.0), (1.25, 3.5, 2.0)]
+SIZES = [(4, 1), (3, 3, 1), (2, 2), (1, 4, 3)]
+MEANS = [(0.5, 9.0), (1.0, 4.0, 6.0), (1.0, 3.0), (1.25, 3.5, 2.0)]
 
 check_mean = Exercise(
     my_mean,
@@ -257,19 +257,18 @@ check_mean = Exercise(
         *zip(map(torch.tensor, MEANS), map(torch.tensor, SIZES), strict=True),
         (torch.tensor([2.0, 8.0], requires_grad=True), torch.tensor([2, 1])),
     ],
-    given=lambda means, sizes: (
-        f"means {means.tolist()} of chunks of {sizes.tolist()} rows"
-        + " where a gradient is required" * means.requires_grad
-    ),
+    given="means {} of chunks of {} rows",
     play=with_gradients(set(), ""),
     same=same_number,
     hint="The mean is the sum over all rows, divided by their number: one number, not rounded.",
-    errors={"same dtype|infer output dtype": "The sizes are integers: call float() on them first."},
+    errors=GRADIENTS
+    | {"same dtype|infer output dtype": "The sizes are integers: call float() on them first."},
     wrong={
         "That is the mean of the means: a short chunk counts too much.": lambda m, n: m.mean(),
         "That is the sum over all rows; divide it by their number.": "/ chunk_sizes.sum() => ",
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
+        "Divide by all rows, not by those of the longest chunk.": "s.sum() => s.max()",
         "A long chunk counts more, not less.": lambda m, n: (m / n).sum() / (1 / n).sum(),
         "A short chunk has fewer rows.": "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)",
         "7 rows make one of the batches: add up the chunks.": "/ chunk_sizes.sum() => / 7",
