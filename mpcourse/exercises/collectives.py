@@ -236,6 +236,7 @@ check_deadlock = Exercise(
 # 3. All-reduce by doubling
 
 OWN_PARTNER = "A rank is no partner of itself: the bits are 1, 2, 4, …; `rank ^ 0` is the rank."
+TOO_FAR = "The partners of n ranks are 0 to n - 1: the bits are 1, 2, 4, … while they are below n."
 IN_PAIRS = "The two of a pair swap with each other: of ranks 0 and 1, each is the other's partner."
 EACH_STEP = "In every step each rank swaps with one partner, and 1, 2, 4, … ranks share a sum."
 WHOLE = "Whole tensors are swapped; no chunks."
@@ -304,9 +305,7 @@ check_doubling = Exercise(
         "That is the mean: here the sum is asked for.": "return tensor => return tensor / count",
         "What arrives is added; it does not replace the sum.": "tensor + recv => recv",
         "The tensors are as they were: add what arrives.": "tensor = tensor + recv => recv",
-        "Add what arrives, not your own sum once more.": (
-            "tensor + recv(rank ^ bit) => tensor + tensor + 0 * recv(rank ^ bit)"
-        ),
+        "Add what arrives, not your own sum again.": "tensor + recv => tensor + tensor + 0 * recv",
         "The same partner in each step: its numbers are counted again.": "rank ^ bit => rank ^ 1",
         "Send the sum so far, not your first numbers again.": (
             "bit = 1 => bit, own = 1, tensor",
@@ -321,12 +320,13 @@ check_doubling = Exercise(
         RECEIVES_FIRST: "send( => recv(rank ^ bit); send(",
         IN_PAIRS: "rank ^ bit => (rank + bit) % count",
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
+        TOO_FAR: "bit < count => bit <= count",
         NO_RETURN: "return tensor => tensor",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
     },
     errors={
         r"ValueError: rank (\d+) of \d+ cannot \w+ \w+ rank \1\b": OWN_PARTNER,
-        "ValueError: rank . of . cannot": IN_PAIRS,
+        "ValueError: rank . of . cannot": TOO_FAR,
         r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
         "had not returned": "The loop never ends: `bit` has to grow.",
     },
