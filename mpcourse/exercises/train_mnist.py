@@ -37,8 +37,7 @@ def loss_first(outcome, expected):
 def my_train(model, batches, optimizer, loss_fn):
     """Only forward and backward differ: a Pipeline does both in one call.
 
-    Each backward adds to what is there, so old gradients are cleared before it. The optimizer has
-    the parameters of all stages: it need not know of the cut.
+    Old gradients are cleared before. The optimizer has all parameters: it knows of no cut.
     """
     model.train()
     place, losses = next(model.parameters()).device, []
@@ -105,6 +104,9 @@ check_train = Exercise(
             "model.train() => isinstance(model, Pipeline) or model.train()",
         ],
         "A loss was handed in: call loss_fn.": "loss_fn( => F.cross_entropy(",
+        "A loss from after the step: return the one that made the gradients.": (
+            "loss.item() => loss_fn(model(inputs.to(place)).to(place), targets.to(place)).item()"
+        ),
         "Use the given optimizer.": "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
         "A loss is a mean: leave it so.": "loss.item() => loss.item() * len(inputs)",
         "Return a list with the loss of every step.": [
@@ -123,14 +125,11 @@ check_train = Exercise(
     also_right=["return losses => return torch.tensor(losses)"],
 )
 
-# 2. A step in micro-batches
-
 
 def my_step(net, inputs, targets, size):
     """Divide each sum by what the mean of the whole mini-batch divides by.
 
-    That is the number of targets that count, known before the first forward. A short micro-batch,
-    or one without any target that counts, is no special case then. Each backward frees its graph.
+    That is the number of targets that count. Each backward frees its micro-batch's graph.
     """
     counting = (targets != -100).sum()
     total = 0.0
@@ -144,8 +143,8 @@ def my_step(net, inputs, targets, size):
 def stepped(attempt, rows, size, ignored):
     """The loss and the gradient; there was a gradient of 1 before."""
     chance = torch.Generator().manual_seed(rows)
-    net, forwards = nn.Linear(3, 4).double(), [0]
-    net.register_forward_pre_hook(lambda _, given: forwards.append(len(given[0])))
+    net, forwards = nn.Linear(3, 4).double(), [(0, "None")]  # rows, and the gradient before it
+    net.register_forward_pre_hook(lambda _, x: forwards.append((len(x[0]), str(net.bias.grad))))
     for parameter in net.parameters():
         parameter.data = torch.randn(parameter.shape, generator=chance).double()
         parameter.grad = torch.ones_like(parameter)
@@ -153,13 +152,15 @@ def stepped(attempt, rows, size, ignored):
     targets[list(ignored)] = -100
     before = [p.detach().clone() for p in net.parameters()]
     loss = attempt(net, torch.randn(rows, 3, generator=chance).double(), targets, size)
-    if max(forwards) > size:
-        raise NotYet(f"A forward took {max(forwards)} rows: cut them by inputs.split(size).")
+    if max(forwards)[0] > size:
+        raise NotYet(f"A forward took {max(forwards)[0]} rows: cut them by inputs.split(size).")
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
     if not same([*net.parameters()], before):
         raise NotYet("The weights have moved: add to .grad alone; the optimizer comes later.")
     gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+    if "None" != forwards[-1][1] == forwards[1][1] != str(net.bias.grad):
+        raise NotYet("One backward at the end keeps all graphs: each loss needs its own, at once.")
     return "nan" if loss is not None and loss != loss else numbers(loss), gradient.nan_to_num(9.0)
 
 
@@ -169,16 +170,14 @@ check_step = Exercise(
     my_step,
     read_again='"Break 1: the mean of means"',
     cases=[(4, 2, ()), (5, 2, ()), (7, 3, ()), (10, 4, (0, 5, 6)), (6, 2, (2, 3))],
-    given=lambda rows, size, ignored: (
-        f"{rows} rows in micro-batches of {size}"
-        + f", the targets of rows {', '.join(map(str, ignored))} ignored" * bool(ignored)
-    ),
+    given="{} rows in micro-batches of {}; targets ignored: {}",
     play=stepped,
     compared=loss_first,
     hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
     correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
-        "Losses are added up as they are: weight each one, before its backward.": OWN_MEAN,
+        "Means are added up as they are: weight each one, before its backward.": OWN_MEAN,
+        "A short micro-batch is missing.": ".split(size) => .split(size)[:len(targets)//size]",
         "All micro-batches count alike, a mean of means.": OWN_MEAN + " / len(inputs.split(size))",
         "Weighted by rows; a row whose target is -100 is not in the mean.": [
             OWN_MEAN + " * len(y) / len(targets)",
@@ -206,20 +205,21 @@ check_step = Exercise(
         ],
         "Nothing is added to .grad: each loss needs its backward().": "loss.backward() => ",
         "The weights have moved": "return total => return net.bias.data.zero_().sum() or total",
+        "One backward at the end keeps all graphs": (
+            "loss.backward() => total = total + loss",
+            "return total => return total.backward() or total.item() / 2",
+        ),
         "cut them by inputs.split(size)": ".split(size) => .split(len(inputs))",
         HOLDS_ITS_GRAPH.format("What is returned"): "loss.item() => loss",
     },
     also_right=["return total => return torch.tensor(total)"],
 )
 
-# 3. The statistics of all micro-batches from those of each
-
 
 def my_merged(counts, means, variances):
     """Add up the squared distances from the common mean, from two sources.
 
-    Within a micro-batch they are variance times (count - 1), since the variance is unbiased. All
-    its values are also shifted, by the distance of its mean from the common one.
+    One is within a micro-batch. The other is the distance of its mean from the common one.
     """
     rows, total = list(zip(counts, means, variances, strict=True)), sum(counts)
     mean = sum(n * m for n, m, _ in rows) / total
@@ -245,12 +245,15 @@ check_merged = Exercise(
     play=call_for_numbers,
     hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
     wrong={
-        "The spread between the micro-batches' means is lost: they differ, too.": (
+        "The spread between the micro-batches' means is lost: they differ, too.": [
             "squares / (total - 1) => sum(variances) / len(variances)",
-        ),
+            " + n * (m - mean) ** 2 => ",
+        ],
+        "The spread within each micro-batch is lost.": "(n - 1) * v + => ",
         "Micro-batches of different sizes: each mean counts by its number of values.": [
             "return mean => return sum(means) / len(means)",
             "sum(n * m for n, m, _ in rows) / total => sum(means) / len(means)",
+            "(m - mean) => (m - sum(means) / len(means))",
         ],
         "The means differ, which is spread as well; and each one counts by its number of values.": (
             "squares / (total - 1) => sum(variances) / len(variances)",
@@ -271,14 +274,11 @@ check_merged = Exercise(
     also_right=[lambda *given: list(map(torch.tensor, my_merged(*given)))],
 )
 
-# 4. Dropout whose seed is its own
-
 
 class MySeededDropout(nn.Module):
     """A generator of its own, on the host, draws one number for every value.
 
-    It goes on from call to call: micro-batches in order get the mini-batch's numbers. Nobody else
-    draws from it: no race.
+    Micro-batches in order get the mini-batch's numbers. Nobody else draws from it: no race.
     """
 
     def __init__(self, seed, p=0.5):
@@ -325,7 +325,7 @@ def as_promised(found, seed, p):
     output = found["first"]
     kept = output != 0
     share = 1 - kept.double().mean().item()
-    alike = {name for name, result in found.items() if torch.equal(result != 0, kept)}
+    alike = {key for key, out in found.items() if torch.equal(torch.as_tensor(out != 0), kept)}
     grown = torch.allclose(output.to(VALUES), VALUES * kept / (1 - p))
     rowwise = any((kept == one).all() for one in (kept[:, :1], kept[:1]))
     inverted = p != 0.5 and abs(share - (1 - p)) < 0.05
@@ -343,7 +343,7 @@ def as_promised(found, seed, p):
         "Layers share a generator, and race for it: make one in __init__.": "aside" in alike,
         "In micro-batches other places are dropped: one number a value.": "cut" in alike,
         "torch.float32 in, another type out: keep the type.": found["float"].dtype == torch.float,
-        "In evaluation nothing changes: ask self.training.": torch.equal(found["eval"], VALUES),
+        "In evaluation nothing changes: ask self.training.": same(found["eval"], VALUES),
         "An evaluation has drawn numbers: draw in training mode only.": "late" in alike,
     }.items():
         if not right:
@@ -379,7 +379,7 @@ check_dropout = Exercise(
         "is the share that is dropped": ">= self.p => < self.p",
         "a layer is an nn.Module": ["(nn.Module) => ", lambda seed, p: nn.functional.dropout],
         "torch.float32 in, another type out": "kept.to(values.device) => kept.double()",
-        "In evaluation nothing changes": "not self.training => False",
+        "evaluation nothing changes": ["not self.training => False", "return values\n => return\n"],
         "Whole rows or columns": "torch.rand(values.shape => torch.rand((len(values), 1)",
     },
     errors={"in-place operation": "The layer changes its input: make a new tensor."},
