@@ -83,8 +83,7 @@ check_halves = Exercise(
         STAR: ["@ x => * x", "@ weight => * weight"],
         "The weight's gradient adds over the rows; no mean is taken.": "@ x => @ x / len(x)",
         "Neither half takes a mean; a loss that takes one has put it into gradient.": (
-            "@ weight => @ weight / len(x)",
-            "@ x => @ x / len(x)",
+            ("@ weight => @ weight / len(x)", "@ x => @ x / len(x)")
         ),
         TWO: [", gradient.T @ x => ", lambda *_: None],
     },
@@ -192,6 +191,10 @@ ON_ONE_DEVICE = (  # micro-batch by micro-batch
     "return schedule => return [sorted(sum(schedule, []), "
     "key=lambda a: (a[2], a[1] != 'F', -a[0] if a[1] != 'F' else a[0]))]"
 )
+WHOLE_FIRST = (  # nobody waits for stage 0, so its backwards may stay whole
+    "return schedule => return "
+    "[one_f_one_b_schedule(num_stages, num_microbatches)[0], *schedule[1:]]"
+)
 BESIDE_ITS_I = "len(waiting) > rank => waiting"
 AHEAD = "2 * (num_stages - 1 - rank) + 1"
 ONE_MORE = f"{AHEAD} => min(num_stages, num_stages - rank + 1)"
@@ -210,11 +213,7 @@ check_split_backward = Exercise(
         HOLES_LEFT: [
             "> rank => > max(0, rank - 1)",
             "> rank => > rank and action[2] + num_stages - rank < num_microbatches",
-            (  # nobody waits for stage 0, so its backwards may stay whole
-                "> rank => > max(0, rank - 1)",
-                "return schedule => return [one_f_one_b_schedule(num_stages, num_microbatches)[0], "
-                "*schedule[1:]]",
-            ),
+            ("> rank => > max(0, rank - 1)", WHOLE_FIRST),
         ],
         ORDER: [
             slip(my_no_wait, ONE_MORE, "2 * rank => max(0, rank - 1)"),
@@ -247,7 +246,7 @@ def most_waits(outcome, p, m):
     if any(a.kind == "B" and a.stage_index for row in schedule for a in row):
         why = STILL_WHOLE
     else:
-        ahead = {row[0].stage_index: "".join(a.kind for a in row) for row in schedule}
+        ahead = {row[0].stage_index: "".join(a.kind for a in row) for row in without_w(schedule)}
         extra = [len(ahead[r].partition("I")[0]) - 2 * (p - 1 - r) - 1 for r in range(p)]
         why = MORE_AHEAD if min(extra) < 0 else FEWER if max(extra) > 0 else LATER
     raise NotYet("expected: no device waits once it has begun", f"got waits of {waits}", why)
@@ -265,6 +264,7 @@ check_no_wait = Exercise(
         MORE_AHEAD: [
             my_split_backward,
             slip(my_split_backward, BESIDE_ITS_I),
+            WHOLE_FIRST,
             f"{AHEAD} => max(1, 2 * (num_stages - 1 - rank))",
         ],
         FEWER: (f"{AHEAD} => 2 * num_stages - 1", "2 * rank => 0"),
