@@ -150,7 +150,7 @@ check_simulate = Exercise(
     compared=first_end_that_differs,
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
-    errors={NO_END_IN_SIGHT: "Stop after a round in which no device moved: the rest has no end."},
+    errors={NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round."},
     wrong={
         "Waits are shared: it starts at the latest of these times, not after their sum.": (
             "max([ => sum(["
@@ -167,6 +167,7 @@ check_simulate = Exercise(
         "An action takes cost[action.kind].": [
             "cost[action.kind] => 1",
             "cost[action.kind] => dict(F=1, B=2)[action.kind]",
+            "cost[action.kind] => cost['F'] * (1 + (action.kind == 'B'))",
         ],
         "All that needs lists has to end: a backward waits for its forward and for a gradient.": (
             "num_stages) => num_stages)[:1]"
@@ -207,13 +208,12 @@ def my_one_f_one_b(num_stages, num_microbatches):
     for rank in range(num_stages):
         ahead = min(num_microbatches, num_stages - rank)
         kinds = "F" * ahead + "BF" * (num_microbatches - ahead) + "B" * ahead
-        row = number_actions([(rank, kinds)])
-        schedule.append(row)
+        schedule.append(number_actions([(rank, kinds)]))
     return schedule
 
 
-def latest_first(row):
-    held = []
+def latest_first(pairs):
+    held, row = [], number_actions(pairs)
     return [held.append(a) or a if a.kind == "F" else held.pop()._replace(kind="B") for a in row]
 
 
@@ -235,9 +235,10 @@ check_one_f_one_b = Exercise(
         "Its warm-up is one too long: it runs, but every device holds one more.": (
             "num_stages - rank => num_stages - rank + 1"
         ),
-        "There are never more forwards ahead than there are micro-batches.": (
-            "min(num_microbatches, num_stages - rank) => num_stages - rank"
-        ),
+        "There are never more forwards ahead than there are micro-batches.": [
+            "min(num_microbatches, => max(0,",
+            ("min(num_microbatches, => max(0,", "- rank) => - rank - 1)", '"BF" => "FB"'),
+        ],
         "Every device warms up like device 0: legal, but the later ones hold too much.": (
             "num_stages - rank => num_stages"
         ),
@@ -250,9 +251,7 @@ check_one_f_one_b = Exercise(
             "num_stages - rank => rank",
         ],
         "One micro-batch at a time: that is the naive schedule.": naive_schedule,
-        OUT_OF_ORDER: (
-            "number_actions([(rank, kinds)]) => latest_first(number_actions([(rank, kinds)]))"
-        ),
+        OUT_OF_ORDER: "number_actions( => latest_first(",
     },
     also_right=[("* ahead => * (ahead - 1)", '"BF" => "FB"', "s - ahead) => s - ahead + 1)")],
 )
@@ -267,12 +266,8 @@ def my_interleaved(num_devices, num_microbatches, num_chunks):
     then one forward and one backward follow in turn, and at the end the backwards that are left.
     """
     p, m = num_devices, num_microbatches
-    order = [
-        (chunk, index)
-        for first in range(0, m, p)
-        for chunk in range(num_chunks)
-        for index in range(first, first + p)
-    ]
+    rounds = [range(first, first + p) for first in range(0, m, p)]
+    order = [(chunk, i) for each in rounds for chunk in range(num_chunks) for i in each]
     schedule = []
     for rank in range(p):
         forwards = [Action(rank + p * chunk, "F", i) for chunk, i in order]
@@ -308,6 +303,10 @@ check_interleaved = Exercise(
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "(p - 1 - rank) => (p - rank)",
             "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
+        ],
+        "There are num_chunks * num_microbatches forwards: min() takes that number.": [
+            "min(len(order), => max(0,",
+            "min(len(order), => min(m,",
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
         "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
