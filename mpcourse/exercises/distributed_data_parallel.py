@@ -9,11 +9,11 @@ from torch import nn
 
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, during, numbers, same, short
 
-LEFT_OVER = "The hooks are there, but the line `return ...` is still at the end: delete it."
+LEFT_OVER = "Your lines ran, but `return ...` still stands at the end: it has to go."
 UNWAITED = "Before wait() returns, the tensor holds this rank's numbers: wait for each message."
 SUMS_ALONE = "This all_reduce adds up, and offers no other op: leave it out, and divide by count."
 WAITS_IN_A_HOOK = "A hook waited, and the backward stood still meanwhile: wait in finish alone."
-TWICE = "A message was waited for in the step before: finish has to empty its list."
+TWICE = "A message was waited for twice: wait for each once, then finish empties its list."
 UNDER_WAY = "The tensor was changed before its message was waited for: divide after wait()."
 FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 TWO_SENT = "One call of a hook has sent twice: each sends the .grad of its own parameter, once."
@@ -21,7 +21,6 @@ WEIGHTS = "These are the weights: all_reduce takes the parameter's .grad."
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
 NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
-NUMBERS = "All left together: a hook sends as soon as `size` gradients (not numbers) wait."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
 NO_HOOK = "A parameter has no hook: each that requires a gradient takes one."
 ONE_TENSOR = "A full bucket leaves as one tensor: torch.cat the flattened gradients, and send that."
@@ -43,9 +42,8 @@ class Message:
     """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
 
     def __init__(self, tensor, count, backward):
-        self.holds = len(tensor.unique())  # numbers of one gradient are equal
+        self.holds, self.count, self.backward = len(tensor.unique()), count, backward
         self.tensor, self.sent, self.waited = tensor, tensor.detach().clone(), False
-        self.count, self.backward = count, backward
 
     def wait(self):
         """Let the sum arrive, unless the backward would stand still for it."""
@@ -90,7 +88,7 @@ def two_steps(attempt, count, frozen, *size):
         with during(f"in finish, step {step}"):
             size and finish()
         refuse_if(not all(message.waited for message in sent), UNWAITED)
-        held = [message.holds for message in sent]
+        held = [message.holds for message in sent]  # the numbers of one gradient are equal
         refuse_if(size and any(each != size[0] for each in held[:-1]), f"sent {held}: {NOT_FULL}")
         refuse_if(size and sum(held) < len(own), REST)
         steps.append({"messages": size and held} | {n: p.grad for n, p in net.named_parameters()})
@@ -127,7 +125,6 @@ def my_hooks(module, all_reduce, count):
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
-ITS_OWN = "That is rank 0's own gradient: no hook of this parameter has averaged it."
 LOOPS = "When a hook runs, the loop's variable is the last parameter: use the hook's argument."
 
 check_hooks = Exercise(
@@ -142,7 +139,7 @@ check_hooks = Exercise(
     wrong={
         "That is the sum: divide .grad itself by the {0} ranks.": "parameter.grad /= count => ",
         "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
-        ITS_OWN: [
+        "That is rank 0's own gradient: no hook of this parameter has averaged it.": [
             "hook(average) => hook",
             "hook(average) => hook(average); break",
             "in module.parameters() => in [m.weight for m in module if hasattr(m, 'weight')]",
@@ -236,7 +233,7 @@ check_buckets = Exercise(
         ),
         NOT_FULL: ["== size => > size", "len(bucket) == size => True"],
         REST: "if bucket: => if False:",
-        NUMBERS: [
+        "All left together: a hook sends as soon as `size` gradients (not numbers) wait.": [
             "len(bucket) == size => sum(each.numel() for each in bucket) == size",
             "len(bucket) == size => False",
         ],
@@ -249,7 +246,7 @@ check_buckets = Exercise(
         OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
         NOTHING_LEFT: "if bucket: => if True:",
         UNWAITED: "message.wait() => ",
-        TWICE: "sent.clear() => ",
+        TWICE: ["sent.clear() => ", "message.wait() => sent[-1][2].wait()"],
         FROZEN: "parameter.requires_grad: => True:",
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
@@ -302,17 +299,12 @@ FORWARD = "The forward decides: model(images) belongs inside no_sync, as the bac
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
 STEPS = "return loss => optimizer.step(), optimizer.zero_grad(); return loss"
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
-UNDIVIDED = "Gradients add up: divide each loss, so that their sum is that of the mean."
 SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
-NO_STEP = "The optimizer has to step: once, after the last backward."
-TOGETHER = "One backward for all samples needs the memory of all: one for each micro-batch."
-FIRST_SENDS = "The last backward sends: what the others add after that stays on its rank."
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
 BY_ITSELF = "DDP sends and averages by itself: the step calls nothing of torch.distributed."
-RETURNS = "Return the sum of all losses, then the number of samples: neither is divided."
 
 
 class Replica(nn.Module):
@@ -352,9 +344,11 @@ def stepped(attempt, *sizes):
         model.done.clear()
         parts = [(torch.randn(n, 3).double(), torch.randint(2, (n,))) for n in sizes]
         with during(f"in step {step}"):
-            result = attempt(model, optimizer, parts)
-        returned = result if isinstance(result, tuple | list) else [result]
-        refuse_if(any(getattr(each, "requires_grad", False) for each in returned), GRAPH)
+            result = inspect.unwrap(attempt)(model, optimizer, parts)
+        if result is ...:
+            refuse_if(model.done, LEFT_OVER)
+            raise NotAttempted
+        refuse_if("grad_fn" in repr(result), GRAPH)
         after = {"weight": model.module.weight.detach().clone(), "returned": numbers(result)}
         steps.append({"backwards and steps": model.done.copy()} | after)
     return steps
@@ -380,21 +374,25 @@ check_ddp_step = Exercise(
         ],
         "The last step's gradients are in it, too: zero_grad once a step.": ".zero_grad() => ",
         LOST: ["step() => zero_grad(), optimizer.step()", "(loss => optimizer.zero_grad(); (loss"],
-        UNDIVIDED: ["loss / total => loss", "loss / total => loss / len(labels)"],
+        "Gradients add up: divide each loss, so that their sum is that of the mean.": [
+            "loss / total => loss",
+            "loss / total => loss / len(labels)",
+            (', reduction="sum" => ', "loss / total => loss"),
+        ],
         SAMPLES: ["sum(len(labels) => sum(2", "summed, total => summed, len(micro_batches)"],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
-        RETURNS: [
-            "summed, total => summed / total, total",
-            "summed, total => summed / total",
+        "Return the sum of all losses, then the number of samples: neither is divided.": [
+            *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
             "summed, total => total, summed",
             "return summed, total => pass",
+            "loss.item() => loss.item() / len(labels)",
         ],
-        NO_STEP: "optimizer.step() => pass",
-        TOGETHER: (
+        "The optimizer has to step: once, after the last backward.": "optimizer.step() => pass",
+        "One backward for all samples needs the memory of all: one for each micro-batch.": (
             "*others, last = micro_batches => others = []",
             "(*last) => (*map(torch.cat, zip(*micro_batches)))",
         ),
-        FIRST_SENDS: (
+        "The last backward sends: what the others add after that stays on its rank.": (
             "*others, last = micro_batches => last, *others = micro_batches",
             "with model.no_sync(): => summed = backward(*last)\n    with model.no_sync():",
             "summed = sum( => summed += sum(",
@@ -406,6 +404,8 @@ check_ddp_step = Exercise(
         NO_CALL: "no_sync() => no_sync",
         "Lengths differ: add them up.": "sum(len(labels) => len(micro_batches[0][1]) * sum(1",
         "The last one runs twice.": "in others => in micro_batches",
+        "The last one never runs.": "    summed += backward(*last)\n => ",
+        LEFT_OVER: "return summed, total => return ...",
     },
     errors={"context manager": NO_CALL, "process group": BY_ITSELF},
     also_right=[(f"with model.no_sync() => for {ON} in [0]", f"summed += => {ON} = 1; summed +=")],
