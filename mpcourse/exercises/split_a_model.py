@@ -138,7 +138,7 @@ def cut_into_stages(attempt, sizes, num_stages):
     stages = attempt(model, num_stages)
     listed = isinstance(stages, list | tuple | nn.ModuleList | nn.Sequential)
     if not listed or not all(isinstance(stage, nn.Sequential) for stage in stages):
-        raise NotYet(f"expected a list of nn.Sequential, got {short(stages)}")
+        raise NotYet(f"expected a list of nn.Sequential, like model[0:2]; got {short(stages)}")
     if len(model) < len(sizes):
         raise NotYet("the model has lost layers: leave it as it is, a slice takes none away")
     layers = [[number.get(id(layer), "not the model's own") for layer in stage] for stage in stages]
@@ -182,8 +182,7 @@ check_split = Exercise(
     play=cut_into_stages,
     same=as_good,
     compared=lambda outcome, expected: [
-        f"got the layers {outcome[0]}: stages of {outcome[1]} parameters; "
-        f"the largest can have {max(expected[1])}"
+        f"got layers {outcome[0]}: {outcome[1]} parameters; the largest can have {max(expected[1])}"
     ],
     hint="Compare all cuts into {1} stages by the largest: each layer once, in order, none empty.",
     wrong={
@@ -202,6 +201,7 @@ check_split = Exercise(
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
         "The first cut is not the only one.": first_cut_only,
+        "No stage may be empty: cuts differ, and none is at an end.": "range(1, => range(0,",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],
         "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
@@ -264,7 +264,7 @@ def first_difference(outcome, expected):
     return [f"the {'gradients' if right else 'outputs'} differ from the model's"]
 
 
-ONE = "nn.Sequential(a, b) makes one module of several."
+ONE = "Return a list of two modules; nn.Sequential(a, b) makes one module of several layers."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
 
 check_parts = Exercise(
