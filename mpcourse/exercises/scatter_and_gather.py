@@ -64,13 +64,13 @@ def same_kinds(*pair):
 def my_scatter(batch, num_devices):
     """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
 
-    The range ends with the batch: so the last slice may be short, and a device for which no row is
-    left gets no chunk.
+    The range ends with the batch: the last slice may be short, and a device may get no chunk.
     """
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
 
 
+GRADS = " where gradients are required"
 SHAPES = [((6,), 2), ((7,), 3), ((5,), 4), ((1,), 3), ((9, 2), 4), ((16, 1), 5)]
 
 check_scatter = Exercise(
@@ -80,10 +80,7 @@ check_scatter = Exercise(
         *((torch.arange(torch.Size(s).numel()).reshape(s), n) for s, n in SHAPES),
         (torch.tensor([[2.0], [-1.0], [3.0], [0.0]], requires_grad=True), 2),
     ],
-    given=lambda batch, n: (
-        f"a batch of shape {tuple(batch.shape)} and {n} devices"
-        + " where gradients are required" * batch.requires_grad
-    ),
+    given=lambda b, n: f"a batch of shape {(*b.shape,)} and {n} devices" + GRADS * b.requires_grad,
     play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
     same=same_kinds,
     hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
@@ -98,6 +95,9 @@ check_scatter = Exercise(
         ],
         EMPTY: ["len(batch), => num_devices * size,", "len(batch), => len(batch) + 1,"],
         SIZE: lambda b, n: b.split(n),
+        "A slice leaves out its end: from start, it ends at start + size.": [
+            f"start + size] => {end}]" for end in ("size", "start + size - 1", "start + size + 1")
+        ],
         "That drops rows: count those that came out.": "len(batch), size => len(batch) - 1, size",
         "The first chunk alone: does return stand in the loop, or does range end early?": [
             f"size)] => size)][{first}]" for first in ("0", ":1")
@@ -119,9 +119,8 @@ check_scatter = Exercise(
 def my_scatter_nest(inputs, num_devices):
     """A tensor is cut, a nest is taken apart and built again, anything else is repeated.
 
-    Scattering each value of a nest gives one list for each value; `zip` turns them around, into one
-    row for each device, and stops where the chunks end: so unequal batches, of which it would drop
-    rows, are refused first. An empty nest has no columns: it is repeated like anything else.
+    Each value gives a list; `zip` turns them into a row for each device, up to the shortest list:
+    so unequal batches are refused first. An empty nest has no lists, and is repeated.
     """
     if len({len(tensor) for tensor in tensors_in(inputs)}) > 1:
         raise ValueError("not all tensors have equally many rows")
@@ -156,6 +155,7 @@ ROWS = torch.arange(4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
 NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
+ROW_BY_ROW = "[type(inputs)(row) for row in zip(*columns, strict=False)]"
 PADDED = "list(inputs.chunk(num_devices)) => [*inputs.chunk(num_devices), {}, {}, {}][:num_devices]"
 
 check_scatter_nest = Exercise(
@@ -167,7 +167,7 @@ check_scatter_nest = Exercise(
         ((ROWS, {"extra": [(ROWS * 10, 0.5)], "mask": None}), 2),
         ({"name": "train", "pixels": torch.arange(10).reshape(5, 2), "rate": 0.1}, 4),
         ([torch.arange(8).reshape(4, 2), ROWS], 2),
-        ({"rate": 0.1, "steps": (1, 2)}, 3),
+        ({"rate": 0.1, "names": ["a", "b", "c"]}, 3),
         ({"pixels": ROWS, "extra": []}, 2),
         ({"pixels": ROWS, "extra": {}, "more": ()}, 2),
         ({"pixels": torch.ones(4, requires_grad=True)}, 2),
@@ -190,7 +190,7 @@ check_scatter_nest = Exercise(
         "Each device got the whole nest: its tensors are to be cut.": lambda nest, n: [nest] * n,
         "That is a nest of lists; return a list of nests, one for each chunk.": [
             f"{NESTS} => dict(zip(inputs, columns))",
-            "[type(inputs)(row) for row in zip(*columns, strict=False)] => type(inputs)(columns)",
+            f"{ROW_BY_ROW} => type(inputs)(columns)",
         ],
         "What is no tensor goes to every device whole: repeat it.": [
             f"[inputs] * num_devices => {each}" for each in ("[inputs]", "inputs")
@@ -199,7 +199,13 @@ check_scatter_nest = Exercise(
             "my_scatter_nest(value, num_devices) => "
             "(value.chunk(num_devices) if hasattr(value, 'chunk') else [value] * num_devices)"
         ),
-        "zip over no columns gives no row: repeat an empty nest as it is.": " and inputs => ",
+        "Without a tensor in it, a list goes to every device whole.": (
+            f"{ROW_BY_ROW} => {ROW_BY_ROW} if tensors_in(inputs) else [[x] for x in inputs]"
+        ),
+        "Going through a dict gives its keys: take its values().": "inputs.values()] => inputs]",
+        "zip over no columns gives no row: repeat an empty nest as it is.": [
+            f"{kind}) and inputs => {kind})" for kind in ("dict", "list")
+        ],
         "A tuple and a list are nests as well: one went to every device whole.": [
             f"tuple | list) => {kind})" for kind in ("tuple", "list")
         ],
@@ -225,20 +231,14 @@ check_scatter_nest = Exercise(
         SIZE: "inputs.chunk => inputs.split",
         EMPTY: [PADDED.replace("{}", each) for each in ("inputs[:0]", "None")],
     },
-    also_right=[
-        "len({len(tensor) for tensor in tensors_in(inputs)}) > 1 => "
-        "any(len(a) != len(b) for a in tensors_in(inputs) for b in tensors_in(inputs))",
-    ],
+    also_right=["list(inputs.chunk(num_devices)) => inputs.split(-(-len(inputs) // num_devices))"],
 )
 
 # 3. The mean
 
 
 def my_mean(chunk_means, chunk_sizes):
-    """A chunk's mean times its rows is the chunk's sum; the sum over all rows, divided by them.
-
-    Dividing by the number of chunks depends on how the batch was cut, and a mean must not.
-    """
+    """A chunk's mean times its rows is the chunk's sum. Add these up, and divide by all rows."""
     return (chunk_means * chunk_sizes).sum() / chunk_sizes.sum()
 
 
