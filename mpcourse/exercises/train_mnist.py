@@ -67,8 +67,7 @@ def trained(attempt, kind, count):
     inputs = torch.randn(count, 6, 3, generator=chance).double()
     batches = [(rows, torch.arange(6) % 3) for rows in inputs]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    loss_fn = nn.CrossEntropyLoss(label_smoothing=0.1)  # not the usual one
-    losses = attempt(model.eval(), batches, optimizer, loss_fn)
+    losses = attempt(model.eval(), batches, optimizer, nn.CrossEntropyLoss(label_smoothing=0.1))
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
@@ -87,9 +86,10 @@ check_train = Exercise(
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
     correct="Cut and uncut net have the right losses and weights.",
     wrong={
-        "The weights have not moved: for both kinds of net step() comes right after backward().": [
+        "The weights have to move once a mini-batch: step() comes right after backward().": [
             "optimizer.step() => ",
             "        optimizer.step() =>             optimizer.step()",  # of one kind
+            "optimizer.step() => optimizer.step(); optimizer.step()",
         ],
         "There are old gradients: call optimizer.zero_grad() before.": [
             "optimizer.zero_grad() => ",
@@ -119,7 +119,7 @@ check_train = Exercise(
         "Only a Pipeline has a step": "isinstance(model, Pipeline) => True",
     },
     errors={
-        "does not require grad": "A Pipeline's call makes no gradients; its step makes them.",
+        "does not require grad": "A Pipeline's call makes no gradients; its step makes them all.",
         "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
     },
     also_right=["return losses => return torch.tensor(losses)"],
@@ -322,8 +322,7 @@ def dropped(attempt, seed, p):
 
 def as_promised(found, seed, p):
     """Ask all that is promised, the plainest first."""
-    output = found["first"]
-    kept = output != 0
+    output, kept = found["first"], found["first"] != 0
     share = 1 - kept.double().mean().item()
     alike = {key for key, out in found.items() if torch.equal(torch.as_tensor(out != 0), kept)}
     grown = torch.allclose(output.to(VALUES), VALUES * kept / (1 - p))
