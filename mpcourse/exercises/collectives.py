@@ -1,5 +1,7 @@
 """Exercises of page `collectives`: a ring, a deadlock, doubling."""
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -15,9 +17,13 @@ CHUNKS_ONLY = "Send a chunk in each step, not the whole tensor."
 A_TUPLE = "tensor_split gives a tuple, whose items cannot be set: `chunks[i].add_(…)` writes."
 NO_VIEW = "Not every tensor divides by the ranks; tensor_split cuts any."
 ROUND = "After the last rank comes rank 0: to (rank + 1) % count, from (rank - 1) % count."
-PIECE_FIRST = "Both as above: `send(piece, target)`, and `recv(source)` returns the piece."
+PIECE_FIRST = "Here it is `send(piece, target)`, and `recv(source)` returns the piece."
 ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
+PADDED = "More numbers than came in: what a chunk was filled up with has to go again."
+NO_GROUP = "No processes are connected here: build it out of the given send and recv."
+A_LIST = "A list is no tensor: torch.cat joins chunks."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
+GIVEN = {"process group": NO_GROUP, r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST}
 
 
 def my_all_reduce(tensor, rank, count, send, recv):
@@ -38,11 +44,9 @@ def my_all_reduce(tensor, rank, count, send, recv):
 def on_ranks(attempt, count, numbers):
     """What each rank returns; then the messages, or the ranks that wait for ever."""
     exchange, results = Exchange(count), []
-    try:
-        own = torch.arange(1.0, numbers + 1)  # times 8**rank: a sum shows how often each is in it
+    own = torch.arange(1.0, numbers + 1)  # times 8**rank: a sum shows how often each is in it
+    with suppress(Stuck):
         results = exchange.run(attempt, [own * 8**rank for rank in range(count)])
-    except Stuck:
-        pass
     return [torch.as_tensor(r) if hasattr(r, "__array__") else r for r in results], exchange
 
 
@@ -54,7 +58,9 @@ def refuse_unfinished(results, exchange, numbers, waits_for):
     for rank, result in enumerate(results):
         if not isinstance(result, Tensor) or result.shape != (numbers,):
             line = f"Rank {rank} returned {short(result)}"
-            why = NO_RETURN if result is None else ONE_CHUNK * (getattr(result, "ndim", 0) == 1)
+            why = NO_RETURN if result is None else A_LIST * isinstance(result, list | tuple)
+            if getattr(result, "ndim", 0) == 1:
+                why = ONE_CHUNK if len(result) < numbers else PADDED
             raise NotYet(line, f"expected the tensor of {numbers} numbers.", why)
     for source, target in exchange.unread:
         raise NotYet(f"A message from rank {source} to rank {target} was never received.")
@@ -80,14 +86,16 @@ def around(attempt, count, numbers):
 
 
 def whole_tensors(tensor, rank, count, send, recv):
-    piece = tensor
+    pieces = [tensor]
     for _ in range(count - 1):
-        send(piece, (rank + 1) % count)
-        tensor = tensor + (piece := recv((rank - 1) % count))
-    return tensor / count
+        send(pieces[-1], (rank + 1) % count)
+        pieces.append(recv((rank - 1) % count))
+    return sum(pieces) / count
 
 
 SECOND_ROUND = "range(count, 2 * count - 1)"
+DIVIDED = "It was divided more than once: each number once."
+IN_EACH_STEP = "add_(recv((rank - 1) % count)) => lerp_(recv((rank - 1) % count), 0.5)"
 
 check_ring = Exercise(
     my_all_reduce,
@@ -101,7 +109,7 @@ check_ring = Exercise(
     "ring has to send.",
     wrong={
         "That is the sum: divide by the {0} ranks.": "tensor / count => tensor",
-        "It was divided more than once: each number once.": "/ count => / count / count",
+        DIVIDED: ["/ count => / count / count", (IN_EACH_STEP, "tensor / count => tensor")],
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
         "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
@@ -127,6 +135,9 @@ check_ring = Exercise(
         "was never received.": "return => send(tensor[:1], (rank + 1) % count); return",
         NO_RETURN: "return tensor => tensor",
         ONE_CHUNK: "return tensor => return chunks[rank]",
+        PADDED: "return tensor => return torch.cat([tensor, tensor[:1]])",
+        A_LIST: "return tensor / count => return list(chunks)",
+        NO_GROUP: "chunks = => torch.distributed.all_reduce(tensor); chunks =",
         ROUND: ", (rank + 1) % count) => , rank + 1)",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
         TOO_FEW: "tensor_split => chunk",
@@ -142,7 +153,7 @@ check_ring = Exercise(
         "RuntimeError: shape": NO_VIEW,
         "ValueError: rank . of . cannot": ROUND,
         "had not returned": "Two loops, of count - 1 steps each: one of yours never ends.",
-        r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
+        **GIVEN,
     },
     also_right=[
         (  # shifted by one, in chunks of its own, divided between the rounds
@@ -219,9 +230,7 @@ check_deadlock = Exercise(
         ),
         "A send and its receive end together: move both on.": "at[other] += 1 => pass",
         "The first operation of a program has index 0.": "rank: index => rank: index + 1",
-        "If all end, return {{}}; None is what a function without return gives back.": (
-            "])} => ])} or None"
-        ),
+        NO_RETURN + " If all end, return {{}}.": "])} => ])} or None",
         "Say also where: a dict, rank -> index of the operation.": [
             lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)
         ],
@@ -273,24 +282,17 @@ def in_pairs(attempt, count, numbers):
 def as_a_tree(tensor, rank, count, send, recv):
     halves = [2**k for k in range(count.bit_length() - 1)]
     for half in reversed(halves):
-        if rank < half:
-            tensor = tensor + recv(rank + half)
-        elif rank < 2 * half:
+        if half <= rank < 2 * half:
             send(tensor, rank - half)
+        tensor = tensor + recv(rank + half) if rank < half else tensor
     for half in halves:
         if rank < half:
             send(tensor, rank + half)
-        elif rank < 2 * half:
-            tensor = recv(rank - half)
+        tensor = recv(rank - half) if half <= rank < 2 * half else tensor
     return tensor
 
 
-def everybody_to_everybody(tensor, rank, count, send, recv):
-    others = [other for other in range(count) if other != rank]
-    for other in others:
-        send(tensor, other)
-    return tensor + sum(recv(other) for other in others)
-
+OWN = "bit = 1 => bit, own = 1, tensor", "send(tensor => send(own"
 
 check_doubling = Exercise(
     my_doubling,
@@ -307,27 +309,25 @@ check_doubling = Exercise(
         "The tensors are as they were: add what arrives.": "tensor = tensor + recv => recv",
         "Add what arrives, not your own sum again.": "tensor + recv => tensor + tensor + 0 * recv",
         "The same partner in each step: its numbers are counted again.": "rank ^ bit => rank ^ 1",
-        "Send the sum so far, not your first numbers again.": (
-            "bit = 1 => bit, own = 1, tensor",
-            "send(tensor => send(own",
-        ),
+        "Send the sum so far, not your first numbers again.": OWN,
         "Partners differ in one bit: 1, 2, 4, and not 1, 2, 3.": (
             "bit < count => 2**bit <= count",
             "bit *= 2 => bit += 1",
         ),
-        EACH_STEP: ["bit < count => bit < count // 2", as_a_tree, everybody_to_everybody],
+        EACH_STEP: ["bit < count => bit < count // 2", as_a_tree, (*OWN, "bit *= 2 => bit += 1")],
         WHOLE: [my_all_reduce, "send(tensor => send(tensor[: len(tensor) // 2]"],
         RECEIVES_FIRST: "send( => recv(rank ^ bit); send(",
         IN_PAIRS: "rank ^ bit => (rank + bit) % count",
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
         TOO_FAR: "bit < count => bit <= count",
+        NO_GROUP: "bit = 1 => bit = 1; torch.distributed.all_reduce(tensor)",
         NO_RETURN: "return tensor => tensor",
         PIECE_FIRST: ["send( => (lambda a, b: send(b, a))(", "recv( => recv(tensor, "],
     },
     errors={
         r"ValueError: rank (\d+) of \d+ cannot \w+ \w+ rank \1\b": OWN_PARTNER,
         "ValueError: rank . of . cannot": TOO_FAR,
-        r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST,
+        **GIVEN,
         "had not returned": "The loop never ends: `bit` has to grow.",
     },
     also_right=[
