@@ -37,7 +37,7 @@ def transfers_picture(
     check_label(label)
     ends = {name for transfer in transfers for name in (transfer.source, transfer.target)}
     names = sorted(ends | set(parameter_bytes), key=lambda name: (name != "cpu", name))
-    left, gap, wide, top, row = 90, 230, 150, 44, 44
+    left, gap, wide, top, row = 106, 230, 150, 44, 44
     column = {name: left + index * gap for index, name in enumerate(names)}
     bottom = top + 56 + row * len(transfers)
     shapes = [svg.text(14, 26, "; ".join(filter(None, [label, caption])))]
