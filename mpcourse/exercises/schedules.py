@@ -152,9 +152,7 @@ check_simulate = Exercise(
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
     errors={NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round."},
     wrong={
-        "Waits are shared: it starts at the latest of these times, not after their sum.": (
-            "max([ => sum(["
-        ),
+        "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
         "A device does one thing at a time: two never overlap.": "([free[device], => ([0,",
         "A time need not be a whole number: an action starts at once, not at the next tick.": (
             "max([free[device], *arrived]) => -(-max([free[device], *arrived]) // 1)"
@@ -316,6 +314,7 @@ check_interleaved = Exercise(
         "Where no forward is ahead, no backward is left: [-0:] is all of them.": (
             "backwards[len(order) - ahead :] => backwards[-ahead:]"
         ),
+        "One list per device, not per stage.": lambda p, m, v: one_f_one_b_schedule(p * v, m),
         "A device has num_chunks stages, not one.": lambda p, m, v: gpipe_schedule(p, m),
     },
 )
