@@ -61,16 +61,16 @@ def two_steps(attempt, count, frozen, *size):
     backward, sent, there, steps = [], [], [], []
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
+        own = [p._post_accumulate_grad_hooks for p in net.parameters() if p.requires_grad]
+        there.append(sum(parameter.grad is not None for parameter in net.parameters()))
+        refuse_if(not size and ((tensor is None and any(own)) or there[-1] in there[:-1]), TWO_SENT)
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
         refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
         refuse_if(size and not async_op, BLOCKS)
         sent.append(Message(tensor, count, size and backward))
-        there.append(sum(parameter.grad is not None for parameter in net.parameters()))
         if size and there[-1] > sum(message.holds for message in sent):
-            own = [p._post_accumulate_grad_hooks for p in net.parameters() if p.requires_grad]
             refuse_if(any(own) and not all(own), NO_HOOK)
             raise NotYet(ONE_TENSOR if sent[-1].holds < min(size[0], there[-1]) else LATE)
-        refuse_if(not size and there[-1] in there[:-1], TWO_SENT)
         return sent[-1] if async_op else sent[-1].wait()
 
     with during("while the hooks were made"):
@@ -148,10 +148,13 @@ check_hooks = Exercise(
         FEWER_RANKS: "/= count => /= 2",
         LOOPS: "average(parameter): => average(_):",
         WEIGHTS: "all_reduce(parameter.grad) => all_reduce(parameter.data)",
-        TWO_SENT: (
-            "parameter.register => module[0].weight.register",
-            "(average) => (lambda _, p=parameter: average(p))",
-        ),
+        TWO_SENT: [
+            "all_reduce(parameter.grad) => [all_reduce(p.grad) for p in module.parameters()]",
+            (
+                "parameter.register => module[0].weight.register",
+                "(average) => (lambda _, p=parameter: average(p))",
+            ),
+        ],
         "A nested layer is left out.": CHILDREN,
         CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
         RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
@@ -273,10 +276,7 @@ check_buckets = Exercise(
 
 
 def my_ddp_step(model, optimizer, micro_batches):
-    """The last backward sends what all have added up in `.grad`.
-
-    The forward decides, so both stand inside `no_sync`. Sums are divided by all samples.
-    """
+    """The last backward sends what all have added up. A forward decides for its backward."""
     total = sum(len(labels) for _, labels in micro_batches)
 
     def backward(images, labels):
