@@ -3,7 +3,7 @@
 The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks. Three
 tables. Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
 
-- `data/experts_rates.csv`, three seeds: each net with each of four learning rates, trained without
+- `data/experts_rates.csv`, three seeds: each net with each of six learning rates, trained without
   the last tenth of the training text and judged on that tenth.
 - `data/experts.csv`, ten seeds: each net with the rate of the lowest mean loss there, trained on
   the whole training text and judged on the test text.
@@ -39,7 +39,7 @@ from mpcourse.transformer import (
 
 COMMAND = "python data/experts_study.py"
 CONTEXT, WIDTH, HIDDEN, EXPERTS = 64, 16, 64, 8
-RATES = (0.02, 0.03, 0.05, 0.08)
+RATES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)
 RATE_SEEDS = (0, 1, 2)
 SEEDS = range(10)  # seeds of one net differ by about as much as nets do
 CLIP = 1.0  # the gradients' norm at most, as transformers are usually trained
@@ -57,6 +57,7 @@ class Net:
     balance: float = 0.0  # how much of the balance loss is added
     capacity: float | None = None
     longer: float = 1.0  # times as many steps
+    learns: bool = True  # the router; else it stays as drawn
 
     @property
     def multiply_adds(self) -> int:
@@ -68,6 +69,7 @@ SAME_COST = HIDDEN + EXPERTS // 2  # what the router computes, in inner numbers
 NETS = {
     "dense, same cost": Net(SAME_COST),
     "mixture": Net(HIDDEN, EXPERTS, 0.01),
+    "mixture, frozen router": Net(HIDDEN, EXPERTS, 0.01, learns=False),
     "mixture, no balance loss": Net(HIDDEN, EXPERTS),
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
@@ -81,7 +83,10 @@ def build(net: Net, vocabulary: int, seed: int, layers: int = 1) -> Decoder:
     torch.manual_seed(seed)
     model = Decoder(vocabulary, WIDTH, heads=4, layers=layers, context=CONTEXT)
     if net.experts > 1:
-        return with_experts(model, net.hidden, net.experts, capacity=net.capacity)
+        model = with_experts(model, net.hidden, net.experts, capacity=net.capacity)
+        for block in model.blocks:
+            block.mlp.router.requires_grad_(net.learns)
+        return model
     model = with_experts(model, net.hidden, 1)
     for block in model.blocks:
         block.mlp = block.mlp.experts[0]

@@ -16,6 +16,7 @@ from experts_study import (
     exchanged,
     found_with,
     read_routers,
+    train_one,
     try_rates,
 )
 from torch import nn
@@ -74,6 +75,17 @@ def test_costs_and_parameters_are_those_compared():
     mixtures = {net.multiply_adds for name, net in NETS.items() if "parameters" not in name}
     assert len(mixtures) == 1
     assert 0 <= counted["dense, same parameters"] / counted["mixture"] - 1 < 0.01
+
+
+@pytest.mark.parametrize("name", ["mixture", "mixture, frozen router"])
+def test_a_router_learns_unless_it_is_frozen(name):
+    text, net = load_prose(), NETS[name]
+    vocabulary = len(text.characters)
+    drawn = build(net, vocabulary, 0).blocks[0].mlp
+    model, _ = train_one(net, 0.05, 0, text.train, vocabulary, 2)
+    trained = model.blocks[0].mlp
+    assert trained.router.weight.equal(drawn.router.weight) is not net.learns
+    assert not trained.experts[0][0].weight.equal(drawn.experts[0][0].weight)
 
 
 def test_bits_are_those_of_tables_known():
