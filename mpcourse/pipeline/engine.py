@@ -92,6 +92,7 @@ class _Step:
         self.workers = [device.worker for device in devices]
         self.clocks = [clock_for(device.device) for device in devices]
         self.values: dict[Action, tuple[Any, Any]] = {}  # by what made them, with their events
+        self.waiting: set[int] = set()  # the devices to wake when their value has come
         self.failures: list[BaseException] = []
         self.cancelled = False
 
@@ -105,8 +106,10 @@ class _Step:
         """One device's actions: wait, take in, do, hand on."""
         place, clock = self.devices[me].device, self.clocks[me]
         for action, source, made, taker in row:
-            if source is not None:
+            if source is not None and source not in self.values:
+                self.waiting.add(me)  # before it looks again, so that no wake-up is missed
                 wait_until(lambda source=source: source in self.values or self.cancelled)
+                self.waiting.discard(me)
             if self.cancelled:
                 return
             try:
@@ -122,7 +125,8 @@ class _Step:
                 raise
             if taker is not None:
                 self.values[made] = value, event
-                self.workers[taker].wake()
+                if taker in self.waiting:
+                    self.workers[taker].wake()
 
 
 def _in_words(action: Action, device: Device) -> str:
