@@ -1,23 +1,16 @@
 """A mixture of experts against dense nets: `python data/experts_study.py`.
 
-The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks. Three
+The decoder of page `experts`, narrow and with one block, so that its MLP is what it lacks. Two
 tables. Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
 
 - `data/experts_rates.csv`, three seeds: each net with each of six learning rates, trained without
   the last tenth of the training text and judged on that tenth.
 - `data/experts.csv`, ten seeds: each net with the rate of the lowest mean loss there, trained on
   the whole training text and judged on the test text.
-- `data/experts_letters.csv`, ten seeds: what the expert of a token of the test text says about its
-  class (vowel, space and so on), in bits, in each block of a mixture with four, before and after
-  training. `class_dealt`: if small letters exchange their classes at random, mean of 20 times;
-  `class_shuffled`: if tokens exchange their experts; `next_class`: about the class of the token
-  that follows, beyond what the token says, and less what tokens of one letter that exchange their
-  experts still seem to say.
 """
 
 import functools
 import statistics
-import string
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,8 +37,6 @@ RATE_SEEDS = (0, 1, 2)
 SEEDS = range(10)  # seeds of one net differ by about as much as nets do
 CLIP = 1.0  # the gradients' norm at most, as transformers are usually trained
 STEPS, DRY = 1000, 10  # of the optimizer
-BLOCKS, DEEP_RATE, DEALS = 4, 0.03, 20  # of the decoder whose routers are read
-CLASSES = ("aeiou", "bcdfghjklmnpqrstvwxyz", string.ascii_uppercase, " \n")  # the rest is one, too
 
 
 @dataclass(frozen=True)
@@ -78,10 +69,10 @@ NETS = {
 }
 
 
-def build(net: Net, vocabulary: int, seed: int, layers: int = 1) -> Decoder:
-    """A decoder, of one block if no more are asked for, and the net in each."""
+def build(net: Net, vocabulary: int, seed: int) -> Decoder:
+    """A decoder of one block, and the net in it."""
     torch.manual_seed(seed)
-    model = Decoder(vocabulary, WIDTH, heads=4, layers=layers, context=CONTEXT)
+    model = Decoder(vocabulary, WIDTH, heads=4, layers=1, context=CONTEXT)
     if net.experts > 1:
         model = with_experts(model, net.hidden, net.experts, capacity=net.capacity)
         for block in model.blocks:
@@ -94,10 +85,10 @@ def build(net: Net, vocabulary: int, seed: int, layers: int = 1) -> Decoder:
 
 
 def train_one(
-    net: Net, rate: float, seed: int, text: Tensor, vocabulary: int, steps: int, layers: int = 1
+    net: Net, rate: float, seed: int, text: Tensor, vocabulary: int, steps: int
 ) -> tuple[Decoder, list[float]]:
     """A trained net and the loss of each step, without the balance loss."""
-    model = build(net, vocabulary, seed, layers).to(text.device)
+    model = build(net, vocabulary, seed).to(text.device)
     mixtures = [module for module in model.modules() if isinstance(module, Mixture)]
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -178,87 +169,9 @@ def load_of(module: nn.Module) -> Row:
     return {"busiest": round(max(shares), 4), "idlest": round(min(shares), 4)}
 
 
-def class_of(characters: str) -> Tensor:
-    """The number of each character's class."""
-    return torch.tensor(
-        [next((i for i, some in enumerate(CLASSES) if c in some), len(CLASSES)) for c in characters]
-    )
-
-
-def bits(these: Tensor, those: Tensor) -> float:
-    """Mutual information of two lists of numbers from 0, counted pair by pair."""
-    columns = int(those.max()) + 1
-    counts = (these * columns + those).bincount(minlength=(int(these.max()) + 1) * columns)
-    joint = counts.view(-1, columns).double() / len(these)
-    apart = joint.sum(1, keepdim=True) * joint.sum(0)
-    return float((joint * (joint / apart).log2()).nansum())
-
-
-@torch.no_grad()
-def experts_of(model: Decoder, inputs: Tensor) -> list[Tensor]:
-    """Of each block, the likeliest expert of each token."""
-    found: list[Tensor] = []
-
-    def note(layer: Mixture, given: tuple[Tensor], _: Tensor) -> None:
-        found.append(layer.router(given[0]).argmax(-1).flatten().cpu())
-
-    hooks = [block.mlp.register_forward_hook(note) for block in model.blocks]
-    model(inputs)
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
-def exchanged(experts: Tensor, among: Tensor, draw: torch.Generator) -> Tensor:
-    """The experts, exchanged at random among tokens with the same number in `among`."""
-    drawn = torch.randperm(len(experts), generator=draw)
-    changed = torch.empty_like(experts)
-    changed[among.argsort(stable=True)] = experts[drawn[among[drawn].argsort(stable=True)]]
-    return changed
-
-
-def read_routers(data: Data, seed: int, steps: int) -> list[Row]:
-    """What the experts of each block say about the tokens, before and after training."""
-    text, net = load_prose(), NETS["mixture"]
-    count = (len(text.test) - 1) // CONTEXT * CONTEXT
-    letters, kinds = text.test[:count], class_of(text.characters)
-    own, following = kinds[letters], kinds[text.test[1 : count + 1]]
-    small = torch.tensor([i for i, c in enumerate(text.characters) if c in string.ascii_lowercase])
-    rows = []
-    for trained in (0, steps):
-        draw = torch.Generator().manual_seed(seed)
-        train, vocabulary = text.train.to(data.place), len(text.characters)
-        model, _ = train_one(net, DEEP_RATE, seed, train, vocabulary, trained, BLOCKS)
-        inputs = letters.view(-1, CONTEXT).to(data.place)
-        for block, experts in enumerate(experts_of(model, inputs), start=1):
-            dealt = []
-            for _ in range(DEALS):
-                other = kinds.clone()
-                other[small] = kinds[small[torch.randperm(len(small), generator=draw)]]
-                dealt.append(bits(other[letters], experts))
-            anyhow = exchanged(experts, torch.zeros_like(letters), draw)
-            alike = exchanged(experts, letters, draw)  # says what the letter says, and no more
-            both, chance = (letters * EXPERTS + each for each in (experts, alike))
-            row = {
-                "seed": seed,
-                "steps": trained,
-                "block": block,
-                "class": bits(own, experts),
-                "class_dealt": statistics.mean(dealt),
-                "class_shuffled": bits(own, anyhow),
-                "next_class": bits(following, both) - bits(following, chance),
-            }
-            rows.append({name: round(value, 4) for name, value in row.items()})
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
-    studies = {
-        "experts_rates.csv": try_rates,
-        "experts.csv": compare,
-        "experts_letters.csv": read_routers,
-    }
+    studies = {"experts_rates.csv": try_rates, "experts.csv": compare}
     return run_studies(
         studies, (STEPS, DRY), command=COMMAND, about=__doc__, arguments=arguments, seeds=SEEDS
     )

@@ -2,20 +2,14 @@
 
 import experts_study
 import pytest
-import torch
 from experts_study import (
-    BLOCKS,
     DRY,
     NETS,
     RATES,
     best_rate,
-    bits,
     build,
-    class_of,
     compare,
-    exchanged,
     found_with,
-    read_routers,
     train_one,
     try_rates,
 )
@@ -86,28 +80,3 @@ def test_a_router_learns_unless_it_is_frozen(name):
     trained = model.blocks[0].mlp
     assert trained.router.weight.equal(drawn.router.weight) is not net.learns
     assert not trained.experts[0][0].weight.equal(drawn.experts[0][0].weight)
-
-
-def test_bits_are_those_of_tables_known():
-    four = torch.arange(4).repeat(8)
-    assert bits(four, four) == pytest.approx(2)
-    assert bits(four, four // 2) == pytest.approx(1)
-    assert bits(four, four.sort().values) == pytest.approx(0)
-
-
-def test_experts_are_exchanged_within_a_letter_alone():
-    letters, experts = torch.arange(100) % 3, torch.arange(100)
-    changed = exchanged(experts, letters, torch.Generator().manual_seed(0))
-    assert (changed % 3 == letters).all()
-    assert changed.sort().values.equal(experts)
-    assert not changed.equal(experts)
-    assert class_of("az T.\n").tolist() == [0, 1, 3, 2, 4, 3]
-
-
-def test_routers_are_read_in_each_block_before_and_after(run, data, monkeypatch):
-    monkeypatch.setattr(experts_study, "NETS", {"mixture": NETS["mixture"]})
-    rows = run(read_routers, data, 0, 1)
-    assert [(row["steps"], row["block"]) for row in rows] == [
-        (steps, block) for steps in (0, 1) for block in range(1, BLOCKS + 1)
-    ]
-    assert all(row["class_shuffled"] < row["class"] for row in rows)
