@@ -81,7 +81,8 @@ check_merge = Exercise(
             ),
         ],
         "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
-            f"output, log_sum => output, {each}" for each in ("log_sum_1 + log_sum_2", "log_sum_1")
+            f"output, log_sum => output, {each}"
+            for each in ("log_sum_1 + log_sum_2", "log_sum_1", "torch.fmax(log_sum_1, log_sum_2)")
         ],
         "Each weight belongs to its own part's output.": (
             "(output_1, log_sum_1), (output_2, => (output_2, log_sum_1), (output_1,"
@@ -104,10 +105,7 @@ CALL = "`send` returns a function: call it for the block; and leave blocks as th
 
 
 def my_ring(block, rank, ranks, send, attend_to):
-    """A block moves on by one rank in each step, so the one that is here comes from `step` back.
-
-    Its message starts first, and travels meanwhile. After the last step nobody needs it.
-    """
+    """What is here comes from `step` ranks back. Its message starts first, to travel meanwhile."""
     found = None
     for step in range(ranks):
         arrived = send(block) if step < ranks - 1 else None
@@ -154,7 +152,7 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
     def use(block, owner):
         step = step_of(block)
         if step in used:
-            raise NotYet(f"step {len(used)} computes with the block of step {step}", NEXT)
+            raise NotYet(f"again the block of step {step}", NEXT if ranks > 1 else EVERY)
         if pass_on and len(used) - len(sums) > 1:
             raise NotYet(f"no gradient sent in step {len(used) - 1}", KEPT)
         if owner != (rank - step) % ranks:
@@ -200,7 +198,7 @@ check_ring_loop = Exercise(
         NOTHING: "arrived() if arrived else block => arrived()",
         LAST: " if step < ranks - 1 else None => ",
         MEANWHILE: ("send(block) => send(block)()", "arrived() if arrived else block => arrived"),
-        EVERY: "range(ranks) => range(max(1, ranks - 1))",
+        EVERY: ["range(ranks) => range(max(1, ranks - 1))", "= None => = attend_to(block, rank)"],
         "Neither a sum nor a mean of outputs: merge them by their log-sums.": [
             (added := "merge(found, part) => (found[0] + part[0], merge(found, part)[1])"),
             (added, "return found => return found[0] / ranks, found[1]"),
