@@ -176,26 +176,33 @@ def my_gather(query, key, value, places, group, causal):
     return attention(query, keys, values, attn_mask=seen)
 
 
-def over_ranks(attempt, ranks, order, causal):
-    """Outputs and gradients of all ranks, and bytes sent."""
+def over_ranks(attempt, axes, order, causal):
+    """Outputs and gradients of all ranks, or of a grid's (rows, columns), and bytes sent."""
+    rows, columns = axes if isinstance(axes, tuple) else (axes, 1)
+    ranks = rows * columns
     pieces = torch.arange(4 * ranks).view(2 * ranks, 2)
     own = [[r, -1 - r] if order == "zigzag" else [2 * r, 2 * r + 1] for r in range(ranks)]
     places = [pieces[each].flatten() for each in own]
-    *whole, gradient = drawn(ranks, *[(1, heads, 4 * ranks, 3) for heads in (6, 2, 2, 6)])
+    heads = [2 * columns * each for each in (3, 1, 1, 3)]  # of each of the four
+    *whole, gradient = drawn(ranks, *[(1, each, 4 * ranks, 3) for each in heads])
 
-    def program(group):
-        own = places[group.rank()]
+    def program(group, row=None):
+        own = places[group.rank() * columns + row.rank() if row else group.rank()]
         mine = [each[:, :, own].clone().requires_grad_() for each in whole]
         with Counted() as counted:
-            output = attempt(*mine, [*places], group, causal)
+            output = attempt(*mine, [*places], (group, row) if row else group, causal)
             if not isinstance(output, torch.Tensor):
                 raise NotYet(f"got {short(output)}", ONE_TENSOR)
             if output.shape != mine[0].shape:
-                raise NotYet(f"got {short(output)}", STAY)
+                in_fewer_heads = output.shape[1] < mine[0].shape[1]
+                words = STAY if not row else BACK if in_fewer_heads else TRADED
+                raise NotYet(f"got {short(output)}", words)
             found = torch.autograd.grad(output, mine, gradient[:, :, own])
-        return output.detach(), *found, torch.tensor(float(counted.sent(ranks)))
+        sizes = [columns if each.kind == "all-to-all" else rows for each in counted.messages]
+        sent = sum(each.sent(size) for each, size in zip(counted.messages, sizes, strict=True))
+        return output.detach(), *found, torch.tensor(float(sent))
 
-    found = zip(*ranks_in_threads(program, ranks, timeout_s=WAIT_S), strict=True)
+    found = zip(*ranks_in_threads(program, axes, timeout_s=WAIT_S), strict=True)
     names = "output", "query's gradient", "key's gradient", "value's gradient", "bytes sent"
     return dict(zip(names, map(torch.stack, found), strict=True))
 
@@ -227,6 +234,11 @@ check_gathered_keys = Exercise(
             "return attention(query, keys, values => "
             "order = theirs.argsort(); return attention(query, keys[:, :, order], "
             "values[:, :, order]"
+        ),
+        "Tokens go into the order of the text by `argsort`: index keys by `theirs.argsort()`.": (
+            "return attention(query, keys, values => theirs = torch.cat(places); "
+            "return attention(query, keys[:, :, theirs], values[:, :, theirs]",
+            "(places)\n => (places).sort()[0]\n",
         ),
         "A triangle at the right edge of all keys fits the last rank alone: use `places`.": (
             "theirs <= mine.unsqueeze(1) => torch.ones("
@@ -303,46 +315,17 @@ def my_grid(query, key, value, places, groups, causal):
     return Trade.apply(gather(*inside, rows, column, causal), row, 2, 1)
 
 
-def over_a_grid(attempt, rows, columns, order, causal):
-    """As `over_ranks`, on rows of ranks."""
-    ranks = rows * columns
-    pieces = torch.arange(4 * ranks).view(2 * ranks, 2)
-    own = [[r, -1 - r] if order == "zigzag" else [2 * r, 2 * r + 1] for r in range(ranks)]
-    places = [pieces[each].flatten() for each in own]
-    heads = [2 * columns * each for each in (2, 1, 1, 2)]  # of each of the four
-    *whole, gradient = drawn(ranks, *[(1, each, 4 * ranks, 3) for each in heads])
-
-    def program(column, row):
-        own = places[column.rank() * columns + row.rank()]
-        mine = [each[:, :, own].clone().requires_grad_() for each in whole]
-        with Counted() as counted:
-            output = attempt(*mine, [*places], (column, row), causal)
-            if not isinstance(output, torch.Tensor):
-                raise NotYet(f"got {short(output)}", ONE_TENSOR)
-            if output.shape != mine[0].shape:
-                in_fewer_heads = output.shape[1] < mine[0].shape[1]
-                raise NotYet(f"got {short(output)}", BACK if in_fewer_heads else TRADED)
-            found = torch.autograd.grad(output, mine, gradient[:, :, own])
-        sizes = [columns if each.kind == "all-to-all" else rows for each in counted.messages]
-        sent = sum(each.sent(size) for each, size in zip(counted.messages, sizes, strict=True))
-        return output.detach(), *found, torch.tensor(float(sent))
-
-    found = zip(*ranks_in_threads(program, (rows, columns), timeout_s=WAIT_S), strict=True)
-    names = "output", "query's gradient", "key's gradient", "value's gradient", "bytes sent"
-    return dict(zip(names, map(torch.stack, found), strict=True))
-
-
 check_grid = Exercise(
     my_grid,
     read_again='"More ranks than heads"',
     cases=[
-        (2, 2, "order", False),
-        (2, 2, "order", True),
-        (2, 3, "order", True),
-        (3, 2, "zigzag", True),
+        ((2, 2), "order", False),
+        ((2, 2), "order", True),
+        ((2, 3), "order", True),
+        ((3, 2), "zigzag", True),
     ],
-    given="{} rows of {} ranks, tokens in {}, causal={}",
-    play=over_a_grid,
+    given="a grid of {} (rows, columns), tokens in {}, causal={}",
+    play=over_ranks,
     compared=first_other,
     hint=lambda found, right: FEWEST if same(found["output"], right["output"]) else IN_TURN,
     wrong={
@@ -392,7 +375,8 @@ check_grid = Exercise(
     errors={
         "Expected size for": TRADED,
         "must match the size|the size of tensor|expanded size|broadcast|out of range": OF_ROWS,
-        "dimension 1": TRADED,
+        "dimension 1|must divide the number": TRADED,
+        "tuple of Tensors|as element 0": "`gather` takes a list: for each row one `torch.cat`.",
         "'tuple' object": "`groups` is a pair: `column, row = groups`.",
         "divide equally|invalid gradient": "First cut heads (1), join tokens (2); then back.",
         "gloo|had not returned": SAME_MESSAGES,
@@ -441,6 +425,10 @@ check_sent = Exercise(
     play=call_for_numbers,
     hint=first_wrong,
     wrong={
+        "The order is ring, trade, gather.": [
+            "return ring, trade, 2 * others * block => return 2 * others * block, trade, ring",
+            "return ring, trade => return trade, ring",
+        ],
         "Ring: a block's gradients go home at last, n times.": "3 * ranks - 2 => 3 * others",
         "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
         "Ring: backward both go round, a block and its gradients.": "3 * ranks - 2 => 2 * others",

@@ -54,18 +54,15 @@ check_mlp_parts = Exercise(
             *("up_weight[own] => up_weight[own].T", "down_weight[:, own] => down_weight[:, own].T"),
         ),
     },
-    also_right=[
-        "down_weight[:, own] => down_weight.chunk(ranks, 1)[rank].numpy()",
-        lambda *given: [*my_parts(*given)],
-    ],
+    also_right=[lambda *given: [part.numpy() for part in my_parts(*given)]],
 )
 
 # 2. The two ends of a cut layer
-
 NAMES = "output", *(f"gradient of {each}" for each in ("x", "up", "the bias of up", "down"))
 IN_PLACE = "`all_reduce` replaces what it is given: sum a copy, as others may still hold the {}."
 ONE_EACH = "A `backward` returns one thing for each argument of `forward` after ctx: here two."
 ORDER = "In the order of `forward`'s arguments: the gradient first, then None for the group."
+BACK = "MyLeave.apply => reduce_from_ranks"
 MEAN = "return total => return total / group.size()"
 NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all get the sum."
 LATE = "With async_op=True the sum comes later: call `wait()` on what it returns, then go on."
@@ -169,16 +166,15 @@ check_ends = Exercise(
         "Each rank's gradient of x is a part of a sum: on the way in, the backward adds them.": (
             "MyLeave.apply(gradient, ctx.group) => gradient.clone()"
         ),
-        "A sum, not a mean: each rank has another part of it.": [
-            MEAN,
-            (MEAN, "MyLeave.apply => reduce_from_ranks"),
+        "A sum, no mean, no maximum: each rank has another part of it.": [
+            *(MEAN, (MEAN, BACK), ("total, g => total, distributed.ReduceOp.MAX, g", BACK)),
             "ctx.group), None => ctx.group) / ctx.group.size(), None",
         ],
         "An addend's gradient is that of the sum, as it is: a sum divides nothing.": (
             *("total = => ctx.n = group.size(); total =", "gradient, N => gradient / ctx.n, N"),
         ),
         "What leaves are addends: the output is their sum, on all ranks.": (
-            *("return total => return x.view_as(x)", "MyLeave.apply => reduce_from_ranks"),
+            *("return total => return x.view_as(x)", BACK),
         ),
         "Nothing flows back: return the gradient, then None; `all_reduce` itself returns None.": [
             *("return gradient, => return None,", "MyLeave.apply(gradient, ctx.group), => None,")
@@ -195,6 +191,7 @@ check_ends = Exercise(
         NOT_SENT: "return x.view_as(x) => distributed.broadcast(x, 0, group); return x",
     },
     errors={
+        "'apply'": "Both are classes: each is a `torch.autograd.Function`.",
         "number of gradients": ONE_EACH,
         "different than None": ORDER,
         "attribute 'group'|save_for_backward": KEEP_GROUP,
@@ -205,7 +202,7 @@ check_ends = Exercise(
         "[Ss]hapes? ": "`x` enters whole; what leaves is a sum, as large as an addend.",
         "gloo": "Do all ranks send the same messages, in one order?",
     },
-    also_right=["MyLeave.apply => reduce_from_ranks"],
+    also_right=[BACK],
 )
 
 
@@ -271,6 +268,7 @@ check_attention_parts = Exercise(
         ],
         "Keep the order of `fused`: all queries, then all keys, then all values.": [
             "key[read], value[read] => value[read], key[read]",
+            "query[own], key[read] => key[read], query[own]",
             "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
         ],
         "Two matrices, in which rows stay rows.": [".flatten(0, 1)\n => \n", "mine, => mine.T,"],
@@ -312,11 +310,13 @@ def my_step_bytes(tokens, width, layers, itemsize, ranks):
 check_step_bytes = Exercise(
     my_step_bytes,
     read_again='"What does a step send?"',
-    cases=[(10, 12, 1, 8, 6), (512, 256, 2, 4, 4), (100, 30, 3, 2, 3), (512, 256, 2, 4, 1)],
+    cases=[(10, 12, 1, 4, 6), (512, 256, 2, 2, 4), (100, 30, 3, 8, 3), (512, 256, 2, 4, 1)],
     given="{} tokens, width {}, {} block(s), {} bytes per number, {} rank(s)",
     hint="All-reduces of blocks, ends and loss, times what a ring sends of each, times its bytes.",
     wrong={
-        "Attention and MLP each sum forward and backward.": ["4 * l => 2 * l", "4 * l => 3 * l"],
+        "Attention and MLP each sum forward and backward.": [
+            *("4 * l => 2 * l", "4 * l => 3 * l", "4 * layers + 2 => 2 * layers + 1"),
+        ],
         "Query, key and value share one way in: one sum backward, not three.": "4 * l => 6 * l",
         "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 4)],
         "The loss sends 3 numbers per token, forward.": [f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)],
@@ -329,7 +329,7 @@ check_step_bytes = Exercise(
             for each in ("1", "2 * (ranks > 1)", "(ranks - 1)", "(ranks - 1) / ranks")
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
-        "Count bytes: each number has `itemsize` of them.": ["* itemsize => ", "* itemsize => * 8"],
+        "Count bytes: a number has `itemsize`.": [f"itemsize * ( => {n} * (" for n in (1, 4, 8)],
     },
     also_right=[lambda t, w, b, i, n: 2 * (n - 1) * t * i * (4 * b * w + 2 * w + 3) / n],
 )

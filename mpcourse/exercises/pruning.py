@@ -15,6 +15,8 @@ from mpcourse.pruning import layer_masks
 
 AT_ZERO = "At sparsity 0 nothing goes. (An index of -1 means the last one, the largest.)"
 ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quantile may go up."
+THRESHOLD = "together[going - 1] if going else -1.0"
+BY_SIZE = "A weight of -2 is not small: compare absolute values."
 A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
 
 
@@ -74,27 +76,24 @@ check_global_masks = Exercise(
         AT_ZERO: " if going else -1.0 => ",
         ROUNDED: [
             "round( => int(",
-            (
-                "together[going - 1] if going else -1.0 => together.quantile(sparsity)",
-                "size > threshold => size >= threshold",
-            ),
+            (f"{THRESHOLD} => together.quantile(sparsity)", "> threshold => >= threshold"),
         ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
         "The threshold is the size number round(sparsity * number): it goes, larger ones stay.": [
             "going - 1 => going",
             "> threshold => >= threshold",
-            "together[going - 1] if going else -1.0 => sparsity * together[-1]",
+            *(f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")),
         ],
         "A mask has its weight's name and shape, and says True or False.": [
             "size > threshold => size.flatten() > threshold",
             "{name: size > => {name[:-7]: size >",
             "size > threshold => (size > threshold) * parameters[name]",
             ("return { => return [*{", "sizes.items()} => sizes.items()}.values()]"),
+            "return { => return torch.cat([s.flatten() > threshold for s in sizes.values()]); {",
         ],
         "True stays: these are the ones that go.": "size > threshold => size <= threshold",
-        "A weight of -2 is not small: compare absolute values.": [
-            *("p.abs() => p", "size > threshold => parameters[name] > threshold")
-        ],
+        BY_SIZE: ["p.abs() => p", "size > threshold => parameters[name] > threshold"],
+        "A convolution's weight counts, too.": "name.ends => p.dim() == 2 and name.ends",
         "Each layer has a threshold of its own there; asked is one for all weights.": (
             lambda ps, share: layer_masks({n: p.abs() for n, p in ps.items() if p.dim() > 1}, share)
         ),
@@ -169,8 +168,7 @@ def scanning(attempt, layers, sparsities):
     images = images if layers == "a convolution" else images.flatten()[:24].view(6, 4)
 
     def accuracy(net):
-        with torch.no_grad():
-            outputs = net(images).flatten()
+        outputs = net(images).detach().flatten()
         return float(outputs @ torch.arange(1.0, len(outputs) + 1))
 
     next(model.parameters()).data *= 3  # a threshold of the whole net would spare this layer
@@ -178,8 +176,7 @@ def scanning(attempt, layers, sparsities):
     found = attempt(model, sparsities, accuracy)
     if not same(dict(model.state_dict()), before):
         raise NotYet(PRUNE_A_COPY)
-    if not isinstance(found, Mapping):
-        raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
+    found = found if isinstance(found, Mapping) else {"no name": found}
     found = {str(n).removesuffix(".weight"): numbers(each) for n, each in found.items()}
     if not all(isinstance(v, list) and len(v) == len(sparsities) for v in found.values()):
         raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
@@ -227,9 +224,9 @@ check_scan = Exercise(
             *map(pruning_also, ("p.dim() > 1", "p.dim() > 1 and n != name"))
         ],
         "Biases stay: scan weights only.": [
-            pruning_also("n[0] == name[0]"),
-            '.endswith("weight") => ',
+            *(pruning_also("n[0] == name[0]"), '.endswith("weight") => ')
         ],
+        "Asked are accuracies, not what is lost.": "(accuracy( => (accuracy(model) - accuracy(",
         "The net handed to `accuracy` is whole: hand it the cut one.": "(pruned) => (model)",
         "Keep the order in which the sparsities come.": "in sparsities => in sorted(sparsities)",
         "The large weights go there: keep them.": [
@@ -239,7 +236,7 @@ check_scan = Exercise(
             *("row = pruned => for row in pruned", ".view(-1) => .flatten(1):"),
             "row[row =>     row[row",
         ),
-        "A weight of -2 is not a small one: sort by size.": "row.abs() => row",
+        BY_SIZE: "row.abs() => row",
         PRUNE_A_COPY: "copy.deepcopy(model) => model",
         OF_EACH_LAYER: "return found => return list(found.values())",
     },
@@ -353,6 +350,9 @@ check_trunk = Exercise(
             f"{ITS_OWN} => norm.running_mean[: len(kept)], norm.running_var[: len(kept)]",
             f"{ITS_OWN} => torch.zeros(len(kept)), torch.ones(len(kept))",
         ],
+        "A new BatchNorm knows nothing of the old one: take the four numbers of each channel.": (
+            f"return slim => [norm.reset_parameters() for _, norm in {WHO_WRITES}]; return slim"
+        ),
         "Those are other channels: take the ones that kept names.": [
             "slim = => kept = range(len(kept)); slim =",
             "slim = => kept = [c for c in range(net.head.in_features) if c not in kept]; slim =",

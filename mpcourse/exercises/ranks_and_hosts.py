@@ -61,11 +61,13 @@ check_culprit = Exercise(
             lambda ends: [rank for rank, code, _ in ends if code][:1],
             "Connection reset => Connection closed",
         ],
-        "Signal 15 (-15) is the launcher's, which ends those that are left.": "(0, -15) => (0,)",
+        "Signal 15 (-15) is the launcher's, which ends those that are left.": [
+            "(0, -15) => (0,)",
+            lambda ends: [rank for rank, code, _ in ends if code < 0][:1],
+            lambda ends: [rank for rank, _, words in ends if not words][:1],
+        ],
         "Code 0 is an excuse: that rank has done its work.": "(0, -15) => (-15,)",
-        "Of the signals 15 alone is the launcher's: a rank with -9 or -6 has no excuse by that.": (
-            "not in (0, -15) => > 0"
-        ),
+        "Only 15 is the launcher's signal: -9 and -6 are no excuse.": "not in (0, -15) => > 0",
         "The rank's own number is asked, not its place in the list.": (
             "for rank, code, words in ends => for rank, (_, code, words) in enumerate(ends)"
         ),
@@ -83,6 +85,7 @@ check_culprit = Exercise(
             "gave_up = True => return [rank]",
             '"timeout" => ',
         ],
+        "Not only the first may have given up.": "gave_up = True => gave_up = rank == ends[0][0]",
         "One gave up waiting: look on, for a later rank may have no excuse.": (
             "gave_up = True => return [rank for rank, code, _ in ends if code == -15]"
         ),
@@ -241,19 +244,16 @@ check_lost_share = Exercise(
     "two failures?",
     wrong={
         "A failure comes in the middle of an interval on average: half of it is lost.": " / 2 => ",
-        "More hosts fail more often: the time between two failures is divided by their number.": [
-            " / hosts => ",
-            " / hosts =>  * hosts",
-        ],
+        "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
         "The saves take time, too: save_s of every every_s.": "save_s / every_s + => ",
         "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
-        "Work that a failure loses is done again: count it.": (
-            " + every_s / 2 / (failure_s / hosts) => "
-        ),
+        "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
+        "A share is a fraction: divide by /, not by //.": "/ => //",
         "Leave out what is rare: two failures in one interval, or one during a save.": [
             "+ every_s / 2 => + (every_s + save_s) / 2",
             "+ every_s / 2 => + (every_s / 2 + save_s)",
             lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
+            lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,
         ],
         "save_s goes to every_s of work: divide by every_s alone.": (
             "save_s / every_s => save_s / (every_s + save_s)"

@@ -26,6 +26,9 @@ def my_look_back(query, keys, values, heights):
     return scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ values
 
 
+SHAPES = "Weights @ values: weights are (rows, heads, new, columns), mask (rows, 1, new, columns)."
+
+
 def over_a_cache(attempt, heights, new, heads):
     """What the new tokens collect; above them lies what others have left."""
     chance = torch.Generator().manual_seed(new)
@@ -39,13 +42,14 @@ def over_a_cache(attempt, heights, new, heads):
         raise NotYet("Do not change a given tensor in place: make a new one.")
     if isinstance(found, tuple | list):
         raise NotYet("One tensor is asked: what the new tokens collect. The cache is filled.")
-    if torch.is_tensor(found) and found.dtype != query.dtype:
+    if not torch.is_tensor(found):
+        return found
+    if found.dtype != query.dtype:
         raise NotYet("Return the dtype that you are given: the model goes on in it, here double.")
-    if torch.is_tensor(found) and found.isnan().any():
-        raise NotYet(
-            "nan: a softmax had -inf alone. A row of scores belongs to one new token: "
-            "softmax along the last dimension."
-        )
+    if found.isnan().any():
+        raise NotYet("nan: a softmax had -inf alone. Take it along the last dimension.")
+    if found.shape != query.shape:
+        raise NotYet(f"The shape is {tuple(found.shape)}, not that of `query`. {SHAPES}")
     return found
 
 
@@ -76,9 +80,8 @@ check_look_back = Exercise(
     "row's height, and 1 more for each new token before it. Divide the scores by the root of "
     "`query.shape[-1]`; -inf hides the columns behind a token's own; softmax along -1, sum values.",
     errors={
-        "size|shape|broadcast|dimension": "Scores, `query @ keys.transpose(-2, -1)`, and mask are "
-        "(rows, heads, new, columns); the mask is (rows, 1, new, columns), one for all heads: "
-        "`heights[:, None, None, None]`, `torch.arange(new)[:, None]`, `torch.arange(columns)`."
+        "size|shape|broadcast|dimension": f"{SHAPES} `heights[:, None, None, None]`, "
+        "`torch.arange(new)[:, None]`, `torch.arange(columns)`."
     },
     wrong={
         "A new token sees itself, too: its own column counts.": "columns > own => columns >= own",
@@ -95,30 +98,25 @@ check_look_back = Exercise(
             "masked_fill(ahead, => masked_fill(ahead & False,",
             "masked_fill(ahead, => masked_fill(ahead & (len(new) > 1),",
         ],
-        "Each row has its own height: above it lies what others left.": (
-            "heights[:, None] + new => heights.max() + new[None]"
-        ),
+        "Each row has a height of its own.": "heights[:, None] + new => heights.max() + new[None]",
         "New tokens stand from their row's height on, not in the last columns.": [
             "heights[:, None] => 0 * heights[:, None] + len(columns) - len(new)",
             lambda query, keys, values, heights: attention_weights(query, keys) @ values,
         ],
         "The old tokens are hidden: the first new token stands in the column of its row's height, "
         "not in column 0, as with `is_causal=True`.": "heights[:, None] => 0 * heights[:, None]",
-        "Of several new tokens, each sees those before it and itself, none behind it.": (
-            "+ new => + 0 * new + len(new) - 1"
-        ),
-        "Several new tokens stand in several columns: each sees one more than the one before.": (
-            "+ new => + 0 * new"
-        ),
+        "A new token sees no new token behind it.": "+ new => + 0 * new + len(new) - 1",
+        "Each new token sees one column more than the one before.": "+ new => + 0 * new",
         "The mask is upside down: `masked_fill` hides where it is True, torch's attention where it "
         "is False.": [
             "columns > own => columns <= own",
             'scores.masked_fill(ahead, float("-inf")).softmax(dim=-1) @ values => '
             "scaled_dot_product_attention(query, keys, values, ahead)",
         ],
-        "A token sees all columns up to its own, not this one alone.": (
-            "columns > own => columns != own"
+        "A mask of numbers is added to the scores: give torch's attention one of True and False.": (
+            'scores.masked_fill(ahead, float("-inf")) => (scores + ~ahead)'
         ),
+        "A token sees all columns up to its own.": "columns > own => columns != own",
         "The old tokens are missing: the new ones saw themselves alone.": (
             "ahead = => ahead = (columns < heights[:, None, None, None]) +"
             " (columns > own[:, None, :, None]); old ="
@@ -126,15 +124,21 @@ check_look_back = Exercise(
         "The new tokens see the old ones alone: they see each other, too.": (
             "own[:, None, :, None] => heights[:, None, None, None] - 1"
         ),
-        "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": (
-            " / query.shape[-1] ** 0.5 => "
-        ),
+        "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": [
+            " / query.shape[-1] ** 0.5 => ",
+            "query.shape[-1] ** 0.5 => query.shape[-1]",
+        ],
         "Hide with -inf, and before the softmax: then what is seen sums to 1.": [
             'float("-inf") => 0.0',
             'masked_fill(ahead, float("-inf")).softmax(dim=-1) => '
             "softmax(dim=-1).masked_fill(ahead, 0.0)",
         ],
-        "softmax along the last": "softmax(dim=-1) => softmax(dim=-2)",
+        "along the last dimension": "softmax(dim=-1) => softmax(dim=-2)",
+        "not that of `query`": [
+            "@ values => ",
+            lambda *given: my_look_back(*given).transpose(1, 2),
+            "own[:, None, :, None] => own[:, :, None]",
+        ],
         "Values are summed, not keys.": "@ values => @ keys",
         "One tensor is asked": "@ values => @ values, keys, values",
         "Return the dtype": "softmax(dim=-1) @ values => softmax(dim=-1).float() @ values.float()",
@@ -171,11 +175,9 @@ def as_rows(attempt, lengths, places):
     plan = numbers(attempt(lengths, places))
     if plan is None:
         return None
-    if not isinstance(plan, list | tuple):
-        raise NotYet(f"{A_ROW}got {short(plan)}.")
-    for row in plan:
-        if not isinstance(row, list | tuple):
-            raise NotYet(f"{A_ROW}one of them is {short(row)}.")
+    for each in [plan, *plan] if isinstance(plan, list | tuple) else [plan]:
+        if not isinstance(each, list | tuple):
+            raise NotYet(f"{A_ROW}got {short(each)}.")
     return [[*row] for row in plan]
 
 
@@ -217,6 +219,7 @@ check_continuous = Exercise(
         "had not returned": "Nobody waits and nobody has steps left: then the plan is complete. "
         "(For request 0, too, `if request` is false: ask `is None`.)",
         "empty|out of range": "Nobody waits any more: the place stays None.",
+        "NoneType": "An empty place has no steps to count down: ask `is None` first.",
     },
     wrong={
         "A static batch: its places wait for its longest. Fill a place once its request ends.": [
@@ -231,9 +234,7 @@ check_continuous = Exercise(
         "A place stands empty for a step after its request: fill it before the next step.": (
             "if waiting else => if waiting and request is None else"
         ),
-        "When nobody waits any more, those in their places still have steps left.": (
-            "while waiting or any(left): => while waiting:"
-        ),
+        "When nobody waits any more, places still have steps left.": " or any(left) => ",
         "All rows are one list, as it was at the end: append a copy.": "[*here]) => here)",
         "First come, first served: the lowest number that waits is next.": "pop(0) => pop()",
         "Nobody knows beforehand how long a text will be: first come, first served.": [
@@ -253,20 +254,21 @@ check_continuous = Exercise(
             "any(left) => any(left[r] for r in here if r)",
         ),
         "`lengths` belongs to the caller": "left, waiting = [*lengths] => left, waiting = lengths",
-        "Of several free places, the first is filled first.": (
-            "in enumerate(here): => in reversed([*enumerate(here)]):"
-        ),
-        "One queue for all: a place that is free takes whoever waits the longest.": (
-            a_queue_for_each_place
-        ),
+        "The first free place is filled first.": "enumerate(here) => reversed([*enumerate(here)])",
+        "One queue for all: a free place takes whoever waits the longest.": a_queue_for_each_place,
         "A request stays in its place until it ends: its cache lies there.": [
             "[*here] => sorted(here, key=lambda each: each is None)",
             "[*here] => sorted(here, key=lambda each: (each is None, each))",
         ],
+        "When all have ended, the plan ends.": "return plan => return plan + [[None] * places]",
+        "Several places may be free: fill each of them before the step.": (
+            "if waiting else => if waiting and waiting[0] <= len(plan) else"
+        ),
         "A row for each step, not for each place.": "return plan => return [*zip(*plan)]",
         "A row has an entry for each place, None for an empty one.": [
             "[*here] => [each for each in here if each is not None]",
             "[*here] => [-1 if each is None else each for each in here]",
+            "[*here] => [each or 0 for each in here]",
         ],
         "In a row stand the numbers of the requests, from 0.": [
             "[*here] => [each if each is None else left[each] for each in here]",
@@ -321,12 +323,11 @@ class World:
 
     def part(self, name, factor, group, value):
         """What a device runs of the model: a unit of time, and numbers that tell the order."""
-        value = value * factor
         self.jobs[f"{name} by {self.here}"] += 1
         self.seen[name, group] += 1
         self.now += 1
         self.end = max(self.end, self.now)
-        return (value + 7 * group + self.seen[name, group]) % 97
+        return (value * factor + 7 * group + self.seen[name, group]) % 97
 
 
 class Result:
@@ -357,10 +358,10 @@ def in_flight(attempt, groups, count, requests):
         )
     try:
         joined = [torch.cat([*each], dim=1) for each in written]
-    except (TypeError, RuntimeError, IndexError):
+    except (TypeError, ValueError, RuntimeError, IndexError):
         raise NotYet(
-            "For each group a list of its new tokens is asked, tensors as `second` gives them, "
-            "after `.result()`."
+            "For each group a list of its `count` new tokens is asked, tensors as `second` gives "
+            "them, after `.result()`."
         ) from None
     tokens = [each.tolist() for each in joined]
     return {"tokens": tokens, "who ran what": dict(world.jobs), "units of time": world.end}
@@ -378,12 +379,9 @@ check_alternate = Exercise(
     hint="Go round the groups: each hands its newest tokens back before you wait for the next. "
     "The answer has, for each group, the `count` tokens that `second` gives.",
     errors={
-        "'Result'": "`submit` gives a Result back at once; what the next part needs is its "
-        "`.result()`.",
+        "'Result'": "`submit` gives a Result at once; the next part needs its `.result()`.",
         "unpack|out of range": "There may be any number of groups: go over `starts`.",
-        "takes \\d|missing|positional|callable": (
-            "It is `devices[0].submit(first, group, tokens)`: the function, then what it takes."
-        ),
+        "missing|positional|callable": "It is `submit(first, group, tokens)`: the function itself.",
     },
     wrong={
         "While one group is on its way, one device waits: hand over another before you wait.": (
@@ -398,9 +396,7 @@ check_alternate = Exercise(
             "written[group].append(new) => written[group].append(new); "
             "latest = [each[-1] for each in written if each]",
         ),
-        "After the last token nobody needs another `first`: it would fill the cache further.": (
-            "if step < count - 1: => if True:"
-        ),
+        "After the last token nobody needs another `first`.": "if step < count - 1: => if True:",
         "Hand `first` to device 0, `second` to device 1": [
             "devices[1] => devices[0]",
             "devices[1].submit(second, group, hidden[group].result()).result() => "
@@ -418,7 +414,10 @@ check_alternate = Exercise(
             "return written => return [*zip(*written)]",
             "[[] for _ in starts] => [[]] * len(starts)",
         ],
-        "after `.result()`": "return written => return [[hidden[g]] for g in range(len(starts))]",
+        "after `.result()`": [
+            "return written => return [[hidden[g]] for g in range(len(starts))]",
+            "range(count): => range(count - 1):",
+        ],
     },
     also_right=[
         (  # device 1 waits itself for what device 0 will have computed
