@@ -307,7 +307,7 @@ check_clip = Exercise(
             "distributed.all_reduce(square, group=group) => square = sum("
             "distributed.all_reduce(g, group=group) or g.square().sum() for g in gradients)",
         ],
-        "The norm is of all numbers, not the largest of them.": [
+        "The norm is of all numbers of all tensors, not of the largest or the last.": [
             ("sum(gradient.square().sum => max(gradient.abs().max", ".sqrt() => "),
         ],
         "max_norm is for all numbers together, not for each.": (
