@@ -85,17 +85,12 @@ def row_by_row(scores):
     return weights
 
 
-def one_maximum(scores):
-    hidden = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -float("inf"))
-    powers = (hidden - hidden.max()).exp()
-    return powers / powers.sum(-1, keepdim=True)
-
-
 check_causal = Exercise(
     my_causal_weights,
     read_again='"What may a token see?"',
     cases=[
         table_of_scores(3),
+        (torch.tensor([[0.0, 0.0], [2.0, 0.0]], dtype=torch.double),),
         table_of_scores(4, plus=-5000.0),
         table_of_scores(4, plus=-9e4),
         table_of_scores(2, plus=1000.0),
@@ -120,21 +115,25 @@ check_causal = Exercise(
         ],
         "A mask is true or false": "dtype=torch.bool => dtype=scores.dtype",
         "`scores.shape[-1]` counts": "ones_like(scores => ones(len(scores), len(scores)",
-        "A hidden score of 90000 takes everything: hide before the softmax, not after.": (
-            lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True)
-        ),
+        "A hidden score of 90000 takes everything: hide before the softmax, not after.": [
+            lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True),
+            lambda s: (e := (s - s.max()).exp().tril()) / e.sum(-1, keepdim=True),
+        ],
+        "A score may be 0: make the mask of places, not of the scores' own values.": [
+            f"torch.ones_like(scores, dtype=torch.bool).triu(1) => scores.{mask}"
+            for mask in ("triu(1) != 0", "tril() == 0")
+        ],
         "exp of -5000 is 0, of 1000 inf: `softmax` takes the largest score off first.": (
             lambda s: s.exp().tril() / s.exp().tril().sum(-1, keepdim=True)
         ),
         **WRONG_WEIGHTS,
         "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
-        "`masked_fill` fills where the mask is true: it has to be true for what comes after.": (
-            "triu(1) => tril()"
+        "`masked_fill` fills where the mask is true: for what comes after.": "triu(1) => tril()",
+        "These are logarithms: `softmax` itself returns the weights.": ".softmax => .log_softmax",
+        "Rows may lie far apart: take off the largest score of each row, not of all.": (
+            "return scores => s = scores",
+            ".softmax(dim=-1) => \n    return (e := (s - s.max()).exp()) / e.sum(-1, keepdim=True)",
         ),
-        "These are logarithms: `softmax` itself returns the weights.": (
-            ".softmax(dim=-1) => .log_softmax(dim=-1)"
-        ),
-        "Rows may lie far apart: take off the largest score of each row, not of all.": one_maximum,
         "0 times -inf is nan: fill in -inf, do not multiply by it.": (
             'scores.masked_fill(ahead, float("-inf")) => (scores + ahead * float("-inf"))'
         ),
@@ -217,6 +216,7 @@ check_attend = Exercise(
             " / query.shape[-1] ** 0.5 => ",
             " @ value => / query.shape[-1] ** 0.5 @ value",
         ),
+        "Weights times values is a product of matrices: `@`.": " @ value => * value",
         "A row of weights belongs to the token that looks: weights times values, unturned.": [
             "(scores) @ value => (scores).mT @ value",
             "causal_weights(scores) @ value => value @ causal_weights(scores)",
@@ -282,7 +282,10 @@ check_logits = Exercise(
     hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
     "then the last norm and the output.",
     correct="Its logits are the package's own.",
-    errors={"must match|ind(ex|ices)": "Call the table of positions with the places 0 to T - 1."},
+    errors={
+        r"index -?\d+ is out": "All blocks, one after the other: there may be none, or many.",
+        "must match|ind(ex|ices)": "Call the table of positions with the places 0 to T - 1.",
+    },
     wrong={
         UNCALLED: [
             lambda model, tokens: model(tokens),
@@ -315,7 +318,9 @@ check_logits = Exercise(
             "mlp(block.norm_2 => attention(block.norm_1",
             "x(block.norm_x => mlp(block.norm_2",
         ),
-        "All blocks, one after the other.": "model.blocks => model.blocks[:1]",
+        "All blocks, one after the other": [
+            f"in model.blocks => in {few}" for few in ("model.blocks[:1]", "[model.blocks[0]]")
+        ],
         "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
         ),
@@ -325,17 +330,15 @@ check_logits = Exercise(
             "arange(tokens.shape[1] => arange(tokens.numel()",
         ],
         "`return` comes once, behind the loop over the blocks.": "    return =>         return",
-        "`positions` was asked for tokens: ask it for the places 0, 1, 2, ...": (
-            ".positions(places) => .positions(tokens)"
-        ),
+        "`positions` was asked for tokens: ask for places 0, 1, 2, ...": "(places) => (tokens)",
         "Ask `positions` for all places, 0 to T - 1, not for the last one alone.": (
-            "torch.arange(tokens.shape[1], device=tokens.device) => "
-            "torch.tensor(tokens.shape[1] - 1)"
+            "arange(tokens.shape[1], => tensor(tokens.shape[1] - 1,"
         ),
         "Both rows are added, not multiplied.": "(tokens) + model => (tokens) * model",
         "The output layer is missing: `model.head.output` makes logits of what was normed.": (
             "model.head.output(model.head.norm(x)) => model.head.norm(x)"
         ),
+        "The MLP is missing: a block adds twice.": "x = x + block.mlp(block.norm_2(x)) => pass",
         "A block adds to x twice: what attention gives, then what the MLP gives.": (
             "x = x + block.attention => y = block.attention",
             "norm_2(x) => norm_2(y)",
@@ -394,10 +397,6 @@ def with_two_copies(attempt, of_first, of_last, places):
     return [first.grad, last.grad]
 
 
-def swapped(first, last):
-    first.grad, last.grad = last.grad, first.grad
-
-
 check_tied = Exercise(
     my_mend,
     read_again='"One tensor, two devices?"',
@@ -414,14 +413,15 @@ check_tied = Exercise(
         "Both gradients are as they were: `x = x + y` changes no tensor.": lambda *_: None,
         "That is the mean. Used twice, a tensor gets the sum.": "(total) => (total / 2)",
         "The last copy still has the gradient of its own use alone.": "last.grad.copy_ => ",
-        "The second sum took in the first one's result: add up once.": (
-            "last.grad.copy_ => last.grad.add_"
-        ),
+        "The second sum took in the first: add up once.": "last.grad.copy_ => last.grad.add_",
         "One gradient was copied over the other: both copies need the sum.": [
             "first.grad + last.grad.to(first.device) => first.grad.clone()",
             "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",
         ],
-        "The gradients changed places: both copies need the sum.": swapped,
+        "The gradients changed places: both copies need the sum.": (
+            "first.grad.copy_(total) => first.grad, last.grad = last.grad, first.grad",
+            "last.grad.copy_(total) => ",
+        ),
         "change `.grad` alone": "grad.copy_ => data.copy_",
         "One gradient tensor for both": "grad.copy_(total) => grad = total",
     },
