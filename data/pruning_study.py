@@ -1,10 +1,9 @@
 """Five seeds of LeNet-300-100, pruned: `python data/pruning_study.py`.
 
-Writes six tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
-leaves at each sparsity, at once and after fine-tuning; `pruning_inputs.csv`, nets pruned by size
-and by size times the norm of the input (Sun et al., 2023, arXiv:2306.11695); `pruning_scan.csv`,
-the shares that a scan chooses by held-out digits; `pruning_small.csv`, pruned nets and small dense
-ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
+Writes five tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
+leaves at each sparsity, at once and after fine-tuning; `pruning_scan.csv`, the shares that a scan
+chooses by held-out digits; `pruning_small.csv`, pruned nets and small dense ones at four rates,
+with the accuracy on held-out digits, by which a rate can be chosen;
 `pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch, with as many
 epochs and with half of them, at three rates, one of which held-out digits choose.
 For page `sparse_training`: `sparse_training.csv`, ways to the same sparsity, each with the same
@@ -51,7 +50,6 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "random mask")
-INPUTS = ("magnitude", "input", "input by row")
 SHARES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)  # of a layer alone, in the scan
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
@@ -67,14 +65,13 @@ class Budget(NamedTuple):
     epochs: int = 15
     tuning: int = 5
     sparsities: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95, 0.98)
-    inputs: tuple[float, ...] = (0.9, 0.98)  # sparsities
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
     residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4)
 
 
-DRY = Budget(1, 1, (0.9,), inputs=(0.9,), short=(1, 0), rates=(RATE,))
+DRY = Budget(1, 1, (0.9,), short=(1, 0), rates=(RATE,))
 DRY = DRY._replace(residual=((1, 0),), residual_rates=(RATE,))
 
 
@@ -117,41 +114,6 @@ def _prune_and_tune(dense: nn.Module, masks: Masks, data: Data, tuning: int) -> 
     pruned = data.accuracy(model)
     train(model, data, tuning, TUNING_RATE)
     return {"pruned": pruned, "tuned": data.accuracy(model), "empty_layer": 0}
-
-
-def compare_inputs(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Prune one net by size, and by size times the norm of the input, of all and row by row."""
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    train(dense, data, budget.epochs, RATE)
-    scores, rows = times_inputs(dense, data), []
-    for criterion, sparsity in itertools.product(INPUTS, budget.inputs):
-        how = "row" if criterion == "input by row" else "global"
-        masks_from = row_masks if how == "row" else global_masks
-        score = magnitude(dense) if criterion == "magnitude" else scores
-        found = _prune_and_tune(dense, masks_from(score, sparsity), data, budget.tuning)
-        row = {"criterion": criterion, "masks": how, "sparsity": sparsity, "seed": seed}
-        rows.append({**row, "dense": data.accuracy(dense), **found})
-    return rows
-
-
-def times_inputs(model: nn.Module, data: Data) -> Masks:
-    """Of each weight its size times the norm of its input over all training images."""
-    scores, norms, probe = magnitude(model), {}, copy.deepcopy(model)
-    for name in scores:
-        probe.get_submodule(name).register_forward_pre_hook(
-            lambda _, inputs, name=name: norms.update({name: inputs[0].norm(dim=0)})
-        )
-    with torch.no_grad():
-        probe(data.all_train[0])
-    return {name: score * norms[name] for name, score in scores.items()}
-
-
-def row_masks(scores: Masks, sparsity: float) -> Masks:
-    """The same share of each row goes: only weights of one output are compared."""
-    rows = {name: dict(enumerate(score)) for name, score in scores.items()}
-    masks = {name: layer_masks(each, sparsity) for name, each in rows.items()}
-    return {name: torch.stack([*each.values()]) for name, each in masks.items()}
 
 
 def compare_scan(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -313,7 +275,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "pruning_criteria.csv": compare_criteria,
-        "pruning_inputs.csv": compare_inputs,
         "pruning_scan.csv": compare_scan,
         "pruning_small.csv": compare_small,
         "pruning_trunk.csv": compare_trunk,

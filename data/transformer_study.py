@@ -1,6 +1,6 @@
 """The small decoder of page `a_transformer`, trained longer: `python data/transformer_study.py`.
 
-Writes three tables. A run of other length has another learning rate at each step, so each budget is
+Writes two tables. A run of other length has another learning rate at each step, so each budget is
 a training of its own.
 
 - `data/transformer.csv`, five seeds: the test loss over the steps of training, with learned
@@ -8,11 +8,8 @@ a training of its own.
 - `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
   than half a window in sight and with as few letters as the counts, its probabilities mixed half
   and half with theirs.
-- `data/transformer_texts.csv`, two seeds again: net and counts that learn from the last quarter of
-  the text alone.
 """
 
-import dataclasses
 import functools
 import math
 import sys
@@ -25,7 +22,6 @@ from torch import Tensor, nn
 from mpcourse.training.in_memory import Data
 from mpcourse.transformer import (
     Decoder,
-    Text,
     counted_losses,
     load_prose,
     text_loss,
@@ -38,19 +34,15 @@ COMMAND = "python data/transformer_study.py"
 CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
 MIXED_SEEDS = (0, 1)
-SHARE = 4  # one part in so many is left to learn from
-SHORT_STEPS = 1000
 COUNT = "7-gram"
 SIGHT = 6  # letters that a 7-gram knows of the past
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
 @functools.cache
-def train_one(
-    positions: str, steps: int, seed: int, place: object, share: int = 1
-) -> tuple[Decoder, list[float]]:
-    """The page's model after so many steps on a part of the text, and the loss of each."""
-    text = last_part(share)
+def train_one(positions: str, steps: int, seed: int, place: object) -> tuple[Decoder, list[float]]:
+    """The page's model after so many steps, and the loss of each."""
+    text = load_prose()
     torch.manual_seed(seed)
     model = Decoder(len(text.characters), 64, 4, layers=2, context=CONTEXT).to(place)
     if positions == "held at 0":
@@ -66,12 +58,6 @@ def train_one(
         seed=seed,
     )
     return model, losses
-
-
-def last_part(share: int) -> Text:
-    """The text of which the last part in `share` is left to learn from."""
-    text = load_prose()
-    return dataclasses.replace(text, train=text.train[-(len(text.train) // share) :])
 
 
 def train_each_budget(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
@@ -90,18 +76,6 @@ def both_losses(model: Decoder, losses: list[float], test: Tensor) -> Row:
     late = losses[-max(1, len(losses) // 20) :]
     test_loss = text_loss(model, test, CONTEXT)
     return {"train_loss": round(sum(late) / len(late), 4), "test_loss": round(test_loss, 4)}
-
-
-def learn_from_less(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
-    """Train the net on a part of the text and let counts learn from the same part."""
-    if seed not in MIXED_SEEDS:
-        return []
-    part, steps = last_part(SHARE), min(SHORT_STEPS, max(budgets["learned"]))
-    model, losses = train_one("learned", steps, seed, data.place, SHARE)
-    counts = round(counted_losses(part)[COUNT].mean().item(), 4)
-    row = {"characters": len(part.train), "steps": steps, "seed": seed}
-    found = both_losses(model, losses, part.test.to(data.place))
-    return [{**row, **found, "counts": counts}]
 
 
 def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
@@ -153,7 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     studies = {
         "transformer.csv": train_each_budget,
         "transformer_mixtures.csv": mix_with_counts,
-        "transformer_texts.csv": learn_from_less,
     }
     return run_studies(studies, (BUDGETS, DRY), command=COMMAND, about=__doc__, arguments=arguments)
 

@@ -2,20 +2,16 @@
 
 import channel_study
 import pytest
-import torch
 from pruned import sparsities_seen
 from pruning_study import (
     DRY,
     SMALL,
     WAYS,
     compare_criteria,
-    compare_inputs,
     compare_scan,
     compare_small,
     compare_trunk,
     compare_ways,
-    row_masks,
-    times_inputs,
 )
 
 from mpcourse.capstone.trials import Digits
@@ -34,27 +30,6 @@ def test_a_seed_fixes_the_result(run, data):
     for row in first:
         assert row["tuned"] == row["pruned"]  # without an epoch of tuning
         assert row["dense"] > 0.7
-
-
-def test_a_score_by_inputs_counts_what_a_weight_multiplies_and_rows_lose_the_same_share(run, data):
-    net = lenet_300_100().to(data.place)
-    scores = run(times_inputs, net, data)
-    norms = data.all_train[0].flatten(1).norm(dim=0)
-    torch.testing.assert_close(scores["fc1"], magnitude(net)["fc1"] * norms)
-    masks = row_masks(scores, 0.9)
-    left = {name: set(mask.sum(1).tolist()) for name, mask in masks.items()}
-    assert left == {"fc1": {78}, "fc2": {30}, "fc3": {10}}
-    assert all(scores["fc1"][0][masks["fc1"][0]] >= scores["fc1"][0].sort().values[-78])
-
-
-def test_inputs_race_against_sizes_on_one_net(run, data):
-    rows = run(compare_inputs, data, 3, DRY._replace(tuning=0))
-    assert [(row["criterion"], row["masks"]) for row in rows] == [
-        *(("magnitude", "global"), ("input", "global"), ("input by row", "row"))
-    ]
-    assert len({row["dense"] for row in rows}) == 1
-    assert len({row["pruned"] for row in rows}) == 3
-    assert all(row["tuned"] == row["pruned"] > 0.3 for row in rows)
 
 
 def test_the_scan_chooses_by_held_out_digits_and_every_way_has_as_many_zeros(

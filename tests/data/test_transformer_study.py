@@ -48,18 +48,3 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters(run, dat
         wanted[f"{name}_and_counts"] = -(((-wanted[name]).exp() + (-counts).exp()) / 2).log()
     for name, losses in wanted.items():
         assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
-
-
-def test_net_and_counts_learn_from_the_same_part_and_are_judged_on_the_same_rest(run, data):
-    [row] = run(study.learn_from_less, data, 1, study.DRY)
-    assert not study.learn_from_less(data, 2, study.DRY)
-    text, part = study.load_prose(), study.last_part(study.SHARE)
-    assert torch.equal(part.test, text.test)
-    assert torch.equal(part.train, text.train[-(len(text.train) // study.SHARE) :])
-    assert row["characters"] == len(part.train)
-    net = study.train_one("learned", 20, 1, data.place, study.SHARE)[0]
-    assert row["test_loss"] == pytest.approx(
-        study.text_loss(net, text.test, study.CONTEXT), abs=1e-4
-    )
-    counts = study.counted_losses(part)[study.COUNT].mean().item()
-    assert row["counts"] == pytest.approx(counts, abs=1e-4)
