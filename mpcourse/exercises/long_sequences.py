@@ -69,16 +69,14 @@ check_merge = Exercise(
             for each in ("return output, log_sum", "logaddexp(log_sum_1, log_sum_2)")
         ],
         "Return two: the output, then the log-sum, one column (T, 1).": [
-            f"return output, log_sum => return {each}"
-            for each in ("output", "log_sum, output", "output, log_sum.squeeze(-1)")
+            "output, log_sum => output",
+            "output, log_sum => log_sum, output",
+            "output, log_sum => output, log_sum[:, 0]",
+            "output, log_sum => output, log_sum.exp()",
         ],
         OVERFLOW: [
             "logaddexp(log_sum_1, log_sum_2) => log(log_sum_1.exp() + log_sum_2.exp())",
-            (
-                "output = => weights = log_sum_1.exp(), log_sum_2.exp(); output =",
-                "(log_sum_1 - log_sum).exp() => weights[0] / (weights[0] + weights[1])",
-                "(log_sum_2 - log_sum).exp() => weights[1] / (weights[0] + weights[1])",
-            ),
+            " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())",
         ],
         "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
             f"output, log_sum => output, {each}"
@@ -97,7 +95,7 @@ NEXT = "Send the block that is here, so that each visits all ranks, and go on wi
 LAST = "Nobody needs a block after the last step: send n - 1 times; with one rank, never."
 MEANWHILE = "Start the message, compute, then call what `send` returned: it travels meanwhile."
 ADD = "What came is of the block that is here, from the ranks before: add your part, send the sum."
-EVERY = "Compute with each of the n blocks once. What is masked there, `attend_to` knows."
+EVERY = "Compute with each of the n blocks once. The function that does so knows what is masked."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 START = "Zeros weigh `exp(0)`: start from the first part."
 LET_GO = "Merge each part at once: kept to the end, n parts take n times the memory."
@@ -163,7 +161,7 @@ def on_a_ring(attempt, rank, blocks, gives, pass_on=None):
         return gives(owner)
 
     found = attempt(blocks[rank].clone(), rank, ranks, send, use)
-    if not pass_on and sorted(used) != [*range(ranks)]:
+    if sorted(used) != [*range(ranks)]:
         raise NotYet(f"computed in steps {used} of {ranks}", EVERY)
     return found
 
@@ -310,7 +308,8 @@ check_way_home = Exercise(
         ),
         WHOSE: "rank - step => rank + step",
         EARLY: " if coming else of_block => ",
-        NEVER: "range(ranks) => range(rank + 1)",
+        EVERY: "range(ranks) => range(rank + 1)",
+        NEVER: "coming = send(of_block) => coming = send(of_block) if step < 2 or rank else coming",
         BOTH: ["return of_query, => return", "of_query, coming() => coming(), of_query"],
         KEPT: (
             "coming = send(of_block) => kept = [*(kept if step else []), of_block]",
@@ -347,7 +346,7 @@ def on_ranks(attempt, words, judged):
         loss = attempt(own, targets[group.rank()].clone(), group)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise NotYet(f"got {short(loss)}", "Return one number, a tensor.")
-        if not loss.isfinite():
+        if loss.isnan():
             raise NotYet(f"got {short(loss)} on a rank", ZERO)
         if loss.requires_grad:
             loss.backward()
@@ -375,6 +374,7 @@ check_loss = Exercise(
             " / judged => ",
         ),
         "A sum grows with the text: divide by the number judged on all ranks.": " / judged => ",
+        "Divide by the judged tokens alone, not by n too.": "/ judged => / judged / group.size()",
         "Count the targets that are not -100: 0 is one of them.": [
             "/ judged => / targets.numel() / group.size()",
             "targets >= 0 => targets > 0",
@@ -391,7 +391,7 @@ check_loss = Exercise(
     },
     errors={
         "Default process group": "Pass `group=group` to each message.",
-        "'NoneType'": IN_PLACE,
+        "'NoneType'|parameter `tensor`": IN_PLACE,
         "gloo|had not returned": "Do all ranks send the same messages, in one order?",
     },
     also_right=["(targets >= 0).sum() => (targets != -100).float().sum()"],
