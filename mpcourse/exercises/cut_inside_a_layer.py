@@ -22,8 +22,7 @@ def my_parts(up_weight, up_bias, down_weight, rank, ranks):
 
 
 def mlp(rank, ranks):
-    """A case: weights whose numbers are all different."""
-    up = torch.arange(24.0).reshape(6, 4)
+    up = torch.arange(24.0).reshape(6, 4)  # all numbers differ
     return up, torch.arange(100.0, 106), up.T + 200, rank, ranks
 
 
@@ -44,6 +43,7 @@ check_mlp_parts = Exercise(
         "Down is cut by rows of W: these are columns of its stored `weight`.": DOWN_ROWS,
         "These are halves: there may be more ranks than two, or one alone.": "// ranks => // 2",
         "Each output of `up` has its own number of the bias.": BIAS,
+        "A rank has len(up_bias) // ranks inner numbers.": "len(up_bias) => up_weight.shape[1]",
         "A bias is cut like the outputs, not divided.": [f"{BIAS} / ranks", f"{BIAS}[own] / ranks"],
         "The sum would be right, but neighbours belong together here: one day they are a head.": (
             "slice(rank * inner // ranks, (rank + 1) * inner // ranks) => slice(rank, None, ranks)"
@@ -102,8 +102,7 @@ def my_ends():
 def in_a_cut_mlp(ends, ranks):
     """Of each rank, by name: the output, the gradients of x and of the parts."""
     into, out_of = ends
-    draw = torch.Generator().manual_seed(ranks)
-    inner = 6 // ranks
+    draw, inner = torch.Generator().manual_seed(ranks), 6 // ranks
     shapes = (1, 2), (1, 2), *((inner, 2), (inner,), (2, inner)) * ranks
     x, dy, *parts_of_all = (torch.randn(*shape, generator=draw).double() for shape in shapes)
 
@@ -173,9 +172,7 @@ check_ends = Exercise(
         "An addend's gradient is that of the sum, as it is: a sum divides nothing.": (
             *("total = => ctx.n = group.size(); total =", "gradient, N => gradient / ctx.n, N"),
         ),
-        "What leaves are addends: the output is their sum, on all ranks.": (
-            *("return total => return x.view_as(x)", BACK),
-        ),
+        "What leaves are addends: all ranks get their sum.": ("return total => return x * 1", BACK),
         "Nothing flows back: return the gradient, then None; `all_reduce` itself returns None.": [
             *("return gradient, => return None,", "MyLeave.apply(gradient, ctx.group), => None,")
         ],
@@ -246,10 +243,7 @@ def in_numbers(outcome, expected):
 check_attention_parts = Exercise(
     my_attention_parts,
     read_again='"Exercise 3. Attention as it is stored"',
-    cases=[
-        *(heads_of(2, 2, 1, 2), heads_of(4, 2, 1, 2), heads_of(4, 2, 1, 4)),
-        *(heads_of(8, 2, 2, 4), heads_of(3, 1, 1, 3), heads_of(4, 2, 0, 1)),
-    ],
+    cases=[heads_of(*map(int, case)) for case in "2212 4212 4214 8224 3113 4201".split()],
     given="{2} query heads of 2 columns, {3} key head(s), rank {4} of {5}",
     compared=in_numbers,
     hint="Return two matrices. Which query heads are here, and which key heads do they read?",
@@ -280,6 +274,11 @@ check_attention_parts = Exercise(
         "A rank keeps only the key and value heads that its own queries read.": [
             *("key[read], value[read] => key, value", "(own.stop - 1) // => own.stop //"),
         ],
+        "Heads stay whole, for softmax needs the sum over all columns of a head.": (
+            "return mine => return fused.view(-1, columns, 2).chunk(ranks, 1)[rank].flatten(0, 1)"
+        ),
+        "Rows of keys and values are missing.": "return mine => return query[own].flatten(0, 1)",
+        "One rank's queries may read several key heads.": "(own.stop - 1) => own.start",
         "Rank 0 keeps the first query heads: neighbours, not every n-th head.": (
             f"slice({READ}) => [*{{h // sharing: 0 for h in range(rank, heads, ranks)}}]",
             *("query[own] => query[rank::ranks]", "[:, own] => [:, rank::ranks]"),
@@ -310,15 +309,16 @@ def my_step_bytes(tokens, width, layers, itemsize, ranks):
 check_step_bytes = Exercise(
     my_step_bytes,
     read_again='"What does a step send?"',
-    cases=[(10, 12, 1, 4, 6), (512, 256, 2, 2, 4), (100, 30, 3, 8, 3), (512, 256, 2, 4, 1)],
+    cases=[(10, 12, 1, 4, 6), (512, 256, 2, 2, 4), (90, 30, 3, 8, 3), (512, 256, 2, 4, 1)],
     given="{} tokens, width {}, {} block(s), {} bytes per number, {} rank(s)",
     hint="All-reduces of blocks, ends and loss, times what a ring sends of each, times its bytes.",
     wrong={
         "Attention and MLP each sum forward and backward.": [
-            *("4 * l => 2 * l", "4 * l => 3 * l", "4 * layers + 2 => 2 * layers + 1"),
+            *("4 * l => 2 * l", "4 * l => 3 * l", "4 * l => 8 * l", "layers + 2 => layers / 2 + 1"),
         ],
         "Query, key and value share one way in: one sum backward, not three.": "4 * l => 6 * l",
-        "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 4)],
+        "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 3, 4)],
+        "The ends send, too: lookup, output layer, loss.": "+ 2) * width + 3 => ) * width",
         "The loss sends 3 numbers per token, forward.": [f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)],
         "Tokens are sent, not weights.": ["tokens * => width *", "tokens * => 12 * width *"],
         "The width between the layers is sent, not that inside.": ["(4 => (10", "(4 => (16"],
