@@ -127,6 +127,7 @@ check_look_back = Exercise(
         "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": [
             " / query.shape[-1] ** 0.5 => ",
             "query.shape[-1] ** 0.5 => query.shape[-1]",
+            "query.shape[-1] ** 0.5 => (query.shape[1] * query.shape[3]) ** 0.5",
         ],
         "Hide with -inf, and before the softmax: then what is seen sums to 1.": [
             'float("-inf") => 0.0',
@@ -167,9 +168,6 @@ def my_continuous(lengths, places):
     return plan
 
 
-A_ROW = "A row for each step is asked, in it for each place a request's number, or None; "
-
-
 def as_rows(attempt, lengths, places):
     """The plan as lists, whose numbers are Python's own."""
     plan = numbers(attempt(lengths, places))
@@ -177,7 +175,10 @@ def as_rows(attempt, lengths, places):
         return None
     for each in [plan, *plan] if isinstance(plan, list | tuple) else [plan]:
         if not isinstance(each, list | tuple):
-            raise NotYet(f"{A_ROW}got {short(each)}.")
+            raise NotYet(
+                "A row for each step is asked, in it for each place a request's number, or None; "
+                f"got {short(each)}."
+            )
     return [[*row] for row in plan]
 
 
@@ -199,10 +200,9 @@ def in_static_batches(lengths, places):
 
 
 def a_queue_for_each_place(lengths, places):
-    queues = [
-        [n for n in range(p, len(lengths), places) for _ in range(lengths[n])]
-        for p in range(places)
-    ]
+    queues = [[] for _ in range(places)]
+    for request, steps in enumerate(lengths):
+        queues[request % places] += [request] * steps
     return [[*row] for row in zip_longest(*queues)]
 
 
@@ -367,9 +367,6 @@ def in_flight(attempt, groups, count, requests):
     return {"tokens": tokens, "who ran what": dict(world.jobs), "units of time": world.end}
 
 
-START_LATER = "devices[0].submit(first, group, tokens) for => tokens for"
-NEXT_LATER = "devices[0].submit(first, group, new) => new"
-
 check_alternate = Exercise(
     my_alternate,
     read_again='"Who works when?"',
@@ -385,9 +382,9 @@ check_alternate = Exercise(
     },
     wrong={
         "While one group is on its way, one device waits: hand over another before you wait.": (
-            START_LATER,
+            "devices[0].submit(first, group, tokens) for => tokens for",
             "hidden[group].result() => devices[0].submit(first, group, hidden[group]).result()",
-            NEXT_LATER,
+            "devices[0].submit(first, group, new) => new",
         ),
         "All groups wait for the last one of each round: hand a new token back as it comes.": (
             "            if step < count - 1: =>         if step < count - 1:",
@@ -414,6 +411,7 @@ check_alternate = Exercise(
             "return written => return [*zip(*written)]",
             "[[] for _ in starts] => [[]] * len(starts)",
         ],
+        "New tokens alone, not those that a group began with.": "[[] for _ => [[_] for _",
         "after `.result()`": [
             "return written => return [[hidden[g]] for g in range(len(starts))]",
             "range(count): => range(count - 1):",
