@@ -29,9 +29,7 @@ FILLS = "`all_to_all_single` fills its first argument, and returns None."
 KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
 CUT_AND_JOIN = "Cut along `cut`, send piece r to rank r alone, and join what came along `join`."
-NEVER_SENT = (
-    "Nobody sent these numbers: receive into the first argument, and wait until it is full."
-)
+NEVER_SENT = "Nobody sent these numbers: receive into the first argument, and wait for it."
 JOINED = "Join what came along `join`, in the order of the ranks."
 
 
@@ -94,9 +92,7 @@ check_trade = Exercise(
     compared=first_rank,
     hint=of_numbers,
     wrong={
-        "These pieces are this rank's own: go on with what was received.": (
-            "[*received] => [*pieces]"
-        ),
+        "These pieces are this rank's own: use what was received.": "[*received] => [*pieces]",
         "Nothing was traded: cut, send, join.": lambda x, *_: x,
         JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
         "The pieces still lie on a dimension of their own: join them along `join`.": [
@@ -111,13 +107,12 @@ check_trade = Exercise(
         "This is one piece. All that came belongs to this rank: join all pieces.": (
             "torch.cat([*received], join) => received[group.rank()]"
         ),
-        "All tokens, and still all heads: a rank keeps its own part of the cut dimension.": (
-            all_of_all_ranks
-        ),
+        "All tokens, and all heads: keep this rank's part of the cut dimension.": all_of_all_ranks,
         "Right from tokens to heads. The way back has `cut` and `join` elsewhere: use both.": (
             "), cut) => ), 1)",
             "], join => ], 2",
         ),
+        "Join along `join`, not along `cut`.": "], join => ], cut",
         "`cut` and `join` are changed over.": ("), cut) => ), join)", "], join => ], cut"),
         FIRST[:-1]: (  # torch 2.11 raises no error of `errors`
             "torch.stack(x.chunk(group.size(), cut)) => x",
@@ -262,6 +257,8 @@ check_gathered_keys = Exercise(
             "attn_mask=seen => attn_mask=seen if seen is None else seen.double()"
         ),
         "True is where a query sees a key.": "theirs <= mine => theirs > mine",
+        "A query sees what stands before it, not after it.": "theirs <= mine => theirs >= mine",
+        "Divide scores by the root of c, as `attention` does.": "n(query, k => n(query * 3**0.5, k",
         "A token sees itself, too.": "theirs <= mine => theirs < mine",
         "Without `causal` each token sees all.": " if causal else None => ",
         "Queries meet the keys of all ranks: gather them.": (
@@ -374,6 +371,7 @@ check_grid = Exercise(
     },
     errors={
         "Expected size for": TRADED,
+        "require grad": "`traded` has no gradient of its own: `Trade.apply` has.",
         "must match the size|the size of tensor|expanded size|broadcast|out of range": OF_ROWS,
         "dimension 1|must divide the number": TRADED,
         "tuple of Tensors|as element 0": "`gather` takes a list: for each row one `torch.cat`.",
@@ -430,6 +428,8 @@ check_sent = Exercise(
             "return ring, trade => return trade, ring",
         ],
         "Ring: a block's gradients go home at last, n times.": "3 * ranks - 2 => 3 * others",
+        "Ring: keys and values travel n - 1 times each way.": "3 * ranks - 2 => 3 * ranks",
+        "Ring: backward, too, keys and values travel n - 1 times.": "ranks - 2 => ranks - 1",
         "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
         "Ring: backward both go round, a block and its gradients.": "3 * ranks - 2 => 2 * others",
         "Forward and backward together: in the backward the gradients travel, too.": (
