@@ -1,9 +1,8 @@
 """Five seeds of LeNet-300-100, pruned: `python data/pruning_study.py`.
 
-Writes five tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
-leaves at each sparsity, at once and after fine-tuning; `pruning_scan.csv`, the shares that a scan
-chooses by held-out digits; `pruning_small.csv`, pruned nets and small dense ones at four rates,
-with the accuracy on held-out digits, by which a rate can be chosen;
+Writes four tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
+leaves at each sparsity, at once and after fine-tuning; `pruning_small.csv`, pruned nets and small
+dense ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
 `pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch, with as many
 epochs and with half of them, at three rates, one of which held-out digits choose.
 For page `sparse_training`: `sparse_training.csv`, ways to the same sparsity, each with the same
@@ -23,7 +22,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from mpcourse.capstone.trials import Digits
-from mpcourse.exercises.pruning import Residual, my_scan, my_trunk
+from mpcourse.exercises.pruning import Residual, my_trunk
 from mpcourse.pruning import (
     Movement,
     apply_masks,
@@ -50,7 +49,6 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "random mask")
-SHARES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)  # of a layer alone, in the scan
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
@@ -114,31 +112,6 @@ def _prune_and_tune(dense: nn.Module, masks: Masks, data: Data, tuning: int) -> 
     pruned = data.accuracy(model)
     train(model, data, tuning, TUNING_RATE)
     return {"pruned": pruned, "tuned": data.accuracy(model), "empty_layer": 0}
-
-
-def compare_scan(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Let a scan choose each layer's share by held-out digits; as many zeros in two other ways."""
-    digits, (before, after) = Digits(data.place, 64), budget.short
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    train(dense, digits, before, RATE)
-    scores, chosen = magnitude(dense), {}
-    for name, right in my_scan(dense, SHARES, digits.accuracy).items():
-        pairs = zip(SHARES, right, strict=True)
-        bears = [share for share, alone in pairs if alone >= right[0] - 0.01]
-        chosen[name.removesuffix(".weight")] = max(bears)
-    masks = layer_masks(scores, chosen)
-    zeros, rows = sparsity_of(masks), []
-    ways = {"scan": masks, "one share": layer_masks(scores, zeros)}
-    for way, each in (ways | {"one threshold": global_masks(scores, zeros)}).items():
-        model = copy.deepcopy(dense)
-        apply_masks(model, each)
-        row = {"way": way, "sparsity": round(zeros, 4), "seed": seed}
-        row |= {f"left_{name}": int(mask.sum()) for name, mask in each.items()}
-        pruned = digits.test_accuracy(model)
-        train(model, digits, after, TUNING_RATE)
-        rows.append({**row, "pruned": pruned, "tuned": digits.test_accuracy(model)})
-    return rows
 
 
 def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -275,7 +248,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "pruning_criteria.csv": compare_criteria,
-        "pruning_scan.csv": compare_scan,
         "pruning_small.csv": compare_small,
         "pruning_trunk.csv": compare_trunk,
         "sparse_training.csv": compare_ways,

@@ -93,6 +93,7 @@ check_culprit = Exercise(
         "Nobody gave up waiting here: whom the launcher ended has its excuse.": "gave_up and => ",
         "Look at all that the launcher had to end (-15), and at no other: code 0 is an excuse.": [
             "code == -15] => code in (0, -15)]",
+            "_ in ends if gave_up and code == -15 => s in ends if gave_up and 'T' not in s",
             "code == -15] => code == -15][:1]",
             "code == -15] => code == -15][-1:]",
         ],
@@ -255,9 +256,8 @@ check_lost_share = Exercise(
             lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
             lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,
         ],
-        "save_s goes to every_s of work: divide by every_s alone.": (
-            "save_s / every_s => save_s / (every_s + save_s)"
-        ),
+        "save_s goes to every_s of work: divide by that.": "/ every_s => / (every_s + save_s)",
+        "Divide save_s by every_s, not every_s by save_s.": "save_s / every_s => every_s / save_s",
         "A share of the work is asked: not per cent, nor of the whole time, nor seconds.": [
             lambda each, *rest: each * my_lost_share(each, *rest),
             lambda each, s, hosts, f: (2 * s * f / hosts) ** 0.5,  # Young's

@@ -8,7 +8,6 @@ from pruning_study import (
     SMALL,
     WAYS,
     compare_criteria,
-    compare_scan,
     compare_small,
     compare_trunk,
     compare_ways,
@@ -30,23 +29,6 @@ def test_a_seed_fixes_the_result(run, data):
     for row in first:
         assert row["tuned"] == row["pruned"]  # without an epoch of tuning
         assert row["dense"] > 0.7
-
-
-def test_the_scan_chooses_by_held_out_digits_and_every_way_has_as_many_zeros(
-    run, data, monkeypatch
-):
-    asked, at_the_end = [], Digits.test_accuracy
-
-    def noted(digits, model):
-        asked.append(len(digits.shuffled.dataset))
-        return at_the_end(digits, model)
-
-    monkeypatch.setattr(Digits, "test_accuracy", noted)
-    rows = run(compare_scan, data, 3, DRY)
-    assert [row["way"] for row in rows] == ["scan", "one share", "one threshold"]
-    left = [sum(row[f"left_{name}"] for name in ("fc1", "fc2", "fc3")) for row in rows]
-    assert max(left) - min(left) <= 2
-    assert asked == [3000] * 6  # each way at once and in the end; the scan asks other digits
 
 
 def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
