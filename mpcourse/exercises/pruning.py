@@ -164,12 +164,11 @@ def scanning(attempt, layers, sparsities):
     convolution = nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
     model = nn.Sequential(*(convolution if layers == "a convolution" else dense))
     with_values(model)
-    images = torch.cos(torch.arange(45.0) * 0.7).view(5, 1, 3, 3)
-    images = images if layers == "a convolution" else images.flatten()[:24].view(6, 4)
+    images = torch.cos(torch.arange(36.0) * 0.7)
+    images = images.view((4, 1, 3, 3) if layers == "a convolution" else (9, 4))
 
     def accuracy(net):
-        outputs = net(images).detach().flatten()
-        return float(outputs @ torch.arange(1.0, len(outputs) + 1))
+        return float(net(images).detach().flatten().cumsum(0).sum())
 
     next(model.parameters()).data *= 3  # a threshold of the whole net would spare this layer
     before = copy.deepcopy(dict(model.state_dict()))
@@ -178,7 +177,8 @@ def scanning(attempt, layers, sparsities):
         raise NotYet(PRUNE_A_COPY)
     found = found if isinstance(found, Mapping) else {"no name": found}
     found = {str(n).removesuffix(".weight"): numbers(each) for n, each in found.items()}
-    if not all(isinstance(v, list) and len(v) == len(sparsities) for v in found.values()):
+    numbered = [float] * len(sparsities)
+    if not all(isinstance(v, list) and [*map(type, v)] == numbered for v in found.values()):
         raise NotYet(f"got {short(found)}", OF_EACH_LAYER)
     return found
 
@@ -238,7 +238,7 @@ check_scan = Exercise(
         ),
         BY_SIZE: "row.abs() => row",
         PRUNE_A_COPY: "copy.deepcopy(model) => model",
-        OF_EACH_LAYER: "return found => return list(found.values())",
+        OF_EACH_LAYER: ["return found => return [*found.values()]", "append( => append([0]) or ("],
     },
     also_right=[scan_by_torch],
 )
@@ -282,8 +282,7 @@ def my_trunk(net, kept):
     """Cut the rows of all that write the trunk, and the columns of all that read it.
 
     Two tensors that are added need the same channels, so the stem and the last convolution of each
-    block lose the same rows. Their norms keep four numbers of a channel: two are learned, and two
-    are statistics. Whoever reads the trunk loses the same columns.
+    block lose the same rows. Their norms keep four numbers of a channel: two learned, two measured.
     """
     slim = copy.deepcopy(net)
     for conv, norm in [slim.stem, *(block[3:] for block in slim.blocks)]:  # who writes the trunk
@@ -333,7 +332,7 @@ check_trunk = Exercise(
         "running_(mean|var) should": STATISTICS,
         "have (3 channels, but got 2|2 channels, but got 3)": "Inside a block all channels stay.",
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
-        "weight should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,
+        "(weight|bias) should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,
         "cannot assign": "Make it a parameter again: nn.Parameter(layer.weight.detach()[...]).",
         r"channels, but got|shapes cannot be multiplied": READERS,
     },
@@ -344,11 +343,12 @@ check_trunk = Exercise(
         "Take the columns and the entries of norms that kept names, not the first ones.": [
             *("[:, kept] => [:, : len(kept)]", "p.detach()[kept] => p.detach()[: len(kept)]")
         ],
-        ITS_BIAS: "nn.Parameter(p.detach()[kept]) => p",
+        ITS_BIAS: ["nn.Parameter(p.detach()[kept]) => p", "weight, norm.bias => weight, _"],
         STATISTICS: f"{ITS_OWN} => norm.running_mean, norm.running_var",
         "A channel that stays keeps its own running_mean and running_var.": [
             f"{ITS_OWN} => norm.running_mean[: len(kept)], norm.running_var[: len(kept)]",
             f"{ITS_OWN} => torch.zeros(len(kept)), torch.ones(len(kept))",
+            "return slim => return slim.apply(lambda m: getattr(m, 'reset_running_stats', int)())",
         ],
         "A new BatchNorm knows nothing of the old one: take the four numbers of each channel.": (
             f"return slim => [norm.reset_parameters() for _, norm in {WHO_WRITES}]; return slim"
