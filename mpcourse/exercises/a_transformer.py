@@ -209,9 +209,7 @@ check_attend = Exercise(
         "A row of scores belongs to a query: queries times turned keys.": (
             "query @ key.transpose => key @ query.transpose"
         ),
-        "A score is a row of queries times a row of keys: the keys have to be turned.": (
-            ".transpose(-2, -1) => "
-        ),
+        "A score is a query times a key: turn the table of keys.": ".transpose(-2, -1) => ",
         "The root divides the scores, before `causal_weights`.": (
             " / query.shape[-1] ** 0.5 => ",
             " @ value => / query.shape[-1] ** 0.5 @ value",
@@ -311,6 +309,7 @@ check_logits = Exercise(
         ],
         "`norm_1` belongs to attention, `norm_2` to the MLP.": [
             "norm_2 => norm_1",
+            "norm_1 => norm_2",
             ("norm_1 => norm_x", "norm_2 => norm_1", "norm_x => norm_2"),
         ],
         "Attention comes first, then the MLP.": (
@@ -360,6 +359,7 @@ check_logits = Exercise(
             f"head.norm(x)) => head.norm(x)).{softmax}(-1)"
             for softmax in ("softmax", "log_softmax")
         ],
+        "Every place has logits, not the last alone.": "norm(x)) => norm(x))[:, -1]",
         NO_GRADIENTS: torch.no_grad()(my_logits),
     },
     also_right=["(places) => (places.expand_as(tokens))"],
