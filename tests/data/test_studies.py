@@ -13,7 +13,7 @@ DRY_RUNS = [
         "pruning",
         {"DRY": pruning_study.DRY._replace(tuning=0)}
         | dict.fromkeys(("compare_ways", "compare_trunk"), lambda *_: [{"seed": 0}]),
-        21,
+        15,
     ),
     (
         "sparse",
@@ -22,7 +22,7 @@ DRY_RUNS = [
         ),
         12,
     ),
-    ("transformer", {}, 4),
+    ("transformer", {}, 3),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 
