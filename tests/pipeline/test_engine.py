@@ -351,3 +351,12 @@ def test_a_pipeline_on_the_cpu_asks_nothing_of_cuda_though_it_was_used_before(mo
     devices = get_devices(2) if not torch.cuda.is_available() else ["cpu:0", "cpu:1"]
     Pipeline(linears(), devices, num_microbatches=2).step(*BATCH, LOSS)
     assert asked == []
+
+
+def test_a_value_wakes_its_taker_at_once(monkeypatch):
+    """Without a wake-up the taker would see the value only when it looks up by itself."""
+    pipeline = Pipeline(linears(), get_devices(2), "1f1b", num_microbatches=8)
+    pipeline.step(*BATCH, LOSS)
+    monkeypatch.setattr(workers, "POLL_S", 600.0)
+    for _ in range(20):
+        in_time(pipeline.step, *BATCH, LOSS)
