@@ -73,10 +73,9 @@ def around(attempt, count, numbers):
         if target != (source + 1) % count:
             raise NotYet(f"Rank {source} sent to rank {target}: {TO_THE_RIGHT}")
     refuse_unfinished(results, exchange, numbers, waits_for="")
-    steps = 2 * (count - 1)
+    steps, most = 2 * (count - 1), 2 * (count - 1) * -(-numbers // count)
     for rank in range(count):
         sent = [piece.numel() for source, _, piece in exchange.sent if source == rank]
-        most = steps * -(-numbers // count)
         if len(sent) > steps:
             raise NotYet(f"Rank {rank} sent {len(sent)} messages; two rounds have {steps} steps.")
         if sum(sent) > most:

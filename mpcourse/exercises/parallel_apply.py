@@ -137,9 +137,7 @@ check_parallel_apply = Exercise(
             "[result.result() for result in results] => dict.fromkeys(results)",
             "[result.result() for result in results] => torch.stack([r.result() for r in results])",
         ],
-        "The caller's own mode stays as it is.": (
-            "gradients = => gradients, _ = torch.is_grad_enabled(), torch.set_grad_enabled(True) #"
-        ),
+        "The caller's own mode stays as it is.": "pairs = => torch.set_grad_enabled(True); pairs =",
         "The loop's variables had moved on when the worker ran: pass them to submit.": (
             "(call, module, value) => (lambda: time.sleep(0.05) or call(module, value))"
         ),
@@ -237,20 +235,19 @@ def replicas_at_work(attempt, rows, count):
     return {
         "outputs": outputs,
         "at the same time": together,
-        "gradients of net's weights": gradients_of(outputs, [*module.parameters()]),
+        "gradients of weights and rows": gradients_of(outputs, [*module.parameters(), batch]),
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
         "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
     }
 
 
-FUNCTIONS = "Return the functions themselves: whoever has the rows calls them."
+FUNCTIONS = "Return a list of functions: whoever has the rows calls them."
 ITSELF = "The replicas call net itself: give each a deep copy."
 SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
 OWN = "shell = copy.deepcopy(net)"
-CALLED = "return lambda rows: functional_call(shell, weights, rows)"
 COPIES = "weights = {name: w.to(device.device, copy=True) for name, w in net.named_parameters()}"
 
 check_replicas = Exercise(
@@ -267,6 +264,7 @@ check_replicas = Exercise(
         "dictionar": "functional_call takes a dict: the name of each weight, and its copy.",
         "same device": f"{ELSEWHERE} {LATER}",
         "not require grad": CUT_OFF,
+        "missing 1": FUNCTIONS,
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
@@ -280,10 +278,11 @@ check_replicas = Exercise(
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         CUT_OFF: "weights, rows) => weights, rows).detach()",
+        "The rows get a gradient, too.": "weights, rows) => weights, rows.detach())",
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
         ITSELF: ["copy.deepcopy(net) => net", "copy.deepcopy => copy.copy"],
         SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
-        FUNCTIONS: ["return [ => return lambda: [", f"{CALLED} => return weights"],
+        FUNCTIONS: ["return [ => return lambda: [", "return lambda rows: => return weights or"],
         "All replicas use one copy of the weights: make one for each device.": (
             f"{COPIES} => ",
             f"def replica_on => device = devices[0]\n    {COPIES}\n\n    def replica_on",
@@ -323,7 +322,7 @@ def on_devices(attempt, rows, count):
     with mock.patch.object(verbs, "_gather", wraps=verbs._gather) as joined:
         outputs = attempt(module, batch, devices)
     if not torch.is_tensor(outputs):
-        raise NotYet(f"expected one tensor, got {short(outputs)}", "gather joins the outputs.")
+        raise NotYet(f"expected one tensor, got {short(outputs)}", "Return what gather joins.")
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
     return {
         "outputs": outputs,
@@ -369,9 +368,12 @@ check_data_parallel = Exercise(
     },
     hint="Each device gets a replica and a chunk; gather joins all outputs, on devices[0].",
     wrong={
-        "There may be fewer chunks than devices.": "devices[: len(chunks)] => devices",
+        "There may be fewer chunks than devices.": [
+            "devices[: len(chunks)] => devices",
+            "scatter(batch, devices) => [*scatter(batch, devices), batch[:0]][: len(devices)]",
+        ],
         "Say where: parallel_apply(…, devices=used).": ", devices=used => ",
-        "gather joins the outputs.": "gather(outputs, devices[0]) => outputs",
+        "Return what gather joins.": "gather(outputs, devices[0]) => outputs",
         "On GPUs each needs its own replica.": "replicate(module, used) => [module] * len(used)",
         "The gradients do not reach the module's own weights: copy with replicate.": (
             lambda m, b, d: my_data_parallel(copy.deepcopy(m), b, d)
@@ -390,9 +392,7 @@ check_data_parallel = Exercise(
         "Outputs on two GPUs cannot be joined where they lie: gather brings them to one.": (
             "gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"
         ),
-        "The outputs belong on the first device: gather(outputs, devices[0]).": (
-            "gather(outputs, devices[0]) => gather(outputs, devices[-1])"
-        ),
+        "The outputs belong on the first device, devices[0].": "devices[0] => devices[-1]",
         "The module alone computed all rows: scatter them, and replicate it.": lambda m, b, _: m(b),
         "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
         "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": (

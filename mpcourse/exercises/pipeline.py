@@ -26,9 +26,8 @@ def my_ceiling(stage_times, num_microbatches):
 
 
 def simulated_ceiling(times, count, schedule=gpipe_schedule):
-    forward, backward = [t / 3 for t in times], [t * 2 / 3 for t in times]
-    pipeline = simulate(schedule(len(times), count), Costs(forward, backward)).makespan
-    return count * sum(times) / pipeline
+    costs = Costs([t / 3 for t in times], [t * 2 / 3 for t in times])
+    return count * sum(times) / simulate(schedule(len(times), count), costs).makespan
 
 
 check_ceiling = Exercise(
@@ -83,11 +82,8 @@ check_ceiling = Exercise(
 # 2. A mini-batch in pieces, with the graph cut between two modules
 NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. detach() it."
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
-IN_PLACE = "That is front's own output: detach_() takes its graph away, detach() leaves it."
-HANDED = (
-    "A backward begins at a number, or is handed a gradient: output.backward(leaf.grad), once "
-    "loss.backward() has filled it."
-)
+IN_PLACE = "front's output has lost its graph, by detach_() or no_grad(): detach() leaves it."
+HANDED = "output is no loss. Hand it a gradient, after loss.backward(): output.backward(leaf.grad)."
 MSE, SHARE = nn.MSELoss(), "len(piece) / len(inputs)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
@@ -189,7 +185,10 @@ check_cut_graph = Exercise(
         ],
         NOT_CUT: ".detach().requires_grad_() => ",
         NO_LEAF: ".requires_grad_() => ",
-        IN_PLACE: ".detach() => .detach_()",
+        IN_PLACE: [
+            ".detach() => .detach_()",
+            ("output = f => with torch.no_grad(): output = f", ".detach() => "),
+        ],
         "Both backwards of a piece run before the next piece goes through front.": [
             (
                 LATER,
@@ -342,9 +341,8 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     if ... in results:
         raise NotAttempted
     did = {"device A": " ".join(a.noted), "device B": " ".join(b.noted)}
-    for error in errors:
-        if error and not isinstance(error, Stuck):
-            raise error
+    if real := [error for error in errors if error and not isinstance(error, Stuck)]:
+        raise real[0]
     if any(errors):
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other program: who puts in what is waited for?"

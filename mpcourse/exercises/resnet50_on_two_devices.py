@@ -254,20 +254,18 @@ check_batch_over_devices = Exercise(
         "The device that keeps most for a picture need not be full first: look at all.": (
             "min(most) => most[kept.index(max(kept))]"
         ),
-        "One number is asked: the batch that every device can hold.": (
-            "return max(0, int(min(most))) => return most"
-        ),
+        "One number is asked: the batch that all devices hold.": "max(0, int(min(most))) => most",
         "Each device has weights, activations and a limit of its own: do not mix them.": [
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k))),
             lambda w, k, limit: max(0, int((limit - 3 * max(w)) // max(k))),
             *("limit - => limit / len(weights) -", "3 * w => 3 * sum(weights)"),
         ],
-        "The largest batches of the devices do not add up: all pictures visit each device.": (
-            "min => sum"
-        ),
-        "A device holds its weights once, however many pictures there are.": (
-            "(limit - 3 * w) // k => limit // (3 * w + k)"
-        ),
+        "The largest batches of the devices do not add up: all pictures visit each device.": [
+            f"min => {x}" for x in ("sum", "len(most) * min")
+        ],
+        "A device holds its weights once, however many pictures there are.": [
+            f"(limit - 3 * w) // k => limit // {x}" for x in ("(3 * w + k)", "(3 * (w + k))")
+        ],
         "Only whole pictures, and no more than fit: round down.": [
             ("// k => / k", f"int( => {x} + ") for x in ("float(0", "int(0.5", "int(0.99", "int(1")
         ],
@@ -345,16 +343,17 @@ def my_best_cut(room, sent, work, batch, rate):
     return min(enough, key=seconds, default=None)
 
 
-BUSIER = "max(sum(work[: k + 1]), sum(work[k + 1 :]))"
+FRONT, BACK = "sum(work[: k + 1])", "sum(work[k + 1 :])"
+BUSIER = f"max({FRONT}, {BACK})"
 check_best_cut = Exercise(
     my_best_cut,
-    read_again='"What does a cut in the wrong place cost?"',
+    read_again='"Which cut, over which link?"',
     cases=[
         ([4], [10], [3, 5], 4, 5),
         ([3, 6], [8, 5], [5, 3, 1], 2, 4),
         ([4, 5], [6, 8], [3, 3, 4], 2, 5),
-        ([6, 2, 5, 5, 6], [3, 3, 12, 5, 8], [6, 7, 6, 1, 7, 1], 4, 4),
-        ([2, 6, 3, 1, 4], [6, 12, 8, 6, 4], [4, 5, 2, 7, 6, 1], 2, 0.5),
+        ([3, 2, 9, 4, 3, 2, 8, 5], [9, 2, 9, 10, 9, 9, 8, 14], [2, 6, 6, 9, 3, 6, 3, 5, 7], 3, 0.5),
+        ([3, 3, 6, 6, 7, 9, 5, 6], [3, 5, 13, 8, 5, 5, 10, 4], [6, 9, 8, 1, 5, 4, 5, 7, 2], 5, 2),
         ([1, 2], [5, 3], [2, 2, 2], 3, 2),
     ],
     given="room {}, sent {}, work {}, batch {} and rate {}",
@@ -377,8 +376,7 @@ check_best_cut = Exercise(
         ),
         "Leave out the cuts that do not allow the batch.": " if room[k] >= batch => ",
         "More room than the batch needs is no gain.": [
-            "=seconds => =lambda k: (-room[k], seconds(k))",
-            "=seconds => =lambda k: (room[k], seconds(k))",
+            f"=seconds => =lambda k: ({x}room[k], seconds(k))" for x in ("-", "")
         ],
         "Of the cuts that allow the batch, the fastest is asked.": [
             "min(enough, key=seconds, default=None) => next(iter(enough), None)",
@@ -386,26 +384,27 @@ check_best_cut = Exercise(
             "min(enough, key=seconds => max(enough",
         ],
         "What is sent is not all: the work of the busier device changes with the cut, too.": [
-            "busier + => ",
-            "=seconds => =lambda k: (sent[k], seconds(k))",
+            *("busier + => ", "=seconds => =lambda k: (sent[k], seconds(k))"),
         ],
         "Copies take time as well.": " + 2 * sent[k] / rate => ",
-        "Two tensors cross: the activations, and their gradient on its way back.": "2 * => ",
+        "Two tensors cross: the activations, and their gradient on its way back.": [
+            f"2 * => {x}" for x in ("", "4 * ")
+        ],
         "Work and bytes are those of one picture: `batch` only says which cuts are allowed.": (
             "2 * => 2 * batch *"
         ),
         "A copy takes bytes / rate: rate is in bytes a second.": [
-            "/ rate => * rate",
-            " / rate => ",
-            "/ rate => // rate",
+            *("/ rate => * rate", " / rate => ", "/ rate => // rate", "2 * => 16 *"),
         ],
         "The busier device waits for its copies here: add the two times.": (
             "busier + 2 * sent[k] / rate => max(busier, 2 * sent[k] / rate)"
         ),
-        "The busier device is the one with more work: the larger sum.": "max(sum => min(sum",
+        "The busier device is the one with more work: the larger sum.": [
+            f"{BUSIER} => {x}" for x in (FRONT, BACK, f"min({FRONT}, {BACK})")
+        ],
+        "Behind block k, sent[k] crosses.": "sent[k] => sent[min(k + 1, len(sent) - 1)]",
         "The cut is *behind* block k: it is the first device's last.": [
-            "k + 1 => k",
-            "min(enough => 1 + min(enough",
+            *("k + 1 => k", "min(enough => 1 + min(enough"),
         ],
         "Half of the blocks is not half of the work.": (
             f"{BUSIER} => sum(work) * max(k + 1, len(room) - k) / len(work)"

@@ -62,10 +62,7 @@ def same_kinds(*pair):
 
 
 def my_scatter(batch, num_devices):
-    """A full chunk has `ceil(rows / devices)` rows, and the slices begin that many rows apart.
-
-    The range ends with the batch: the last slice may be short, and a device may get no chunk.
-    """
+    """The slices begin `ceil(rows / devices)` rows apart. The range ends with the batch."""
     size = -(-len(batch) // num_devices)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
 
@@ -96,7 +93,7 @@ check_scatter = Exercise(
         EMPTY: ["len(batch), => num_devices * size,", "len(batch), => len(batch) + 1,"],
         SIZE: lambda b, n: b.split(n),
         "A slice leaves out its end: from start, it ends at start + size.": [
-            f"start + size] => {end}]" for end in ("size", "start + size - 1", "start + size + 1")
+            f"size] => size{end}]" for end in (" - start", " - 1", " + 1", " - (start > 0)")
         ],
         "That drops rows: count those that came out.": "len(batch), size => len(batch) - 1, size",
         "The first chunk alone: does return stand in the loop, or does range end early?": [
@@ -139,11 +136,10 @@ def refusing(play):
     """Plays like `play`; where tensors have unequal numbers of rows, a ValueError is a result."""
 
     def playing(attempt, *case):
-        unequal = len({len(each) for each in tensors_in(case)}) > 1
         try:
             result = play(attempt, *case)
         except (ValueError, TypeError, RuntimeError) as error:
-            if not unequal:
+            if len({*map(len, tensors_in(case))}) < 2:
                 raise
             return f"a {type(error).__name__} is raised"
         return "an error is returned" if isinstance(result, Exception | type) else result
@@ -217,9 +213,7 @@ check_scatter_nest = Exercise(
             "> 1: => > 9:",
             *(f"raise ValueError => return {x}" for x in ("ValueError", "[] and", "None and")),
         ],
-        "Refuse with a ValueError.": [
-            f"raise ValueError => raise {kind}" for kind in ("TypeError", "RuntimeError")
-        ],
+        "Refuse with a ValueError.": [f"ValueError => {x}" for x in ("TypeError", "RuntimeError")],
         "Compare numbers of rows, not chunks, and of every nest: tuples too.": [
             "{len(tensor) => {len(tensor.chunk(num_devices))",
             "if len({ => if isinstance(inputs, dict) and len({",
@@ -229,7 +223,11 @@ check_scatter_nest = Exercise(
         ),
         EVEN: "inputs.chunk => inputs.tensor_split",
         SIZE: "inputs.chunk => inputs.split",
-        EMPTY: [PADDED.replace("{}", each) for each in ("inputs[:0]", "None")],
+        EMPTY: [
+            *(PADDED.replace("{}", each) for each in ("inputs[:0]", "None")),
+            f"{NESTS} => [{{k: c[i] for k, c in zip(inputs, columns) if c[i:]}} "
+            "for i in range(num_devices)]",
+        ],
     },
     also_right=["list(inputs.chunk(num_devices)) => inputs.split(-(-len(inputs) // num_devices))"],
 )
@@ -240,11 +238,6 @@ check_scatter_nest = Exercise(
 def my_mean(chunk_means, chunk_sizes):
     """A chunk's mean times its rows is the chunk's sum. Add these up, and divide by all rows."""
     return (chunk_means * chunk_sizes).sum() / chunk_sizes.sum()
-
-
-def same_number(*pair):
-    """A float, or a tensor of one number in whatever shape."""
-    return same(*(x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x for x in pair))
 
 
 SIZES = [(4, 1), (3, 3, 1), (2, 2), (1, 4, 3)]
@@ -259,7 +252,7 @@ check_mean = Exercise(
     ],
     given="means {} of chunks of {} rows",
     play=with_gradients(set(), ""),
-    same=same_number,
+    same=lambda *pair: same(*(x.item() if hasattr(x, "item") else x for x in pair)),
     hint="The mean is the sum over all rows, divided by their number: one number, not rounded.",
     errors=GRADIENTS
     | {"same dtype|infer output dtype": "The sizes are integers: call float() on them first."},
@@ -271,6 +264,8 @@ check_mean = Exercise(
         "Divide by all rows, not by those of the longest chunk.": "s.sum() => s.max()",
         "A long chunk counts more, not less.": lambda m, n: (m / n).sum() / (1 / n).sum(),
         "A short chunk has fewer rows.": "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)",
+        "The first chunk alone: does return stand in the loop?": ".sum() / => [0] /",
+        "That divides twice: by all rows, then by the number of chunks.": ".sum() / => .mean() /",
         "7 rows make one of the batches: add up the chunks.": "/ chunk_sizes.sum() => / 7",
         "call float() on them": "(chunk_means * chunk_sizes).sum() => chunk_means @ chunk_sizes",
         KEEP_THE_WAY: lambda m, n: my_mean(m, n).item(),

@@ -81,9 +81,14 @@ check_training_step = Exercise(
             "outputs, labels.to(second) => outputs.to(first), labels.to(first)",
             "outputs, labels.to(second) => outputs.cpu(), labels",
         ],
-        "The front belongs on {0}.": lambda *a: my_training_step(*a[:4], a[5], a[4]),
-        "The back belongs on {1}.": lambda *a: my_training_step(*a[:5], a[4]),
+        "The front belongs on {0}.": [
+            lambda *a: my_training_step(*a[:4], a[5], a[4]),
+            "(first) => (second)",
+        ],
+        "The back belongs on {1}.": "(second) => (first)",
         "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
+        "The labels go straight to {1}, not by {0}.": "labels.to => labels.to(first).to",
+        "Leave the loss where it is: a move is a copy.": "return loss => return loss.cpu()",
         "None comes from backward() or a bare return: return the loss.": "return loss => return",
         "No optimizer's step is asked for.": "return => front[0].bias.data += 1; return",
         "`.item()` makes a plain number: return the tensor.": "return loss => return loss.item()",
@@ -117,14 +122,12 @@ def my_split(model, num_stages):
 
 def made_of(sizes):
     """Layers of so many weights (0: a ReLU, below: frozen), or (inputs, outputs) with biases."""
-
-    def layer(size):
-        if isinstance(size, tuple):
-            return nn.Linear(*size)
-        free = nn.Linear(1, abs(size), bias=False) if size else nn.ReLU()
-        return free.requires_grad_(size > 0)
-
-    return nn.Sequential(*map(layer, sizes))
+    layers = []
+    for size in sizes:
+        pair = size if isinstance(size, tuple) else (1, abs(size))
+        layer = nn.Linear(*pair, bias=pair is size) if size else nn.ReLU()
+        layers.append(layer.requires_grad_(pair is size or size > 0))
+    return nn.Sequential(*layers)
 
 
 def parameters_of(layers):
@@ -213,15 +216,12 @@ check_split = Exercise(
 # 3. Two parts of one model
 
 
-class Net(nn.Module):
-    """Built like the model of the page, smaller."""
-
+class _Net(nn.Module):  # built like the model of the page, smaller
     def __init__(self, pixels=12):
         super().__init__()
         self.fc1, self.fc2, self.fc3 = nn.Linear(pixels, 8), nn.Linear(8, 6), nn.Linear(6, 3)
 
     def forward(self, images):
-        """All that the parts have to do."""
         return self.fc3(self.fc2(self.fc1(images.flatten(1)).relu()).relu())
 
 
@@ -237,7 +237,7 @@ def my_parts(model):
 def outputs_of_parts(attempt, count, height, width):
     """Outputs, and the gradients in the model; each part has to hold its layers of the model."""
     torch.default_generator.manual_seed(4004)
-    model = Net(height * width).double()
+    model = _Net(height * width).double()
     images = 9 * torch.randn(count, 1, height, width).double()
     parts = attempt(model)
     listed = isinstance(parts, list | tuple | nn.Sequential | nn.ModuleList)

@@ -161,12 +161,12 @@ def look_at_clock(found, kind, given):
     measured, in_place, naps, whole = found
     if kind == "fails":
         if measured != "its error":
-            raise NotYet(f"got {short(measured)}, and no error: ask for it with result().")
+            raise NotYet(f"got {short(measured)}, and no error: wait with result(), catch nothing.")
         return
     seconds = measured.item() if hasattr(measured, "item") else measured
     gpus = GPUS * (kind == "queues")
     if in_place != [True]:
-        raise NotYet("fn runs once, on the device: hand it over with device.submit(fn).")
+        raise NotYet("fn runs once, on the device: hand it over once, with device.submit(fn).")
     if not isinstance(seconds, Real) or not abs(seconds) < 1e9:
         raise NotYet(f"expected a number of seconds, got {short(measured)}")
     if seconds < 0:
@@ -188,7 +188,7 @@ NO_LAST_WAIT = "synchronize([device])\n    return => return"
 
 check_time = Exercise(
     my_time,
-    read_again='"You handed the work over. What did the clock see?"',
+    read_again='"When may you read the clock?"',
     cases=[
         ("idle", "a device and a nap of 0.2 seconds"),
         ("busy", "a device, busy with 0.4 seconds of older work, and a nap"),
@@ -206,8 +206,8 @@ check_time = Exercise(
         STILL: "perf_counter => process_time",
         "take the first reading from the second": f"{TAKEN} => start - time.perf_counter()",
         OLDER: "synchronize([device])\n    start => start",
-        "hand it over with device.submit(fn)": "device.submit(fn).result() => fn()",
-        "and no error": ".result() => ",
+        "over once": ["device.submit(fn).result() => fn()", "start = => device.run(fn); start ="],
+        "and no error": [".result() => ", ".result() => .exception()"],
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
         "that is rounded": f"{TAKEN} => round({TAKEN}, 1)",
         "return seconds": f"{TAKEN} => ({TAKEN}) * 1000",
@@ -291,8 +291,7 @@ def own_thread(_, attempt):
     maker.start()
     maker.join()
     _, thread = came_from(waits[0])
-    name = getattr(thread, "name", WAITER)
-    own = name not in (WAITER, threading.current_thread().name)
+    own = getattr(thread, "name", WAITER) not in (WAITER, threading.current_thread().name)
     return {"own thread": own, "daemon": getattr(thread, "daemon", None)}
 
 
@@ -383,7 +382,7 @@ check_worker = Exercise(
             "((fn(), None)) => (got if type(got := fn()) is tuple else (got, None))",
         ],
         "The error is returned: raise it.": "raise error => return error",
-        "The thread has ended: catch the error inside the loop.": "box.put((N => return box.put((N",
+        "The thread has ended: no error may leave the loop.": "box.put((N => return box.put((N",
         THE_ERROR: ["raise error => raise type(error)(*error.args)", "None, error => None, None"],
         "Catch all: Exception.": "box.put((N => isinstance(error, IndexError) and box.put((N",
     },

@@ -102,7 +102,6 @@ BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap a
 ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
-BORROWED = {"make_schedule", "zero_bubble_schedule"}
 
 
 def my_split_backward(num_stages, num_microbatches):
@@ -126,7 +125,7 @@ def my_split_backward(num_stages, num_microbatches):
 def my_no_wait(num_stages, num_microbatches):
     """Device r does 2(p - 1 - r) + 1 forwards before its first I, and keeps 2r W back.
 
-    Two forwards more than the next one: for the way there and back. So all hold the same.
+    Two forwards more than the next device: one for the way there, one for the way back.
     """
     schedule = []
     for rank in range(num_stages):
@@ -153,7 +152,7 @@ def without_w(schedule):
 
 def written(attempt, p, m):
     """The schedule, and who else has written it."""
-    return as_actions(attempt(p, m)), borrowed(attempt, BORROWED)
+    return as_actions(attempt(p, m)), borrowed(attempt, {"make_schedule", "zero_bubble_schedule"})
 
 
 def legal(outcome, p, m, cap, *too_full):
