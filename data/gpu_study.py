@@ -55,64 +55,17 @@ def recorded(fn: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def shares(dry: bool) -> Iterator[dict[str, Any]]:
-    """Fifty products of square matrices on one share, and on both shares at once."""
-    first, second = get_devices(2)
-    for size in (256,) if dry else (128, 256, 512, 1024, 2048, 4096):
-        jobs = []
-        for _ in range(2):
-            left = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-            out = torch.empty_like(left)
-            jobs.append(recorded(lambda left=left, out=out: again(50, torch.mm, left, left)))
-        alone = {"one": lambda jobs=jobs: first.run(jobs[0])}
-        both = {
-            "both": lambda jobs=jobs: [
-                handed.result() for handed in (first.submit(jobs[0]), second.submit(jobs[1]))
-            ]
-        }
-        yield from times("shares", size, alone | both, 1)
-
-
-Ways = Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[..., Any], list[Tensor]]]
-
-
-def ways_of_a_layer() -> Ways:
-    """A weight of 4096 x 4096 in several kinds of numbers and with zeros: inputs, product, weights.
+def calls_of_a_layer(count: int) -> dict[str, Callable[[], Any]]:
+    """Twenty products of `count` rows and a weight of 4096 x 4096, whole and with 2:4 zeros.
 
     Four weights in turns, so that none is still in the cache when its turn comes. No graphs here: a
     graph of the sparse products read memory that was free again (torch 2.11).
     """
-    weights = [torch.randn(4096, 4096, device="cuda") for _ in range(4)]
-    halves = [weight.half() for weight in weights]
+    halves = [torch.randn(4096, 4096, device="cuda").half() for _ in range(4)]
     packed = [torch.sparse.to_sparse_semi_structured(_two_of_four(half)) for half in halves]
-    ways = {
-        "float32": (Tensor.float, nn.functional.linear, weights),
-        "bfloat16": (Tensor.bfloat16, nn.functional.linear, [w.bfloat16() for w in weights]),
-        "float16": (Tensor.half, nn.functional.linear, halves),
-        "2:4 float16": (Tensor.half, nn.functional.linear, packed),
-        "int8": (_to_int8, lambda x, w: torch._int_mm(x, w.t()), [_to_int8(w) for w in weights]),
-    }
-    for share in (0.9, 0.98):
-        matrices = [_csr(weight, share) for weight in weights]
-        ways[f"CSR, {share:.0%} zeros"] = (_columns, lambda x, w: torch.mm(w, x), matrices)
-    return ways
-
-
-def calls_of(ways: Ways, count: int) -> dict[str, Callable[[], Any]]:
-    """Twenty products in each way, with `count` rows."""
-    inputs = torch.randn(count, 4096, device="cuda")
-    return {
-        name: partial(again, 5, _all_of, product, prepared(inputs), weights)
-        for name, (prepared, product, weights) in ways.items()
-        if count > 16 or name not in ("int8", "2:4 float16")  # whose kernels take more rows
-    }
-
-
-def rows(dry: bool) -> Iterator[dict[str, Any]]:
-    """A layer for 1 to 4096 rows, in all ways."""
-    ways = ways_of_a_layer()
-    for count in (32,) if dry else (1, 16, 32, 64, 256, 1024, 4096):
-        yield from times("rows", count, calls_of(ways, count), 20)
+    inputs = torch.randn(count, 4096, device="cuda").half()
+    ways = {"2:4 float16": packed, "float16": halves}
+    return {way: partial(again, 5, _all_of, inputs, weights) for way, weights in ways.items()}
 
 
 def kernels(dry: bool) -> Iterator[dict[str, Any]]:
@@ -120,11 +73,8 @@ def kernels(dry: bool) -> Iterator[dict[str, Any]]:
 
     So the call's own cost shows: that of Python and of libraries that plan each product.
     """
-    of_layer = ways_of_a_layer()
-    names = ("2:4 float16", "float16", "CSR, 90% zeros", "CSR, 98% zeros", "float32")
-    ways = {name: of_layer[name] for name in names}
     for count in (32,) if dry else (32, 1024, 4096, 16384):
-        calls = calls_of(ways, count)
+        calls = calls_of_a_layer(count)
         for row in times("kernels", count, calls, 20):
             busy = statistics.median(busy_seconds(calls[row["way"]]) / 20 for _ in range(5))
             called = {"called_s": row["s"], "low_s": row["low_s"], "high_s": row["high_s"]}
@@ -139,28 +89,15 @@ def busy_seconds(call: Callable[[], Any]) -> float:
     return sum(each.self_device_time_total for each in seen.key_averages()) / 1e6
 
 
-def _all_of(product: Callable[..., Any], inputs: Tensor, weights: list[Tensor]) -> None:
+def _all_of(inputs: Tensor, weights: list[Tensor]) -> None:
     for weight in weights:
-        product(inputs, weight)
-
-
-def _columns(inputs: Tensor) -> Tensor:
-    return inputs.t().contiguous()
-
-
-def _to_int8(values: Tensor) -> Tensor:
-    return (values * 20).round().clamp(-127, 127).to(torch.int8)
+        nn.functional.linear(inputs, weight)
 
 
 def _two_of_four(weight: Tensor) -> Tensor:
     fours = weight.view(len(weight), -1, 4)
     kept = torch.zeros_like(fours).scatter_(-1, fours.abs().topk(2, -1).indices, 1)
     return (fours * kept).view_as(weight)
-
-
-def _csr(weight: Tensor, share: float) -> Tensor:
-    bound = weight.abs().flatten()[:1_000_000].quantile(share)
-    return (weight * (weight.abs() > bound)).to_sparse_csr()
 
 
 def chain(x: Tensor) -> Tensor:
@@ -171,20 +108,13 @@ def chain(x: Tensor) -> Tensor:
 
 
 def fusion(dry: bool) -> Iterator[dict[str, Any]]:
-    """A chain of 20 pointwise operations: eager, in place, and compiled into one kernel."""
+    """A chain of 20 pointwise operations: eager, and compiled into one kernel."""
     for size in (2**20,) if dry else (2**14, 2**20, 2**26):
         numbers = torch.randn(size, device="cuda")
         scratch = torch.empty_like(numbers)
-
-        def in_place(numbers: Tensor = numbers, scratch: Tensor = scratch) -> None:
-            scratch.copy_(numbers)
-            for _ in range(10):
-                scratch.mul_(0.9).add_(0.1)
-
         fused = torch.compile(chain, dynamic=False)
         calls = {
             "eager": partial(again, 5, chain, numbers),
-            "in place": partial(again, 5, in_place),
             "compiled": partial(again, 5, fused, numbers),
             "bare copy": partial(again, 5, scratch.copy_, numbers),
         }
@@ -260,7 +190,7 @@ def peaks(dry: bool) -> Iterator[dict[str, Any]]:
 
 
 FILES: dict[str, Sequence[Callable[[bool], Iterator[dict[str, Any]]]]] = {
-    "gpu_times.csv": (shares, rows, fusion, launches, backwards),
+    "gpu_times.csv": (fusion, launches, backwards),
     "gpu_kernels.csv": (kernels,),
     "gpu_memory.csv": (peaks,),
 }

@@ -1,19 +1,17 @@
 """Five seeds of LeNet-300-100, pruned: `python data/pruning_study.py`.
 
-Writes four tables into `data/`. For page `pruning`: `pruning_criteria.csv`, what each criterion
+Writes three tables into `data/` for page `pruning`. `pruning_criteria.csv`: what each criterion
 leaves at each sparsity, at once and after fine-tuning; `pruning_small.csv`, pruned nets and small
 dense ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
 `pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch, with as many
-epochs and with half of them, at three rates, one of which held-out digits choose.
-For page `sparse_training`: `sparse_training.csv`, ways to the same sparsity, each with the same
-number of epochs. The test images decide nothing.
+epochs and with half of them, at three rates, one of which held-out digits choose. The test images
+decide nothing.
 """
 
 import copy
 import itertools
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -33,22 +31,11 @@ from mpcourse.pruning import (
     multiply_adds,
     random_scores,
     snip,
-    sparsity_of,
-)
-from mpcourse.sparse_training import (
-    GradualPruner,
-    Regrowth,
-    cubic_sparsity,
-    redraw,
-    rewind,
-    shuffle_masks,
-    snapshot,
 )
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
-WAYS = ("at once", "gradual", "ticket", "redrawn", "shuffled", "regrowth", "random mask")
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
@@ -188,69 +175,12 @@ def _cut_inside(net: nn.Module) -> nn.Module:
     return slim
 
 
-def compare_ways(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Reach each sparsity in several ways, each with epochs + tuning epochs of training."""
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    first = snapshot(dense)
-    train(dense, data, budget.epochs, RATE)
-    rows = []
-    for sparsity in budget.sparsities:
-        masks = global_masks(magnitude(dense), sparsity)
-        for way in WAYS:
-            model = copy.deepcopy(dense)
-            _walk(way, model, first, masks, data, budget)
-            row = {"way": way, "sparsity": sparsity, "seed": seed, "dense": data.accuracy(dense)}
-            rows.append({**row, "accuracy": data.accuracy(model)})
-    return rows
-
-
-def _walk(
-    way: str, model: nn.Module, first: State, masks: Masks, data: Data, budget: Budget
-) -> None:
-    """Take a trained net to the sparsity of the masks, in place."""
-    if way == "at once":
-        apply_masks(model, masks)
-        train(model, data, budget.tuning, TUNING_RATE)
-    elif way == "gradual":
-        end = _three_quarters(budget.tuning, data)
-        target = partial(cubic_sparsity, final=sparsity_of(masks), end=end)
-        train(model, data, budget.tuning, TUNING_RATE, [GradualPruner(model, target, every=8)])
-    else:
-        _start_again(way, model, first, masks, data, budget)
-
-
-def _start_again(
-    way: str, model: nn.Module, first: State, masks: Masks, data: Data, budget: Budget
-) -> None:
-    """The ways that train a sparse net from its first weights, or from new ones."""
-    hooks, epochs = [], budget.epochs + budget.tuning
-    rewind(model, first)
-    if way == "shuffled":
-        masks = shuffle_masks(masks)
-    if way in ("regrowth", "random mask"):
-        masks = layer_masks(random_scores(model), sparsity_of(masks))
-    if way == "regrowth":
-        hooks = [Regrowth(model, masks, every=32, end=_three_quarters(epochs, data))]
-    else:
-        apply_masks(model, masks)
-    if way == "redrawn":
-        redraw(model)
-    train(model, data, epochs, RATE, hooks)
-
-
-def _three_quarters(epochs: int, data: Data) -> int:
-    """Steps after which the masks stay as they are, so that the last quarter can settle."""
-    return max(1, epochs * len(data.shuffled) * 3 // 4)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "pruning_criteria.csv": compare_criteria,
         "pruning_small.csv": compare_small,
         "pruning_trunk.csv": compare_trunk,
-        "sparse_training.csv": compare_ways,
     }
     return run_studies(
         studies, (Budget(), DRY), command=COMMAND, about=__doc__, arguments=arguments

@@ -1,11 +1,8 @@
 """Sparse training by pairs of five seeds: `python data/sparse_study.py`.
 
-Writes five tables into `data/` for page `sparse_training`. `sparse_rates.csv`: in
-`sparse_training.csv` a trained net is pruned within a few epochs at a small learning rate; here it
-gets the large rate and more epochs, and so does the dense net, so what is compared has been trained
-equally long.
+Writes three tables into `data/` for page `sparse_training`.
 `sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
-tickets in rounds. `sparse_rivals.csv`: small dense nets of three sizes, each at two rates.
+tickets in rounds.
 `sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets, at
 four rates each, with the accuracy on held-out digits, by which a rate can be chosen.
 `sparse_regrown.csv`: regrowth with equal shares and with those of its paper, and a small dense net.
@@ -37,42 +34,22 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
-# as many weights, as many bytes with the bits of a mask, twice the bytes
-RIVALS = SMALL, (26, 40), (50, 50)
 # as many bytes as 99% zeros in CSR, twice and four times as many
 FAR_RIVALS, FAR_RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
 
 
 class Budget(NamedTuple):
-    """How long and how far: epochs of the dense net and after pruning, sparsities, and so on."""
+    """How long and how far: epochs of the dense net and after pruning, and so on."""
 
     epochs: int = 15
     tuning: int = 20
-    sparsities: tuple[float, ...] = (11 / 12, 0.95)  # 11/12: twelve times fewer are left
     ticket_epochs: tuple[int, ...] = (5, 20)
     rounds: tuple[tuple[int, int], ...] = ((1, 3), (1, 12), (4, 3))  # how many, epochs of each
     far: tuple[float, int, int] = (0.99, 5, 10)  # sparsity, epochs of the dense net and after
     regrown: int = 8  # epochs
 
 
-DRY = Budget(1, 1, (0.9,), (1,), ((1, 1),), (0.9, 1, 1), 1)
-
-
-def compare_at_full_rate(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Train a net, then train it on at the same rate, pruned in each way or not at all."""
-    torch.manual_seed(seed)
-    dense = lenet_300_100().to(data.place)
-    train(dense, data, budget.epochs, RATE)
-    longer = copy.deepcopy(dense)
-    train(longer, data, budget.tuning, RATE)
-    known = {"dense": data.accuracy(dense), "dense_longer": data.accuracy(longer)}
-    rows = []
-    for sparsity in budget.sparsities:
-        for way in WAYS:
-            model = _pruned(dense, way, sparsity, data, budget.tuning)
-            row = {"way": way, "sparsity": round(sparsity, 4), "seed": seed, **known}
-            rows.append({**row, "accuracy": data.accuracy(model)})
-    return rows
+DRY = Budget(1, 1, (1,), ((1, 1),), (0.9, 1, 1), 1)
 
 
 def _pruned(
@@ -124,20 +101,6 @@ def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
             size = magnitude(_under(masks, first, data, each))
             masks = global_masks(size, 1 - 0.02 ** (done / number), within=masks)
         add(f"rounds {number} of {each}", number * each, _under(masks, first, data, 5))
-    return rows
-
-
-def compare_rivals(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Small dense nets, trained as long as the pruned ones; the smallest also as the regrown."""
-    long, rows = (budget.epochs, budget.tuning), []
-    tries = [(hidden, rate, long) for hidden in RIVALS for rate in (RATE, 2 * RATE)]
-    for hidden, rate, plan in [*tries, (SMALL, RATE, (budget.tuning,))]:
-        torch.manual_seed(seed)
-        model = linear_net(*hidden).to(data.place)
-        for epochs in plan:
-            train(model, data, epochs, rate)
-        row = {"first": hidden[0], "second": hidden[1], "rate": rate, "epochs": sum(plan)}
-        rows.append({**row, "seed": seed, "accuracy": data.accuracy(model)})
     return rows
 
 
@@ -202,9 +165,7 @@ def _under(masks: dict, state: dict | None, data: Data, epochs: int) -> nn.Modul
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
-        "sparse_rates.csv": compare_at_full_rate,
         "sparse_pairs.csv": compare_pairs,
-        "sparse_rivals.csv": compare_rivals,
         "sparse_far.csv": compare_far,
         "sparse_regrown.csv": compare_regrown,
     }

@@ -21,7 +21,7 @@ The map, from the roof down; a folder imports only from those below it:
 | `transformer`     | a decoder to read and to train, and its cuts                        |
 | `compilation`     | what compilers need and refuse; XLA                                 |
 | `quantization`    | int8 by hand, trained for, by a library                             |
-| `sparse_training` | pruning bit by bit, L1, lottery tickets, regrowth                   |
+| `sparse_training` | pruning bit by bit, lottery tickets, regrowth                       |
 | `pruning`         | criteria, masks, removed channels, sizes and latencies              |
 | `multiprocess`    | `%%program`, and what programs import: collectives, DDP, sharding   |
 | `training`        | train, evaluate, the MNIST sample, the small nets                   |

@@ -133,8 +133,8 @@ check_new_cut = Exercise(
         "A block that reads pruned channels has fewer inputs, too.": "each * i * o => each * o",
         "A block that keeps fewer channels has fewer outputs, too.": "each * i * o => each * i",
         "Both devices count: make the work of the busier one small.": [
-            "max(sum(left[:cut]), sum(left[cut:])) => sum(left[:cut])",
-            "max(sum(left[:cut]), sum(left[cut:])) => sum(left[cut:])",
+            f"max(sum(left[:cut]), sum(left[cut:])) => sum(left[{part}])"
+            for part in (":cut", "cut:")
         ],
         "Compare the cuts on both sides of half: either may be the better one.": [
             "max(sum(left[:cut]), sum(left[cut:])) => sum(left[:cut]) < sum(left) / 2",
@@ -150,9 +150,10 @@ check_new_cut = Exercise(
             f"[1.0, => [keep[{at}]," for at in (-1, 0)
         ],
         "Without prices: compare forward work alone.": [
-            "each * i * o => 8 + 16 * each * i * o",
+            *(f"each * i * o => 8 + {more} * each * i * o" for more in (1, 16)),
             "return => left[0] *= 2 / 3; return",  # forward and backward
         ],
+        "No block is on both devices.": "max(sum(left[:cut]) => max(sum(left[: cut + 1])",
         "`keep` is the share that stays.": "read = => keep = [1 - each for each in keep]; read =",
         "One off: the cut is how many blocks the first device has.": [
             f"return => return {off} +" for off in (-1, 1)
@@ -201,8 +202,7 @@ def my_plan_and_prediction():
 
     Device 0 is full, and to recompute costs more here than it saves. Block 1 reads a single channel
     and keeps half: a wide first layer costs little. Where it keeps a quarter as well, the step is
-    shorter and fewer digits are right. The check says: 2,345 M, 1.90 and 1.64 MiB held; the best
-    copy of its net takes 2,262 M, and loses if a message costs over 0.5 M.
+    shorter. It takes 2,345 M and holds 1.90 and 1.64 MiB; the best copy of its net takes 2,262 M.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)

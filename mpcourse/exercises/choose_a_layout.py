@@ -66,11 +66,9 @@ check_layer_sums = Exercise(
     play=without_step_seconds,
     hint="A block's sums x blocks of a stage x what a ring sends, over the speed of the link.",
     wrong={
-        "Four sums are those of one forward and the backward: here the forward runs twice.": (
-            "6 * => 4 *"
-        ),
+        "Four are those of one forward and the backward: the forward runs twice.": "6 * => 4 *",
         "That is a third: two sums for each of three passes, 2 bytes a number.": "6 * => 2 *",
-        "The backward sends as often as one forward: six sums, not eight.": "6 * => 8 *",
+        "The backward sends as often as one forward: six sums.": ["6 * => 8 *", "6 * => 5 *"],
         "Half of it: a ring sends 2 (t - 1) / t of each sum, a number has 2 bytes, and attention "
         "and MLP have a sum each.": "6 * => 3 *",
         "A stage has its share of the blocks only.": " / layout.pipeline => ",
@@ -82,9 +80,7 @@ check_layer_sums = Exercise(
         "A sample has many tokens.": "* sizes.context => ",
         "Each token has `width` numbers.": "* sizes.width => ",
         "The sums are whole tensors on every rank, not shares.": "* tokens => * tokens / t",
-        "Twice too much: a block has six sums, and between the layers a number has 2 bytes.": (
-            "sizes.width * 2 => sizes.width * 4"
-        ),
+        "Twice too much: a block has six sums, and a number 2 bytes.": "width * 2 => width * 4",
         "A ring passes on parts, 2 (t - 1) / t of each sum: with one rank nothing.": [
             "* (t - 1) / t => ",
             "2 * (t - 1) / t * => ",
@@ -93,7 +89,7 @@ check_layer_sums = Exercise(
             "2 * (t - 1) / t * => 2 * (t - 1).bit_length() *",
         ],
         "The batch is shared over the data ranks once.": " / layout.data => / layout.data**2",
-        "All tokens of a data rank pass through each of its stages.": (
+        "All tokens of a data rank pass each stage.": (
             " / layout.data => / layout.data / layout.pipeline"
         ),
         "These are bytes: divide by the speed of the link.": SPEED + "1",
@@ -219,9 +215,7 @@ check_held = Exercise(
         "`inputs` are of all blocks of a rank, whatever its chunks.": (
             'parts["inputs"] => parts["inputs"] / layout.chunks'
         ),
-        "At most p micro-batches are in flight, each with all chunks.": (
-            "min(p => min(p * layout.chunks"
-        ),
+        "At most p micro-batches are in flight, with all chunks.": "min(p => min(p * layout.chunks",
         "One block at a time runs: micro-batches in flight keep inputs alone.": (
             'parts["inputs"] + parts["block"] => (parts["inputs"] + parts["block"])'
         ),

@@ -43,11 +43,10 @@ INIT = "An `__init__` of your own has to call `super().__init__(*held)`."
 SUMS = "moments = [] => moments, parts = [], []"
 SUM = "append(self.live) => append(sum(parts))"
 AHEAD = "result = super() => ahead, result = self.live, super()"
-CHANGES = AHEAD, "append(self.live) => append(self.live - ahead)"
 
 
 def not_as_many(found, expected):
-    more = len(found) - len(expected) if isinstance(found, list) else 0
+    more = len(found) - len(expected) if isinstance(found, list) else 2
     if more == 1:
         return "One number too many: before the first operation, nothing is written down."
     if more:
@@ -74,6 +73,7 @@ check_moments = Exercise(
         "known'": INIT,
         **dict.fromkeys(("NoneType", "Unable to cast"), GIVE_BACK),
         **dict.fromkeys(("keyword argument", "Expected a value of type"), AS_THEY_ARE),
+        "maximum recursion": "Call the method of `super()`, not that of `self`.",
         "positional arguments but": "`super()` hands `self` on by itself: leave it out.",
         "pop from empty list": ONCE,
     },
@@ -89,17 +89,17 @@ check_moments = Exercise(
         "Call `step()` inside `with`.": "with Timeline(*held): => if True:",
         "That is what an operation gives back: what else is live?": "self.live => result.nbytes",
         ONCE: [f"{at} => step()\n    {at}" for at in ("return moments", "with Timeline")],
-        "These are changes: how many bytes are live in all?": CHANGES,
+        "These are changes: how many bytes are live in all?": (AHEAD, "live) => live - ahead)"),
         "Read `live` behind the operation, not ahead of it.": (AHEAD, "(self.live) => (ahead)"),
         "What was there before counts, too: hand `held` to the counter.": [
             "Timeline(*held) => Timeline()",
             "self.live => self.live - sum(old.nbytes for old in held)",
+            ("*held) => )", "self.live => self.live + sum(old.nbytes for old in held)"),
         ],
         "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
         "That is one number: a list has one for each operation.": "moments\n => moments[-1]\n",
         "Keep no result: what is kept is not freed.": (
-            "moments = [] => moments, kept = [], []",
-            "moments.append( => kept.append(result), moments.append(",
+            "moments.append( => vars(self).setdefault(0, []).append(result), moments.append("
         ),
         "Nothing was counted: `super().__torch_dispatch__` does that.": "(self.live) => (0)",
         AS_THEY_ARE: [

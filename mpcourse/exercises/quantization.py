@@ -6,13 +6,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
-from mpcourse.quantization import (
-    choose_qparams,
-    int8_matmul,
-    quantize,
-    quantize_tensor,
-    range_of,
-)
+from mpcourse.quantization import choose_qparams, int8_matmul, quantize, quantize_tensor, range_of
 
 # 1. Scale and zero point
 
@@ -49,7 +43,7 @@ check_qparams = Exercise(
     "For 0 and 0 the scale is 1 (it must not be 0), and -128, which means low, means 0.0.",
     wrong={
         "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
-        "256 integers have 255 steps between them.": "255 => 256",
+        "256 integers have 255 steps between them.": ["255 => 256", "255 => 127"],
         "-128 belongs to the integers, too: 255 steps.": [
             ("255 => 254", "-128 - => -127 -"),
             "round(-128 - low / scale) => max(-127, round(-128 - low / scale))",
@@ -65,6 +59,9 @@ check_qparams = Exercise(
         "That is the integer of low. 0.0 lies -low / scale steps above it.": (
             "round(-128 - low / scale) => -128"
         ),
+        "low is a value, -128 an integer: divide low, and it alone, by scale.": [
+            *["-128 - low / scale => -128 - low", "-128 - low / scale => (-128 - low) / scale"],
+        ],
         "Half of the integers from -128 to 127 are below -0.5, not below 0: start from low.": (
             "round(-128 - low / scale) => round(-(low + high) / 2 / scale)"
         ),
@@ -183,6 +180,9 @@ check_rows = Exercise(
         "Add nothing to the scales: only a row of zeros needs another one.": [
             *["/ 127 => / 127 + 1e-8", "/ 127 => / 127 + 1e-6", "/ 127 => / 127 + 1e-5"],
         ],
+        "Only a scale of 0 becomes 1. That changes smaller scales than 1, too.": (
+            "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1)"
+        ),
         "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             "torch.where(scales > 0, scales, 1.0) => scales",
@@ -268,10 +268,7 @@ def layer_in_words(q_x, s_x, z_x, q_w, s_w, bias):
 
 
 class FloatProducts(TorchDispatchMode):
-    """Notes whether floats were multiplied as matrices, and how many products others made.
-
-    `whole` has the sizes of the products of integers.
-    """
+    """Notes matrix products of floats, and how many others; `whole`: sizes of those of integers."""
 
     def __init__(self):
         super().__init__()
@@ -327,17 +324,14 @@ check_int8_linear = Exercise(
         IN_PLACE: "(s_x * s_w) => s_w.mul_(s_x)",
         "The zero point is missing: subtract z_x times the sum of each row of q_w.": NO_CORRECTION,
         "The product has wrapped round: sums need 32 bits.": [
-            ".int() => ",
-            (NO_CORRECTION, ".int() => "),
-            ".int() => .short()",
+            *[".int() => ", (NO_CORRECTION, ".int() => "), ".int() => .short()"],
             (".int() => .short()", "int32 => int16"),
         ],
         "q_x - z_x wraps round: .int() first.": (NO_CORRECTION, "q_x.int() => (q_x - z_x).int()"),
         "q_w is (out, in): the product takes q_w.t().": ".t() => ",
         "The sign of the correction: subtract z_x times the sum of the weights.": "- z_x => + z_x",
         "z_x counts in each of the `in` products, times its weight: z_x times their sum.": [
-            f" * {SUMS} => ",
-            f"{SUMS} => q_w.shape[1]",
+            *[f" * {SUMS} => ", f"{SUMS} => q_w.shape[1]"],
         ],
         "Every output has its own sum, of a row of q_w.": [
             *["sum(1, => sum(0,", "sum(1, => sum(", "q_w.sum(1, => q_x.sum(1, True,"],

@@ -13,11 +13,7 @@ from mpcourse.sparse_training import cubic_sparsity
 
 
 def my_cubic(step, begin, end, initial, final):
-    """Find the share of the time that is left, between 0 and 1, and cube it.
-
-    Holding the step between `begin` and `end` keeps the schedule flat before and after; without it
-    the cube runs on below `initial` and above `final`.
-    """
+    """Cube the share of the time that is left. Hold the step: else the cube runs on outside."""
     held = min(max(step, begin), end)
     left = (end - held) / (end - begin)
     return final + (initial - final) * left**3
@@ -93,10 +89,7 @@ RETURN_NOTHING = "Nothing is to be returned: the optimizer goes on with what you
 
 
 def my_keep(optimizer, weight, mask):
-    """Zero the pruned weights, and every memory of them that has a value for each weight.
-
-    Zeroing the weight alone lasts until the next step, which moves it by what is remembered.
-    """
+    """Zero the pruned weights and what is remembered of each. Else the next step moves them."""
     with torch.no_grad():
         weight.mul_(mask)
         for value in optimizer.state.get(weight, {}).values():
@@ -235,8 +228,7 @@ NONE_CHANGED = "A tensor that was handed in has changed: return new ones."
 def my_regrow(mask, weight, gradient, count):
     """First drop the smallest weights that there are, then grow where the gradient is largest.
 
-    Infinity keeps out of the smallest what is not there, minus infinity out of the largest what
-    stays. Only what has stayed keeps its value, also where a weight goes and comes back at once.
+    Only what has stayed keeps its value, also where a weight goes and comes back at once.
     """
     left = mask.clone().flatten()
     sizes = weight.abs().masked_fill(~mask, torch.inf)
@@ -314,7 +306,7 @@ check_regrow = Exercise(
         "The smallest go, not the largest.": "weight.abs() => (1 / weight.abs())",
         "The steepest grow, not the flattest.": "gradient.abs() => (1 / gradient.abs())",
         "Both have the shape of the mask.": lambda *given: [t.flatten() for t in my_regrow(*given)],
-        "`[-0:]` is everything: with count 0 nothing goes, and nothing grows.": [
+        "With count 0 nothing goes or grows; `[-0:]` is everything, and `[0 - 1]` the last.": [
             "wanted.argsort(descending=True, stable=True)[:count] => wanted.argsort()[-count:]",
             "argsort(stable=True)[:count] => argsort(descending=True)[-count:]",
         ],
@@ -331,5 +323,6 @@ check_regrow = Exercise(
         "Drop first: what grows at zero is the smallest.": lambda m, w, *_: (m.clone(), w * m),
         NONE_CHANGED: "mask.clone() => mask",
     },
+    errors={"Dimension out of range": "Not along one dimension, but out of all: flatten before."},
     also_right=[regrow_by_sorting],
 )

@@ -114,16 +114,15 @@ def as_uncut(outcome, count, microbatches):
     parts = zip(inputs.chunk(microbatches), targets.chunk(microbatches), strict=True)
     means = [nn.functional.cross_entropy(net(part), own).item() for part, own in parts]
     size = len(net) // count
-    for rank, (found, grads, losses) in zip(range(count), outcome, strict=True):
-        right = list(net[rank * size :][:size].parameters())
+    blocks = [list(net[rank * size :][:size].parameters()) for rank in range(count)]
+    for rank, (right, (found, grads, _)) in enumerate(zip(blocks, outcome, strict=True)):
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}.", OWN)
         if any(each is None for each in grads):
             raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
         if not same(found, right):
-            raise NotYet(
-                f"Rank {rank} has other blocks' weights, or took an optimizer's step.", OWN
-            )
+            raise NotYet(f"Rank {rank} has other weights, or took an optimizer's step.", OWN)
+    for rank, (right, (_, grads, losses)) in enumerate(zip(blocks, outcome, strict=True)):
         if not same(grads, [each.grad for each in right]):
             ratio = grads[0].norm() / right[0].grad.norm()
             about = NO_PIPELINE if ratio.isnan() else LENGTH
@@ -149,6 +148,7 @@ check_pipeline = Exercise(
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
         "destroy_process_group|group twice": "No init, no destroy.",
+        "Boolean value": "loss_fn is a function: nn.functional.cross_entropy.",
         "second time": "schedule.step goes backward: no backward after it.",
         "target|input args": "The last rank takes the targets, by name: "
         "schedule.step(target=targets, losses=losses).",
@@ -161,17 +161,16 @@ check_pipeline = Exercise(
         "took an optimizer's step": [
             "return losses => torch.optim.SGD(layers.parameters(), 1).step(); return losses",
             "rank * size : (rank + 1) * size => rank::count",
+            "rank * size : (rank + 1) * size => rank : rank + size",
         ],
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
         NO_LIST: [", losses=losses => ", "return losses => return [0.0]", "return losses => pass"],
         PARTS: "stage, microbatches => stage, 4",
         NO_PIPELINE: "losses = [] => nn.functional.cross_entropy(net(inputs), targets).backward(); "
         "return []",
+        "loss_fn is a function": "=nn.functional.cross_entropy => =nn.CrossEntropyLoss",
         STAGES: ["layers, rank => layers, rank + 1", "PipelineStage(layers => PipelineStage(net"],
-        "A stage wraps one module": [
-            "net[rank => [*net][rank",
-            "net[rank => nn.ModuleList(net)[rank",
-        ],
+        "wraps one module": ["net[rank => [*net][rank", "net[rank => nn.ModuleList(net)[rank"],
         INPUTS: [
             "(inputs.to(device)) => (inputs, targets)",
             "(inputs.to => (i=inputs.to",
@@ -193,6 +192,7 @@ check_pipeline = Exercise(
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
+NAMES += " A rank may hold several stages, and sends itself nothing."
 
 
 def handed_on(action, num_stages):
@@ -203,10 +203,7 @@ def handed_on(action, num_stages):
 
 
 def my_messages(schedule, num_stages):
-    """Whoever has what its next action needs does it, and writes both ends of its message at once.
-
-    So all ranks agree on one order of all messages: in it each meets its partner, nobody blocks.
-    """
+    """Both ends of a message are written at once. So all ranks share one order of messages."""
     rank_of = {action.stage_index: r for r, row in enumerate(schedule) for action in row}
     rows, left, done = [[] for _ in schedule], [list(row) for row in schedule], set()
     while any(left):
@@ -285,8 +282,7 @@ check_messages = Exercise(
     correct="All messages are there, and in {count} schedules nobody blocks.",
     errors={
         "had not returned": "No action was ready any more: note makes(action) as done.",
-        "list index out of range": "Is its row empty? Or is a stage taken for a rank? A rank may "
-        "hold several stages.",
+        "list index out of range": "An empty row? Or a stage taken for a rank, which may hold two?",
     },
     wrong={
         BLOCKED: each_row(lambda row: sorted(row, key=lambda word: "RECV" not in word)),
@@ -296,6 +292,7 @@ check_messages = Exercise(
         "taken for a rank": "rows[rank_of[to]].append => rows[to].append",
         "change places": "rows[rank].append(f => rows[rank].insert(-1, f",
         "is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
+        "A rank may hold several stages": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",
     },
     also_right=[each_row(tuple)],
@@ -305,10 +302,7 @@ check_messages = Exercise(
 
 
 def my_padded(inputs, targets, rows):
-    """`new_zeros` and `new_full` keep type and device. Where nothing is missing, they are empty.
-
-    The loss is a part's sum over what counts in the whole batch: parts add up to the mean.
-    """
+    """`new_zeros` keeps the type. A part's loss is its sum over what counts in the batch."""
     counted, more = (targets != -100).sum(), rows - len(inputs)
     inputs = torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])])
     targets = torch.cat([targets, targets.new_full((more,), -100)])
@@ -329,6 +323,7 @@ THREE = "Return three: inputs, targets, and a function of a part's output and ta
 SWAPPED = "Inputs come before targets, and targets stay whole numbers."
 NUMBER = "The loss of a part is one number, its sum: do not forget to return it."
 KINDS = "new_full keeps the type of the targets."
+ZERO = "0 is a class, whose row the loss counts; -100 is left out."
 MINUS = "-1 is not left out: ignore_index is -100."
 
 
@@ -342,6 +337,8 @@ def in_parts(attempt, inputs, targets, rows, parts):
     longer, labels, loss_fn = found
     if labels.is_floating_point():
         raise NotYet("got targets that are no whole numbers", SWAPPED)
+    if (added := labels[len(targets) :][:1].tolist()) in ([0], [-1]):
+        raise NotYet(f"got the target {added[0]} for a new row", MINUS if added[0] else ZERO)
     outputs = torch.outer(torch.arange(1.0, rows + 1), torch.tensor([0.2, -0.1, 0.3]))
     outputs.requires_grad_()
     if [len(each) for each in found[:2]] == [rows] * 2:
@@ -379,14 +376,15 @@ check_padded = Exercise(
     hint="Add rows of zeros, each with the target -100, behind all others. The losses of the parts "
     "have to add up to the mean over the targets of the batch that are not -100.",
     errors={
-        "-1 is out of": MINUS,
         "'Long'": THREE,
+        "does not require grad": "The loss stays a tensor: .item() cuts it off from its gradient.",
         "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
     },
     wrong={
-        "0 is a class, whose row the loss counts; -100 is left out.": "-100) => 0)",
+        ZERO: ["-100) => 0)", "((more,), -100) => ((more,), 0)"],
         MINUS: "((more,), -100) => ((more,), -1)",
+        "The loss stays a tensor": 'reduction="sum") => reduction="sum").item()',
         "{2} rows are asked.": [
             "rows - len(inputs) => -len(inputs) % 4",
             "rows - len(inputs) => rows",
@@ -414,6 +412,7 @@ check_padded = Exercise(
             '(output, target, reduction="sum") / counted => (output, target)',
             '(output, target, reduction="sum") / counted => (output, target) / 4',
             "/ counted => / (target != -100).sum()",
+            "/ counted => / len(target)",
         ],
         "Divide by the targets that count: padding does not, nor what was -100 before.": [
             "/ counted => / rows",

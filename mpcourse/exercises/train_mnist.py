@@ -21,8 +21,6 @@ from mpcourse.exercises.exercise import (
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
 from mpcourse.training import train_epoch
 
-# 1. A loop for a net that is cut and for one that is not
-
 HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
 
 
@@ -112,6 +110,7 @@ check_train = Exercise(
         "Return a list with the loss of every step.": [
             "return losses => return sum(losses)",
             "losses.append(loss.item()) => return [loss.item()]",
+            "return losses => return",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
         "train_epoch did the work": lambda *given: train_epoch(*given).losses,
@@ -158,6 +157,7 @@ def stepped(attempt, rows, size, ignored):
         raise NotYet(HOLDS_ITS_GRAPH.format("What is returned"))
     if not same([*net.parameters()], before):
         raise NotYet("The weights have moved: add to .grad alone; the optimizer comes later.")
+    refuse_borrowed(attempt, {"Pipeline"}, "write the step.")
     gradient = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
     if "None" != forwards[-1][1] == forwards[1][1] != str(net.bias.grad):
         raise NotYet("One backward at the end keeps all graphs: each loss needs its own, at once.")
@@ -196,9 +196,11 @@ check_step = Exercise(
             "    return total / counting",
         ),
         "The loss is weighted after its backward: weight it before.": (
-            "/ counting => ",
-            "loss.item() => (loss / counting).item()",
+            "/ counting\n        loss.backward() => \n        loss.backward(); loss /= counting"
         ),
+        "The shares add up to the mean: return their sum.": "return total => return total / len(y)",
+        "Return the loss, a number.": "return total => return",
+        "Pipeline did the work": "total = 0.0 => total = Pipeline and 0.0",
         "What was in .grad before is cleared; the step adds to it.": [
             "total = 0.0 => total = net.zero_grad() or 0.0",
             "loss = => net.zero_grad(); loss =",
@@ -217,10 +219,7 @@ check_step = Exercise(
 
 
 def my_merged(counts, means, variances):
-    """Add up the squared distances from the common mean, from two sources.
-
-    One is within a micro-batch. The other is the distance of its mean from the common one.
-    """
+    """Add up squared distances from the common mean. Some are within, some of each mean."""
     rows, total = list(zip(counts, means, variances, strict=True)), sum(counts)
     mean = sum(n * m for n, m, _ in rows) / total
     squares = sum((n - 1) * v + n * (m - mean) ** 2 for n, m, v in rows)
@@ -262,6 +261,7 @@ check_merged = Exercise(
         "The squared distance of a mean counts n times.": "n * (m - mean) ** 2 => (m - mean) ** 2",
         "Divide by the number of values less one, as torch does here.": [
             "(total - 1) => total",
+            "squares / (total - 1) => squares",
             "(total - 1) => (total - len(counts))",
         ],
         "A micro-batch's sum of squares is its variance times (count - 1).": [
@@ -337,7 +337,7 @@ def as_promised(found, seed, p):
         "What is kept has to grow by 1 / (1 - p), so that the mean stays.": grown,
         "No gradient gets through: multiply the values by the mask.": output.requires_grad,
         "Each call drops the same places: keep the generator, not the mask.": "second" not in alike,
-        "Two layers with one seed differ: pass generator=self.generator.": "again" in alike,
+        "With one seed, two layers differ: pass a generator of your own, seeded.": "again" in alike,
         "Layers with different seeds drop the same places: use `seed`.": "other" not in alike,
         "Layers share a generator, and race for it: make one in __init__.": "aside" in alike,
         "In micro-batches other places are dropped: one number a value.": "cut" in alike,
@@ -359,7 +359,7 @@ check_dropout = Exercise(
     hint="torch.rand(values.shape, generator=self.generator) draws one number for every value.",
     correct="The seed alone says which places are dropped, cut or not.",
     wrong={
-        "pass generator=self.generator": ", generator=self.generator => ",
+        "pass a generator of your own, seeded": ", generator=self.generator => ",
         SWAPPED: "kept = => torch.set_rng_state(self.generator.get_state()); kept =",
         "The layer changes its input": "values * kept.to => values.detach().mul_(kept).to",
         "Each call drops the same places": [

@@ -7,7 +7,6 @@ from mpcourse.figures.curves import (
     plot_over_sparsity,
     plot_over_steps,
 )
-from mpcourse.figures.gains import gains_picture
 from mpcourse.figures.held import held_picture
 from mpcourse.figures.live_bytes import plot_live, stages_picture
 from mpcourse.figures.mesh import places_picture

@@ -6,7 +6,7 @@ backward in two; the `engine` runs the actions; `Pipeline` is all of them togeth
 `dropout` make a cut batch count as one; `prediction` compares forecasts with measurements.
 """
 
-from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms, running_gaps
+from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms
 from mpcourse.pipeline.dropout import ReproducibleDropout
 from mpcourse.pipeline.microbatch import microbatch_shares, microbatch_sizes
 from mpcourse.pipeline.pipeline import Pipeline

@@ -134,20 +134,3 @@ def minibatch_statistics(model: nn.Module, num_microbatches: int) -> Iterator[No
     finally:
         for layer in layers:
             layer.finish(keep=complete)
-
-
-def running_gaps(model: nn.Module, other: nn.Module) -> list[float]:
-    """How far apart the running statistics of two models are, batch norm by batch norm.
-
-    The models have the same batch norms in the same order, ordinary or deferred, on any devices.
-    For each one, the largest difference of a running mean or a running variance is returned.
-    """
-    gaps = []
-    for one, two in zip(_norms(model), _norms(other), strict=True):
-        pairs = ((one.running_mean, two.running_mean), (one.running_var, two.running_var))
-        gaps.append(max((a.cpu() - b.cpu()).abs().max().item() for a, b in pairs))
-    return gaps
-
-
-def _norms(model: nn.Module) -> list[_BatchNorm]:
-    return [module for module in model.modules() if isinstance(module, _BatchNorm)]

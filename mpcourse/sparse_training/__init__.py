@@ -1,4 +1,4 @@
-"""Training with zeros: bit by bit, by L1, from a lottery ticket, with regrowth.
+"""Training with zeros: bit by bit, from a lottery ticket, with regrowth.
 
 Page `sparse_training`.
 
@@ -14,14 +14,12 @@ Fine-tuning needs nothing of its own: it is training after `apply_masks`.
 | module     | holds                                                                     |
 |------------|---------------------------------------------------------------------------|
 | `gradual`  | Zhu and Gupta's cubic schedule; pruning a little more every few steps     |
-| `l1`       | L1 by its gradient, and by a proximal step                                |
 | `zeros`    | zeros of an unmasked model, kept under momentum and weight decay          |
 | `tickets`  | a mask with the weights rewound to an earlier time, or drawn anew         |
 | `regrowth` | drop small weights, grow where the gradient is large (RigL)               |
 """
 
 from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
-from mpcourse.sparse_training.l1 import ProximalL1, l1_penalty, soft_threshold
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share
 from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
 from mpcourse.sparse_training.zeros import KeepMasks, zero_pruned

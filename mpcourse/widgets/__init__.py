@@ -16,7 +16,6 @@ from mpcourse.widgets.layouts import (
     layout_view,
 )
 from mpcourse.widgets.prediction import predict
-from mpcourse.widgets.pruned_pipeline import pruning_view
 from mpcourse.widgets.rank_bytes import fit_explorer, fit_view
 from mpcourse.widgets.schedules import schedule_explorer, schedule_view
 from mpcourse.widgets.sparsity import sparsity_explorer, sparsity_study

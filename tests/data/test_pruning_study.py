@@ -1,16 +1,12 @@
 """The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
 import channel_study
-import pytest
-from pruned import sparsities_seen
 from pruning_study import (
     DRY,
     SMALL,
-    WAYS,
     compare_criteria,
     compare_small,
     compare_trunk,
-    compare_ways,
 )
 
 from mpcourse.capstone.trials import Digits
@@ -55,15 +51,6 @@ def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(
     assert rows["whole"]["cut"] > rows["inside"]["cut"]
     assert rows["whole"]["fresh"] > max(rows["inside"]["fresh"], rows["trunk"]["fresh"])
     assert rows["blocks blind"]["fresh"] != rows["head blind"]["fresh"] < rows["whole"]["fresh"]
-
-
-def test_every_way_ends_at_its_sparsity(run, data, monkeypatch):
-    """What each way hands to the last look at the test images has the zeros that it should have."""
-    seen = sparsities_seen(monkeypatch, data)
-    rows = run(compare_ways, data, 0, DRY)
-    assert [row["way"] for row in rows] == list(WAYS)
-    assert seen[::2] == [0.0] * len(WAYS)  # the dense net
-    assert seen[1::2] == pytest.approx([0.9] * len(WAYS), abs=1e-3)
 
 
 def test_the_slim_nets_have_one_size_and_start_from_different_weights(run, data):

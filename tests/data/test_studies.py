@@ -11,16 +11,13 @@ from studies import SEEDS, run_studies
 DRY_RUNS = [
     (
         "pruning",
-        {"DRY": pruning_study.DRY._replace(tuning=0)}
-        | dict.fromkeys(("compare_ways", "compare_trunk"), lambda *_: [{"seed": 0}]),
-        15,
+        {"DRY": pruning_study.DRY._replace(tuning=0)} | {"compare_trunk": lambda *_: [{"seed": 0}]},
+        14,
     ),
     (
         "sparse",
-        dict.fromkeys(
-            ("compare_pairs", "compare_far", "compare_regrown"), lambda *_: [{"seed": 0}]
-        ),
-        12,
+        dict.fromkeys(("compare_far", "compare_regrown"), lambda *_: [{"seed": 0}]),
+        7,
     ),
     ("transformer", {}, 3),
 ]

@@ -9,7 +9,6 @@ from sheets import SPARSITIES, Sheet
 from mpcourse.figures import (
     SplitCurve,
     attention_picture,
-    gains_picture,
     held_picture,
     memory_picture,
     mlp_cut_picture,
@@ -50,7 +49,6 @@ CURVES = [
     SplitCurve({1: 0.1, 4: 0.1}, whole_s=5.0),
     SplitCurve({1: 0.1, 4: 0.1}, whole_s=0.5, others={"two copies": 0.3, "all cores": 0.2}),
 ]
-GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
 ALL_HELD = [[(0, 1)] * 2] * 2
 CROSSES = [Transfer("cpu", "cuda:0", (20,), 160, False), Transfer("cuda:0", "cpu", (2,), 8, True)]
 ROUTES = {"chosen": [["a1", "b0", "c1"], []], "sent": [["b0"], ["a1"]]}
@@ -63,7 +61,6 @@ EXAMPLES: list[tuple[Callable, tuple, dict]] = [
     *((memory_picture, run, LABEL | {"until": 5}) for run in (*map(pipeline, (1, 8)), NOTHING)),
     *((split_curve_picture, (curve,), {}) for curve in CURVES),
     *((split_picture, (curve, 4, *ON_CORES), {}) for curve in CURVES),
-    (gains_picture, (GAINS, 0.5, *ON_CORES), {"caption": "half kept"}),
     *((scatter_picture, chunks, {"dim": dim}) for chunks in CHUNKS for dim in (0, 1)),
     *((places_picture, mesh, {}) for mesh in [(1, 1, 1), (2, 3, 2), (1, 4, 4)]),
     *((draw, (n,), {}) for draw in PER_RANK for n in (1, 2, 4)),
@@ -122,7 +119,6 @@ def test_where_numbers_come_from_is_written_above_them(draw: Callable, given: tu
         (timeline_picture, (), LABEL),
         (memory_picture, (), LABEL),
         (split_picture, (CURVES[0], 4), {}),
-        (gains_picture, (GAINS, 0.5), {"caption": ""}),
     ],
 )
 @pytest.mark.parametrize("names", [[], ["one"], ["one", "two", "three"]])

@@ -3,7 +3,7 @@
 import pytest
 from sheets import SVG, Sheet, points
 
-from mpcourse.figures import gains_picture, memory_picture, timeline_picture
+from mpcourse.figures import memory_picture, timeline_picture
 from mpcourse.figures.marks import device_colour, device_letter
 from mpcourse.schedules.actions import Action
 from mpcourse.schedules.simulation import Costs, simulate
@@ -158,24 +158,3 @@ def test_a_narrow_box_keeps_the_letter_of_its_kind():
     run = simulate(gpipe_schedule(1, 20), Costs(1, 2))  # 60 units on 680 pixels
     labels = [box["label"] for box in with_memory(run).boxes]
     assert labels == ["F"] * 20 + [f"0B{index}" for index in range(20)]
-
-
-STEP = simulate(gpipe_schedule(2, 3), Costs([1, 2], [2, 4]))
-GAINS = {"stage": {0.5: 4.0, 1.0: 1.0}, "pipeline": {0.5: 1.25, 1.0: 1.0}}
-
-
-def gains(chosen: float) -> Sheet:
-    return Sheet(gains_picture(GAINS, chosen, STEP, ["A", "B"], caption="half kept"))
-
-
-def test_gains_stand_below_the_step_with_rings_at_its_share():
-    sheet = gains(0.5)
-    assert sheet.words[0] == "simulated; half kept"
-    assert {"stage: 4.00 times as fast", "pipeline: 1.25 times as fast"} <= set(sheet.words)
-    assert [box["label"] for box in sheet.boxes] == [str(event.action) for event in STEP.events]
-    assert "stage: 50% kept 4.00, 100% kept 1.00" in sheet.description
-    rings = [[circle.attrib["cx"] for circle in gains(s).each("circle")] for s in (0.5, 1.0)]
-    assert len(rings[0]) == len(GAINS)  # one on every line
-    assert rings[0] != rings[1]
-    with pytest.raises(ValueError, match=r"shares are 0.5, 1; got 0.7"):
-        gains(0.7)

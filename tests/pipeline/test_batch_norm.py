@@ -12,7 +12,6 @@ from mpcourse.pipeline.batch_norm import (
     DeferredBatchNorm,
     defer_batch_norms,
     minibatch_statistics,
-    running_gaps,
 )
 from mpcourse.pipeline.pipeline import Pipeline
 
@@ -245,14 +244,3 @@ def test_in_a_pipeline_the_first_norm_agrees_with_the_uncut_model_and_a_deeper_o
     assert_same_memory(cut[0], uncut[0])
     assert cut[3].num_batches_tracked == 2
     assert (cut[3].running_var.cpu() - uncut[3].running_var).abs().max() > 1e-6
-
-
-def test_running_gaps_are_the_largest_differences_layer_by_layer():
-    one = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2))
-    other = nn.Sequential(deferred(one[0]), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    assert running_gaps(one, other) == [0.0, 0.0]
-    other[0].running_mean[1] = -0.25
-    other[1][1].running_var[0] = 3.0
-    assert running_gaps(one, other) == running_gaps(other, one) == [0.25, 2.0]
-    with pytest.raises(ValueError, match="longer"):
-        running_gaps(nn.BatchNorm1d(2), other)

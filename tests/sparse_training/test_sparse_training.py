@@ -1,4 +1,4 @@
-"""Schedules, L1, kept zeros, tickets, regrowth: hand-worked examples and closed forms."""
+"""Schedules, kept zeros, tickets, regrowth: hand-worked examples and closed forms."""
 
 import copy
 import itertools
@@ -31,16 +31,13 @@ from mpcourse.pruning import (
 from mpcourse.sparse_training import (
     GradualPruner,
     KeepMasks,
-    ProximalL1,
     Regrowth,
     cosine_share,
     cubic_sparsity,
-    l1_penalty,
     redraw,
     rewind,
     shuffle_masks,
     snapshot,
-    soft_threshold,
     zero_pruned,
 )
 from mpcourse.sparse_training.regrowth import _dropped, _grown
@@ -108,64 +105,6 @@ def test_gradual_pruning_reaches_each_sparsity_of_the_schedule():
     assert pruner.step == 24
     make_permanent(model)
     assert sparsity(model) == pytest.approx(0.5, abs=1 / 36)
-
-
-# L1
-
-
-def test_soft_threshold_of_a_table():
-    weight = torch.tensor([-2.0, -0.5, -0.25, 0.0, 0.5, 0.75])
-    assert soft_threshold(weight, 0.5).tolist() == [-1.5, 0, 0, 0, 0, 0.25]
-    assert torch.equal(soft_threshold(weight, 0.0), weight)
-
-
-def test_proximal_steps_find_the_lasso_and_gradients_do_not_give_zeros():
-    """With orthonormal columns, least squares + strength * |w| is solved by soft_threshold."""
-    torch.manual_seed(0)
-    rows = torch.linalg.qr(torch.randn(40, 8, dtype=torch.float64)).Q
-    wanted = torch.tensor([3.0, -2, 0.1, 0, 0.05, 1, -0.2, 0.5], dtype=torch.float64)
-    targets, strength = rows @ wanted[:, None], 0.3
-    expected = soft_threshold(wanted, strength)
-    found = {}
-    for way in ("proximal", "gradient"):
-        model = nn.Linear(8, 1, bias=False).double()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        if way == "proximal":
-            optimizer.register_step_post_hook(ProximalL1(model, strength))
-        for _ in range(200):
-            optimizer.zero_grad()
-            loss = (model(rows) - targets).square().sum() / 2
-            (loss + strength * l1_penalty(model) if way == "gradient" else loss).backward()
-            optimizer.step()
-        found[way] = model.weight.detach()[0]
-    torch.testing.assert_close(found["proximal"], expected)
-    assert (found["proximal"] == 0).tolist() == (expected == 0).tolist()
-    assert int((expected == 0).sum()) == 4
-    assert (found["gradient"] != 0).all()
-    assert (found["gradient"] - expected).abs().max() < 0.2  # near it, but never at zero
-
-
-def test_the_penalty_counts_what_the_forward_uses_and_has_its_gradient():
-    model = nn.Sequential(nn.Linear(3, 1))
-    model[0].weight.data = torch.tensor([[1.0, -2, 4]])
-    assert l1_penalty(model).item() == 7
-    apply_masks(model, {"0": torch.tensor([[True, True, False]])})
-    l1_penalty(model).backward()
-    assert l1_penalty(model).item() == 3
-    assert model[0].weight_orig.grad.tolist() == [[1, -1, 0]]
-    assert model[0].bias.grad is None
-
-
-def test_the_proximal_hook_follows_the_learning_rate_of_each_group():
-    model = small_net()
-    before = copy.deepcopy(model)
-    groups = [{"params": model[0].parameters(), "lr": 0.5}, {"params": [model[2].bias], "lr": 1.0}]
-    optimizer = torch.optim.SGD(groups, lr=1.0)
-    optimizer.register_step_post_hook(ProximalL1(model, 0.1))
-    optimizer.step()  # without gradients: nothing but the threshold acts
-    torch.testing.assert_close(model[0].weight, soft_threshold(before[0].weight, 0.05))
-    assert torch.equal(model[2].weight, before[2].weight)  # not in the optimizer
-    assert torch.equal(model[0].bias, before[0].bias)
 
 
 # Zeros that are kept
@@ -270,7 +209,7 @@ def test_weights_that_nobody_can_draw_anew_are_named():
     torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["gradual", "kept", "regrowth", "proximal"])
+@pytest.mark.parametrize("kind", ["gradual", "kept", "regrowth"])
 def test_hooks_leave_alone_what_is_not_theirs(kind):
     """A frozen layer, one that no mask names, and the other parameters; in double precision."""
     model = nn.Sequential(*small_net(), nn.Linear(3, 3, bias=False)).double()
@@ -281,7 +220,6 @@ def test_hooks_leave_alone_what_is_not_theirs(kind):
         "gradual": lambda: GradualPruner(model[:3], partial(cubic_sparsity, final=0.5, end=4)),
         "kept": lambda: KeepMasks(model, masks),
         "regrowth": lambda: Regrowth(model, masks, every=2, end=50),
-        "proximal": lambda: ProximalL1(model, 0.05),
     }
     hook = hooks[kind]()
     optimizer.register_step_post_hook(hook)
@@ -393,14 +331,11 @@ def drop(model: nn.Module, count: int, growth: float = 1.0) -> None:
         (partial(drop, count=1, growth=math.nan), "growth has NaN"),
         (partial(rewind, state=WIDER), r"the state has no 2\.weight of shape \(3, 8\)"),
         (partial(rewind, state=LONGER), r"the state has 3\.bias, 3\.weight, which the model"),
-        (lambda m: soft_threshold(m[0].weight, -0.1), r"threshold is 0 or more; got -0\.1"),
-        (partial(ProximalL1, strength=math.nan), "strength is 0 or more; got nan"),
         (partial(zero_pruned, masks=EMPTIED), "the mask of 2 prunes all of its 24 weights"),
         (partial(KeepMasks, masks=EMPTIED), "the mask of 2 prunes all of its 24 weights"),
         (partial(Regrowth, masks=HALF, every=0, end=5), "every is a whole number from 1; got 0"),
         (partial(Regrowth, masks=HALF, every=1, end=0), "end is a whole number from 1; got 0"),
         (lambda m: GradualPruner(masked(m), None), "0 is pruned already"),
-        (lambda m: ProximalL1(masked(m), 0.1), "0 has a mask: call make_permanent"),
         (lambda m: KeepMasks(masked(m), HALF), "0 has a mask"),
     ],
 )
@@ -412,7 +347,7 @@ def test_what_makes_no_sense_changes_nothing(call, problem):
     torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("hook", ["gradual", "regrowth", "proximal"])
+@pytest.mark.parametrize("hook", ["gradual", "regrowth"])
 def test_everything_stays_on_the_model_s_device(hook):
     """On a machine with a GPU this is the test of the hooks and of pruning on it."""
     [device] = get_devices(1)
@@ -422,7 +357,6 @@ def test_everything_stays_on_the_model_s_device(hook):
     hooks = {
         "gradual": lambda: GradualPruner(model, partial(cubic_sparsity, final=0.8, end=3)),
         "regrowth": lambda: Regrowth(model, layer_masks(random_scores(model), 0.8), every=1, end=9),
-        "proximal": lambda: ProximalL1(model, 0.5),
     }
     optimizer.register_step_post_hook(hooks[hook]())
     images = torch.randn(4, 1, 28, 28, device=place)
