@@ -41,7 +41,6 @@ BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
 
 Masks = dict[str, torch.Tensor]
-State = dict[str, torch.Tensor]
 
 
 class Budget(NamedTuple):

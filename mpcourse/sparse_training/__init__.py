@@ -21,5 +21,5 @@ Fine-tuning needs nothing of its own: it is training after `apply_masks`.
 
 from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share
-from mpcourse.sparse_training.tickets import redraw, rewind, shuffle_masks, snapshot
+from mpcourse.sparse_training.tickets import redraw, rewind, snapshot
 from mpcourse.sparse_training.zeros import KeepMasks, zero_pruned

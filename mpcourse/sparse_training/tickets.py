@@ -1,11 +1,10 @@
 """Lottery tickets: a mask found by training, and the weights of an earlier time under it.
 
 Train, prune, rewind what is left to where it started, train again. The control is the same mask
-over weights that are drawn anew. A stricter one keeps of the mask only how many weights each layer
-has.
+over weights that are drawn anew.
 
 Source: Frankle and Carbin, 2018, arXiv:1803.03635; rewinding to an early step instead of the first:
-Frankle et al., 2019, arXiv:1912.05671; shuffled masks: Su et al., 2020, arXiv:2009.11094.
+Frankle et al., 2019, arXiv:1912.05671.
 """
 
 from collections.abc import Mapping
@@ -67,11 +66,3 @@ def redraw(model: nn.Module) -> None:
             kind = type(module).__name__
             raise ValueError(f"{name or 'the model'} ({kind}) has no reset_parameters() to call")
     rewind(model, snapshot(fresh))
-
-
-def shuffle_masks(masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Masks with as many weights in each layer as these, at other places, drawn at random."""
-    return {
-        name: mask.flatten()[torch.randperm(mask.numel(), device=mask.device)].view_as(mask)
-        for name, mask in masks.items()
-    }

@@ -2,6 +2,7 @@
 
 import pytest
 import sparse_study
+import torch
 from pruned import sparsities_seen
 from sparse_study import (
     DRY,
@@ -30,6 +31,15 @@ def test_a_seed_fixes_the_pairs_and_the_small_net_has_as_many_weights_as_are_lef
     assert all(row["accuracy"] > 0.5 for row in rows)
     counts = count_nonzeros(linear_net(*SMALL)).values()
     assert sum(count for _, count in counts) == pytest.approx(0.05 * 266_200, rel=1e-3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_ends_at_its_sparsity(way, run, data):
+    torch.manual_seed(0)
+    dense = lenet_300_100().to(data.place)
+    model = run(sparse_study._pruned, dense, way, 0.9, data, 1)
+    counts = count_nonzeros(model).values()
+    assert sum(left for left, _ in counts) == pytest.approx(0.1 * 266_200, rel=1e-2)
 
 
 def test_far_pruned_nets_and_rivals_try_every_rate_and_never_train_on_held_out_digits(

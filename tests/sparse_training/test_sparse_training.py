@@ -36,13 +36,11 @@ from mpcourse.sparse_training import (
     cubic_sparsity,
     redraw,
     rewind,
-    shuffle_masks,
     snapshot,
     zero_pruned,
 )
 from mpcourse.sparse_training.regrowth import _dropped, _grown
 from mpcourse.training.loop import train_epoch
-from mpcourse.training.nets import lenet_300_100
 
 BATCHES = [(torch.randn(8, 6), torch.randint(0, 3, (8,))) for _ in range(6)]
 OPTIMIZERS = {
@@ -188,17 +186,6 @@ def test_a_model_drawn_anew_keeps_its_masks_and_nothing_else():
     torch.manual_seed(3)
     # as a new net of that seed
     torch.testing.assert_close(snapshot(model), small_net().state_dict(), rtol=0, atol=0)
-
-
-def test_a_shuffled_mask_has_as_many_weights_in_each_layer_at_other_places():
-    masks = global_masks(magnitude(lenet_300_100()), 0.9)
-    before = {name: mask.clone() for name, mask in masks.items()}
-    shuffled = shuffle_masks(masks)
-    for name, mask in masks.items():
-        assert torch.equal(mask, before[name])
-        assert shuffled[name].shape == mask.shape
-        assert shuffled[name].sum() == mask.sum()
-        assert not torch.equal(shuffled[name], mask)
 
 
 def test_weights_that_nobody_can_draw_anew_are_named():
