@@ -132,7 +132,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(low, median, high): the true median lies between low and high in 19 of 20 samples.
 
     `values` are an odd number of independent ones, of whatever distribution. Each is below the true
-    median as often as a coin shows heads. Of fewer than 7, low and high are the least and the most.
+    median as often as a coin shows heads. Of fewer than 7, be it two, low and high are the least
+    and the most.
     """
     ordered, count, middle = sorted(values), len(values), len(values) // 2
 
@@ -141,7 +142,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
         return sum(math.comb(count, each) for each in heads) / 2**count
 
     off = next((off for off in range(middle) if share(off) >= 0.95), middle)
-    return ordered[middle - off], ordered[middle], ordered[middle + off]
+    return ordered[middle - off], ordered[middle], ordered[min(middle + off, count - 1)]
 
 
 def clocked(

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.distributed import HashStore, PrefixStore, ProcessGroup, ProcessGroupGloo
 
+from mpcourse.devices.timing import limited
+
 
 def ranks_in_threads(
     program: Callable[..., Any], ranks: int | Sequence[int], *, timeout_s: float = 20.0
@@ -81,13 +83,14 @@ def ranks_in_threads(
         alive.clear()
 
 
-def timed_in_turns(group: ProcessGroup, *ways: Callable[[], Any], turns: int = 17) -> torch.Tensor:
+def timed_in_turns(group: ProcessGroup, *ways: Callable[[], Any], turns: int) -> torch.Tensor:
     """Seconds (ways, turns) of each way in each turn, from all ranks' start to the last one's end.
 
     All ranks of the group call it, with as many ways. The ways take turns; one more turn warms up.
+    Where pages are tested there are fewer turns (`limited`).
     """
-    times = torch.zeros(len(ways), turns)
-    for turn in range(-1, turns):  # the first is overwritten by the last
+    times = torch.zeros(len(ways), limited(turns))
+    for turn in range(-1, times.shape[1]):  # the first is overwritten by the last
         for row, way in zip(times, ways, strict=True):
             torch.distributed.barrier(group)
             start = time.perf_counter()

@@ -125,7 +125,12 @@ class Layout:
         Args:
             axis: One of `AXES`, "expert", or "replica": those with the same part of the model.
             cluster: Speeds.
+
+        Raises:
+            ValueError: There is no such axis.
         """
+        if axis not in (*AXES, "expert", "replica"):
+            raise ValueError(f"axis is one of {AXES}, 'expert' or 'replica'; got {axis!r}")
         reach = 1
         if axis == "replica":  # context and data ranks: the farther of those that there are
             axis = "context" if self.data == 1 < self.context else "data"

@@ -200,7 +200,7 @@ def test_a_small_page_becomes_html(source: Path, tmp_path: Path):
     text = (tmp_path / "built/01_one.html").read_text(encoding="utf-8")
     assert "<title>01 One &amp; only" in text
     assert "&lt;b&gt;\n</pre>" in text
-    assert text.index("imports and preparation") < text.index("Show a solution")
+    assert text.index("Show the code") < text.index("Show a solution")
     answer = text[text.index("<details><summary>Answer</summary>") :].partition("</details>")[0]
     assert "<strong>one</strong>" in answer
     assert '<fieldset class="guess" data-guess="guess"><legend>how many</legend>' in text

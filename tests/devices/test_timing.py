@@ -202,3 +202,4 @@ def test_the_true_median_lies_in_its_interval_in_19_of_20_samples(count):
 
 def test_few_values_lie_between_the_least_and_the_most():
     assert median_interval([3, 1, 2]) == (1, 2, 3)
+    assert median_interval([2, 1]) == (1, 2, 2)  # as many as where pages are tested

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import distributed
 
+from mpcourse.devices.timing import LIMIT
 from mpcourse.multiprocess import ranks_in_threads, timed_in_turns
 
 TASKS = Path("/proc/self/task")
@@ -130,12 +131,13 @@ def test_groups_that_wait_for_their_end_share_the_thread_that_wakes_for_messages
     assert len(held) == 3
 
 
-def test_ways_are_timed_in_turns_until_the_last_rank_has_ended():
+def test_ways_are_timed_in_turns_until_the_last_rank_has_ended(monkeypatch):
     def program(group):
         called = []
         ways = [lambda: called.append("a"), lambda: called.append(time.sleep(0.05 * group.rank()))]
-        return timed_in_turns(group, *ways, turns=3), called
+        return timed_in_turns(group, *ways, turns=9), called
 
+    monkeypatch.setenv(LIMIT, "3")
     for times, called in ranks_in_threads(program, 2):
         assert called == 4 * ["a", None]  # one turn more warms up
         assert times.shape == (2, 3)

@@ -118,6 +118,11 @@ def test_an_axis_takes_the_link_of_its_farthest_neighbours(layout: Layout, links
     assert tuple(layout.speed(axis, CLUSTER) / 1e9 for axis in LINKS) == links
 
 
+def test_an_axis_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"axis is one of .*'tensor_ranks'"):
+        Layout().speed("tensor_ranks", CLUSTER)
+
+
 def test_a_layers_traffic_is_what_it_stores_four_times_written_and_read():
     hidden, scores = 2 * 2048 * 8192, 5 * 64 * 2048 / 8192
     for tensor in (1, 8):

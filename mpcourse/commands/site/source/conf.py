@@ -21,7 +21,7 @@ exclude_patterns = ["_static", "README.md"]
 # Nothing runs: pictures and numbers are those that the pages hold.
 nb_execution_mode = "off"
 nb_merge_streams = True
-nb_code_prompt_show = "Show the code: imports and preparation"
+nb_code_prompt_show = "Show the code"
 myst_enable_extensions = ["dollarmath", "substitution"]
 myst_heading_anchors = 4
 myst_heading_slug_func = "mpcourse.commands.site.page.anchor_of"
