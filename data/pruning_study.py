@@ -1,11 +1,11 @@
-"""Five seeds of LeNet-300-100, pruned: `python data/pruning_study.py`.
+"""Five seeds of nets that are pruned: `python data/pruning_study.py`.
 
-Writes three tables into `data/` for page `pruning`. `pruning_criteria.csv`: what each criterion
-leaves at each sparsity, at once and after fine-tuning; `pruning_small.csv`, pruned nets and small
-dense ones at four rates, with the accuracy on held-out digits, by which a rate can be chosen;
-`pruning_trunk.csv`, a residual net that loses channels, and small nets from scratch, with as many
-epochs and with half of them, at three rates, one of which held-out digits choose. The test images
-decide nothing.
+Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets that keep 2% of
+their weights by each criterion, fine-tuned at seven rates; `pruning_small.csv`: pruned nets and
+small dense ones at four rates; `pruning_channels.csv`: a convolutional net that loses half of its
+channels, at one rate; `pruning_trunk.csv`: a residual net that loses channels, and small nets from
+scratch, with as many epochs and with half of them, at three rates. Where there are several rates,
+the accuracy on held-out digits can choose one; the test images decide nothing.
 """
 
 import copy
@@ -24,39 +24,42 @@ from mpcourse.exercises.pruning import Residual, my_trunk
 from mpcourse.pruning import (
     Movement,
     apply_masks,
+    channel_norms,
     global_masks,
     gradient,
     layer_masks,
     magnitude,
     multiply_adds,
     random_scores,
+    remove_channels,
     snip,
 )
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
-from mpcourse.training.nets import lenet_300_100, linear_net
+from mpcourse.training.nets import conv_net, lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
+# times as many epochs; in eight times as many the small net has done more work than the large one
+WAYS = {"pruned": 1, "small": 1, "twice": 2, "more work": 8}
+SPARSITY = 0.98  # at which the criteria are compared
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
-CHANCE = 0.1  # of a net with an empty layer: one answer for all images, as many of each digit
-
-Masks = dict[str, torch.Tensor]
 
 
 class Budget(NamedTuple):
-    """How long and how far: epochs of the dense net, epochs after pruning, sparsities."""
+    """How long, and at which rates: epochs of the dense net, and epochs after pruning."""
 
     epochs: int = 15
     tuning: int = 5
-    sparsities: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95, 0.98)
+    tuning_rates: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
+    convolutional: tuple[int, int] = (8, 4)  # epochs of the convolutional net, and after
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
     residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4)
 
 
-DRY = Budget(1, 1, (0.9,), short=(1, 0), rates=(RATE,))
-DRY = DRY._replace(residual=((1, 0),), residual_rates=(RATE,))
+DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,))
+DRY = DRY._replace(convolutional=(1, 0), residual=((1, 0),), residual_rates=(RATE,))
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -74,45 +77,54 @@ def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, A
 
 
 def compare_criteria(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Train one net, prune copies of it by every criterion to every sparsity, fine-tune each."""
+    """Train one net; copies keep 2% of the weights by each criterion, tuned at each rate."""
+    digits, rows = Digits(data.place, 64), []
     torch.manual_seed(seed)
     dense = lenet_300_100().to(data.place)
     movement = Movement(dense)
-    train(dense, data, budget.epochs, RATE, [movement])
-    before = data.accuracy(dense)
-    rows = []
-    for criterion, scores in criteria_of(dense, movement, data).items():
-        for how, masks_from in (("global", global_masks), ("layer", layer_masks)):
-            for sparsity in budget.sparsities:
-                row = {"criterion": criterion, "masks": how, "sparsity": sparsity, "seed": seed}
-                found = _prune_and_tune(dense, masks_from(scores, sparsity), data, budget.tuning)
-                rows.append({**row, "dense": before, **found})
+    train(dense, digits, budget.epochs, RATE, [movement])
+    scores = criteria_of(dense, movement, digits)
+    for criterion, rate in itertools.product(scores, budget.tuning_rates):
+        model = copy.deepcopy(dense)
+        apply_masks(model, global_masks(scores[criterion], SPARSITY))
+        train(model, digits, budget.tuning, rate)
+        rows.append({"criterion": criterion, "rate": rate, "seed": seed, **_judged(model, digits)})
     return rows
 
 
-def _prune_and_tune(dense: nn.Module, masks: Masks, data: Data, tuning: int) -> Row:
-    if not all(mask.any() for mask in masks.values()):
-        return {"pruned": CHANCE, "tuned": CHANCE, "empty_layer": 1}
-    model = copy.deepcopy(dense)
-    apply_masks(model, masks)
-    pruned = data.accuracy(model)
-    train(model, data, tuning, TUNING_RATE)
-    return {"pruned": pruned, "tuned": data.accuracy(model), "empty_layer": 0}
+def _judged(model: nn.Module, digits: Digits) -> Row:
+    return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
 
 
 def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Nets with 90% zeros, and small dense ones trained as long or twice as long, at each rate."""
+    """Nets with 90% zeros, and small dense ones trained as long or longer, at each rate."""
     digits, (before, after), rows = Digits(data.place, 64), budget.short, []
     for rate in budget.rates:
-        for way, times in {"pruned": 1, "small": 1, "twice": 2}.items():
+        for way, times in WAYS.items():
             torch.manual_seed(seed)
             model = (lenet_300_100() if way == "pruned" else linear_net(*SMALL)).to(data.place)
             train(model, digits, times * before, rate)
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))
             train(model, digits, times * after, rate / 5)
-            judged = {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
-            rows.append({"way": way, "rate": rate, "seed": seed, **judged})
+            rows.append({"way": way, "rate": rate, "seed": seed, **_judged(model, digits)})
+    return rows
+
+
+def compare_channels(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """A convolutional net, whole and without half of its channels: the smallest, or drawn ones."""
+    before, after = budget.convolutional
+    torch.manual_seed(seed)
+    whole = conv_net().to(data.place)
+    train(whole, data, before, RATE)
+    norms = channel_norms(whole, layers=("conv1", "conv2", "fc1"))
+    scores = {"norm": norms, "random": {n: torch.rand_like(norm) for n, norm in norms.items()}}
+    slim = {way: remove_channels(whole, layer_masks(each, 0.5)) for way, each in scores.items()}
+    rows = []
+    for way, net in {"whole": whole, **slim}.items():
+        row = {"way": way, "seed": seed, "pruned": data.accuracy(net)}
+        train(net, data, after, TUNING_RATE)
+        rows.append({**row, "tuned": data.accuracy(net)})
     return rows
 
 
@@ -179,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     studies = {
         "pruning_criteria.csv": compare_criteria,
         "pruning_small.csv": compare_small,
+        "pruning_channels.csv": compare_channels,
         "pruning_trunk.csv": compare_trunk,
     }
     return run_studies(

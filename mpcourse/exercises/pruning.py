@@ -18,6 +18,8 @@ ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quant
 THRESHOLD = "together[going - 1] if going else -1.0"
 BY_SIZE = "A weight of -2 is not small: compare absolute values."
 A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
+NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
+A_PAIR = "Compare with one number: sort gives a pair, its `values` are the sizes in order."
 
 
 def my_global_masks(parameters, sparsity):
@@ -71,9 +73,12 @@ check_global_masks = Exercise(
     play=leaving_alone("The weights that were handed in have changed: only look at them."),
     hint="The smallest by absolute value go, round(sparsity * number of all weights) of them, "
     "wherever they are; all else is True.",
-    errors={"k out of range": "At sparsity 0 nothing goes, and kthvalue counts from 1."},
+    errors={r"k out of range|max\(\): Exp": NOTHING, "size of tensor a": A_PAIR},
     wrong={
         AT_ZERO: " if going else -1.0 => ",
+        NOTHING: f"{THRESHOLD} => together[:going].max()",
+        A_PAIR: ".sort().values => .sort()",
+        "Count the weights, not the layers.": "len(together) => len(sizes)",
         ROUNDED: [
             "round( => int(",
             (f"{THRESHOLD} => together.quantile(sparsity)", "> threshold => >= threshold"),
@@ -365,6 +370,9 @@ check_trunk = Exercise(
             "*(block[3:] for => *(block[i : i + 2] for i in (0, 3) for",
             "*(block[0] for => *(block[i] for i in (0, 3) for",
         ],
+        "Nothing makes up for what left: the numbers that stay are as they were.": (
+            "return slim => slim.head.weight.data *= net.head.in_features / len(kept); return slim"
+        ),
         FROZEN: "weight.detach()[kept]) => weight.detach()[kept], requires_grad=False)",
         NET_AS_IT_WAS: "copy.deepcopy(net) => net",
     },
