@@ -55,7 +55,7 @@ check_layer_sums = Exercise(
     my_layer_sums,
     read_again='"What do the layer sums take?"',
     cases=[
-        (SMALL, 8, Layout(tensor=8), HOSTS),
+        (SMALL, 6, Layout(tensor=8), HOSTS),
         (SMALL, 8, Layout(tensor=2, data=8, pipeline=3), HOSTS),
         (SMALL, 4, Layout(tensor=16, data=2, pipeline=2), HOSTS),
         (SMALL, 8, Layout(tensor=2, pipeline=3, chunks=2), HOSTS),
@@ -77,6 +77,10 @@ check_layer_sums = Exercise(
         "That is one sample: a data rank has many.": (
             "batch * sizes.context / layout.data => sizes.context"
         ),
+        "The tokens of all samples are in each sum: do not count micro-batches again.": (
+            "6 * => 6 * batch / layout.data *"
+        ),
+        "A ring has the tensor ranks, no others.": "* (t - 1) / t => * (1 - 1 / layout.ranks)",
         "A sample has many tokens.": "* sizes.context => ",
         "Each token has `width` numbers.": "* sizes.width => ",
         "The sums are whole tensors on every rank, not shares.": "* tokens => * tokens / t",
@@ -335,6 +339,11 @@ check_to_run = Exercise(
             "(it.tensor, => (-it.tensor,",
             "-it.pipeline) => -it.pipeline), reverse=True",
         ],
+        "Bytes say what fits. They have no say in the order: few tensor ranks come next.": (
+            "equal[:1] + => equal[:0] +",
+            ORDER + "needed.get",
+            "equal[1:] => equal",
+        ),
         "Of equally many tensor ranks the most stages come first.": [
             ", -it.pipeline => , it.pipeline",
             "(it.tensor, -it.pipeline) => it.tensor",

@@ -93,15 +93,22 @@ check_kernel = Exercise(
         "name '(numbers|result|i)' is not defined": (
             "`numbers` is there when the kernel runs: return your lines as text."
         ),
+        "can only concatenate": "A side may be a number: an f-string writes texts and numbers.",
         "multiply sequence": "`numbers` holds all of them: numbers[i] is the one of this step.",
     },
     correct="All {count} graphs agree: one load and one store for each number.",
     wrong={
-        "The number is in a register after one load: use its name from there.": (
+        "The number is in a register after one load: use its name from there.": [
             lambda entry, operations: [
                 line.replace(entry, "numbers[i]") for line in my_kernel(entry, operations)[1:]
-            ]
-        ),
+            ],
+            'append(f" => append(f"{entry} = numbers[i]; ',
+            ('[f"{entry} = numbers[i]"] => []', 'append(f" => append(f"{entry} = numbers[i]; '),
+        ],
+        "Place 0 is one number's: each step has the place i.": [
+            "numbers[i] => numbers[0]",
+            "t[i] => t[0]",
+        ],
         "Registers hold what is between: store the last result alone, after all operations.": [
             STORE_EACH,
             (STORE_EACH, NO_STORE),
@@ -129,6 +136,7 @@ check_kernel = Exercise(
         ],
         "The loop is written": 'lines = [ => lines = ["for i in range(n):", ',
         "holds all of them": "numbers[i] => numbers",
+        "writes texts and numbers": '(f"{name} = {left} {sign} => (name + " = " + left + f"{sign}',
         "return your lines as text": lambda entry, operations: [numbers[i] for i in range(2)],  # noqa: F821
     },
     also_right=[one_expression],
@@ -182,6 +190,7 @@ check_holds = Exercise(
     given="x = {}",
     play=of_the_tensor,
     hint="Ask for dtype, device, dimensions, is_contiguous() and requires_grad.",
+    errors={"0-d tensor|index out of range": "A tensor may have no dimension: ask dim() first."},
     wrong={
         "The kernel reads 4 bytes as one float: other types have other bytes.": [
             "x.dtype == torch.float32 => True",
@@ -217,6 +226,7 @@ check_holds = Exercise(
         ],
         "Its numbers are not in the CPU's memory.": 'x.device.type == "cpu" => True',
         "True is for the tensors on which the kernel is right.": "return => return not",
+        "ask dim() first": ["x.dim() => len(x.shape) == 1 or len(x)", "x.dim() => x.stride()[0]"],
         "Return True or False.": [lambda x: x, lambda x: "float32"],
     },
     also_right=["in_a_row = x.dim() == 1 and x.is_contiguous() => in_a_row = x.stride() == (1,)"],
@@ -287,7 +297,10 @@ check_one_graph = Exercise(
     ],
     given=lambda numbers, compiled: f"{numbers}" + ", one after the other, compiled" * compiled,
     play=eager_or_compiled,
-    errors={"where.. received an invalid": "The condition has to be a tensor: leave bool() out."},
+    errors={
+        r"where.. received .* got \(bool": "The condition has to be a tensor: leave bool() out.",
+        "where.. received an invalid": "torch.where takes three: the condition, if true, if false.",
+    },
     hint="torch.where(condition, one, other), where the condition is a tensor with one value.",
     correct="All cases agree, also those that the page does not show, and there is one graph.",
     wrong={
@@ -316,6 +329,10 @@ check_one_graph = Exercise(
             lambda rows: rows + (1 if rows.sum().item() > 0 else -1),
             lambda rows: torch.where(torch.tensor(rows.sum().item() > 0), rows + 1, rows - 1),
         ],
+        "torch.where takes three": ", rows - 1 => ",
+        "add_() and sub_() have both changed the rows: write rows + 1 and rows - 1.": (
+            "rows + 1, rows - 1 => rows.add_(1), rows.sub_(1)"
+        ),
         "leave bool() out": "rows.sum() > 0 => bool(rows.sum() > 0)",
         "have changed": lambda rows: rows.add_(2 * (rows.sum() > 0) - 1),
     },

@@ -256,6 +256,11 @@ check_buckets = Exercise(
         FEWER_RANKS: [") / count => ) / size", ") / count => ) / len(parameters)"],
         EMPTIED: "bucket.copy() => bucket",
         "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
+        "Each piece begins where the one before it ends: split does this.": (
+            "(parameters, pieces, => (parameters, [flat] * 9,",
+            "piece.view_as => piece[: parameter.numel()].view_as",
+            ", strict=True => ",
+        ),
         "This rank's own gradient is still in it: replace .grad.": "grad = => grad +=",
     },
     errors={
@@ -298,6 +303,7 @@ NOT_SENT = "Nothing was sent: the last one goes through model, its forward outsi
 FORWARD = "The forward decides: model(images) belongs inside no_sync, as the backward does."
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
 STEPS = "return loss => optimizer.step(), optimizer.zero_grad(); return loss"
+INSIDE = "    summed += =>         summed +="
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
 SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
@@ -365,7 +371,7 @@ check_ddp_step = Exercise(
     hint="Divide each sum of losses by all samples. The last backward sends; then one step.",
     wrong={
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
-        NOT_SENT: "    summed += =>         summed +=",
+        NOT_SENT: [INSIDE, (INSIDE, "loss / total => loss")],
         FORWARD: ("with model.no_sync() => if True", "(loss / => with model.no_sync(): (loss /"),
         "One optimizer step for all micro-batches.": [
             "return loss => optimizer.step(); return loss",
@@ -383,6 +389,7 @@ check_ddp_step = Exercise(
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
         "Return the sum of all losses, then the number of samples: neither is divided.": [
             *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
+            "summed, total => summed / len(micro_batches), total",
             "summed, total => total, summed",
             "return summed, total => pass",
             "loss.item() => loss.item() / len(labels)",

@@ -2,12 +2,26 @@
 
 from functools import partial
 from itertools import product
+from numbers import Real
 
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import Tensor
 
 from mpcourse.exercises.exercise import Exercise, numbers
+
+UNIT = "Bytes are asked for, no larger unit."
+
+
+def unit_or(words):
+    """A hint: these words, unless the outcome is kilobytes or more."""
+
+    def hint(found, expected):
+        small = isinstance(found, Real) and 0 < 900 * found < expected
+        return UNIT if small else words
+
+    return hint
+
 
 # 1. Live bytes after each operation
 
@@ -27,6 +41,17 @@ def my_moments(step, held):
     with Timeline(*held):
         step()
     return moments
+
+
+def once(step):
+    left = [step]
+
+    def run(*given):
+        if given:
+            raise TypeError("step takes nothing")
+        return left.pop()()
+
+    return run
 
 
 def in_turn():
@@ -51,7 +76,8 @@ def not_as_many(found, expected):
         return "One number too many: before the first operation, nothing is written down."
     if more:
         return "One number for each operation, in a list that begins anew with each call."
-    return "Count all that an operation gives back, then write down `live` alone."
+    why = "Count all that an operation gives back, then write down `live` alone."
+    return unit_or(why)(found[0], expected[0])
 
 
 check_moments = Exercise(
@@ -67,8 +93,9 @@ check_moments = Exercise(
         ("the item of a maximum", lambda: torch.ones(2, 50).max(0)[0].sum().item(), []),
     ],
     given="{0}",
-    play=lambda attempt, words, step, held: numbers(attempt(lambda s=[step]: s.pop()(), held)),
+    play=lambda attempt, words, step, held: numbers(attempt(once(step), held)),
     errors={
+        "takes nothing": "Call `step()` with nothing: it has what it uses.",
         "no attribute 'untyped_storage'": "Hand them over one by one: `CountBytes(*held)`.",
         "known'": INIT,
         **dict.fromkeys(("NoneType", "Unable to cast"), GIVE_BACK),
@@ -87,6 +114,7 @@ check_moments = Exercise(
             (SUMS, "moments.app => parts.append(result.nbytes); moments.app", SUM)
         ),
         "Call `step()` inside `with`.": "with Timeline(*held): => if True:",
+        "Call `step()` with nothing": ["step() => step(held)", "step() => step(*held, 1)"],
         "That is what an operation gives back: what else is live?": "self.live => result.nbytes",
         ONCE: [f"{at} => step()\n    {at}" for at in ("return moments", "with Timeline")],
         "These are changes: how many bytes are live in all?": (AHEAD, "live) => live - ahead)"),
@@ -97,6 +125,7 @@ check_moments = Exercise(
             ("*held) => )", "self.live => self.live + sum(old.nbytes for old in held)"),
         ],
         "These are numbers, not bytes: a float32 has four bytes.": "self.live => self.live // 4",
+        UNIT: "self.live => self.live / 1e6",
         "That is one number: a list has one for each operation.": "moments\n => moments[-1]\n",
         "Keep no result: what is kept is not freed.": (
             "moments.append( => vars(self).setdefault(0, []).append(result), moments.append("
@@ -135,8 +164,9 @@ check_activation_bytes = Exercise(
     read_again='"What does a transformer keep?"',
     cases=[(1, 1, 1, 0), (3, 8, 1, 0), (10, 16, 3, 0), (10, 16, 1, 4), (10, 16, 3, 4)],
     given="tokens, width, layers, heads = {}, {}, {}, {}",
-    hint="Go down the lines of `forward`: what does each operation save?",
+    hint=unit_or("Go down the lines of `forward`: what does each operation save?"),
     wrong={
+        UNIT: "(block + scores) => (block + scores) / 1e6",
         "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
         "In 16 bits a number takes two bytes.": block_of(66, 68),
         "A mask has one byte a number; what `attend` gives is the input of `out`.": block_of(36),
@@ -160,6 +190,7 @@ check_activation_bytes = Exercise(
             "heads * => 0 *",
             "heads * => ",
             "heads * => (heads > 0) *",
+            "heads * => (heads and 1 / heads) *",
         ],
         "Each token has a score with each token: tokens times tokens.": [
             f"tokens**2 => tokens * (tokens + {more}) / 2" for more in (-1, 0, 1)
@@ -204,8 +235,9 @@ check_account = Exercise(
         *((1000, 4, 8, 3, *rest) for rest in product((10, 100), (False, True), (1, 2))),
     ],
     given="states, tokens, width, layers, words, again, chunks = {}, {}, {}, {}, {}, {}, {}",
-    hint="What is live when the loss is made, and what when the last block has run again?",
+    hint=unit_or("What is live when the loss is made, and what when the last block has run again?"),
     wrong={
+        UNIT: f"states + {ALL} => (states + {ALL}) / 1e6",
         "The logits are gone before a block runs again: the larger of the two has to fit.": [
             f"{PEAK} => logits + block - kept",
             f"{PEAK} => logits + again * block",
@@ -235,6 +267,7 @@ check_account = Exercise(
         ],
         "Without `again`, each block keeps its 34 bytes a token and width, and none runs again.": [
             f"{PEAK} => max(logits, block)",
+            f"{PEAK} => max(logits, block - 2 * tokens * width)",
             "if again => if True",
             "if again => if not again",
         ],
@@ -250,8 +283,9 @@ check_account = Exercise(
             for end in ("", "* chunks", "/ (again or chunks)", "* (chunks < 2)")
         ],
         "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
+        "The loss is made once, not in each block.": f"{ALL} => layers * (kept + {PEAK})",
         "The states are there all the time.": "states + => ",
-        "`states` are bytes already.": "states + => 16 * states +",
+        "`states` are bytes already.": [f"states + => {each} * states +" for each in (2, 16)],
     },
     also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],
 )

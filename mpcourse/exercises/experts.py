@@ -57,7 +57,7 @@ check_choose = Exercise(
     hint="The k largest of each row; several are divided by their sum, one alone stays.",
     wrong={
         "With k > 1 the weights of a token sum to 1: divide by the sum of the chosen ones, not of "
-        "all experts.": "/ weights.sum(dim=-1, keepdim=True) => ",
+        "all experts.": ["/ weights.sum(dim=-1, keepdim=True) => ", "/ weights => / probabilities"],
         "With k = 1 the weight is divided by itself: it is always 1, and the router learns "
         "nothing.": "k > 1 => k",
         "These are probabilities already: divide by their sum, without a softmax.": (
@@ -94,6 +94,7 @@ check_choose = Exercise(
 OVER_TOKENS = "One mean for each expert: over the tokens, the rows, not over the experts."
 NOBODY = "An expert that nobody chose has a count, too, 0: see `minlength`."
 ONE_NUMBER = "Return one number, as a tensor: it needs a gradient."
+FLAT = "`bincount` counts in one line of numbers: flatten the choices (N, k) first."
 
 
 def my_balance_loss(probabilities, chosen):
@@ -164,9 +165,10 @@ check_balance = Exercise(
         OVER_TOKENS: "dim=0 => dim=1",
         NOBODY: "minlength=experts => ",
         ONE_NUMBER: ".sum() => .sum().item()",
+        FLAT: "chosen.flatten() => chosen",
     },
     # the first case has 3 tokens, of 2 experts
-    errors={r"size of tensor.*\(3\)": OVER_TOKENS, "size of tensor": NOBODY},
+    errors={r"size of tensor.*\(3\)": OVER_TOKENS, "size of tensor": NOBODY, "1-d": FLAT},
     also_right=[
         "chosen.flatten().bincount(minlength=experts) / chosen.numel() => "
         "torch.nn.functional.one_hot(chosen, experts).double().mean(dim=(0, 1))",
@@ -179,6 +181,7 @@ check_balance = Exercise(
 SIZES = (
     "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
 )
+AS_LIST = "`split` takes a list of whole numbers, no tensor: see `tolist()`."
 BY_EXPERT = "An expert's rows come from all ranks: its size is in `coming.sum(dim=0)`."
 TAKE_PART = (
     "Do all ranks send the same messages, in one order? One without rows takes part too, also in "
@@ -261,6 +264,7 @@ check_travel = Exercise(
             ("send, receive)[order] => send, receive)", "done[order.argsort()] => done")
         ),
         BY_EXPERT: "coming.sum(dim=0) => mine",
+        AS_LIST: "coming.sum(dim=0).tolist() => coming.sum(dim=0)",
         COME_HOME: "exchange(done[order.argsort()], receive, send) => done[order.argsort()]",
         SIZES: "receive, send) => send, receive)",
         "The gradient has been cut: rows, results and experts all need theirs.": [
@@ -275,6 +279,7 @@ check_travel = Exercise(
             "[expert(part) => [own[0](part)",
             "zip(own => zip(own[::-1]",
             "[expert(part) => [part",
+            "[expert(part) => [sum(each(part) for each in own)",
         ],
         "No row has left its rank: `exchange` sends each to the rank of its expert.": (
             lambda rows, mine, coming, own, exchange: torch.cat(
@@ -286,6 +291,7 @@ check_travel = Exercise(
         ),
     },
     errors={
+        "not Tensor": AS_LIST,
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
         "out of bounds": SIZES,
         "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
@@ -357,6 +363,7 @@ DIVIDE = "parameter.grad /= group.size() * copies.size()"
 SENT = "distributed.all_reduce(parameter.grad, group=copies)"
 ROUTER = "distributed.all_reduce(part.router.weight.grad, group=group)"
 BOTH = f"{ROUTER} => {ROUTER}; {ROUTER[:-6]}copies)"
+OVER_COPIES = f"{ROUTER[:-6]}copies); part.router.weight.grad /= copies.size()"
 UNDO = "[p.grad.mul_(copies.size()) for p in part.experts.parameters()]"
 
 check_average = Exercise(
@@ -369,9 +376,10 @@ check_average = Exercise(
     hint=part_that_is_off,
     wrong={
         "Each `.grad` is as it was: write the result into it.": lambda part, group, copies: None,
-        "The groups are exchanged: `copies` has the ranks that hold the same experts.": (
-            (f"{SENT} => {SENT[:-7]}group)", f"{ROUTER} => {ROUTER[:-6]}copies)")
-        ),
+        "The groups are exchanged: `copies` has the ranks that hold the same experts.": [
+            (f"{SENT} => {SENT[:-7]}group)", f"{ROUTER} => {ROUTER[:-6]}copies)"),
+            (" * copies.size() => ", f"{SENT} => {SENT[:-7]}group)", f"{ROUTER} => {OVER_COPIES}"),
+        ],
         "Rank 0's first expert is not rank 1's first expert: their gradients have nothing to do "
         "with one another.": (f"{SENT} => {SENT}; {SENT[:-7]}group)", f"{ROUTER} => "),
         "The copies of an expert saw other tokens: without a message over `copies` they drift "
@@ -391,6 +399,8 @@ check_average = Exercise(
         "Both groups count: the loss is the mean over group.size() * copies.size() ranks.": [
             " * copies.size() => ",
             "group.size() * copies.size() => copies.size()",
+            (" * copies.size() => ", f"{SENT} => "),
+            ("group.size() * copies.size() => copies.size()", f"{ROUTER} => "),
             (f"{DIVIDE} => ", f"{ROUTER} => {ROUTER}; part.router.weight.{DIVIDE[10:]}"),
         ],
         "The router is divided twice: add up over `group`, and divide by each size once.": (

@@ -122,10 +122,16 @@ check_best_scales = Exercise(
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
         CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
         "Nearly: forty fractions from 0.1 to 1 will do.": ["40 => 10", "0.1, => 0.5,"],
-        "The largest without its sign: weight.abs() first.": ".abs() => ",
-        "A mean does not tell what is clipped: try forty shares of the longest step.": (
-            lambda w, n: w.abs().mean(1).clamp(min=1e-9)
-        ),
+        "The largest without its sign: weight.abs() first.": [
+            ".abs() => ",
+            lambda w, n: (w.amax(1) - w.amin(1)).clamp(min=1e-9) / (2 * n),
+        ],
+        "A mean, a quantile or one share for all does not tell what is clipped in a row: try forty "
+        "shares of the longest step.": [
+            lambda w, n: w.abs().mean(1).clamp(min=1e-9),
+            lambda w, n: w.abs().quantile(0.95, 1).clamp(min=1e-9) / n,
+            lambda w, n: 0.4 * w.abs().amax(1).clamp(min=1e-9) / n,
+        ],
         "One scale for each row, not for each column or for all: amax(1) and sum(1).": [
             "amax(1) / largest => amax().expand(len(weight)) / largest",
             lambda w, n: my_best_scales(w.t(), n),
@@ -216,7 +222,10 @@ check_columns = Exercise(
         "Write the rounded column into the weight; the errors change only the later columns.": (
             ("weight[:, c] = ( => rounded = (", "exact - weight[:, c] => exact - rounded")
         ),
-        "Each row has its own scale.": "weight.clone() => weight.clone(); scales = scales[:1]",
+        "Each row has its own scale.": [
+            "weight.clone() => weight.clone(); scales = scales[:1]",
+            "weight.clone() => weight.clone(); scales = scales.mean()",
+        ],
         "Rows of U, not of U^T U.": "weight.clone() => weight.clone(); upper = upper.t() @ upper",
         "The shape is (in, out); (out, in) is asked for.": "return weight => return weight.t()",
         "The column stays as rounded: change the columns from c + 1 on.": "c + 1 :] => c:]",
@@ -318,6 +327,9 @@ check_fake = Exercise(
             "-largest, largest => max=largest",
         ],
         "Nothing is rounded: the forward has to round.": "round_straight_through => ",
+        "To the values add (rounded - values), detached; the other way round doubles the error.": (
+            "round_straight_through( => (lambda x: x + (x - x.round()).detach())("
+        ),
         NEAREST: [
             "(values / scale) => (values / scale - 0.5)",
             lambda v, s, n: my_fake(v - v.sign() * s / 2, s, n),

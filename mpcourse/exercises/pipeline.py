@@ -58,8 +58,12 @@ check_ceiling = Exercise(
         ],
         "Filling and draining make one wait together.": "s) + ( => s) * 2 - max(stage_times) + (",
         "Asked is the speed-up, not the share of the time that a device works or waits.": [
-            lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)
+            *(lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)),
+            lambda t, m: (len(t) - 1) / (m + len(t) - 1),
         ],
+        "stage_times[s] is for a piece, not for the mini-batch: divide nothing by m.": (
+            lambda t, m: sum(t) / (sum(t) / m + (m - 1) * max(t))
+        ),
         "The first piece passes each stage once: besides the slowest, all the others count.": [
             lambda t, m: m * sum(t) / (m * max(t) + t[0]),
             lambda t, m: m * sum(t) / (m * max(t) + t[-1]),
@@ -84,7 +88,7 @@ NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. de
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 IN_PLACE = "front's output has lost its graph, by detach_() or no_grad(): detach() leaves it."
 HANDED = "output is no loss. Hand it a gradient, after loss.backward(): output.backward(leaf.grad)."
-MSE, SHARE = nn.MSELoss(), "len(piece) / len(inputs)"
+MSE, SHARE, ONES = nn.MSELoss(), "len(piece) / len(inputs)", "torch.ones_like(output)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
 LATER = "total = 0.0 => total, kept = 0.0, []"
@@ -179,6 +183,7 @@ check_cut_graph = Exercise(
         "Return the loss of the mini-batch: each piece's loss times its share, added up.": [
             "return total => return",
             "total += => total =",
+            "return total => return total / len(inputs)",
             f"+= loss.item() => = {OF_ONE}",
             "        total += loss.item()\n => ",
             *(f"loss.item() => {it}" for it in (OF_ONE, OF_ONE + A_PIECE, "loss.item()" + A_PIECE)),
@@ -203,6 +208,14 @@ check_cut_graph = Exercise(
                 "return total => for output, leaf in kept:\n"
                 "        output.backward(leaf.grad)\n    return total",
             ),
+            (
+                LATER,
+                "        loss.backward()\n => ",
+                "output.backward(leaf.grad) => kept.append((output, leaf))",
+                "loss.item() => loss",
+                "return total => total.backward()\n    for output, leaf in kept:\n"
+                "        output.backward(leaf.grad)\n    return total",
+            ),
         ],
         "Nothing is cut into pieces: split(split_size) gives pieces of so many rows.": (
             "inputs.split(split_size), targets.split(split_size) => [inputs], [targets]"
@@ -217,7 +230,7 @@ check_cut_graph = Exercise(
         "front runs once for each piece: go on with its output.": "output.b => front(piece).b",
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
-            *(f"leaf.grad => {other}" for other in ("torch.ones_like(output)", "leaf")),
+            *(f"leaf.grad => {it}" for it in (ONES, f"{ONES} / output.numel()", "leaf")),
         ],
         "You cleared what stood in `.grad` before: the gradients are to be added to it.": [
             f"{at} => {CLEARED}; {at}" for at in ("total = 0.0", "output = f", "total +=")

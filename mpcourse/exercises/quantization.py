@@ -43,18 +43,18 @@ check_qparams = Exercise(
     "For 0 and 0 the scale is 1 (it must not be 0), and -128, which means low, means 0.0.",
     wrong={
         "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
-        "256 integers have 255 steps between them.": ["255 => 256", "255 => 127"],
+        "256 integers have 255 steps between them.": ["255 => 256", "255 => 127", "255 => 128"],
         "-128 belongs to the integers, too: 255 steps.": [
             ("255 => 254", "-128 - => -127 -"),
             "round(-128 - low / scale) => max(-127, round(-128 - low / scale))",
         ],
-        "That cuts off: round to the nearest integer.": [
+        "That cuts off, or always goes up: round to the nearest integer.": [
             *["round( => int(", "round(-128 - low / scale) => -128 - low // scale"],
             *["(-128 - low / => (-128 - low //", "(-128 - low / => (-128 + -low //"],
         ],
         "That is for integers from 0 to 255.": "-128 - low => -low",
         "Sign: low has to become -128, so low / scale + zero_point = -128.": [
-            *["-128 - => -128 +", "-128 - low => 128 + low"],
+            *["-128 - => -128 +", "-128 - low => 128 + low", "-128 - low => 127 + low"],
         ],
         "That is the integer of low. 0.0 lies -low / scale steps above it.": (
             "round(-128 - low / scale) => -128"
@@ -65,6 +65,7 @@ check_qparams = Exercise(
         "Half of the integers from -128 to 127 are below -0.5, not below 0: start from low.": (
             "round(-128 - low / scale) => round(-(low + high) / 2 / scale)"
         ),
+        "With zero point 0, -128 does not mean low.": "round(-128 - low / scale) => 0",
         "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
         "zero_point is to be an int: round() gives one.": ["round( => (", "round( => 1.0 * round("],
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
@@ -77,7 +78,7 @@ check_qparams = Exercise(
             lambda low, high: (max(-low, high) / 127.5, 0),
         ],
         NO_SCALE: " or 1.0 => ",
-        "For a range of nothing but 0, return scale 1, not a tiny one.": "or 1.0 => or 1e-8",
+        "For a range of nothing but 0, take scale 1, not 0 or a tiny one.": "or 1.0 => or 1e-8",
         "For a range of nothing but 0, low is 0.0, and low becomes -128.": (
             lambda low, high: my_qparams(low, high) if low < high else (1.0, 0)
         ),
@@ -143,6 +144,7 @@ check_rows = Exercise(
         (torch.tensor([[-3.0, 1.0, 0.7], [0.1, 0.2, -0.9]]),),
         (torch.tensor([[50, 0.3, -0.2], [0.4, -0.33, 0.01], [1, 0.77, 0.45], [-0.6, 0.1, 0.25]]),),
         (torch.tensor([[0.0, 0.0], [0.5, -0.2]]),),
+        (torch.tensor([[0.3, -0.4]]),),
     ],
     given=lambda weight: f"a weight {short(weight.tolist())}: (integers, scales)",
     play=leaving_alone(CHANGED),
@@ -187,9 +189,11 @@ check_rows = Exercise(
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
             "torch.where(scales > 0, scales, 1.0) => scales",
             "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1e-8)",
-            "scales, 1.0 => scales, 1 / 127",
+            *["scales, 1.0 => scales, 1 / 127", "scales, 1.0 => scales, 1e-5 / 127"],
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
+        "One row: scales of shape (1,), no ().": "int8), scales => int8), scales.squeeze()",
+        "Return the scales, too: (integers, scales).": lambda weight: my_rows(weight)[0],
         "Return the integers, not what they mean.": "int8), => int8) * scales[:, None],",
         PAIR: "amax(1) => max(1)",
     },
@@ -220,7 +224,7 @@ def linear_by_meaning(q_x, s_x, z_x, q_w, s_w, bias):
 
 def linear_by_the_kernel(q_x, s_x, z_x, q_w, s_w, bias):
     sums = int8_matmul(q_x, q_w.t().contiguous())
-    return s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias
+    return (s_x * s_w * (sums - z_x * q_w.long().sum(1)) + bias).numpy()
 
 
 def linear_by_a_diagonal(q_x, s_x, z_x, q_w, s_w, bias):
@@ -300,7 +304,8 @@ def in_integers(attempt, *layer):
 
 
 def same_sums(result, expected):
-    """Equal up to rounding of float32."""
+    """Equal up to rounding of float32; numpy's will do."""
+    result = torch.as_tensor(result) if hasattr(result, "__array__") else result
     if not isinstance(result, Tensor) or result.shape != expected.shape:
         return False
     size = float(expected.abs().max())
@@ -335,7 +340,7 @@ check_int8_linear = Exercise(
         ],
         "Every output has its own sum, of a row of q_w.": [
             *["sum(1, => sum(0,", "sum(1, => sum(", "q_w.sum(1, => q_x.sum(1, True,"],
-            "q_w.sum(1, => q_w.sum(1, True,",
+            *["q_w.sum(1, => q_w.sum(1, True,", "q_w.sum(1, => q_x.sum(1,"],
         ],
         "Both sums are multiplied by both scales: put brackets round them.": [
             (f"{CORRECTION} => ", f" + bias =>  - z_x * {SUMS} + bias"),
@@ -349,9 +354,10 @@ check_int8_linear = Exercise(
             f"return {OUTPUTS} => return ({OUTPUTS}).round()",
         ],
         "The bias is missing.": " + bias => ",
-        "The bias is a float: add it after the scales.": (
-            "sums * (s_x * s_w) + bias => (sums + bias) * (s_x * s_w)"
-        ),
+        "The bias is a float: add it after the scales.": [
+            f"{OUTPUTS} => (sums + bias) * (s_x * s_w)",
+            f"{OUTPUTS} => (sums + (bias / (s_x * s_w)).round()) * (s_x * s_w)",
+        ],
         "Each column has its own scale: s_w.": ["* s_w => * s_w[:, None]", "* s_w => * s_w[0]"],
         "The outputs have the shape (rows, out).": lambda *layer: my_int8_linear(*layer).t(),
         "The scales of the weights, s_w, are missing.": "(s_x * s_w) => s_x",

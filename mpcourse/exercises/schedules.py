@@ -106,6 +106,7 @@ NO_END_IN_SIGHT = (
     "RuntimeError(?!.* during iteration)"  # a list that changes while it is read is another slip
 )
 NEVER = "it can never start: leave it out of the dict."
+NOTHING = "What needs nothing starts when its device is free: put that time into the same max."
 
 
 def ends_as_text(attempt, schedule, *case):
@@ -150,9 +151,16 @@ check_simulate = Exercise(
     compared=first_end_that_differs,
     hint="An action starts at the latest of two: its device is free, all that it needs has ended.",
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
-    errors={NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round."},
+    errors={
+        "iterable argument is empty|empty sequence": NOTHING,
+        NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round.",
+    },
     wrong={
         "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
+        NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
+        "What can never start gets no end, and so no infinite one either.": (
+            "return end => return {a: end.get(a, float('inf')) for row in schedule for a in row}"
+        ),
         "A device does one thing at a time: two never overlap.": "([free[device], => ([0,",
         "A time need not be a whole number: an action starts at once, not at the next tick.": (
             "max([free[device], *arrived]) => -(-max([free[device], *arrived]) // 1)"

@@ -37,6 +37,10 @@ check_cubic = Exercise(
         "A cube is the share times itself, and once more times itself.": [
             f"left**3 => {power}" for power in ("left**2", "left * 3", "left ** (1 / 3)")
         ],
+        "Cube what is left: no cube root of what has passed.": (
+            "final + (initial - final) * left**3 => "
+            "initial + (final - initial) * (1 - left) ** (1 / 3)"
+        ),
         "That comes down to final from above: the sign.": "(initial - final) => (final - initial)",
         "That starts slowly and ends fast; the cubic schedule is the other way round.": (
             "final + (initial - final) * left => initial + (final - initial) * (1 - left)"
@@ -56,6 +60,7 @@ check_cubic = Exercise(
             "min(max(step, begin), end) => max(step, begin)",
             "min(max( => max(min(",
             "min(max(step, begin), end) => step if begin < step <= end else begin",
+            "min(max(step, begin), end) => step if begin <= step <= end else end",
             lambda step, begin, *given: my_cubic(step, begin, *given) if step >= begin else 0.0,
         ],
         "`//` cuts to whole numbers: a share needs `/`.": [
@@ -288,6 +293,10 @@ check_regrow = Exercise(
         ],
         "The weight says what goes, the gradient what grows.": "weight.abs() => gradient.abs()",
         "Where no weight is, weight * gradient is zero.": "t.abs() => t.abs() * weight.abs()",
+        "The mask is True where a weight is.": (
+            "mask.clone() => (~mask)",
+            "(~mask, torch.inf) => (mask, torch.inf)",
+        ),
         "A weight of the mask may be zero: ask the mask what is there.": "~mask => weight == 0",
         "`weight[mask]` counts its places anew.": "sizes.flatten() => weight[mask].abs()",
         "`argsort` sorts each row by itself: flatten before.": ".flatten() => ",

@@ -96,6 +96,8 @@ check_training_step = Exercise(
         OTHERS: ("front.to => copy.deepcopy(front).to", "back.to => copy.deepcopy(back).to"),
         "It is cut off: detach(), .data and no_grad() do that.": "hidden.to => hidden.detach().to",
         "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",
+        "The loss is a mean over the rows.": "s.to(second)) => s.to(second), reduction='sum')",
+        "Return the loss alone.": "return loss => return loss, outputs",
         "Doubled gradients: call backward once.": "loss.backward() => (2 * loss).backward()",
     },
     errors={
@@ -145,14 +147,19 @@ def cut_into_stages(attempt, sizes, num_stages):
     if len(model) < len(sizes):
         raise NotYet("the model has lost layers: leave it as it is, a slice takes none away")
     layers = [[number.get(id(layer), "not the model's own") for layer in stage] for stage in stages]
+    if len(stages) != num_stages:
+        raise NotYet(f"{num_stages} stages are asked for; got layers {layers}")
+    numbers = [*chain(*layers)]
+    if "not the model's own" not in numbers and numbers != [*range(len(sizes))]:
+        raise NotYet(f"got layers {layers}: keep each layer once, and their order")
     return layers, parameters_of(stages)
 
 
 def as_good(outcome, expected):
-    """The same layers in order, in as many stages, none empty, and the largest as small."""
+    """The same layers in order, none empty, and the largest as small."""
     (layers, held), (others, theirs) = outcome, expected
-    alike = [*chain(*layers), len(layers)] == [*chain(*others), len(others)]
-    return layers == others or (alike and all(layers) and max(held) == max(theirs))
+    alike = [*chain(*layers)] == [*chain(*others)] and max(held) == max(theirs)
+    return layers == others or (alike and all(layers))
 
 
 def first_cut_only(model, num_stages):
@@ -194,7 +201,8 @@ check_split = Exercise(
         ],
         "Filling each stage up before opening the next is greedy: compare all cuts.": filled_up,
         "Closing a stage once it has its share is greedy.": lambda m, n: filled_up(m, n, late=1),
-        "{1} stages are asked for.": lambda m, n: my_split(m, 2),
+        "{1} stages are asked for": [lambda m, n: my_split(m, n + 1), lambda m, n: my_split(m, 2)],
+        "keep each layer once, and their order": lambda m, n: my_split(m, n)[::-1],
         "Cut the model's own layers, not copies.": lambda m, n: my_split(copy.deepcopy(m), n),
         "Not alike, nor near the average: asked is that the largest stage be small.": (
             "way: max( => way: -min(sum(sizes[a:b]) for a, b in pairwise(way)) + max("
@@ -229,6 +237,7 @@ def my_parts(model):
     """Write down all that `forward` does, in order, with the layers of this one model.
 
     Flattening and the ReLUs are no attributes, and lost when only the layers are collected.
+    Three layers without a ReLU are one linear map. It can learn digits too, so the loss falls.
     """
     first = nn.Sequential(nn.Flatten(), model.fc1, nn.ReLU())
     return [first, nn.Sequential(model.fc2, nn.ReLU(), model.fc3)]
@@ -264,7 +273,7 @@ def first_difference(outcome, expected):
     return [f"the {'gradients' if right else 'outputs'} differ from the model's"]
 
 
-ONE = "Return a list of two modules; nn.Sequential(a, b) makes one module of several layers."
+ONE = "Return two modules, no functions; nn.Sequential(a, b) makes one module of several layers."
 BEFORE_FC1 = "In the model, what happens to an image before fc1?"
 
 check_parts = Exercise(
@@ -292,10 +301,12 @@ check_parts = Exercise(
         "the parts give two answers": "model.fc1, nn.ReLU() => model.fc1, nn.ReLU(), nn.Dropout()",
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
+        "The order is fc2, ReLU, fc3.": "fc2, nn.ReLU(), model.fc3 => fc3, nn.ReLU(), model.fc2",
         "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
     },
     errors={
         r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",
+        "x8 and 6x3": "The order is fc2, ReLU, fc3.",
         "shapes cannot be multiplied": BEFORE_FC1,
         "does not require grad": "Freeze nothing: training the parts has to train the model.",
         "is invalid for input": "Images and layers come in any widths: flatten(1) needs none.",

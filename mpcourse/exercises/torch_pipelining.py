@@ -24,7 +24,7 @@ ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_gr
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
-PARTS = "The schedule makes as many parts as it is told, ScheduleGPipe(stage, microbatches, …)."
+PARTS = "A loss for each of `microbatches` parts, no mean: ScheduleGPipe(stage, microbatches, …)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
@@ -143,7 +143,7 @@ check_pipeline = Exercise(
     hint="schedule.step takes inputs on the first rank, target= and losses= on the last alone.",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
-        "stage_index|Stage index|out of range": STAGES,
+        "stage_index|Stage index|out of range|argument: 'device'": STAGES,
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
@@ -165,11 +165,18 @@ check_pipeline = Exercise(
         ],
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
         NO_LIST: [", losses=losses => ", "return losses => return [0.0]", "return losses => pass"],
-        PARTS: "stage, microbatches => stage, 4",
+        PARTS: [
+            "stage, microbatches => stage, 4",
+            "return losses => return losses and [sum(losses)]",
+        ],
         NO_PIPELINE: "losses = [] => nn.functional.cross_entropy(net(inputs), targets).backward(); "
         "return []",
         "loss_fn is a function": "=nn.functional.cross_entropy => =nn.CrossEntropyLoss",
-        STAGES: ["layers, rank => layers, rank + 1", "PipelineStage(layers => PipelineStage(net"],
+        STAGES: [
+            "layers, rank => layers, rank + 1",
+            "PipelineStage(layers => PipelineStage(net",
+            "rank, count, device) => rank, count)",
+        ],
         "wraps one module": ["net[rank => [*net][rank", "net[rank => nn.ModuleList(net)[rank"],
         INPUTS: [
             "(inputs.to(device)) => (inputs, targets)",
@@ -321,7 +328,8 @@ def batch(dtype, parts, rows, *shape, ignored=0):
 
 THREE = "Return three: inputs, targets, and a function of a part's output and target."
 SWAPPED = "Inputs come before targets, and targets stay whole numbers."
-NUMBER = "The loss of a part is one number, its sum: do not forget to return it."
+NUMBER = "The loss of a part is a tensor of one number, its sum: do not forget to return it."
+EMPTY = "A part of padding alone has the mean 0/0; its sum is 0."
 KINDS = "new_full keeps the type of the targets."
 ZERO = "0 is a class, whose row the loss counts; -100 is left out."
 MINUS = "-1 is not left out: ignore_index is -100."
@@ -344,9 +352,12 @@ def in_parts(attempt, inputs, targets, rows, parts):
     if [len(each) for each in found[:2]] == [rows] * 2:
         pairs = zip(outputs.chunk(parts), labels.chunk(parts), strict=True)
         losses = [loss_fn(*pair) for pair in pairs]
-        if not all(isinstance(each, torch.Tensor) and each.numel() == 1 for each in losses):
-            raise NotYet(f"the loss of the first part is {short(losses[0])}", NUMBER)
+        for part, each in enumerate(losses):
+            if not isinstance(each, torch.Tensor) or each.numel() != 1:
+                raise NotYet(f"the loss of part {part} is {short(each)}", NUMBER)
         loss = torch.stack(losses).sum()
+        if loss.isnan():
+            raise NotYet("the loss of the batch is nan", EMPTY)
         gradient = torch.autograd.grad(loss, outputs)[0]
     else:
         loss = gradient = None
@@ -396,7 +407,12 @@ check_padded = Exercise(
         ],
         THREE: [", loss_fn => ", "loss_fn\n => 0\n", "(output, target): => (target, output):"],
         SWAPPED: ["return inputs, targets => return targets, inputs", "-100)]) => -100)]).half()"],
-        NUMBER: ["return nn => nn", '"sum" => "none"'],
+        NUMBER: [
+            "return nn => nn",
+            '"sum" => "none"',
+            "return nn => return 0.0 if (target == -100).all() else nn",
+        ],
+        EMPTY: ', reduction="sum") => ) * (target != -100).sum()',
         "Add no columns.": "torch.cat([inputs, inputs.new_zeros(more, *inputs.shape[1:])]) => "
         "nn.functional.pad(inputs, (0, more))",
         "new_zeros keeps the type.": [

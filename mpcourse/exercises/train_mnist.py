@@ -52,7 +52,7 @@ def my_train(model, batches, optimizer, loss_fn):
 
 
 def trained(attempt, kind, count):
-    """Losses and weights afterwards; there are old gradients before."""
+    """Losses, and weights and buffers afterwards; there are old gradients before."""
     chance = torch.Generator().manual_seed(count)
     devices = get_devices(2)
     first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
@@ -69,7 +69,7 @@ def trained(attempt, kind, count):
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             raise NotYet(HOLDS_ITS_GRAPH.format("A loss"))
-    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    weights = torch.cat([value.flatten().double().cpu() for value in model.state_dict().values()])
     refuse_borrowed(attempt, {"train_epoch"}, "write the loop.")
     return numbers(losses), weights
 
@@ -113,12 +113,25 @@ check_train = Exercise(
             "return losses => return",
         ],
         HOLDS_ITS_GRAPH.format("A loss"): "loss.item() => loss",
+        "One forward a mini-batch: another moves batch norm's statistics again.": [
+            "losses.append => model(inputs.to(place)); losses.append",
+            "targets, loss_fn)\n => targets, loss_fn); model(inputs)\n",
+        ],
+        "Hand in the function: model.step(inputs, targets, loss_fn).": [
+            "targets, loss_fn) => targets)",
+            "targets, loss_fn) => targets, loss_fn(model(inputs), targets.to(place)))",
+        ],
+        "The outputs come first: loss_fn(outputs, targets).": (
+            "loss_fn(model(inputs.to(place)), => loss_fn(target=model(inputs.to(place)), input="
+        ),
         "train_epoch did the work": lambda *given: train_epoch(*given).losses,
         "A Pipeline's call makes no gradients": "    loss.backward() => loss.backward()",
         "Only a Pipeline has a step": "isinstance(model, Pipeline) => True",
     },
     errors={
         "does not require grad": "A Pipeline's call makes no gradients; its step makes them all.",
+        "is reduced|'loss_fn'": "Hand in the function: model.step(inputs, targets, loss_fn).",
+        "for 'Long'": "The outputs come first: loss_fn(outputs, targets).",
         "no attribute 'step'": "Only a Pipeline has a step: ask isinstance(model, Pipeline).",
     },
     also_right=["return losses => return torch.tensor(losses)"],
@@ -231,6 +244,10 @@ def statistics_of(*groups):
     return [*map(len, groups)], [g.mean().item() for g in groups], [g.var().item() for g in groups]
 
 
+def spread_of(means):
+    return torch.tensor(means).var().item() if means[1:] else 0.0
+
+
 check_merged = Exercise(
     my_merged,
     read_again='"Can the running statistics be put right?"',
@@ -248,7 +265,17 @@ check_merged = Exercise(
             "squares / (total - 1) => sum(variances) / len(variances)",
             " + n * (m - mean) ** 2 => ",
         ],
-        "The spread within each micro-batch is lost.": "(n - 1) * v + => ",
+        "The spread within each micro-batch is lost.": [
+            "(n - 1) * v + => ",
+            "squares / (total - 1) => spread_of(means)",
+        ],
+        "Variances do not add up: add up squared distances, and divide once.": (
+            "squares / (total - 1) => sum(variances) / len(variances) + spread_of(means)"
+        ),
+        "Those are the last micro-batch's alone.": (
+            "mean, squares / (total - 1) => means[-1], variances[-1]"
+        ),
+        "Return both, the mean and the variance.": "return mean, => return mean;",
         "Micro-batches of different sizes: each mean counts by its number of values.": [
             "return mean => return sum(means) / len(means)",
             "sum(n * m for n, m, _ in rows) / total => sum(means) / len(means)",

@@ -70,9 +70,10 @@ check_halves = Exercise(
         "The weight's gradient is transposed: it has the shape of the weight.": (
             "gradient.T @ x => x.T @ gradient"
         ),
-        "The forward multiplies by weight.T; the way back by weight itself.": (
-            "@ weight => @ weight.T"
-        ),
+        "The forward multiplies by weight.T; the way back by weight itself.": [
+            "@ weight => @ weight.T",
+            ("@ weight => @ weight.T", "gradient.T @ x => x.T @ gradient"),
+        ],
         NO_AUTOGRAD: [
             lambda x, w, g: torch.autograd.functional.vjp(lambda a, b: a @ b.T, (x, w), g)[1],
             "return gradient @ weight, gradient.T @ x => with torch.inference_mode(False), "
@@ -95,12 +96,13 @@ check_halves = Exercise(
 MOST_IDLE = 0.12
 UNITS = Costs(1, 2, input_backward=1, weight_backward=1)
 NOT_MORE_AHEAD = "Each W follows its I: here the forwards ahead are too many, not the W too late."
-GIVEN_BACK = "W gives back what is held: put it off less, or begin with fewer forwards."
+GIVEN_BACK = "W gives back what is held: do one before that F, or begin with fewer forwards."
 STILL_WHOLE = "Its backwards are whole. Which half of them does the stage before wait for?"
 REVERSED = "The other way round: the last device does fewest F ahead, so most W may wait there."
 BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap allows?"
 ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
+DEADLOCK = "Nobody can go on. Does each device begin with more forwards than the next one?"
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 
 
@@ -163,7 +165,8 @@ def legal(outcome, p, m, cap, *too_full):
     except ScheduleError as error:
         reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
         why = REVERSED if reverse else too_full[all_follow(schedule)]
-        raise NotYet(str(error), why if "makes it hold" in str(error) else "") from None
+        why = why if "makes it hold" in str(error) else DEADLOCK * ("deadlock" in str(error))
+        raise NotYet(str(error), why) from None
     if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
         raise NotYet(ONE_STAGE_EACH)
     return schedule, outcome[1]
@@ -221,6 +224,7 @@ check_split_backward = Exercise(
         ],
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
+        DEADLOCK: slip(my_no_wait, f"{AHEAD} => rank + 1", "2 * rank => rank"),
         REVERSED: "> rank => > num_stages - 1 - rank",
         GIVEN_BACK: ["> rank => > num_microbatches", my_no_wait],
         "0W0 is missing": "split.append(waiting.pop(0)) => waiting.pop(0)",
@@ -268,6 +272,7 @@ check_no_wait = Exercise(
         ],
         FEWER: (f"{AHEAD} => 2 * num_stages - 1", "2 * rank => 0"),
         LATER: ["2 * rank => rank", "2 * rank => 0"],
+        DEADLOCK: f"{AHEAD} => 2 * rank + 1",
         REVERSED: "2 * rank => 2 * (num_stages - 1 - rank)",
         ONE_STAGE_EACH: ON_ONE_DEVICE,
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
