@@ -305,7 +305,7 @@ check_interleaved = Exercise(
         "Device r has the stages r, r + num_devices, …: neighbours lie on neighbouring devices.": (
             "rank + p * => rank * num_chunks +"
         ),
-        "Its warm-up is too long. The last device needs (num_chunks - 1) * num_devices forwards.": [
+        "Too many: the last device does (num_chunks - 1) * num_devices before its turns.": [
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "(p - 1 - rank) => (p - rank)",
             "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
@@ -316,7 +316,7 @@ check_interleaved = Exercise(
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
         "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
-        "A turn is one forward, then one backward: here the backward comes first.": (
+        "One F more stands before the first B: those ahead, then the first turn's own.": (
             "row += pair => row += pair[::-1]"
         ),
         "Where no forward is ahead, no backward is left: [-0:] is all of them.": (
