@@ -177,12 +177,9 @@ def _larger_half(*layers: nn.Module) -> torch.Tensor:
 def _cut_inside(net: nn.Module) -> nn.Module:
     """Half of the channels inside each block leave."""
     slim = copy.deepcopy(net)
-    for conv, norm, _, reader, _ in slim.blocks:
-        kept = _larger_half(conv)
-        conv.weight = nn.Parameter(conv.weight.detach()[kept])
-        norm.weight, norm.bias = (nn.Parameter(p.detach()[kept]) for p in norm.parameters())
-        norm.running_mean, norm.running_var = norm.running_mean[kept], norm.running_var[kept]
-        reader.weight = nn.Parameter(reader.weight.detach()[:, kept])
+    for index, block in enumerate(slim.blocks):
+        masks = layer_masks(channel_norms(block, ["0"]), 0.5)
+        slim.blocks[index] = remove_channels(block, masks)
     return slim
 
 

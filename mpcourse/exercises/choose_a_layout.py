@@ -339,11 +339,10 @@ check_to_run = Exercise(
             "(it.tensor, => (-it.tensor,",
             "-it.pipeline) => -it.pipeline), reverse=True",
         ],
-        "Bytes say what fits. They have no say in the order: few tensor ranks come next.": (
-            "equal[:1] + => equal[:0] +",
+        "Bytes say what fits. They have no say in the order: few tensor ranks come next.": [
             ORDER + "needed.get",
-            "equal[1:] => equal",
-        ),
+            ("equal[:1] + => equal[:0] +", ORDER + "needed.get", "equal[1:] => equal"),
+        ],
         "Of equally many tensor ranks the most stages come first.": [
             ", -it.pipeline => , it.pipeline",
             "(it.tensor, -it.pipeline) => it.tensor",

@@ -93,7 +93,7 @@ check_kernel = Exercise(
         "name '(numbers|result|i)' is not defined": (
             "`numbers` is there when the kernel runs: return your lines as text."
         ),
-        "can only concatenate": "A side may be a number: an f-string writes texts and numbers.",
+        "can only concatenate str": "A side may be a number: an f-string writes texts and numbers.",
         "multiply sequence": "`numbers` holds all of them: numbers[i] is the one of this step.",
     },
     correct="All {count} graphs agree: one load and one store for each number.",

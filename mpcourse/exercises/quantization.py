@@ -192,7 +192,7 @@ check_rows = Exercise(
             *["scales, 1.0 => scales, 1 / 127", "scales, 1.0 => scales, 1e-5 / 127"],
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
-        "One row: scales of shape (1,), no ().": "int8), scales => int8), scales.squeeze()",
+        "One row: scales of shape (1,), not ().": "int8), scales => int8), scales.squeeze()",
         "Return the scales, too: (integers, scales).": lambda weight: my_rows(weight)[0],
         "Return the integers, not what they mean.": "int8), => int8) * scales[:, None],",
         PAIR: "amax(1) => max(1)",

@@ -24,7 +24,7 @@ ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_gr
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
-PARTS = "A loss for each of `microbatches` parts, no mean: ScheduleGPipe(stage, microbatches, …)."
+PARTS = "Return the loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches, …)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
@@ -195,7 +195,7 @@ check_pipeline = Exercise(
     also_right=["ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B"],
 )
 
-# 2. Messages in an order
+# 3. Messages in an order
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
@@ -305,7 +305,7 @@ check_messages = Exercise(
     also_right=[each_row(tuple)],
 )
 
-# 3. The loss of a batch with rows that do not count
+# 2. The loss of a batch with rows that do not count
 
 
 def my_padded(inputs, targets, rows):
