@@ -75,6 +75,7 @@ WRONG_WEIGHTS = {
     "Hidden after the softmax: a row no longer sums to 1.": lambda s: s.softmax(-1).tril(),
     "The wrong half is hidden: a token sees what comes, not what was.": "triu(1) => tril(-1)",
     "A hidden score of 0 is a score like others: exp(0) is 1.": 'float("-inf") => 0.0',
+    "Plus infinity is the highest score there is; fill in -inf.": 'float("-inf") => float("inf")',
 }
 
 
@@ -206,9 +207,10 @@ check_attend = Exercise(
         ),
         "The values are missing: these are weights or scores.": " @ value => ",
         "Keys are for being found. A token collects values.": " @ value => @ key",
-        "A row of scores belongs to a query: queries times turned keys.": (
-            "query @ key.transpose => key @ query.transpose"
-        ),
+        "A row of scores belongs to a query: queries times turned keys.": [
+            f"query @ key.transpose => {other}.transpose"
+            for other in ("key @ query", "query @ query", "key @ key", "query @ value")
+        ],
         "A score is a query times a key: turn the table of keys.": ".transpose(-2, -1) => ",
         "The root divides the scores, before `causal_weights`.": (
             " / query.shape[-1] ** 0.5 => ",
@@ -306,6 +308,10 @@ check_logits = Exercise(
         "Attention and MLP read a normed x: `block.norm_1(x)` and `block.norm_2(x)`.": [
             *(plain := ("block.norm_1(x) => x", "block.norm_2(x) => x")),
             plain,
+            (
+                "block.attention(block.norm_1(x)) => block.norm_1(block.attention(x))",
+                "block.mlp(block.norm_2(x)) => block.norm_2(block.mlp(x))",
+            ),
         ],
         "`norm_1` belongs to attention, `norm_2` to the MLP.": [
             "norm_2 => norm_1",
@@ -413,7 +419,11 @@ check_tied = Exercise(
         "Both gradients are as they were: `x = x + y` changes no tensor.": lambda *_: None,
         "That is the mean. Used twice, a tensor gets the sum.": "(total) => (total / 2)",
         "The last copy still has the gradient of its own use alone.": "last.grad.copy_ => ",
-        "The second sum took in the first: add up once.": "last.grad.copy_ => last.grad.add_",
+        "The first copy still has the gradient of its own use alone.": "first.grad.copy_ => ",
+        "The second sum took in the first: add up once.": [
+            "last.grad.copy_ => last.grad.add_",
+            "first.grad.copy_ => first.grad.add_",
+        ],
         "One gradient was copied over the other: both copies need the sum.": [
             "first.grad + last.grad.to(first.device) => first.grad.clone()",
             "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",

@@ -21,7 +21,7 @@ PIECE_FIRST = "Here it is `send(piece, target)`, and `recv(source)` returns the 
 ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
 PADDED = "More numbers than came in: what a chunk was filled up with has to go again."
 NO_GROUP = "No processes are connected here: build it out of the given send and recv."
-A_LIST = "A list is no tensor: torch.cat joins chunks."
+A_LIST = "A list is no tensor: torch.cat joins chunks, torch.tensor takes numbers."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 GIVEN = {"process group": NO_GROUP, r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST}
 
@@ -52,8 +52,8 @@ def on_ranks(attempt, count, numbers):
 
 def refuse_unfinished(results, exchange, numbers, waits_for):
     if exchange.stuck is not None:
-        waits = [f"rank {rank} for rank {source}" for rank, source in exchange.stuck.items()]
-        line = f"It never ends: {', '.join(waits)} waits for a message that nobody sends."
+        waits = [f"rank {rank} waits for rank {source}" for rank, source in exchange.stuck.items()]
+        line = f"It never ends: {', '.join(waits)}, and nobody sends."
         raise NotYet(line, waits_for if exchange.sent else RECEIVES_FIRST)
     for rank, result in enumerate(results):
         if not isinstance(result, Tensor) or result.shape != (numbers,):
@@ -113,6 +113,8 @@ check_ring = Exercise(
         "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],
         "One round of {0} - 1 steps: a second hands the sums on.": f"{SECOND_ROUND} => ()",
+        "Each chunk has one rank's numbers: add in place (`add_`, not `add`), and begin the second "
+        "round with the chunk that is whole.": "add_ => add",
         "The second round has {0} - 1 steps, too.": "2 * count - 1) => 2 * count - 2)",
         "Only the division arrived: `chunks[i] = …` does not write into the tensor, "
         "`chunks[i].add_(…)` does, if the chunks are views.": (
@@ -234,7 +236,9 @@ check_deadlock = Exercise(
             lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)
         ],
         "Count also the operations that are done.": lambda p: dict.fromkeys(my_stuck(p), 0),
-        "The value is the operation's index.": "rank: index => rank: programs[rank][index]",
+        "The value is the operation's index.": [
+            f"rank: index => rank: programs[rank][index{part}]" for part in ("", "][1", ":")
+        ],
         "Leave out the ranks that end.": " if index < len(programs[rank])} => }",
         AT_ITS_END: " if at[rank] < len(programs[rank]) else None => ",
     },
@@ -309,6 +313,10 @@ check_doubling = Exercise(
         "Add what arrives, not your own sum again.": "tensor + recv => tensor + tensor + 0 * recv",
         "The same partner in each step: its numbers are counted again.": "rank ^ bit => rank ^ 1",
         "Send the sum so far, not your first numbers again.": OWN,
+        "Send before you add: a partner's own numbers came back to it, and count twice.": (
+            "send(tensor => late = rank & bit and recv(rank ^ bit); send(tensor + late",
+            "+ recv(rank ^ bit) => + (late if rank & bit else recv(rank ^ bit))",
+        ),
         "Partners differ in one bit: 1, 2, 4, and not 1, 2, 3.": (
             "bit < count => 2**bit <= count",
             "bit *= 2 => bit += 1",

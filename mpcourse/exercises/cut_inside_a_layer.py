@@ -50,6 +50,17 @@ check_mlp_parts = Exercise(
         ),
         "Down is cut, too: it takes the numbers that are here.": "[:, own] => ",
         "Each rank adds the bias of its own numbers.": "up_bias[own] => up_bias[own] * (rank == 0)",
+        "Down is cut, not divided: addends add up.": "_weight[:, own] => _weight[:, own] / ranks",
+        "As the arguments come: up's weight, up's bias, down's weight.": [
+            "return up_weight[own], up_bias[own], => return up_bias[own], up_weight[own],",
+            "return => return down_weight[:, own], up_bias[own], up_weight[own]\n    return",
+        ],
+        "One part of each: of all `ranks` parts, that of this rank.": (
+            *("[own] => .chunk(ranks)", "[:, own] => .chunk(ranks, 1)"),
+        ),
+        "A rank begins where the one before it ends: after `rank` whole parts.": (
+            "slice(rank * inner // ranks, (rank + 1) * => slice(rank, rank +"
+        ),
         "Leave the parts as they are stored, (outputs, inputs): do not transpose them.": (
             *("up_weight[own] => up_weight[own].T", "down_weight[:, own] => down_weight[:, own].T"),
         ),
@@ -226,6 +237,7 @@ def heads_of(heads, key_heads, rank, ranks):
 
 
 READ = "own.start // sharing, (own.stop - 1) // sharing + 1"
+HEAD = "A head is `columns` rows of `fused`, not one row: count rows, or unflatten into heads."
 OUT_WEIGHT = "out_weight.unflatten(1, (-1, columns))[:, own].flatten(1)"
 
 
@@ -265,7 +277,11 @@ check_attention_parts = Exercise(
             "query[own], key[read] => key[read], query[own]",
             "key[read], value[read] => torch.stack([key[read], value[read]], 1).flatten(0, 1)",
         ],
-        "Two matrices, in which rows stay rows.": [".flatten(0, 1)\n => \n", "mine, => mine.T,"],
+        "Two matrices, first of `fused`, then of `out_weight`; rows stay rows.": [
+            *(".flatten(0, 1)\n => \n", "mine, => mine.T,", f"{OUT_WEIGHT} => {OUT_WEIGHT}.T"),
+            f"mine, {OUT_WEIGHT} => {OUT_WEIGHT}, mine",
+        ],
+        HEAD: "fused.unflatten(0, (-1, columns)).split => fused.split",
         "Neighbouring query heads share a key head: of 4 heads on 2, 0 and 1 read the first.": [
             f"slice({READ}) => sorted({{h % key_heads for h in range(heads)[own]}})",
             f"{READ} => rank % key_heads, rank % key_heads + max(1, key_heads // ranks)",
@@ -290,6 +306,7 @@ check_attention_parts = Exercise(
             f"{OUT_WEIGHT} => {each}" for each in ("out_weight.chunk(ranks)[rank]", "out_weight")
         ],
     },
+    errors={"split_sizes": HEAD},
     also_right=[
         f"slice({READ}) => sorted({{h // sharing for h in range(heads)[own]}})",
         lambda *given: [part.numpy() for part in my_attention_parts(*given)],
@@ -319,7 +336,13 @@ check_step_bytes = Exercise(
         "Query, key and value share one way in: one sum backward, not three.": "4 * l => 6 * l",
         "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 3, 4)],
         "The ends send, too: lookup, output layer, loss.": "+ 2) * width + 3 => ) * width",
-        "The loss sends 3 numbers per token, forward.": [f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)],
+        "The loss sends 3 numbers per token, forward.": [
+            *(f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)),
+            *(f"2) * width + 3 => {n}) * width" for n in (3, 5)),
+        ],
+        "Each block sends; the ends and the loss send once, however many blocks.": [
+            *("+ 2) * => + 2 * layers) *", "+ 3 => + 3 * layers", "4 * layers + 2 => 6"),
+        ],
         "Tokens are sent, not weights.": ["tokens * => width *", "tokens * => 12 * width *"],
         "The width between the layers is sent, not that inside.": ["(4 => (10", "(4 => (16"],
         "Each rank has an addend for every token: do not divide them.": "/ ranks => / ranks**2",
@@ -329,7 +352,9 @@ check_step_bytes = Exercise(
             for each in ("1", "2 * (ranks > 1)", "(ranks - 1)", "(ranks - 1) / ranks")
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
-        "Count bytes: a number has `itemsize`.": [f"itemsize * ( => {n} * (" for n in (1, 4, 8)],
+        "Count bytes: a number has `itemsize`.": [
+            f"itemsize * ( => {n} * (" for n in (1, 4, 8, "8 * itemsize")
+        ],
     },
     also_right=[lambda t, w, b, i, n: 2 * (n - 1) * t * i * (4 * b * w + 2 * w + 3) / n],
 )

@@ -42,7 +42,8 @@ class Message:
     """What `all_reduce(tensor, async_op=True)` returns: the sum is there after `wait`."""
 
     def __init__(self, tensor, count, backward):
-        self.holds, self.count, self.backward = len(tensor.unique()), count, backward
+        self.holds = len(tensor.frexp()[0].unique())  # a gradient's numbers share a mantissa
+        self.count, self.backward = count, backward
         self.tensor, self.sent, self.waited = tensor, tensor.detach().clone(), False
 
     def wait(self):
@@ -62,15 +63,16 @@ def two_steps(attempt, count, frozen, *size):
 
     def all_reduce(tensor, op=None, group=None, async_op=False):
         own = [p._post_accumulate_grad_hooks for p in net.parameters() if p.requires_grad]
-        there.append(sum(parameter.grad is not None for parameter in net.parameters()))
+        there.append({name for name, p in net.named_parameters() if p.grad is not None})
+        refuse_if(not size and set().union(*there) - there[-1], RETURNS_NONE)
         refuse_if(not size and ((tensor is None and any(own)) or there[-1] in there[:-1]), TWO_SENT)
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
         refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
         refuse_if(size and not async_op, BLOCKS)
         sent.append(Message(tensor, count, size and backward))
-        if size and there[-1] > sum(message.holds for message in sent):
+        if size and len(there[-1]) > sum(message.holds for message in sent):
             refuse_if(any(own) and not all(own), NO_HOOK)
-            raise NotYet(ONE_TENSOR if sent[-1].holds < min(size[0], there[-1]) else LATE)
+            raise NotYet(ONE_TENSOR if sent[-1].holds < min(size[0], len(there[-1])) else LATE)
         return sent[-1] if async_op else sent[-1].wait()
 
     with during("while the hooks were made"):
@@ -83,12 +85,14 @@ def two_steps(attempt, count, frozen, *size):
         net.zero_grad(), sent.clear(), there.clear(), backward.append(step)
         own = [parameter for parameter in net.parameters() if parameter.requires_grad]
         with during(f"in the backward of step {step}"):
-            sum(((i + 10 * step) * each).sum() for i, each in enumerate(own, 1)).backward()
+            odd = enumerate(own, 50 * step)  # each next number of a gradient is twice as large
+            loss = sum((2 * i + 1) * p.flatten() @ 2.0 ** torch.arange(p.numel()) for i, p in odd)
+            loss.backward()
         backward.clear()
         with during(f"in finish, step {step}"):
             size and finish()
         refuse_if(not all(message.waited for message in sent), UNWAITED)
-        held = [message.holds for message in sent]  # the numbers of one gradient are equal
+        held = [message.holds for message in sent]
         refuse_if(size and any(each != size[0] for each in held[:-1]), f"sent {held}: {NOT_FULL}")
         refuse_if(size and sum(held) < len(own), REST)
         steps.append({"messages": size and held} | {n: p.grad for n, p in net.named_parameters()})
@@ -157,7 +161,10 @@ check_hooks = Exercise(
         ],
         "A nested layer is left out.": CHILDREN,
         CALLED_AT_ONCE: "hook(average) => hook(average(parameter))",
-        RETURNS_NONE: "all_reduce( => parameter.grad = all_reduce(",
+        RETURNS_NONE: [
+            "all_reduce( => parameter.grad = all_reduce(",
+            ("all_reduce( => parameter.grad = all_reduce(", "parameter.grad /= count => pass"),
+        ],
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
@@ -209,7 +216,7 @@ def my_buckets(module, all_reduce, count, size):
 
 
 EMPTIED = "clear() has emptied the list that is kept with the message: keep a copy."
-PIECES = "A piece has parameter.numel() numbers; view_as(parameter) gives it its shape."
+PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
@@ -243,7 +250,17 @@ check_buckets = Exercise(
         "A bucket that has left begins again: empty.": "bucket.clear() => ",
         WEIGHTS: "parameter.grad.flatten() => parameter.flatten()",
         FLAT: "parameter.grad.flatten() => parameter.grad",
-        PIECES: ["parameter.numel() => len(parameter)", "piece.view_as(parameter) => piece"],
+        PIECES: [
+            "parameter.numel() => len(parameter)",
+            "piece.view_as(parameter) => piece",
+            "zip(parameters, => zip(parameters[::-1],",
+        ],
+        "The numbers of a piece are out of order: view_as(parameter) puts each into its place.": [
+            "piece.view_as(parameter) => piece.view(parameter.shape[::-1]).t()",
+            "parameter.grad.flatten() => parameter.grad.t().flatten()",
+            "piece.view_as => piece.flip(0).view_as",
+        ],
+        "It was divided by the number of ranks twice.": ") / count => ) / count / count",
         ARGUMENT: "on_gradient(parameter): => on_gradient():",
         TOO_EARLY: "_post_accumulate_grad => ",
         OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
@@ -385,7 +402,10 @@ check_ddp_step = Exercise(
             "loss / total => loss / len(labels)",
             (', reduction="sum" => ', "loss / total => loss"),
         ],
-        SAMPLES: ["sum(len(labels) => sum(2", "summed, total => summed, len(micro_batches)"],
+        SAMPLES: [
+            "sum(len(labels) => sum(2",
+            *(f"summed, total => summed, len({of})" for of in ("micro_batches", "last[1]")),
+        ],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
         "Return the sum of all losses, then the number of samples: neither is divided.": [
             *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
@@ -405,6 +425,8 @@ check_ddp_step = Exercise(
             "summed = sum( => summed += sum(",
             "    summed += backward(*last)\n => ",
         ),
+        "Add up the losses of all micro-batches, not of the last alone.": "summed += => summed =",
+        "cross_entropy has a softmax: it takes model(images).": "(images) => (images).softmax(1)",
         TWICE_A_MEAN: ', reduction="sum" => ',
         GRAPH: "loss.item() => loss",
         BY_ITSELF: "optimizer.step() => torch.distributed.barrier(), optimizer.step()",

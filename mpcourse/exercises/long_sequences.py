@@ -72,11 +72,12 @@ check_merge = Exercise(
             "output, log_sum => output",
             "output, log_sum => log_sum, output",
             "output, log_sum => output, log_sum[:, 0]",
-            "output, log_sum => output, log_sum.exp()",
         ],
+        "This is the sum itself: return its logarithm.": "output, log_sum => output, log_sum.exp()",
         OVERFLOW: [
             "logaddexp(log_sum_1, log_sum_2) => log(log_sum_1.exp() + log_sum_2.exp())",
-            " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())",
+            (over := " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())"),
+            (over, "return output => return output.nan_to_num()"),
         ],
         "The outputs are right. The log-sum is that of all keys: sums add up, not logarithms.": [
             f"output, log_sum => output, {each}"
@@ -301,6 +302,9 @@ check_way_home = Exercise(
         "What is sent on is a sum, not a mean: nothing is divided by n.": [
             f"of_query, coming() => of_query{each}, coming() / ranks" for each in ("", " / ranks")
         ],
+        "Your queries' gradient is a sum over all blocks, not a mean.": (
+            "of_query, coming() => of_query / ranks, coming()"
+        ),
         "These are gradients of n blocks: each goes to its own block's owner.": (
             "of_block + coming() if coming else => of_block + total if step else",
             "coming = send(of_block) => total = of_block",
@@ -367,8 +371,10 @@ check_loss = Exercise(
     play=on_ranks,
     hint="The sum of the ranks' losses has to be the mean over all tokens that are judged.",
     wrong={
-        "Here all ranks judge as many tokens. Where they do not, a mean of means is another number."
-        " Count over all ranks.": ('"sum" => "mean"', "/ judged => / group.size()"),
+        "A mean of means is right only where all ranks judge as many: count over all ranks.": (
+            '"sum" => "mean"',
+            "/ judged => / group.size()",
+        ),
         "The ranks' gradients are added, so a mean on each counts everything n times.": (
             '"sum" => "mean"',
             " / judged => ",

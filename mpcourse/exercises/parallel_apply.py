@@ -114,12 +114,17 @@ check_parallel_apply = Exercise(
         "BrokenBarrier": NEVER_MET,
         "IndexError": "Take as many as there are.",
         "takes 1 positional": "Each module takes its input as one argument: module(value).",
+        "must be bool": "Ask with brackets: torch.is_grad_enabled() gives the caller's mode.",
+        "attribute 'submit'": "submit belongs to a device: zip gives values in its lists' order.",
     },
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
         NEVER_MET: ("device.submit => device.run", "result.result() => result"),
         "Those are no values yet: ask each for its result.": "result.result() => result",
+        "Ask with brackets": "is_grad_enabled() => is_grad_enabled",
+        "submit belongs to a device": "zip(devices, modules => zip(modules, devices",
+        "Nothing comes back: return the list of the outputs.": "return [result => [result",
         "Each thread has a mode: ask in the caller, set in the worker.": "d(gradients) => d(True)",
         "Gradients are off in the worker, but on in the caller.": "d(gradients) => d(False)",
         "Gradients stay off in the worker: use a with block, for errors, too.": [
@@ -162,7 +167,7 @@ def my_replicas(net, devices):
     """
 
     def replica_on(device):
-        shell = copy.deepcopy(net)
+        shell = copy.deepcopy(net).to(device.device)
         weights = {name: w.to(device.device, copy=True) for name, w in net.named_parameters()}
         return lambda rows: functional_call(shell, weights, rows)
 
@@ -190,7 +195,8 @@ class Noting(nn.Module):
         """Note the call, wait for the others, then compute."""
         thread = threading.current_thread().name
         self.calls.append([self, self.linear.weight, thread, len(batch), False])
-        number, until = len(self.calls) - 1, time.monotonic() + 2.0
+        patience_s = 2.0 if "device" in thread else 0.0  # beside no worker nobody comes
+        number, until = len(self.calls) - 1, time.monotonic() + patience_s
         while len(self.calls) < self.calls.wanted and time.monotonic() < until:
             time.sleep(1e-3)
         self.calls[number][-1] = len(self.calls) >= self.calls.wanted
@@ -247,7 +253,7 @@ SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
 LATER = "Made in a loop? A lambda that runs later finds what the loop made last."
-OWN = "shell = copy.deepcopy(net)"
+SHELL, THERE = "shell = copy.deepcopy(net)", ".to(device.device)"
 COPIES = "weights = {name: w.to(device.device, copy=True) for name, w in net.named_parameters()}"
 
 check_replicas = Exercise(
@@ -260,7 +266,7 @@ check_replicas = Exercise(
     correct="Each device has its own replica, and all gradients reach the network's own weights.",
     errors={
         r"got \(Device": "torch's name for the place is device.device: .to(device.device, …).",
-        "to be a tensor|NoneType": "A replica gives back what functional_call gives back.",
+        "to be a tensor|NoneType|joins": "A replica gives back what functional_call gives back.",
         "dictionar": "functional_call takes a dict: the name of each weight, and its copy.",
         "same device": f"{ELSEWHERE} {LATER}",
         "not require grad": CUT_OFF,
@@ -279,9 +285,10 @@ check_replicas = Exercise(
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
         CUT_OFF: "weights, rows) => weights, rows).detach()",
         "The rows get a gradient, too.": "weights, rows) => weights, rows.detach())",
+        "A replica gives back": "functional_call(shell => device.submit(functional_call, shell",
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
         ITSELF: ["copy.deepcopy(net) => net", "copy.deepcopy => copy.copy"],
-        SHARED: [(f"{OWN} => ", f"def replica_on => {OWN}\n    def replica_on")],
+        SHARED: [(f"{SHELL}{THERE} => ", f"def replica_on => {SHELL}\n    def replica_on")],
         FUNCTIONS: ["return [ => return lambda: [", "return lambda rows: => return weights or"],
         "All replicas use one copy of the weights: make one for each device.": (
             f"{COPIES} => ",
@@ -384,6 +391,9 @@ check_data_parallel = Exercise(
         ),
         "No worker computes its chunk: parallel_apply hands all of them over.": (
             "parallel_apply( => (lambda f, x, devices: [*map(call, f, x)])("
+        ),
+        "A loop over the chunks calls the module itself, in one thread: replicas work at once.": (
+            lambda m, b, d: torch.cat([m(chunk) for chunk in scatter(b, d)])
         ),
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
         "Without scatter all chunks lie on the first device: a replica on another finds none.": (

@@ -126,6 +126,8 @@ UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
 COLUMN = 1, 9, 99  # times a sample's number
 COLUMNS = "A batch has all columns of the data, of the same samples: inputs with their targets."
+BEYOND = "`step` may exceed an epoch: count over all, and begin the next when one has ended."
+NOTHING = "Give an iterator: return one, or yield the batches."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 
 
@@ -215,12 +217,14 @@ check_batches = Exercise(
         UNSEEDED: "().manual_seed(2) => (); seeded.seed()",
         UNSHUFFLED: "shuffle=True => shuffle=False",
         "It ends after": "while True => if True",
+        BEYOND: "read = 0 => read, it = 0, iter(loader); [next(it) for _ in range(step)]",
+        NOTHING: "yield batch => return",
         TOGETHER: (
             "read = 0 => read, loader = 0, [*loader]",
             "in loader => in sorted(loader, key=lambda _: torch.rand(1, generator=seeded))",
         ),
     },
-    errors={"had not returned": "step may exceed an epoch: what is left out is counted over all."},
+    errors={"had not returned|StopIteration": BEYOND, "NoneType.*not iterable": NOTHING},
     correct="Killed at any step, the run reads what it would have read.",
     also_right=[
         by_epochs,
@@ -246,6 +250,10 @@ check_lost_share = Exercise(
     wrong={
         "A failure comes in the middle of an interval on average: half of it is lost.": " / 2 => ",
         "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
+        "How often? A failure comes each failure_s / hosts: divide by that.": [
+            " / (failure_s / hosts) =>  * hosts",
+            "/ 2 / => / 2 *",
+        ],
         "The saves take time, too: save_s of every every_s.": "save_s / every_s + => ",
         "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
@@ -256,7 +264,11 @@ check_lost_share = Exercise(
             lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
             lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,
         ],
-        "save_s goes to every_s of work: divide by that.": "/ every_s => / (every_s + save_s)",
+        "save_s goes to every_s of work: divide by that.": [
+            "/ every_s => / (every_s + save_s)",
+            "/ every_s => ",
+            lambda each, s, hosts, f: my_lost_share(each, s, hosts, f) / (1 + s / each),
+        ],
         "Divide save_s by every_s, not every_s by save_s.": "save_s / every_s => every_s / save_s",
         "A share of the work is asked: not per cent, nor of the whole time, nor seconds.": [
             lambda each, *rest: each * my_lost_share(each, *rest),

@@ -32,6 +32,7 @@ TRAINED = "In training mode the outputs or running statistics differ."
 UNTRAINED = "gets no gradient: is something detached, or computed under no_grad?"
 GIVEN = "Move to the two devices that __init__ is given, whatever they are."
 IN_INIT = "when __init__ returns; by then conv1 to layer2 belong on first, the others on second."
+KEPT = "__init__ keeps the devices, and in the forward they are self.first and self.second."
 MOVE = (
     "Move the pictures to self.first before conv1, and what layer2 gives to self.second before "
     "layer3. `x.to(place)` leaves x where it was and returns what is moved: x = x.to(place)."
@@ -189,7 +190,10 @@ check_split_resnet50 = Exercise(
             ("self.layer2) => )", "(self.layer3, => (self.layer2, self.layer3,"),
         ],
         "It never calls maxpool.": "self.maxpool( => (",
-        ORDER: "features), 1)) => features), 1)).softmax(1)",
+        ORDER: [
+            "features), 1)) => features), 1)).softmax(1)",
+            "self.bn1(self.conv1( => self.conv1(self.bn1(",
+        ],
         MOVE: [
             "features.to(self.second) => features",
             "images.to(self.first) => (images.to(self.first), images)[1]",
@@ -200,11 +204,12 @@ check_split_resnet50 = Exercise(
         NAMES: "self.first, => self.seq1 = nn.Sequential(self.conv1)\n        self.first,",
         NO_RETURN: "return => images =",
         GIVEN: 'part.to(first) => part.to("cuda:0")',
+        KEPT: ["first, self.second = first, second => first = first", "self.first)) => first))"],
     },
     errors={
-        "name '(first|second)'": "In the forward the devices are self.first and self.second.",
+        "(name|attribute) '(first|second)'": KEPT,
         "cannot be multiplied": FLATTEN,
-        r"\d channels": ORDER,
+        r"\d channels|running_mean": ORDER,
         "(?i)cuda|nvidia": GIVEN,
     },
     also_right=["torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))"],
@@ -350,6 +355,7 @@ check_best_cut = Exercise(
     read_again='"Which cut, over which link?"',
     cases=[
         ([4], [10], [3, 5], 4, 5),
+        ([4, 5], [6, 11], [1, 4, 9], 2, 5),
         ([3, 6], [8, 5], [5, 3, 1], 2, 4),
         ([4, 5], [6, 8], [3, 3, 4], 2, 5),
         ([3, 2, 9, 4, 3, 2, 8, 5], [9, 2, 9, 10, 9, 9, 8, 14], [2, 6, 6, 9, 3, 6, 3, 5, 7], 3, 0.5),
@@ -365,6 +371,10 @@ check_best_cut = Exercise(
         "A cut with more room than the batch needs will do as well.": ">= batch => == batch",
         "Count k from the first block, also past the cuts that do not allow the batch.": [
             ("min(enough => [*enough, None].index(min(enough", "=None) => =None))"),
+        ],
+        "The cut is *behind* block k: it is the first device's last.": [
+            *("k + 1 => k", "min(enough => 1 + min(enough", "work[k + 1 :] => work[k:]"),
+            "work[: k + 1] => work[:k]",
         ],
         "k = 0 is a cut as well, and false for `or` and `if`.": [
             "=None) => =None) or None",
@@ -403,9 +413,6 @@ check_best_cut = Exercise(
             f"{BUSIER} => {x}" for x in (FRONT, BACK, f"min({FRONT}, {BACK})")
         ],
         "Behind block k, sent[k] crosses.": "sent[k] => sent[min(k + 1, len(sent) - 1)]",
-        "The cut is *behind* block k: it is the first device's last.": [
-            *("k + 1 => k", "min(enough => 1 + min(enough"),
-        ],
         "Half of the blocks is not half of the work.": (
             f"{BUSIER} => sum(work) * max(k + 1, len(room) - k) / len(work)"
         ),

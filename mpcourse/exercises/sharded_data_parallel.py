@@ -104,6 +104,12 @@ check_state_step = Exercise(
         ],
         "Step 2 still has step 1's gradients: let `weight.grad` go, and `part.grad` if you add to "
         "it.": "weight.grad = None => pass",
+        "Step first: what the ranks gather before the step is not new.": (
+            (
+                "optimizer.step() => pass",
+                "view_as(weight)) => view_as(weight))\n    optimizer.step()",
+            )
+        ),
         "The optimizer steps once, when all parts have their gradients.": "    opt =>         opt",
         "No weight has changed: give the parts gradients, then step.": "optimizer.step() => pass",
         "A part's gradient is what `scatter` returns, an average over all ranks already.": [
@@ -186,6 +192,10 @@ check_layer_backward = Exercise(
             "scatter(of_whole) => of_whole.view(-1)[: len(part)]",
             "scatter(of_whole) => scatter(of_whole) * len(part) / of_whole.numel()",
         ],
+        "The bias is the table's last column, and has a gradient, too.": [
+            "scatter(of_whole) => scatter(gradient.T @ x)",
+            "gradient.sum(0) => 0 * gradient.sum(0)",
+        ],
         "The gradient of the bias is the sum over the rows, not their mean.": ".sum => .mean",
         "The gradient is a sum over rows, an average over ranks.": "dim=1) => dim=1) / len(x)",
         "The table is (outputs, inputs + 1): of each output its weights, then its bias.": [
@@ -234,7 +244,7 @@ check_bytes_sent = Exercise(
         "Stage 2 keeps no whole gradient: every backward scatters anew.": "backwards + 1 => 2",
         "Stage 2 gathers once in a step, after the update.": "backwards + 1 => 2 * backwards",
         "Stages 1 and 2 gather the weights after the update.": ["2, b => 1, b", "s + 1 => s"],
-        "Stage 3 gathers the weights twice: for the forward and for the backward.": "3 * => 2 *",
+        "Stage 3 gathers twice, for forward and backward, and scatters.": ["3 * => 2 *", "3 * => "],
         "Stage 3 keeps nothing whole: each of the {4} backwards sends all three rounds.": [
             f"3 * backwards => {said}" for said in ("3", "2 * backwards + 1", "backwards + 2")
         ],
@@ -316,6 +326,7 @@ check_clip = Exercise(
         "One factor for all tensors: by their common norm.": "/ norm => / gradient.norm()",
         "max_norm is for all ranks together: it stays whole.": "/ norm => / norm / group.size()",
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
+        "A large gradient's norm is to become max_norm, not 1.": "max_norm / norm => 1 / norm",
         "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",
         "`clip_grad_norm_` reads `.grad`: these tensors are gradients, and have none.": (
             ("gradient *= => _ = gradient *", "return norm => return 0 * norm")

@@ -128,6 +128,7 @@ EARLY = "the clock was read before the work had ended."
 STILL = " Or does your clock stand still in a nap, as process_time does?"
 OLDER = "The device was busy with older work: wait before the first reading too."
 SLEPT = "nobody knows how long older work takes; synchronize waits for as long as it needs."
+ANY_DEVICE = "torch.cuda.synchronize waits for GPUs only, synchronize([device]) for any device."
 GPUS = " This device queues, so run returns early: synchronize([device]) before both readings."
 
 
@@ -198,11 +199,15 @@ check_time = Exercise(
     given="{1}",
     play=napping,
     look=look_at_clock,
-    errors={"a worker runs functions": "Hand over fn itself, not what fn() returned."},
+    errors={
+        "a worker runs functions": "Hand over fn itself, not what fn() returned.",
+        "(?i)cuda|nvidia": ANY_DEVICE,
+    },
     correct="A nap was measured as such on three devices, and an error came out.",
     wrong={
         EARLY: (".result() => ", NO_LAST_WAIT),
         GPUS: NO_LAST_WAIT,
+        ANY_DEVICE: 'synchronize([device]) => torch.cuda.synchronize("cpu")',
         STILL: "perf_counter => process_time",
         "take the first reading from the second": f"{TAKEN} => start - time.perf_counter()",
         OLDER: "synchronize([device])\n    start => start",
@@ -337,6 +342,7 @@ def at_work(attempt, given, trial, hint):
 
 Unforeseen = type("Unforeseen", (Exception,), {})  # errors which no attempt can name
 ITS_VALUE = "wait waits for the value and returns it."
+NO_TIMEOUT = "wait waits for as long as the job takes: no timeout."
 DAEMON = "The worker's own thread, a daemon (daemon=True), runs the jobs."
 IN_ORDER = "One thread for each worker, with a queue of its own, runs each job once, in order."
 MARKED = "0, None, errors, tuples are values too: mark beside the value whether fn() has raised."
@@ -356,6 +362,7 @@ check_worker = Exercise(
         ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
         ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
         ("two workers whose jobs meet", meeting_of_two, IN_ORDER),
+        ("a longer job, which returns 43", came_of(lambda: time.sleep(0.6) or 43), NO_TIMEOUT),
     ],
     given="{0}",
     play=at_work,
@@ -368,6 +375,7 @@ check_worker = Exercise(
         "Return the function wait, uncalled; the caller calls it.": "return wait => return wait()",
         "wait returns the value, not the pair.": "return wait => return box.get",
         ITS_VALUE: "box.get() => box.get_nowait()",
+        NO_TIMEOUT: "box.get() => box.get(timeout=0.5)",
         DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
         POOL: lambda: (lambda pool: lambda fn: pool.submit(fn).result)(ThreadPoolExecutor(1)),
         UNCALLED: "target=serve => target=serve()",

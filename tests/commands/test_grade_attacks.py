@@ -19,7 +19,7 @@ from mpcourse.commands.setup import ROOT
 from mpcourse.exercises import check_mean, check_scatter
 
 PAGE = NOTEBOOKS / "01_scatter_and_gather.ipynb"
-LIMITS = Limits(20, 2.5)
+LIMITS = Limits(12, 2.5)
 WRONG = """
 import torch
 
