@@ -373,7 +373,7 @@ check_best_cut = Exercise(
             ("min(enough => [*enough, None].index(min(enough", "=None) => =None))"),
         ],
         "The cut is *behind* block k: it is the first device's last.": [
-            *("k + 1 => k", "min(enough => 1 + min(enough", "work[k + 1 :] => work[k:]"),
+            *("k + 1 => k", "min(enough => 1 + min(enough"),
             "work[: k + 1] => work[:k]",
         ],
         "k = 0 is a cut as well, and false for `or` and `if`.": [

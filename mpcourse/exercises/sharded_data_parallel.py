@@ -105,10 +105,8 @@ check_state_step = Exercise(
         "Step 2 still has step 1's gradients: let `weight.grad` go, and `part.grad` if you add to "
         "it.": "weight.grad = None => pass",
         "Step first: what the ranks gather before the step is not new.": (
-            (
-                "optimizer.step() => pass",
-                "view_as(weight)) => view_as(weight))\n    optimizer.step()",
-            )
+            "optimizer.step() => pass",
+            "view_as(weight)) => view_as(weight))\n    optimizer.step()",
         ),
         "The optimizer steps once, when all parts have their gradients.": "    opt =>         opt",
         "No weight has changed: give the parts gradients, then step.": "optimizer.step() => pass",

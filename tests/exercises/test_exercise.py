@@ -5,7 +5,7 @@ import re
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections import OrderedDict, namedtuple
+from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -91,6 +91,26 @@ def test_of_several_wrong_answers_that_fit_the_one_that_agrees_longer_is_meant()
     other = Exercise(lambda n: n, "x", [(1,), (2,)], wrong={"a": lambda n: 3, "b": lambda n: n + 2})
     assert "a" in other(lambda n: 3).lines
     assert "b" in other(lambda n: n + 2).lines
+
+
+def test_what_is_known_is_played_once_and_what_gives_nothing_twice():
+    played = Counter()
+
+    def noting(name: str, answer: Callable) -> Callable:
+        return lambda n: played.update([(name, n)]) or answer(n)
+
+    wrong = {
+        "never": noting("raises", lambda n: 1 / 0),
+        "one more": noting("more", lambda n: n + 1),
+    }
+    wrong["late"] = noting("late", lambda n: n if n < 2 else 7)
+    check = Exercise(noting("right", lambda n: n), "x", [(1,), (2,)], wrong=wrong)
+    for _ in range(4):
+        assert "late" in check(lambda n: n if n < 2 else 7).lines
+    assert played == {
+        **{("right", 1): 1, ("right", 2): 1, ("late", 1): 1, ("late", 2): 1},
+        **{("more", 1): 1, ("raises", 1): 2},  # wrong in the first case: not asked about the next
+    }
 
 
 def twice(n):
