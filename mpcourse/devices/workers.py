@@ -266,9 +266,8 @@ def wait_until(ready: Callable[[], bool]) -> None:
 
     Whoever makes it true calls `wake` of this worker.
     """
-    if not ready():
-        with shield():
-            _here.thread.serve_until(ready)
+    with shield():
+        _here.thread.serve_until(ready)
 
 
 class _Thread(threading.Thread):

@@ -105,27 +105,31 @@ class _Step:
     def do_row(self, me: int, row: Sequence[LinkedAction]) -> None:
         """One device's actions: wait, take in, do, hand on."""
         place, clock = self.devices[me].device, self.clocks[me]
+        values, waiting, run = self.values, self.waiting, self.run
         for action, source, made, taker in row:
-            if source is not None and source not in self.values:
-                self.waiting.add(me)  # before it looks again, so that no wake-up is missed
-                wait_until(lambda source=source: source in self.values or self.cancelled)
-                self.waiting.discard(me)
+            if source is not None and source not in values:
+                waiting.add(me)  # before it looks again, so that no wake-up is missed
+                wait_until(lambda source=source: source in values or self.cancelled)
+                waiting.discard(me)
             if self.cancelled:
                 return
             try:
-                value, event = (None, None) if source is None else self.values.pop(source)
-                value = copy_after(event, value, place)
+                value = None
+                if source is not None:
+                    value, event = values.pop(source)
+                    value = copy_after(event, value, place)
                 clock.start(action)
-                value = self.run(action, value)
+                value = run(action, value)
                 clock.end()
-                event = None if taker is None else record_event(value, place)
+                if taker is not None:
+                    event = record_event(value, place)
             except BaseException as error:
                 where = f"raised in device {me}, {action}: {_in_words(action, self.devices[me])}"
                 add_note(error, where)
                 raise
             if taker is not None:
-                self.values[made] = value, event
-                if taker in self.waiting:
+                values[made] = value, event
+                if taker in waiting:
                     self.workers[taker].wake()
 
 

@@ -8,7 +8,6 @@ Source: torch/distributed/pipelining/stage.py and _backward.py.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +42,19 @@ class InFlight:
     run: Callable[[], Any] | None = None  # what makes them
     rest: Callable[[], None] | None = None  # between I and W: what W does
 
+    def made(self) -> list[Any]:
+        """The outputs; where they were not kept they are made once more."""
+        if self.checkpoint is None:
+            return self.outputs
+        return _flatten(self.checkpoint.again(self.run))[0]
+
+    def run_backward(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call what runs a backward, or a half of one."""
+        if self.checkpoint is None:
+            return fn(*args)
+        with self.checkpoint.around_backward():
+            return fn(*args)
+
 
 class Stage:
     """A module, and the micro-batches that are in flight in it.
@@ -75,38 +87,39 @@ class Stage:
         `loss`, for the last stage, makes the loss of the output. What is returned is detached.
         """
         inputs, structure = _flatten(value)
-        if not self.is_first and not all(_is_leaf(leaf) for leaf in inputs):
+        if not self.is_first:
             inputs = [leaf if _is_leaf(leaf) else _cut_off(leaf) for leaf in inputs]
             value = _unflatten(inputs, structure)
-
-        def run() -> Any:
-            output = self._call(value)
-            return output if loss is None else loss(output)
-
         if self.recompute:
-            checkpoint = CheckpointedForward(self.module)
+            run, checkpoint = partial(self._run, value, loss), CheckpointedForward(self.module)
             # the graph says what requires a gradient, but holds no tensor
             with saved_tensors_hooks(_save_nothing, _save_nothing):
                 outputs, structure = _flatten(checkpoint.first(run, inputs))
             self.in_flight[index] = InFlight(inputs, [], checkpoint, run)
         else:
-            with WatchDraws(lambda _: None) if self.beside_others else nullcontext():
-                outputs, structure = _flatten(run())
+            run = self._run_watched if self.beside_others else self._run
+            outputs, structure = _flatten(run(value, loss))
             self.in_flight[index] = InFlight(inputs, outputs)
         return _unflatten([_cut_off(leaf) for leaf in outputs], structure)
 
-    def _call(self, value: Any) -> Any:
+    def _run(self, value: Any, loss: Loss | None) -> Any:
         try:
-            return self.module(value)
+            output = self.module(value)
         except RuntimeError as error:
             if "leaf Variable that requires grad is being used in an in-place" in str(error):
                 add_note(error, BEGINS_IN_PLACE)
             raise
+        return output if loss is None else loss(output)
+
+    def _run_watched(self, value: Any, loss: Loss | None) -> Any:
+        with WatchDraws(lambda _: None):
+            return self._run(value, loss)
 
     def run_backward(self, kind: str, index: int, gradients: Gradients | None) -> Gradients | None:
         """B, I or W of micro-batch `index`."""
-        run = {"B": self.backward, "I": self.backward_input, "W": self.backward_weight}
-        return run[kind](index, gradients)
+        if kind == "B":
+            return self.backward(index, gradients)
+        return (self.backward_input if kind == "I" else self.backward_weight)(index, gradients)
 
     def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.
@@ -115,10 +128,9 @@ class Stage:
         loss.
         """
         state = self.in_flight.pop(index)
-        roots, gradients = _roots(_outputs(state), gradients)
+        roots, gradients = _roots(state.made(), gradients)
         if roots:
-            with _around_backward(state):
-                torch.autograd.backward(roots, gradients)
+            state.run_backward(torch.autograd.backward, roots, gradients)
         return self._input_gradients(state)
 
     def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
@@ -128,12 +140,12 @@ class Stage:
         input requires none.
         """
         state = self.in_flight[index]
-        roots, gradients = _roots(_outputs(state), gradients)
+        roots, gradients = _roots(state.made(), gradients)
         state.outputs = []
         wanted = [] if self.is_first else [leaf for leaf in state.inputs if _wants(leaf)]
         if roots and wanted:
-            with _around_backward(state):
-                state.rest = partial(run_weights, run_inputs(roots, gradients, wanted))
+            left = state.run_backward(run_inputs, roots, gradients, wanted)
+            state.rest = partial(run_weights, left)
         elif roots:
             state.rest = partial(torch.autograd.backward, roots, gradients)
         return self._input_gradients(state)
@@ -142,23 +154,12 @@ class Stage:
         """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
         state = self.in_flight.pop(index)
         if state.rest is not None:
-            with _around_backward(state):
-                state.rest()
+            state.run_backward(state.rest)
 
     def _input_gradients(self, state: InFlight) -> Gradients:
         if self.is_first:
             return []
         return [leaf.grad if isinstance(leaf, Tensor) else None for leaf in state.inputs]
-
-
-def _outputs(state: InFlight) -> list[Any]:
-    if state.checkpoint is None:
-        return state.outputs
-    return _flatten(state.checkpoint.again(state.run))[0]
-
-
-def _around_backward(state: InFlight) -> AbstractContextManager:
-    return nullcontext() if state.checkpoint is None else state.checkpoint.around_backward()
 
 
 def _save_nothing(_: Tensor) -> None:
