@@ -71,7 +71,10 @@ check_layer_sums = Exercise(
         "The backward sends as often as one forward: six sums.": ["6 * => 8 *", "6 * => 5 *"],
         "Half of it: a ring sends 2 (t - 1) / t of each sum, a number has 2 bytes, and attention "
         "and MLP have a sum each.": "6 * => 3 *",
-        "A stage has its share of the blocks only.": " / layout.pipeline => ",
+        "A stage has its share of the blocks only, and waiting sends nothing.": [
+            " / layout.pipeline => ",
+            "* ring => * (1 + (layout.pipeline - 1) * layout.data / batch) * ring",
+        ],
         "That is one block: a stage has many.": "sizes.layers / layout.pipeline * => ",
         "A rank sees its share of the batch only.": " / layout.data => ",
         "That is one sample: a data rank has many.": (
@@ -82,7 +85,14 @@ check_layer_sums = Exercise(
         ),
         "A ring has the tensor ranks, no others.": "* (t - 1) / t => * (1 - 1 / layout.ranks)",
         "A sample has many tokens.": "* sizes.context => ",
-        "Each token has `width` numbers.": "* sizes.width => ",
+        "Each token has `width` numbers.": [
+            "* sizes.width => ",
+            "width * => width * sizes.heads *",
+        ],
+        "What an MLP adds up has `width` numbers, as in attention.": "width * 2 => width * 8",
+        "That is one token: a data rank has many.": "batch * sizes.context / layout.data => 1",
+        "A block has two sums in each of three passes: six.": ["6 * => 9 *", "6 * => 1 *"],
+        "Return one number, the layer sums' seconds.": lambda *given: step_seconds(*given),
         "The sums are whole tensors on every rank, not shares.": "* tokens => * tokens / t",
         "Twice too much: a block has six sums, and a number 2 bytes.": "width * 2 => width * 4",
         "A ring passes on parts, 2 (t - 1) / t of each sum: with one rank nothing.": [
@@ -90,7 +100,7 @@ check_layer_sums = Exercise(
             "2 * (t - 1) / t * => ",
             "/ t * => *",
             "2 * (t - 1) / t * => (t - 1) *",
-            "2 * (t - 1) / t * => 2 * (t - 1).bit_length() *",
+            *(f"2 * (t - 1) / t * => {n} * (t - 1).bit_length() *" for n in (1, 2)),  # a tree
         ],
         "The batch is shared over the data ranks once.": " / layout.data => / layout.data**2",
         "All tokens of a data rank pass each stage.": (
@@ -187,7 +197,8 @@ check_held = Exercise(
         "States are shared over the data ranks: the others hold parts of their own.": [
             ADAM + f"({ranks} if layout.sharded else 1)"
             for ranks in ("d * layout.tensor", "layout.ranks")
-        ],
+        ]
+        + [ADAM + "layout.ranks"],
         "With sharded=3 `parts` has all samples of the rank already: they are one micro-batch.": [
             FLYING + "(batch // d if layout.sharded == 3 else min(p, batch // d))",
             'parts["block"] => parts["block"] * (batch // d if layout.sharded == 3 else 1)',
@@ -200,11 +211,13 @@ check_held = Exercise(
         "That is without states: add weights and Adam's numbers.": "weights + adam + => ",
         "In 1F1B the first stage has at most p micro-batches in flight.": [
             FLYING + "batch // d",
+            (FLYING + "batch // d", "last = => last = batch // d *"),
             "min(p => max(p",
         ],
         "There are fewer micro-batches than stages: not more than m are in flight.": FLYING + "p",
         "Micro-batches of one data rank: the batch is shared out first.": [
             "batch // d => batch",
+            "batch // d => batch // p",
             FLYING + "batch",
         ],
         "More than one micro-batch is in flight in the first stage.": FLYING + "1",
@@ -232,9 +245,10 @@ check_held = Exercise(
             'parts["logits"] => parts["logits"] + parts["block"]',
         ],
         "The fullest rank counts: take the larger of the two, not the smaller.": "max => min",
-        "States are there at both moments: add them.": (
-            "weights + adam + max( => max(weights + adam, "
-        ),
+        "States are there at both moments: add them to what is kept.": [
+            "weights + adam + max( => max(weights + adam, ",
+            " + max(first, last) => ",
+        ],
         "Data ranks share states, not activations.": [
             "max(first, last) => max(first, last) / d",
             'first = => parts["inputs"] /= d if layout.sharded == 3 else 1; first =',
@@ -282,7 +296,9 @@ def by_name(attempt, *case):
     outcome = attempt(*case)
     if not isinstance(outcome, list | tuple | None):
         raise NotYet("Return a list: its order counts.")
-    return outcome and [named(it) if isinstance(it, Layout) else it for it in outcome]
+    if not all(isinstance(it, Layout) for it in outcome or ()):
+        raise NotYet("List the layouts, not their seconds, names or numbers of ranks.")
+    return outcome and [named(it) for it in outcome]
 
 
 def as_words(told, needed, most, band):
@@ -354,7 +370,13 @@ check_to_run = Exercise(
         "The first stands in the list twice.": "sorted(equal[1:] => sorted(equal",
         "That is the first alone: the others within the band follow.": "+ sorted => or sorted",
         "The first is missing.": "equal[:1] + => ",
-        "List the layouts, not their seconds.": "return => return [told[it] for it in fitting] +",
+        "List the layouts, not their seconds": [
+            "return => return [told[it] for it in fitting] +",
+            lambda *given: [(it.tensor, it.pipeline, it.data) for it in my_to_run(*given)],
+        ],
+        "Where nothing fits, the list is empty, and not None.": (
+            lambda *given: my_to_run(*given) or None
+        ),
         "Return a list": lambda *given: {*my_to_run(*given)},
         "Those that fit; of these": lambda *given: [Layout()],
     },

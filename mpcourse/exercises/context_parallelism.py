@@ -93,7 +93,13 @@ check_trade = Exercise(
     hint=of_numbers,
     wrong={
         "These pieces are this rank's own: use what was received.": "[*received] => [*pieces]",
-        "Nothing was traded: cut, send, join.": lambda x, *_: x,
+        "Nothing was traded: cut, send, join.": [
+            lambda x, *_: x,
+            "distributed.all_to_all_single(received, pieces, group=group) => received = pieces",
+        ],
+        "Rank r gets neighbours, part r: `chunk` cuts so, and `unflatten` into (n, -1).": (
+            "x.chunk(group.size(), cut) => x.unflatten(cut, (-1, group.size())).unbind(cut + 1)"
+        ),
         JOINED: ["*received => *received.flip(0)", "*received => *received.roll(-group.rank(), 0)"],
         "The pieces still lie on a dimension of their own: join them along `join`.": [
             "torch.cat([*received], join) => received",
@@ -252,6 +258,7 @@ check_gathered_keys = Exercise(
         "Right while tokens lie in order: `torch.cat(places)` says where each key stands.": [
             COUNTED,
             (COUNTED, "mine, theirs = places[group.rank()]" + IN_A_ROW),
+            "theirs <= mine.unsqueeze(1) => torch.ones(len(mine), len(theirs)).tril(mine[0]) == 1",
         ],
         "`seen` is true or false. Numbers in a mask are added to the scores.": (
             "attn_mask=seen => attn_mask=seen if seen is None else seen.double()"
@@ -277,12 +284,17 @@ check_gathered_keys = Exercise(
             BOTH + "*(everywhere(x, group).repeat(1, 3, 1, 1) for x in (key, value)),"
         ),
         A_ROW: "theirs <= mine.unsqueeze(1) => theirs.unsqueeze(1) <= mine",
+        GROUP: "everywhere(key, group) => everywhere(key, None)",
+        "Scores are of queries with keys: keys come before values.": (
+            "(query, keys, values, => (query, values, keys,"
+        ),
         HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
     },
     errors={
         "used in the graph|does not require grad|is not counted": HOME,
         "dimension 1": "Heads of queries share heads of keys: `attention` knows, `sdpa` does not.",
         "the size of tensor|expanded size|broadcast": A_ROW,
+        "Default process group|'NoneType' object has no attribute 'size'": GROUP,
         "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
         "'list' and 'Tensor'": "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
         "gloo|had not returned": SAME_MESSAGES,
@@ -298,6 +310,7 @@ TRADED = "Trade queries, keys and values along the row, all three."
 FEWEST = "The result is right. Other bytes travel: first trade along the row, then gather."
 IN_TURN = "Trade along the row, gather along the column with the places of rows, trade back."
 PAIR = "`groups` is (column, row): ranks of a row trade, ranks of a column gather."
+WITHIN = "Messages stay in a row or in a column: pass these groups, not the one of all ranks."
 BACK = "Trade the output back along the row: cut tokens (2), join heads (1)."
 
 
@@ -365,12 +378,14 @@ check_grid = Exercise(
             "row, 2, 1) => column, 2, 1)",
             "row, 2, 1) => row, 1, 2)",
         ],
+        WITHIN: "rows, column, causal) => rows, distributed.group.WORLD, causal)",
         "Nothing was gathered: queries meet keys of the other rows, too.": (
             "gather(*inside, rows, column, causal) => attention(*inside, is_causal=causal)"
         ),
     },
     errors={
         "Expected size for": TRADED,
+        "Default process group|'NoneType' object has no attribute 'size'": WITHIN,
         "require grad": "`traded` has no gradient of its own: `Trade.apply` has.",
         "must match the size|the size of tensor|expanded size|broadcast|out of range": OF_ROWS,
         "dimension 1|must divide the number": TRADED,

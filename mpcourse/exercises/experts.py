@@ -16,6 +16,7 @@ TABLE = torch.tensor([[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04,
 NO_GRADIENT = "The weights have no gradient: the router would never learn."
 TWO_TENSORS = "Return two tensors (N, k): the weights, then the experts' numbers, which are whole."
 ALONG_ROWS = "A row is a token: its likeliest experts stand along `dim=-1`."
+DIVIDED_BY_K = "weights.sum(dim=-1, keepdim=True) => k"
 KEEP = "Each token has a sum of its own: divide (N, k) by (N, 1), which `keepdim=True` gives."
 
 
@@ -73,9 +74,9 @@ check_choose = Exercise(
         "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
-        "Weights that are divided by k do not sum to 1: divide by the sum of the chosen ones.": (
-            "weights.sum(dim=-1, keepdim=True) => k"
-        ),
+        "These weights do not sum to 1: divide by the sum of the chosen ones, not by k or the "
+        "largest.": ["sum(dim=-1, keepdim=True) => amax(dim=-1, keepdim=True)", DIVIDED_BY_K],
+        "Experts are counted from 0.": "return weights, chosen => return weights, chosen + 1",
         "The likeliest comes first, not the expert with the lowest number.": (
             "if k > 1 => chosen = chosen.sort(dim=-1).values; "
             "weights = probabilities.gather(1, chosen)\n    if k > 1"
@@ -161,6 +162,7 @@ check_balance = Exercise(
         "The factor is the number of experts, and no number of tokens or choices.": [
             "return experts => return len(probabilities)",
             "return experts => return chosen.numel()",
+            "return experts => return 8",
         ],
         OVER_TOKENS: "dim=0 => dim=1",
         NOBODY: "minlength=experts => ",
@@ -265,8 +267,15 @@ check_travel = Exercise(
         ),
         BY_EXPERT: "coming.sum(dim=0) => mine",
         AS_LIST: "coming.sum(dim=0).tolist() => coming.sum(dim=0)",
-        COME_HOME: "exchange(done[order.argsort()], receive, send) => done[order.argsort()]",
+        COME_HOME: [
+            "exchange(done[order.argsort()], receive, send) => done[order.argsort()]",
+            "done[order.argsort()], receive, send) => done, receive, send)[order.argsort()]",
+        ],
         SIZES: "receive, send) => send, receive)",
+        "`own` are the experts of this rank alone, counted from 0.": (
+            "[expert(part) for expert, part in zip(own, parts, strict=True)] => "
+            "[own[e](part) for e, part in enumerate(rows.split(numbers(mine)))]"
+        ),
         "The gradient has been cut: rows, results and experts all need theirs.": [
             "exchange(rows => exchange(rows.detach()",
             "exchange(done => exchange(done.detach()",
@@ -280,6 +289,7 @@ check_travel = Exercise(
             "zip(own => zip(own[::-1]",
             "[expert(part) => [part",
             "[expert(part) => [sum(each(part) for each in own)",
+            "[expert(part) => [own[1](own[0](part))",
         ],
         "No row has left its rank: `exchange` sends each to the rank of its expert.": (
             lambda rows, mine, coming, own, exchange: torch.cat(
@@ -293,7 +303,8 @@ check_travel = Exercise(
     errors={
         "not Tensor": AS_LIST,
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
-        "out of bounds": SIZES,
+        "list index": "`own` are the experts of this rank alone, counted from 0.",
+        "out of bounds": COME_HOME,
         "non-empty list": "An expert without rows takes its empty part all the same: skip none.",
         "Timed out|had not returned|gloo": TAKE_PART,
     },
@@ -306,6 +317,7 @@ check_travel = Exercise(
 # 4. A program that trains, and is wrong
 
 METHOD = "`size` is a method: write `group.size()`."
+RANKS = "Each rank needs the sum: `all_reduce` gives it, `broadcast` and `reduce` do not."
 GROUP = "These groups know no ranks outside themselves: say group=group."
 
 
@@ -411,9 +423,11 @@ check_average = Exercise(
         ),
         GROUP: ", group=group => ",
         METHOD: "copies.size() => copies.size",
+        RANKS: f"{SENT} => distributed.broadcast(parameter.grad, 0, group=copies)",
     },
     errors={
-        "process group has not been|is not registered": GROUP,
+        "is not registered": RANKS,
+        "process group has not been": GROUP,
         "'method'": METHOD,
         "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,

@@ -46,17 +46,23 @@ check_ceiling = Exercise(
             for a in ("stage_times[0]", "stage_times[-1]", "min(stage_times)")
         ],
         "Endless cutting gives that: a pipeline fills and drains.": lambda t, m: sum(t) / max(t),
+        "So fast only if nothing ever waits.": [lambda t, m, f=f: f(m, len(t)) for f in (min, max)],
+        "After the first piece come m - 1, not p - 1.": "num_microbatches - => len(stage_times) -",
         "Every slot counts as the slowest there; the first piece passes each stage in its own "
         "time.": lambda t, m: m * sum(t) / ((m + len(t) - 1) * max(t)),
         "One piece too many: the first is in the sum already.": " - 1 => ",
-        "One device computes every piece: the sum counts m times.": "num_microbatches * => ",
+        "One device computes every piece: the sum counts m times.": [
+            f"num_microbatches * => {times}" for times in ("", "(num_microbatches - 1) *")
+        ],
         "That is 1F1B; asked is the order of all forwards first, then all backwards.": (
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
         "A stage takes stage_times[s] forward and backward together: on one device as well.": [
-            lambda t, m, of=of: my_ceiling(t, m) * of for of in (3, 1 / 3)
+            lambda t, m, of=of: my_ceiling(t, m) * of for of in (3, 1 / 3, 1.5, 2 / 3)
         ],
-        "Filling and draining make one wait together.": "s) + ( => s) * 2 - max(stage_times) + (",
+        "Filling and draining make one wait together.": [
+            f"s) + ( => s) * 2 {less}+ (" for less in ("- max(stage_times) ", "")
+        ],
         "Asked is the speed-up, not the share of the time that a device works or waits.": [
             *(lambda t, m, of=of: abs(of - my_ceiling(t, m) / len(t)) for of in (0, 1)),
             lambda t, m: (len(t) - 1) / (m + len(t) - 1),
@@ -184,6 +190,7 @@ check_cut_graph = Exercise(
             "return total => return",
             "total += => total =",
             "return total => return total / len(inputs)",
+            ("0.0 => []", "total += loss.item() => total.append(loss.item())"),
             f"+= loss.item() => = {OF_ONE}",
             "        total += loss.item()\n => ",
             *(f"loss.item() => {it}" for it in (OF_ONE, OF_ONE + A_PIECE, "loss.item()" + A_PIECE)),
@@ -227,6 +234,10 @@ check_cut_graph = Exercise(
         "The share is upside down: a piece's rows over the rows of all.": (
             f"{SHARE} => len(inputs) / len(piece)"
         ),
+        "All shares add up to 1: each is a piece's rows over the rows of all.": [
+            *(f"{SHARE} => {share}" for share in ("1 / len(inputs)", "len(piece)")),
+            (f"{SHARE} => len(piece)", "return total => return total / len(inputs)"),
+        ],
         "front runs once for each piece: go on with its output.": "output.b => front(piece).b",
         "front's backward begins with what arrived at the leaf: output.backward(leaf.grad).": [
             "output.backward(leaf.grad) => ",
@@ -240,6 +251,7 @@ check_cut_graph = Exercise(
     errors={
         "implicitly created": HANDED,
         "does not require grad": "A backward needs a graph: use no no_grad(), and detach once.",
+        "size of tensor a": "Each piece has targets of its own: split them as the inputs.",
         "a second time": "A graph serves one backward: back's starts at loss, front's at output.",
     },
     also_right=[
@@ -252,11 +264,13 @@ check_cut_graph = Exercise(
 NO_WAIT = "get() waits until something is there: call it plainly, and look for nothing before."
 HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
-    "hands out what was put in first. Both devices number the pieces from 0."
+    "hands out what was put in first, the oldest. Both devices number the pieces from 0."
 )
 NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
+FEWER = "There may be fewer pieces than `ahead`: their numbers end at len(pieces) - 1."
+NEWEST = "min(number, len(pieces)) - 1"
 DO = "gradients, ahead): => gradients, ahead):\n        "
 
 
@@ -312,6 +326,8 @@ class NotingStage:
         """On B, the gradient for device A."""
         if isinstance(number, Tensor):
             raise NotYet(NUMBER_FIRST)
+        if self.is_first and number < 0:
+            raise NotYet(FEWER)
         if self.noted.count(f"F{number}") <= self.noted.count(f"B{number}"):
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
         self.noted.append(f"B{number}")
@@ -432,13 +448,14 @@ check_two_queues = Exercise(
         "Each put() needs a get(): something is left in a queue.": (
             "return total => gradients.put(None); return total"
         ),
-        HANDED_ON: ", gradients.get()) => )",
+        HANDED_ON: [", gradients.get()) => )", f"number - ahead => {NEWEST}"],
         NUMBER_FIRST: "number - ahead, gradients.get() => gradients.get()",
+        FEWER: "number >= ahead => number >= min(ahead, len(pieces))",
         "It waits for ever.": "features.put( => (",
     },
     errors={
         "an index|argument: 'value'": "stage.forward takes the number first, then the piece.",
-        "IndexError": "There may be fewer pieces than `ahead`: go no further than len(pieces).",
+        "IndexError": FEWER,
         "argument: 'ahead'|takes 4 .* but 5": SWAPPED,
         "does not require grad": "A forward's result is detached: call stage.backward(number).",
         "no attribute 'layers'": "Call stage.forward and stage.backward, not the layers.",

@@ -1,13 +1,16 @@
-"""Exercises of page `scatter_and_gather`: scatter, nests, the mean over uneven chunks."""
+"""Exercises of page `scatter_and_gather`: scatter, nests, uneven means, one process's loss."""
 
 from itertools import islice
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, refuse_borrowed, same
 
-KEEP_THE_WAY = "The way back to inputs is cut: leave out detach, item, tolist and torch.tensor."
+KEEP_THE_WAY = (
+    "The way back to what came in is cut: leave out detach, item, tolist and torch.tensor."
+)
 GRADIENTS = {"RuntimeError.*(requires grad|graph leaves)": KEEP_THE_WAY}
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
 EMPTY = "A device without rows gets no chunk at all: do not add empty ones."
@@ -281,4 +284,106 @@ check_mean = Exercise(
         KEEP_THE_WAY: lambda m, n: my_mean(m, n).item(),
     },
     also_right=[lambda m, n: sum(mean * size for mean, size in zip(m, n, strict=True)) / sum(n)],
+)
+
+
+# 4. The loss of one process
+
+
+def my_process_loss(scores, targets, total, num_processes):
+    """The average divides by the number of processes, so each multiplies by it before.
+
+    A sum over no targets is 0, and so is its gradient. Where small batches follow each other and
+    their gradients are added up (gradient accumulation), leave out the number of processes.
+    """
+    loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
+    return loss * num_processes / total
+
+
+def averaged(attempt, *shards):
+    """The average over processes; each has one of the shards of the targets."""
+    total, losses = sum(int(torch.sum(targets >= 0)) for targets in shards), []
+    for rank, targets in enumerate(shards):
+        scores = (torch.arange(5.0 * len(targets)) + 7 * rank).sin().reshape(-1, 5).requires_grad_()
+        loss = attempt(scores, targets, total, len(shards))
+        if loss is None and len(losses) < 2:
+            return None
+        if isinstance(loss, tuple | list) or getattr(loss, "shape", ())[:1] > (1,):
+            raise NotYet(ONE_NUMBER)
+        if not getattr(loss, "requires_grad", False):
+            raise NotYet(KEEP_THE_WAY if (targets >= 0).any() else NO_BACKWARD)
+        [gradient] = torch.autograd.grad(torch.sum(loss), scores)
+        if not (loss.isfinite().all() and gradient.isfinite().all()):
+            raise NotYet(NO_TARGETS)
+        losses.append(loss.item())
+    return sum(losses) / len(shards)
+
+
+NO_BACKWARD = (
+    "A bare 0 or None has no backward: this process sends no gradient, and the others wait."
+)
+ONE_NUMBER = "A loss is one number: add up those of the targets, and divide."
+NO_TARGETS = "Without targets that is nan: a sum of nothing is 0, but a mean is 0 / 0."
+COUNT = "torch.sum(targets >= 0)"
+
+check_process_loss = Exercise(
+    my_process_loss,
+    read_again='"A device without targets"',
+    cases=[
+        tuple(map(torch.tensor, shards))
+        for shards in ([[3, 1, 4], [2]], [[3, 0], [4, -100]], [[3, 1], [4, -100], [-100, -100]])
+    ],
+    given=lambda *shards: f"processes with the targets {[each.tolist() for each in shards]}",
+    play=averaged,
+    hint="Each takes its sum, times the number of processes, divided by total.",
+    correct="The average is the whole batch's loss in {count} cases, one with an empty process.",
+    errors={
+        "floor_divide": "// has no backward: divide with /.",
+        "out of bounds": "cross_entropy leaves out -100 by itself: leave ignore_index as it is.",
+    },
+    wrong={
+        "A process's own mean makes the average a mean of means: divide its sum by total.": [
+            lambda scores, targets, *_: nn.functional.cross_entropy(scores, targets),
+            "sum => mean",
+            f"* num_processes / total => / max(1, {COUNT})",
+        ],
+        "The average divides by the number of processes: multiply by it before.": [
+            " * num_processes => ",
+            "* num_processes => / num_processes",
+            "* num_processes / total => / num_processes",
+            ("sum => mean", "* num_processes / total => / num_processes"),
+            ("sum => mean", f"* num_processes => * {COUNT}"),
+        ],
+        "That is the sum: divide it by total.": ["* num_processes / total => * 1", " / total => "],
+        "Upside down: times the number of processes, divided by total.": (
+            "* num_processes / total => * total / num_processes"
+        ),
+        "-100 is no target: divide by total, not by rows.": [
+            "* num_processes / total => / len(targets)",
+            ("sum => mean", "* num_processes => * num_processes * len(targets)"),
+        ],
+        "0 is a target too, -100 is none.": (
+            ("sum => mean", "* num_processes => * num_processes * (targets > 0).sum()")
+        ),
+        "// rounds down: an average number of targets need not be whole.": (
+            "* num_processes / total => / (total // num_processes)"
+        ),
+        "divide with /": "/ total => // total",
+        "by itself": 'reduction="sum" => reduction="sum", ignore_index=-1',
+        NO_TARGETS: [
+            ("sum => mean", f"* num_processes => * {COUNT} * num_processes"),
+            f"loss * num_processes / total => loss / {COUNT} * {COUNT} * num_processes / total",
+        ],
+        ONE_NUMBER: ["sum => none", " * num_processes / total => , total"],
+        KEEP_THE_WAY: lambda *case: my_process_loss(*case).item(),
+        NO_BACKWARD: [
+            f"loss * num_processes / total => loss * num_processes / total if {COUNT} else {zero}"
+            for zero in ("0.0", "None", "torch.tensor(0.0)")
+        ],
+    },
+    also_right=[
+        "* num_processes / total => / (total / num_processes)",
+        ("sum => mean", f"* num_processes => .nan_to_num() * {COUNT} * num_processes"),
+        lambda s, t, total, n: -n * s.log_softmax(1)[t >= 0, t[t >= 0]].sum() / total,
+    ],
 )

@@ -316,6 +316,9 @@ check_interleaved = Exercise(
         ],
         "Each device does 2 forwards more than the next before its first B, not 1.": "2 * (p => (p",
         "Its warm-up lacks (num_chunks - 1) * num_devices forwards.": "(num_chunks - 1) * p + => ",
+        "Its warm-up is the longest on the first device, not on the last one.": (
+            "(p - 1 - rank) => rank"
+        ),
         "One F more stands before the first B: those ahead, then the first turn's own.": (
             "row += pair => row += pair[::-1]"
         ),

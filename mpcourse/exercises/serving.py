@@ -127,10 +127,13 @@ check_look_back = Exercise(
         "Divide the scores by the square root of `query.shape[-1]`, the numbers of a key.": [
             " / query.shape[-1] ** 0.5 => ",
             "query.shape[-1] ** 0.5 => query.shape[-1]",
+            "keys.mT / query => keys.mT * query",
             "query.shape[-1] ** 0.5 => (query.shape[1] * query.shape[3]) ** 0.5",
         ],
         "Hide with -inf, and before the softmax: then what is seen sums to 1.": [
             'float("-inf") => 0.0',
+            'float("-inf") => -1.0',
+            ('float("-inf") => 0.0', "@ values => @ (values * ~ahead[:, :, -1, :, None])"),
             'masked_fill(ahead, float("-inf")).softmax(dim=-1) => '
             "softmax(dim=-1).masked_fill(ahead, 0.0)",
         ],
@@ -183,6 +186,8 @@ def as_rows(attempt, lengths, places):
 
 
 def first_step_that_differs(plan, expected):
+    if plan is None:
+        return [f"step 0: expected {expected[0]}, got no plan"]
     for step, (row, right) in enumerate(zip_longest(plan, expected)):
         if not same(row, right):
             ended = "nothing: all have ended"
@@ -248,6 +253,7 @@ check_continuous = Exercise(
         "A request of length n has n steps, neither more nor fewer.": [
             ("any(left) => max(left) >= 0", "== 0 => < 0"),
             ("any(left) => max(left) > 1", "== 0 => < 2"),
+            ("any(left) => max(left) > 0", "== 0 => < 0"),
         ],
         "Request 0 is a request, too: ask `is None`.": (
             "request is None or => not request or",
@@ -259,7 +265,15 @@ check_continuous = Exercise(
         "A request stays in its place until it ends: its cache lies there.": [
             "[*here] => sorted(here, key=lambda each: each is None)",
             "[*here] => sorted(here, key=lambda each: (each is None, each))",
+            (  # a step for each in turn
+                "if request is None or left[request] == 0: => if True:",
+                "-= 1 => -= 1; waiting += [request] * (left[request] > 0)",
+            ),
         ],
+        "The first row is the first step, not the empty places before it.": (
+            "* places, [] => * places, [[None] * places]"
+        ),
+        "None is what a function without return gives back.": "return plan => return None",
         "When all have ended, the plan ends.": "return plan => return plan + [[None] * places]",
         "Several places may be free: fill each of them before the step.": (
             "if waiting else => if waiting and waiting[0] <= len(plan) else"
@@ -269,10 +283,13 @@ check_continuous = Exercise(
             "[*here] => [each for each in here if each is not None]",
             "[*here] => [-1 if each is None else each for each in here]",
             "[*here] => [each or 0 for each in here]",
+            "[*here] => ['' if each is None else each for each in here]",
         ],
         "In a row stand the numbers of the requests, from 0.": [
-            "[*here] => [each if each is None else left[each] for each in here]",
-            "[*here] => [each if each is None else each + 1 for each in here]",
+            *[
+                f"[*here] => [each if each is None else {one} for each in here]"
+                for one in ("left[each]", "lengths[each]", "each + 1", "str(each)")
+            ],
             "[*here] => [each is not None for each in here]",
         ],
     },
@@ -406,10 +423,20 @@ check_alternate = Exercise(
         "What goes in next is the new token that `second` gave.": [
             "first, group, new => first, group, starts[group]",
             "first, group, new => first, group, hidden[group].result()",
+            "first, group, new => first, group, torch.cat(written[group], dim=1)",
         ],
         "Each group has a list of its own, with all of its tokens.": [
             "return written => return [*zip(*written)]",
             "[[] for _ in starts] => [[]] * len(starts)",
+        ],
+        "Go round: one token of each group in turn, not one group to its end.": (
+            "for step in range(count): => for each in starts:",
+            "for group in range(len(starts)): => for step in range(count):",
+            "for each in starts: => for group in range(len(starts)):",
+        ),
+        "Each group has `count` tokens, not one more.": [
+            "(count): => (count + 1):",
+            ("(count): => (count + 1):", "count - 1 => count"),
         ],
         "New tokens alone, not those that a group began with.": "[[] for _ => [[_] for _",
         "after `.result()`": [

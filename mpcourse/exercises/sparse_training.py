@@ -55,6 +55,10 @@ check_cubic = Exercise(
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
         "From initial on it rises by final - initial.": "(initial - final) * => initial - final *",
         "The share of the time is cubed, not the distance.": "final) * left => final)**3 * left",
+        "Cube the time that is left, not the weights that are.": (
+            "final + (initial - final) * left**3 => "
+            "1 - ((1 - final)**(1/3) + ((1 - initial)**(1/3) - (1 - final)**(1/3)) * left)**3"
+        ),
         "Before begin it is `initial`, after end `final`: hold the step between them.": [
             "end - held => end - step",
             "min(max(step, begin), end) => max(step, begin)",
@@ -298,7 +302,14 @@ check_regrow = Exercise(
             "(~mask, torch.inf) => (mask, torch.inf)",
         ),
         "A weight of the mask may be zero: ask the mask what is there.": "~mask => weight == 0",
-        "`weight[mask]` counts its places anew.": "sizes.flatten() => weight[mask].abs()",
+        "`weight[mask]` counts its places anew.": [
+            "sizes.flatten() => weight[mask].abs()",
+            (
+                "sizes.flatten() => weight[mask].abs()",
+                ".masked_fill(left, -torch.inf) => [~left]",
+            ),
+        ],
+        "`gradient[~left]` counts its places anew.": ".masked_fill(left, -torch.inf) => [~left]",
         "`argsort` sorts each row by itself: flatten before.": ".flatten() => ",
         "A weight of -2 is not small: drop by absolute value.": "weight.abs() => weight",
         "What is there cannot grow: then fewer weights come than go.": [
@@ -310,7 +321,7 @@ check_regrow = Exercise(
         "What grows starts at zero, not at its gradient: the optimizer moves it.": [
             "weight * left.view(mask.shape) => "
             f"weight * left.view(mask.shape) {sign} gradient * (new & ~left).view(mask.shape)"
-            for sign in "+-"
+            for sign in ("+", "-", "+ 0.1 *", "- 0.1 *")
         ],
         "The smallest go, not the largest.": "weight.abs() => (1 / weight.abs())",
         "The steepest grow, not the flattest.": "gradient.abs() => (1 / gradient.abs())",

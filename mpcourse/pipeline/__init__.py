@@ -3,7 +3,8 @@
 `smallest` is a pipeline in forty lines: read it first. `microbatch` cuts a mini-batch and weighs
 its losses; a `Stage` keeps what its backward needs, or makes it anew, and `put_off` cuts that
 backward in two; the `engine` runs the actions; `Pipeline` is all of them together. `batch_norm` and
-`dropout` make a cut batch count as one; `prediction` compares forecasts with measurements.
+`dropout` make a cut batch count as one; `prediction` compares forecasts with measurements, and
+`race` the pipeline with its rivals.
 """
 
 from mpcourse.pipeline.batch_norm import DeferredBatchNorm, defer_batch_norms

@@ -138,20 +138,22 @@ class SplitWork:
     sizes: list[int]  # each divides the mini-batch
 
 
-def split_work(devices: Sequence[DeviceLike], pixels: int | None = None) -> SplitWork:
+def split_work(
+    devices: Sequence[DeviceLike], pixels: int | None = None, width: int | None = None
+) -> SplitWork:
     """Work on which a pipeline pays, sized for the kind of device: a step takes about a second.
 
     It is ResNet50, on a CPU half as wide, cut behind layer2 as in PyTorch's tutorial. The sizes
     begin at 16 on a CPU: with fewer samples torch takes a slower kernel for 1x1 convolutions on one
     thread, which is no cost of pipelining. On GPUs there are 120 images, as in the tutorial. With
-    fewer `pixels` a side there is less work beside the same fixed costs.
+    fewer `pixels` a side or a smaller `width` (ResNet50's is 64) there is less work.
     """
     from mpcourse.splitting.resnet import thin_resnet50  # here: torchvision takes seconds
 
     place = as_devices(devices)[0].device
     on_cpu = place.type == "cpu"
-    width, image, unit = (32, 96, 8) if on_cpu else (64, 128, 10)
-    blocks = thin_resnet50(width, num_classes=10).to(memory_format=torch.channels_last)
+    own, image, unit = (32, 96, 8) if on_cpu else (64, 128, 10)
+    blocks = thin_resnet50(width or own, num_classes=10).to(memory_format=torch.channels_last)
     cut = [name.startswith("layer3") for name, _ in blocks.named_children()].index(True)
     side = pixels or image
     images = torch.randn(12 * unit, 3, side, side, device=place)

@@ -491,9 +491,9 @@ def test_a_class_is_graded_truly(graded: SimpleNamespace):
         for learner, each in graded.records.items()
     }
     assert states == {
-        "Zoë 李 =1+1": ["correct"] * 3,
-        "empty": ["not attempted"] * 3,
-        "wrong": ["not yet", "correct", "not yet"],
+        "Zoë 李 =1+1": ["correct"] * 4,
+        "empty": ["not attempted"] * 4,
+        "wrong": ["not yet", "correct", "not yet", "correct"],
     }
     judged = graded.records["wrong"]["judged"]
     namespace: dict = {}
@@ -506,12 +506,12 @@ def test_a_class_is_graded_truly(graded: SimpleNamespace):
     assert "raised ZeroDivisionError: division by zero" in note
     rows = [*csv.reader((graded.out / "results.csv").open(encoding="utf-8-sig", newline=""))]
     half = [row[3:5] for row in rows if row[0] == "half"]
-    assert [state for state, _ in half] == ["not judged"] * 3 + ["note"]
+    assert [state for state, _ in half] == ["not judged"] * 4 + ["note"]
     for _, words in half:
         assert words.startswith("the notebook cannot be read: half saved?")
     assert "4 of 4 to grade; about 0.5 min left" in graded.said
     same = (graded.out / "results.txt").read_text(encoding="utf-8").partition("letter by letter")[2]
-    assert same.count("Zoë 李 =1+1, wrong") == 1, same
+    assert same.count("Zoë 李 =1+1, wrong") == 2, same
     assert ("neither network nor files" in (graded.out / "results.txt").read_text()) == can_close()
 
 
