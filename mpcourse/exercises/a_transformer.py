@@ -116,6 +116,9 @@ check_causal = Exercise(
         ],
         "A mask is true or false": "dtype=torch.bool => dtype=scores.dtype",
         "`scores.shape[-1]` counts": "ones_like(scores => ones(len(scores), len(scores)",
+        "Weights depend on the scores; equal ones are right only where the scores are equal.": (
+            lambda s: (m := torch.ones_like(s).tril()) / m.sum(-1, keepdim=True)
+        ),
         "A hidden score of 90000 takes everything: hide before the softmax, not after.": [
             lambda s: s.softmax(-1).tril() / s.softmax(-1).tril().sum(-1, keepdim=True),
             lambda s: (e := (s - s.max()).exp().tril()) / e.sum(-1, keepdim=True),
@@ -212,6 +215,9 @@ check_attend = Exercise(
             for other in ("key @ query", "query @ query", "key @ key", "query @ value")
         ],
         "A score is a query times a key: turn the table of keys.": ".transpose(-2, -1) => ",
+        "A score is a dot product, a sum over columns: `@`, not `*`.": (
+            "query @ key.transpose(-2, -1) => query * key"
+        ),
         "The root divides the scores, before `causal_weights`.": (
             " / query.shape[-1] ** 0.5 => ",
             " @ value => / query.shape[-1] ** 0.5 @ value",

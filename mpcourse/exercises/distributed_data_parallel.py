@@ -143,8 +143,9 @@ check_hooks = Exercise(
     wrong={
         "That is the sum: divide .grad itself by the {0} ranks.": "parameter.grad /= count => ",
         "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
-        "That is rank 0's own gradient: no hook of this parameter has averaged it.": [
+        "That is rank 0's own gradient: no hook has averaged it, or one has averaged a copy.": [
             "hook(average) => hook",
+            ("(parameter.grad) => (parameter.grad / count)", "parameter.grad /= count => pass"),
             "hook(average) => hook(average); break",
             "in module.parameters() => in [m.weight for m in module if hasattr(m, 'weight')]",
         ],
@@ -218,6 +219,8 @@ def my_buckets(module, all_reduce, count, size):
 EMPTIED = "clear() has emptied the list that is kept with the message: keep a copy."
 PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
+LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
+LOCAL = "`bucket = []` in a function makes another bucket: use bucket.clear(), or nonlocal."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
 check_buckets = Exercise(
@@ -248,6 +251,11 @@ check_buckets = Exercise(
             "len(bucket) == size => False",
         ],
         "A bucket that has left begins again: empty.": "bucket.clear() => ",
+        LEFT_FULL: (
+            "bucket.clear() => pass",
+            "size:\n            send() => size: send(), bucket.clear()",
+        ),
+        LOCAL: "bucket.clear() => bucket = []",
         WEIGHTS: "parameter.grad.flatten() => parameter.flatten()",
         FLAT: "parameter.grad.flatten() => parameter.grad",
         PIECES: [
@@ -270,7 +278,7 @@ check_buckets = Exercise(
         FROZEN: "parameter.requires_grad: => True:",
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
-        FEWER_RANKS: [") / count => ) / size", ") / count => ) / len(parameters)"],
+        FEWER_RANKS: [f") / count => ) / {n}" for n in ("size", "len(parameters)", "len(sent)")],
         EMPTIED: "bucket.copy() => bucket",
         "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
         "Each piece begins where the one before it ends: split does this.": (
@@ -284,7 +292,9 @@ check_buckets = Exercise(
         "require.*while": FROZEN,
         "process group": OF_ARGUMENT,
         "positional argument": ARGUMENT,
+        "NoneType.* no attribute.*, in the backward of step 1": LEFT_FULL,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
+        "UnboundLocalError": LOCAL,
         "non-empty.*finish": NOTHING_LEFT,
         r"split_sizes=\[\]": EMPTIED,
         "split_sizes|gradient of size|is invalid for input": PIECES,
@@ -410,6 +420,7 @@ check_ddp_step = Exercise(
         "Return the sum of all losses, then the number of samples: neither is divided.": [
             *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
             "summed, total => summed / len(micro_batches), total",
+            "summed, total => summed / total, len(micro_batches)",
             "summed, total => total, summed",
             "return summed, total => pass",
             "loss.item() => loss.item() / len(labels)",

@@ -195,7 +195,10 @@ check_activation_bytes = Exercise(
         "Each token has a score with each token: tokens times tokens.": [
             f"tokens**2 => tokens * (tokens + {more}) / 2" for more in (-1, 0, 1)
         ],
-        "A score is one number, whatever the width.": ["**2 => **2 * width", "**2 => * width"],
+        "A score is one number, whatever the width.": [
+            *(f"**2 => {size}" for size in ("**2 * width", "* width")),
+            "heads * tokens => (heads > 0) * width * tokens",
+        ],
         "The heads share the width: their number counts for scores alone.": (
             "block = => block = max(heads, 1) *"
         ),
@@ -284,7 +287,11 @@ check_account = Exercise(
         ],
         "The loss goes in chunks, the blocks do not.": "layers * kept => layers * kept / chunks",
         "The loss is made once, not in each block.": f"{ALL} => layers * (kept + {PEAK})",
-        "The states are there all the time.": "states + => ",
+        "The states are there all the time.": [
+            "states + => ",
+            "states + => (not again) * states +",
+        ],
+        "Leave out the inputs of the loss.": f"{PEAK} => {PEAK} + 2 * tokens * width",
         "`states` are bytes already.": [f"states + => {each} * states +" for each in (2, 16)],
     },
     also_right=[" / chunks => // chunks", f"{ALL} => {MOMENTS}"],

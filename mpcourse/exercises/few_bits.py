@@ -103,10 +103,12 @@ check_best_scales = Exercise(
             ".clamp(-largest, largest) => ",
             "argmin => argmax",
         ],
-        "Add up squares: plain sums let signs cancel, absolute errors have another least.": [
+        "Add up squares: plain sums let signs cancel; absolute errors and the largest error have "
+        "another least.": [
             ".square() => ",
             ".square() => .abs()",
             ".square().sum(2) => .sum(2).square()",
+            ".square().sum(2) => .abs().amax(2)",
         ],
         "largest is {1} here: divide the largest weight by it, and clamp to -{1} … {1}.": [
             "amax(1) / largest => amax(1)",
@@ -120,6 +122,7 @@ check_best_scales = Exercise(
             "[None])[0] => [None])[0] / longest",
         ],
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
+        NEAREST: [".round() => .floor()", ".round() => .trunc()"],
         CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
         "Nearly: forty fractions from 0.1 to 1 will do.": ["40 => 10", "0.1, => 0.5,"],
         "The largest without its sign: weight.abs() first.": [
@@ -239,9 +242,10 @@ check_columns = Exercise(
         ],
         "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
         NEAREST: [".round() => .floor()", ".round() => .trunc()"],
-        "These are the integers: multiply by the scales.": (
-            "return weight => return weight / scales[:, None]"
-        ),
+        "These are the integers: multiply by the scales.": [
+            "return weight => return weight / scales[:, None]",
+            "(-largest, largest) * scales => (-largest, largest)",
+        ],
         "Clamp the integers, not the values, to -largest … largest (it is {3} here).": [
             ".clamp(-largest, largest) => ",
             "clamp(-largest => clamp(-largest - 1",

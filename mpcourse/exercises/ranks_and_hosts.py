@@ -65,6 +65,7 @@ check_culprit = Exercise(
             "(0, -15) => (0,)",
             lambda ends: [rank for rank, code, _ in ends if code < 0][:1],
             lambda ends: [rank for rank, _, words in ends if not words][:1],
+            lambda ends: [ends[-1][0]],
         ],
         "Code 0 is an excuse: that rank has done its work.": "(0, -15) => (-15,)",
         "Only 15 is the launcher's signal: -9 and -6 are no excuse.": "not in (0, -15) => > 0",
@@ -72,6 +73,9 @@ check_culprit = Exercise(
             "for rank, code, words in ends => for rank, (_, code, words) in enumerate(ends)"
         ),
         "A RuntimeError is no excuse; a lost connection is.": "Connection reset => RuntimeError",
+        "Not signals alone: a rank that ends with an error of its own has no excuse, either.": (
+            lambda ends: [rank for rank, code, _ in ends if code < 0 and code != ENDED][:1]
+        ),
         "Of several without an excuse the first alone counts.": [
             "in ends: => in ends[::-1]:",
             lambda ends: [r for r, c, w in ends if c not in (0, ENDED) and "Connection" not in w],
@@ -125,7 +129,7 @@ TOGETHER = "The same samples are together in each epoch: shuffle the samples, no
 UNSHUFFLED = "The samples come in the order of the data: shuffle them."
 ALONE = "A batch is `data[numbers]`, or what a DataLoader gives: not the numbers alone."
 COLUMN = 1, 9, 99  # times a sample's number
-COLUMNS = "A batch has all columns of the data, of the same samples: inputs with their targets."
+COLUMNS = "A batch holds columns, all of the same samples: the inputs, then their targets; no rows."
 BEYOND = "`step` may exceed an epoch: count over all, and begin the next when one has ended."
 NOTHING = "Give an iterator: return one, or yield the batches."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
@@ -204,6 +208,7 @@ check_batches = Exercise(
         ALONE: "yield batch => yield batch[0]",
         COLUMNS: [
             "yield batch => yield batch[:1]",
+            "yield batch => yield [*zip(*batch)]",
             "yield batch => yield [batch[0], batch[1].sort()[0], batch[2]]",
         ],
         NEW_ORDER: [
@@ -218,13 +223,13 @@ check_batches = Exercise(
         UNSHUFFLED: "shuffle=True => shuffle=False",
         "It ends after": "while True => if True",
         BEYOND: "read = 0 => read, it = 0, iter(loader); [next(it) for _ in range(step)]",
-        NOTHING: "yield batch => return",
+        NOTHING: ["yield batch => return", lambda *_: my_batches],
         TOGETHER: (
             "read = 0 => read, loader = 0, [*loader]",
             "in loader => in sorted(loader, key=lambda _: torch.rand(1, generator=seeded))",
         ),
     },
-    errors={"had not returned|StopIteration": BEYOND, "NoneType.*not iterable": NOTHING},
+    errors={"had not returned|StopIteration": BEYOND, "(NoneType|function).*not iterable": NOTHING},
     correct="Killed at any step, the run reads what it would have read.",
     also_right=[
         by_epochs,
@@ -254,7 +259,10 @@ check_lost_share = Exercise(
             " / (failure_s / hosts) =>  * hosts",
             "/ 2 / => / 2 *",
         ],
-        "The saves take time, too: save_s of every every_s.": "save_s / every_s + => ",
+        "The saves take time, too: save_s of every every_s.": [
+            "save_s / every_s + => ",
+            "save_s / every_s + every_s / 2 => (save_s + every_s / 2)",
+        ],
         "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
         "A share is a fraction: divide by /, not by //.": "/ => //",
@@ -272,6 +280,7 @@ check_lost_share = Exercise(
         "Divide save_s by every_s, not every_s by save_s.": "save_s / every_s => every_s / save_s",
         "A share of the work is asked: not per cent, nor of the whole time, nor seconds.": [
             lambda each, *rest: each * my_lost_share(each, *rest),
+            lambda each, s, *_: s + each / 2,
             lambda each, s, hosts, f: (2 * s * f / hosts) ** 0.5,  # Young's
             lambda *given: 100 * my_lost_share(*given),
             lambda *given: 1 - 1 / (1 + my_lost_share(*given)),

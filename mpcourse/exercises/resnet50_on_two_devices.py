@@ -311,7 +311,10 @@ check_naive_time = Exercise(
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        "Between p stages are p - 1 cuts.": [f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")],
+        "Between p stages are p - 1 cuts.": [
+            *(f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")),
+            "(len(forward) - 1) => len(forward) - 1",
+        ],
         "There may be other than two stages.": " * (len(forward) - 1) => ",
         "Add the backward's own times.": [
             f"sum(backward) => {x} * sum(forward)" for x in (0, 1, 2)
@@ -373,7 +376,7 @@ check_best_cut = Exercise(
             ("min(enough => [*enough, None].index(min(enough", "=None) => =None))"),
         ],
         "The cut is *behind* block k: it is the first device's last.": [
-            *("k + 1 => k", "min(enough => 1 + min(enough"),
+            *("k + 1 => k", "k + 1 => k + 2", "min(enough => 1 + min(enough"),
             "work[: k + 1] => work[:k]",
         ],
         "k = 0 is a cut as well, and false for `or` and `if`.": [
@@ -408,6 +411,9 @@ check_best_cut = Exercise(
         ],
         "The busier device waits for its copies here: add the two times.": (
             "busier + 2 * sent[k] / rate => max(busier, 2 * sent[k] / rate)"
+        ),
+        "The copies come after the busier device's work, whichever device that is.": (
+            (f"{BUSIER} => 0", f"busier + => max({FRONT}, {BACK} - 2 * sent[k] / rate) +")
         ),
         "The busier device is the one with more work: the larger sum.": [
             f"{BUSIER} => {x}" for x in (FRONT, BACK, f"min({FRONT}, {BACK})")

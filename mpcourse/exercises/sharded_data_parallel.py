@@ -104,6 +104,10 @@ check_state_step = Exercise(
         ],
         "Step 2 still has step 1's gradients: let `weight.grad` go, and `part.grad` if you add to "
         "it.": "weight.grad = None => pass",
+        "The weights became gradients: `part.grad` is what `scatter` gives, `part` is gathered.": [
+            "gather(part) => gather(part.grad)",
+            "part.grad = => part.data =",
+        ],
         "Step first: what the ranks gather before the step is not new.": (
             "optimizer.step() => pass",
             "view_as(weight)) => view_as(weight))\n    optimizer.step()",
@@ -200,7 +204,13 @@ check_layer_backward = Exercise(
             ".view(-1, x.shape[1] + 1) => .view(x.shape[1] + 1, -1).T",
             "dim=1) => dim=1).T",
             "dim=1) => dim=1).roll(1, 1)",
+            ("dim=1) => dim=1).roll(1, 1)", ":-1] => 1:]"),
+            ("t.T @ x, => t.T.matmul(x).view(-1),", ".unsqueeze(1)], dim=1 => ]"),
+            "scatter(of_whole) => torch.cat([scatter(of_whole[:, :-1]), scatter(of_whole[:, -1])])",
         ],
+        "A rank keeps its part: do not gather the gradient.": (
+            "scatter(of_whole) => gather(scatter(of_whole))"
+        ),
         "The weights are all columns but the last, the bias.": [":-1] => 1:]", "[:, :-1] => "],
         "A rank's part is not the layer: `gather(part)` gives all of it.": "gather(part) => part",
         KEPT: "return gradient => gradient *= 2\n    return gradient / 2",
@@ -240,6 +250,7 @@ check_bytes_sent = Exercise(
             "[2, => [2 * backwards,",
         ],
         "Stage 2 keeps no whole gradient: every backward scatters anew.": "backwards + 1 => 2",
+        "In stage 2 a backward scatters: one round, not two.": "backwards + => 2 * backwards +",
         "Stage 2 gathers once in a step, after the update.": "backwards + 1 => 2 * backwards",
         "Stages 1 and 2 gather the weights after the update.": ["2, b => 1, b", "s + 1 => s"],
         "Stage 3 gathers twice, for forward and backward, and scatters.": ["3 * => 2 *", "3 * => "],
