@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import nullcontext
 from unittest import mock
 
 import torch
@@ -24,6 +24,7 @@ ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_gr
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
+ONE_LIST = "Make the list within step: the next step puts its own losses into a shared one."
 PARTS = "Return the loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches, …)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
@@ -52,14 +53,19 @@ def my_pipeline(rank, count, device, net, microbatches):
     return layers, step
 
 
-@contextmanager
-def a_world_for_each_thread():
-    """A process has one default group of ranks; meanwhile each thread has its own."""
-    checked = mock.patch.object(pipelining.PipelineStage, "__init__", its_own_stage)
-    with _one_world, checked:  # an attempt that was stopped may still wait for a message
+def torch_ranks_in_threads(program, count, *, timeout_s=20.0, meanwhile=None):
+    """`ranks_in_threads`, where torch finds each thread's group without being given it."""
+
+    def on_rank(group):
+        world = distributed_c10d._world
+        world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks in threads"
+        world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
+        return program(group)
+
+    with _one_world, meanwhile or nullcontext():  # a stopped attempt may still wait for a message
         before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
         try:
-            yield
+            return ranks_in_threads(on_rank, count, timeout_s=timeout_s)
         finally:
             distributed_c10d._world = before
 
@@ -90,22 +96,22 @@ def left_behind(attempt, count, microbatches):
     """On each rank, a thread, the weights, their gradients and the losses."""
 
     def on_rank(group):
-        world, rank = distributed_c10d._world, group.rank()
-        world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks of the check"
-        world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
+        rank = group.rank()
         net, *batch = small_work(rank)
         match attempt(rank, count, torch.device("cpu"), net, microbatches):
             case [nn.Module() as layers, step] if callable(step):
                 losses = step(*batch)
+                grads = [None if p.grad is None else 1 * p.grad for p in layers.parameters()]
+                if losses is step(*batch) and isinstance(losses, list):
+                    raise NotYet("Two steps return the same list.", ONE_LIST)
             case _:
                 raise NotYet("Return on every rank (layers, step), its blocks and the function.")
-        if world.default_pg is not group:
+        if distributed_c10d._world.default_pg is not group:
             raise NotYet("The ranks have met before your lines. No init, no destroy.")
-        weights = [*layers.parameters()]
-        return weights, [each.grad for each in weights], losses
+        return [*layers.parameters()], grads, losses
 
-    with a_world_for_each_thread():
-        return ranks_in_threads(on_rank, count, timeout_s=2.0)
+    checked = mock.patch.object(pipelining.PipelineStage, "__init__", its_own_stage)
+    return torch_ranks_in_threads(on_rank, count, timeout_s=2.0, meanwhile=checked)
 
 
 def as_uncut(outcome, count, microbatches):
@@ -147,7 +153,7 @@ check_pipeline = Exercise(
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
-        "destroy_process_group|group twice": "No init, no destroy.",
+        "destroy_process_group|group twice|not been initialized": "No init, no destroy.",
         "Boolean value": "loss_fn is a function: nn.functional.cross_entropy.",
         "second time": "schedule.step goes backward: no backward after it.",
         "target|input args": "The last rank takes the targets, by name: "
@@ -169,6 +175,8 @@ check_pipeline = Exercise(
             "stage, microbatches => stage, 4",
             "return losses => return losses and [sum(losses)]",
         ],
+        ONE_LIST: "def step(inputs, targets):\n        losses = [] => losses = []\n\n    "
+        "def step(inputs, targets):",
         NO_PIPELINE: "losses = [] => nn.functional.cross_entropy(net(inputs), targets).backward(); "
         "return []",
         "loss_fn is a function": "=nn.functional.cross_entropy => =nn.CrossEntropyLoss",
