@@ -220,7 +220,7 @@ EMPTIED = "clear() has emptied the list that is kept with the message: keep a co
 PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
 LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
-LOCAL = "`bucket = []` in a function makes another bucket: use bucket.clear(), or nonlocal."
+LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
 check_buckets = Exercise(

@@ -269,7 +269,7 @@ HANDED_ON = (
 NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
-FEWER = "There may be fewer pieces than `ahead`: their numbers end at len(pieces) - 1."
+FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
 NEWEST = "min(number, len(pieces)) - 1"
 DO = "gradients, ahead): => gradients, ahead):\n        "
 

@@ -311,7 +311,7 @@ check_naive_time = Exercise(
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
         "Copies take time as well.": lambda f, b, c: sum(f) + sum(b),
-        "Between p stages are p - 1 cuts.": [
+        "Between p stages are p - 1 cuts, so 2 * (p - 1) copies.": [
             *(f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")),
             "(len(forward) - 1) => len(forward) - 1",
         ],

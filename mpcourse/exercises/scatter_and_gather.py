@@ -314,7 +314,7 @@ def averaged(attempt, *shards):
             raise NotYet(KEEP_THE_WAY if (targets >= 0).any() else NO_BACKWARD)
         [gradient] = torch.autograd.grad(torch.sum(loss), scores)
         if not (loss.isfinite().all() and gradient.isfinite().all()):
-            raise NotYet(NO_TARGETS)
+            raise NotYet(NOT_FINITE if (targets >= 0).any() else NO_TARGETS)
         losses.append(loss.item())
     return sum(losses) / len(shards)
 
@@ -324,6 +324,7 @@ NO_BACKWARD = (
 )
 ONE_NUMBER = "A loss is one number: add up those of the targets, and divide."
 NO_TARGETS = "Without targets that is nan: a sum of nothing is 0, but a mean is 0 / 0."
+NOT_FINITE = "The loss or its gradient is nan or infinite: cross_entropy takes scores as they are."
 COUNT = "torch.sum(targets >= 0)"
 
 check_process_loss = Exercise(
@@ -374,6 +375,7 @@ check_process_loss = Exercise(
             ("sum => mean", f"* num_processes => * {COUNT} * num_processes"),
             f"loss * num_processes / total => loss / {COUNT} * {COUNT} * num_processes / total",
         ],
+        NOT_FINITE: "cross_entropy(scores => nll_loss(scores.log()",
         ONE_NUMBER: ["sum => none", " * num_processes / total => , total"],
         KEEP_THE_WAY: lambda *case: my_process_loss(*case).item(),
         NO_BACKWARD: [
