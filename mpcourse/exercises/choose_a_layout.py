@@ -195,10 +195,10 @@ check_held = Exercise(
             lambda parts, batch, it: my_held(parts, batch, it) / it.tensor / it.pipeline,
         ],
         "States are shared over the data ranks: the others hold parts of their own.": [
-            ADAM + f"({ranks} if layout.sharded else 1)"
-            for ranks in ("d * layout.tensor", "layout.ranks")
-        ]
-        + [ADAM + "layout.ranks"],
+            ADAM + "(d * layout.tensor if layout.sharded else 1)",
+            ADAM + "(layout.ranks if layout.sharded else 1)",
+            ADAM + "layout.ranks",
+        ],
         "With sharded=3 `parts` has all samples of the rank already: they are one micro-batch.": [
             FLYING + "(batch // d if layout.sharded == 3 else min(p, batch // d))",
             'parts["block"] => parts["block"] * (batch // d if layout.sharded == 3 else 1)',

@@ -2,18 +2,15 @@
 
 import re
 from collections import Counter
-from contextlib import nullcontext
 from unittest import mock
 
 import torch
 from torch import distributed, nn
 from torch.distributed import distributed_c10d, pipelining
 from torch.distributed.pipelining import ScheduleGPipe
-from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, short
-from mpcourse.multiprocess.in_threads import ranks_in_threads
+from mpcourse.multiprocess.in_threads import torch_ranks_in_threads
 from mpcourse.multiprocess.torch_stage import PipelineStage
 from mpcourse.schedules.actions import makes, needs
 from mpcourse.schedules.named import make_schedule
@@ -29,8 +26,6 @@ PARTS = "Return the loss of each of `microbatches` parts: ScheduleGPipe(stage, m
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
-
-_one_world = fork_safe_lock()
 
 
 def my_pipeline(rank, count, device, net, microbatches):
@@ -51,23 +46,6 @@ def my_pipeline(rank, count, device, net, microbatches):
         return losses
 
     return layers, step
-
-
-def torch_ranks_in_threads(program, count, *, timeout_s=20.0, meanwhile=None):
-    """`ranks_in_threads`, where torch finds each thread's group without being given it."""
-
-    def on_rank(group):
-        world = distributed_c10d._world
-        world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks in threads"
-        world.pg_group_ranks[group], world.default_pg = {r: r for r in range(count)}, group
-        return program(group)
-
-    with _one_world, meanwhile or nullcontext():  # a stopped attempt may still wait for a message
-        before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
-        try:
-            return ranks_in_threads(on_rank, count, timeout_s=timeout_s)
-        finally:
-            distributed_c10d._world = before
 
 
 def its_own_stage(stage, *given, **named):

@@ -11,12 +11,12 @@ GIGABYTE = 10**9
 
 
 def byte_bars(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> svg.Picture:
-    """Draw simulated bytes by name and purpose, and lines for devices with 16, 24 and 80 GB."""
+    """Draw computed bytes by name and purpose, and lines for devices with 16, 24 and 80 GB."""
     _check_purposes(list(bars.values()))
     totals = {name: sum(bar.values()) for name, bar in bars.items()}
     wide, row = 560, 38
     pixels = wide / max([*totals.values(), 1.05 * LIMITS[0] * GIGABYTE])
-    headline = f"simulated; {caption}"
+    headline = f"computed; {caption}"
     shapes = [svg.text(16, 22, headline), *_legend(next(iter(bars.values())), LEFT, 7)]
     spoken = [headline]
     for index, (name, bar) in enumerate(bars.items()):
@@ -30,7 +30,7 @@ def byte_bars(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> svg.P
         if x <= LEFT + wide:
             shapes.append(svg.line(x, TOP - 6, x, foot + 6, colour="#000000"))
             shapes.append(svg.text(x, foot + 20, f"{limit} GB", size=11, anchor="middle"))
-    title = "Bytes of a rank by purpose (simulated)"
+    title = "Bytes of a rank by purpose (computed)"
     size = (LEFT + wide + 110, foot + 32)
     return svg.picture(shapes, size, title=title, description="; ".join(spoken))
 

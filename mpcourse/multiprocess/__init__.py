@@ -18,6 +18,10 @@ Pages `collectives`, `distributed_data_parallel`, `torch_pipelining`, `ranks_and
 
 from mpcourse.multiprocess.buckets import BucketedDataParallel
 from mpcourse.multiprocess.fully_sharded import FullySharded
-from mpcourse.multiprocess.in_threads import ranks_in_threads, timed_in_turns
+from mpcourse.multiprocess.in_threads import (
+    ranks_in_threads,
+    timed_in_turns,
+    torch_ranks_in_threads,
+)
 from mpcourse.multiprocess.ring_steps import ring_states
 from mpcourse.multiprocess.sharded_optimizer import ShardedOptimizer

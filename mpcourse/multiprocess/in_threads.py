@@ -11,13 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import HashStore, PrefixStore, ProcessGroup, ProcessGroupGloo
+from torch.distributed import (
+    HashStore,
+    PrefixStore,
+    ProcessGroup,
+    ProcessGroupGloo,
+    distributed_c10d,
+)
+from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
+from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.timing import limited
+
+_one_world = fork_safe_lock()
 
 
 def ranks_in_threads(
@@ -81,6 +92,34 @@ def ranks_in_threads(
         error = None
         failures.clear()
         alive.clear()
+
+
+def torch_ranks_in_threads(
+    program: Callable[[ProcessGroup], Any],
+    ranks: int,
+    *,
+    timeout_s: float = 20.0,
+    meanwhile: AbstractContextManager | None = None,
+) -> list[Any]:
+    """`ranks_in_threads`, where each thread's group is torch's default one, as under torchrun.
+
+    For what of torch asks for no group, such as its pipeline engine. Calls take turns, since torch
+    has one world for a process: one that was stopped may still wait for a message. `meanwhile` is
+    entered for the time of the call. Source: torch's own tests, `multi_threaded_pg`.
+    """
+
+    def on_rank(group: ProcessGroup) -> Any:
+        world = distributed_c10d._world
+        world.pg_map[group], world.pg_names[group] = ("gloo", None), "ranks in threads"
+        world.pg_group_ranks[group], world.default_pg = {r: r for r in range(ranks)}, group
+        return program(group)
+
+    with _one_world, meanwhile or nullcontext():
+        before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
+        try:
+            return ranks_in_threads(on_rank, ranks, timeout_s=timeout_s)
+        finally:
+            distributed_c10d._world = before
 
 
 def timed_in_turns(group: ProcessGroup, *ways: Callable[[], Any], turns: int) -> torch.Tensor:

@@ -48,7 +48,7 @@ class InFlight:
             return self.outputs
         return _flatten(self.checkpoint.again(self.run))[0]
 
-    def run_backward(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def around_backward(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Call what runs a backward, or a half of one."""
         if self.checkpoint is None:
             return fn(*args)
@@ -130,7 +130,7 @@ class Stage:
         state = self.in_flight.pop(index)
         roots, gradients = _roots(state.made(), gradients)
         if roots:
-            state.run_backward(torch.autograd.backward, roots, gradients)
+            state.around_backward(torch.autograd.backward, roots, gradients)
         return self._input_gradients(state)
 
     def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
@@ -144,7 +144,7 @@ class Stage:
         state.outputs = []
         wanted = [] if self.is_first else [leaf for leaf in state.inputs if _wants(leaf)]
         if roots and wanted:
-            left = state.run_backward(run_inputs, roots, gradients, wanted)
+            left = state.around_backward(run_inputs, roots, gradients, wanted)
             state.rest = partial(run_weights, left)
         elif roots:
             state.rest = partial(torch.autograd.backward, roots, gradients)
@@ -154,7 +154,7 @@ class Stage:
         """W: add to the weights' gradients what `backward_input` left; it takes in nothing."""
         state = self.in_flight.pop(index)
         if state.rest is not None:
-            state.run_backward(state.rest)
+            state.around_backward(state.rest)
 
     def _input_gradients(self, state: InFlight) -> Gradients:
         if self.is_first:

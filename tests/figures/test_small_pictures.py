@@ -178,7 +178,7 @@ LAYOUTS = [
 def test_bytes_are_drawn_to_scale_and_said():
     sheet = Sheet(byte_bars(BYTES, caption="a model"))
     assert sheet.description == (
-        "simulated; a model; one: parameters 8 GB, gradients 12 GB, together 20 GB; "
+        "computed; a model; one: parameters 8 GB, gradients 12 GB, together 20 GB; "
         "two: parameters 2 GB, gradients 0 GB, together 2 GB"
     )
     widths = [float(box["width"]) for box in sheet.boxes[2:]]

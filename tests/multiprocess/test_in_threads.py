@@ -1,5 +1,6 @@
 """Threads as ranks: results by rank, real sums, failures that name the rank."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from torch import distributed
 
 from mpcourse.devices.timing import LIMIT
-from mpcourse.multiprocess import ranks_in_threads, timed_in_turns
+from mpcourse.multiprocess import ranks_in_threads, timed_in_turns, torch_ranks_in_threads
 
 TASKS = Path("/proc/self/task")
 
@@ -26,6 +27,31 @@ def test_each_rank_has_its_place_and_the_sum(ranks: int):
 
     total = ranks * (ranks + 1) / 2
     assert ranks_in_threads(program, ranks) == [(r, ranks, total) for r in range(ranks)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_torch_finds_each_thread_s_group_by_itself_and_none_afterwards(fails: bool):
+    seen, before = [], distributed.distributed_c10d._world
+
+    @contextlib.contextmanager
+    def meanwhile():
+        seen.append("enters")
+        yield
+        seen.append("leaves")
+
+    def program(group):
+        value = torch.tensor([1.0 + distributed.get_rank()])
+        distributed.all_reduce(value)
+        seen.append("works")
+        if fails:
+            raise LookupError("on purpose")
+        return distributed.get_rank(), distributed.get_world_size(), value.item()
+
+    with pytest.raises(LookupError) if fails else contextlib.nullcontext():
+        found = torch_ranks_in_threads(program, 3, meanwhile=meanwhile())
+        assert found == [(rank, 3, 6.0) for rank in range(3)]
+        assert seen == ["enters", *["works"] * 3, "leaves"]
+    assert distributed.distributed_c10d._world is before
 
 
 FIRST_MESSAGES = """
