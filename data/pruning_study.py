@@ -4,7 +4,7 @@ Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets
 their weights by each criterion, fine-tuned at seven rates; `pruning_small.csv`: pruned nets and
 small dense ones at four rates; `pruning_channels.csv`: a convolutional net that loses half of its
 channels, at one rate; `pruning_trunk.csv`: a residual net that loses channels, and small nets from
-scratch, with as many epochs and with half of them, at three rates. Where there are several rates,
+scratch, with as many epochs and with half of them, at four rates. Where there are several rates,
 the accuracy on held-out digits can choose one; the test images decide nothing.
 """
 
@@ -55,7 +55,7 @@ class Budget(NamedTuple):
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
     convolutional: tuple[int, int] = (8, 4)  # epochs of the convolutional net, and after
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
-    residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4)
+    residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
 
 
 DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,))

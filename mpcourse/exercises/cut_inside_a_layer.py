@@ -77,6 +77,7 @@ BACK = "MyLeave.apply => reduce_from_ranks"
 MEAN = "return total => return total / group.size()"
 NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all get the sum."
 LATE = "With async_op=True the sum comes later: call `wait()` on what it returns, then go on."
+BY_NAME = "`all_reduce` takes the operation second: name the group, as in `group=group`."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -196,6 +197,7 @@ check_ends = Exercise(
         ONE_EACH: "ctx.group), None => ctx.group)",
         ORDER: "return gradient, None => return None, gradient",
         KEEP_GROUP: "ctx.group = group => ",
+        BY_NAME: "all_reduce(total, group=group) => all_reduce(total, group)",
         NOT_SENT: "return x.view_as(x) => distributed.broadcast(x, 0, group); return x",
     },
     errors={
@@ -204,6 +206,7 @@ check_ends = Exercise(
         "different than None": ORDER,
         "attribute 'group'|save_for_backward": KEEP_GROUP,
         "resolve the process group": "Call `distributed.all_reduce(tensor, group=group)` itself.",
+        "AllreduceOptions": BY_NAME,
         "Default process group": "Each message goes to a group: `group=group`, or `ctx.group`.",
         "'NoneType'": "`all_reduce` returns None: return the tensor that it has replaced.",
         "not registered": NOT_SENT,
@@ -263,9 +266,10 @@ check_attention_parts = Exercise(
         "One slice of all rows mixes queries, keys and values: cut each of the three by itself.": (
             "return mine => return fused.chunk(ranks)[rank]"
         ),
-        "There are fewer key heads than query heads: the three are not thirds of the rows.": (
-            "return mine => return torch.cat([t.chunk(ranks)[rank] for t in fused.chunk(3)])"
-        ),
+        "There are fewer key heads than query heads: the three are not thirds of the rows.": [
+            "return mine => return torch.cat([t.chunk(ranks)[rank] for t in fused.chunk(3)])",
+            "value[read]] => fused.unflatten(0, (-1, columns))[2 * heads :][read]]",
+        ],
         "With fewer key heads than ranks, several ranks hold the same key head, and it is whole.": [
             f"{READ} => rank * key_heads // ranks, (rank + 1) * key_heads // ranks",
             f"{READ} => own.start // sharing, own.stop // sharing",
@@ -337,14 +341,16 @@ check_step_bytes = Exercise(
         "Lookup and output layer each send one sum more.": [f"+ 2 => + {n}" for n in (0, 1, 3, 4)],
         "The ends send, too: lookup, output layer, loss.": "+ 2) * width + 3 => ) * width",
         "The loss sends 3 numbers per token, forward.": [
-            *(f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6)),
+            *(f"+ 3 => + {n}" for n in (0, 1, 2, 5, 6, "3 / tokens")),
             *(f"2) * width + 3 => {n}) * width" for n in (3, 5)),
         ],
         "Each block sends; the ends and the loss send once, however many blocks.": [
             *("+ 2) * => + 2 * layers) *", "+ 3 => + 3 * layers", "4 * layers + 2 => 6"),
         ],
         "Tokens are sent, not weights.": ["tokens * => width *", "tokens * => 12 * width *"],
-        "The width between the layers is sent, not that inside.": ["(4 => (10", "(4 => (16"],
+        "The width between the layers is sent, not that inside.": [
+            *("(4 => (10", "(4 => (16", "(4 * layers + 2) => 4 * (4 * layers + 2)"),
+        ],
         "Each rank has an addend for every token: do not divide them.": "/ ranks => / ranks**2",
         "This is what all ranks send together.": "/ ranks => ",
         "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, 2 or n - 1.": [

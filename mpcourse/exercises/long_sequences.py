@@ -58,6 +58,7 @@ check_merge = Exercise(
         "Both weights together have to sum to 1.": [
             "return output => return output_1 + output_2",
             "- log_sum) => - torch.maximum(log_sum_1, log_sum_2))",
+            "logaddexp( => maximum(",
             ("(log_sum_1 - log_sum) => log_sum_1", "(log_sum_2 - log_sum) => log_sum_2"),
         ],
         "A log-sum is a logarithm: weigh by its `exp`.": (

@@ -369,6 +369,8 @@ check_data_parallel = Exercise(
         "devices is a list": "scatter and replicate take the devices themselves, in a list.",
         "same length": "There may be fewer chunks than devices. Use devices[: len(chunks)].",
         "not require grad": CUT_OFF,
+        "cannot be multiplied": "Leave dim as it is: a chunk holds whole rows.",
+        "stack expects": "gather joins rows of unequal chunks; stack makes a new dimension.",
         "has no len": "parallel_apply takes a list of modules: one replica for each chunk.",
         r"got \[Device": "gather takes one device: gather(outputs, devices[0]).",
         "devices are named": "The third argument of parallel_apply is another: write devices=….",
@@ -380,6 +382,14 @@ check_data_parallel = Exercise(
             "scatter(batch, devices) => [*scatter(batch, devices), batch[:0]][: len(devices)]",
         ],
         "Say where: parallel_apply(…, devices=used).": ", devices=used => ",
+        "Leave dim as it is": "scatter(batch, devices) => scatter(batch, devices, dim=1)",
+        "stack makes a new dimension": "gather(outputs, devices[0]) => torch.stack(outputs)",
+        "The rows that do not divide are missing: the last chunk may be smaller.": (
+            "chunks = => batch = batch[: len(batch) - len(batch) % len(devices)]; chunks ="
+        ),
+        "All chunks ran on the first device: name one for each chunk.": (
+            "devices[: len(chunks)] => devices[:1] * len(chunks)"
+        ),
         "Return what gather joins.": "gather(outputs, devices[0]) => outputs",
         "On GPUs each needs its own replica.": "replicate(module, used) => [module] * len(used)",
         "The gradients do not reach the module's own weights: copy with replicate.": (

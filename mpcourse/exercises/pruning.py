@@ -89,7 +89,8 @@ check_global_masks = Exercise(
             "> threshold => >= threshold",
             *(f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")),
         ],
-        "A mask has its weight's name and shape, and says True or False.": [
+        "A mask is a tensor of its weight's name and shape, and says True or False.": [
+            "size > threshold => (size > threshold).tolist()",
             "size > threshold => size.flatten() > threshold",
             "{name: size > => {name[:-7]: size >",
             "size > threshold => (size > threshold) * parameters[name]",
@@ -346,7 +347,8 @@ check_trunk = Exercise(
         READERS: f"{WHO_READS} => [slim.head]",
         STILL_THERE: "slim = copy.deepcopy(net) => return copy.deepcopy(net)",
         "Take the columns and the entries of norms that kept names, not the first ones.": [
-            *("[:, kept] => [:, : len(kept)]", "p.detach()[kept] => p.detach()[: len(kept)]")
+            *("[:, kept] => [:, : len(kept)]", "p.detach()[kept] => p.detach()[: len(kept)]"),
+            "[:, kept] => [:, range(len(kept)) if layer is slim.head else kept]",
         ],
         ITS_BIAS: ["nn.Parameter(p.detach()[kept]) => p", "weight, norm.bias => weight, _"],
         STATISTICS: f"{ITS_OWN} => norm.running_mean, norm.running_var",

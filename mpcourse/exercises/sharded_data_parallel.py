@@ -199,7 +199,13 @@ check_layer_backward = Exercise(
             "gradient.sum(0) => 0 * gradient.sum(0)",
         ],
         "The gradient of the bias is the sum over the rows, not their mean.": ".sum => .mean",
-        "The gradient is a sum over rows, an average over ranks.": "dim=1) => dim=1) / len(x)",
+        "The gradient is a sum over rows, an average over ranks.": [
+            "dim=1) => dim=1) / len(x)",
+            "scatter(of_whole) => scatter(of_whole) * (of_whole.numel() // len(part))",
+        ],
+        "Gather once: the table has weights and bias, and you need the weights alone.": (
+            "dim=1) => dim=1) + 0 * gather(part).view(-1, x.shape[1] + 1)"
+        ),
         "The table is (outputs, inputs + 1): of each output its weights, then its bias.": [
             ".view(-1, x.shape[1] + 1) => .view(x.shape[1] + 1, -1).T",
             "dim=1) => dim=1).T",
@@ -333,7 +339,10 @@ check_clip = Exercise(
             "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
         ),
         "One factor for all tensors: by their common norm.": "/ norm => / gradient.norm()",
-        "max_norm is for all ranks together: it stays whole.": "/ norm => / norm / group.size()",
+        "max_norm is for all ranks together: it stays whole.": [
+            "/ norm => / norm / group.size()",
+            ("(square, => (0 + square,", "/ norm => / norm / group.size() ** 0.5"),
+        ],
         "A small gradient stays as it is: the factor is at most 1.": ".clamp(max=1.0) => ",
         "A large gradient's norm is to become max_norm, not 1.": "max_norm / norm => 1 / norm",
         "Nothing changed: scale in place, by max_norm / norm.": "gradient *= => _ = gradient *",

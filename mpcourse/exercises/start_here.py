@@ -11,7 +11,7 @@ import torch
 
 from mpcourse.devices.devices import Device, get_devices, synchronize
 from mpcourse.devices.streams import StreamContext
-from mpcourse.exercises.exercise import Exercise, NotYet, same, short
+from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, same, short
 
 
 def in_time(wait):
@@ -75,13 +75,18 @@ check_both_at_once = Exercise(
     compared=first_difference,
     hint=lambda found, _: SUMS if [*found.values()][:3] == [[True], [True], True] else PLACES,
     correct="Both were under way at the same time, each on its device, and were added.",
-    errors={"runs": "Hand over half_a itself.", "Result|'method'": RESULTS, "'submit'": PLACES},
+    errors={
+        "runs": "Hand over half_a itself.",
+        "Result|'method'": RESULTS,
+        "'submit'": PLACES,
+        "must be Tensor": SUMS,
+    },
     wrong={
         "Hand both over before you wait for one.": (".submit => .run", ".result() => "),
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
         "Do not halve the sum: both are parts of it.": "[a + b.to(a.device) => [(a + b) / 2",
-        SUMS: f"{ADDED} => (first_half, second_half)",
+        SUMS: [f"{ADDED} => {each}(first_half, second_half)" for each in ("", "torch.add")],
         PLACES: ["devices[1] => devices[0]", "submit(half_b) => submit(half_a)", "s[0].s => s.s"],
         RESULTS: ".result() => .wait()",
     },
@@ -169,9 +174,12 @@ def look_at_clock(found, kind, given):
     if in_place != [True]:
         raise NotYet("fn runs once, on the device: hand it over once, with device.submit(fn).")
     if not isinstance(seconds, Real) or not abs(seconds) < 1e9:
-        raise NotYet(f"expected a number of seconds, got {short(measured)}")
+        nothing = NO_RETURN * (measured is None)
+        raise NotYet(f"expected a number of seconds, got {short(measured)}", nothing)
     if seconds < 0:
         raise NotYet(f"got {seconds}: take the first reading from the second.")
+    if seconds == round(seconds, 3):
+        raise NotYet(f"got {seconds}: that is rounded; return the difference as it is.")
     if seconds < 0.9 * naps[0]:
         raise NotYet(f"got {seconds}: {EARLY}{gpus}{STILL * (kind == 'idle' and whole > naps[0])}")
     if seconds > 1.01 * whole:
@@ -180,8 +188,6 @@ def look_at_clock(found, kind, given):
         raise NotYet(f"got {seconds}. {OLDER}{gpus}")
     if kind == "idle" and whole - seconds > OLDER_S / 2:
         raise NotYet(f"your function took {whole:.1f} seconds: {SLEPT}")
-    if seconds == round(seconds, 3):
-        raise NotYet(f"got {seconds}: that is rounded; return the difference as it is.")
 
 
 TAKEN = "time.perf_counter() - start"
@@ -214,7 +220,8 @@ check_time = Exercise(
         "over once": ["device.submit(fn).result() => fn()", "start = => device.run(fn); start ="],
         "and no error": [".result() => ", ".result() => .exception()"],
         SLEPT: "synchronize([device])\n    start => time.sleep(0.5)\n    start",
-        "that is rounded": f"{TAKEN} => round({TAKEN}, 1)",
+        "that is rounded": [f"{TAKEN} => round({TAKEN}, 1)", f"{TAKEN} => int({TAKEN})"],
+        NO_RETURN: f"return {TAKEN} => print({TAKEN})",
         "return seconds": f"{TAKEN} => ({TAKEN}) * 1000",
     },
     also_right=["[device] => ", "submit(fn).result() => run(fn)"],

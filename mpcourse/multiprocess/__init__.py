@@ -13,6 +13,7 @@ Pages `collectives`, `distributed_data_parallel`, `torch_pipelining`, `ranks_and
 | `shards`            | a tensor in equal parts, one for each rank                     |
 | `sharded_optimizer` | the optimizer's state, then gradients, sharded (ZeRO 1 and 2)  |
 | `fully_sharded`     | parameters sharded, whole only where they are used (ZeRO 3)    |
+| `shared_sum`        | two ranks add through memory that both see                     |
 | `torch_stage`       | torch's pipeline stage, also for gloo in torch 2.9             |
 """
 
@@ -25,3 +26,4 @@ from mpcourse.multiprocess.in_threads import (
 )
 from mpcourse.multiprocess.ring_steps import ring_states
 from mpcourse.multiprocess.sharded_optimizer import ShardedOptimizer
+from mpcourse.multiprocess.shared_sum import SharedSum
