@@ -59,6 +59,7 @@ check_counted = Exercise(
             "price + work[0] * size => 0.0",
             "price + work[0] * size => price",
             "price + work[0] * size => work[0] * size",
+            "price + work[0] * size => price + work[0] * size / 2",
         ],
         "The first block reads the images: entry 0 is special, not the last.": "[0] => [-1]",
         "A backward does the forward's work twice: for the inputs and for the weights.": [
@@ -86,6 +87,7 @@ check_counted = Exercise(
         ],
         CHANGED: "return => work.reverse(); return",
         "Two lists, no pair for each block.": "forward, backward => [*zip(forward, backward)]",
+        "The backward's list begins with block 1, too.": "return => backward.reverse(); return",
         "The forward's list comes first.": "forward, backward => backward, forward",
         "A number a block, no sum of all.": "forward, backward => sum(forward), sum(backward)",
     },
@@ -207,8 +209,8 @@ def my_plan_and_prediction():
 
     Device 0 is full, and to recompute costs more here than it saves. Block 1 reads a single channel
     and keeps half: a wide first layer costs little. A step takes 2,345 M, by count 1.43 times as
-    fast as the start, and holds 1.90 and 1.64 MiB. The best copy of its net takes 2,262 M, but
-    sends 160 messages more: the plan is faster where a message costs over 0.52 M.
+    fast as the start, and holds 1.90 and 1.64 MiB. Where messages are
+    free, copies of its net are faster, with 2,262 M; where a message costs 1 M, the plan is faster.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)

@@ -1,4 +1,4 @@
-"""Exercises of page `choose_a_layout`: layer sums, held bytes, what to run."""
+"""Exercises of page `choose_a_layout`: layer sums, held bytes, a factor, what to run."""
 
 import inspect
 from dataclasses import replace
@@ -120,6 +120,9 @@ check_layer_sums = Exercise(
         ],
         "Ask for the speed between tensor ranks.": ['"tensor" => "data"', '"tensor" => "pipeline"'],
         "`moved` is the speed of a rank's memory; a message takes a link.": SPEED + "cluster.moved",
+        "Count the sums of blocks alone: those of embedding and loss are left out.": (
+            "sizes.layers / layout.pipeline => (sizes.layers / layout.pipeline + 1)"
+        ),
         "What is summed are tokens, not weights.": (
             "tokens * sizes.width => sizes.parameters / t",
             "6 * sizes.layers => 1",
@@ -251,6 +254,7 @@ check_held = Exercise(
         ],
         "Data ranks share states, not activations.": [
             "max(first, last) => max(first, last) / d",
+            lambda *given: my_held(*given) / (given[2].data if given[2].sharded == 3 else 1),
             'first = => parts["inputs"] /= d if layout.sharded == 3 else 1; first =',
         ],
         "That is the last stage alone: in other cases the first one is fuller.": (
@@ -269,18 +273,77 @@ check_held = Exercise(
     also_right=["// => /", "last = => last = min(p, batch // d, 1) *"],
 )
 
-# 3. What to run, in order
+# 3. The factor that fits a program's runs
+
+
+def my_factor(runs):
+    """A factor's spread is the largest ratio of measured to forecast time over the smallest.
+
+    The factor with the smallest spread fits best; `min` takes the first of equal ones.
+    """
+
+    def spread(factor):
+        ratios = [took / (rest + factor * sums) for rest, sums, took in runs]
+        return max(ratios) / min(ratios)
+
+    return min(range(1, 16), key=spread)
+
+
+RATIOS, LEAST = "took / (rest + factor * sums) => ", "max(ratios) / min(ratios) => "
+
+check_factor = Exercise(
+    my_factor,
+    read_again='"Can one table mend the forecast?"',
+    cases=[
+        ([(10.0, 1.0, 26.0), (10.0, 2.0, 32.0), (10.0, 4.0, 44.0)],),
+        ([(12.0, 1.0, 27.0), (12.0, 5.0, 87.0)],),
+        ([(20.0, 0.0, 24.0), (20.0, 0.0, 30.0)],),
+        ([(30.0, 2.0, 32.0), (24.0, 8.0, 32.0)],),
+        ([(40.0, 2.0, 65.0), (26.0, 6.0, 65.0), (52.0, 3.0, 70.0), (48.0, 2.0, 81.0)],),
+    ],
+    given=lambda runs: f"runs (rest, sums, took) {runs}",
+    hint="For each factor: a ratio of every run, the largest over the smallest; then `min`.",
+    wrong={
+        "One factor may miss all runs alike: compare ratios, not the errors.": [
+            LEAST + "sum(abs(ratio - 1) for ratio in ratios)",
+            LEAST + "max(abs(ratio - 1) for ratio in ratios)",
+            (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
+            (RATIOS + "(took - rest - factor * sums) ** 2", LEAST + "sum(ratios)"),
+        ],
+        "The spread is the largest ratio over the smallest.": [
+            LEAST + some
+            for some in (
+                "max(ratios)",
+                "min(ratios)",
+                "sum(ratios)",
+                "(max(ratios) - min(ratios))",
+                "sum((ratio - sum(ratios) / len(ratios)) ** 2 for ratio in ratios)",
+            )
+        ],
+        "The smallest spread is asked for, not the largest.": "min(range => max(range",
+        "The factor multiplies the layer sums, and nothing else.": [
+            "(rest + factor * sums) => (factor * rest + sums)",
+            "(rest + factor * sums) => (factor * (rest + sums))",
+            "factor * sums => sums / factor",
+        ],
+        "The factors are 1 to 15, both counted.": [
+            f"range(1, 16) => {some}" for some in ("range(1, 15)", "range(16)", "range(1, 11)")
+        ],
+        "Of equal factors the smallest.": "range(1, 16) => range(15, 0, -1)",
+        "Return the factor, not its spread.": "return min( => return spread(min(range(1, 16), "
+        "key=spread)) or min(",
+        "For each factor: a ratio": lambda runs: 3.5,
+    },
+    also_right=["took / (rest + factor * sums) => (rest + factor * sums) / took"],
+)
+
+# 4. What to run, in order
 
 
 def my_to_run(told, needed, most, band):
-    """Of those that fit, the forecast's first sets the band; nothing beyond it is run.
-
-    The first is run first. Inside the band the forecast has no say, so the others follow by fewest
-    tensor ranks, then by most stages.
-    """
+    """Sort what fits by its forecast. The first sets the band; what is beyond it stays out."""
     fitting = sorted((it for it in told if needed[it] <= most), key=told.get)
-    equal = [it for it in fitting if told[it] <= band * told[fitting[0]]]
-    return equal[:1] + sorted(equal[1:], key=lambda it: (it.tensor, -it.pipeline))
+    return [it for it in fitting if told[it] <= band * told[fitting[0]]]
 
 
 def offer(text):
@@ -306,8 +369,7 @@ def as_words(told, needed, most, band):
     return "; ".join([f"room for {most} GB, a band of {band}", *rows])
 
 
-ONE_LIST = "equal[:1] + sorted(equal[1:] => sorted(equal"
-ORDER = "key=lambda it: (it.tensor, -it.pipeline) => key="
+IN_ORDER = "in fitting if => in sorted(fitting, key="
 
 check_to_run = Exercise(
     my_to_run,
@@ -321,8 +383,7 @@ check_to_run = Exercise(
     ],
     given=as_words,
     play=by_name,
-    hint="Those that fit; of these, those within the band of the fastest; of these, the fastest, "
-    "then the others by fewest tensor ranks, and by most stages where these are equally many.",
+    hint="Those that fit; of these, those within the band of the fastest, in the forecast's order.",
     wrong={
         "What does not fit cannot be run.": [
             " if needed[it] <= most => ",
@@ -341,37 +402,34 @@ check_to_run = Exercise(
             "band * told => band + told",
             "band * told[fitting[0]] => band",
         ],
-        "The forecast's first is run first.": (
-            ONE_LIST,
-            "sorted((it => list((it",
-            "most), key=told.get) => most))",
-            "told[fitting[0]] => min(told[each] for each in fitting)",
+        "The forecast's first is run first.": [
+            "in fitting if => in fitting[::-1] if",
+            "in fitting if => in told if it in fitting and",
+        ],
+        "The forecast orders the list: it has the fewest pairs wrong, not a rule of thumb.": [
+            IN_ORDER + f"lambda it: {key}) if"
+            for key in (
+                "(it.tensor, -it.pipeline)",
+                "(it != fitting[0], it.tensor, -it.pipeline)",
+                "(it.tensor, it.pipeline)",
+                "(it != fitting[0], it.tensor, it.pipeline)",
+                "(-it.tensor, it.pipeline)",
+                "it.tensor",
+                "(it.tensor * it.pipeline, -it.tensor)",
+                "(-it.pipeline, it.tensor)",
+            )
+        ],
+        "Bytes say what fits. They have no say in the order.": [
+            IN_ORDER + "needed.get) if",
+            IN_ORDER + "lambda it: (it != fitting[0], needed[it])) if",
+        ],
+        "The first stands in the list twice.": "return [ => return fitting[:1] + [",
+        "That is the first alone: the others within the band follow.": (
+            "in fitting if => in fitting[:1] if"
         ),
-        "After its first the forecast has no say: the fewest tensor ranks come next.": [
-            ORDER + "told.get",
-            ORDER + "lambda it: 0",
-        ],
-        "The fewest tensor ranks come next, not the most.": [
-            "(it.tensor, => (-it.tensor,",
-            "-it.pipeline) => -it.pipeline), reverse=True",
-        ],
-        "Bytes say what fits. They have no say in the order: few tensor ranks come next.": [
-            ORDER + "needed.get",
-            ("equal[:1] + => equal[:0] +", ORDER + "needed.get", "equal[1:] => equal"),
-        ],
-        "Of equally many tensor ranks the most stages come first.": [
-            ", -it.pipeline => , it.pipeline",
-            "(it.tensor, -it.pipeline) => it.tensor",
-            "(it.tensor, -it.pipeline) => it.tensor * it.pipeline",
-        ],
-        "Stages decide only between equally many tensor ranks.": (
-            "(it.tensor, -it.pipeline) => (-it.pipeline, it.tensor)"
-        ),
-        "The first stands in the list twice.": "sorted(equal[1:] => sorted(equal",
-        "That is the first alone: the others within the band follow.": "+ sorted => or sorted",
-        "The first is missing.": "equal[:1] + => ",
+        "The first is missing.": "in fitting if => in fitting[1:] if",
         "List the layouts, not their seconds": [
-            "return => return [told[it] for it in fitting] +",
+            "[it for => [told[it] for",
             lambda *given: [(it.tensor, it.pipeline, it.data) for it in my_to_run(*given)],
         ],
         "Where nothing fits, the list is empty, and not None.": (
@@ -381,5 +439,5 @@ check_to_run = Exercise(
         "Those that fit; of these": lambda *given: [Layout()],
     },
     errors={"(Value|Index)Error": "Where nothing fits there is nothing to run: an empty list."},
-    also_right=[(ONE_LIST, "(it.tensor, => (it != fitting[0], it.tensor,")],
+    also_right=["in fitting if => in sorted(fitting, key=lambda it: told[it]) if"],
 )

@@ -239,7 +239,13 @@ check_deadlock = Exercise(
         "The value is the operation's index.": [
             f"rank: index => rank: programs[rank][index{part}]" for part in ("", "][1", ":")
         ],
-        "Leave out the ranks that end.": " if index < len(programs[rank])} => }",
+        "Leave out the ranks that end.": [
+            " if index < len(programs[rank])} => }",
+            lambda p: {rank: my_stuck(p).get(rank) for rank in range(len(p))},
+        ],
+        "Count the operations that are done, not those that are left.": (
+            lambda p: {rank: len(p[rank]) - index for rank, index in my_stuck(p).items()}
+        ),
         AT_ITS_END: " if at[rank] < len(programs[rank]) else None => ",
     },
     errors={"IndexError": AT_ITS_END, "had not returned": "Stop when nothing moves any more."},

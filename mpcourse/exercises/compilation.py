@@ -64,7 +64,7 @@ def with_a_memory(attempt, entry, operations):
             line = f"one of your lines: {text.strip()}"
             raise NotYet(line, "A line is one assignment, such as mul = x * 0.9.") from None
         except NameError as error:
-            first = "The first line loads: the input's name is in `entry`."
+            first = "The first line loads, and later lines use that name: it is in `entry`."
             why = first if error.name == entry else "A name gets its number before it is used."
             raise NotYet(f"your lines: {error}", why) from None
     stored = [list.__getitem__(result, i) for i in range(2)]
@@ -125,7 +125,14 @@ check_kernel = Exercise(
             "{name} = {left} => {name} = {entry}",
             ("{name} = {left} => {entry} = {entry}", "result[i] = {name} => result[i] = {entry}"),
         ],
-        "name is in `entry`": 'lines = [f"{entry} => lines = [f"x',
+        "it is in `entry`": [
+            'lines = [f"{entry} => lines = [f"x',
+            lambda entry, operations: [  # one name for all
+                "a = numbers[i]",
+                *(f"a = a {sign} {right}" for _, _, sign, right in operations),
+                "result[i] = a",
+            ],
+        ],
         "before it is used": 'lines.append(f"{name} = => lines.append(f"y = ',
         "Return a list": 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
         "A line is one assignment": ['append(f" => append(f"float ', 'append(f" => append("'],

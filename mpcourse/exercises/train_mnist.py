@@ -1,5 +1,6 @@
 """Exercises of page `train_mnist`: a loop, a step in micro-batches, merged statistics, dropout."""
 
+from functools import partial
 from unittest import mock
 
 import torch
@@ -24,11 +25,11 @@ from mpcourse.training import train_epoch
 HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
 
 
-def loss_first(outcome, expected):
+def loss_first(outcome, expected, left):
     """Of losses, and of what is left behind: weights or gradients."""
     if same(outcome[0], expected[0]):
-        return ["What is returned is right; the weights afterwards, or .grad, are not."]
-    right = ["The weights afterwards, or .grad, are right."] * same(outcome[1], expected[1])
+        return [f"What is returned is right; {left} are not."]
+    right = [f"But {left} are right."] * same(outcome[1], expected[1])
     return [f"expected the loss {short(expected[0])}", f"got {short(outcome[0])}", *right]
 
 
@@ -80,7 +81,7 @@ check_train = Exercise(
     cases=[("net", 1), ("Pipeline", 1), ("net", 3), ("Pipeline", 3)],
     given="a {} and {} mini-batch(es)",
     play=trained,
-    compared=loss_first,
+    compared=partial(loss_first, left="the weights and buffers afterwards"),
     hint="In the loop: clear the gradients, forward and backward, the optimizer's step.",
     correct="Cut and uncut net have the right losses and weights.",
     wrong={
@@ -185,7 +186,7 @@ check_step = Exercise(
     cases=[(4, 2, ()), (5, 2, ()), (7, 3, ()), (10, 4, (0, 5, 6)), (6, 2, (2, 3))],
     given="{} rows in micro-batches of {}; targets ignored: {}",
     play=stepped,
-    compared=loss_first,
+    compared=partial(loss_first, left="the gradients in .grad"),
     hint="Each sample that counts has one share of the whole mean: divide by how many there are.",
     correct="Loss and gradient are those of the whole mini-batch in all {count} cases.",
     wrong={
@@ -210,6 +211,10 @@ check_step = Exercise(
         ),
         "The loss is weighted after its backward: weight it before.": (
             "/ counting\n        loss.backward() => \n        loss.backward(); loss /= counting"
+        ),
+        "The gradients hold shares; the loss is a mean of means: add up the shares.": (
+            "total += loss.item() => total += loss.item() * counting / len(y)",
+            "return total => return total / len(inputs.split(size))",
         ),
         "The shares add up to the mean: return their sum.": "return total => return total / len(y)",
         "Return the loss, a number.": "return total => return",

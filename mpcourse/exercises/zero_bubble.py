@@ -1,8 +1,10 @@
 """Exercises of page `zero_bubble`: a backward in two halves, split under a cap, without a wait."""
 
+from functools import partial
 from itertools import pairwise
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, borrowed, refuse, slip
 from mpcourse.exercises.schedules import as_actions
@@ -14,7 +16,9 @@ from mpcourse.schedules.zero_bubble import zero_bubble_schedule
 
 # 1. Both halves of a linear layer's backward
 
-TWO = "Two tensors are asked for: the gradient of the input, then that of the weight."
+TWO = "Asked for are two: the input's gradient (a tensor), and a function that makes the weight's."
+AT_ONCE = "Make one product now. Put that of W behind lambda: it is made when that is called."
+ALONE = "The function of W takes no argument: it knows x and gradient from where it is written."
 SHAPES = "The input's gradient has the input's shape, the weight's that of the weight."
 ONCE = "Each half is one product: the gradient that arrived, and what the forward multiplied with."
 STAR = "* goes number by number; a product of matrices is @."
@@ -24,19 +28,25 @@ NO_AUTOGRAD = "No autograd here: two matrix products will do."
 def my_halves(x, weight, gradient):
     """The forward multiplies by the transposed weight, so the way back multiplies by the weight.
 
-    The weight's gradient adds over the rows of x.
+    The weight's gradient adds over the rows of x. The product behind lambda waits for its call.
     """
-    return gradient @ weight, gradient.T @ x
+    return gradient @ weight, lambda: gradient.T @ x
 
 
 def both_halves(attempt, *case):
     if borrowed(attempt, {"vjp", "grad", "backward", "enable_grad"}):
         raise NotYet(NO_AUTOGRAD)
+    counter = FlopCounterMode(display=False)
     with torch.inference_mode():  # no graph, in no helper either
-        outcome = attempt(*case)
-    if not isinstance(outcome, tuple | list) or len(outcome) != 2:
-        raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
-    return tuple(outcome)
+        with counter:
+            outcome = attempt(*case)
+        if not isinstance(outcome, tuple | list) or len(outcome) != 2 or callable(outcome[0]):
+            raise NotYet(*[NO_RETURN] * (outcome is None), TWO)
+        now, later = outcome
+        product = 2 * case[2].numel() * case[0].shape[1]  # its flops
+        if not callable(later) or counter.get_total_flops() > product:
+            raise NotYet(AT_ONCE)
+        return now, later()
 
 
 def sizes_of_both(outcome, expected):
@@ -62,10 +72,15 @@ check_halves = Exercise(
     play=both_halves,
     compared=sizes_of_both,
     hint=lambda outcome, expected: SHAPES if len(sizes_of_both(outcome, expected)) > 1 else ONCE,
-    errors={"nference|not require grad": NO_AUTOGRAD, "must match": STAR, "": SHAPES},
+    errors={
+        "nference|not require grad": NO_AUTOGRAD,
+        "must match": STAR,
+        "positional": ALONE,
+        "": SHAPES,
+    },
     wrong={
         "The other way round: first the gradient of the input.": (
-            "gradient @ weight, gradient.T @ x => gradient.T @ x, gradient @ weight"
+            "gradient @ weight, lambda: gradient.T @ x => gradient.T @ x, lambda: gradient @ weight"
         ),
         "The weight's gradient is transposed: it has the shape of the weight.": (
             "gradient.T @ x => x.T @ gradient"
@@ -76,7 +91,7 @@ check_halves = Exercise(
         ],
         NO_AUTOGRAD: [
             lambda x, w, g: torch.autograd.functional.vjp(lambda a, b: a @ b.T, (x, w), g)[1],
-            "return gradient @ weight, gradient.T @ x => with torch.inference_mode(False), "
+            "return gradient @ weight, lambda: gradient.T @ x => with torch.inference_mode(False), "
             "torch.enable_grad(): return torch.autograd.grad(x.requires_grad_() @ "
             "weight.requires_grad_().T, (x, weight), gradient)",
             "gradient.T @ x => torch.autograd.grad(x @ weight.T, weight, gradient)[0]",
@@ -86,9 +101,17 @@ check_halves = Exercise(
         "Neither half takes a mean; a loss that takes one has put it into gradient.": (
             ("@ weight => @ weight / len(x)", "@ x => @ x / len(x)")
         ),
-        TWO: [", gradient.T @ x => ", lambda *_: None],
+        TWO: [", lambda: gradient.T @ x => ", lambda *_: None, "gradient @ => lambda: gradient @"],
+        AT_ONCE: [
+            "lambda: gradient.T => gradient.T",
+            ("lambda: gradient.T @ x => lambda: w", "return => w = gradient.T @ x; return"),
+        ],
+        ALONE: "lambda: => lambda x, gradient:",
     },
-    also_right=[lambda x, w, g: [(w.T @ g.T).T, (x.float().T @ g.float()).T]],
+    also_right=[
+        lambda x, w, g: [(w.T @ g.T).T, lambda: (x.float().T @ g.float()).T],
+        lambda x, w, g: (g @ w, partial(torch.einsum, "no,ni->oi", g, x)),
+    ],
 )
 
 # 2 and 3. Split backwards: at most 0.12 idle, under a cap; then no device waits once it has begun
