@@ -209,8 +209,8 @@ def my_plan_and_prediction():
 
     Device 0 is full, and to recompute costs more here than it saves. Block 1 reads a single channel
     and keeps half: a wide first layer costs little. A step takes 2,345 M, by count 1.43 times as
-    fast as the start, and holds 1.90 and 1.64 MiB. Where messages are
-    free, copies of its net are faster, with 2,262 M; where a message costs 1 M, the plan is faster.
+    fast as the start, and holds 1.90 and 1.64 MiB. Where messages are free, copies of its net are
+    faster, with 2,262 M; where a message costs 1 M, the plan is faster.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)

@@ -406,7 +406,7 @@ check_to_run = Exercise(
             "in fitting if => in fitting[::-1] if",
             "in fitting if => in told if it in fitting and",
         ],
-        "The forecast orders the list: it has the fewest pairs wrong, not a rule of thumb.": [
+        "The list is in the forecast's order, not in that of a rule of thumb.": [
             IN_ORDER + f"lambda it: {key}) if"
             for key in (
                 "(it.tensor, -it.pipeline)",

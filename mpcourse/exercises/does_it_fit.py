@@ -168,7 +168,7 @@ check_activation_bytes = Exercise(
     wrong={
         UNIT: "(block + scores) => (block + scores) / 1e6",
         "These are numbers: in 16 bits each has two bytes, in a mask one.": block_of(16, 17, 18),
-        "In 16 bits a number takes two bytes.": block_of(66, 68),
+        "In 16 bits a number takes two bytes.": block_of(66, 68, 272),
         "A mask has one byte a number; what `attend` gives is the input of `out`.": block_of(36),
         "What GELU gives is the input of `down`: one tensor.": block_of(42),
         "An addition saves nothing, and the input of `qkv` is one tensor.": block_of(38),
@@ -199,9 +199,9 @@ check_activation_bytes = Exercise(
             *(f"**2 => {size}" for size in ("**2 * width", "* width")),
             "heads * tokens => (heads > 0) * width * tokens",
         ],
-        "The heads share the width: their number counts for scores alone.": (
-            "block = => block = max(heads, 1) *"
-        ),
+        "The heads share the width: their number counts for scores alone.": [
+            f"block = => block = max(heads, 1) ** {power} *" for power in (1, -1)
+        ],
         "A plain attention has queries, keys, values and a result, too.": [
             f"+ scores => + scores - {size} * tokens * width * (heads > 0)" for size in (2, 6, 8)
         ],
@@ -290,6 +290,7 @@ check_account = Exercise(
         "The states are there all the time.": [
             "states + => ",
             "states + => (not again) * states +",
+            f"states + {ALL} => max(states, layers * kept, logits)",
         ],
         "Leave out the inputs of the loss.": f"{PEAK} => {PEAK} + 2 * tokens * width",
         "`states` are bytes already.": [f"states + => {each} * states +" for each in (2, 16)],

@@ -74,8 +74,12 @@ check_choose = Exercise(
         "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
         KEEP: ", keepdim=True => ",
-        "These weights do not sum to 1: divide by the sum of the chosen ones, not by k or the "
-        "largest.": ["sum(dim=-1, keepdim=True) => amax(dim=-1, keepdim=True)", DIVIDED_BY_K],
+        "These weights do not sum to 1: divide by the sum of the chosen ones, not by k, the "
+        "largest or the norm.": [
+            "sum(dim=-1, keepdim=True) => amax(dim=-1, keepdim=True)",
+            "sum(dim=-1, keepdim=True) => norm(dim=-1, keepdim=True)",
+            DIVIDED_BY_K,
+        ],
         "Experts are counted from 0.": "return weights, chosen => return weights, chosen + 1",
         "The likeliest comes first, not the expert with the lowest number.": (
             "if k > 1 => chosen = chosen.sort(dim=-1).values; "
@@ -159,7 +163,9 @@ check_balance = Exercise(
         "P_e is the expert's probability over all tokens, not that of the choice made.": (
             "probabilities.mean => probabilities.gather(1, chosen).mean"
         ),
-        "The factor is the number of experts, and no number of tokens or choices.": [
+        "An even load gives 1, and not 0: nothing is subtracted.": ".sum() => .sum() - 1",
+        "The factor is the number of experts, once, and no number of tokens or choices.": [
+            "return experts => return experts**2",
             "return experts => return len(probabilities)",
             "return experts => return chosen.numel()",
             "return experts => return 8",

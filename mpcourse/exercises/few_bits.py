@@ -24,6 +24,15 @@ def my_best_scales(weight, largest):
     return tried.gather(0, errors.argmin(0)[None])[0]
 
 
+def fitted(weight, largest):
+    """Wrong: least squares for the integers of the longest step, again and again."""
+    scales = weight.abs().amax(1).clamp(min=1e-9) / largest
+    for _ in range(10):
+        steps = (weight / scales[:, None]).round().clamp(-largest, largest)
+        scales = ((weight * steps).sum(1) / steps.square().sum(1)).nan_to_num(1.0)
+    return scales
+
+
 def rounded_to(weight, scales, largest):
     """What integers up to `largest` mean, with one scale for each row."""
     return (weight / scales[:, None]).round().clamp(-largest, largest) * scales[:, None]
@@ -117,8 +126,10 @@ check_best_scales = Exercise(
         "Measure what is off in weights, not in steps: multiply by the scale first.": (
             "steps * tried[:, :, None] - weight => steps - weight / tried[:, :, None]"
         ),
-        "That is the fraction, or its index: multiply the fraction by the longest step.": [
+        "Fitted to its own integers, a scale stays near its start: try forty of them.": fitted,
+        "That is the fraction, its index or the error: the scale is asked for.": [
             "tried.gather(0, errors.argmin(0)[None])[0] => errors.argmin(0)",
+            "tried.gather(0, errors.argmin(0)[None])[0] => errors.amin(0)",
             "[None])[0] => [None])[0] / longest",
         ],
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",

@@ -1,4 +1,4 @@
-"""Exercises of page `pipeline`: a ceiling, a cut graph and two queues."""
+"""Exercises of page `pipeline`: a ceiling, a cut graph, two queues and a step's time."""
 
 import queue
 import threading
@@ -58,7 +58,7 @@ check_ceiling = Exercise(
             lambda t, m: simulated_ceiling(t, m, one_f_one_b_schedule)
         ),
         "A stage takes stage_times[s] forward and backward together: on one device as well.": [
-            lambda t, m, of=of: my_ceiling(t, m) * of for of in (3, 1 / 3, 1.5, 2 / 3)
+            lambda t, m, of=of: my_ceiling(t, m) * of for of in (3, 1 / 3, 1.5, 2 / 3, 2, 1 / 2)
         ],
         "Filling and draining make one wait together.": [
             f"s) + ( => s) * 2 {less}+ (" for less in ("- max(stage_times) ", "")
@@ -74,6 +74,9 @@ check_ceiling = Exercise(
             lambda t, m: m * sum(t) / (m * max(t) + t[0]),
             lambda t, m: m * sum(t) / (m * max(t) + t[-1]),
             lambda t, m: m * sum(t) / (m * max(t) + (len(t) - 1) * min(t)),
+            lambda t, m: m * sum(t) / (m * max(t) + (0, *sorted(t))[-2]),
+            lambda t, m: m * sum(t) / (m * max(t) + sum(t) * (1 - 1 / len(t))),
+            lambda t, m: my_ceiling(t[:2], m),
         ],
         "Return one number: the quotient of the two times.": [
             lambda t, m: (m * sum(t), sum(t) + (m - 1) * max(t)),
@@ -82,6 +85,8 @@ check_ceiling = Exercise(
         "Asked is the time of one device over the pipeline's, and nothing is rounded.": [
             lambda t, m: 1 / my_ceiling(t, m),
             lambda t, m: m * sum(t) / my_ceiling(t, m),
+            lambda t, m: m * sum(t) * (1 - 1 / my_ceiling(t, m)),
+            lambda t, m: my_ceiling(t, m) * 100,
             *(lambda t, m, n=n: round(my_ceiling(t, m), n) for n in (0, 1, 2)),
             "one_device / => one_device //",
         ],
@@ -97,7 +102,13 @@ HANDED = "output is no loss. Hand it a gradient, after loss.backward(): output.b
 MSE, SHARE, ONES = nn.MSELoss(), "len(piece) / len(inputs)", "torch.ones_like(output)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
-LATER = "total = 0.0 => total, kept = 0.0, []"
+SECOND = "kept: => kept: loss.backward();"
+NO_BACK = "        loss.backward()\n => "
+LATER = (
+    "total = 0.0 => total, kept = 0.0, []",
+    "output.backward(leaf.grad) => kept.append((output, leaf))",
+    "return total => for output, leaf in kept: output.backward(leaf.grad)\n    return total",
+)
 A_PIECE, CLEARED = " / len(inputs.split(split_size))", "front.zero_grad(); back.zero_grad()"
 
 
@@ -202,27 +213,14 @@ check_cut_graph = Exercise(
             ("output = f => with torch.no_grad(): output = f", ".detach() => "),
         ],
         "Both backwards of a piece run before the next piece goes through front.": [
+            LATER,
             (
-                LATER,
-                "loss.backward()\n        output.backward(leaf.grad) => "
-                "kept.append((loss, output, leaf))",
-                "return total => for loss, output, leaf in kept:\n"
-                "        loss.backward()\n        output.backward(leaf.grad)\n    return total",
-            ),
-            (
-                LATER,
-                "output.backward(leaf.grad) => kept.append((output, leaf))",
-                "return total => for output, leaf in kept:\n"
-                "        output.backward(leaf.grad)\n    return total",
-            ),
-            (
-                LATER,
-                "        loss.backward()\n => ",
-                "output.backward(leaf.grad) => kept.append((output, leaf))",
+                NO_BACK,
+                *LATER,
                 "loss.item() => loss",
-                "return total => total.backward()\n    for output, leaf in kept:\n"
-                "        output.backward(leaf.grad)\n    return total",
+                "for output => total.backward()\n    for output",
             ),
+            (NO_BACK, *LATER, "leaf)) => leaf, loss))", "leaf in => leaf, loss in", SECOND),
         ],
         "Nothing is cut into pieces: split(split_size) gives pieces of so many rows.": (
             "inputs.split(split_size), targets.split(split_size) => [inputs], [targets]"
@@ -465,4 +463,51 @@ check_two_queues = Exercise(
         "return total => return total.numpy()",
     ],
     values=True,
+)
+
+# 4. The time of a step, with two equal stages
+
+
+def my_step_time(rows, size, fixed, per_sample):
+    """A slot is half of a piece's time. Each device works in one slot a piece, and waits in one."""
+    slot = (fixed + per_sample * size) / 2
+    return (rows / size + 1) * slot
+
+
+check_step_time = Exercise(
+    my_step_time,
+    read_again='"Which split size is best?"',
+    cases=[(12, 3, 4, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
+    given="{} rows in pieces of {}, fixed {} and per_sample {}",
+    hint="How many slots does each device need, with the one in which it waits? How long is one?",
+    wrong={
+        "Two stages share the time of a piece: all of it counts half in each.": [
+            " / 2 => ",
+            "(fixed + per_sample * size) / 2 => fixed + per_sample * size / 2",
+        ],
+        "So fast only if nothing ever waits: each device waits in one slot.": " + 1) => )",
+        "That is one device: two share the work.": [
+            (" / 2 => ", " + 1) => )"),
+            lambda rows, size, fixed, per_sample: fixed + per_sample * rows,
+        ],
+        "Filling and draining make one slot of waiting together.": "+ 1 => + 2",
+        "Each piece pays the fixed time again, and so does the slot of waiting.": [
+            "fixed + => 0 +",
+            ("fixed + => 0 +", "1) * slot => 1) * slot + fixed"),
+            ("fixed + => 0 +", "1) * slot => 1) * slot + fixed / 2"),
+        ],
+        "A slot has the samples of one piece: `size` of them.": "per_sample * size => per_sample",
+        "`size` is the rows of a piece: there are rows / size pieces.": [
+            "rows / size => size",
+            ("rows / size => size", "per_sample * size => per_sample * rows / size"),
+        ],
+        "Mind the brackets: a number of slots, times all of a slot's time.": [
+            "(rows / size + 1) => rows / size + 1",
+            lambda rows, size, fixed, per_sample: (rows / size + 1) * fixed + per_sample * size / 2,
+        ],
+        "Asked is the time of a step, not the speed-up.": lambda rows, size, *_: my_ceiling(
+            [1, 1], rows / size
+        ),
+    },
+    also_right=[lambda n, size, f, c: (n / size) * (f + c * size) / my_ceiling([1, 1], n / size)],
 )

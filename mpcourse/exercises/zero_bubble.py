@@ -75,7 +75,7 @@ check_halves = Exercise(
     errors={
         "nference|not require grad": NO_AUTOGRAD,
         "must match": STAR,
-        "positional": ALONE,
+        "required positional arguments?: '": ALONE,
         "": SHAPES,
     },
     wrong={

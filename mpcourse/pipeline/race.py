@@ -29,7 +29,7 @@ def race_work(devices: Sequence[Device], pixels: int | None = None) -> SplitWork
     if devices[0].device.type != "cpu":
         work = split_work(devices, pixels)
         return dataclasses.replace(work, sizes=[work.sizes[0] // 4, *work.sizes])
-    rows, skip, width = (64, 1, None) if limited(5) == 5 else (16, 2, 8)
+    rows, skip, width = (64, 1, None) if limited(5) == 5 else (16, 3, 8)
     work = split_work(devices, pixels, width)
     return SplitWork(
         work.stages,
