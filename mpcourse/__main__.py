@@ -55,10 +55,10 @@ from mpcourse.commands.setup import COURSE, ROOT, SITE, TESTS, SetupError, find_
 # the user has set is left alone, and wins.
 LAB_DEFAULTS = ROOT / "mpcourse/commands"
 STORED, COPIES = "notebooks", "my_notebooks"
-# Many tests wait, for processes or time limits: two at a time take two thirds of the time of one.
+# Many tests wait, for processes or time limits: three at a time keep two cores busy.
 # The cells of a page, and the tests of a file, stay in one process. In the order of pyproject.toml:
-# else the files of few tests come last, which are slow ones, and one of the two has nothing to do.
-TWO_AT_A_TIME = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
+# else the files of few tests come last, which are slow ones, and the others have nothing to do.
+THREE_AT_A_TIME = ("-n", "3", "--dist", "loadscope", "--no-loadscope-reorder")
 
 NOTHING_INSTALLED = """{folder}: {problem}, and this Python has no torch either.
 Type this first: python3 -m mpcourse lab (--here: in the environment that is active)"""
@@ -233,7 +233,7 @@ def run_test(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run unit tests and pages under pytest, which says how it went and how long it took."""
     environment = find_environment(here=options.here)
     environment.ensure(TESTS)
-    return environment.run("pytest", "--nbval", *TWO_AT_A_TIME, *rest)
+    return environment.run("pytest", "--nbval", *THREE_AT_A_TIME, *rest)
 
 
 def run_check(options: argparse.Namespace, rest: Sequence[str]) -> int:

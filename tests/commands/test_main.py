@@ -129,7 +129,7 @@ def test_test_hands_on_what_follows_the_dashes_and_ends_with_pytests_status(envi
     assert command_line.main(["test", "--here", "--", *rest]) == 3
     assert environment.here is True
     assert environment.ensured == [TESTS]
-    assert environment.ran == [["pytest", "--nbval", *command_line.TWO_AT_A_TIME, *rest]]
+    assert environment.ran == [["pytest", "--nbval", *command_line.THREE_AT_A_TIME, *rest]]
 
 
 @pytest.mark.parametrize(
