@@ -146,9 +146,10 @@ check_moments = Exercise(
 
 
 def my_activation_bytes(tokens, width, layers, heads=0):
-    """In widths: inputs of the norms 2, of `qkv`, `out` (what `attend` gives) and `up` 3.
+    """In widths, the inputs of the norms make 2. Those of `qkv`, `out` and `up` make 3.
 
-    Queries, keys and values 3, inputs of GELU and `down` 8: 16 of two bytes. Two masks of one.
+    `out` reads what `attend` gives. Queries, keys and values make 3 more, and the inputs of GELU
+    and `down` 4 each. These 16 have two bytes a number, the two masks one.
     """
     block = (2 * 16 + 2) * tokens * width
     scores = 5 * heads * tokens**2
@@ -218,7 +219,8 @@ check_activation_bytes = Exercise(
 def my_account(states, tokens, width, layers, words, again, chunks):
     """Every block keeps its share. On top come the logits of a chunk.
 
-    In their place, a block that runs again brings all it has beside its input.
+    When these are gone, the last block runs again, and adds all its bytes but those of its input.
+    The larger of the two decides.
     """
     block = 34 * tokens * width
     kept = 2 * tokens * width if again else block
