@@ -168,21 +168,18 @@ class Pipeline(nn.Module):
         with torch.inference_mode(False):  # what is copied in that mode, no backward can use
             answers = split_minibatch(bring_to(targets, last), sizes)
         losses: dict[int, Tensor] = {}
-        one: list[Tensor] = []  # the gradient of a loss: as None would make it for each anew
 
         def run(action: Action, value: Any) -> Any:
             stage_index, kind, index = action
-            stage, is_last = stages[stage_index], stage_index == len(stages) - 1
+            stage = stages[stage_index]
             if kind != "F":
-                return stage.run_backward(kind, index, one if is_last and kind != "W" else value)
+                return stage.run_backward(kind, index, value)
             if stage_index == 0:
                 value = bring_to(pieces[index], first)
-            if not is_last:
+            if stage_index < len(stages) - 1:
                 return stage.forward(index, value)
             loss_share = _share_of_loss(loss_fn, answers[index], shares[index], last)
-            losses[index] = loss = stage.forward(index, value, loss_share)
-            if not one:
-                one.append(torch.ones_like(loss))
+            losses[index] = stage.forward(index, value, loss_share)
             return None
 
         try:
@@ -251,15 +248,7 @@ def _share_of_loss(
     """What a micro-batch's output adds to the loss of the mini-batch."""
     if share == 0:  # nothing of it counts, also where its own mean is NaN
         return lambda output: torch.zeros((), device=place)
-
-    def loss_share(output: Any) -> Tensor:
-        loss = loss_fn(output, target)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"loss_fn has to give a tensor of one number; got {got}")
-        return loss * share
-
-    return loss_share
+    return lambda output: loss_fn(output, target) * share
 
 
 def _check_no_graph(minibatch: Any) -> None:

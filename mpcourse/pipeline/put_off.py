@@ -34,11 +34,12 @@ LEAF = "torch::autograd::AccumulateGrad"
 
 
 def run_inputs(
-    roots: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor]
+    roots: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]
 ) -> dict[Node, list[Product]]:
     """I: add to the `.grad` of the leaves `inputs` and of all that is not put off.
 
-    `gradients` has one for each root. Returned is the queue, by the leaves of the weights.
+    `gradients` has one for each root; None for a loss, whose gradient is 1. Returned is the queue,
+    by the leaves of the weights.
     """
     starts = [get_gradient_edge(root).node for root in roots]
     graph = _reached(starts)

@@ -24,7 +24,7 @@ from mpcourse.pipeline.put_off import run_inputs, run_weights
 
 Loss = Callable[[Any], Tensor]
 Gradients = list[Tensor | None]  # one per leaf of an input or output; None: no gradient
-Roots = tuple[list[Tensor], list[Tensor]]  # where a backward begins, and with which gradients
+Roots = tuple[list[Tensor], Gradients]  # where a backward begins; None: a loss, whose gradient is 1
 
 BEGINS_IN_PLACE = (
     "the stage begins with an operation in place, which would overwrite the leaf that its gradient "
@@ -121,10 +121,11 @@ class Stage:
             return self.backward(index, gradients)
         return (self.backward_input if kind == "I" else self.backward_weight)(index, gradients)
 
-    def backward(self, index: int, gradients: Gradients) -> Gradients:
+    def backward(self, index: int, gradients: Gradients | None) -> Gradients:
         """B: add to the weights' gradients, return the input's.
 
-        `gradients` has one of each leaf of the output; the last stage's output is the loss.
+        `gradients` has one of each leaf of the output; None for the last stage: its output is the
+        loss.
         """
         state = self.in_flight.pop(index)
         roots, gradients = _roots(state.made(), gradients)
@@ -132,7 +133,7 @@ class Stage:
             state.around_backward(torch.autograd.backward, roots, gradients)
         return self._input_gradients(state)
 
-    def backward_input(self, index: int, gradients: Gradients) -> Gradients:
+    def backward_input(self, index: int, gradients: Gradients | None) -> Gradients:
         """I: return the input's gradient and leave the weights' for `backward_weight`.
 
         A stage that makes no input gradient leaves all the work to W: the first one, and one whose
@@ -192,11 +193,10 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, Tensor) or value.is_leaf
 
 
-def _roots(outputs: list[Any], gradients: Gradients) -> Roots:
+def _roots(outputs: list[Any], gradients: Gradients | None) -> Roots:
     """Where a backward begins: the outputs that have a gradient, with theirs."""
-    roots, theirs = [], []
-    for output, gradient in zip(outputs, gradients, strict=True):
-        if gradient is not None and _wants(output):
-            roots.append(output)
-            theirs.append(gradient)
-    return roots, theirs
+    if gradients is None:
+        roots = [output for output in outputs if _wants(output)]
+        return roots, [None] * len(roots)
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and _wants(o)]
+    return [output for output, _ in pairs], [gradient for _, gradient in pairs]
