@@ -1,16 +1,16 @@
-"""Sparse training by pairs of five seeds: `python data/sparse_study.py`.
+"""Sparse training by pairs of ten seeds: `python data/sparse_study.py`.
 
-Writes three tables into `data/` for page `sparse_training`.
-`sparse_pairs.csv`: small dense nets, tickets from an early step, new weights and longer training,
-tickets in rounds.
-`sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets, at
-four rates each, with the accuracy on held-out digits, by which a rate can be chosen; ten seeds.
-`sparse_regrown.csv`: regrowth with equal shares and with those of its paper, and a small dense net.
+Writes three tables into `data/` for page `sparse_training`. All nets train at four rates each (or
+five), with the accuracy on held-out digits, by which a rate can be chosen.
+`sparse_pairs.csv`: under one mask a ticket, new weights and weights that train on; a small dense
+net.
+`sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets.
+`sparse_regrown.csv`: growth by gradient, at random and none from one mask, and a small dense net.
 """
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -23,9 +23,9 @@ from mpcourse.capstone.trials import Digits
 from mpcourse.pruning import apply_masks, global_masks, layer_masks, magnitude, random_scores
 from mpcourse.sparse_training import (
     GradualPruner,
+    KeepMasks,
     Regrowth,
     cubic_sparsity,
-    redraw,
     rewind,
     snapshot,
 )
@@ -36,26 +36,25 @@ COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 # as many bytes as 99% zeros in CSR, twice and four times as many
-FAR_RIVALS, FAR_RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
+FAR_RIVALS, RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
 
 
 class Budget(NamedTuple):
     """How long and how far: epochs of the dense net and after pruning, and so on."""
 
-    epochs: int = 15
-    tuning: int = 20
-    ticket_epochs: tuple[int, ...] = (5, 20)
-    rounds: tuple[tuple[int, int], ...] = ((1, 3), (1, 12), (4, 3))  # how many, epochs of each
+    pairs: tuple[int, int] = (15, 20)  # epochs of the dense net and under the mask
     far: tuple[float, int, int] = (0.99, 5, 10)  # sparsity, epochs of the dense net and after
-    far_seeds: tuple[int, ...] = (0, 5)  # added to each seed: twice as many
-    regrown: int = 8  # epochs
+    regrown: int = 15  # epochs
+    seeds: tuple[int, ...] = (0, 5)  # added to each seed: twice as many
+    rates: tuple[float, ...] = RATES
+    large: tuple[float, ...] = (0.4,)  # as well: nets that are sparse at first want large ones
 
 
-DRY = Budget(1, 1, (1,), ((1, 1),), (0.9, 1, 1), (0,), 1)
+DRY = Budget((1, 1), (0.9, 1, 1), 1, (0,), (RATE,), (0.1,))
 
 
 def _pruned(
-    dense: nn.Module, way: str, sparsity: float, data: Data, epochs: int, rate: float = RATE
+    dense: nn.Module, way: str, sparsity: float, data: Data, epochs: int, rate: float
 ) -> nn.Module:
     """A copy of a dense net, pruned in one way and trained on."""
     model, hooks = copy.deepcopy(dense), []
@@ -73,36 +72,33 @@ def _three_quarters(data: Data, epochs: int) -> int:
     return max(1, epochs * len(data.shuffled) * 3 // 4)
 
 
-def compare_pairs(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Small dense nets, tickets and redrawn weights, rounds: a row for each net."""
-    torch.manual_seed(seed)
-    net, rows = lenet_300_100().to(data.place), []
-    first, early = snapshot(net), {}
+def _runs(first: int, budget: Budget, *large: float) -> Iterator[tuple[int, float]]:
+    """Each seed at each rate, and torch's generator at the seed."""
+    for seed, rate in product([first + more for more in budget.seeds], [*budget.rates, *large]):
+        torch.manual_seed(seed)
+        yield seed, rate
 
-    def add(way: str, epochs: int, model: nn.Module) -> None:
-        rows.append({"way": way, "epochs": epochs, "seed": seed, "accuracy": data.accuracy(model)})
 
-    def after_step(*_: object) -> None:
-        steps.append(1)
-        if len(steps) == len(data.shuffled):
-            early.update(snapshot(net))  # after the first epoch
+def _judged(digits: Digits, model: nn.Module) -> Row:
+    return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
 
-    steps: list[int] = []
-    train(net, data, budget.epochs, RATE, [after_step])
-    small = linear_net(*SMALL).to(data.place)
-    for epochs in (budget.epochs, budget.tuning):
-        train(small, data, epochs, RATE)
-    add("small and dense", budget.epochs + budget.tuning, small)
-    masks = global_masks(magnitude(net), 0.95)
-    for epochs in budget.ticket_epochs:
-        for way, state in {"ticket": first, "early ticket": early, "redrawn": None}.items():
-            add(way, epochs, _under(masks, state, data, epochs))
-    for number, each in budget.rounds:
-        masks = {name: torch.ones_like(mask) for name, mask in masks.items()}
-        for done in range(1, number + 1):
-            size = magnitude(_under(masks, first, data, each))
-            masks = global_masks(size, 1 - 0.02 ** (done / number), within=masks)
-        add(f"rounds {number} of {each}", number * each, _under(masks, first, data, 5))
+
+def compare_pairs(data: Data, first: int, budget: Budget) -> list[Row]:
+    """Under one mask: first weights, new ones, trained ones; a small dense net as long trained."""
+    digits, rows = Digits(data.place, 64), []
+    for seed, rate in _runs(first, budget):
+        net = lenet_300_100().to(data.place)
+        states = {"ticket": snapshot(net), "redrawn": snapshot(lenet_300_100().to(data.place))}
+        train(net, digits, budget.pairs[0], rate)
+        masks, states["trained"] = global_masks(magnitude(net), 0.95), snapshot(net)
+        models = {way: _under(masks, state) for way, state in states.items()}
+        for model in models.values():
+            train(model, digits, budget.pairs[1], rate)
+        models["dense"] = linear_net(*SMALL).to(data.place)
+        for epochs in budget.pairs:
+            train(models["dense"], digits, epochs, rate)
+        for way, model in models.items():
+            rows.append({"way": way, "rate": rate, "seed": seed} | _judged(digits, model))
     return rows
 
 
@@ -111,41 +107,56 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
     digits, rows = Digits(data.place, 64), []
     sparsity, before, after = budget.far
 
-    def add(way: str, hidden: tuple[int, int], rate: float, model: nn.Module) -> None:
+    def add(way: str, hidden: tuple[int, int], model: nn.Module) -> None:
         row = {"way": way, "first": hidden[0], "second": hidden[1], "rate": rate, "seed": seed}
-        judged = {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
-        rows.append(row | judged)
+        rows.append(row | _judged(digits, model))
 
-    for seed, rate in product([first + more for more in budget.far_seeds], FAR_RATES):
-        torch.manual_seed(seed)
+    for seed, rate in _runs(first, budget):
         dense = lenet_300_100().to(data.place)
         train(dense, digits, before, rate)
         for way in WAYS:
-            add(way, (300, 100), rate, _pruned(dense, way, sparsity, digits, after, rate))
+            add(way, (300, 100), _pruned(dense, way, sparsity, digits, after, rate))
         for hidden in FAR_RIVALS:
             torch.manual_seed(seed)
             model = linear_net(*hidden).to(data.place)
             for epochs in (before, after):
                 train(model, digits, epochs, rate)
-            add("dense", hidden, rate, model)
+            add("dense", hidden, model)
     return rows
 
 
-def compare_regrown(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Regrowth with 95% zeros, by the shares of layers, and a dense net of as many weights."""
-    rows = []
-    for way in ("equal", "ERK", "dense"):
-        torch.manual_seed(seed)
-        model = (linear_net(*SMALL) if way == "dense" else lenet_300_100()).to(data.place)
-        hooks = []
-        if way != "dense":
-            scores = random_scores(model)
-            masks = layer_masks(scores, erk_sparsities(scores, 0.05) if way == "ERK" else 0.95)
-            end = _three_quarters(data, budget.regrown)
-            hooks = [Regrowth(model, masks, every=32, end=end)]
-        train(model, data, budget.regrown, RATE, hooks)
-        rows.append({"way": way, "seed": seed, "accuracy": data.accuracy(model)})
+def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
+    """95% zeros from one random mask: growth by gradient, at random, none; a small dense net."""
+    digits, rows = Digits(data.place, 64), []
+    end = _three_quarters(digits, budget.regrown)
+    for seed, rate in _runs(first, budget, *budget.large):
+        net = lenet_300_100().to(data.place)
+        scores = random_scores(net)
+        masks = layer_masks(scores, erk_sparsities(scores, 0.05))
+        small = linear_net(*SMALL).to(data.place)
+        for way in ("by gradient", "at random", "fixed", "dense"):
+            model, hooks = copy.deepcopy(small if way == "dense" else net), []
+            if way == "fixed":
+                hooks = [KeepMasks(model, masks)]
+            elif way != "dense":
+                hooks = [Regrowth(model, masks, every=32, end=end)]
+            if way == "at random":
+                hooks = [_any_gradient(model), *hooks]
+            torch.manual_seed(seed)  # all ways see the same batches
+            train(model, digits, budget.regrown, rate, hooks)
+            rows.append({"way": way, "rate": rate, "seed": seed} | _judged(digits, model))
     return rows
+
+
+def _any_gradient(model: nn.Module) -> Callable[..., None]:
+    """A hook after the step: random numbers in place of gradients, for regrowth to look at."""
+    places = torch.Generator(next(model.parameters()).device).manual_seed(0)
+
+    def draw(*_: object) -> None:
+        for weight in model.parameters():
+            weight.grad.uniform_(generator=places)
+
+    return draw
 
 
 def erk_sparsities(sizes: dict[str, torch.Tensor], left: float) -> dict[str, float]:
@@ -155,12 +166,11 @@ def erk_sparsities(sizes: dict[str, torch.Tensor], left: float) -> dict[str, flo
     return {name: 1 - ratio * sum(size.shape) / size.numel() for name, size in sizes.items()}
 
 
-def _under(masks: dict, state: dict | None, data: Data, epochs: int) -> nn.Module:
-    """A net trained under masks, from these weights or from new ones."""
-    model = lenet_300_100().to(data.place)
+def _under(masks: dict, state: dict) -> nn.Module:
+    """A net with these weights under masks."""
+    model = lenet_300_100().to(next(iter(masks.values())).device)
     apply_masks(model, masks)
-    redraw(model) if state is None else rewind(model, state)
-    train(model, data, epochs, RATE)
+    rewind(model, state)
     return model
 
 

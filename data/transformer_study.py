@@ -1,6 +1,6 @@
 """The small decoder of page `a_transformer`, trained longer: `python data/transformer_study.py`.
 
-Writes two tables. A run of other length has another learning rate at each step, so each budget is
+Writes three tables. A run of other length has another learning rate at each step, so each budget is
 a training of its own.
 
 - `data/transformer.csv`, five seeds: the test loss over the steps of training, with learned
@@ -8,6 +8,8 @@ a training of its own.
 - `data/transformer_mixtures.csv`, two seeds for the sake of time: the longest training with more
   than half a window in sight and with as few letters as the counts, its probabilities mixed half
   and half with theirs.
+- `data/transformer_less_text.csv`, two seeds: half and a quarter of the text to learn from, as
+  many times over as the two longest trainings, or for as many steps; and counts of as much.
 """
 
 import functools
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from mpcourse.training.in_memory import Data
 from mpcourse.transformer import (
     Decoder,
+    Text,
     counted_losses,
     load_prose,
     text_loss,
@@ -33,16 +36,25 @@ from mpcourse.transformer import (
 COMMAND = "python data/transformer_study.py"
 CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
-MIXED_SEEDS = (0, 1)
+MIXED_SEEDS = (0, 1)  # those that learn from less, too
+PARTS = (2, 4)  # a half, a quarter
 COUNT = "7-gram"
 SIGHT = 6  # letters that a 7-gram knows of the past
 DRY = {"learned": (20,), "held at 0": (20,)}
 
 
-@functools.cache
-def train_one(positions: str, steps: int, seed: int, place: object) -> tuple[Decoder, list[float]]:
-    """The page's model after so many steps, and the loss of each."""
+def last_part(parts: int) -> Text:
+    """The prose with the last of so many equal parts to learn from, and the same test."""
     text = load_prose()
+    return Text(text.characters, text.train[-(len(text.train) // parts) :], text.test)
+
+
+@functools.cache
+def train_one(
+    positions: str, steps: int, seed: int, place: object, parts: int = 1
+) -> tuple[Decoder, list[float]]:
+    """The page's model after so many steps on the last of so many parts; the loss of each step."""
+    text = last_part(parts)
     torch.manual_seed(seed)
     model = Decoder(len(text.characters), 64, 4, layers=2, context=CONTEXT).to(place)
     if positions == "held at 0":
@@ -100,6 +112,23 @@ def mix_with_counts(data: Data, seed: int, budgets: dict[str, Sequence[int]]) ->
     return [{"steps": steps, "seed": seed, **rounded}]
 
 
+def train_on_less(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> list[Row]:
+    """The test losses of the model and of counts that learn from less."""
+    if seed not in MIXED_SEEDS:
+        return []
+    rows = []
+    for parts in PARTS:
+        text = last_part(parts)
+        counts = round(counted_losses(text)[COUNT].mean().item(), 4)
+        long = budgets["learned"][-2:]
+        for steps in (*(each // parts for each in long), long[0]):
+            model, losses = train_one("learned", steps, seed, data.place, parts)
+            found = both_losses(model, losses, text.test.to(data.place))
+            row = {"parts": parts, "steps": steps, "seed": seed}
+            rows.append({**row, **found, "counts": counts})
+    return rows
+
+
 @torch.no_grad()
 def character_losses(model: nn.Module, tokens: Tensor, context: int, seen: int) -> Tensor:
     """The loss of each character that has `seen` others before the last one in its window."""
@@ -127,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     studies = {
         "transformer.csv": train_each_budget,
         "transformer_mixtures.csv": mix_with_counts,
+        "transformer_less_text.csv": train_on_less,
     }
     return run_studies(studies, (BUDGETS, DRY), command=COMMAND, about=__doc__, arguments=arguments)
 

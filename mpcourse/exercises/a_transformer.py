@@ -47,19 +47,33 @@ def torch_weights(scores):
 
 
 NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
+SOME_GRADIENTS = "Right, but training needs gradients in all that takes part: detach nothing."
+KEPT = "What is handed in has to stay as it is: `q = q / ...`, not `q /= ...`."
 ROUNDED = "Right up to the rounding of float32: compute in the dtype of what comes in."
 
 
+def same_gradients(result, expected, leaves):
+    """Up to the rounding of float32, of the sum of squares; what takes no part gets zeros."""
+    both = [
+        torch.autograd.grad(each.square().sum(), leaves, retain_graph=True, materialize_grads=True)
+        for each in (result, expected)
+    ]
+    return all(torch.allclose(*pair, 1e-3, 1e-4) for pair in zip(*both, strict=True))
+
+
 def training(solution):
-    """What comes in needs gradients, and so must what is right."""
+    """What comes in needs gradients, and what is right must hand them back."""
 
     def play(attempt, *given):
-        given = [each.requires_grad_() * 1 for each in given]
+        leaves = [each.requires_grad_() for each in given]
+        given = [each * 1 for each in leaves]  # may be changed in place
         result, expected = attempt(*given), solution(*given)
         if not same_weights(result, expected):
             return result
         if not getattr(result, "requires_grad", False):
             raise NotYet(NO_GRADIENTS)
+        if not same_gradients(result, expected, leaves):
+            raise NotYet(SOME_GRADIENTS)
         if result.ndim > 3:  # the last case
             if result.dtype != expected.dtype or not torch.allclose(result, expected, 1e-9, 1e-9):
                 raise NotYet(ROUNDED)
@@ -165,7 +179,13 @@ def attending(weights):
 
 
 def by_hand(attempt, *three):
-    result = training(partial(sdpa, is_causal=True))(attempt, *three)
+    def kept(*given):
+        result, before = attempt(*given), [each.detach() for each in three]
+        if not same([*given], before):
+            raise NotYet(KEPT)
+        return result
+
+    result = training(partial(sdpa, is_causal=True))(kept, *three)
     if same_weights(result, sdpa(*three, is_causal=True)):
         # by their names in torch, in the package and on the page
         borrowing = {"scaled_dot_product_attention", "sdpa", "attention_weights", "attend"}
@@ -198,8 +218,8 @@ check_attend = Exercise(
             " ** 0.5 => ",
         ],
         "Divide by the root; this multiplies.": "/ query => * query",
-        "The root of how many numbers a query has, not of the number of tokens.": [
-            f"shape[-1] => shape[{other}]" for other in (-2, 1)
+        "The root of how many numbers a query has: not of the tokens, and no fixed number.": [
+            f"query.shape[-1] => {other}" for other in ("query.shape[-2]", "query.shape[1]", 64)
         ],
         "`causal_weights` takes the softmax already: once is enough.": [
             f"weights(scores) => weights(scores{twice}"
@@ -210,6 +230,7 @@ check_attend = Exercise(
         ),
         "The values are missing: these are weights or scores.": " @ value => ",
         "Keys are for being found. A token collects values.": " @ value => @ key",
+        "A query is for looking. A token collects values.": " @ value => @ query",
         "A row of scores belongs to a query: queries times turned keys.": [
             f"query @ key.transpose => {other}.transpose"
             for other in ("key @ query", "query @ query", "key @ key", "query @ value")
@@ -235,6 +256,20 @@ check_attend = Exercise(
         **{
             words: attending(check_causal.answer(answer)) for words, answer in WRONG_WEIGHTS.items()
         },
+        KEPT: [
+            (
+                " / query.shape[-1] ** 0.5 => ",
+                "scores = query => query /= query.shape[-1] ** 0.5\n    scores = query",
+            ),
+            "scores = query => key *= 2\n    scores = query / 2",
+        ],
+        NO_GRADIENTS: "causal_weights(scores) @ value => (causal_weights(scores) @ value).detach()",
+        SOME_GRADIENTS: [
+            "weights(scores) => weights(scores.detach())",
+            "query @ key => query.detach() @ key",
+            "query @ key => query @ key.detach()",
+            "@ value => @ value.detach()",
+        ],
     },
     also_right=[attending(row_by_row)],
 )
@@ -243,6 +278,7 @@ check_attend = Exercise(
 
 UNCALLED = "Call the parts in the table; what holds several of them (the model, a block, "
 UNCALLED += "`model.embedding`, `model.head`) stays uncalled."
+OLD_X = "Right, but backward raises: LayerNorm still needs the old x: `x = x + …`, not `x += …`."
 
 
 def my_logits(model, tokens):
@@ -270,8 +306,16 @@ def of_a_decoder(attempt, layers, texts, places):
     for whole in (model, model.blocks, *model.blocks, model.embedding, model.head):
         whole.forward = refuse_the_whole
     result = attempt(model, tokens)
-    if not getattr(result, "requires_grad", False) and same(result, expected):
+    if not same(result, expected):
+        return result
+    if not getattr(result, "requires_grad", False):
         raise NotYet(NO_GRADIENTS)
+    try:
+        trains = same_gradients(result, expected, [*model.parameters()])
+    except RuntimeError as error:
+        raise NotYet(OLD_X) if "inplace" in str(error) else error from None
+    if not trains:
+        raise NotYet(SOME_GRADIENTS)
     return result
 
 
@@ -289,7 +333,9 @@ check_logits = Exercise(
     "then the last norm and the output.",
     correct="Its logits are the package's own.",
     errors={
-        r"index -?\d+ is out": "All blocks, one after the other: there may be none, or many.",
+        r"index -?\d+ is out": "All blocks take part, one after the other. There may be none.",
+        "normalized_shape": "A norm takes (N, T, width): add both rows, and norm before the output "
+        "layer.",
         "must match|ind(ex|ices)": "Call the table of positions with the places 0 to T - 1.",
     },
     wrong={
@@ -324,13 +370,21 @@ check_logits = Exercise(
             "norm_1 => norm_2",
             ("norm_1 => norm_x", "norm_2 => norm_1", "norm_x => norm_2"),
         ],
+        "Attention and MLP take turns in one loop, block by block.": (
+            "        x = x + block.mlp =>     for block in model.blocks:\n        x = x + block.mlp"
+        ),
+        "A norm takes (N, T, width): add both rows, and norm before the output layer.": [
+            "model.head.output(model.head.norm(x)) => model.head.norm(model.head.output(x))",
+            "(tokens) + model.embedding.positions(places) => (tokens).repeat(1, 1, 2)",
+        ],
         "Attention comes first, then the MLP.": (
             "attention(block.norm_1 => x(block.norm_x",
             "mlp(block.norm_2 => attention(block.norm_1",
             "x(block.norm_x => mlp(block.norm_2",
         ),
-        "All blocks, one after the other": [
-            f"in model.blocks => in {few}" for few in ("model.blocks[:1]", "[model.blocks[0]]")
+        "All blocks take part, one after the other.": [
+            f"in model.blocks => in {few}"
+            for few in ("model.blocks[:1]", "[model.blocks[0]]", "()")
         ],
         "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
@@ -373,8 +427,19 @@ check_logits = Exercise(
         ],
         "Every place has logits, not the last alone.": "norm(x)) => norm(x))[:, -1]",
         NO_GRADIENTS: torch.no_grad()(my_logits),
+        OLD_X: [
+            "x = x + block.attention => x += block.attention",
+            "x = x + block.mlp => x += block.mlp",
+        ],
+        SOME_GRADIENTS: [
+            f"{part} => {part}.detach()"
+            for part in ("positions(places)", "tokens(tokens)", "norm_1(x)", "norm_2(x)")
+        ],
     },
-    also_right=["(places) => (places.expand_as(tokens))"],
+    also_right=[
+        "(places) => (places.expand_as(tokens))",
+        (" + model.embedding.positions => \n    x += model.embedding.positions"),
+    ],
 )
 
 # 4. Tied copies

@@ -308,6 +308,7 @@ check_factor = Exercise(
             LEAST + "sum(abs(ratio - 1) for ratio in ratios)",
             LEAST + "max(abs(ratio - 1) for ratio in ratios)",
             (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
+            (RATIOS + "took - rest - factor * sums", LEAST + "abs(sum(ratios))"),
             (RATIOS + "(took - rest - factor * sums) ** 2", LEAST + "sum(ratios)"),
         ],
         "The spread is the largest ratio over the smallest.": [
@@ -378,7 +379,7 @@ check_to_run = Exercise(
         offer("2 4 8 12 50, 8 4 2 10 40"),
         offer("4 8 2 12 40, 1 8 8 7 90, 2 8 4 10 50"),
         offer("2 2 16 40 50, 8 2 4 20 40, 4 2 8 26 60"),
-        offer("4 2 8 12.5 40, 8 1 8 10 20, 2 16 2 11 9, 2 4 8 11.5 50, 1 64 1 13 64, 4 1 16 14 45"),
+        offer("4 2 8 12.5 40, 8 1 8 10 20, 2 16 2 11 9, 8 2 4 15 35, 1 64 1 13 64, 4 1 16 14 45"),
         offer("2 4 8 12 70, 8 4 2 10 80"),
     ],
     given=as_words,
@@ -388,12 +389,18 @@ check_to_run = Exercise(
         "What does not fit cannot be run.": [
             " if needed[it] <= most => ",
             "needed[it] => told[it]",
+            lambda told, *_: sorted(told, key=told.get),
         ],
         "`needed` has to fit into `most`.": "<= most => >= most",
         "As much as there is room for does fit.": "<= most => < most",
         "The fastest that fits sets the band: what does not fit is no rival.": (
             "told[fitting[0]] => min(told.values())"
         ),
+        "The fastest sets the band for all; a neighbour in the list sets none.": (
+            "told[fitting[0]] => told[fitting[max(fitting.index(it) - 1, 0)]]"
+        ),
+        "A layout at the very edge of the band stays.": "<= band => < band",
+        "All layouts within the band follow, however many.": "in fitting if => in fitting[:3] if",
         "Beyond the band the forecast says that a layout is slower: leave it out.": [
             " if told[it] <= band * told[fitting[0]] => ",
             "<= band * => >=",
@@ -411,6 +418,7 @@ check_to_run = Exercise(
             for key in (
                 "(it.tensor, -it.pipeline)",
                 "(it != fitting[0], it.tensor, -it.pipeline)",
+                "(it != fitting[0], [*told].index(it))",
                 "(it.tensor, it.pipeline)",
                 "(it != fitting[0], it.tensor, it.pipeline)",
                 "(-it.tensor, it.pipeline)",

@@ -30,6 +30,11 @@ KIND = "What receives needs the dtype of `x`: `torch.empty_like`."
 GROUP = "Pass `group=group` to each message."
 CUT_AND_JOIN = "Cut along `cut`, send piece r to rank r alone, and join what came along `join`."
 NEVER_SENT = "Nobody sent these numbers: receive into the first argument, and wait for it."
+STACKED = "torch.stack(x.chunk(group.size(), cut)) => "
+VIEW = (
+    "[*received], join) => [*received]).view([size * group.size() if d == join else "
+    "size // group.size() if d == cut else size for d, size in enumerate(x.shape)])"
+)
 JOINED = "Join what came along `join`, in the order of the ranks."
 
 
@@ -106,9 +111,13 @@ check_trade = Exercise(
             "torch.cat([*received], join) => torch.stack([*received], join)",
         ],
         "`torch.cat` without a dimension joins along the first: give it `join`.": "], join => ]",
-        "A view or reshape keeps the order in memory, and so mixes pieces: use `torch.cat`.": (
-            "[*received], join) => [*received]).view([size * group.size() if d == join else "
-            "size // group.size() if d == cut else size for d, size in enumerate(x.shape)])"
+        "A view or reshape keeps the order in memory, and so mixes pieces: use `torch.cat`.": VIEW,
+        "`reshape` cuts memory, not a dimension: `chunk` cuts heads or tokens, as `cut` says.": [
+            (STACKED + "x.reshape(group.size(), -1)", VIEW),
+            STACKED + "x.reshape(group.size(), *x.chunk(group.size(), cut)[0].shape)",
+        ],
+        "Here ranks take turns. First comes all from rank 0, then all from rank 1, and so on.": (
+            "torch.cat([*received], join) => received.movedim(0, join + 1).flatten(join, join + 1)"
         ),
         "This is one piece. All that came belongs to this rank: join all pieces.": (
             "torch.cat([*received], join) => received[group.rank()]"
@@ -119,7 +128,7 @@ check_trade = Exercise(
             "], join => ], 2",
         ),
         "Join along `join`, not along `cut`.": "], join => ], cut",
-        "`cut` and `join` are changed over.": ("), cut) => ), join)", "], join => ], cut"),
+        "`cut` and `join` are exchanged.": ("), cut) => ), join)", "], join => ], cut"),
         FIRST[:-1]: (  # torch 2.11 raises no error of `errors`
             "torch.stack(x.chunk(group.size(), cut)) => x",
             "[*received] => received.chunk(group.size())",
@@ -144,8 +153,7 @@ check_trade = Exercise(
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=[
-        "torch.stack(x.chunk(group.size(), cut)) => "
-        "x.unflatten(cut, (group.size(), -1)).movedim(cut, 0).contiguous()",
+        STACKED + "x.unflatten(cut, (group.size(), -1)).movedim(cut, 0).contiguous()",
         "torch.cat([*received], join) => received.movedim(0, join).flatten(join, join + 1)",
     ],
 )
@@ -236,6 +244,10 @@ check_gathered_keys = Exercise(
             "order = theirs.argsort(); return attention(query, keys[:, :, order], "
             "values[:, :, order]"
         ),
+        "Values belong to their keys: sort both, or none.": (
+            "return attention(query, keys, values => order = theirs.argsort(); "
+            "theirs = theirs[order]; return attention(query, keys[:, :, order], values"
+        ),
         "Tokens go into the order of the text by `argsort`: index keys by `theirs.argsort()`.": (
             "return attention(query, keys, values => theirs = torch.cat(places); "
             "return attention(query, keys[:, :, theirs], values[:, :, theirs]",
@@ -258,6 +270,7 @@ check_gathered_keys = Exercise(
         "Right while tokens lie in order: `torch.cat(places)` says where each key stands.": [
             COUNTED,
             (COUNTED, "mine, theirs = places[group.rank()]" + IN_A_ROW),
+            "mine, theirs = places[group.rank()]" + IN_A_ROW,
             "theirs <= mine.unsqueeze(1) => torch.ones(len(mine), len(theirs)).tril(mine[0]) == 1",
         ],
         "`seen` is true or false. Numbers in a mask are added to the scores.": (
@@ -359,7 +372,7 @@ check_grid = Exercise(
             "rows, column => places, column",
             "rows, column => places[row.rank() :: row.size()], column",
         ],
-        "First cut heads (1) and join tokens (2); the way back has them changed over.": (
+        "First cut heads (1) and join tokens (2); the way back has them exchanged.": (
             "each, row, 1, 2) => each, row, 2, 1)",
             "causal), row, 2, 1) => causal), row, 1, 2)",
         ),
@@ -446,7 +459,10 @@ check_sent = Exercise(
         "Ring: keys and values travel n - 1 times each way.": "3 * ranks - 2 => 3 * ranks",
         "Ring: backward, too, keys and values travel n - 1 times.": "ranks - 2 => ranks - 1",
         "Ring: backward, keys and values go round again, too.": "3 * ranks - 2 => 2 * ranks - 1",
-        "Ring: backward both go round, a block and its gradients.": "3 * ranks - 2 => 2 * others",
+        "Ring: backward both go round, a block and its gradients.": [
+            "3 * ranks - 2 => 2 * others",
+            "3 * ranks - 2 => others",
+        ],
         "Forward and backward together: in the backward the gradients travel, too.": (
             "3 * ranks - 2 => others",
             "trade = 2 * => trade = ",
@@ -470,6 +486,7 @@ check_sent = Exercise(
         "Trade: backward the gradients of all four tensors travel.": "trade = 2 * => trade = ",
         "Trade: the output is traded back, too.": "2 * rows * width => rows * width",
         "Trade: keys and values, both.": "width + block => width + block / 2",
+        "Gather: a rank has its own block: n - 1 travel each way.": "2 * others => 2 * ranks",
         "Gather: keys and values, and backward their gradients.": "2 * others => others",
     },
     also_right=[lambda *sizes: torch.tensor(my_sent(*sizes)).long()],

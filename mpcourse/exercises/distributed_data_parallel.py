@@ -19,7 +19,7 @@ FROZEN = "A frozen parameter gets no gradient, and takes no hook: leave it out."
 TWO_SENT = "One call of a hook has sent twice: each sends the .grad of its own parameter, once."
 WEIGHTS = "These are the weights: all_reduce takes the parameter's .grad."
 BLOCKS = "Without async_op=True all_reduce waits for the sum, and the backward with it."
-NOT_FULL = "A bucket is sent when it holds `size` gradients, and is empty again after that."
+NOT_FULL = "Buckets fill as gradients arrive: one is sent when it holds `size`, then is empty."
 REST = "The last bucket is not full, and nobody sent it: that is the first task of finish."
 LATE = "Send a full bucket in the hook that fills it, not when the backward is over."
 NO_HOOK = "A parameter has no hook: each that requires a gradient takes one."
@@ -69,6 +69,7 @@ def two_steps(attempt, count, frozen, *size):
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
         refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
         refuse_if(size and not async_op, BLOCKS)
+        refuse_if(not tensor.numel(), NOTHING_LEFT)
         sent.append(Message(tensor, count, size and backward))
         if size and len(there[-1]) > sum(message.holds for message in sent):
             refuse_if(any(own) and not all(own), NO_HOOK)
@@ -272,7 +273,10 @@ check_buckets = Exercise(
         ARGUMENT: "on_gradient(parameter): => on_gradient():",
         TOO_EARLY: "_post_accumulate_grad => ",
         OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
-        NOTHING_LEFT: "if bucket: => if True:",
+        NOTHING_LEFT: [
+            "if bucket: => if True:",
+            ("if bucket: => if True:", "in bucket]) => in bucket] + [torch.zeros(0)])"),
+        ],
         UNWAITED: "message.wait() => ",
         TWICE: ["sent.clear() => ", "message.wait() => sent[-1][2].wait()"],
         FROZEN: "parameter.requires_grad: => True:",
@@ -326,7 +330,7 @@ def my_ddp_step(model, optimizer, micro_batches):
 
 
 TOO_OFTEN = "One all-reduce is enough: all micro-batches but the last belong inside no_sync."
-NOT_SENT = "Nothing was sent: the last one goes through model, its forward outside no_sync."
+NOT_SENT = "Nothing was sent: the last one's forward belongs outside no_sync."
 FORWARD = "The forward decides: model(images) belongs inside no_sync, as the backward does."
 NO_CALL = "no_sync is a method: `with model.no_sync():`, with brackets."
 STEPS = "return loss => optimizer.step(), optimizer.zero_grad(); return loss"
@@ -337,6 +341,7 @@ MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divid
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
+ROUND = "model.module goes round DDP, and gradients stay on this rank: call model(images)."
 BY_ITSELF = "DDP sends and averages by itself: the step calls nothing of torch.distributed."
 
 
@@ -346,8 +351,9 @@ class Replica(nn.Module):
     def __init__(self):
         super().__init__()
         self.module = nn.Linear(3, 2, bias=False).double()
-        self.require_backward_grad_sync, self.sends, self.done = True, False, []
+        self.require_backward_grad_sync, self.sends, self.inside, self.done = True, False, False, []
         self.module.weight.register_post_accumulate_grad_hook(self.note)
+        self.module.register_forward_pre_hook(lambda *_: refuse_if(not self.inside, ROUND))
 
     def note(self, _):
         """Say of a backward whether DDP would have sent in it."""
@@ -356,8 +362,9 @@ class Replica(nn.Module):
 
     def forward(self, rows):
         """Settle, as DDP's does, whether the backward sends."""
-        self.sends = self.require_backward_grad_sync
-        return self.module(rows)
+        self.sends, self.inside = self.require_backward_grad_sync, True
+        result, self.inside = self.module(rows), False
+        return result
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -440,6 +447,7 @@ check_ddp_step = Exercise(
         "cross_entropy has a softmax: it takes model(images).": "(images) => (images).softmax(1)",
         TWICE_A_MEAN: ', reduction="sum" => ',
         GRAPH: "loss.item() => loss",
+        ROUND: "model(images) => model.module(images)",
         BY_ITSELF: "optimizer.step() => torch.distributed.barrier(), optimizer.step()",
         NO_CALL: "no_sync() => no_sync",
         "Lengths differ: add them up.": "sum(len(labels) => len(micro_batches[0][1]) * sum(1",

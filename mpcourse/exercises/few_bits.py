@@ -144,6 +144,7 @@ check_best_scales = Exercise(
         "shares of the longest step.": [
             lambda w, n: w.abs().mean(1).clamp(min=1e-9),
             lambda w, n: w.abs().quantile(0.95, 1).clamp(min=1e-9) / n,
+            lambda w, n: 3 * w.std(1).clamp(min=1e-9) / n,
             lambda w, n: 0.4 * w.abs().amax(1).clamp(min=1e-9) / n,
         ],
         "One scale for each row, not for each column or for all: amax(1) and sum(1).": [
@@ -252,6 +253,19 @@ check_columns = Exercise(
             "(exact - weight[:, c]) => (exact - (exact / scales).round() * scales)",
         ],
         "The last column is to be rounded, too.": "shape[1]) => shape[1] - 1)",
+        "From the first column to the last: later columns make up for earlier ones.": [
+            "range(weight.shape[1]) => reversed(range(weight.shape[1]))",
+            lambda w, u, s, n: my_columns(w.flip(1), u.t().flip(0, 1), s, n).flip(1),
+        ],
+        "Errors of the first rounding, passed on all at once: go column by column.": (
+            lambda w, u, s, n: rounded_to(
+                w - (w - rounded_to(w, s, n)) / u.diagonal() @ u.triu(1), s, n
+            )
+        ),
+        "Clamp what is rounded only: a later column may grow beyond the ends before its turn.": (
+            "c + 1 :]) => c + 1 :]); weight = weight.clamp(*largest * scales[None, :, None] * "
+            "torch.tensor([-1, 1])[:, None, None])"
+        ),
         NEAREST: [".round() => .floor()", ".round() => .trunc()"],
         "These are the integers: multiply by the scales.": [
             "return weight => return weight / scales[:, None]",

@@ -32,7 +32,7 @@ def my_culprit(ends):
 
 def blamed(attempt, ends):
     found = attempt(list(ends))
-    return numbers(list(found) if isinstance(found, Iterator) else found)
+    return numbers(list(found) if isinstance(found, (Iterator, set)) else found)
 
 
 check_culprit = Exercise(
@@ -102,7 +102,7 @@ check_culprit = Exercise(
             "code == -15] => code == -15][-1:]",
         ],
     },
-    also_right=["code == -15] => code == -15][::-1]"],
+    also_right=["code == -15] => code == -15][::-1]", lambda ends: set(my_culprit(ends))],
 )
 
 # 2. The batches of a run that goes on
@@ -222,14 +222,20 @@ check_batches = Exercise(
         UNSEEDED: "().manual_seed(2) => (); seeded.seed()",
         UNSHUFFLED: "shuffle=True => shuffle=False",
         "It ends after": "while True => if True",
-        BEYOND: "read = 0 => read, it = 0, iter(loader); [next(it) for _ in range(step)]",
+        BEYOND: [
+            "read = 0 => read, it = 0, iter(loader); [next(it) for _ in range(step)]",
+            "seeded = => data = torch.utils.data.Subset(data, range(step * size, 6)); seeded =",
+        ],
         NOTHING: ["yield batch => return", lambda *_: my_batches],
         TOGETHER: (
             "read = 0 => read, loader = 0, [*loader]",
             "in loader => in sorted(loader, key=lambda _: torch.rand(1, generator=seeded))",
         ),
     },
-    errors={"had not returned|StopIteration": BEYOND, "(NoneType|function).*not iterable": NOTHING},
+    errors={
+        "had not returned|StopIteration|num_samples": BEYOND,
+        "(NoneType|function).*not iterable": NOTHING,
+    },
     correct="Killed at any step, the run reads what it would have read.",
     also_right=[
         by_epochs,
@@ -253,11 +259,15 @@ check_lost_share = Exercise(
     hint="What does a save cost of each interval, and what does a failure lose of the time between "
     "two failures?",
     wrong={
-        "A failure comes in the middle of an interval on average: half of it is lost.": " / 2 => ",
+        "A failure comes in the middle of an interval on average: half of it is lost.": [
+            " / 2 => ",
+            "/ 2 => / 4",
+        ],
         "More hosts fail more often: failure_s / hosts.": [" / hosts => ", " / hosts =>  * hosts"],
         "How often? A failure comes each failure_s / hosts: divide by that.": [
             " / (failure_s / hosts) =>  * hosts",
             "/ 2 / => / 2 *",
+            lambda each, s, *_: (s + each / 2) / (each + s),
         ],
         "The saves take time, too: save_s of every every_s.": [
             "save_s / every_s + => ",
@@ -266,11 +276,15 @@ check_lost_share = Exercise(
         "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
         "A share is a fraction: divide by /, not by //.": "/ => //",
+        "Count failures, not the chance of one: they come each failure_s / hosts.": [
+            lambda each, s, hosts, f: s / each + (1 - (1 - each / f) ** hosts) / 2,
+            lambda each, s, hosts, f: s / each + each / 2 * (1 - (1 - 1 / f) ** hosts),
+            lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,
+        ],
         "Leave out what is rare: two failures in one interval, or one during a save.": [
             "+ every_s / 2 => + (every_s + save_s) / 2",
             "+ every_s / 2 => + (every_s / 2 + save_s)",
             lambda each, s, hosts, f: expm1((each + s) * hosts / f) * f / hosts / each - 1,
-            lambda each, s, hosts, f: s / each - expm1(-each * hosts / f) / 2,
         ],
         "save_s goes to every_s of work: divide by that.": [
             "/ every_s => / (every_s + save_s)",
@@ -284,6 +298,7 @@ check_lost_share = Exercise(
             lambda each, s, hosts, f: (2 * s * f / hosts) ** 0.5,  # Young's
             lambda *given: 100 * my_lost_share(*given),
             lambda *given: 1 - 1 / (1 + my_lost_share(*given)),
+            lambda *given: 1 - my_lost_share(*given),
         ],
     },
     also_right=["every_s / 2 / (failure_s / hosts) => every_s * hosts / 2 / failure_s"],

@@ -246,7 +246,9 @@ check_batch_over_devices = Exercise(
     play=leaving_alone(CHANGED, call_for_numbers),
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
-        "A weight has a gradient and a momentum as well: three times its bytes.": "3 * w => w",
+        "A weight has a gradient and a momentum as well: three times its bytes.": [
+            *("3 * w => w", "- 3 * w => "),
+        ],
         "Momentum is one more number for each weight.": ["3 * => 2 *", "3 * => 4 *"],
         "Activations count only once.": [
             ("3 * w => w", "// k => / 3 // k"),
@@ -369,7 +371,10 @@ check_best_cut = Exercise(
     play=leaving_alone(CHANGED, call_for_numbers),
     hint="Keep the k whose room is enough. Compare work of the busier device + 2 * sent[k] / rate.",
     wrong={
-        "k is asked, not its time.": "min(enough, key=seconds => min(map(seconds, enough)",
+        "k is asked, not its time.": [
+            "min(enough, key=seconds => min(map(seconds, enough)",
+            "min(enough, key=seconds => min(((seconds(k), k) for k in enough)",
+        ],
         "A batch as large as the room fits.": ">= batch => > batch",
         "A cut with more room than the batch needs will do as well.": ">= batch => == batch",
         "Count k from the first block, also past the cuts that do not allow the batch.": [

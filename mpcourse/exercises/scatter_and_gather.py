@@ -13,8 +13,9 @@ KEEP_THE_WAY = (
 )
 GRADIENTS = {"RuntimeError.*(requires grad|graph leaves)": KEEP_THE_WAY}
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
-EMPTY = "A device without rows gets no chunk at all: do not add empty ones."
+EMPTY = "A device without rows gets no chunk at all: add none for it."
 SIZE = "That takes the number of pieces for the size of a piece."
+torch_scatter = torch.chunk  # as the page's function of that name cuts one tensor
 CHANGED = "What was handed in has changed, but the caller still needs it: make something new."
 
 
@@ -81,7 +82,9 @@ check_scatter = Exercise(
         (torch.tensor([[2.0], [-1.0], [3.0], [0.0]], requires_grad=True), 2),
     ],
     given=lambda b, n: f"a batch of shape {(*b.shape,)} and {n} devices" + GRADS * b.requires_grad,
-    play=with_gradients({"chunk", "scatter"}, "cut with slices instead."),
+    play=with_gradients(
+        {"chunk", "scatter", "scatter_rows", "torch_scatter"}, "cut with slices instead."
+    ),
     same=same_kinds,
     hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
     errors=GRADIENTS
@@ -110,6 +113,7 @@ check_scatter = Exercise(
         "Neighbours stay together.": "start : start + size] => start // size :: num_devices]",
         "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
         "but chunk did the work": lambda b, n: b.chunk(n),
+        "but torch_scatter did the work": lambda b, n: torch_scatter(b, n),
     },
     also_right=[lambda b, n: b.split((len(b) + n - 1) // n)],
 )
@@ -180,7 +184,11 @@ check_scatter_nest = Exercise(
         ({"pixels": torch.arange(10), "extra": [torch.arange(9)]}, 4),
     ],
     given="{} and {} devices",
-    play=refusing(with_gradients({"scatter", "scatter_nest"}, "take the nest apart yourself.")),
+    play=refusing(
+        with_gradients(
+            {"scatter", "scatter_nest", "torch_scatter"}, "take the nest apart yourself."
+        )
+    ),
     same=same_kinds,
     hint="Look at one kind of value after the other: tensor, dict, tuple or list, anything else.",
     errors=GRADIENTS
@@ -235,7 +243,7 @@ check_scatter_nest = Exercise(
         EVEN: "inputs.chunk => inputs.tensor_split",
         SIZE: "inputs.chunk => inputs.split",
         EMPTY: [
-            *(PADDED.replace("{}", each) for each in ("inputs[:0]", "None")),
+            *(PADDED.replace("{}", each) for each in ("inputs[:0]", "None", "inputs[-1:]")),
             f"{NESTS} => [{{k: c[i] for k, c in zip(inputs, columns) if c[i:]}} "
             "for i in range(num_devices)]",
         ],
@@ -273,7 +281,10 @@ check_mean = Exercise(
         "Divide by the number of rows, not by the number of chunks.": lambda m, n: (m * n).mean(),
         "Each mean stands for several rows: weight it by its chunk's size.": " * chunk_sizes => ",
         "Divide by all rows, not by those of the longest chunk.": "s.sum() => s.max()",
-        "A long chunk counts more, not less.": lambda m, n: (m / n).sum() / (1 / n).sum(),
+        "A long chunk counts more, not less.": [
+            lambda m, n: (m / n).sum() / (1 / n).sum(),
+            lambda m, n: (m / n).sum(),
+        ],
         "A short chunk has fewer rows.": "chunk_sizes.sum() => max(chunk_sizes) / len(chunk_means)",
         "The first chunk alone: does return stand in the loop?": ".sum() / => [0] /",
         "Divide by all rows, not by the mean number of a chunk.": "s.sum() => s.float().mean()",
@@ -293,8 +304,9 @@ check_mean = Exercise(
 def my_process_loss(scores, targets, total, num_processes):
     """The average divides by the number of processes, so each multiplies by it before.
 
-    A sum over no targets is 0, and so is its gradient. Where small batches follow each other and
-    their gradients are added up (gradient accumulation), leave out the number of processes.
+    A sum over no targets is 0, and so is its gradient. Where the gradients of several small batches
+    are added up before a step (gradient accumulation), `total` counts the targets of all of them.
+    If `total` is 0, no process has a target: skip the step.
     """
     loss = nn.functional.cross_entropy(scores, targets, reduction="sum")
     return loss * num_processes / total
@@ -346,6 +358,7 @@ check_process_loss = Exercise(
         "A process's own mean makes the average a mean of means: divide its sum by total.": [
             lambda scores, targets, *_: nn.functional.cross_entropy(scores, targets),
             "sum => mean",
+            ("sum => mean", " / total => "),
             f"* num_processes / total => / max(1, {COUNT})",
         ],
         "The average divides by the number of processes: multiply by it before.": [
@@ -371,6 +384,7 @@ check_process_loss = Exercise(
         ),
         "divide with /": "/ total => // total",
         "by itself": 'reduction="sum" => reduction="sum", ignore_index=-1',
+        "-100 is no target, 0 is one: leave the targets as they are.": "ts, r => ts.clamp(0), r",
         NO_TARGETS: [
             ("sum => mean", f"* num_processes => * {COUNT} * num_processes"),
             f"loss * num_processes / total => loss / {COUNT} * {COUNT} * num_processes / total",

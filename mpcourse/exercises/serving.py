@@ -143,7 +143,10 @@ check_look_back = Exercise(
             lambda *given: my_look_back(*given).transpose(1, 2),
             "own[:, None, :, None] => own[:, :, None]",
         ],
-        "Values are summed, not keys.": "@ values => @ keys",
+        "Keys are compared with the query, values are summed.": [
+            "@ values => @ keys",
+            ("@ values => @ keys", "keys.mT => values.mT"),
+        ],
         "One tensor is asked": "@ values => @ values, keys, values",
         "Return the dtype": "softmax(dim=-1) @ values => softmax(dim=-1).float() @ values.float()",
     },
@@ -204,10 +207,11 @@ def in_static_batches(lengths, places):
     return plan
 
 
-def a_queue_for_each_place(lengths, places):
+def a_queue_for_each_place(lengths, places, neighbours=False):
     queues = [[] for _ in range(places)]
     for request, steps in enumerate(lengths):
-        queues[request % places] += [request] * steps
+        place = request * places // len(lengths) if neighbours else request % places
+        queues[place] += [request] * steps
     return [[*row] for row in zip_longest(*queues)]
 
 
@@ -221,8 +225,8 @@ check_continuous = Exercise(
     hint="Before each step, go over the places: if one is empty, or its request has had all its "
     "steps, the first that waits takes it. Go on until nobody waits and nobody has steps left.",
     errors={
-        "had not returned": "Nobody waits and nobody has steps left: then the plan is complete. "
-        "(For request 0, too, `if request` is false: ask `is None`.)",
+        "had not returned": "Fill every free place. The plan ends when nobody waits and nobody has "
+        "steps left. (For request 0, too, `if request` is false: ask `is None`.)",
         "empty|out of range": "Nobody waits any more: the place stays None.",
         "NoneType": "An empty place has no steps to count down: ask `is None` first.",
     },
@@ -253,6 +257,7 @@ check_continuous = Exercise(
         "A request of length n has n steps, neither more nor fewer.": [
             ("any(left) => max(left) >= 0", "== 0 => < 0"),
             ("any(left) => max(left) > 1", "== 0 => < 2"),
+            "return plan => return plan[:-1]",
             ("any(left) => max(left) > 0", "== 0 => < 0"),
         ],
         "Request 0 is a request, too: ask `is None`.": (
@@ -261,7 +266,10 @@ check_continuous = Exercise(
         ),
         "`lengths` belongs to the caller": "left, waiting = [*lengths] => left, waiting = lengths",
         "The first free place is filled first.": "enumerate(here) => reversed([*enumerate(here)])",
-        "One queue for all: a free place takes whoever waits the longest.": a_queue_for_each_place,
+        "One queue for all: a free place takes whoever waits the longest.": [
+            a_queue_for_each_place,
+            lambda *given: a_queue_for_each_place(*given, neighbours=True),
+        ],
         "A request stays in its place until it ends: its cache lies there.": [
             "[*here] => sorted(here, key=lambda each: each is None)",
             "[*here] => sorted(here, key=lambda each: (each is None, each))",
@@ -363,7 +371,7 @@ class Result:
 def in_flight(attempt, groups, count, requests):
     """The tokens of each group, who ran what how often, and when the last part ended."""
     world = World()
-    starts = [torch.arange(requests)[:, None] + 10 * group for group in range(groups)]
+    starts = tuple(torch.arange(requests)[:, None] + 10 * group for group in range(groups))
     parts = partial(world.part, "first", 5), partial(world.part, "second", 3)
     written = attempt(world.devices, *parts, starts, count)
     if written is None:
@@ -395,14 +403,20 @@ check_alternate = Exercise(
     errors={
         "'Result'": "`submit` gives a Result at once; the next part needs its `.result()`.",
         "unpack|out of range": "There may be any number of groups: go over `starts`.",
+        "item assignment": "`starts` is the caller's: keep the newest tokens in a list of yours.",
         "missing|positional|callable": "It is `submit(first, group, tokens)`: the function itself.",
     },
     wrong={
-        "While one group is on its way, one device waits: hand over another before you wait.": (
-            "devices[0].submit(first, group, tokens) for => tokens for",
-            "hidden[group].result() => devices[0].submit(first, group, hidden[group]).result()",
-            "devices[0].submit(first, group, new) => new",
-        ),
+        "One device waits while the other works: hand over another group before you wait, and hand "
+        "hidden rows on as they come, not when all are there.": [
+            (
+                "devices[0].submit(first, group, tokens) for => tokens for",
+                "hidden[group].result() => devices[0].submit(first, group, hidden[group]).result()",
+                "devices[0].submit(first, group, new) => new",
+            ),
+            "hidden[group].result() => [each.result() for each in hidden][group]",
+        ],
+        "`starts` is the caller's": "hidden = [ => starts[0] = starts[-1]; hidden = [",
         "All groups wait for the last one of each round: hand a new token back as it comes.": (
             "            if step < count - 1: =>         if step < count - 1:",
             "                hidden[group] = devices[0].submit(first, group, new) => "
@@ -428,6 +442,7 @@ check_alternate = Exercise(
         "Each group has a list of its own, with all of its tokens.": [
             "return written => return [*zip(*written)]",
             "[[] for _ in starts] => [[]] * len(starts)",
+            "return written => return [each[-1:] for each in written]",
         ],
         "Go round: one token of each group in turn, not one group to its end.": (
             "for step in range(count): => for each in starts:",

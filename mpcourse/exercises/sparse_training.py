@@ -53,6 +53,9 @@ check_cubic = Exercise(
             for left in ("1 - step / end", "1 - (held - begin) / end")
         ],
         "It starts at `initial`, not at 0.": "(initial - final) => -final",
+        "That is the share of the time left, cubed: how much of the distance to final is left.": (
+            "final + (initial - final) * left => left"
+        ),
         "From initial on it rises by final - initial.": "(initial - final) * => initial - final *",
         "The share of the time is cubed, not the distance.": "final) * left => final)**3 * left",
         "Cube the time that is left, not the weights that are.": (

@@ -245,7 +245,8 @@ def run_rows(rows, schedule, stages):
             own = own if own in row else own.replace("B", "I")
             if (row.index(word) < row.index(own)) != ("RECV" in word):
                 order = "A receive stands before its action, a send behind it."
-                raise NotYet(f"Rank {rank}: {word} and {own} change places.", order)
+                first = "Write an action when all its needs are done." if "RECV" in word else ""
+                raise NotYet(f"Rank {rank}: {word} and {own} change places.", order, first)
     while any(rows):
         heads = {row[0]: rank for rank, row in enumerate(rows) if row}
         ready = [word for word in heads if partner(word) in {None, *heads}]
@@ -285,6 +286,7 @@ check_messages = Exercise(
         "in their order, by str(action)": "str(action) => repr(action)",
         "taken for a rank": "rows[rank_of[to]].append => rows[to].append",
         "change places": "rows[rank].append(f => rows[rank].insert(-1, f",
+        "when all its needs are done": " or not done.issuperset(needs(row[0], num_stages)): => :",
         "is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
         "A rank may hold several stages": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",

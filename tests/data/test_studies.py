@@ -17,9 +17,9 @@ DRY_RUNS = [
     (
         "sparse",
         dict.fromkeys(("compare_far", "compare_regrown"), lambda *_: [{"seed": 0}]),
-        7,
+        6,
     ),
-    ("transformer", {}, 3),
+    ("transformer", {}, 7),
 ]
 ASKED = {"command": "python -m some.study", "about": "Some study."}
 

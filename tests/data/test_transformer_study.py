@@ -48,3 +48,24 @@ def test_a_mixture_is_the_mean_of_two_probabilities_of_the_same_letters(run, dat
         wanted[f"{name}_and_counts"] = -(((-wanted[name]).exp() + (-counts).exp()) / 2).log()
     for name, losses in wanted.items():
         assert row[name] == pytest.approx(losses.mean().item(), abs=1e-4)
+
+
+def test_less_text_is_the_last_part_of_it_for_net_and_counts(run, data, monkeypatch):
+    learned = []
+    real = study.train_decoder
+    noted = lambda *given, **options: learned.append(given[2]) or real(*given, **options)  # noqa: E731
+    monkeypatch.setattr(study, "train_decoder", noted)
+    study.train_one.cache_clear()
+    rows = run(study.train_on_less, data, 1, study.DRY)
+    assert not study.train_on_less(data, 2, study.DRY)  # two seeds, as for the mixtures
+    lengths = [(row["parts"], row["steps"], row["seed"]) for row in rows]
+    assert lengths == [(2, 10, 1), (2, 20, 1), (4, 5, 1), (4, 20, 1)]
+    whole = study.load_prose()
+    for row, tokens in zip(rows, learned, strict=True):
+        part = study.last_part(row["parts"])
+        assert torch.equal(part.test, whole.test)
+        assert torch.equal(tokens.cpu(), part.train)
+        assert len(tokens) == len(whole.train) // row["parts"]
+        assert torch.equal(part.train, whole.train[len(whole.train) - len(tokens) :])
+        counts = study.counted_losses(part)[study.COUNT].mean().item()
+        assert row["counts"] == pytest.approx(counts, abs=1e-4)
