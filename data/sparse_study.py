@@ -5,7 +5,7 @@ five), with the accuracy on held-out digits, by which a rate can be chosen.
 `sparse_pairs.csv`: under one mask a ticket, new weights and weights that train on; a small dense
 net.
 `sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets.
-`sparse_regrown.csv`: growth by gradient, at random and none from one mask, and a small dense net.
+`sparse_regrown.csv`: growth by gradient, at random and none from one mask; small dense nets.
 """
 
 import copy
@@ -35,6 +35,7 @@ from mpcourse.training.nets import lenet_300_100, linear_net
 COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
+DENSE = {"dense": SMALL, "dense, twice": (32, 36)}  # as many bytes as 95% zeros with their places
 # as many bytes as 99% zeros in CSR, twice and four times as many
 FAR_RIVALS, RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
 
@@ -126,19 +127,20 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
 
 
 def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
-    """95% zeros from one random mask: growth by gradient, at random, none; a small dense net."""
+    """95% zeros from one random mask: growth by gradient, at random, none; two dense nets."""
     digits, rows = Digits(data.place, 64), []
     end = _three_quarters(digits, budget.regrown)
     for seed, rate in _runs(first, budget, *budget.large):
         net = lenet_300_100().to(data.place)
         scores = random_scores(net)
         masks = layer_masks(scores, erk_sparsities(scores, 0.05))
-        small = linear_net(*SMALL).to(data.place)
-        for way in ("by gradient", "at random", "fixed", "dense"):
-            model, hooks = copy.deepcopy(small if way == "dense" else net), []
+        nets = dict.fromkeys(("by gradient", "at random", "fixed"), net)
+        nets |= {way: linear_net(*sizes).to(data.place) for way, sizes in DENSE.items()}
+        for way, start in nets.items():
+            model, hooks = copy.deepcopy(start), []
             if way == "fixed":
                 hooks = [KeepMasks(model, masks)]
-            elif way != "dense":
+            elif way not in DENSE:
                 hooks = [Regrowth(model, masks, every=32, end=end)]
             if way == "at random":
                 hooks = [_any_gradient(model), *hooks]

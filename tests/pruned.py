@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from mpcourse.pruning import apply_masks, count_nonzeros, global_masks, magnitude
+from mpcourse.pruning import apply_masks, global_masks, magnitude
 from mpcourse.training.nets import conv_net, lenet_300_100
 
 
@@ -34,16 +34,3 @@ def normed_net() -> nn.Sequential:
         if name.startswith("conv"):
             layers[name.replace("conv", "bn")] = nn.BatchNorm2d(layer.out_channels)
     return nn.Sequential(layers)
-
-
-def sparsities_seen(monkeypatch, data):
-    """The share of zeros in each net whose accuracy a study asks for, as it comes."""
-    seen = []
-
-    def look(model):
-        counts = count_nonzeros(model).values()
-        seen.append(1 - sum(kept for kept, _ in counts) / sum(count for _, count in counts))
-        return 0.5
-
-    monkeypatch.setattr(data, "accuracy", look)
-    return seen

@@ -278,6 +278,7 @@ check_attend = Exercise(
 
 UNCALLED = "Call the parts in the table; what holds several of them (the model, a block, "
 UNCALLED += "`model.embedding`, `model.head`) stays uncalled."
+NORM_FIRST = "A norm takes (N, T, width): add both rows, and norm before the output layer."
 OLD_X = "Right, but backward raises: LayerNorm still needs the old x: `x = x + …`, not `x += …`."
 
 
@@ -334,8 +335,7 @@ check_logits = Exercise(
     correct="Its logits are the package's own.",
     errors={
         r"index -?\d+ is out": "All blocks take part, one after the other. There may be none.",
-        "normalized_shape": "A norm takes (N, T, width): add both rows, and norm before the output "
-        "layer.",
+        "normalized_shape": NORM_FIRST,
         "must match|ind(ex|ices)": "Call the table of positions with the places 0 to T - 1.",
     },
     wrong={
@@ -373,7 +373,7 @@ check_logits = Exercise(
         "Attention and MLP take turns in one loop, block by block.": (
             "        x = x + block.mlp =>     for block in model.blocks:\n        x = x + block.mlp"
         ),
-        "A norm takes (N, T, width): add both rows, and norm before the output layer.": [
+        NORM_FIRST: [
             "model.head.output(model.head.norm(x)) => model.head.norm(model.head.output(x))",
             "(tokens) + model.embedding.positions(places) => (tokens).repeat(1, 1, 2)",
         ],
@@ -438,7 +438,7 @@ check_logits = Exercise(
     },
     also_right=[
         "(places) => (places.expand_as(tokens))",
-        (" + model.embedding.positions => \n    x += model.embedding.positions"),
+        " + model.embedding.positions => \n    x += model.embedding.positions",
     ],
 )
 

@@ -247,7 +247,8 @@ check_batch_over_devices = Exercise(
     hint="3 * weights + pictures * kept must be at most limit, on each device.",
     wrong={
         "A weight has a gradient and a momentum as well: three times its bytes.": [
-            *("3 * w => w", "- 3 * w => "),
+            "3 * w => w",
+            "- 3 * w => ",
         ],
         "Momentum is one more number for each weight.": ["3 * => 2 *", "3 * => 4 *"],
         "Activations count only once.": [

@@ -15,11 +15,11 @@ Fine-tuning needs nothing of its own: it is training after `apply_masks`.
 |------------|---------------------------------------------------------------------------|
 | `gradual`  | Zhu and Gupta's cubic schedule; pruning a little more every few steps     |
 | `zeros`    | zeros of an unmasked model, kept under momentum and weight decay          |
-| `tickets`  | a mask with the weights rewound to an earlier time, or drawn anew         |
+| `tickets`  | a mask with the weights rewound to an earlier time                        |
 | `regrowth` | drop small weights, grow where the gradient is large (RigL)               |
 """
 
 from mpcourse.sparse_training.gradual import GradualPruner, cubic_sparsity
 from mpcourse.sparse_training.regrowth import Regrowth, cosine_share
-from mpcourse.sparse_training.tickets import redraw, rewind, snapshot
+from mpcourse.sparse_training.tickets import rewind, snapshot
 from mpcourse.sparse_training.zeros import KeepMasks, zero_pruned

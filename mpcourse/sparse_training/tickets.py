@@ -1,7 +1,7 @@
 """Lottery tickets: a mask found by training, and the weights of an earlier time under it.
 
 Train, prune, rewind what is left to where it started, train again. The control is the same mask
-over weights that are drawn anew.
+over another net's first weights: `rewind` takes them, too.
 
 Source: Frankle and Carbin, 2018, arXiv:1803.03635; rewinding to an early step instead of the first:
 Frankle et al., 2019, arXiv:1912.05671.
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from mpcourse.pruning.layers import is_masked, prunable_layers, weight_of
-from mpcourse.pruning.masked import permanent_copy
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -47,22 +46,3 @@ def rewind(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     for layer in prunable_layers(model).values():
         if is_masked(layer):
             layer.weight = weight_of(layer)  # as the next forward will use it
-
-
-def redraw(model: nn.Module) -> None:
-    """Initialise all weights of a model anew, in place; its masks stay.
-
-    Calling `reset_parameters` of a masked layer would not do: it fills `weight`, which the next
-    forward overwrites.
-
-    Raises:
-        ValueError: A module has weights but no `reset_parameters`. Nothing has changed.
-    """
-    fresh = permanent_copy(model)
-    for name, module in fresh.named_modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-        elif list(module.parameters(recurse=False)):
-            kind = type(module).__name__
-            raise ValueError(f"{name or 'the model'} ({kind}) has no reset_parameters() to call")
-    rewind(model, snapshot(fresh))

@@ -77,11 +77,13 @@ def test_regrowth_has_as_many_weights_in_every_way(run, data, nets):
     ratios = {round(left[name] / sum(sizes[name].shape), 6) for name in sizes}
     assert len(ratios) == 1  # weights go with inputs plus outputs
     rows = run(compare_regrown, data, 3, DRY)
-    ways = ["by gradient", "at random", "fixed", "dense"]
+    ways = ["by gradient", "at random", "fixed", "dense", "dense, twice"]
     assert [(row["rate"], row["way"]) for row in rows] == [*product([*DRY.rates, *DRY.large], ways)]
     assert {digits for _, digits in nets} == {3000}
-    for model, _ in nets:  # what grew in the last step may be zero still
-        assert _weights(model) == pytest.approx(0.05 * 266_200, rel=1e-2)
+    for row, (model, _) in zip(rows, nets, strict=True):
+        share = 0.1 if row["way"] == "dense, twice" else 0.05
+        # what grew in the last step may be zero still
+        assert _weights(model) == pytest.approx(share * 266_200, rel=1e-2)
 
 
 def test_growth_at_random_looks_at_random_numbers_in_place_of_gradients():

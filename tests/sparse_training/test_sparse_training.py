@@ -34,7 +34,6 @@ from mpcourse.sparse_training import (
     Regrowth,
     cosine_share,
     cubic_sparsity,
-    redraw,
     rewind,
     snapshot,
     zero_pruned,
@@ -173,27 +172,6 @@ def test_a_snapshot_does_not_follow_the_model_and_leaves_masks_out():
     torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert not torch.equal(snapshot(model)["0.weight"], before["0.weight"])
-
-
-def test_a_model_drawn_anew_keeps_its_masks_and_nothing_else():
-    model = small_net()
-    masks = layer_masks(magnitude(model), 0.5)
-    apply_masks(model, masks)
-    torch.manual_seed(3)
-    redraw(model)
-    assert torch.equal(masks_of(model)["0"], masks["0"])
-    assert not model[0].weight[~masks["0"]].any()
-    torch.manual_seed(3)
-    # as a new net of that seed
-    torch.testing.assert_close(snapshot(model), small_net().state_dict(), rtol=0, atol=0)
-
-
-def test_weights_that_nobody_can_draw_anew_are_named():
-    model = nn.ModuleDict({"attention": nn.MultiheadAttention(4, 1), "head": nn.Linear(4, 2)})
-    before = snapshot(model)
-    with pytest.raises(ValueError, match=r"attention \(MultiheadAttention\) has no reset_param"):
-        redraw(model)
-    torch.testing.assert_close(snapshot(model), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["gradual", "kept", "regrowth"])
