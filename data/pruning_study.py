@@ -1,11 +1,11 @@
 """Five seeds of nets that are pruned: `python data/pruning_study.py`.
 
 Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets that keep 2% of
-their weights by each criterion, fine-tuned at seven rates; `pruning_small.csv`: pruned nets and
-small dense ones at four rates; `pruning_channels.csv`: a convolutional net that loses half of its
-channels, at one rate; `pruning_trunk.csv`: a residual net that loses channels, and small nets from
-scratch, with as many epochs and with half of them, at four rates. Where there are several rates,
-the accuracy on held-out digits can choose one; the test images decide nothing.
+their weights by each criterion, fine-tuned at seven rates; `pruning_small.csv`: pruned nets, the
+same unpruned, and small dense ones at four rates; `pruning_channels.csv`: a convolutional net that
+loses half of its channels, at one rate; `pruning_trunk.csv`: a residual net that loses channels,
+and small nets from scratch, with as many epochs and with half of them, at four rates. Where there
+are several rates, the accuracy on held-out digits can choose one; the test images decide nothing.
 """
 
 import copy
@@ -40,7 +40,7 @@ from mpcourse.training.nets import conv_net, lenet_300_100, linear_net
 COMMAND = "python data/pruning_study.py"
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 # times as many epochs; in eight times as many the small net has done more work than the large one
-WAYS = {"pruned": 1, "small": 1, "twice": 2, "more work": 8}
+WAYS = {"pruned": 1, "small": 1, "twice": 2, "more work": 8, "dense": 1}
 SPARSITY = 0.98  # at which the criteria are compared
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 
@@ -53,12 +53,13 @@ class Budget(NamedTuple):
     tuning_rates: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
+    ways: tuple[str, ...] = tuple(WAYS)
     convolutional: tuple[int, int] = (8, 4)  # epochs of the convolutional net, and after
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
     residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
 
 
-DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,))
+DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,), ways=tuple(WAYS)[:-1])
 DRY = DRY._replace(convolutional=(1, 0), residual=((1, 0),), residual_rates=(RATE,))
 
 
@@ -97,12 +98,14 @@ def _judged(model: nn.Module, digits: Digits) -> Row:
 
 
 def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """Nets with 90% zeros, and small dense ones trained as long or longer, at each rate."""
+    """Nets with 90% zeros, the same unpruned, and small ones trained as long or longer."""
     digits, (before, after), rows = Digits(data.place, 64), budget.short, []
     for rate in budget.rates:
-        for way, times in WAYS.items():
+        for way in budget.ways:
+            times = WAYS[way]
             torch.manual_seed(seed)
-            model = (lenet_300_100() if way == "pruned" else linear_net(*SMALL)).to(data.place)
+            large = way in ("pruned", "dense")
+            model = (lenet_300_100() if large else linear_net(*SMALL)).to(data.place)
             train(model, digits, times * before, rate)
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))

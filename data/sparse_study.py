@@ -4,12 +4,14 @@ Writes three tables into `data/` for page `sparse_training`. All nets train at f
 five), with the accuracy on held-out digits, by which a rate can be chosen.
 `sparse_pairs.csv`: under one mask a ticket, new weights and weights that train on; a small dense
 net.
-`sparse_far.csv`: 99% zeros after little training, at once and bit by bit, and small dense nets.
+`sparse_far.csv`: 99% zeros after little training, at once and bit by bit, along two schedules; the
+same net unpruned, and small dense nets; and on 14 x 14 pixels.
 `sparse_regrown.csv`: growth by gradient, at random and none from one mask; small dense nets.
 """
 
 import copy
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -33,11 +35,12 @@ from mpcourse.training.in_memory import RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/sparse_study.py"
-WAYS = ("at once", "gradual")
+WAYS = ("at once", "gradual", "same share")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 DENSE = {"dense": SMALL, "dense, twice": (32, 36)}  # as many bytes as 95% zeros with their places
 # as many bytes as 99% zeros in CSR, twice and four times as many
 FAR_RIVALS, RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
+POOLED_RIVALS = (20, 20), (38, 35)  # as many bytes, and twice as many, on 14 x 14 pixels
 
 
 class Budget(NamedTuple):
@@ -62,10 +65,22 @@ def _pruned(
     if way == "at once":
         apply_masks(model, global_masks(magnitude(model), sparsity))
     else:
-        target = partial(cubic_sparsity, final=sparsity, end=_three_quarters(data, epochs))
+        schedule = same_share if way == "same share" else cubic_sparsity
+        target = partial(schedule, final=sparsity, end=_three_quarters(data, epochs))
         hooks = [GradualPruner(model, target, every=8)]
     train(model, data, epochs, rate, hooks)
     return model
+
+
+def same_share(step: int, *, final: float, end: int) -> float:
+    """The sparsity at a step where each stroke takes the same share of the weights left."""
+    return 1 - (1 - final) ** min(step / end, 1)
+
+
+def pooled_net(first: int, second: int) -> nn.Sequential:
+    """A net like `linear_net`, but 196-first-second-10: a pixel is the mean of four."""
+    layers = dict(linear_net(first, second).named_children()) | {"fc1": nn.Linear(196, first)}
+    return nn.Sequential(OrderedDict(pool=nn.AvgPool2d(2), **layers))
 
 
 def _three_quarters(data: Data, epochs: int) -> int:
@@ -115,7 +130,7 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
     for seed, rate in _runs(first, budget):
         dense = lenet_300_100().to(data.place)
         train(dense, digits, before, rate)
-        for way in WAYS:
+        for way in ("at once", "gradual"):
             add(way, (300, 100), _pruned(dense, way, sparsity, digits, after, rate))
         for hidden in FAR_RIVALS:
             torch.manual_seed(seed)
@@ -123,7 +138,35 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
             for epochs in (before, after):
                 train(model, digits, epochs, rate)
             add("dense", hidden, model)
+        torch.manual_seed(seed)  # so that what follows does not depend on the nets above
+        add("same share", (300, 100), _pruned(dense, "same share", sparsity, digits, after, rate))
+        torch.manual_seed(seed)
+        train(dense, digits, after, rate)
+        add("unpruned", (300, 100), dense)
+        pooled_far(digits, (seed, rate), budget, add)
     return rows
+
+
+def pooled_far(
+    digits: Digits, run: tuple[int, float], budget: Budget, add: Callable[..., None]
+) -> None:
+    """The same on 14 x 14 pixels: pruned to as many weights as of all pixels, and small nets."""
+    (seed, rate), (sparsity, before, after) = run, budget.far
+    torch.manual_seed(seed)
+    dense = pooled_net(300, 100).to(digits.place)
+    train(dense, digits, before, rate)
+    share = 1 - (1 - sparsity) * _weights(lenet_300_100()) / _weights(dense)
+    add("gradual, pooled", (300, 100), _pruned(dense, "gradual", share, digits, after, rate))
+    for hidden in POOLED_RIVALS:
+        torch.manual_seed(seed)
+        model = pooled_net(*hidden).to(digits.place)
+        for epochs in (before, after):
+            train(model, digits, epochs, rate)
+        add("dense, pooled", hidden, model)
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(size.numel() for size in magnitude(model).values())
 
 
 def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:

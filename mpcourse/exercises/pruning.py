@@ -18,6 +18,7 @@ ROUNDED = "Asked is round(sparsity * number): int cuts off, ceil and torch.quant
 THRESHOLD = "together[going - 1] if going else -1.0"
 BY_SIZE = "A weight of -2 is not small: compare absolute values."
 A_SHARE = "That keeps a share of `sparsity`; asked is to prune it."
+AT_ENDS = "At sparsity 0 nothing goes, at 1 all do: the row has no place of that number then."
 NOTHING = "At sparsity 0 nothing goes: an empty tensor has no max, and kthvalue counts from 1."
 A_PAIR = "Compare with one number: sort gives a pair, its `values` are the sizes in order."
 
@@ -65,6 +66,7 @@ check_global_masks = Exercise(
         (NET, 0.28),  # 2.8 of 10 weights
         (CONV, 0.3),  # 2.4 of 8, where a quantile has gone past 2
         (NET, 0.0),
+        (NET, 1.0),
     ],
     given=lambda parameters, sparsity: (
         ", ".join(f"{name} {short(value.tolist())}" for name, value in parameters.items())
@@ -73,18 +75,29 @@ check_global_masks = Exercise(
     play=leaving_alone("The weights that were handed in have changed: only look at them."),
     hint="The smallest by absolute value go, round(sparsity * number of all weights) of them, "
     "wherever they are; all else is True.",
-    errors={r"k out of range|max\(\): Exp": NOTHING, "size of tensor a": A_PAIR},
+    errors={
+        r"k out of range|max\(\): Exp": NOTHING,
+        "size of tensor a": A_PAIR,
+        "of bound": AT_ENDS,
+    },
     wrong={
         AT_ZERO: " if going else -1.0 => ",
         NOTHING: f"{THRESHOLD} => together[:going].max()",
         A_PAIR: ".sort().values => .sort()",
+        AT_ENDS: [
+            (f"{THRESHOLD} => together[going]", "> threshold => >= threshold"),
+            (
+                ".sort() => .sort(descending=True)",
+                f"{THRESHOLD} => together[-going + len(together)]",
+            ),
+        ],
         "Count the weights, not the layers.": "len(together) => len(sizes)",
         ROUNDED: [
             "round( => int(",
             (f"{THRESHOLD} => together.quantile(sparsity)", "> threshold => >= threshold"),
         ],
         "Sort upwards: the smallest go.": ".sort() => .sort(descending=True)",
-        "The threshold is the size number round(sparsity * number): it goes, larger ones stay.": [
+        "Of the sorted sizes the first round(sparsity * number) go, the last of these, too.": [
             "going - 1 => going",
             "> threshold => >= threshold",
             *(f"{THRESHOLD} => {it}" for it in ("sparsity * together[-1]", "together.mean()")),
@@ -235,6 +248,7 @@ check_scan = Exercise(
         "Asked are accuracies, not what is lost.": "(accuracy( => (accuracy(model) - accuracy(",
         "The net handed to `accuracy` is whole: hand it the cut one.": "(pruned) => (model)",
         "Keep the order in which the sparsities come.": "in sparsities => in sorted(sparsities)",
+        "Sizes say which go; weights that stay keep their signs.": "data.view => data.abs_().view",
         "The large weights go there: keep them.": [
             *(".argsort() => .argsort(descending=True)", ("[: round => [round", "))]] => )) :]]")),
         ],
@@ -254,10 +268,16 @@ check_scan = Exercise(
 WRITERS = "The stem and the last layer of each block write the trunk: all of them lose rows."
 READERS = "The first layer of each block and the head read the trunk: all of them lose columns."
 ITS_BIAS = "A norm goes with the rows before it: who writes the trunk loses entries, who reads not."
+ROWS = "Who writes the trunk loses rows, weight[kept]; who reads it loses columns, weight[:, kept]."
+INSIDE = "Channels inside a block leave there: cut the trunk alone."
 STATISTICS = "running_mean and running_var lose the same entries as the rows of the weight."
 ITS_OWN = "norm.running_mean[kept], norm.running_var[kept]"
 WHO_WRITES = "[slim.stem, *(block[3:] for block in slim.blocks)]"
 WHO_READS = "[slim.head, *(block[0] for block in slim.blocks)]"
+ALL_LAYERS = (
+    "*(block[3:] for => *(block[i : i + 2] for i in (0, 3) for",
+    "*(block[0] for => *(block[i] for i in (0, 3) for",
+)
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
@@ -316,7 +336,10 @@ def thinning(attempt, width, inner, kept):
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
         raise NotYet(STILL_THERE)
-    return slim.eval()(images).detach(), count
+    outputs = slim.eval()(images).detach()
+    if any(len(block[0].weight) < inner for block in getattr(slim, "blocks", [])):
+        raise NotYet(INSIDE)
+    return outputs, count
 
 
 check_trunk = Exercise(
@@ -335,6 +358,7 @@ check_trunk = Exercise(
     "dropped, and no bias makes up for it; inside the blocks nothing leaves.",
     correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
     errors={
+        "should contain 4 elements not 2|index 2 is out of bounds": ROWS,
         "running_(mean|var) should": STATISTICS,
         "have (3 channels, but got 2|2 channels, but got 3)": "Inside a block all channels stay.",
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
@@ -345,6 +369,7 @@ check_trunk = Exercise(
     wrong={
         WRITERS: [f"{WHO_WRITES} => [slim.stem]", f"{WHO_WRITES} => []"],
         READERS: f"{WHO_READS} => [slim.head]",
+        ROWS: [".detach()[kept]) => .detach())", ".detach()[kept]) => .detach()[:, kept])"],
         STILL_THERE: "slim = copy.deepcopy(net) => return copy.deepcopy(net)",
         "Take the columns and the entries of norms that kept names, not the first ones.": [
             *("[:, kept] => [:, : len(kept)]", "p.detach()[kept] => p.detach()[: len(kept)]"),
@@ -365,13 +390,11 @@ check_trunk = Exercise(
             "slim = => kept = [c for c in range(net.head.in_features) if c not in kept]; slim =",
         ],
         "Keep the norms' biases, too.": "p.detach()[kept] => p.detach()[kept] * (p is norm.weight)",
-        "Channels inside a block leave there: cut the trunk alone.": (
-            *(f"{WHO_WRITES} => [b[:2] for b in slim.blocks]", "slim.head, *(block[0 => *(block[3"),
-        ),
-        "Inside a block all channels stay.": [
-            "*(block[3:] for => *(block[i : i + 2] for i in (0, 3) for",
-            "*(block[0] for => *(block[i] for i in (0, 3) for",
+        INSIDE: [
+            (f"{WHO_WRITES} => [b[:2] for b in slim.blocks]", "slim.head, *(block[0 => *(block[3"),
+            ALL_LAYERS,
         ],
+        "Inside a block all channels stay.": [*ALL_LAYERS],
         "Nothing makes up for what left: the numbers that stay are as they were.": (
             "return slim => slim.head.weight.data *= net.head.in_features / len(kept); return slim"
         ),

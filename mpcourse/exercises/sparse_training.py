@@ -235,6 +235,7 @@ check_keep = Exercise(
 # 3. One regrowth step
 
 NONE_CHANGED = "A tensor that was handed in has changed: return new ones."
+MASK_OF_BOOL = "The next exchange gets the new mask: torch.bool, as the old one; `~` needs it."
 
 
 def my_regrow(mask, weight, gradient, count):
@@ -251,15 +252,24 @@ def my_regrow(mask, weight, gradient, count):
     return new.view(mask.shape), weight * left.view(mask.shape)
 
 
+def exchanged(attempt, *case):
+    """A world whose next exchange takes the mask that this one returns."""
+    result = attempt(*case)
+    mask = result[0] if isinstance(result, tuple | list) and result else None
+    if isinstance(mask, Tensor) and mask.dtype != torch.bool and same(mask, mask.bool()):
+        raise NotYet(MASK_OF_BOOL)
+    return result
+
+
 def regrow_by_sorting(mask, weight, gradient, count):
-    """With numbers in place of masks, and a mask of 0 and 1 as the result."""
+    """With numbers in place of masks, and a list as the result."""
     there = [i for i, kept in enumerate(mask.flatten().tolist()) if kept]
     sizes, slopes = weight.abs().flatten().tolist(), gradient.abs().flatten().tolist()
     left = sorted(there, key=lambda i: sizes[i])[count:]
     others = [i for i in range(mask.numel()) if i not in left]
     grown = sorted(others, key=lambda i: -slopes[i])[:count]
-    new, values = torch.zeros(mask.numel()), torch.zeros_like(weight).flatten()
-    new[left + grown] = 1
+    new, values = torch.zeros_like(mask).flatten(), torch.zeros_like(weight).flatten()
+    new[left + grown] = True
     values[left] = weight.flatten()[left]
     return [new.view(mask.shape), values.view(mask.shape)]
 
@@ -288,7 +298,7 @@ check_regrow = Exercise(
         f"mask {mask.int().tolist()}, weight {weight.tolist()}, gradient {gradient.tolist()} "
         f"and count {count}"
     ),
-    play=leaving_alone(NONE_CHANGED),
+    play=leaving_alone(NONE_CHANGED, exchanged),
     hint="Drop the `count` smallest there are; grow `count` where |gradient| is largest, from 0.",
     wrong={
         "What grows starts at zero, also where a weight was dropped before.": (
@@ -298,7 +308,9 @@ check_regrow = Exercise(
         "A steep way down is wanted as well: the size of the gradient.": [
             f"gradient.abs() => ({sign}gradient)" for sign in ("", "-")
         ],
-        "The weight says what goes, the gradient what grows.": "weight.abs() => gradient.abs()",
+        "The weight says what goes, the gradient what grows.": [
+            f"weight.abs() => {size}" for size in ("gradient.abs()", "(weight * gradient).abs()")
+        ],
         "Where no weight is, weight * gradient is zero.": "t.abs() => t.abs() * weight.abs()",
         "The mask is True where a weight is.": (
             "mask.clone() => (~mask)",
@@ -319,6 +331,10 @@ check_regrow = Exercise(
             f".masked_fill(left, -torch.inf) => {kept_out}" for kept_out in ("", "* ~left")
         ],
         "Dropped, and nothing has grown: as many come as go.": "] = True => ] = False",
+        "Grown, and nothing has gone: as many go as come.": "[:count]] = False => [:count]]",
+        MASK_OF_BOOL: [
+            f"new.view(mask.shape), => new.view(mask.shape).{kind}()," for kind in ("float", "int")
+        ],
         "Two are asked: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
         "First the new mask, then the new weight.": lambda *given: my_regrow(*given)[::-1],
         "What grows starts at zero, not at its gradient: the optimizer moves it.": [
@@ -332,6 +348,11 @@ check_regrow = Exercise(
         "With count 0 nothing goes or grows; `[-0:]` is everything, and `[0 - 1]` the last.": [
             "wanted.argsort(descending=True, stable=True)[:count] => wanted.argsort()[-count:]",
             "argsort(stable=True)[:count] => argsort(descending=True)[-count:]",
+            (
+                "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
+                "left &= sizes.flatten() > sizes.flatten().sort()[0][count - 1]"
+            ),
+            lambda m, w, g, count: my_regrow(m, w, g, count) if count else (m | True, w * 0),
         ],
         "Exactly `count` go: a threshold drops all that are as small.": (
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
@@ -343,7 +364,7 @@ check_regrow = Exercise(
         "What is dropped may grow again, if its gradient is large enough.": (
             "masked_fill(left, => masked_fill(mask.flatten(),"
         ),
-        "Drop first: what grows at zero is the smallest.": lambda m, w, *_: (m.clone(), w * m),
+        "Nothing changes: drop first, as what grows is zero.": lambda m, w, *_: (m.clone(), w * m),
         NONE_CHANGED: "mask.clone() => mask",
     },
     errors={"Dimension out of range": "Not along one dimension, but out of all: flatten before."},

@@ -53,3 +53,9 @@ def test_channels_of_the_smallest_norms_cost_least(run, data):
     rows = {row["way"]: row for row in run(compare_channels, data, 0, DRY)}
     assert all(row["tuned"] == row["pruned"] for row in rows.values())  # without an epoch of tuning
     assert rows["whole"]["pruned"] > rows["norm"]["pruned"] > rows["random"]["pruned"]
+
+
+def test_until_it_loses_weights_the_pruned_net_is_the_dense_one(run, data, monkeypatch):
+    monkeypatch.setattr("pruning_study.apply_masks", lambda *_: None)
+    pruned, dense = run(compare_small, data, 3, DRY._replace(ways=("pruned", "dense")))
+    assert {**pruned, "way": "dense"} == dense

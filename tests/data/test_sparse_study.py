@@ -1,6 +1,6 @@
 """The study of page `sparse_training` repeats itself and prunes as far as it says."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import sparse_study
@@ -8,11 +8,14 @@ import torch
 from sparse_study import (
     DRY,
     FAR_RIVALS,
+    POOLED_RIVALS,
     WAYS,
     compare_far,
     compare_pairs,
     compare_regrown,
     erk_sparsities,
+    pooled_net,
+    same_share,
 )
 
 from mpcourse.pruning import count_nonzeros, random_scores
@@ -62,11 +65,32 @@ def test_far_pruned_nets_and_rivals_try_every_rate_and_never_train_on_held_out_d
 ):
     rates = 0.02, 0.1
     rows = run(compare_far, data, 3, DRY._replace(rates=rates))
-    each = [*((way, 300, 100) for way in WAYS), *(("dense", *hidden) for hidden in FAR_RIVALS)]
+    first, last = ("at once", "gradual"), ("same share", "unpruned")
+    each = [(way, 300, 100) for way in first] + [("dense", *hidden) for hidden in FAR_RIVALS]
+    each += [(way, 300, 100) for way in (*last, "gradual, pooled")]
+    each += [("dense, pooled", *hidden) for hidden in POOLED_RIVALS]
     assert [(row["way"], row["first"], row["second"]) for row in rows] == each * len(rates)
     assert [row["rate"] for row in rows[:: len(each)]] == list(rates)
     assert {digits for _, digits in nets} == {3000}
     assert any(row["held_out"] != row["accuracy"] for row in rows)
+    pooled = [model for model, _ in nets if "pool" in dict(model.named_children())]
+    assert _weights(pooled[1]) == pytest.approx(0.1 * 266_200, rel=1e-2)  # as many as of all pixels
+
+
+def test_a_pooled_net_reads_the_mean_of_each_four_pixels_and_has_the_bytes_of_the_pruned_net():
+    model, images = pooled_net(20, 20), torch.rand(2, 1, 28, 28)
+    means = images.view(2, 14, 2, 14, 2).mean((2, 4)).flatten(1)
+    torch.testing.assert_close(model[:3](images), model.fc1(means))
+    sparse = 6 * 2662 + 2 * 411 + 4 * 410  # bytes of 99% zeros in CSR
+    for times, hidden in enumerate(POOLED_RIVALS, start=1):
+        size = sum(each.nbytes for each in pooled_net(*hidden).parameters())
+        assert size == pytest.approx(times * sparse, rel=1e-2)
+
+
+def test_each_stroke_takes_the_same_share_of_what_is_left():
+    left = [1 - same_share(step, final=0.99, end=40) for step in range(0, 41, 10)]
+    assert [b / a for a, b in pairwise(left)] == pytest.approx([0.01**0.25] * 4)
+    assert same_share(50, final=0.99, end=40) == pytest.approx(0.99)
 
 
 def test_regrowth_has_as_many_weights_in_every_way(run, data, nets):
