@@ -88,6 +88,7 @@ check_layer_sums = Exercise(
         "Each token has `width` numbers.": [
             "* sizes.width => ",
             "width * => width * sizes.heads *",
+            "* sizes.width => * sizes.heads",
         ],
         "What an MLP adds up has `width` numbers, as in attention.": "width * 2 => width * 8",
         "That is one token: a data rank has many.": "batch * sizes.context / layout.data => 1",
@@ -106,7 +107,9 @@ check_layer_sums = Exercise(
         "All tokens of a data rank pass each stage.": (
             " / layout.data => / layout.data / layout.pipeline"
         ),
-        "These are bytes: divide by the speed of the link.": SPEED + "1",
+        "These are bytes: divide by the speed of the link.": [
+            SPEED + some for some in ("1", '(1 / layout.speed("tensor", cluster))')
+        ],
         "`layout.speed` gives bytes, not bits, per second, and seconds are asked for.": [
             SPEED + f'(layout.speed("tensor", cluster) / {unit})' for unit in ("8", "1e9", "1e3")
         ],
@@ -158,6 +161,7 @@ def parts_with(logits):
 
 WEIGHTS, ADAM = "(d if layout.sharded == 3 else 1) => ", "(d if layout.sharded else 1) => "
 FLYING = "min(p, batch // d) => "
+SHARED = ["d", *(each.removesuffix(" => ") for each in (ADAM, WEIGHTS))]
 
 check_held = Exercise(
     my_held,
@@ -169,6 +173,7 @@ check_held = Exercise(
         (parts_with(5.0), 16, Layout(data=2, pipeline=3, chunks=2, sharded=1)),
         (parts_with(30.0), 64, Layout(tensor=2, data=4, pipeline=2, sharded=1)),
         (parts_with(5.0), 8, Layout(tensor=2, data=4, sharded=3)),
+        (parts_with(30.0), 8, Layout(tensor=2, data=4, sharded=3)),
     ],
     given=lambda parts, batch, layout: f"{named(layout)}, {batch} samples, parts {parts}",
     play=call_for_numbers,
@@ -253,7 +258,13 @@ check_held = Exercise(
             " + max(first, last) => ",
         ],
         "Data ranks share states, not activations.": [
-            "max(first, last) => max(first, last) / d",
+            *(f"max(first, last) => max(first, last) / {by}" for by in SHARED),
+            *(
+                f'parts["{n}"] => parts["{n}"] / {by}'
+                for n in ("inputs", "logits")
+                for by in SHARED
+            ),
+            *(f'parts["block"] => parts["block"] / {by}' for by in SHARED[:2]),
             lambda *given: my_held(*given) / (given[2].data if given[2].sharded == 3 else 1),
             'first = => parts["inputs"] /= d if layout.sharded == 3 else 1; first =',
         ],
@@ -309,6 +320,7 @@ check_factor = Exercise(
             LEAST + "max(abs(ratio - 1) for ratio in ratios)",
             (RATIOS + "abs(took - rest - factor * sums)", LEAST + "sum(ratios)"),
             (RATIOS + "took - rest - factor * sums", LEAST + "abs(sum(ratios))"),
+            (RATIOS + "took - rest - factor * sums", LEAST + "(max(ratios) - min(ratios))"),
             (RATIOS + "(took - rest - factor * sums) ** 2", LEAST + "sum(ratios)"),
         ],
         "The spread is the largest ratio over the smallest.": [
@@ -327,8 +339,12 @@ check_factor = Exercise(
             "(rest + factor * sums) => (factor * (rest + sums))",
             "factor * sums => sums / factor",
         ],
+        "`rest` is without the layer sums: add them `factor` times, not once more.": (
+            "(rest + factor * sums) => (rest + sums + factor * sums)"
+        ),
         "The factors are 1 to 15, both counted.": [
-            f"range(1, 16) => {some}" for some in ("range(1, 15)", "range(16)", "range(1, 11)")
+            f"range(1, 16) => {some}"
+            for some in ("range(1, 15)", "range(16)", "range(1, 11)", "range(2, 16)")
         ],
         "Of equal factors the smallest.": "range(1, 16) => range(15, 0, -1)",
         "Return the factor, not its spread.": "return min( => return spread(min(range(1, 16), "

@@ -69,7 +69,7 @@ def layouts_picture(
     shapes = [svg.text(16, 22, headline), *_legend(bars[0].seconds, 16, 5.2)]
     spoken = [headline]
     if best:
-        words = f"shaded: up to {band - 1:.0%} slower than the fastest that fits, as good as equal"
+        words = f"shaded: up to {band - 1:.0%} slower than the fastest that fits: too close to tell"
         ends = [LEFT + min(end, longest) * pixels for end in (best, best * band)]
         corners = [*((end, TOP) for end in ends), *((end, foot) for end in reversed(ends))]
         shapes.append(svg.area(corners, colour="#dddddd", hint=words))
