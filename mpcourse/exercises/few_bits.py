@@ -55,7 +55,7 @@ def error_left(attempt, weight, largest):
         return f"scales of shape {tuple(scales.shape)}"
     scales = scales.detach().cpu().to(weight.dtype)
     if not ((scales > 0) & scales.isfinite()).all():
-        return f"scales {short(scales)}, not all above 0"
+        return "scales that are not all above 0"
     top = weight.abs().amax(1)
     fine = torch.linspace(0.02, 1.1, 1000)[:, None] * top.where(top > 0, 127.0) / largest
     errors = [(rounded_to(weight, each, largest) - weight).square().sum(1) for each in fine]
@@ -198,7 +198,7 @@ def weights_and_factors():
         inputs = torch.randn(50, width, generator=generator).cumsum(1) + 1
         upper = torch.linalg.cholesky(torch.linalg.inv(inputs.t() @ inputs), upper=True)
         weight = torch.randn(rows, width, generator=generator)
-        return weight, upper, torch.linspace(0.4, 0.9, rows), largest
+        return weight, upper, torch.linspace(0.4, 1.5, rows), largest
 
     return [
         (torch.tensor([[0.4, 0.3]]), torch.tensor([[1.0, -1.0], [0.0, 1.0]]), torch.ones(1), 7),
@@ -276,6 +276,7 @@ check_columns = Exercise(
             "clamp(-largest => clamp(-largest - 1",
             "(exact / scales).round().clamp(-largest, largest) * scales => "
             "((exact / scales).round() * scales).clamp(-largest, largest)",
+            "return weight => return weight.clamp(-largest, largest)",
         ],
     },
     also_right=[columns_from_the_left, lambda *case: (*my_columns(*case),)],
@@ -349,7 +350,10 @@ check_fake = Exercise(
             f"{CHOICE} => steps",
             lambda v, s, n: my_fake(v.clamp(-n, n), s, 1000),
         ],
-        "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
+        "The smallest integer is -largest, not one below it.": [
+            "(-largest, => (-largest - 1,",
+            f"{CHOICE} => steps.clamp(-largest - 1, largest)",
+        ],
         "What is clipped becomes the end on its own side: -largest or largest.": [
             f"{CHOICE} => torch.where(steps == ends, steps, largest)",
             f"{CHOICE} => torch.where(steps == ends, steps, 0.0)",
@@ -362,6 +366,10 @@ check_fake = Exercise(
         NEAREST: [
             "(values / scale) => (values / scale - 0.5)",
             lambda v, s, n: my_fake(v - v.sign() * s / 2, s, n),
+            (
+                "round_straight_through( => (lambda x: x + (x.trunc() - x).detach())(",
+                f"{CHOICE} => steps.clamp(-largest, largest)",
+            ),
         ],
         "Divide by the scale first: the integers count steps.": [
             "values / scale => values",
