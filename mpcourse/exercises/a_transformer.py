@@ -147,6 +147,7 @@ check_causal = Exercise(
         **WRONG_WEIGHTS,
         "The softmax is missing: it makes weights of what is left.": ".softmax(dim=-1) => ",
         "`masked_fill` fills where the mask is true: for what comes after.": "triu(1) => tril()",
+        "Once is enough: a second softmax makes other weights.": "dim=-1) => -1).softmax(-1)",
         "These are logarithms: `softmax` itself returns the weights.": ".softmax => .log_softmax",
         "Rows may lie far apart: take off the largest score of each row, not of all.": (
             "return scores => s = scores",
@@ -300,7 +301,7 @@ def of_a_decoder(attempt, layers, texts, places):
     model = Decoder(3, 12, 3, layers, context=6).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
-    if layers == 2:  # whatever attention is, it is called
+    if layers == 3:  # whatever attention is, it is called
         model.blocks[1].attention = nn.Linear(12, 12).double()
     tokens = torch.randint(3, (texts, places))
     expected = model(tokens)
@@ -327,7 +328,7 @@ def refuse_the_whole(*given, **options):
 check_logits = Exercise(
     my_logits,
     read_again='"Put together: the decoder"',
-    cases=[(0, 1, 2), (1, 1, 3), (2, 2, 6)],
+    cases=[(0, 1, 2), (1, 1, 3), (3, 2, 6)],
     given="number of blocks: {}, texts: {}, tokens in each: {}",
     play=of_a_decoder,
     hint="Embed and add positions; for each block add attention, then MLP, each of a normed input; "
@@ -384,7 +385,7 @@ check_logits = Exercise(
         ),
         "All blocks take part, one after the other.": [
             f"in model.blocks => in {few}"
-            for few in ("model.blocks[:1]", "[model.blocks[0]]", "()")
+            for few in ("model.blocks[:1]", "model.blocks[:2]", "[model.blocks[0]]", "()")
         ],
         "The last norm comes once, behind the loop: `model.head.norm` before the output layer.": (
             "model.head.norm(x) => x"
@@ -417,10 +418,16 @@ check_logits = Exercise(
             "x + block.attention(block.norm_1(x)) => (h := block.norm_1(x)) + block.attention(h)",
             "x + block.mlp(block.norm_2(x)) => (h := block.norm_2(x)) + block.mlp(h)",
         ),
-        "The MLP reads x after attention has added to it.": (
-            "x = x + block.attention => y = x + block.attention",
-            "x = x + block.mlp => x = y + block.mlp",
-        ),
+        "The MLP reads x after attention has added to it.": [
+            (
+                "x = x + block.attention => y = x + block.attention",
+                "x = x + block.mlp => x = y + block.mlp",
+            ),
+            (
+                "x = x + block.attention(block.norm_1(x)) => y = block.norm_1(x)",
+                "x + block.mlp(block.norm_2(x)) => x + block.attention(y) + block.mlp(y)",
+            ),
+        ],
         "Logits are scores: the loss takes the softmax itself.": [
             f"head.norm(x)) => head.norm(x)).{softmax}(-1)"
             for softmax in ("softmax", "log_softmax")
@@ -495,6 +502,10 @@ check_tied = Exercise(
             "last.grad.copy_ => last.grad.add_",
             "first.grad.copy_ => first.grad.add_",
         ],
+        "The sum takes the place of each gradient; here it was added to it.": (
+            "first.grad.copy_ => first.grad.add_",
+            "last.grad.copy_ => last.grad.add_",
+        ),
         "One gradient was copied over the other: both copies need the sum.": [
             "first.grad + last.grad.to(first.device) => first.grad.clone()",
             "first.grad + last.grad.to(first.device) => last.grad.to(first.device).clone()",
