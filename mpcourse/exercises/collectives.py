@@ -224,7 +224,15 @@ check_deadlock = Exercise(
         "Not all of them end: some wait for somebody who has ended, or who waits too.": (
             lambda p: stuck if len(stuck := my_stuck(p)) == len(p) else {}
         ),
-        "A rank that waited may go on later: repeat until nothing moves.": "while => if",
+        "A rank that waited may go on later: repeat until nothing moves.": [
+            "while => if",
+            (  # each rank once, and then as far as it can
+                "while => if",
+                'kind, other = next_of(rank) or ("ended", rank) => gets = {"send": "recv"}',
+                'if kind == "send" and next_of(other) == ("recv", rank) => while (op := next_of('
+                'rank)) and next_of(other := op[1]) == (gets.get(op[0], "send"), rank)',
+            ),
+        ],
         "One pass each is too few: repeat until nothing moves.": "while moved => for _ in programs",
         "A recv names its sender: it meets a send from no other rank.": (
             'next_of(other) == ("recv", rank) => (next_of(other) or "e")[0] == "recv"'
@@ -235,6 +243,9 @@ check_deadlock = Exercise(
         "Say also where: a dict, rank -> index of the operation.": [
             lambda p, form=form: form(my_stuck(p)) for form in (list, set, bool)
         ],
+        "The keys are ranks: numbers, no strings.": (
+            lambda p: {str(rank): index for rank, index in my_stuck(p).items()}
+        ),
         "Count also the operations that are done.": lambda p: dict.fromkeys(my_stuck(p), 0),
         "The value is the operation's index.": [
             f"rank: index => rank: programs[rank][index{part}]" for part in ("", "][1", ":")
@@ -285,6 +296,10 @@ def in_pairs(attempt, count, numbers):
             line = f"Rank {rank} sent {sent} message(s); in doubling each of {count} sends {steps}."
             raise NotYet(line, EACH_STEP)
     refuse_unfinished(results, exchange, numbers, waits_for=IN_PAIRS)
+    pairs = {(source, target) for source, target, _ in exchange.sent}
+    for source, target in sorted(pairs):
+        if (target, source) not in pairs:
+            raise NotYet(f"Rank {source} sent to rank {target}, which sent nothing back.", IN_PAIRS)
     return results
 
 
@@ -330,7 +345,13 @@ check_doubling = Exercise(
         EACH_STEP: ["bit < count => bit < count // 2", as_a_tree, (*OWN, "bit *= 2 => bit += 1")],
         WHOLE: [my_all_reduce, "send(tensor => send(tensor[: len(tensor) // 2]"],
         RECEIVES_FIRST: "send( => recv(rank ^ bit); send(",
-        IN_PAIRS: "rank ^ bit => (rank + bit) % count",
+        IN_PAIRS: [
+            "rank ^ bit => (rank + bit) % count",
+            (  # the right sum, but around a ring
+                "send(tensor, rank ^ bit => send(tensor, (rank + bit) % count",
+                "recv(rank ^ bit => recv((rank - bit) % count",
+            ),
+        ],
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
         TOO_FAR: "bit < count => bit <= count",
         NO_GROUP: "bit = 1 => bit = 1; torch.distributed.all_reduce(tensor)",
@@ -345,10 +366,6 @@ check_doubling = Exercise(
     },
     also_right=[
         ("bit = 1 => bit = count // 2", "bit < count => bit", "bit *= 2 => bit //= 2"),
-        (
-            "send(tensor, rank ^ bit => send(tensor, (rank + bit) % count",
-            "recv(rank ^ bit => recv((rank - bit) % count",
-        ),
         "tensor = tensor + recv => tensor += recv",
         "return tensor => return tensor.numpy()",
     ],

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from numbers import Real
 
 import torch
@@ -335,6 +336,17 @@ def after(kind):
     return failing
 
 
+def failing_first(_, attempt):
+    """What comes of a new worker's first two jobs, each of which raises an error of its own."""
+    hand_over, errors = attempt(), [KeyError("the first"), KeyError("the second")]
+
+    def fail(error):
+        raise error
+
+    waits = [hand_over(partial(fail, error)) for error in errors]
+    return [outcomes_of([wait], error)[0] for wait, error in zip(waits, errors, strict=True)]
+
+
 def meeting_of_two(hand_over, attempt):
     barrier = threading.Barrier(2)
     return outcomes_of([hand(lambda: barrier.wait(1.0) >= 0) for hand in (hand_over, attempt())])
@@ -357,6 +369,7 @@ POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemo
 UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
 SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
 THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
+OWN_BOX = "A job's error goes into its own box, also where no job has returned a value before."
 
 check_worker = Exercise(
     my_worker,
@@ -368,6 +381,7 @@ check_worker = Exercise(
         ("jobs that return 0, None, an error, ()", came_of(int, [].clear, KeyError, tuple), MARKED),
         ("a job that raises an error, then another job", after(IndexError), THE_ERROR),
         ("the same with a class of error of its own", after(Unforeseen), "Catch all: Exception."),
+        ("a new worker's first two jobs, which raise two errors", failing_first, OWN_BOX),
         ("two workers whose jobs meet", meeting_of_two, IN_ORDER),
         ("a longer job, which returns 43", came_of(lambda: time.sleep(0.6) or 43), NO_TIMEOUT),
     ],
@@ -399,6 +413,11 @@ check_worker = Exercise(
         "The error is returned: raise it.": "raise error => return error",
         "The thread has ended: no error may leave the loop.": "box.put((N => return box.put((N",
         THE_ERROR: ["raise error => raise type(error)(*error.args)", "None, error => None, None"],
+        OWN_BOX: (
+            "jobs = queue.SimpleQueue() => jobs, errors = queue.SimpleQueue(), []",
+            "box.put((None, error)) => errors.append(error) or box.put((None, error))",
+            "raise error => raise errors.pop()",
+        ),
         "Catch all: Exception.": "box.put((N => isinstance(error, IndexError) and box.put((N",
     },
     also_right=["except Exception => except BaseException"],

@@ -22,7 +22,7 @@ OWN = "Return this rank's own blocks; rank 0 has the first of the net."
 LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
 ONE_LIST = "Make the list within step: the next step puts its own losses into a shared one."
-PARTS = "Return the loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches, …)."
+PARTS = "Return the mean loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
@@ -153,6 +153,8 @@ check_pipeline = Exercise(
         PARTS: [
             "stage, microbatches => stage, 4",
             "return losses => return losses and [sum(losses)]",
+            "=nn.functional.cross_entropy) => =lambda *part: nn.functional.cross_entropy(*part) "
+            "/ microbatches, scale_grads=False)",
         ],
         ONE_LIST: "def step(inputs, targets):\n        losses = [] => losses = []\n\n    "
         "def step(inputs, targets):",
@@ -317,7 +319,7 @@ def batch(dtype, parts, rows, *shape, ignored=0):
 
 THREE = "Return three: inputs, targets, and a function of a part's output and target."
 SWAPPED = "Inputs come before targets, and targets stay whole numbers."
-NUMBER = "The loss of a part is a tensor of one number, its sum: do not forget to return it."
+NUMBER = "The loss of a part is a tensor of one number, its sum: return it, and no .item()."
 EMPTY = "A part of padding alone has the mean 0/0; its sum is 0."
 KINDS = "new_full keeps the type of the targets."
 ZERO = "0 is a class, whose row the loss counts; -100 is left out."
@@ -399,6 +401,7 @@ check_padded = Exercise(
         NUMBER: [
             "return nn => nn",
             '"sum" => "none"',
+            'reduction="sum") / counted => reduction="sum").item() / counted.item()',
             "return nn => return 0.0 if (target == -100).all() else nn",
         ],
         EMPTY: ', reduction="sum") => ) * (target != -100).sum()',

@@ -1,6 +1,7 @@
 """Exercises of page `train_mnist`: a loop, a step in micro-batches, merged statistics, dropout."""
 
 from functools import partial
+from math import nan
 from unittest import mock
 
 import torch
@@ -22,7 +23,7 @@ from mpcourse.exercises.exercise import (
 from mpcourse.pipeline import Pipeline, ReproducibleDropout
 from mpcourse.training import train_epoch
 
-HOLDS_ITS_GRAPH = "{} still holds its graph, and with it all activations: take loss.item()."
+HOLDS_ITS_GRAPH = "{} still holds its graph: take loss.item()."
 
 
 def loss_first(outcome, expected, left):
@@ -108,6 +109,7 @@ check_train = Exercise(
         ),
         "Use the given optimizer.": "optimizer. => torch.optim.SGD(model.parameters(), 0.1).",
         "A loss is a mean: leave it so.": "loss.item() => loss.item() * len(inputs)",
+        "Return the losses as they are, not rounded.": "loss.item() => round(loss.item(), 3)",
         "Return a list with the loss of every step.": [
             "return losses => return sum(losses)",
             "losses.append(loss.item()) => return [loss.item()]",
@@ -238,7 +240,8 @@ check_step = Exercise(
 
 def my_merged(counts, means, variances):
     """Add up squared distances from the common mean. Some are within, some of each mean."""
-    rows, total = list(zip(counts, means, variances, strict=True)), sum(counts)
+    groups, total = zip(counts, means, variances, strict=True), sum(counts)
+    rows = [(n, m, v if n > 1 else 0) for n, m, v in groups]  # torch's variance of one is nan
     mean = sum(n * m for n, m, _ in rows) / total
     squares = sum((n - 1) * v + n * (m - mean) ** 2 for n, m, v in rows)
     return mean, squares / (total - 1)
@@ -253,6 +256,9 @@ def spread_of(means):
     return torch.tensor(means).var().item() if means[1:] else 0.0
 
 
+ONE_VALUE = "One value has no variance (nan), and no spread within: its mean alone counts."
+SQUARES = "Add up the squares around the common mean: within each micro-batch, and of its mean."
+
 check_merged = Exercise(
     my_merged,
     read_again='"Can the running statistics be put right?"',
@@ -261,10 +267,11 @@ check_merged = Exercise(
         statistics_of([1.0, 2.0, 6.0], [4.0, 8.0]),
         statistics_of([2.5, 3.5, 7.0, -1.0]),
         statistics_of([0.0, 4.0], [1.0, 3.0], [2.0, 2.5, 1.5]),
+        ([1, 2], [1.0, 7.0], [nan, 8.0]),
     ],
     given=lambda *given: "counts {}, means {}, variances {}".format(*map(short, given)),
     play=call_for_numbers,
-    hint="Add up the squares around the common mean: within each micro-batch, and of its mean.",
+    hint=lambda found, _: ONE_VALUE if "nan" in short(found) else SQUARES,
     wrong={
         "The spread between the micro-batches' means is lost: they differ, too.": [
             "squares / (total - 1) => sum(variances) / len(variances)",
@@ -301,6 +308,7 @@ check_merged = Exercise(
             ("(n - 1) * v => n * v", "(total - 1) => total"),
         ],
         "That is the variance's root.": "squares / (total - 1) => (squares / (total - 1)) ** 0.5",
+        ONE_VALUE: "v if n > 1 else 0 => v",
         "First the mean, then the variance.": lambda *given: my_merged(*given)[::-1],
     },
     also_right=[lambda *given: list(map(torch.tensor, my_merged(*given)))],
