@@ -193,6 +193,7 @@ check_holds = Exercise(
         ("torch.ones(4, requires_grad=True).detach()",),
         ("torch.ones(4, device='meta')",),
         ("torch.ones(6)[::3].contiguous()",),
+        ("-torch.ones(4)",),
     ],
     given="x = {}",
     play=of_the_tensor,
@@ -234,6 +235,9 @@ check_holds = Exercise(
         "Its numbers are not in the CPU's memory.": 'x.device.type == "cpu" => True',
         "True is for the tensors on which the kernel is right.": "return => return not",
         "ask dim() first": ["x.dim() => len(x.shape) == 1 or len(x)", "x.dim() => x.stride()[0]"],
+        "The kernel takes any numbers, negative ones too: ask what x is, not what it holds.": (
+            "return floats and => return floats and bool((x >= 0).all()) and"
+        ),
         "Return True or False.": [lambda x: x, lambda x: "float32"],
     },
     also_right=[
