@@ -127,42 +127,34 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
         row = {"way": way, "first": hidden[0], "second": hidden[1], "rate": rate, "seed": seed}
         rows.append(row | _judged(digits, model))
 
+    def add_rivals(way: str, net: Callable[..., nn.Module], sizes: Sequence[tuple]) -> None:
+        for hidden in sizes:
+            torch.manual_seed(seed)
+            model = net(*hidden).to(data.place)
+            for epochs in (before, after):
+                train(model, digits, epochs, rate)
+            add(way, hidden, model)
+
     for seed, rate in _runs(first, budget):
         dense = lenet_300_100().to(data.place)
         train(dense, digits, before, rate)
         for way in ("at once", "gradual"):
             add(way, (300, 100), _pruned(dense, way, sparsity, digits, after, rate))
-        for hidden in FAR_RIVALS:
-            torch.manual_seed(seed)
-            model = linear_net(*hidden).to(data.place)
-            for epochs in (before, after):
-                train(model, digits, epochs, rate)
-            add("dense", hidden, model)
+        add_rivals("dense", linear_net, FAR_RIVALS)
         torch.manual_seed(seed)  # so that what follows does not depend on the nets above
         add("same share", (300, 100), _pruned(dense, "same share", sparsity, digits, after, rate))
         torch.manual_seed(seed)
         train(dense, digits, after, rate)
         add("unpruned", (300, 100), dense)
-        pooled_far(digits, (seed, rate), budget, add)
-    return rows
 
-
-def pooled_far(
-    digits: Digits, run: tuple[int, float], budget: Budget, add: Callable[..., None]
-) -> None:
-    """The same on 14 x 14 pixels: pruned to as many weights as of all pixels, and small nets."""
-    (seed, rate), (sparsity, before, after) = run, budget.far
-    torch.manual_seed(seed)
-    dense = pooled_net(300, 100).to(digits.place)
-    train(dense, digits, before, rate)
-    share = 1 - (1 - sparsity) * _weights(lenet_300_100()) / _weights(dense)
-    add("gradual, pooled", (300, 100), _pruned(dense, "gradual", share, digits, after, rate))
-    for hidden in POOLED_RIVALS:
         torch.manual_seed(seed)
-        model = pooled_net(*hidden).to(digits.place)
-        for epochs in (before, after):
-            train(model, digits, epochs, rate)
-        add("dense, pooled", hidden, model)
+        pooled = pooled_net(300, 100).to(data.place)
+        train(pooled, digits, before, rate)
+        # as many weights are left; a new net, so that the generator stands where it was recorded
+        share = 1 - (1 - sparsity) * _weights(lenet_300_100()) / _weights(pooled)
+        add("gradual, pooled", (300, 100), _pruned(pooled, "gradual", share, digits, after, rate))
+        add_rivals("dense, pooled", pooled_net, POOLED_RIVALS)
+    return rows
 
 
 def _weights(model: nn.Module) -> int:

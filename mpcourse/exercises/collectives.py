@@ -269,6 +269,7 @@ TOO_FAR = "The partners of n ranks are 0 to n - 1: the bits are 1, 2, 4, … whi
 IN_PAIRS = "The two of a pair swap with each other: of ranks 0 and 1, each is the other's partner."
 EACH_STEP = "In every step each rank swaps with one partner, and 1, 2, 4, … ranks share a sum."
 WHOLE = "Whole tensors are swapped; no chunks."
+TURNS = "Both of a pair send first: if they take turns, each step takes twice as long."
 
 
 def my_doubling(tensor, rank, count, send, recv):
@@ -286,8 +287,25 @@ def my_doubling(tensor, rank, count, send, recv):
 
 
 def in_pairs(attempt, count, numbers):
-    """What each rank returns, if each has sent log2(count) whole tensors."""
-    results, exchange = on_ranks(attempt, count, numbers)
+    """What each rank returns, if each has sent log2(count) whole tensors; who received first."""
+    received_first = set()
+
+    def watched(tensor, rank, count, given_send, given_recv):
+        partners = set()
+
+        def send(piece, target):
+            given_send(piece, target)
+            partners.add(int(target))
+
+        def recv(source):
+            piece = given_recv(source)
+            if int(source) not in partners:
+                received_first.add(rank)
+            return piece
+
+        return attempt(tensor, rank, count, send, recv)
+
+    results, exchange = on_ranks(watched, count, numbers)
     steps, sources = count.bit_length() - 1, [source for source, *_ in exchange.sent]
     if any(piece.numel() != numbers for *_, piece in exchange.sent):
         raise NotYet("A message had not all numbers.", WHOLE)
@@ -300,6 +318,8 @@ def in_pairs(attempt, count, numbers):
     for source, target in sorted(pairs):
         if (target, source) not in pairs:
             raise NotYet(f"Rank {source} sent to rank {target}, which sent nothing back.", IN_PAIRS)
+    if received_first:
+        return {"returned": results, "received before they sent": sorted(received_first)}
     return results
 
 
@@ -352,6 +372,10 @@ check_doubling = Exercise(
                 "recv(rank ^ bit => recv((rank - bit) % count",
             ),
         ],
+        TURNS: (
+            "send(tensor => late = rank & bit and recv(rank ^ bit); send(tensor",
+            "+ recv(rank ^ bit) => + (late if rank & bit else recv(rank ^ bit))",
+        ),
         OWN_PARTNER: "rank ^ bit => rank ^ (bit - 1)",
         TOO_FAR: "bit < count => bit <= count",
         NO_GROUP: "bit = 1 => bit = 1; torch.distributed.all_reduce(tensor)",

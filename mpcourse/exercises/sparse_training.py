@@ -301,7 +301,7 @@ check_regrow = Exercise(
     play=leaving_alone(NONE_CHANGED, exchanged),
     hint="Drop the `count` smallest there are; grow `count` where |gradient| is largest, from 0.",
     wrong={
-        "What grows starts at zero, also where a weight was dropped before.": (
+        "What is dropped becomes zero in the new weight.": (
             "weight * left.view(mask.shape) => weight"
         ),
         "One is dropped and grows again: it starts at zero too.": "weight * left => weight * new",

@@ -369,7 +369,7 @@ POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemo
 UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
 SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
 THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
-OWN_BOX = "A job's error goes into its own box, also where no job has returned a value before."
+OWN_BOX = "An error goes into its own job's box; if the first job raises, no value is set yet."
 
 check_worker = Exercise(
     my_worker,

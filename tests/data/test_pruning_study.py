@@ -30,8 +30,9 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
     assert 0.95 * most < bytes_in_formats(linear_net(*SMALL))["dense"] < most
     monkeypatch.setattr(Digits, "test_accuracy", lambda _, model: bytes_in_formats(model)["dense"])
     rows = run(compare_small, data, 3, DRY)
-    assert [row["way"] for row in rows] == ["pruned", "small", "twice", "more work"]
-    assert [row["accuracy"] < most for row in rows] == [False, True, True, True]  # bytes, here
+    assert [row["way"] for row in rows] == ["pruned", "small", "twice", "more work", "dense"]
+    small = [row["way"] for row in rows if row["accuracy"] < most]  # bytes, here
+    assert small == ["small", "twice", "more work"]
     assert all(row["held_out"] > 0.6 for row in rows)
 
 
@@ -57,5 +58,5 @@ def test_channels_of_the_smallest_norms_cost_least(run, data):
 
 def test_until_it_loses_weights_the_pruned_net_is_the_dense_one(run, data, monkeypatch):
     monkeypatch.setattr("pruning_study.apply_masks", lambda *_: None)
-    pruned, dense = run(compare_small, data, 3, DRY._replace(ways=("pruned", "dense")))
-    assert {**pruned, "way": "dense"} == dense
+    rows = {row["way"]: row for row in run(compare_small, data, 3, DRY)}
+    assert rows["pruned"] | {"way": "dense"} == rows["dense"]
