@@ -1,17 +1,18 @@
 """Five seeds of nets that are pruned: `python data/pruning_study.py`.
 
 Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets that keep 2% of
-their weights by each criterion, fine-tuned at seven rates; `pruning_small.csv`: pruned nets, the
-same unpruned, and small dense ones at four rates; `pruning_channels.csv`: a convolutional net that
-loses half of its channels, at one rate; `pruning_trunk.csv`: a residual net that loses channels,
-and small nets from scratch, with as many epochs and with half of them, at four rates. Where there
-are several rates, the accuracy on held-out digits can choose one; the test images decide nothing.
+their weights by each criterion, fine-tuned at seven rates; `pruning_shares.csv`: nets whose layers
+lose equal shares, what one threshold takes, or what a scan allows, at seven rates;
+`pruning_small.csv`: pruned nets, the same unpruned, and small dense ones at four rates;
+`pruning_trunk.csv`: a residual net that loses channels, and small nets from scratch, with as many
+epochs and with half of them, at four rates. The accuracy on held-out digits can choose a rate; the
+test images decide nothing.
 """
 
 import copy
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from mpcourse.capstone.trials import Digits
-from mpcourse.exercises.pruning import Residual, my_trunk
+from mpcourse.exercises.pruning import Residual, my_scan, my_trunk
 from mpcourse.pruning import (
     Movement,
     apply_masks,
@@ -35,13 +36,16 @@ from mpcourse.pruning import (
     snip,
 )
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
-from mpcourse.training.nets import conv_net, lenet_300_100, linear_net
+from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 # times as many epochs; in eight times as many the small net has done more work than the large one
 WAYS = {"pruned": 1, "small": 1, "twice": 2, "more work": 8, "dense": 1}
 SPARSITY = 0.98  # at which the criteria are compared
+# of a layer that a scan looks at; fewer where little is lost
+SHARES = (0, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
+RIVALS = "inside by chance", "inside by gamma"  # of the norms; gamma: the weight of the BatchNorm
 BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
 
 
@@ -53,13 +57,12 @@ class Budget(NamedTuple):
     tuning_rates: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
-    convolutional: tuple[int, int] = (8, 4)  # epochs of the convolutional net, and after
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
     residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
 
 
 DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,))
-DRY = DRY._replace(convolutional=(1, 0), residual=((1, 0),), residual_rates=(RATE,))
+DRY = DRY._replace(residual=((1, 0),), residual_rates=(RATE,))
 
 
 def criteria_of(model: nn.Module, movement: Movement, data: Data) -> dict[str, Any]:
@@ -96,6 +99,50 @@ def _judged(model: nn.Module, digits: Digits) -> Row:
     return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
 
 
+def compare_shares(data: Data, seed: int, budget: Budget) -> list[Row]:
+    """One net; copies keep as many weights by three ways to share them out among the layers."""
+    digits, (before, after), rows = Digits(data.place, 64), budget.short, []
+    torch.manual_seed(seed)
+    dense = lenet_300_100().to(data.place)
+    train(dense, digits, before, RATE)
+    scores = magnitude(dense)
+    scanned = my_scan(dense, SHARES, digits.accuracy)
+    found = {name.removesuffix(".weight"): each for name, each in scanned.items()}
+    for sparsity in (0.9, SPARSITY):
+        masks = {
+            "equal": layer_masks(scores, sparsity),
+            "threshold": global_masks(scores, sparsity),
+            "scan": layer_masks(scores, shares_by_scan(found, scores, sparsity)),
+        }
+        for (way, each), rate in itertools.product(masks.items(), budget.tuning_rates):
+            model = copy.deepcopy(dense)
+            apply_masks(model, each)
+            row = {"way": way, "sparsity": sparsity, "rate": rate, "seed": seed}
+            row["left"] = sum(int(mask.sum()) for mask in each.values())
+            row["cut"] = digits.test_accuracy(model)
+            train(model, digits, after, rate)
+            rows.append(row | _judged(model, digits))
+    return rows
+
+
+def shares_by_scan(
+    scanned: Mapping[str, Sequence[float]], scores: Mapping[str, torch.Tensor], sparsity: float
+) -> dict[str, float]:
+    """Of all combinations that prune enough, the one whose accuracies in the scan sum to most."""
+    total = sum(score.numel() for score in scores.values())
+    lines = [
+        [
+            (size - round(share * size), right, share)
+            for share, right in zip(SHARES, each, strict=True)
+        ]
+        for size, each in ((scores[name].numel(), each) for name, each in scanned.items())
+    ]
+    most = total - round(sparsity * total)
+    ways = [way for way in itertools.product(*lines) if sum(left for left, *_ in way) <= most]
+    best = max(ways, key=lambda way: sum(right for _, right, _ in way))
+    return {name: share for name, (*_, share) in zip(scanned, best, strict=True)}
+
+
 def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
     """Nets with 90% zeros, the same unpruned, and small ones trained as long or longer."""
     digits, (before, after), rows = Digits(data.place, 64), budget.short, []
@@ -112,28 +159,12 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
-def compare_channels(data: Data, seed: int, budget: Budget) -> list[Row]:
-    """A convolutional net, whole and without half of its channels: the smallest, or drawn ones."""
-    before, after = budget.convolutional
-    torch.manual_seed(seed)
-    whole = conv_net().to(data.place)
-    train(whole, data, before, RATE)
-    norms = channel_norms(whole, layers=("conv1", "conv2", "fc1"))
-    scores = {"norm": norms, "random": {n: torch.rand_like(norm) for n, norm in norms.items()}}
-    slim = {way: remove_channels(whole, layer_masks(each, 0.5)) for way, each in scores.items()}
-    rows = []
-    for way, net in {"whole": whole, **slim}.items():
-        row = {"way": way, "seed": seed, "pruned": data.accuracy(net)}
-        train(net, data, after, TUNING_RATE)
-        rows.append({**row, "tuned": data.accuracy(net)})
-    return rows
-
-
 def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
     """A residual net without half of the channels in its blocks or in its trunk, and small nets.
 
     Each way has as many epochs in all, at each rate. `cut` is the accuracy at once, `fresh` the one
-    after the running statistics of the norms have been taken anew.
+    after the running statistics of the norms have been taken anew, `mended` the one after the bias
+    of the head has been, too, in a copy.
     """
     digits, rows = Digits(data.place, 64), []
     for rate, (before, after) in itertools.product(budget.residual_rates, budget.residual):
@@ -146,17 +177,32 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
         nets = {"inside": _cut_inside(whole), "trunk": my_trunk(whole, kept)}
         nets |= dict(zip(("whole", "inside scratch", "trunk scratch"), new, strict=True))
         nets |= {way: _blind(whole, readers, kept) for way, readers in BLIND.items()}
+        if (before, after) == budget.residual[-1]:
+            nets |= _by_other_scores(whole, seed)
+        old = copy.deepcopy(whole)  # which trains on
         for way, net in nets.items():
             row = {"way": way, "epochs": before + after, "rate": rate, "seed": seed}
             row["cut"] = digits.test_accuracy(net)
+            if way in RIVALS:
+                torch.manual_seed(seed)  # these rows do not depend on the ways before them
             update_bn(digits.shuffled, net)
             row["fresh"] = digits.test_accuracy(net)
+            mended = net if "scratch" in way else with_means_of(old, net, digits.all_train[0])
+            row["mended"] = digits.test_accuracy(mended)
             train(net, digits, after, rate / 5)
             row |= {"held_out": digits.accuracy(net), "tuned": digits.test_accuracy(net)}
             row["multiply_adds"] = own = multiply_adds(net, data.test[0][0][:1])[0]
             first = own if "scratch" in way else work
             rows.append({**row, "training": before * first + after * own})  # of a digit
     return rows
+
+
+@torch.no_grad()
+def with_means_of(old: nn.Module, net: nn.Module, images: torch.Tensor) -> nn.Module:
+    """A copy whose head has another bias: each output has the mean that it had before the cut."""
+    mended, old = (copy.deepcopy(each).eval() for each in (net, old))
+    mended.head.bias += (old(images) - mended(images)).mean(0)
+    return mended
 
 
 def _blind(net: nn.Module, readers: Sequence[str], kept: torch.Tensor) -> nn.Module:
@@ -175,12 +221,25 @@ def _larger_half(*layers: nn.Module) -> torch.Tensor:
     return squares.topk(len(squares) // 2).indices.sort().values
 
 
-def _cut_inside(net: nn.Module) -> nn.Module:
-    """Half of the channels inside each block leave."""
+def _by_other_scores(net: nn.Module, seed: int) -> dict[str, nn.Module]:
+    """Cut inside, by chance and by the size of the factor that a BatchNorm has learned."""
+    draw = torch.Generator().manual_seed(seed)
+    place = net.head.weight.device
+    scores = (
+        lambda block: torch.rand(len(block[1].weight), generator=draw).to(place),
+        lambda block: block[1].weight.detach().abs(),
+    )
+    return {way: _cut_inside(net, score) for way, score in zip(RIVALS, scores, strict=True)}
+
+
+def _cut_inside(
+    net: nn.Module, score: Callable[[nn.Module], torch.Tensor] | None = None
+) -> nn.Module:
+    """Half of the channels inside each block leave, by the norms of their rows or by a score."""
     slim = copy.deepcopy(net)
     for index, block in enumerate(slim.blocks):
-        masks = layer_masks(channel_norms(block, ["0"]), 0.5)
-        slim.blocks[index] = remove_channels(block, masks)
+        scores = {"0": score(block)} if score else channel_norms(block, ["0"])
+        slim.blocks[index] = remove_channels(block, layer_masks(scores, 0.5))
     return slim
 
 
@@ -188,8 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all seeds, print each row, write the recordings."""
     studies = {
         "pruning_criteria.csv": compare_criteria,
+        "pruning_shares.csv": compare_shares,
         "pruning_small.csv": compare_small,
-        "pruning_channels.csv": compare_channels,
         "pruning_trunk.csv": compare_trunk,
     }
     return run_studies(

@@ -5,7 +5,9 @@ five), with the accuracy on held-out digits, by which a rate can be chosen.
 `sparse_pairs.csv`: under one mask a ticket, new weights and weights that train on; a small dense
 net.
 `sparse_far.csv`: 99% zeros after little training, at once and bit by bit, along two schedules; the
-same net unpruned, and small dense nets; and on 14 x 14 pixels.
+same net unpruned, and small dense nets; and on 14 x 14 pixels, and with convolutions. `stored`
+counts the values of a file: of all weights, or in a sparse file of those left and of the zeros
+between far ones.
 `sparse_regrown.csv`: growth by gradient, at random and none from one mask; small dense nets.
 """
 
@@ -22,7 +24,14 @@ from studies import Row, run_studies
 from torch import nn
 
 from mpcourse.capstone.trials import Digits
-from mpcourse.pruning import apply_masks, global_masks, layer_masks, magnitude, random_scores
+from mpcourse.pruning import (
+    apply_masks,
+    global_masks,
+    layer_masks,
+    magnitude,
+    masks_of,
+    random_scores,
+)
 from mpcourse.sparse_training import (
     GradualPruner,
     KeepMasks,
@@ -38,9 +47,11 @@ COMMAND = "python data/sparse_study.py"
 WAYS = ("at once", "gradual", "same share")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 DENSE = {"dense": SMALL, "dense, twice": (32, 36)}  # as many bytes as 95% zeros with their places
-# as many bytes as 99% zeros in CSR, twice and four times as many
-FAR_RIVALS, RATES = ((5, 40), (11, 26), (22, 35)), (0.02, RATE, 0.1, 0.2)
-POOLED_RIVALS = (20, 20), (38, 35)  # as many bytes, and twice as many, on 14 x 14 pixels
+# as many bytes as 99% zeros in a file with a byte beside each value, twice, four times as many
+FAR_RIVALS, RATES = ((5, 10), (10, 11), (19, 38)), (0.02, RATE, 0.1, 0.2)
+POOLED_RIVALS = (17, 21), (33, 31)  # as many bytes, and twice as many, on 14 x 14 pixels
+CONV_RIVALS = (9, 11), (12, 21)  # as many bytes, and twice as many, with two convolutions
+WIDE, WIDE_LEFT = (24, 48), 3000  # channels, pruned to weights: as many bytes again
 
 
 class Budget(NamedTuple):
@@ -81,6 +92,14 @@ def pooled_net(first: int, second: int) -> nn.Sequential:
     """A net like `linear_net`, but 196-first-second-10: a pixel is the mean of four."""
     layers = dict(linear_net(first, second).named_children()) | {"fc1": nn.Linear(196, first)}
     return nn.Sequential(OrderedDict(pool=nn.AvgPool2d(2), **layers))
+
+
+def conv_net(first: int, second: int) -> nn.Sequential:
+    """Two convolutions with so many channels, both with stride 2, and one linear layer."""
+    layers = {"conv1": nn.Conv2d(1, first, 5, stride=2), "relu1": nn.ReLU()}
+    layers |= {"conv2": nn.Conv2d(first, second, 3, stride=2), "relu2": nn.ReLU()}
+    layers |= {"flatten": nn.Flatten(), "fc": nn.Linear(25 * second, 10)}
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _three_quarters(data: Data, epochs: int) -> int:
@@ -125,7 +144,7 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
 
     def add(way: str, hidden: tuple[int, int], model: nn.Module) -> None:
         row = {"way": way, "first": hidden[0], "second": hidden[1], "rate": rate, "seed": seed}
-        rows.append(row | _judged(digits, model))
+        rows.append(row | _judged(digits, model) | {"stored": stored(model)})
 
     def add_rivals(way: str, net: Callable[..., nn.Module], sizes: Sequence[tuple]) -> None:
         for hidden in sizes:
@@ -154,7 +173,28 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
         share = 1 - (1 - sparsity) * _weights(lenet_300_100()) / _weights(pooled)
         add("gradual, pooled", (300, 100), _pruned(pooled, "gradual", share, digits, after, rate))
         add_rivals("dense, pooled", pooled_net, POOLED_RIVALS)
+
+        torch.manual_seed(seed)
+        wide = conv_net(*WIDE).to(data.place)
+        train(wide, digits, before, rate)
+        share = 1 - WIDE_LEFT / _weights(wide)
+        add("gradual, conv", WIDE, _pruned(wide, "gradual", share, digits, after, rate))
+        add_rivals("dense, conv", conv_net, CONV_RIVALS)
     return rows
+
+
+def stored(model: nn.Module) -> int:
+    """The values in a model's file; in a sparse one a byte beside each counts the zeros before it.
+
+    The count starts anew in each row, or output channel. It reaches 255: then a zero is stored as
+    a value of its own.
+    """
+    values = 0 if (masks := masks_of(model)) else _weights(model)
+    for row in (row for mask in masks.values() for row in mask.flatten(1)):
+        places = row.nonzero().flatten()
+        zeros = places.diff(prepend=places.new_tensor([-1])) - 1
+        values += len(places) + int((zeros // 256).sum())
+    return values
 
 
 def _weights(model: nn.Module) -> int:

@@ -240,7 +240,11 @@ check_held = Exercise(
         "`inputs` are of all blocks of a rank, whatever its chunks.": (
             'parts["inputs"] => parts["inputs"] / layout.chunks'
         ),
-        "At most p micro-batches are in flight, with all chunks.": "min(p => min(p * layout.chunks",
+        "Chunks change nothing here: at most p micro-batches are in flight, with all chunks.": [
+            "min(p => min(p * layout.chunks",
+            "min(p => min(p + (p - 1) / layout.chunks * (layout.chunks > 1)",  # as Megatron's
+            "min(p => min(p + (p - 1) / layout.chunks",
+        ],
         "One block at a time runs: micro-batches in flight keep inputs alone.": (
             'parts["inputs"] + parts["block"] => (parts["inputs"] + parts["block"])'
         ),
@@ -311,6 +315,8 @@ check_factor = Exercise(
         ([(20.0, 0.0, 24.0), (20.0, 0.0, 30.0)],),
         ([(30.0, 2.0, 32.0), (24.0, 8.0, 32.0)],),
         ([(40.0, 2.0, 65.0), (26.0, 6.0, 65.0), (52.0, 3.0, 70.0), (48.0, 2.0, 81.0)],),
+        ([(50.0, 7.0, 84.0), (33.0, 6.0, 82.0), (15.0, 7.0, 59.0)],),
+        ([(10.0, 1.0, 30.0), (10.0, 3.0, 70.0)],),
     ],
     given=lambda runs: f"runs (rest, sums, took) {runs}",
     hint="For each factor: a ratio of every run, the largest over the smallest; then `min`.",
@@ -330,6 +336,8 @@ check_factor = Exercise(
                 "min(ratios)",
                 "sum(ratios)",
                 "(max(ratios) - min(ratios))",
+                "(1 / min(ratios) - 1 / max(ratios))",
+                "max(ratios) / (sum(ratios) / len(ratios))",
                 "sum((ratio - sum(ratios) / len(ratios)) ** 2 for ratio in ratios)",
             )
         ],
@@ -344,7 +352,13 @@ check_factor = Exercise(
         ),
         "The factors are 1 to 15, both counted.": [
             f"range(1, 16) => {some}"
-            for some in ("range(1, 15)", "range(16)", "range(1, 11)", "range(2, 16)")
+            for some in (
+                "range(1, 15)",
+                "range(16)",
+                "range(1, 11)",
+                "range(2, 16)",
+                "range(1, 100)",
+            )
         ],
         "Of equal factors the smallest.": "range(1, 16) => range(15, 0, -1)",
         "Return the factor, not its spread.": "return min( => return spread(min(range(1, 16), "
@@ -363,12 +377,12 @@ def my_to_run(told, needed, most, band):
     return [it for it in fitting if told[it] <= band * told[fitting[0]]]
 
 
-def offer(text):
+def offer(text, most=64, band=1.4):
     """A case: tensor, data, stages, seconds and gigabytes of each layout."""
     rows = [[float(each) for each in row.split()] for row in text.split(",")]
     found = {Layout(*map(int, row[:3])): row[3:] for row in rows}
     told, needed = ({it: row[which] for it, row in found.items()} for which in (0, 1))
-    return told, needed, 64, 1.4
+    return told, needed, most, band
 
 
 def by_name(attempt, *case):
@@ -397,6 +411,7 @@ check_to_run = Exercise(
         offer("2 2 16 40 50, 8 2 4 20 40, 4 2 8 26 60"),
         offer("4 2 8 12.5 40, 8 1 8 10 20, 2 16 2 11 9, 8 2 4 15 35, 1 64 1 13 64, 4 1 16 14 45"),
         offer("2 4 8 12 70, 8 4 2 10 80"),
+        offer("2 4 8 10 45, 4 4 4 12.5 30, 8 4 2 11 40, 8 8 1 9 60, 1 16 4 8 70", 50, 1.2),
     ],
     given=as_words,
     play=by_name,
@@ -409,6 +424,11 @@ check_to_run = Exercise(
         ],
         "`needed` has to fit into `most`.": "<= most => >= most",
         "As much as there is room for does fit.": "<= most => < most",
+        "`most` and `band` are other numbers in other cases: take what is given.": [
+            "<= most => <= 64",
+            "<= band * => <= 1.4 *",
+            ("<= most => <= 64", "<= band * => <= 1.4 *"),
+        ],
         "The fastest that fits sets the band: what does not fit is no rival.": (
             "told[fitting[0]] => min(told.values())"
         ),

@@ -55,6 +55,8 @@ def with_a_memory(attempt, entry, operations):
         raise NotYet("The loop is written around your lines: return the step inside it.")
     if any(set(each) & {"#", ":"} for each in lines):
         raise NotYet("C++ reads your lines: leave comments (#) and types (:) out.")
+    if any("\n" in each.strip() for each in lines):
+        raise NotYet("One of your texts has two lines: give each line a text of its own.")
     numbers, result = Memory([5.0, 7.0]), Memory([None, None])
     for i in range(2):
         try:
@@ -62,7 +64,7 @@ def with_a_memory(attempt, entry, operations):
         except SyntaxError as error:
             text = "\n".join(lines).splitlines()[(error.lineno or 1) - 1]
             line = f"one of your lines: {text.strip()}"
-            raise NotYet(line, "A line is one assignment, such as mul = x * 0.9.") from None
+            raise NotYet(line, "A line is one assignment without a type: mul = x * 0.9") from None
         except NameError as error:
             first = "The first line loads, and later lines use that name: it is in `entry`."
             why = first if error.name == entry else "A name gets its number before it is used."
@@ -141,6 +143,7 @@ check_kernel = Exercise(
             '{right}") => {right}  # step")',
             'append(f"{name} => append(f"{name}: float',
         ],
+        "a text of its own": '[*lines, => ["\\n".join(lines),',
         "The loop is written": 'lines = [ => lines = ["for i in range(n):", ',
         "holds all of them": "numbers[i] => numbers",
         "writes texts and numbers": '(f"{name} = {left} {sign} => (name + " = " + left + f"{sign}',
@@ -232,6 +235,9 @@ check_holds = Exercise(
             "not x.requires_grad => x.is_leaf",
             "not x.requires_grad => x.grad_fn is None",
         ],
+        "A result that is no leaf may need a gradient as well: ask requires_grad alone.": (
+            "not x.requires_grad => not (x.requires_grad and x.is_leaf)"
+        ),
         "Its numbers are not in the CPU's memory.": 'x.device.type == "cpu" => True',
         "True is for the tensors on which the kernel is right.": "return => return not",
         "ask dim() first": ["x.dim() => len(x.shape) == 1 or len(x)", "x.dim() => x.stride()[0]"],

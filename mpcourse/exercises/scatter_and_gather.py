@@ -160,10 +160,13 @@ def refusing(play):
 
 
 ROWS = torch.arange(4)
+UNEQUAL_ROWS = (8, 7), (9, 10), (4, 4, 3), (4, 3, 4), (3, 4, 4)
 FEWER = "A batch may fall into fewer chunks than devices: let zip stop at the shortest column."
 UNEQUAL = "Not all of those tensors have equally many rows: raise a ValueError."
 NESTS = "[dict(zip(inputs, row, strict=True)) for row in zip(*columns, strict=False)]"
 ROW_BY_ROW = "[type(inputs)(row) for row in zip(*columns, strict=False)]"
+NO_SINGLE = "tensors_in(inputs)}) => tensors_in(inputs) if len(tensor) > 1})"
+WHOLE = "devices)) => devices)) if len(inputs) > 1 else [inputs] * num_devices"
 PADDED = "list(inputs.chunk(num_devices)) => [*inputs.chunk(num_devices), {}, {}, {}][:num_devices]"
 
 check_scatter_nest = Exercise(
@@ -180,8 +183,10 @@ check_scatter_nest = Exercise(
         ({"pixels": ROWS, "extra": {}, "more": ()}, 2),
         ({"pixels": torch.ones(4, requires_grad=True)}, 2),
         ({"pixels": torch.arange(10), "labels": torch.arange(9)}, 4),
-        ((torch.arange(8), torch.arange(7)), 4),
         ({"pixels": torch.arange(10), "extra": [torch.arange(9)]}, 4),
+        ({"pixels": ROWS, "rate": torch.tensor([0.5])}, 2),
+        *((tuple(map(torch.arange, rows)), 4) for rows in UNEQUAL_ROWS),
+        ([torch.arange(1), "train"], 3),
     ],
     given="{} and {} devices",
     play=refusing(
@@ -237,12 +242,25 @@ check_scatter_nest = Exercise(
         "A tensor deeper in the nest counts as well: compare all of them.": (
             "tensors_in(inputs) => tensors_in(inputs, is_leaf=lambda each: each is not inputs)"
         ),
+        "A tensor of one row is compared as well: beside four rows, it is unequal.": [
+            NO_SINGLE,
+            (NO_SINGLE, WHOLE),
+        ],
+        "A later tensor that is longer than the first is unequal as well.": (
+            "{len(tensor) => {min(len(tensor), len(tensors_in(inputs)[0]))"
+        ),
+        "Compare all tensors, not some: any one of them may be the unequal one.": [
+            *(f"tensors_in(inputs)}}) => tensors_in(inputs)[{some}]}})" for some in (":2", "-2:")),
+            "tensors_in(inputs)}) => tensors_in(inputs)[:1] + tensors_in(inputs)[-1:]})",
+            "len({ => any(a != b for a, b in zip(*[map(len, tensors_in(inputs))] * 2)) and len({",
+        ],
         "Those are columns: cut dimension 0, the rows.": (
             "chunk(num_devices) => chunk(num_devices, -1)"
         ),
         EVEN: "inputs.chunk => inputs.tensor_split",
         SIZE: "inputs.chunk => inputs.split",
         EMPTY: [
+            WHOLE,
             *(PADDED.replace("{}", each) for each in ("inputs[:0]", "None", "inputs[-1:]")),
             f"{NESTS} => [{{k: c[i] for k, c in zip(inputs, columns) if c[i:]}} "
             "for i in range(num_devices)]",
@@ -334,10 +352,12 @@ def averaged(attempt, *shards):
 NO_BACKWARD = (
     "A bare 0 or None has no backward: this process sends no gradient, and the others wait."
 )
+NOT_FROM_SCORES = "No gradient reaches the scores: return their sum over no targets, no new zero."
 ONE_NUMBER = "A loss is one number: add up those of the targets, and divide."
 NO_TARGETS = "Without targets that is nan: a sum of nothing is 0, but a mean is 0 / 0."
 NOT_FINITE = "The loss or its gradient is nan or infinite: cross_entropy takes scores as they are."
 COUNT = "torch.sum(targets >= 0)"
+LOSS_OR = f"loss * num_processes / total => loss * num_processes / total if {COUNT} else "
 
 check_process_loss = Exercise(
     my_process_loss,
@@ -352,6 +372,7 @@ check_process_loss = Exercise(
     correct="The average is the whole batch's loss in {count} cases, one with an empty process.",
     errors={
         "floor_divide": "// has no backward: divide with /.",
+        "used in the graph": NOT_FROM_SCORES,
         "out of bounds": "cross_entropy leaves out -100 by itself: leave ignore_index as it is.",
     },
     wrong={
@@ -392,10 +413,8 @@ check_process_loss = Exercise(
         NOT_FINITE: "cross_entropy(scores => nll_loss(scores.log()",
         ONE_NUMBER: ["sum => none", " * num_processes / total => , total"],
         KEEP_THE_WAY: lambda *case: my_process_loss(*case).item(),
-        NO_BACKWARD: [
-            f"loss * num_processes / total => loss * num_processes / total if {COUNT} else {zero}"
-            for zero in ("0.0", "None", "torch.tensor(0.0)")
-        ],
+        NO_BACKWARD: [LOSS_OR + zero for zero in ("0.0", "None", "torch.tensor(0.0)")],
+        NOT_FROM_SCORES: LOSS_OR + "torch.zeros((), requires_grad=True)",
     },
     also_right=[
         "* num_processes / total => / (total / num_processes)",

@@ -102,7 +102,7 @@ def my_simulate(schedule, cost):
 
 
 NO_END_IN_SIGHT = (
-    "had not returned|RecursionError|KeyError: A|(?i:deadlock)|"
+    "had not returned|RecursionError|KeyError: A|"
     "RuntimeError(?!.* during iteration)"  # a list that changes while it is read is another slip
 )
 NEVER = "it can never start: leave it out of the dict."
@@ -153,6 +153,7 @@ check_simulate = Exercise(
     correct="All {count} schedules end when they should; the last one waits for ever, in part.",
     errors={
         "iterable argument is empty|empty sequence": NOTHING,
+        "(?i:deadlock)": "If some wait for ever, return the ends of those that did run.",
         NO_END_IN_SIGHT: "All it needs has to end first. Stop if no device moved in a round.",
     },
     wrong={
@@ -160,6 +161,9 @@ check_simulate = Exercise(
         NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
         "What can never start gets no end, and so no infinite one either.": (
             "return end => return {a: end.get(a, float('inf')) for row in schedule for a in row}"
+        ),
+        "Some wait for ever: those that did run have their ends all the same.": (
+            "return end => return {} if any(rows) else end"
         ),
         "A device does one thing at a time: two never overlap.": "([free[device], => ([0,",
         "A time need not be a whole number: an action starts at once, not at the next tick.": (
@@ -308,7 +312,14 @@ check_interleaved = Exercise(
         "Too many: the last device does (num_chunks - 1) * num_devices before its turns.": [
             "(p - 1 - rank) => (p - 1 - rank) + 1",
             "(p - 1 - rank) => (p - rank)",
+        ],
+        "That is GPipe in chunks: every device holds all. Turns begin after the warm-up.": [
             "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
+            (
+                "min(len(order), (num_chunks - 1) * p + 2 * (p - 1 - rank)) => len(order)",
+                "range(0, m, p) => [0]",
+                "first + p => m",
+            ),
         ],
         "There are num_chunks * num_microbatches forwards: min() takes that number.": [
             "min(len(order), => max(0,",

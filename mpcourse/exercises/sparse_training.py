@@ -235,6 +235,7 @@ check_keep = Exercise(
 # 3. One regrowth step
 
 NONE_CHANGED = "A tensor that was handed in has changed: return new ones."
+NO_THRESHOLD = "With count 0 nothing goes: there is no smallest of none for a threshold."
 MASK_OF_BOOL = "The next exchange gets the new mask: torch.bool, as the old one; `~` needs it."
 
 
@@ -293,6 +294,7 @@ check_regrow = Exercise(
         exchange([1, 1, 1, 1, 0], [0.2, 0.5, -0.3, 0.9, 0], [9, 0.1, 0.2, 3, 10], 1),
         exchange([1, 1, 1, 0], [0, 0, 0.9, 0], [5, 4, 1, 2], 1),  # whichever goes, comes back
         exchange([1, 1, 1, 1], [0.9, -0.05, 0.1, -0.6], [3, 0, 0, 1], 2),  # no slope, and back
+        exchange([1, 1, 1, 0, 0], [0.9, -0.2, 0.5, 0.4, 0], [1, 2, 1, -5, 3], 1),  # 0.4: of before
     ],
     given=lambda mask, weight, gradient, count: (
         f"mask {mask.int().tolist()}, weight {weight.tolist()}, gradient {gradient.tolist()} "
@@ -337,6 +339,9 @@ check_regrow = Exercise(
         ],
         "Two are asked: the new mask and the new weight.": lambda *given: my_regrow(*given)[0],
         "First the new mask, then the new weight.": lambda *given: my_regrow(*given)[::-1],
+        "What grows starts at zero, also where an old value stands outside the mask.": (
+            "weight * left.view(mask.shape) => weight * (left.view(mask.shape) | ~mask)"
+        ),
         "What grows starts at zero, not at its gradient: the optimizer moves it.": [
             "weight * left.view(mask.shape) => "
             f"weight * left.view(mask.shape) {sign} gradient * (new & ~left).view(mask.shape)"
@@ -354,6 +359,11 @@ check_regrow = Exercise(
             ),
             lambda m, w, g, count: my_regrow(m, w, g, count) if count else (m | True, w * 0),
         ],
+        NO_THRESHOLD: [
+            "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
+            f"left &= sizes.flatten() > sizes.flatten().{threshold}"
+            for threshold in ("kthvalue(count)[0]", "sort()[0][:count][-1]")
+        ],
         "Exactly `count` go: a threshold drops all that are as small.": (
             "left[sizes.flatten().argsort(stable=True)[:count]] = False => "
             "left &= sizes.flatten() > max([-1, *sizes.flatten().sort()[0][:count]])"
@@ -367,6 +377,9 @@ check_regrow = Exercise(
         "Nothing changes: drop first, as what grows is zero.": lambda m, w, *_: (m.clone(), w * m),
         NONE_CHANGED: "mask.clone() => mask",
     },
-    errors={"Dimension out of range": "Not along one dimension, but out of all: flatten before."},
+    errors={
+        "Dimension out of range": "Not along one dimension, but out of all: flatten before.",
+        "number k out of range|index -1 is out of bounds": NO_THRESHOLD,
+    },
     also_right=[regrow_by_sorting],
 )

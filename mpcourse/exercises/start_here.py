@@ -77,13 +77,14 @@ check_both_at_once = Exercise(
     hint=lambda found, _: SUMS if [*found.values()][:3] == [[True], [True], True] else PLACES,
     correct="Both were under way at the same time, each on its device, and were added.",
     errors={
-        "runs": "Hand over half_a itself.",
+        "runs|'function' object is not": "Hand over half_a itself.",
         "Result|'method'": RESULTS,
         "'submit'": PLACES,
         "must be Tensor": SUMS,
     },
     wrong={
-        "Hand both over before you wait for one.": (".submit => .run", ".result() => "),
+        "One began after the other's end: which call waited?": (".submit => .run", ".result() => "),
+        "Hand over half_a itself.": ["(half_a) => (lambda: half_a)", "(half_a) => (half_a())"],
         "Results are no values yet: use result().": f"{ADDED} => [result_a, result_b]",
         "Side by side is not added: add the matching ones.": f"{ADDED} => first_half + second_half",
         "Do not halve the sum: both are parts of it.": "[a + b.to(a.device) => [(a + b) / 2",
@@ -368,7 +369,11 @@ MARKED = "0, None, errors, tuples are values too: mark beside the value whether 
 POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemon=True."
 UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
 SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
-THE_ERROR = "Catch what fn() raises, put it into the box, and raise that very error in wait."
+THE_ERROR = (
+    "Catch what fn() raises, and put it into the box inside except: its name ends there. "
+    "Raise that very error in wait."
+)
+SAME = "Each error must leave the same thread running: start no new one."
 OWN_BOX = "An error goes into its own job's box; if the first job raises, no value is set yet."
 
 check_worker = Exercise(
@@ -396,6 +401,7 @@ check_worker = Exercise(
         "Return the function wait, uncalled; the caller calls it.": "return wait => return wait()",
         "wait returns the value, not the pair.": "return wait => return box.get",
         ITS_VALUE: "box.get() => box.get_nowait()",
+        "That is the job itself: the thread has to call fn().": "((fn(), None)) => ((fn, None))",
         NO_TIMEOUT: "box.get() => box.get(timeout=0.5)",
         DAEMON: "jobs.put((fn, box)) => box.put((fn(), None))",
         POOL: lambda: (lambda pool: lambda fn: pool.submit(fn).result)(ThreadPoolExecutor(1)),
@@ -412,7 +418,12 @@ check_worker = Exercise(
         ],
         "The error is returned: raise it.": "raise error => return error",
         "The thread has ended: no error may leave the loop.": "box.put((N => return box.put((N",
-        THE_ERROR: ["raise error => raise type(error)(*error.args)", "None, error => None, None"],
+        THE_ERROR: [
+            "raise error => raise type(error)(*error.args)",
+            "None, error => None, None",
+            "box.put((None, error)) => pass",
+        ],
+        SAME: "error)) => error)); threading.Thread(target=serve).start(); return",
         OWN_BOX: (
             "jobs = queue.SimpleQueue() => jobs, errors = queue.SimpleQueue(), []",
             "box.put((None, error)) => errors.append(error) or box.put((None, error))",

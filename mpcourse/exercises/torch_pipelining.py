@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from contextlib import contextmanager
 from unittest import mock
 
 import torch
@@ -19,12 +20,16 @@ from mpcourse.schedules.named import make_schedule
 
 ONLY_FORWARD = "no gradient: schedule.step needs loss_fn and targets; no zero_grad after it."
 OWN = "Return this rank's own blocks; rank 0 has the first of the net."
-LENGTH = "Call schedule.step once, keep scale_grads; the loss is the mean over its part."
+NO_OPTIMIZER = "No optimizer in step: it leaves gradients, and the weights as they are."
+LENGTH = "Call schedule.step once, keep scale_grads; the loss is a part's mean cross_entropy."
+LOSS = "loss_fn takes (output, target) of a part, in this order: nn.functional.cross_entropy."
 NO_LIST = "Hand schedule.step a list to fill, losses=losses, and return it on every rank."
 ONE_LIST = "Make the list within step: the next step puts its own losses into a shared one."
 PARTS = "Return the mean loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
+COPIES = "The gradients are in other weights: return the blocks that the stage has, no copy."
+STAYED = "On GPUs it would fail: move blocks, inputs and targets where you use them: .to(device)."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
 
 
@@ -57,7 +62,7 @@ def its_own_stage(stage, *given, **named):
         raise NotYet("Rank {} made stage {} of {}, of {} weights.".format(rank, *found), STAGES)
 
 
-torch_s_stage = pipelining.PipelineStage.__init__
+torch_s_stage, torch_s_to = pipelining.PipelineStage.__init__, torch.Tensor.to
 
 
 def small_work(rank=0):
@@ -71,14 +76,31 @@ def small_work(rank=0):
 
 
 def left_behind(attempt, count, microbatches):
-    """On each rank, a thread, the weights, their gradients and the losses."""
+    """On each rank, a thread: weights, gradients, losses, what stayed, and if a copy is back."""
+    moved, staged = set(), set()
+
+    def noted_to(tensor, *given, **named):  # modules move by it, too
+        found = torch_s_to(tensor, *given, **named)
+        if not found.is_meta:  # torch's engine looks at shapes there
+            moved.add(tensor.untyped_storage().data_ptr())
+        return found
+
+    def noted_stage(stage, *given, **named):
+        its_own_stage(stage, *given, **named)
+        staged.update(map(id, stage.submod.parameters()))
+
+    def stays(tensors):
+        return any(each.untyped_storage().data_ptr() not in moved for each in tensors)
 
     def on_rank(group):
         rank = group.rank()
         net, *batch = small_work(rank)
         match attempt(rank, count, torch.device("cpu"), net, microbatches):
             case [nn.Module() as layers, step] if callable(step):
+                before = [each.detach().clone() for each in layers.parameters()]
                 losses = step(*batch)
+                if not same([*layers.parameters()], before):
+                    raise NotYet(f"Rank {rank} has other weights after step.", NO_OPTIMIZER)
                 grads = [None if p.grad is None else 1 * p.grad for p in layers.parameters()]
                 if losses is step(*batch) and isinstance(losses, list):
                     raise NotYet("Two steps return the same list.", ONE_LIST)
@@ -86,10 +108,20 @@ def left_behind(attempt, count, microbatches):
                 raise NotYet("Return on every rank (layers, step), its blocks and the function.")
         if distributed_c10d._world.default_pg is not group:
             raise NotYet("The ranks have met before your lines. No init, no destroy.")
-        return [*layers.parameters()], grads, losses
+        mine, size, (inputs, targets) = [*layers.parameters()], len(net) // count, batch
+        used = {"inputs": [inputs] * (rank == 0), "targets": [targets] * (rank == count - 1)}
+        stayed = [name for name, tensors in used.items() if stays(tensors)]
+        if stays(mine) and stays(net[rank * size :][:size].parameters()):
+            stayed.append("blocks")
+        return mine, grads, losses, stayed, not staged.issuperset(map(id, mine))
 
-    checked = mock.patch.object(pipelining.PipelineStage, "__init__", its_own_stage)
-    return torch_ranks_in_threads(on_rank, count, timeout_s=2.0, meanwhile=checked)
+    @contextmanager
+    def noting():
+        stage = mock.patch.object(pipelining.PipelineStage, "__init__", noted_stage)
+        with stage, mock.patch.object(torch.Tensor, "to", noted_to):
+            yield
+
+    return torch_ranks_in_threads(on_rank, count, timeout_s=2.0, meanwhile=noting())
 
 
 def as_uncut(outcome, count, microbatches):
@@ -99,22 +131,25 @@ def as_uncut(outcome, count, microbatches):
     means = [nn.functional.cross_entropy(net(part), own).item() for part, own in parts]
     size = len(net) // count
     blocks = [list(net[rank * size :][:size].parameters()) for rank in range(count)]
-    for rank, (right, (found, grads, _)) in enumerate(zip(blocks, outcome, strict=True)):
+    for rank, (right, (found, grads, *_, copied)) in enumerate(zip(blocks, outcome, strict=True)):
         if [each.shape for each in found] != [each.shape for each in right]:
             raise NotYet(f"Rank {rank} has {len(found)} weights, not {len(right)}.", OWN)
         if any(each is None for each in grads):
-            raise NotYet(f"Rank {rank}: {ONLY_FORWARD}")
+            raise NotYet(f"Rank {rank}: {COPIES if copied else ONLY_FORWARD}")
         if not same(found, right):
-            raise NotYet(f"Rank {rank} has other weights, or took an optimizer's step.", OWN)
-    for rank, (right, (_, grads, losses)) in enumerate(zip(blocks, outcome, strict=True)):
+            raise NotYet(f"Rank {rank} has other weights than the net there.", OWN)
+    for rank, (right, (_, grads, losses, *_)) in enumerate(zip(blocks, outcome, strict=True)):
         if not same(grads, [each.grad for each in right]):
             ratio = grads[0].norm() / right[0].grad.norm()
             about = NO_PIPELINE if ratio.isnan() else LENGTH
             raise NotYet(f"Rank {rank}: gradients {ratio:.4f} times as long as uncut.", about)
         wanted = means if rank == count - 1 else []
         if not same(losses, wanted):
-            about = PARTS if wanted and isinstance(losses, list) and losses else NO_LIST
+            about = PARTS if wanted and short(losses) not in ("None", "[]") else NO_LIST
             raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", about)
+    for rank, (*_, stayed, _) in enumerate(outcome):
+        if stayed:
+            raise NotYet(f"Rank {rank} does not move its {' and '.join(stayed)}.", STAYED)
 
 
 check_pipeline = Exercise(
@@ -133,6 +168,8 @@ check_pipeline = Exercise(
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
+        "log_softmax|size of tensor|takes 1 positional": LOSS,
+        "ZeroDivision": PARTS,
         "Boolean value": "loss_fn is a function: nn.functional.cross_entropy.",
         "second time": "schedule.step goes backward: no backward after it.",
         "target|input args": "The last rank takes the targets, by name: "
@@ -143,16 +180,28 @@ check_pipeline = Exercise(
     wrong={
         OWN: "return layers => return net",
         ONLY_FORWARD: [", loss_fn=nn.functional.cross_entropy => ", ".step( => .eval("],
-        "took an optimizer's step": [
-            "return losses => torch.optim.SGD(layers.parameters(), 1).step(); return losses",
+        NO_OPTIMIZER: "return losses => torch.optim.SGD(layers.parameters(), 1).step(); "
+        "return losses",
+        "has other weights than": [
             "rank * size : (rank + 1) * size => rank::count",
             "rank * size : (rank + 1) * size => rank : rank + size",
         ],
         LENGTH: "cross_entropy) => cross_entropy, scale_grads=False)",
+        LOSS: [
+            "=nn.functional.cross_entropy => =lambda a, b: nn.functional.cross_entropy(b, a)",
+            "=nn.functional.cross_entropy => =lambda a, b: (a - b).square().mean()",
+        ],
+        COPIES: "return layers, => from copy import deepcopy; return deepcopy(layers),",
+        "Rank 0 does not move its blocks": "[rank * size : (rank + 1) * size].to(device) => "
+        "[rank * size : (rank + 1) * size]",
+        "Rank 0 does not move its inputs": "inputs.to(device) => inputs",
+        "Rank 1 does not move its targets": "targets.to(device) => targets",
         NO_LIST: [", losses=losses => ", "return losses => return [0.0]", "return losses => pass"],
         PARTS: [
             "stage, microbatches => stage, 4",
             "return losses => return losses and [sum(losses)]",
+            "return losses => return losses and sum(losses) / len(losses)",
+            "return losses => return sum(losses) / len(losses)",
             "=nn.functional.cross_entropy) => =lambda *part: nn.functional.cross_entropy(*part) "
             "/ microbatches, scale_grads=False)",
         ],
@@ -181,14 +230,21 @@ check_pipeline = Exercise(
             "size = => distributed.init_process_group(); size =",
         ],
     },
-    also_right=["ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B"],
+    also_right=[
+        "ScheduleGPipe => torch.distributed.pipelining.Schedule1F1B",
+        (
+            "[rank * size : (rank + 1) * size].to(device) => [rank * size : (rank + 1) * size]",
+            "size = => net.to(device); size =",
+        ),
+    ],
 )
 
 # 3. Messages in an order
 
 BLOCKED = "Each waits for the other: write both ends of a message in the same moment."
 NAMES = "By its stage: 0SEND_F1 goes to 1RECV_F1, 1SEND_B1 to 0RECV_B1; what an I made goes as B."
-NAMES += " A rank may hold several stages, and sends itself nothing."
+NAMES += " A rank may hold several stages: read from the rows which. It sends itself nothing."
+STOPS = "It stops too early: note makes(action) as done, and go on until all rows are empty."
 
 
 def handed_on(action, num_stages):
@@ -237,6 +293,7 @@ def run_rows(rows, schedule, stages):
         own, actions = ([w for w in words if not partner(w)] for words in (row, right))
         if own != actions:
             about = "Keep each rank's own actions, all of them, in their order, by str(action)."
+            about = STOPS if own == actions[: len(own)] else about
             raise NotYet(f"Rank {rank} does {short(own)}, not {short(actions)}.", about, NAMES)
         for word in Counter(right) - Counter(row):
             raise NotYet(f"Rank {rank}: {word} is missing.", NAMES)
@@ -290,7 +347,8 @@ check_messages = Exercise(
         "change places": "rows[rank].append(f => rows[rank].insert(-1, f",
         "when all its needs are done": " or not done.issuperset(needs(row[0], num_stages)): => :",
         "is one too many, or belongs elsewhere": "rank_of[to] != rank => True",
-        "A rank may hold several stages": "rank_of[to] => (to % len(rows))",
+        STOPS: ("makes(action) => action", "while any(left): => for _ in range(99):"),
+        "several stages: read from the rows": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",
     },
     also_right=[each_row(tuple)],
@@ -319,6 +377,8 @@ def batch(dtype, parts, rows, *shape, ignored=0):
 
 THREE = "Return three: inputs, targets, and a function of a part's output and target."
 SWAPPED = "Inputs come before targets, and targets stay whole numbers."
+ORDER = "loss_fn takes a part's output first, then its target: (output, target)."
+CALLED = "Return the function itself, not its value: torch calls it with output and target."
 NUMBER = "The loss of a part is a tensor of one number, its sum: return it, and no .item()."
 EMPTY = "A part of padding alone has the mean 0/0; its sum is 0."
 KINDS = "new_full keeps the type of the targets."
@@ -378,7 +438,8 @@ check_padded = Exercise(
     hint="Add rows of zeros, each with the target -100, behind all others. The losses of the parts "
     "have to add up to the mean over the targets of the batch that are not -100.",
     errors={
-        "'Long'": THREE,
+        "'Long'": ORDER,
+        "out of bounds": CALLED,
         "does not require grad": "The loss stays a tensor: .item() cuts it off from its gradient.",
         "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",
@@ -396,7 +457,9 @@ check_padded = Exercise(
             "targets = torch.cat( => torch.cat(",
             "inputs = torch.cat( => torch.cat(",
         ],
-        THREE: [", loss_fn => ", "loss_fn\n => 0\n", "(output, target): => (target, output):"],
+        THREE: [", loss_fn => ", "loss_fn\n => 0\n"],
+        ORDER: "(output, target): => (target, output):",
+        CALLED: "loss_fn\n => loss_fn(inputs, targets)\n",
         SWAPPED: ["return inputs, targets => return targets, inputs", "-100)]) => -100)]).half()"],
         NUMBER: [
             "return nn => nn",

@@ -60,7 +60,7 @@ def sparsity_picture(study: SparsityStudy, sparsity: float) -> svg.Picture:
         raise ValueError(f"sparsities are {known}; got {sparsity!r}")
     headline = (
         f"measured here; {sparsity:.0%} of {study.weights:,} weights are zero: "
-        f"{study.accuracies[sparsity]:.1%} of the test digits right "
+        f"{study.accuracies[sparsity]:.1%} of the held-out digits right "
         f"({study.random[sparsity]:.1%} with random ones)"
     )
     panels = (

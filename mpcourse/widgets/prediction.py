@@ -177,6 +177,7 @@ def _keep_guess(prompt: str, guess: str) -> None:
 
 
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+MIXED = re.compile(r"(?<![\d/.])(\d+)\s+(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
 NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
@@ -189,8 +190,13 @@ def _numbers(words: str) -> list[float]:
 
 
 def _readings(guess: str) -> Iterator[list[float]]:
-    """The numbers that a guess may mean: 1/2 and 0,5 are two numbers, or a half."""
+    """The numbers that a guess may mean: 1/2 and 0,5 are two numbers, or a half, as is 50%."""
     yield _numbers(guess)
+    if "%" in guess:
+        yield [number / 100 for number in _numbers(guess)]
+    yield _numbers(
+        MIXED.sub(lambda found: str(int(found[1]) + int(found[2]) / int(found[3])), guess)
+    )
     named = re.sub(rf"\b({'|'.join(NAMED)})\b", lambda word: NAMED[word[0]], guess.casefold())
     yield _numbers(FRACTION.sub(lambda found: str(int(found[1]) / int(found[2])), named))
     yield _numbers(DECIMAL_COMMA.sub(".", guess))

@@ -1,15 +1,21 @@
 """The studies of page `pruning` run on one seed; a seed fixes what comes out."""
 
+import torch
 from pruning_study import (
     DRY,
+    SHARES,
     SMALL,
-    compare_channels,
+    _by_other_scores,
     compare_criteria,
+    compare_shares,
     compare_small,
     compare_trunk,
+    shares_by_scan,
+    with_means_of,
 )
 
 from mpcourse.capstone.trials import Digits
+from mpcourse.exercises.pruning import Residual
 from mpcourse.pruning import apply_masks, bytes_in_formats, global_masks, magnitude
 from mpcourse.training.nets import lenet_300_100, linear_net
 
@@ -21,6 +27,26 @@ def test_a_seed_fixes_the_result(run, data):
     held_out = {row["criterion"]: row["held_out"] for row in first}
     assert len(held_out) == 5
     assert min(held_out["magnitude"], held_out["movement"]) > 3 * held_out["random"]
+
+
+def test_a_scan_shares_out_no_more_weights_than_equal_cuts_and_loses_less(run, data):
+    rows = {(row["way"], row["sparsity"]): row for row in run(compare_shares, data, 0, DRY)}
+    assert len(rows) == 6
+    for sparsity, most in ((0.9, 26_620), (0.98, 5_324)):
+        scan, equal, threshold = (rows[way, sparsity] for way in ("scan", "equal", "threshold"))
+        assert scan["left"] <= most == equal["left"] == threshold["left"]
+        assert min(scan["cut"], threshold["cut"]) > equal["cut"]
+        assert equal["cut"] == equal["accuracy"]  # without an epoch of tuning
+
+
+def test_the_layer_that_loses_least_for_its_weights_is_cut():
+    scores = {"large": torch.ones(20, 10), "small": torch.ones(10)}
+    kept = len(SHARES) - 1
+    scanned = {"large": [0.9 - 0.01 * i for i in range(kept + 1)], "small": [0.9] + [0.1] * kept}
+    found = shares_by_scan(scanned, scores, 0.9)
+    assert found == {"large": 0.95, "small": 0}  # 10 and 10 weights of 210 are left
+    scanned["small"] = [0.9] * len(SHARES)  # bears everything
+    assert shares_by_scan(scanned, scores, 0.9)["large"] == 0.9
 
 
 def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
@@ -41,6 +67,7 @@ def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(
     work = {way: row["multiply_adds"] for way, row in rows.items()}
     assert work["inside"] == work["inside scratch"] == 405_808
     assert work["trunk"] == work["trunk scratch"] == 389_528
+    assert work["inside by chance"] == work["inside by gamma"] == 405_808
     assert work["blocks blind"] == work["head blind"] == work["whole"] == 779_056
     for way, row in rows.items():
         assert row["training"] == work[way if "scratch" in way else "whole"]  # an epoch
@@ -50,10 +77,25 @@ def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(
     assert rows["blocks blind"]["fresh"] != rows["head blind"]["fresh"] < rows["whole"]["fresh"]
 
 
-def test_channels_of_the_smallest_norms_cost_least(run, data):
-    rows = {row["way"]: row for row in run(compare_channels, data, 0, DRY)}
-    assert all(row["tuned"] == row["pruned"] for row in rows.values())  # without an epoch of tuning
-    assert rows["whole"]["pruned"] > rows["norm"]["pruned"] > rows["random"]["pruned"]
+def test_the_rivals_of_the_norms_keep_what_chance_draws_and_the_largest_factors():
+    net = Residual(4, 6)
+    for block in net.blocks:
+        block[1].weight.data = torch.tensor([0.1, -3.0, 2.0, 0.2, -0.3, 4.0])
+    chance, gamma = _by_other_scores(net, 0).values()
+    for old, new in zip(net.blocks, gamma.blocks, strict=True):
+        assert torch.equal(new[0].weight, old[0].weight[[1, 2, 5]])
+    again, other = (_by_other_scores(net, seed)["inside by chance"] for seed in (0, 1))
+    first, same, changed = (each.blocks[1][0].weight for each in (chance, again, other))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, changed)
+
+
+def test_another_bias_of_the_head_gives_the_outputs_their_old_means(data):
+    old, net = Residual(4, 3).to(data.place), Residual(2, 3).to(data.place)
+    images, before = data.all_train[0][:50], net.head.bias.tolist()
+    ours, theirs = (each.eval()(images).mean(0) for each in (with_means_of(old, net, images), old))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert net.head.bias.tolist() == before
 
 
 def test_until_it_loses_weights_the_pruned_net_is_the_dense_one(run, data, monkeypatch):

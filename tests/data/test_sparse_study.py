@@ -6,19 +6,25 @@ import pytest
 import sparse_study
 import torch
 from sparse_study import (
+    CONV_RIVALS,
     DRY,
     FAR_RIVALS,
     POOLED_RIVALS,
     WAYS,
+    WIDE,
+    WIDE_LEFT,
     compare_far,
     compare_pairs,
     compare_regrown,
+    conv_net,
     erk_sparsities,
     pooled_net,
     same_share,
+    stored,
 )
+from torch import nn
 
-from mpcourse.pruning import count_nonzeros, random_scores
+from mpcourse.pruning import apply_masks, count_nonzeros, layer_masks, random_scores
 from mpcourse.training.in_memory import train
 from mpcourse.training.nets import lenet_300_100
 
@@ -47,6 +53,17 @@ def test_a_seed_fixes_the_pairs_and_the_small_net_has_as_many_weights_as_are_lef
         assert _weights(model) == pytest.approx(0.05 * 266_200, rel=1e-3)
 
 
+def test_a_sparse_file_stores_what_is_left_and_a_zero_where_a_byte_counts_no_further():
+    model = nn.Linear(600, 4)
+    assert stored(model) == 2400
+    mask = torch.zeros(4, 600, dtype=torch.bool)
+    mask[0, 255] = mask[0, 511] = True  # 255 zeros before each
+    mask[1, 256] = True  # one zero more: a value of its own
+    mask[2, 0] = mask[2, 513] = True  # as many as two stored zeros and none between
+    apply_masks(model, {"": mask})
+    assert stored(model) == 2 + 2 + 4
+
+
 def _weights(model):
     return sum(left for left, _ in count_nonzeros(model).values())
 
@@ -69,6 +86,7 @@ def test_far_pruned_nets_and_rivals_try_every_rate_and_never_train_on_held_out_d
     each = [(way, 300, 100) for way in first] + [("dense", *hidden) for hidden in FAR_RIVALS]
     each += [(way, 300, 100) for way in (*last, "gradual, pooled")]
     each += [("dense, pooled", *hidden) for hidden in POOLED_RIVALS]
+    each += [("gradual, conv", *WIDE), *(("dense, conv", *hidden) for hidden in CONV_RIVALS)]
     assert [(row["way"], row["first"], row["second"]) for row in rows] == each * len(rates)
     assert [row["rate"] for row in rows[:: len(each)]] == list(rates)
     assert {digits for _, digits in nets} == {3000}
@@ -81,10 +99,23 @@ def test_a_pooled_net_reads_the_mean_of_each_four_pixels_and_has_the_bytes_of_th
     model, images = pooled_net(20, 20), torch.rand(2, 1, 28, 28)
     means = images.view(2, 14, 2, 14, 2).mean((2, 4)).flatten(1)
     torch.testing.assert_close(model[:3](images), model.fc1(means))
-    sparse = 6 * 2662 + 2 * 411 + 4 * 410  # bytes of 99% zeros in CSR
+    # bytes of 99% zeros: values with a byte each, beginnings of rows, biases; the recording has the
+    # zeros that are stored, too
+    sparse = 5 * 2662 + 2 * 411 + 4 * 410
     for times, hidden in enumerate(POOLED_RIVALS, start=1):
         size = sum(each.nbytes for each in pooled_net(*hidden).parameters())
         assert size == pytest.approx(times * sparse, rel=1e-2)
+
+
+def test_nets_with_convolutions_have_as_many_bytes_and_twice_as_many():
+    sparse = 5 * WIDE_LEFT + 2 * (sum(WIDE) + 11) + 4 * (sum(WIDE) + 10)
+    for times, hidden in enumerate(CONV_RIVALS, start=1):
+        size = sum(each.nbytes for each in conv_net(*hidden).parameters())
+        assert size == pytest.approx(times * sparse, rel=2e-2)
+    model = conv_net(*WIDE)
+    assert model(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+    apply_masks(model, layer_masks(random_scores(model), 0.9))
+    assert stored(model) == _weights(model)  # few zeros: a byte can count them
 
 
 def test_each_stroke_takes_the_same_share_of_what_is_left():

@@ -18,7 +18,7 @@ def pruned(sparsity: float) -> Sheet:
 
 def test_what_is_drawn_is_said_in_words():
     sheet = pruned(0.5)
-    headline = "50% of 100 weights are zero: 90.0% of the test digits right (40.0% with random"
+    headline = "50% of 100 weights are zero: 90.0% of the held-out digits right (40.0% with random"
     assert sheet.words[0] == f"measured here; {headline} ones)"
     assert sheet.description.startswith(sheet.words[0])
     for part in ("50 of the 100 weights", "1 of 4 pixels are not", "dense 4,000", "50%: 90.0%"):
