@@ -4,9 +4,9 @@ Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets
 their weights by each criterion, fine-tuned at seven rates; `pruning_shares.csv`: nets whose layers
 lose equal shares, what one threshold takes, or what a scan allows, at seven rates;
 `pruning_small.csv`: pruned nets, the same unpruned, and small dense ones at four rates;
-`pruning_trunk.csv`: a residual net that loses channels, and small nets from scratch, with as many
-epochs and with half of them, at four rates. The accuracy on held-out digits can choose a rate; the
-test images decide nothing.
+`pruning_trunk.csv`: a residual net that loses channels by norm, by chance or by gamma, or is blind
+to half of them, and small nets from scratch, with as many epochs and with half of them, at four
+rates. The accuracy on held-out digits can choose a rate; the test images decide nothing.
 """
 
 import copy
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from studies import Row, run_studies
+from studies import Row, judged, run_studies
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
@@ -91,12 +91,8 @@ def compare_criteria(data: Data, seed: int, budget: Budget) -> list[Row]:
         model = copy.deepcopy(dense)
         apply_masks(model, global_masks(scores[criterion], SPARSITY))
         train(model, digits, budget.tuning, rate)
-        rows.append({"criterion": criterion, "rate": rate, "seed": seed, **_judged(model, digits)})
+        rows.append({"criterion": criterion, "rate": rate, "seed": seed, **judged(digits, model)})
     return rows
-
-
-def _judged(model: nn.Module, digits: Digits) -> Row:
-    return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
 
 
 def compare_shares(data: Data, seed: int, budget: Budget) -> list[Row]:
@@ -121,7 +117,7 @@ def compare_shares(data: Data, seed: int, budget: Budget) -> list[Row]:
             row["left"] = sum(int(mask.sum()) for mask in each.values())
             row["cut"] = digits.test_accuracy(model)
             train(model, digits, after, rate)
-            rows.append(row | _judged(model, digits))
+            rows.append(row | judged(digits, model))
     return rows
 
 
@@ -155,7 +151,7 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))
             train(model, digits, times * after, rate / 5)
-            rows.append({"way": way, "rate": rate, "seed": seed, **_judged(model, digits)})
+            rows.append({"way": way, "rate": rate, "seed": seed, **judged(digits, model)})
     return rows
 
 

@@ -20,7 +20,7 @@ from itertools import product
 from typing import NamedTuple
 
 import torch
-from studies import Row, run_studies
+from studies import Row, judged, run_studies
 from torch import nn
 
 from mpcourse.capstone.trials import Digits
@@ -44,7 +44,6 @@ from mpcourse.training.in_memory import RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/sparse_study.py"
-WAYS = ("at once", "gradual", "same share")
 SMALL = 16, 29  # 13,298 weights in a dense net: as many as 95% zeros leave of LeNet-300-100's
 DENSE = {"dense": SMALL, "dense, twice": (32, 36)}  # as many bytes as 95% zeros with their places
 # as many bytes as 99% zeros in a file with a byte beside each value, twice, four times as many
@@ -94,7 +93,7 @@ def pooled_net(first: int, second: int) -> nn.Sequential:
     return nn.Sequential(OrderedDict(pool=nn.AvgPool2d(2), **layers))
 
 
-def conv_net(first: int, second: int) -> nn.Sequential:
+def strided_net(first: int, second: int) -> nn.Sequential:
     """Two convolutions with so many channels, both with stride 2, and one linear layer."""
     layers = {"conv1": nn.Conv2d(1, first, 5, stride=2), "relu1": nn.ReLU()}
     layers |= {"conv2": nn.Conv2d(first, second, 3, stride=2), "relu2": nn.ReLU()}
@@ -114,10 +113,6 @@ def _runs(first: int, budget: Budget, *large: float) -> Iterator[tuple[int, floa
         yield seed, rate
 
 
-def _judged(digits: Digits, model: nn.Module) -> Row:
-    return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
-
-
 def compare_pairs(data: Data, first: int, budget: Budget) -> list[Row]:
     """Under one mask: first weights, new ones, trained ones; a small dense net as long trained."""
     digits, rows = Digits(data.place, 64), []
@@ -133,7 +128,7 @@ def compare_pairs(data: Data, first: int, budget: Budget) -> list[Row]:
         for epochs in budget.pairs:
             train(models["dense"], digits, epochs, rate)
         for way, model in models.items():
-            rows.append({"way": way, "rate": rate, "seed": seed} | _judged(digits, model))
+            rows.append({"way": way, "rate": rate, "seed": seed} | judged(digits, model))
     return rows
 
 
@@ -144,7 +139,7 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
 
     def add(way: str, hidden: tuple[int, int], model: nn.Module) -> None:
         row = {"way": way, "first": hidden[0], "second": hidden[1], "rate": rate, "seed": seed}
-        rows.append(row | _judged(digits, model) | {"stored": stored(model)})
+        rows.append(row | judged(digits, model) | {"stored": stored(model)})
 
     def add_rivals(way: str, net: Callable[..., nn.Module], sizes: Sequence[tuple]) -> None:
         for hidden in sizes:
@@ -175,11 +170,11 @@ def compare_far(data: Data, first: int, budget: Budget) -> list[Row]:
         add_rivals("dense, pooled", pooled_net, POOLED_RIVALS)
 
         torch.manual_seed(seed)
-        wide = conv_net(*WIDE).to(data.place)
+        wide = strided_net(*WIDE).to(data.place)
         train(wide, digits, before, rate)
         share = 1 - WIDE_LEFT / _weights(wide)
         add("gradual, conv", WIDE, _pruned(wide, "gradual", share, digits, after, rate))
-        add_rivals("dense, conv", conv_net, CONV_RIVALS)
+        add_rivals("dense, conv", strided_net, CONV_RIVALS)
     return rows
 
 
@@ -221,7 +216,7 @@ def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
                 hooks = [_any_gradient(model), *hooks]
             torch.manual_seed(seed)  # all ways see the same batches
             train(model, digits, budget.regrown, rate, hooks)
-            rows.append({"way": way, "rate": rate, "seed": seed} | _judged(digits, model))
+            rows.append({"way": way, "rate": rate, "seed": seed} | judged(digits, model))
     return rows
 
 

@@ -4,12 +4,20 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
+from mpcourse.capstone.trials import Digits
 from mpcourse.devices import describe_devices, get_devices
 from mpcourse.devices.recordings import write_recording
 from mpcourse.training.in_memory import Data
 
 SEEDS = range(5)
 Row = dict[str, Any]
+
+
+def judged(digits: Digits, model: nn.Module) -> Row:
+    """The accuracy on held-out digits, by which a rate can be chosen, and on test images."""
+    return {"held_out": digits.accuracy(model), "accuracy": digits.test_accuracy(model)}
 
 
 def run_studies(

@@ -43,7 +43,9 @@ def tensor_of(attempt, *case):
     found = leaving_alone(CHANGED)(attempt, *case)
     if isinstance(found, list | tuple):
         found = torch.stack([torch.as_tensor(each) for each in found])
-    return torch.as_tensor(found) if hasattr(found, "__array__") or float is type(found) else found
+    return (
+        torch.as_tensor(found) if hasattr(found, "__array__") or isinstance(found, float) else found
+    )
 
 
 def error_left(attempt, weight, largest):

@@ -168,7 +168,7 @@ check_pipeline = Exercise(
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
-        "log_softmax|size of tensor|takes 1 positional": LOSS,
+        "log_softmax|size of tensor|(?<!step\\(\\) )takes 1 positional": LOSS,
         "ZeroDivision": PARTS,
         "Boolean value": "loss_fn is a function: nn.functional.cross_entropy.",
         "second time": "schedule.step goes backward: no backward after it.",
@@ -439,7 +439,7 @@ check_padded = Exercise(
     "have to add up to the mean over the targets of the batch that are not -100.",
     errors={
         "'Long'": ORDER,
-        "out of bounds": CALLED,
+        "Target 2 is out of bounds": CALLED,
         "does not require grad": "The loss stays a tensor: .item() cuts it off from its gradient.",
         "target dtype|scalar type|not implemented|'list'": KINDS,
         "dimension|size": "The rows to add have the shape (more, *inputs.shape[1:]).",

@@ -177,8 +177,8 @@ def _keep_guess(prompt: str, guess: str) -> None:
 
 
 NUMBER = re.compile(r"(?:(?<!\w)-)?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
-MIXED = re.compile(r"(?<![\d/.])(\d+)\s+(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
 FRACTION = re.compile(r"(?<![\d/.])(\d+)\s*/\s*(\d*[1-9]\d*)(?![\d/.])")
+MIXED = re.compile(r"(?<![\d/.])(\d+)\s+" + FRACTION.pattern)
 DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
 NAMED = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
 GLUED = re.compile(r"[^\W\d]\d")  # a number that belongs to a name, as in float32

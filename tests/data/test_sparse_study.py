@@ -10,17 +10,16 @@ from sparse_study import (
     DRY,
     FAR_RIVALS,
     POOLED_RIVALS,
-    WAYS,
     WIDE,
     WIDE_LEFT,
     compare_far,
     compare_pairs,
     compare_regrown,
-    conv_net,
     erk_sparsities,
     pooled_net,
     same_share,
     stored,
+    strided_net,
 )
 from torch import nn
 
@@ -68,7 +67,7 @@ def _weights(model):
     return sum(left for left, _ in count_nonzeros(model).values())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["at once", "gradual", "same share"])
 def test_every_way_ends_at_its_sparsity(way, run, data):
     torch.manual_seed(0)
     dense = lenet_300_100().to(data.place)
@@ -110,9 +109,9 @@ def test_a_pooled_net_reads_the_mean_of_each_four_pixels_and_has_the_bytes_of_th
 def test_nets_with_convolutions_have_as_many_bytes_and_twice_as_many():
     sparse = 5 * WIDE_LEFT + 2 * (sum(WIDE) + 11) + 4 * (sum(WIDE) + 10)
     for times, hidden in enumerate(CONV_RIVALS, start=1):
-        size = sum(each.nbytes for each in conv_net(*hidden).parameters())
+        size = sum(each.nbytes for each in strided_net(*hidden).parameters())
         assert size == pytest.approx(times * sparse, rel=2e-2)
-    model = conv_net(*WIDE)
+    model = strided_net(*WIDE)
     assert model(torch.rand(2, 1, 28, 28)).shape == (2, 10)
     apply_masks(model, layer_masks(random_scores(model), 0.9))
     assert stored(model) == _weights(model)  # few zeros: a byte can count them
