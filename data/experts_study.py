@@ -4,9 +4,10 @@ The decoder of page `experts`, narrow and with one block, so that its MLP is wha
 tables. Multiply-adds are those of a token in what stands in the MLP's place, the router's too.
 
 - `data/experts_rates.csv`, three seeds: each net with each of six learning rates, trained without
-  the last tenth of the training text and judged on that tenth.
-- `data/experts.csv`, ten seeds: each net with the rate of the lowest mean loss there, trained on
-  the whole training text and judged on the test text.
+  the last tenth of the training text and judged on that tenth. `factor` is what the router's rate
+  is multiplied by: 0 if it is frozen. The net with a slow router tries five factors with each rate.
+- `data/experts.csv`, ten seeds: each net with the rate and factor of the lowest mean loss there,
+  trained on the whole training text and judged on the test text.
 """
 
 import functools
@@ -33,8 +34,10 @@ from mpcourse.transformer import (
 COMMAND = "python data/experts_study.py"
 CONTEXT, WIDTH, HIDDEN, EXPERTS = 64, 16, 64, 8
 RATES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)
+SLOWER = (0.3, 0.1, 0.03, 0.01, 0.003)  # of the other weights' rate; none at all is `frozen`
 RATE_SEEDS = (0, 1, 2)
 SEEDS = range(10)  # seeds of one net differ by about as much as nets do
+Pace = tuple[float, float]  # the learning rate, and the router's in multiples of it
 CLIP = 1.0  # the gradients' norm at most, as transformers are usually trained
 STEPS, DRY = 1000, 10  # of the optimizer
 
@@ -48,7 +51,12 @@ class Net:
     balance: float = 0.0  # how much of the balance loss is added
     capacity: float | None = None
     longer: float = 1.0  # times as many steps
-    learns: bool = True  # the router; else it stays as drawn
+    factors: tuple[float, ...] = (1.0,)  # tried: the router's rate in those of the others
+
+    @property
+    def learns(self) -> bool:
+        """The router; else it stays as drawn."""
+        return any(self.factors)
 
     @property
     def multiply_adds(self) -> int:
@@ -60,7 +68,8 @@ SAME_COST = HIDDEN + EXPERTS // 2  # what the router computes, in inner numbers
 NETS = {
     "dense, same cost": Net(SAME_COST),
     "mixture": Net(HIDDEN, EXPERTS, 0.01),
-    "mixture, frozen router": Net(HIDDEN, EXPERTS, 0.01, learns=False),
+    "mixture, slow router": Net(HIDDEN, EXPERTS, 0.01, factors=SLOWER),
+    "mixture, frozen router": Net(HIDDEN, EXPERTS, 0.01, factors=(0.0,)),
     "mixture, no balance loss": Net(HIDDEN, EXPERTS),
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
@@ -85,11 +94,12 @@ def build(net: Net, vocabulary: int, seed: int) -> Decoder:
 
 
 def train_one(
-    net: Net, rate: float, seed: int, text: Tensor, vocabulary: int, steps: int
+    net: Net, pace: Pace, seed: int, text: Tensor, vocabulary: int, steps: int
 ) -> tuple[Decoder, list[float]]:
     """A trained net and the loss of each step, without the balance loss."""
     model = build(net, vocabulary, seed).to(text.device)
     mixtures = [module for module in model.modules() if isinstance(module, Mixture)]
+    routers = [mixture.router.weight for mixture in mixtures]
 
     def step(inputs: Tensor, targets: Tensor) -> Tensor:
         loss = next_token_loss(model(inputs), targets)
@@ -97,43 +107,56 @@ def train_one(
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         return loss.detach()
 
-    sizes = {"context": CONTEXT, "batch_size": 32}
+    sizes, (rate, factor) = {"context": CONTEXT, "batch_size": 32}, pace
     parameters, steps = [*model.parameters()], round(net.longer * steps)
+    if factor not in (0, 1):  # a frozen router has no gradient: its rate is used for nothing
+        rest = [p for p in parameters if not any(p is router for router in routers)]
+        parameters = [{"params": rest}, {"params": routers, "factor": factor}]
     return model, train_decoder(step, parameters, text, steps=steps, rate=rate, seed=seed, **sizes)
 
 
 @functools.cache
-def found_with(net: Net, rate: float, seed: int, place: object, steps: int) -> float:
+def found_with(net: Net, pace: Pace, seed: int, place: object, steps: int) -> float:
     """The loss on the last tenth of the training text, after training on the others."""
     text = load_prose()
     tokens = text.train.to(place)
     cut = len(tokens) - len(tokens) // 10
-    model, _ = train_one(net, rate, seed, tokens[:cut], len(text.characters), steps)
+    model, _ = train_one(net, pace, seed, tokens[:cut], len(text.characters), steps)
     return text_loss(model, tokens[cut:], CONTEXT)
 
 
+def paces(net: Net) -> list[Pace]:
+    """What is tried: each rate with each factor."""
+    return [(rate, factor) for factor in net.factors for rate in RATES]
+
+
+def columns(net: Net, pace: Pace) -> Row:
+    """The pace as a recording holds it: a dense net has no router, and no factor."""
+    return {"rate": pace[0], "factor": pace[1] if net.experts > 1 else ""}
+
+
 def try_rates(data: Data, seed: int, steps: int) -> list[Row]:
-    """Every net with every rate; of `data`, only the place is used."""
+    """Every net with every rate and factor; of `data`, only the place is used."""
     if seed not in RATE_SEEDS:
         return []
     return [
         {
             "net": name,
-            "rate": rate,
+            **columns(net, pace),
             "seed": seed,
-            "validation_loss": round(found_with(net, rate, seed, data.place, steps), 4),
+            "validation_loss": round(found_with(net, pace, seed, data.place, steps), 4),
         }
         for name, net in NETS.items()
-        for rate in RATES
+        for pace in paces(net)
     ]
 
 
-def best_rate(net: Net, place: object, steps: int) -> float:
-    """The rate with the lowest mean loss on the last tenth of the training text."""
+def best_pace(net: Net, place: object, steps: int) -> Pace:
+    """The rate and factor with the lowest mean loss on the last tenth of the training text."""
     seeds = RATE_SEEDS if steps == STEPS else RATE_SEEDS[:1]
     return min(
-        RATES,
-        key=lambda rate: statistics.mean(found_with(net, rate, s, place, steps) for s in seeds),
+        paces(net),
+        key=lambda pace: statistics.mean(found_with(net, pace, s, place, steps) for s in seeds),
     )
 
 
@@ -142,13 +165,13 @@ def compare(data: Data, seed: int, steps: int) -> list[Row]:
     text, rows = load_prose(), []
     train, test = text.train.to(data.place), text.test.to(data.place)
     for name, net in NETS.items():
-        rate = best_rate(net, data.place, steps)
-        model, losses = train_one(net, rate, seed, train, len(text.characters), steps)
+        pace = best_pace(net, data.place, steps)
+        model, losses = train_one(net, pace, seed, train, len(text.characters), steps)
         late = losses[-max(1, steps // 20) :]
         row = {
             "net": name,
             "seed": seed,
-            "rate": rate,
+            **columns(net, pace),
             "multiply_adds": net.multiply_adds,
             "parameters": sum(p.numel() for p in model.parameters()),
             "train_loss": round(sum(late) / len(late), 4),

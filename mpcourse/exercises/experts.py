@@ -15,6 +15,7 @@ TABLE = torch.tensor([[0.1, 0.6, 0.29, 0.01], [0.2, 0.1, 0.3, 0.4], [0.06, 0.04,
 
 NO_GRADIENT = "The weights have no gradient: the router would never learn."
 TWO_TENSORS = "Return two tensors (N, k): the weights, then the experts' numbers, which are whole."
+DRAWN = "Nothing is drawn by chance: each token goes to its k likeliest experts."
 ALONG_ROWS = "A row is a token: its likeliest experts stand along `dim=-1`."
 DIVIDED_BY_K = "weights.sum(dim=-1, keepdim=True) => k"
 KEEP = "Each token has a sum of its own: divide (N, k) by (N, 1), which `keepdim=True` gives."
@@ -35,7 +36,10 @@ def my_choose(probabilities, k):
 def with_gradient(attempt, probabilities, k):
     """What is returned, and the gradient that comes through the weights."""
     leaf = probabilities.clone().requires_grad_()
+    before = torch.get_rng_state()
     found = attempt(leaf * 1, k)
+    if not torch.equal(before, torch.get_rng_state()):
+        raise NotYet(f"got {short(found)}", DRAWN)
     two = found if isinstance(found, tuple | list) else []
     shapes = [getattr(each, "shape", None) for each in two]
     if shapes != 2 * [(len(leaf), k)] or two[1].is_floating_point():
@@ -68,7 +72,10 @@ check_choose = Exercise(
             "return weights, chosen => return weights.flip(-1), chosen.flip(-1)"
         ),
         NO_GRADIENT: "return weights => return weights.detach()",
-        "The sum is that of one token, not of all.": "sum(dim=-1, keepdim=True) => sum()",
+        "Each token has its own sum, over its k experts: no sum over tokens.": [
+            "sum(dim=-1, keepdim=True) => sum()",
+            "sum(dim=-1, keepdim=True) => sum(dim=0, keepdim=True)",
+        ],
         "Those are the least likely experts.": "topk(k, dim=-1) => topk(k, dim=-1, largest=False)",
         ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
         "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
@@ -84,6 +91,10 @@ check_choose = Exercise(
         "The likeliest comes first, not the expert with the lowest number.": (
             "if k > 1 => chosen = chosen.sort(dim=-1).values; "
             "weights = probabilities.gather(1, chosen)\n    if k > 1"
+        ),
+        DRAWN: (
+            "weights, chosen = probabilities.topk(k, dim=-1) => "
+            "chosen = probabilities.multinomial(k); weights = probabilities.gather(1, chosen)"
         ),
         TWO_TENSORS: "return weights, chosen => return chosen, weights",
     },
@@ -136,9 +147,19 @@ check_balance = Exercise(
     wrong={
         "The gradient flows nowhere: counts have none, the mean probability has one.": [
             "probabilities.mean(dim=0) => share",
+            "experts * (share * probabilities.mean(dim=0)) => ((share - 1 / experts) ** 2)",
             ".mean(dim=0) => .detach().mean(dim=0)",
         ],
-        "The factor is missing: an even load gives 1.": "return experts * => return",
+        "An even load gives 1: the factor is missing, or a mean over the experts undoes it.": [
+            "return experts * => return",
+            ".sum() => .mean()",
+        ],
+        "The loss is high where the load is uneven, so that a step lowers it: no minus.": (
+            "return experts => return -experts"
+        ),
+        "Count the experts in the shape of `probabilities`: the last may be chosen by nobody.": (
+            "return experts => return (chosen.max() + 1)"
+        ),
         "A share is a fraction: `//` makes it 0.": "/ chosen.numel() => // chosen.numel()",
         "Where are the choices? These are probabilities alone.": (
             "share * => probabilities.mean(dim=0) *"
@@ -189,6 +210,7 @@ check_balance = Exercise(
 SIZES = (
     "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
 )
+SEND_FIRST = "Send first: the first exchange takes `rows`; the experts work on what has arrived."
 AS_LIST = "`split` takes a list of whole numbers, no tensor: see `tolist()`."
 BY_EXPERT = "An expert's rows come from all ranks: its size is in `coming.sum(dim=0)`."
 TAKE_PART = (
@@ -202,9 +224,9 @@ COME_HOME = (
 
 def splits(mine, coming):  # as the page has it
     ranks, own = coming.shape
-    names = torch.arange(own).repeat(ranks).repeat_interleave(coming.flatten())
+    wanted = torch.arange(own).repeat(ranks).repeat_interleave(coming.flatten())  # of each row
     send, receive = mine.view(ranks, own).sum(1), coming.sum(1)
-    return send.tolist(), receive.tolist(), names.argsort(stable=True)
+    return send.tolist(), receive.tolist(), wanted.argsort(stable=True)
 
 
 def my_travel(rows, mine, coming, own, exchange):
@@ -233,12 +255,14 @@ def over_ranks(attempt, loads):
         factors = 10.0 ** torch.arange(rank * here, (rank + 1) * here).double()
         factors.requires_grad_()
         own = [lambda rows, e=e: rows * factors[e] for e in range(here)]
+        given, calls = rows.detach(), []  # did one take the rows as they are?
         sizes = [mine.view(ranks, here).sum(1).tolist(), coming.sum(1).tolist()]
 
         def exchange(rows, send, receive):
+            calls.append(torch.equal(rows, given))
             if numbers([send, receive]) not in (sizes, sizes[::-1]) or sum(send) != len(rows):
                 told = f"rank {rank} exchanged {len(rows)} rows, send {send}, receive {receive}"
-                raise NotYet(told, SIZES)
+                raise NotYet(told, SIZES if any(calls) else SEND_FIRST)
             return Exchange.apply(rows, numbers(send), numbers(receive), group)
 
         found = attempt(rows * 1, mine.clone(), coming.clone(), own, exchange)
@@ -278,6 +302,12 @@ check_travel = Exercise(
             "done[order.argsort()], receive, send) => done, receive, send)[order.argsort()]",
         ],
         SIZES: "receive, send) => send, receive)",
+        SEND_FIRST: (
+            "arrived = exchange(rows, send, receive)[order] => parts = rows.split(mine.tolist())",
+            "parts = arrived.split(coming.sum(dim=0).tolist()) => ",
+            ", strict=True => ",
+            "exchange(done[order.argsort()], => exchange(exchange(done, send, receive),",
+        ),
         "`own` are the experts of this rank alone, counted from 0.": (
             "[expert(part) for expert, part in zip(own, parts, strict=True)] => "
             "[own[e](part) for e, part in enumerate(rows.split(numbers(mine)))]"
@@ -297,7 +327,7 @@ check_travel = Exercise(
             "[expert(part) => [sum(each(part) for each in own)",
             "[expert(part) => [own[1](own[0](part))",
         ],
-        "No row has left its rank: `exchange` sends each to the rank of its expert.": (
+        "Its own rank worked on each row: send it to the rank of its expert first.": (
             lambda rows, mine, coming, own, exchange: torch.cat(
                 [own[i % len(own)](part) for i, part in enumerate(rows.split(mine.tolist()))]
             )
@@ -360,6 +390,9 @@ def gradients_by_rank(attempt, words, copies, ranks):
     return ranks_in_threads(program, (copies, ranks), timeout_s=5.0)
 
 
+ONE_RANK = "The router is right at rank 0 only: every rank divides. The experts' are not yet right."
+
+
 def gradients_in_words(outcome, expected):
     pairs = zip(("router", "experts"), outcome[0], expected[0], strict=True)
     sizes = [(name, float(found.norm() / right.norm())) for name, found, right in pairs]
@@ -367,8 +400,13 @@ def gradients_in_words(outcome, expected):
 
 
 def part_that_is_off(outcome, expected):
-    pairs = zip(("router", "experts"), outcome[0], expected[0], strict=True)
-    off = [name for name, found, right in pairs if not same(found, right)]
+    def off_at(rank):
+        pairs = zip(("router", "experts"), outcome[rank], expected[rank], strict=True)
+        return [name for name, found, right in pairs if not same(found, right)]
+
+    off = off_at(0)
+    if off == ["experts"] and any("router" in off_at(rank) for rank in range(1, len(outcome))):
+        return ONE_RANK
     return {
         "": "Rank 0's gradients are right, another rank's are not: all ranks need the sum.",
         "router": "The experts' gradients are right; all ranks hold the router: take their mean.",
@@ -426,6 +464,10 @@ check_average = Exercise(
         ),
         "An expert's gradient is added up over `group` only: divide, and add up over `copies`.": (
             (f"{DIVIDE} => pass", f"{SENT} => ", f"{BOTH}; part.router.weight.{DIVIDE[10:]}")
+        ),
+        ONE_RANK: (
+            "group.size() * copies.size() => copies.size()",
+            f"{ROUTER} => {ROUTER}; part.router.weight.grad /= 1 if group.rank() else group.size()",
         ),
         GROUP: ", group=group => ",
         METHOD: "copies.size() => copies.size",

@@ -6,7 +6,7 @@ from experts_study import (
     DRY,
     NETS,
     RATES,
-    best_rate,
+    best_pace,
     build,
     compare,
     found_with,
@@ -20,20 +20,25 @@ from mpcourse.transformer import Mixture, load_prose, text_loss
 
 @pytest.fixture(autouse=True)
 def _fewer(monkeypatch):
-    kept = ("dense, same cost", "mixture, no balance loss")
+    kept = ("dense, same cost", "mixture, slow router")
     monkeypatch.setattr(experts_study, "NETS", {name: NETS[name] for name in kept})
-    monkeypatch.setattr(experts_study, "RATES", RATES[:2])
+    monkeypatch.setattr(experts_study, "RATES", RATES[-2:])
 
 
-def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate(run, data):
+def pace_of(row):
+    return row["rate"], 1.0 if row["factor"] == "" else row["factor"]
+
+
+def test_a_seed_fixes_the_result_and_each_net_has_its_best_rate_and_factor(run, data):
     tried = run(try_rates, data, 0, DRY)
     first = run(compare, data, 0, DRY)
     found_with.cache_clear()
     assert run(compare, data, 0, DRY) == first
     for row in first:
-        losses = {r["rate"]: r["validation_loss"] for r in tried if r["net"] == row["net"]}
-        assert row["rate"] == min(losses, key=losses.get)
-        assert best_rate(NETS[row["net"]], data.place, DRY) == row["rate"]
+        losses = {pace_of(r): r["validation_loss"] for r in tried if r["net"] == row["net"]}
+        assert len(losses) == 2 * len(NETS[row["net"]].factors)
+        assert pace_of(row) == min(losses, key=losses.get)
+        assert best_pace(NETS[row["net"]], data.place, DRY) == pace_of(row)
     assert not try_rates(data, 4, DRY)
 
 
@@ -49,7 +54,7 @@ def test_a_rate_is_judged_on_text_that_is_neither_trained_on_nor_the_test(monkey
         experts_study, "text_loss", lambda *given: seen.append(given[1]) or text_loss(*given)
     )
     found_with.cache_clear()
-    found_with(NETS["mixture"], 0.05, 0, "cpu", 1)
+    found_with(NETS["mixture"], (0.05, 1.0), 0, "cpu", 1)
     learnt, judged = seen
     assert len(learnt) + len(judged) == len(text.train)
     assert (judged == text.train[len(learnt) :]).all()
@@ -71,12 +76,25 @@ def test_costs_and_parameters_are_those_compared():
     assert 0 <= counted["dense, same parameters"] / counted["mixture"] - 1 < 0.01
 
 
-@pytest.mark.parametrize("name", ["mixture", "mixture, frozen router"])
-def test_a_router_learns_unless_it_is_frozen(name):
+def moved(name, factor):
+    """How far router and first expert are from where they were drawn."""
     text, net = load_prose(), NETS[name]
     vocabulary = len(text.characters)
     drawn = build(net, vocabulary, 0).blocks[0].mlp
-    model, _ = train_one(net, 0.05, 0, text.train, vocabulary, 2)
+    model, _ = train_one(net, (0.05, factor), 0, text.train, vocabulary, 2)
     trained = model.blocks[0].mlp
-    assert trained.router.weight.equal(drawn.router.weight) is not net.learns
-    assert not trained.experts[0][0].weight.equal(drawn.experts[0][0].weight)
+    pairs = (trained.router, drawn.router), (trained.experts[0][0], drawn.experts[0][0])
+    return [(mine.weight - start.weight).norm().item() for mine, start in pairs]
+
+
+def test_a_router_learns_at_its_own_rate_unless_it_is_frozen():
+    (whole, other), (slow, alike) = moved("mixture", 1.0), moved("mixture, slow router", 0.1)
+    assert 0.05 < slow / whole < 0.2
+    assert 0.5 < alike / other < 2
+    frozen, learnt = moved("mixture, frozen router", 0.0)
+    assert frozen == 0 < learnt
+
+
+def test_the_factor_of_the_rate_is_one_where_nothing_else_is_said():
+    assert not NETS["mixture, frozen router"].learns
+    assert {f for name, net in NETS.items() for f in net.factors if "router" not in name} == {1.0}
