@@ -28,6 +28,7 @@ from mpcourse.devices.timing import (
     describe_machine,
     limited,
     measure,
+    measure_awake,
     measure_overlap,
     measure_timeline,
     measure_together,

@@ -48,9 +48,11 @@ def what_differs(outcome, expected):
     return [f"{key}: expected {short(expected[key])}, got {short(outcome[key])}" for key in differ]
 
 
-def at_the_same_time(attempt, given, count, gradients, broken):
+def at_the_same_time(attempt, given, count, gradients, broken, own=True):
     """What came out, which module ran where and how, and the grad modes afterwards."""
     devices = get_devices(count)
+    for device in devices:
+        device.run(torch.set_grad_enabled, own)
     barrier, calls = threading.Barrier(2), [[] for _ in devices]
 
     def module_of(number, device):
@@ -77,6 +79,11 @@ def at_the_same_time(attempt, given, count, gradients, broken):
                 raise NotYet(f"it returned {shown(outputs)}; what a module raises has to come out.")
         except KeyError as error:
             outputs = [repr(error)]
+        except Exception as error:
+            if isinstance(error.__context__, KeyError):
+                came = f"the module raised KeyError, and {type(error).__name__} came out."
+                raise NotYet(came, AS_IT_IS) from None
+            raise
         callers = torch.is_grad_enabled()
     afterwards = [device.run(torch.is_grad_enabled) for device in devices]
     for device in devices:
@@ -92,8 +99,17 @@ def at_the_same_time(attempt, given, count, gradients, broken):
     }
 
 
-NEVER_MET = "The first was waited for before the second ran: first submit all, each to its device."
+NEVER_MET = "One waited for the other: submit all first, each to its device, and lock nothing."
+AS_IT_IS = "Let the module's own error come out as it is."
 CALL, BACK = "return module(value)", "it = module(value); torch.set_grad_enabled(True); return it"
+MODE, BLOCK = "torch.set_grad_enabled(gradients)", "with torch.set_grad_enabled(gradients):"
+TRY = "try:\n            torch.set_grad_enabled(gradients)"
+
+
+def set_back(mode):
+    """A change of the solution: what the worker's mode is set to after each call."""
+    return f"{CALL} => {CALL}\n        finally:\n            torch.set_grad_enabled({mode})"
+
 
 check_parallel_apply = Exercise(
     my_parallel_apply,
@@ -105,6 +121,7 @@ check_parallel_apply = Exercise(
         ("two modules, of which the second raises KeyError", 2, True, (1,)),
         ("two modules, called under torch.no_grad()", 2, False, ()),
         ("two modules that raise KeyError, called under torch.no_grad()", 2, False, (0, 1)),
+        ("two modules, in workers whose own mode was off before", 2, True, (), False),
     ],
     given="{0}",
     play=at_the_same_time,
@@ -120,18 +137,33 @@ check_parallel_apply = Exercise(
     hint="modules[i](inputs[i]) is called once, by devices[i], in the caller's grad mode.",
     correct="At the same time, in order, with the caller's grad mode, errors coming out.",
     wrong={
-        NEVER_MET: ("device.submit => device.run", "result.result() => result"),
+        NEVER_MET: [
+            ("device.submit => device.run", "result.result() => result"),
+            ("pairs = => lock = threading.Lock(); pairs =", f"{CALL} => with lock: {CALL}"),
+        ],
         "Those are no values yet: ask each for its result.": "result.result() => result",
         "Ask with brackets": "is_grad_enabled() => is_grad_enabled",
         "submit belongs to a device": "zip(devices, modules => zip(modules, devices",
         "Nothing comes back: return the list of the outputs.": "return [result => [result",
         "Each thread has a mode: ask in the caller, set in the worker.": "d(gradients) => d(True)",
         "Gradients are off in the worker, but on in the caller.": "d(gradients) => d(False)",
-        "Gradients stay off in the worker: use a with block, for errors, too.": [
+        "Gradients stay off in the worker: its function makes and enters the with block itself.": [
             "with torch => if torch",
+            (
+                f"{BLOCK} => with mode:",
+                "pairs = => mode = torch.set_grad_enabled(gradients); pairs =",
+            ),
             ("with torch => if torch", f"{CALL} => {BACK}"),
             ("with torch => if torch", f"{CALL} => {BACK.replace('True', 'not gradients')}"),
         ],
+        "A worker's own mode may be off: set back what it was, not True.": (
+            f"{BLOCK} => {TRY}",
+            set_back(True),
+        ),
+        "A worker's own mode may be off: set the caller's also where that is on.": (
+            f"{BLOCK} => with nullcontext() if gradients else torch.no_grad():"
+        ),
+        AS_IT_IS: f"{CALL} => try: {CALL}\n            except KeyError: raise ValueError",
         "inference_mode does more: set the grad mode.": "set_grad_enabled( => inference_mode(not ",
         "raises has to come out": f"{CALL} => try: {CALL}\n            except KeyError: pass",
         "The worker's function has to return what the module returns.": "return module => module",
@@ -148,11 +180,10 @@ check_parallel_apply = Exercise(
         ),
     },
     also_right=[
-        f"{CALL} => return torch.set_grad_enabled(gradients)(module)(value)",
+        f"{CALL} => return {MODE}(module)(value)",
         (
-            "with torch.set_grad_enabled(gradients): => "
-            "try:\n            torch.set_grad_enabled(gradients)",
-            f"{CALL} => {CALL}\n        finally:\n            torch.set_grad_enabled(True)",
+            f"{BLOCK} => before = torch.is_grad_enabled()\n        {TRY}",
+            set_back("before"),
         ),
     ],
 )
@@ -184,23 +215,29 @@ class Calls(list):
 
 
 class Noting(nn.Module):
-    """A linear layer; it notes each call: the copy, its weight, thread, rows, if others came."""
+    """A linear layer and a buffer; it notes each call.
+
+    What it notes: the copy, its weight, thread, rows, where its buffer lies, if others came.
+    """
 
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(3, 2, dtype=torch.float64)
+        self.register_buffer("shift", torch.ones(2, dtype=torch.float64))
         self.calls = Calls()
 
     def forward(self, batch):
         """Note the call, wait for the others, then compute."""
         thread = threading.current_thread().name
-        self.calls.append([self, self.linear.weight, thread, len(batch), False])
+        self.calls.append(
+            [self, self.linear.weight, thread, len(batch), self.shift.device.type, False]
+        )
         patience_s = 2.0 if "device" in thread else 0.0  # beside no worker nobody comes
         number, until = len(self.calls) - 1, time.monotonic() + patience_s
         while len(self.calls) < self.calls.wanted and time.monotonic() < until:
             time.sleep(1e-3)
         self.calls[number][-1] = len(self.calls) >= self.calls.wanted
-        return torch.tanh(self.linear(batch))
+        return torch.tanh(self.linear(batch) + self.shift)
 
 
 APART = [Device(0, torch.device(n), "cpu core", n) for n in ("cpu", "meta")]  # as two GPUs are
@@ -231,7 +268,7 @@ def replicas_at_work(attempt, rows, count):
     refuse_borrowed(attempt, {"replicate", "DataParallel"}, "copy each weight with .to.")
     networks = {id(each.linear) for each, *_ in module.calls}  # a copy.copy has net's own
     if id(module.linear) in networks:  # said here: what two threads make of it is chance
-        raise NotYet(ITSELF)
+        raise NotYet(ITSELF if any(each is module for each, *_ in module.calls) else SHALLOW)
     if len(networks) < count:
         raise NotYet(SHARED, LATER)
     for replica, place in zip(attempt(module, APART), APART, strict=True) if count == 1 else []:
@@ -244,11 +281,14 @@ def replicas_at_work(attempt, rows, count):
         "gradients of weights and rows": gradients_of(outputs, [*module.parameters(), batch]),
         "copies of the weights": len(memory - {module.linear.weight.data_ptr()}),
         "copies for cpu and meta": [weight.device.type for _, weight, *_ in module.calls[count:]],
+        "buffers for cpu and meta": [where for *_, where, _ in module.calls[count:]],
+        "net's mode": all(each.training for each, *_ in module.calls),
     }
 
 
 FUNCTIONS = "Return a list of functions: whoever has the rows calls them."
 ITSELF = "The replicas call net itself: give each a deep copy."
+SHALLOW = "copy.copy gives a network with net's own layers: each replica needs a deep copy."
 SHARED = "All replicas called one deep copy: each needs its own."
 ELSEWHERE = "A copy lies on another device than its rows: .to(device.device, copy=True)."
 CUT_OFF = "Nothing may cut the way back: no detach, no no_grad."
@@ -283,11 +323,16 @@ check_replicas = Exercise(
         ],
         "A replica reads net's own memory: copy=True copies on any device.": ", copy=True => ",
         ELSEWHERE: "w.to(device.device, copy=True) => w.clone()",
+        "A deep copy moves to its device too: there lie its buffers.": f"{SHELL}{THERE} => {SHELL}",
+        "A replica stays in net's mode: after .eval(), dropout is off.": (
+            f"{SHELL}{THERE} => {SHELL}{THERE}.eval()"
+        ),
         CUT_OFF: "weights, rows) => weights, rows).detach()",
         "The rows get a gradient, too.": "weights, rows) => weights, rows.detach())",
         "A replica gives back": "functional_call(shell => device.submit(functional_call, shell",
         "Biases are parameters, too.": "parameters()} => parameters() if 'weight' in name}",
-        ITSELF: ["copy.deepcopy(net) => net", "copy.deepcopy => copy.copy"],
+        ITSELF: "copy.deepcopy(net) => net",
+        SHALLOW: "copy.deepcopy => copy.copy",
         SHARED: [(f"{SHELL}{THERE} => ", f"def replica_on => {SHELL}\n    def replica_on")],
         FUNCTIONS: ["return [ => return lambda: [", "return lambda rows: => return weights or"],
         "All replicas use one copy of the weights: make one for each device.": (
@@ -415,9 +460,14 @@ check_data_parallel = Exercise(
         "The outputs belong on the first device, devices[0].": "devices[0] => devices[-1]",
         "The module alone computed all rows: scatter them, and replicate it.": lambda m, b, _: m(b),
         "gather joins all outputs, in order.": "gather(outputs => gather(outputs[::-1]",
-        "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": (
-            "scatter(batch, devices) => batch.tensor_split(len(devices))"
-        ),
+        "Take the chunks that scatter makes: five rows on four devices are 2 + 2 + 1.": [
+            "scatter(batch, devices) => batch.tensor_split(len(devices))",
+            (
+                "chunks = => k, last = len(batch) // len(devices), len(devices) - 1; chunks =",
+                "scatter(batch, devices) => [*(batch[i * k : (i + 1) * k] for i in range(last)), "
+                "batch[last * k :]]",
+            ),
+        ],
         "Take the first devices, devices[: len(chunks)].": "[: len(chunks)] => [-len(chunks) :]",
         "One call of parallel_apply for each chunk waits for it: hand all to one call.": (
             "parallel_apply( => (lambda f, x, devices: [parallel_apply([a], [b], devices=[d])[0] "

@@ -13,6 +13,7 @@ from mpcourse.devices.timing import (
     describe_machine,
     limited,
     measure,
+    measure_awake,
     measure_overlap,
     measure_timeline,
     measure_together,
@@ -107,6 +108,17 @@ def test_functions_measured_together_take_turns(devices):
     fns = {name: lambda name=name: order.append(name) for name in "abc"}
     timings = measure_together(fns, devices, warmup=1, repeats=2)
     assert "".join(order) == "abc" + "abcabc"
+    assert list(timings) == ["a", "b", "c"]
+    assert [timing.repeats for timing in timings.values()] == [2, 2, 2]
+
+
+def test_each_group_of_functions_is_woken_after_a_pause(monkeypatch):
+    order = []
+    monkeypatch.setattr(time, "sleep", lambda seconds: order.append(str(seconds)))
+    fns = {name: lambda name=name: order.append(name) for name in "abc"}
+    groups = [{name: fns[name] for name in names} for names in ("ab", "c")]
+    timings = measure_awake(*groups, repeats=2, pause_s=9)
+    assert "".join(order) == "9aab9cc" * 2
     assert list(timings) == ["a", "b", "c"]
     assert [timing.repeats for timing in timings.values()] == [2, 2, 2]
 
