@@ -99,6 +99,7 @@ NOT_CUT = "The graph is not cut: what back gets still hangs on front's graph. de
 NO_LEAF = "What back gets asks for no gradient, so none arrives there: requires_grad_() it."
 IN_PLACE = "front's output has lost its graph, by detach_() or no_grad(): detach() leaves it."
 HANDED = "output is no loss. Hand it a gradient, after loss.backward(): output.backward(leaf.grad)."
+SHAPE = "A gradient has the shape of its output: front gets what arrived at the leaf."
 MSE, SHARE, ONES = nn.MSELoss(), "len(piece) / len(inputs)", "torch.ones_like(output)"
 UNSCALED, SCALED_TWICE = f"{SHARE} => 1", f"leaf.grad => leaf.grad * {SHARE}"
 OF_ONE = "loss.item() * len(inputs) / len(piece)"
@@ -196,6 +197,9 @@ check_cut_graph = Exercise(
             "    return total => " + 8 * " " + "return total",
             "output = f => if len(piece) < split_size: continue\n        output = f",
         ],
+        "zip() over targets gives single rows: split them as the inputs.": (
+            "targets.split(split_size), strict=True => targets, strict=False"
+        ),
         "loss_fn takes outputs first, then targets.": "back(leaf), answer => answer, back(leaf)",
         "Return the loss of the mini-batch: each piece's loss times its share, added up.": [
             "return total => return",
@@ -245,9 +249,11 @@ check_cut_graph = Exercise(
             f"{at} => {CLEARED}; {at}" for at in ("total = 0.0", "output = f", "total +=")
         ],
         HANDED: "leaf.grad => ",
+        SHAPE: "leaf.grad => loss",
     },
     errors={
         "implicitly created": HANDED,
+        "Mismatch in shape": SHAPE,
         "does not require grad": "A backward needs a graph: use no no_grad(), and detach once.",
         "size of tensor a": "Each piece has targets of its own: split them as the inputs.",
         "a second time": "A graph serves one backward: back's starts at loss, front's at output.",
@@ -264,11 +270,18 @@ HANDED_ON = (
     "`features` carries what A's forward returns, `gradients` what B's backward returns; a queue "
     "hands out what was put in first, the oldest. Both devices number the pieces from 0."
 )
+LONG_S = 1.0  # a shorter wait may end before the other program has put anything
 NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
+B_WAITS = "B runs no backward, so A waits for a gradient: each forward of B needs its backward."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
 FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
 NEWEST = "min(number, len(pieces)) - 1"
+B_LAST = (
+    "            gradients.put(stage.backward(number))\n => ",
+    "return total => for number in range(len(answers)): gradients.put(stage.backward(number))\n"
+    "        return total",
+)
 DO = "gradients, ahead): => gradients, ahead):\n        "
 
 
@@ -282,7 +295,7 @@ class Post(queue.Queue):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item; raise `Stuck` where nobody is left to send one."""
-        if not block:
+        if not block or (timeout is not None and timeout < LONG_S):
             raise NotYet(NO_WAIT)
         world = self.world
         with world.changed:
@@ -371,6 +384,8 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     if real := [error for error in errors if error and not isinstance(error, Stuck)]:
         raise real[0]
     if any(errors):
+        if b.noted and all(did.startswith("F") for did in b.noted):
+            raise NotYet(B_WAITS)
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
         why = "Each get() needs a put() of the other program: who puts in what is waited for?"
         raise NotYet(f"It waits for ever. Done so far: {line}.", why)
@@ -438,6 +453,12 @@ check_two_queues = Exercise(
             "backward(number)) => backward(number - 1))",
             "return total => gradients.put(stage.backward(number)); return total",
         ),
+        B_WAITS: B_LAST,
+        "That is GPipe: A keeps all pieces, and B begins its backwards after its last forward.": (
+            DO + "ahead = len(pieces)",
+            *B_LAST,
+        ),
+        NO_WAIT: ["gradients.get() => gradients.get(timeout=0.01)", ".get( => .get_nowait("],
         "One backward makes room for one forward: do not empty the pipeline in between.": (
             "if number >= ahead => turn = range(number - ahead, min(number, len(pieces)))\n"
             "            for old in turn if number and number % ahead == 0 else ()",
@@ -446,7 +467,16 @@ check_two_queues = Exercise(
         "Each put() needs a get(): something is left in a queue.": (
             "return total => gradients.put(None); return total"
         ),
-        HANDED_ON: [", gradients.get()) => )", f"number - ahead => {NEWEST}"],
+        HANDED_ON: [
+            ", gradients.get()) => )",
+            f"number - ahead => {NEWEST}",
+            (
+                "stage.backward(number - ahead, gradients.get()) => "
+                "try: g = gradients.get(timeout=0.01)\n"
+                "                except Exception: g = None\n"
+                "                stage.backward(number - ahead, g)"
+            ),
+        ],
         NUMBER_FIRST: "number - ahead, gradients.get() => gradients.get()",
         FEWER: "number >= ahead => number >= min(ahead, len(pieces))",
         "It waits for ever.": "features.put( => (",
@@ -477,7 +507,7 @@ def my_step_time(rows, size, fixed, per_sample):
 check_step_time = Exercise(
     my_step_time,
     read_again='"Which split size is best?"',
-    cases=[(12, 3, 4, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
+    cases=[(12, 3, 5, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
     given="{} rows in pieces of {}, fixed {} and per_sample {}",
     hint="How many slots does each device need, with the one in which it waits? How long is one?",
     wrong={
@@ -491,6 +521,7 @@ check_step_time = Exercise(
             lambda rows, size, fixed, per_sample: fixed + per_sample * rows,
         ],
         "Filling and draining make one slot of waiting together.": "+ 1 => + 2",
+        "The slot of waiting comes on top of the work: one slot more, not one less.": "+ 1 => - 1",
         "Each piece pays the fixed time again, and so does the slot of waiting.": [
             "fixed + => 0 +",
             ("fixed + => 0 +", "1) * slot => 1) * slot + fixed"),

@@ -35,7 +35,7 @@ def race_work(devices: Sequence[Device], pixels: int | None = None) -> SplitWork
         work.stages,
         work.images[:rows, :, ::skip, ::skip],
         work.labels[:rows],
-        [max(2, rows // 16), rows // 4, rows // 2, rows],
+        sorted({max(2, rows // 16), rows // 8, rows // 4, rows // 2, rows}),
     )
 
 

@@ -23,7 +23,7 @@ LINES = StageLines((Line(1e-3, 2e-3), Line(0.0, 0.0)), (Line(2e-3, 4e-3),) * 2)
 
 
 @pytest.mark.parametrize(
-    ("limit", "side", "sizes"), [(None, 96, [4, 16, 32, 64]), ("2", 32, [2, 4, 8, 16])]
+    ("limit", "side", "sizes"), [(None, 96, [4, 8, 16, 32, 64]), ("2", 32, [2, 4, 8, 16])]
 )
 def test_the_work_is_smaller_where_pages_are_tested(monkeypatch, limit, side, sizes):
     monkeypatch.delenv(LIMIT, raising=False)
