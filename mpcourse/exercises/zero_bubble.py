@@ -1,12 +1,21 @@
 """Exercises of page `zero_bubble`: a backward in two halves, split under a cap, without a wait."""
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mpcourse.exercises.exercise import NO_RETURN, Exercise, NotYet, borrowed, refuse, slip
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    borrowed,
+    leaving_alone,
+    refuse,
+    slip,
+)
 from mpcourse.exercises.schedules import as_actions
 from mpcourse.schedules.actions import ScheduleError, number_actions
 from mpcourse.schedules.simulation import Costs, simulate
@@ -22,6 +31,7 @@ ALONE = "The function of W takes no argument: it knows x and gradient from where
 SHAPES = "The input's gradient has the input's shape, the weight's that of the weight."
 ONCE = "Each half is one product: the gradient that arrived, and what the forward multiplied with."
 STAR = "* goes number by number; a product of matrices is @."
+AS_IT_CAME = "W is made later, and others read x, weight and gradient: leave them as they are."
 NO_AUTOGRAD = "No autograd here: two matrix products will do."
 
 
@@ -69,7 +79,7 @@ check_halves = Exercise(
     given=lambda x, weight, gradient: (
         f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, gradient {tuple(gradient.shape)}"
     ),
-    play=both_halves,
+    play=leaving_alone(AS_IT_CAME, both_halves),
     compared=sizes_of_both,
     hint=lambda outcome, expected: SHAPES if len(sizes_of_both(outcome, expected)) > 1 else ONCE,
     errors={
@@ -107,6 +117,10 @@ check_halves = Exercise(
             ("lambda: gradient.T @ x => lambda: w", "return => w = gradient.T @ x; return"),
         ],
         ALONE: "lambda: => lambda x, gradient:",
+        AS_IT_CAME: [
+            f"return gradient @ weight, => now = gradient @ weight; {change}; return now,"
+            for change in ("x.zero_()", "gradient.zero_()", "weight.zero_()")
+        ],
     },
     also_right=[
         lambda x, w, g: [(w.T @ g.T).T, lambda: (x.float().T @ g.float()).T],
@@ -126,6 +140,7 @@ BESIDE = "A W beside its I fills no hole. Which devices hold less than the cap a
 ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late lets others wait."
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 DEADLOCK = "Nobody can go on. Does each device begin with more forwards than the next one?"
+READ_ONCE = "A generator is read once: return a list, with a list of actions per device."
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 
 
@@ -177,7 +192,11 @@ def without_w(schedule):
 
 def written(attempt, p, m):
     """The schedule, and who else has written it."""
-    return as_actions(attempt(p, m)), borrowed(attempt, {"make_schedule", "zero_bubble_schedule"})
+    rows = attempt(p, m)
+    inside = rows if isinstance(rows, list | tuple) else []
+    if any(isinstance(each, Iterator) for each in [rows, *inside]):
+        raise NotYet(READ_ONCE)
+    return as_actions(rows), borrowed(attempt, {"make_schedule", "zero_bubble_schedule"})
 
 
 def legal(outcome, p, m, cap, *too_full):
@@ -246,6 +265,11 @@ check_split_backward = Exercise(
             slip(my_no_wait, f"{AHEAD} => 1", "2 * rank => 0"),
         ],
         ONE_STAGE_EACH: ON_ONE_DEVICE,
+        READ_ONCE: [
+            "return schedule => return (row for row in schedule)",
+            "return schedule => return [(action for action in row) for row in schedule]",
+            "return schedule => return map(list, schedule)",
+        ],
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
         DEADLOCK: slip(my_no_wait, f"{AHEAD} => rank + 1", "2 * rank => rank"),
         REVERSED: "> rank => > num_stages - 1 - rank",
