@@ -1,5 +1,8 @@
-"""Exercises of page `quantization`: scales, an int8 layer."""
+"""Exercises of page `quantization`: scales, an int8 layer, SmoothQuant."""
 
+import math
+
+import numpy as np
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 from torch import Tensor
@@ -30,6 +33,7 @@ def same_kinds(result, expected):
     return whole == wanted and same(result, expected)
 
 
+NOTHING = "A function without return gives back None: return"
 NO_SCALE = "A range of nothing but 0 has no length: take 1 for its scale before you divide by it."
 
 check_qparams = Exercise(
@@ -41,10 +45,14 @@ check_qparams = Exercise(
     ],
     given="a range from {} to {}",
     same=same_kinds,
-    hint="scale = (high - low) / 255 and zero_point = round(-128 - low / scale), with 0 inside. "
-    "For 0 and 0 the scale is 1 (it must not be 0), and -128, which means low, means 0.0.",
+    hint="Widen the range to hold 0.0. The scale is the length of one of the steps between 256 "
+    "integers. Solve low = scale * (-128 - zero_point) for zero_point, and round it.",
     wrong={
+        f"{NOTHING} (scale, zero_point).": lambda *ends: None,
         "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
+        "low is a value. zero_point is an integer: the one that means 0.0.": [
+            *[f"round(-128 - low / scale) => {each}" for each in ("low", "high", "0.0")],
+        ],
         "256 integers have 255 steps between them.": ["255 => 256", "255 => 127", "255 => 128"],
         "Return both: (scale, zero_point).": [lambda *ends: my_qparams(*ends)[0], "scale, r => r"],
         "-128 belongs to the integers, too: 255 steps.": [
@@ -70,7 +78,10 @@ check_qparams = Exercise(
         ),
         "With zero point 0, -128 does not mean low.": "round(-128 - low / scale) => 0",
         "scale is the length of a step, not one over it.": "return scale => return 1 / scale",
-        "zero_point is to be an int: round() gives one.": ["round( => (", "round( => 1.0 * round("],
+        "That is where 0.0 lies. An integer has to mean it: round.": "round( => (",
+        "It is rounded, but a float still: zero_point is to be an int, so int(...).": (
+            "round( => 1.0 * round("
+        ),
         "0.0 is outside that range, so no integer means 0.0: widen the range to hold it.": [
             *["min(low, 0.0) => low", "max(high, 0.0) => high"],
             "low, high = min(low, 0.0), max(high, 0.0) => ",
@@ -135,6 +146,9 @@ def quantize_rows_affine(weight):
     return quantize(weight, scales, zero_points, axis=0), scales
 
 
+# what people put in the place of 0: it must not change a scale that is none
+TINY = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 2**-23)  # the last: eps of float32
+ONE_FOR_0 = "torch.where(scales > 0, scales, 1.0)"
 SPAN = "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1))"
 LIFTED = "(weight - weight.amin(1, True))"
 PAIR = "max(1) gives values and places: take max(1).values, or amax(1)."
@@ -153,9 +167,13 @@ check_rows = Exercise(
     given=lambda weight: f"a weight {short(weight.tolist())}: (integers, scales)",
     play=leaving_alone(CHANGED),
     same=same_with_types,
-    hint="scales = weight.abs().amax(1) / 127; integers = round(weight / scales[:, None]). "
-    "A row of zeros has no largest weight: give it scale 1, and 0 / 1 is 0.",
+    hint="In each row the largest weight, without its sign, becomes 127. Return int8 of the "
+    "weight's shape, and one float for each row. A row of zeros has scale 1.",
     wrong={
+        f"{NOTHING} (integers, scales).": lambda weight: None,
+        "Return the scales as a tensor, not as a list.": (
+            lambda weight: (my_rows(weight)[0], my_rows(weight)[1].tolist())
+        ),
         "Return (integers, scales), in this order.": lambda weight: my_rows(weight)[::-1],
         "That is one scale for the whole weight: take the largest of each row.": [
             ("amax(1) => max()", "[:, None] => "),
@@ -189,14 +207,14 @@ check_rows = Exercise(
             *["/ 127 => / 127 + 1e-7", "amax(1) => amax(1).add(1e-6)", "/ 127 => / 127 + 1e-4"],
         ],
         "Only a scale of 0 becomes 1. That changes smaller scales than 1, too.": (
-            "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1)"
+            f"{ONE_FOR_0} => scales.clamp(min=1)"
         ),
         "Return the scales in the shape (out,).": "int8), scales => int8), scales[:, None]",
         "Only the row of zeros is wrong: nothing can be divided by 0, so its scale is to be 1.": [
-            "torch.where(scales > 0, scales, 1.0) => scales",
-            "torch.where(scales > 0, scales, 1.0) => scales.clamp(min=1e-8)",
-            *["scales, 1.0 => scales, 1 / 127", "scales, 1.0 => scales, 1e-5 / 127"],
-            "scales, 1.0 => scales, 2**-23",  # torch.finfo(torch.float32).eps
+            f"{ONE_FOR_0} => scales",
+            *[f"{ONE_FOR_0} => scales.clamp(min={least})" for least in TINY],
+            *[f"amax(1) / 127 => amax(1).clamp(min={least}) / 127" for least in TINY],
+            "scales, 1.0 => scales, 1 / 127",
         ],
         "The largest without its sign: weight.abs() first.": ".abs() => ",
         "One row: scales of shape (1,), not ().": "int8), scales => int8), scales.squeeze()",
@@ -313,6 +331,8 @@ def in_integers(attempt, *layer):
 
 def same_sums(result, expected):
     """Equal up to rounding of float32; numpy's will do."""
+    if not isinstance(expected, Tensor):  # a wrong answer: no outputs at all
+        return result is expected
     result = torch.as_tensor(result) if hasattr(result, "__array__") else result
     if not isinstance(result, Tensor) or result.shape != expected.shape:
         return False
@@ -327,8 +347,14 @@ check_int8_linear = Exercise(
     given=layer_in_words,
     play=leaving_alone(IN_PLACE, in_integers),
     same=same_sums,
-    hint="(q_x @ q_w.T - z_x * sums of the rows of q_w) * s_x * s_w + bias, sums in 32 bits.",
+    hint="Two sums of integers, both in 32 bits: inputs times weights, and what z_x adds to it. "
+    "The scales come after their difference, the bias last.",
     wrong={
+        f"{NOTHING} the outputs.": lambda *layer: None,
+        "Sixteen bits are too few for the outputs: leave them in float32.": [
+            f"return {OUTPUTS} => return ({OUTPUTS}).bfloat16()",
+            f"return {OUTPUTS} => return ({OUTPUTS}).half()",
+        ],
         NO_INTEGERS: [linear_by_meaning, ".int() => .float()"],
         "The sums of the weights have wrapped round: they need 32 bits.": "int32 => int8",
         "z_x * q_w wraps round: add up q_w in 32 bits first.": (
@@ -366,7 +392,10 @@ check_int8_linear = Exercise(
             f"{OUTPUTS} => (sums + bias) * (s_x * s_w)",
             f"{OUTPUTS} => (sums + (bias / (s_x * s_w)).round()) * (s_x * s_w)",
         ],
-        "Each column has its own scale: s_w.": ["* s_w => * s_w[:, None]", "* s_w => * s_w[0]"],
+        "Each column has its own scale: s_w.": [
+            *["* s_w => * s_w[:, None]", "* s_w => * s_w[0]", "* s_w => * s_w.mean()"],
+            "* s_w => * s_w.max()",
+        ],
         "The bias comes last: it is not multiplied by the sums.": "s_w) + bias => s_w + bias)",
         "Multiply by both scales: their product, not their sum.": "s_x * s_w => s_x + s_w",
         "The outputs have the shape (rows, out).": lambda *layer: my_int8_linear(*layer).t(),
@@ -374,4 +403,142 @@ check_int8_linear = Exercise(
         "The scale of the inputs, s_x, is missing.": "(s_x * s_w) => s_w",
     },
     also_right=[linear_by_the_kernel, linear_by_a_diagonal],
+)
+
+# 4. SmoothQuant's factors
+
+
+def my_factors(largest, weight, power):
+    """A column of the weight reads one unit: its largest is taken over the rows, by `amax(0)`.
+
+    A loud unit has a large X, so a large factor. A unit that is never on has X = 0, and one that
+    nobody reads has W = 0: with 1 in its place nothing is divided by 0.
+    """
+    columns = weight.abs().amax(0)
+    columns = torch.where(columns > 0, columns, 1.0)
+    largest = torch.where(largest > 0, largest, 1.0)
+    return largest**power / columns ** (1 - power)
+
+
+def same_factors(result, expected):
+    """As `same`, but float32 may have been rounded on the way, and numpy's will do."""
+    if not isinstance(expected, Tensor):
+        return same(result, expected)
+    result = torch.as_tensor(result) if hasattr(result, "__array__") else result
+    if not isinstance(result, Tensor) or result.shape != expected.shape:
+        return False
+    return torch.allclose(result.cpu().double(), expected.double(), rtol=1e-4, atol=0)
+
+
+def factors_one_by_one(largest, weight, power):
+    """Through logarithms, in Python."""
+    found = []
+    for unit, each in enumerate(largest.tolist()):
+        column = max(abs(row[unit]) for row in weight.tolist())
+        found.append(math.exp(power * math.log(each or 1) - (1 - power) * math.log(column or 1)))
+    return np.array(found)
+
+
+X_TO_ONE = "torch.where(largest > 0, largest, 1.0)"
+W_TO_ONE = "torch.where(columns > 0, columns, 1.0)"
+QUOTIENT = "largest**power / columns ** (1 - power)"
+PAIR_OF_COLUMNS = "max(0) gives values and places: take max(0).values, or amax(0)."
+
+check_factors = Exercise(
+    my_factors,
+    read_again='"A loud unit can hand over its size"',
+    cases=[
+        (torch.tensor([9.0, 1.0]), torch.tensor([[1.0, -4.0], [0.5, 2.0]]), 0.5),
+        (torch.tensor([9.0, 1.5]), torch.tensor([[1.5, -4.0], [0.5, 2.0]]), 0.25),
+        (torch.tensor([3, 0.5, 20]), torch.tensor([[-0.2, 0.1, 0.4], [0.3, -0.7, 0.05]]), 1.0),
+        (torch.tensor([3, 0.5, 20]), torch.tensor([[-0.2, 0.1, 0.4], [0.3, -0.7, 0.05]]), 0.0),
+        (torch.tensor([0.0, 2.0]), torch.tensor([[0.5, 0.25], [-0.25, 0.75]]), 0.5),
+        (torch.tensor([2.0, 3.0]), torch.tensor([[0.0, 0.5], [0.0, -0.2]]), 0.25),
+    ],
+    given=lambda x, w, p: f"largest {short(x)}, weight {short(w)}, power {p}",
+    same=same_factors,
+    hint="X is each unit's largest output; W, of each column, the largest weight without its sign. "
+    "p and 1 - p are their exponents. An X or a W of 0 counts as 1.",
+    wrong={
+        f"{NOTHING} the factors.": lambda *given: None,
+        "Return a tensor, not a list.": lambda *given: my_factors(*given).tolist(),
+        "Those are rows. A column of the weight reads one unit: amax(0).": "amax(0) => amax(1)",
+        "That is one number for all units: take the largest of each column, amax(0).": [
+            "amax(0) => max()",
+            "amax(0) => max().expand(weight.shape[1])",
+        ],
+        "The largest without its sign: weight.abs() first.": ".abs() => ",
+        "W is the largest weight of the column, not its mean, sum or length.": [
+            *["amax(0) => mean(0)", "amax(0) => sum(0)", "amax(0) => norm(dim=0)"],
+        ],
+        "Both exponents are in the wrong place: X has p, W has 1 - p.": (
+            f"{QUOTIENT} => largest ** (1 - power) / columns**power"
+        ),
+        "The exponent of W is 1 - p: with p = 1 the weights do not count.": [
+            *["(1 - power) => power", f"{QUOTIENT} => (largest / columns) ** power"],
+            "columns ** (1 - power) => columns",
+        ],
+        "Brackets: columns ** 1 - power means columns - power.": "(1 - power) => 1 - power",
+        "The exponent of X is p: with p = 0 the outputs do not count.": (
+            f"{QUOTIENT} => largest / columns ** (1 - power)"
+        ),
+        "Both exponents are missing.": f"{QUOTIENT} => largest / columns",
+        "That is right for p = 0.5 only: use power.": [
+            f"{QUOTIENT} => (largest / columns).sqrt()",
+            f"{QUOTIENT} => (largest / columns) ** 0.5",
+        ],
+        "Divide by W: a unit with large weights has a small factor.": [
+            *[" / columns => * columns", "(1 - power) => (power - 1)"],
+        ],
+        "That is one over the factor. The unit is divided by it: a loud unit has a large one.": (
+            f"{QUOTIENT} => 1 / ({QUOTIENT})"
+        ),
+        "X stands above, W below: a loud unit has a large factor.": (
+            f"{QUOTIENT} => columns**power / largest ** (1 - power)"
+        ),
+        "To the power of p is **, not *.": (
+            f"{QUOTIENT} => largest * power / (columns * (1 - power))"
+        ),
+        "W is missing: divide by it, to the power of 1 - p.": f"{QUOTIENT} => largest**power",
+        "X is missing: X to the power of p stands above.": "largest**power / => 1 /",
+        "An X of 0 makes a factor of 0, and the unit would be divided by it: take 1 for X.": (
+            f"{X_TO_ONE} => largest"
+        ),
+        "A W of 0 makes an endless factor: take 1 for W.": f"{W_TO_ONE} => columns",
+        "An X or a W of 0 counts as 1, not as a tiny number.": [
+            *[f"{X_TO_ONE} => largest.clamp(min={least})" for least in TINY],
+            *[f"{W_TO_ONE} => columns.clamp(min={least})" for least in TINY],
+            *[
+                (f"{X_TO_ONE} => largest", f"{QUOTIENT} => ({QUOTIENT}).clamp(min={least})")
+                for least in TINY
+            ],
+        ],
+        "Only 0 becomes 1. That changes what is smaller than 1, too.": [
+            *[f"{X_TO_ONE} => largest.clamp(min=1)", f"{W_TO_ONE} => columns.clamp(min=1)"],
+        ],
+        "The X or the W that is 0 counts as 1, not the factor: the other one still counts.": (
+            f"largest = {X_TO_ONE} => unit_on = largest > 0",
+            f"return {QUOTIENT} => return torch.where(unit_on, {QUOTIENT}, 1.0)",
+        ),
+        "Return the shape (units,).": [
+            *["amax(0) => amax(0, True)", f"return {QUOTIENT} => return ({QUOTIENT})[:, None]"],
+        ],
+        "Each unit has its own X: largest, not largest.max().": "largest**p => largest.max() ** p",
+        "Return the factors alone: the page divides by them.": [
+            f"return {QUOTIENT} => return weight / ({QUOTIENT})",
+            f"return {QUOTIENT} => return weight * ({QUOTIENT})",
+            f"return {QUOTIENT} => return largest / ({QUOTIENT})",
+        ],
+        "Sixteen bits are too few for the factors: leave them in float32.": [
+            f"return {QUOTIENT} => return ({QUOTIENT}).bfloat16()",
+            f"return {QUOTIENT} => return ({QUOTIENT}).half()",
+        ],
+        PAIR_OF_COLUMNS: "amax(0) => max(0)",
+    },
+    errors={"return_types": PAIR_OF_COLUMNS},
+    also_right=[
+        factors_one_by_one,
+        lambda x, w, p: my_factors(x.double(), w.double(), p),
+        f"{QUOTIENT} => largest.pow(power) * columns.pow(power - 1)",
+    ],
 )
