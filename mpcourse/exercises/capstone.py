@@ -2,23 +2,27 @@
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import SimpleNamespace
 
 import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 
-from mpcourse.capstone import Plan, Task, measure_plans, run_plan
+from mpcourse.capstone import Forecast, Plan, Task, measure_plans, run_plan
+from mpcourse.capstone.trials import PlanRun
 from mpcourse.devices import get_devices
 from mpcourse.exercises.exercise import (
     Elsewhere,
     Exercise,
     NotAttempted,
     NotYet,
-    call_for_numbers,
     leaving_alone,
+    numbers,
     short,
 )
+from mpcourse.schedules import Costs
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
@@ -39,12 +43,28 @@ def my_counted(work, size, price):
     return forward, backward
 
 
+def call_for_rows(attempt, *case):
+    """As `call_for_numbers`; rows may also come in `Costs`, from a generator, or from maps."""
+    outcome = attempt(*case)
+    if isinstance(outcome, Costs):
+        outcome = outcome.forward, outcome.backward
+    return numbers(drawn(outcome))
+
+
+def drawn(rows):
+    """With lists for iterators, cut where one has no end."""
+    rows = [*islice(rows, MOST_ROWS)] if isinstance(rows, Iterator) else rows
+    return [*map(drawn, rows)] if isinstance(rows, list | tuple) else rows
+
+
+MOST_ROWS = 100  # more than any case has
+
 check_counted = Exercise(
     my_counted,
     read_again='"Where is half?"',
     cases=[([3.0, 2.0], 4, 5.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
     given="blocks of {} M multiply-adds a sample, {} samples, and a price of {} M",
-    play=leaving_alone(CHANGED, call_for_numbers),
+    play=leaving_alone(CHANGED, call_for_rows),
     hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
     wrong={
         "The first block's backward does the work once: nobody asks for gradients of images.": [
@@ -80,6 +100,9 @@ check_counted = Exercise(
             "return => backward = [f + b for f, b in zip(forward, backward)]; return"
         ),
         "Every block pays a price.": ("[price + => [", "return => forward[0] += price; return"),
+        "Every block pays the whole price: do not share it out.": [
+            f"price + => price / {parts} +" for parts in ("len(work)", "2")
+        ],
         "The backward has its price, too.": ("[price + 2 => [2", "= price + work => = work"),
         "The price is an argument: it is not always 8.": "price + => 8.0 +",
         "`work` is that of one sample: the micro-batch has `size` of them.": [
@@ -91,7 +114,12 @@ check_counted = Exercise(
         "The forward's list comes first.": "forward, backward => backward, forward",
         "A number a block, no sum of all.": "forward, backward => sum(forward), sum(backward)",
     },
-    also_right=["forward, backward => [torch.tensor(forward), torch.tensor(backward)]"],
+    also_right=[
+        "forward, backward => [torch.tensor(forward), torch.tensor(backward)]",
+        "forward, backward => Costs(forward, backward)",
+        "forward, backward => map(float, forward), map(float, backward)",
+        "return forward, backward => yield forward; yield backward",
+    ],
 )
 
 # 2. A new cut
@@ -157,7 +185,11 @@ check_new_cut = Exercise(
             "return => left[0] *= 2 / 3; return",  # forward and backward
         ],
         "No block is on both devices.": "max(sum(left[:cut]) => max(sum(left[: cut + 1])",
-        "`keep` is the share that stays.": "read = => keep = [1 - each for each in keep]; read =",
+        "`keep` is the share that stays.": [
+            "read = => keep = [1 - each for each in keep]; read =",
+            "each * i * o => each * (1 - o)",
+            "each * i * o => each * (1 - i) * (1 - o)",
+        ],
         "One off: the cut is how many blocks the first device has.": [
             f"return => return {off} +" for off in (-1, 1)
         ],
@@ -195,9 +227,11 @@ ROUNDS = 25  # in which the start and a plan take turns on the clock
 NO_FUNCTION = "This check takes a Plan, not a function."
 CANNOT_RUN = "The plan cannot run:"
 WRITE_IT_DOWN = "Write your prediction down before the plan runs."
-NO_PERCENT = "my_prediction is how many times as fast, such as 1.3: no percent, no seconds; got {}."
+NO_PERCENT = (
+    "my_prediction is how many times as fast, a number such as 1.3: no percent, no seconds; got {}."
+)
 HOLDS_ALL = "GPipe holds the whole mini-batch, or all its inputs, however small the pieces are."
-HOLDS = "Micro-batches that it holds: {}. Make them smaller, prune more, or move the cut."
+HOLDS = "Micro-batches held there: {}. Make them smaller, prune more, or move the cut."
 ONE_WAITS = "One device always waits: choose another schedule."
 FEWER = "Every micro-batch pays its prices in every block: fewer of them. Prune until they fit."
 KEEP_MORE = "Blocks 1 to 4 keep too few of their channels."
@@ -207,10 +241,13 @@ DISAGREE = "Cut and uncut net disagree: a device fails?"
 def my_plan_and_prediction():
     """Found by a loop over shares, cuts and micro-batches, then a few trainings.
 
-    Device 0 is full, and to recompute costs more here than it saves. Block 1 reads a single channel
-    and keeps half: a wide first layer costs little. A step takes 2,345 M, by count 1.43 times as
-    fast as the start, and holds 1.90 and 1.64 MiB. Where messages are free, copies of its net are
-    faster, with 2,262 M; where a message costs 1 M, the plan is faster.
+    Device 0 is full, and to recompute costs more here than it saves. A step takes 2,345 M, by count
+    1.43 times as fast as the start, and holds 1.90 and 1.64 MiB; copies of its net take 2,262 M
+    where messages are free, but are slower where a message costs 1 M. Four equal quarters in 12
+    micro-batches are faster, with 2,220 M, but in our trainings they passed by less than one point,
+    and among 1,000 digits chance alone moves an accuracy by about as much. Block 1 reads a single
+    channel, so it keeps half at little cost, and in every order of the images that we tried this
+    net had more held-out digits right: these decide, the test digits have no say.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)
@@ -235,9 +272,7 @@ def judge_plan(plan, task, prediction):
     except (TypeError, ValueError) as error:
         raise NotYet(CANNOT_RUN, str(error)[:160]) from None
     said = number_above_0(prediction)
-    narrow = ", ".join(name for name in task.fixed if plan.keep.get(name, 1.0) < 1)
-    broken = [f"{narrow} must stay whole: that is a rule of this task."] if narrow else []
-    broken += too_much_held(plan, found, task) + too_slow(plan, found, task)
+    broken = limits_broken(plan, found, task)
     if broken:
         raise NotYet(*broken, "It was not run.", read_again='"What does a device hold?"')
     run = run_plan(plan, task)
@@ -253,12 +288,27 @@ def judge_plan(plan, task, prediction):
     return score(plan, found, run, said, task)
 
 
+def limits_broken(plan, found, task):
+    """What a plan breaks before it runs, in lines; none if it may run."""
+    narrow = ", ".join(name for name in task.fixed if plan.keep.get(name, 1.0) < 1)
+    broken = [f"{narrow} must stay whole: that is a rule of this task."] if narrow else []
+    return broken + too_much_held(plan, found, task) + too_slow(plan, found, task)
+
+
+def meets_targets(plan: Plan, found: Forecast, run: PlanRun, task: Task) -> bool:
+    """Whether the check takes a plan that has run, with any prediction that is a number."""
+    learnt = run.same_answer and run.accuracy >= task.least_accuracy
+    return learnt and not limits_broken(plan, found, task)
+
+
 def number_above_0(prediction):
     """A positive number, whatever its type."""
     try:
         number = 0.0 if isinstance(prediction, bool) else float(prediction)
     except (TypeError, ValueError, RuntimeError):
         number = 0.0
+        if isinstance(prediction, str) and any(map(str.isdigit, prediction)):  # such as "40%"
+            raise NotYet(NO_PERCENT.format(short(prediction))) from None
     if not 0 < number < math.inf:
         got = "it is still ..." if prediction is ... else f"got {short(prediction)}"
         raise NotYet(WRITE_IT_DOWN, f"my_prediction is a number above 0, such as 1.3; {got}.")
@@ -268,16 +318,17 @@ def number_above_0(prediction):
 
 
 def too_much_held(plan, found, task):
+    full = {n: held for n, held in enumerate(found.held_bytes) if held > task.most_bytes}
     lines = [
         f"Device {device} would hold {held / MIB:.3f} MiB; the limit is "
         f"{task.most_bytes / MIB:.3f} MiB: {held / task.most_bytes - 1:.1%} too much."
-        for device, held in enumerate(found.held_bytes)
-        if held > task.most_bytes
+        for device, held in full.items()
     ]
     if lines and plan.schedule == "gpipe":
         lines.append(HOLDS_ALL)
     elif lines:
-        lines.append(HOLDS.format(max(found.timeline.peak_activations)))
+        peaks = found.timeline.peak_activations
+        lines.append(HOLDS.format(" and ".join(str(peaks[device]) for device in full)))
     return lines
 
 
@@ -388,11 +439,17 @@ check_plan = PlanExercise(
         "a plan is a Plan": ({"cut": 5}, 1.5),
         WRITE_IT_DOWN: [(Plan(6), prediction) for prediction in (None, 0, "fast", True)],
         "it is still ...": (Plan(6), ...),
-        "no percent, no seconds": [(Plan(6), 120), (Plan(6), 0.04)],
+        "no percent, no seconds": [
+            (Plan(6), prediction) for prediction in (120, 0.04, "40%", "1.4x", "0.8 s")
+        ],
         "block5, block6 must stay whole": kept_by_all(0.5, 5, "1f1b", 8, blocks=range(1, 7)),
         HOLDS_ALL: kept_by_all(0.375, 6, "gpipe", 8),
-        HOLDS.format(2): kept_by_all(0.375, 6, "1f1b", 4),
-        HOLDS.format(1): kept_by_all(0.5, 6, "1f1b", 10, again=[True, False]),
+        HOLDS.format(2): kept_by_all(0.5, 6, "1f1b", 13),
+        HOLDS.format(1): [
+            kept_by_all(0.5, 6, "1f1b", 10, again=[True, False]),
+            kept_by_all(0.25, 5, "1f1b", 13),  # device 1 is full: its own micro-batches count
+        ],
+        HOLDS.format("2 and 1"): [kept_by_all(share, 6, "1f1b", 4) for share in (0.375, 0.5)],
         ONE_WAITS: kept_by_all(0.375, 6, "naive", 8),
         FEWER: [kept_by_all(0.375, 6, "1f1b", 40), kept_by_all(0.25, 6, "1f1b", 20)],
         "Move the cut, change the number": [

@@ -1,4 +1,4 @@
-"""Exercises of page `long_sequences`: parts that merge, a ring and its way home, a slip."""
+"""Exercises of page `long_sequences`: parts that merge, a ring, its way home, a slip, a link."""
 
 from functools import partial
 from weakref import WeakSet
@@ -100,6 +100,7 @@ ADD = "What came is of the block that is here, from the ranks before: add your p
 EVERY = "Compute with each of the n blocks once. The function that does so knows what is masked."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 START = "Zeros weigh `exp(0)`: start from the first part."
+UNSET = "In step 0 nothing has come yet, after the last no block comes: set this name there, too."
 LET_GO = "Merge each part at once: kept to the end, n parts take n times the memory."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
 
@@ -207,6 +208,14 @@ check_ring_loop = Exercise(
             "merge(found, part) if found else part => part",
             "if found else => if step > 1 else",
         ],
+        UNSET: [
+            (
+                "arrived = send(block) if step < ranks - 1 else None =>"
+                " if step < ranks - 1: new = send(block)",
+                "arrived() if arrived else block => new()",
+            ),
+            "found = None => ",
+        ],
         LET_GO: (
             "merge(found, part) if found else part => [*(found or []), part]",
             "return found => while found[1:]: found[:2] = [merge(*found[:2])]\n    return found[0]",
@@ -214,7 +223,10 @@ check_ring_loop = Exercise(
         START: "found = None => found = torch.zeros(3, 4), torch.zeros(3, 1)",
         "Return output and log-sum, as `merge` does.": "return found => return found[0]",
     },
-    errors={"'NoneType' object is not callable|local variable 'arrived'": NOTHING},
+    errors={
+        "'NoneType' object is not callable|local variable 'arrived'": NOTHING,
+        "local variable": UNSET,
+    },
     also_right=["return found => return [*found]"],
 )
 
@@ -313,6 +325,11 @@ check_way_home = Exercise(
         ),
         WHOSE: "rank - step => rank + step",
         EARLY: " if coming else of_block => ",
+        UNSET: (
+            "arrived = send(block) if step < ranks - 1 else None =>"
+            " if step < ranks - 1: new = send(block)",
+            "arrived() if arrived else block => new()",
+        ),
         EVERY: "range(ranks) => range(rank + 1)",
         NEVER: "coming = send(of_block) => coming = send(of_block) if step < 2 or rank else coming",
         BOTH: ["return of_query, => return", "of_query, coming() => coming(), of_query"],
@@ -322,11 +339,15 @@ check_way_home = Exercise(
             "\n    return",
         ),
     },
-    errors={"'NoneType' object is not|local variable 'coming'": EARLY, "gloo|not returned": NEVER},
+    errors={
+        "'NoneType' object is not|local variable 'coming'": EARLY,
+        "local variable": UNSET,
+        "gloo|not returned": NEVER,
+    },
     also_right=[from_the_next],
 )
 
-ZERO = "A rank that judges no token has 0 / 0 for a mean: take its sum."
+ZERO = "A rank that judges no token has 0 / 0: take its sum, and let it join in each `all_reduce`."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
 IN_PLACE = "`all_reduce` changes its tensor and returns None: go on with that tensor."
 CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from them as they are."
@@ -392,7 +413,10 @@ check_loss = Exercise(
         ),
         EMPTY: "/ judged => / judged if (targets >= 0).any() else torch.tensor(0.0)",
         IN_PLACE: "distributed.all_reduce( => judged = distributed.all_reduce(",
-        ZERO: ('"sum" => "mean"', "/ judged => / judged * (targets >= 0).sum()"),
+        ZERO: [
+            ('"sum" => "mean"', "/ judged => / judged * (targets >= 0).sum()"),
+            "distributed.all_reduce( => judged > 0 and distributed.all_reduce(",
+        ],
         CUT_OFF: "cross_entropy(logits => cross_entropy(logits.detach().requires_grad_()",
         "Pass `group=group`": ", group=group => ",
     },
@@ -402,4 +426,56 @@ check_loss = Exercise(
         "gloo|had not returned": "Do all ranks send the same messages, in one order?",
     },
     also_right=["(targets >= 0).sum() => (targets != -100).float().sum()"],
+)
+
+
+def my_tokens(rate, speed, matmuls, sent, zigzag):
+    """Computing takes `operations * t**2 * w / rate` seconds, the message `sent * t * w / speed`.
+
+    Both are equal where `t * operations / rate` is `sent / speed`. The width drops out.
+    """
+    operations = matmuls * (1 if zigzag else 2)  # for each of the t * t * w products
+    return rate * sent / (speed * operations)
+
+
+check_tokens = Exercise(
+    my_tokens,
+    read_again='"When is a message hidden?"',
+    cases=[
+        (4096.0, 2.0, 2, 16.0, False),
+        (4096.0, 2.0, 2, 16.0, True),
+        (10240.0, 4.0, 5, 12.0, True),
+    ],
+    given="rate {0:g}, speed {1:g}, {2} matmuls, sent {3:g}, zigzag {4}",
+    hint="Write the seconds of both, set them equal, and solve for t: the width drops out.",
+    wrong={
+        "A matmul has 2 t² w operations; and `sent` counts all that travels, keys and values.": [
+            "(1 if zigzag else 2) => (0.5 if zigzag else 1)",
+            "rate * sent => rate * 2 * sent",
+        ],
+        "In zigzag order a step has half of the operations: it takes twice as many tokens.": [
+            "1 if zigzag else 2 => 2",
+            "1 if zigzag else 2 => 4 if zigzag else 2",
+        ],
+        "The faster a GPU computes, and the slower its link, the more tokens it takes.": [
+            ("rate * sent => speed * sent", "(speed * operations => (rate * operations"),
+            "rate * sent / (speed => rate * sent * (speed",
+        ],
+        "The message takes `sent * t * w / speed` seconds: more bytes need more tokens.": [
+            "rate * sent => rate",
+            "rate * sent => rate / sent",
+        ],
+        "Each matmul is work that hides the message: more of them need fewer tokens.": [
+            "matmuls * ( => (",
+            "/ (speed * operations) => / speed * operations",
+        ],
+        "Computing grows with t², the message with t: divide both by t, and no root is left.": (
+            "return rate * sent / (speed * operations) =>"
+            " return (rate * sent / (speed * operations)) ** 0.5"
+        ),
+    },
+    also_right=[
+        "return rate * sent / (speed * operations) => return int(rate / speed * sent / operations)",
+        "(1 if zigzag else 2) => 2 / (1 + zigzag)",
+    ],
 )

@@ -11,7 +11,13 @@ import torch
 from mpcourse.capstone import Plan, block_work, pruned, saved_bytes, state_bytes
 from mpcourse.capstone.trials import PlanRun
 from mpcourse.exercises import capstone
-from mpcourse.exercises.capstone import check_new_cut, check_plan, left_of, plan_target
+from mpcourse.exercises.capstone import (
+    check_new_cut,
+    check_plan,
+    left_of,
+    meets_targets,
+    plan_target,
+)
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
@@ -88,6 +94,16 @@ def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypat
     monkeypatch.setattr(capstone, "SLACK", 0.999 * step / ours)
     words = f"ours takes {ours:,.0f}, and {0.999 * step:,.0f} will do"
     assert words in repr(check_plan(plan, task, 1))
+
+
+def test_the_board_stars_the_plans_that_the_check_takes(task):
+    behind = replace(PLAN, keep=NARROW | {"block6": 0.5})
+    slow = replace(PLAN, num_microbatches=20)
+    for plan, star in [(PLAN, True), (behind, False), (slow, False)]:
+        assert meets_targets(plan, task.forecast(plan), capstone.run_plan(plan, task), task) is star
+        assert (check_plan(plan, task, 1.5).state == "correct") is star
+    for run in (PlanRun(0.95, False, None), PlanRun(0.9, True, None)):
+        assert not meets_targets(PLAN, task.forecast(PLAN), run, task)
 
 
 @pytest.mark.parametrize("count", [16, 20])
