@@ -29,6 +29,12 @@ FEWER_RANKS = "There are {0} ranks: divide by count."
 ARGUMENT = "torch calls the hook with one argument: the parameter."
 TOO_EARLY = "register_hook calls before .grad is written: it is register_post_accumulate_grad_hook."
 CHILDREN = "in module.parameters() => in [p for m in module for p in m._parameters.values()]"
+REMOVED = "hook({0}) => hook({0}).remove()"
+DROPPED = (  # each hook removes itself when it has run once
+    "parameter.register => handles[parameter] = parameter.register",
+    "def {0}(parameter): => handles = {{}}\n"
+    "    def {0}(parameter):\n        handles[parameter].remove()",
+)
 NO_BIAS = "parameter.requires_grad: => parameter.requires_grad and parameter.dim() > 1:"
 
 
@@ -92,6 +98,9 @@ def two_steps(attempt, count, frozen, *size):
         backward.clear()
         with during(f"in finish, step {step}"):
             size and finish()
+        nothing = size and not sent and size[0] <= len(own)
+        refuse_if(nothing and not any(p._post_accumulate_grad_hooks for p in own), NO_HOOKS)
+        refuse_if(nothing, IDLE)
         refuse_if(not all(message.waited for message in sent), UNWAITED)
         held = [message.holds for message in sent]
         refuse_if(size and any(each != size[0] for each in held[:-1]), f"sent {held}: {NOT_FULL}")
@@ -129,6 +138,7 @@ def my_hooks(module, all_reduce, count):
 
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+TWICE_DIVIDED = "It was divided by the number of ranks twice."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
 LOOPS = "When a hook runs, the loop's variable is the last parameter: use the hook's argument."
 
@@ -146,10 +156,18 @@ check_hooks = Exercise(
         "It was divided, but not summed over the ranks.": "all_reduce(parameter.grad) => ",
         "That is rank 0's own gradient: no hook has averaged it, or one has averaged a copy.": [
             "hook(average) => hook",
+            REMOVED.format("average"),
             ("(parameter.grad) => (parameter.grad / count)", "parameter.grad /= count => pass"),
             "hook(average) => hook(average); break",
             "in module.parameters() => in [m.weight for m in module if hasattr(m, 'weight')]",
         ],
+        TWICE_DIVIDED: [
+            "/= count => /= count**2",
+            "all_reduce(parameter.grad) => parameter.grad /= count; all_reduce(parameter.grad)",
+        ],
+        "In the next backward this hook is gone: register it once, and let it stay.": tuple(
+            change.format("average") for change in DROPPED
+        ),
         "A parameter with one dimension, a bias, is left out.": NO_BIAS,
         FEWER_RANKS: "/= count => /= 2",
         LOOPS: "average(parameter): => average(_):",
@@ -222,6 +240,9 @@ PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; v
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
 LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
 LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
+NO_HOOKS = "No parameter has a hook: register one on each in my_buckets, and let it stay."
+IDLE = "Hooks ran, and nothing was sent: each adds its parameter to the bucket in every backward."
+HOOK_RETURNS = "A hook returns nothing: it calls what is to be done."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 
 check_buckets = Exercise(
@@ -263,13 +284,30 @@ check_buckets = Exercise(
             "parameter.numel() => len(parameter)",
             "piece.view_as(parameter) => piece",
             "zip(parameters, => zip(parameters[::-1],",
+            "pieces = flat.split([parameter.numel() for parameter in parameters]) => "
+            "pieces = flat.split([parameter.numel() for parameter in parameters])[::-1]",
         ],
         "The numbers of a piece are out of order: view_as(parameter) puts each into its place.": [
             "piece.view_as(parameter) => piece.view(parameter.shape[::-1]).t()",
             "parameter.grad.flatten() => parameter.grad.t().flatten()",
             "piece.view_as => piece.flip(0).view_as",
         ],
-        "It was divided by the number of ranks twice.": ") / count => ) / count / count",
+        TWICE_DIVIDED: [
+            ") / count => ) / count / count",
+            "flat = torch.cat( => flat = 1 / count * torch.cat(",
+        ],
+        "The pieces are in another order: split gives them as torch.cat has joined them.": [
+            "in bucket]) => in bucket[::-1]])",
+            "flat.split => flat.flip(0).split",
+        ],
+        NO_HOOKS: [
+            REMOVED.format("on_gradient"),
+            "hook(on_gradient) => hook",
+            tuple(change.format("on_gradient") for change in DROPPED),
+        ],
+        IDLE: ["bucket.append(parameter) => pass", "hook(on_gradient) => hook(lambda _: None)"],
+        HOOK_RETURNS: "hook(on_gradient) => hook(lambda _: on_gradient)",
+        CALLED_AT_ONCE: "hook(on_gradient) => hook(on_gradient(parameter))",
         ARGUMENT: "on_gradient(parameter): => on_gradient():",
         TOO_EARLY: "_post_accumulate_grad => ",
         OF_ARGUMENT: "all_reduce(flat => torch.distributed.all_reduce(flat",
@@ -300,12 +338,16 @@ check_buckets = Exercise(
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "UnboundLocalError": LOCAL,
         "non-empty.*finish": NOTHING_LEFT,
+        "hooks? (should return None|returned)": HOOK_RETURNS,
+        "NoneType.*, while the hooks": CALLED_AT_ONCE,
         r"split_sizes=\[\]": EMPTIED,
         "split_sizes|gradient of size|is invalid for input": PIECES,
         "number of dimensions|equal size|[Ss]izes of tensors": FLAT,
     },
     also_right=[
         ("torch.cat => 1 / count * torch.hstack", ") / count => )"),
+        "bucket.append(parameter) => bucket.insert(0, parameter)",
+        "in module.parameters() => in reversed([*module.parameters()])",
         "== size => == size or all(p.grad is not None for p in module.parameters())",
     ],
 )
@@ -342,6 +384,9 @@ ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
 ROUND = "model.module goes round DDP, and gradients stay on this rank: call model(images)."
+CLIPPED = "Here nothing is clipped. A step that clips does it once: after the last backward."
+THEIRS = "The list is the caller's: take it apart without a change, as in `*others, last = …`."
+CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 BY_ITSELF = "DDP sends and averages by itself: the step calls nothing of torch.distributed."
 
 
@@ -382,13 +427,15 @@ def stepped(attempt, *sizes):
     optimizer.register_step_post_hook(lambda *_: model.done.append("step"))
     for step in (0, 1):
         model.done.clear()
-        parts = [(torch.randn(n, 3).double(), torch.randint(2, (n,))) for n in sizes]
+        parts = [(4 * torch.randn(n, 3).double(), torch.randint(2, (n,))) for n in sizes]
+        before = [*map(id, parts)]
         with during(f"in step {step}"):
             result = inspect.unwrap(attempt)(model, optimizer, parts)
         if result is ...:
             refuse_if(model.done, LEFT_OVER)
             raise NotAttempted
         refuse_if("grad_fn" in repr(result), GRAPH)
+        refuse_if([*map(id, parts)] != before, THEIRS)
         after = {"weight": model.module.weight.detach().clone(), "returned": numbers(result)}
         steps.append({"backwards and steps": model.done.copy()} | after)
     return steps
@@ -402,7 +449,8 @@ check_ddp_step = Exercise(
     play=stepped,
     compared=first_difference,
     correct="One all-reduce a step, and the gradient of the mean over all samples, {count} times.",
-    hint="Divide each sum of losses by all samples. The last backward sends; then one step.",
+    hint="Divide each sum of losses by all samples. The last backward sends; then one step. "
+    "Nothing else changes .grad.",
     wrong={
         TOO_OFTEN: "model.no_sync() => contextlib.nullcontext()",
         NOT_SENT: [INSIDE, (INSIDE, "loss / total => loss")],
@@ -424,6 +472,19 @@ check_ddp_step = Exercise(
             *(f"summed, total => summed, len({of})" for of in ("micro_batches", "last[1]")),
         ],
         MEANS: "loss / total => loss / len(labels) / len(micro_batches)",
+        "That is divided once too often: by all samples is enough, DDP divides by the ranks.": [
+            "loss / total => loss / total / len(micro_batches)",
+            "loss / total => loss / total / 2",
+        ],
+        CLIPPED: [
+            f".backward() => .backward(); {CLIP}",
+            f"optimizer.step() => {CLIP}; optimizer.step()",
+            f".backward() => .backward(); {CLIP.replace('norm', 'value')}",
+        ],
+        THEIRS: [
+            "*others, last = micro_batches => others, last = micro_batches, micro_batches.pop()",
+            "*others, last => micro_batches.reverse(); *others, last",
+        ],
         "Return the sum of all losses, then the number of samples: neither is divided.": [
             *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
             "summed, total => summed / len(micro_batches), total",

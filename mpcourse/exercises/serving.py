@@ -174,9 +174,16 @@ def my_continuous(lengths, places):
     return plan
 
 
+ONE_LIST = "All rows are one list, as it was at the end: append a copy."
+
+
 def as_rows(attempt, lengths, places):
     """The plan as lists, whose numbers are Python's own."""
-    plan = numbers(attempt(lengths, places))
+    plan = attempt(lengths, places)
+    several = isinstance(plan, list) and len(plan) > 1 and len(lengths) > 1
+    if several and all(row is plan[0] for row in plan):
+        raise NotYet(ONE_LIST)
+    plan = numbers(plan)
     if plan is None:
         return None
     for each in [plan, *plan] if isinstance(plan, list | tuple) else [plan]:
@@ -244,7 +251,13 @@ check_continuous = Exercise(
             "if waiting else => if waiting and request is None else"
         ),
         "When nobody waits any more, places still have steps left.": " or any(left) => ",
-        "All rows are one list, as it was at the end: append a copy.": "[*here]) => here)",
+        ONE_LIST: [
+            "[*here]) => here)",
+            (  # who has ended leaves the row: at the end nobody is there
+                "[*here]) => here)",
+                "-= 1 => -= 1; here[here.index(request)] = request if left[request] else None",
+            ),
+        ],
         "First come, first served: the lowest number that waits is next.": "pop(0) => pop()",
         "Nobody knows beforehand how long a text will be: first come, first served.": [
             "[*range(len(lengths))] => sorted(range(len(lengths)), key=lambda n: lengths[n])",
@@ -368,6 +381,9 @@ class Result:
         return value
 
 
+ANY_NUMBER = "There may be any number of groups: go over `starts`."
+
+
 def in_flight(attempt, groups, count, requests):
     """The tokens of each group, who ran what how often, and when the last part ended."""
     world = World()
@@ -376,6 +392,8 @@ def in_flight(attempt, groups, count, requests):
     written = attempt(world.devices, *parts, starts, count)
     if written is None:
         return None
+    if isinstance(written, list | tuple) and len(written) > groups:
+        raise NotYet(ANY_NUMBER)
     if astray := [*world.jobs.keys() - {"first by device 0", "second by device 1"}]:
         raise NotYet(
             f"There was: {', '.join(sorted(astray))}.",
@@ -402,7 +420,7 @@ check_alternate = Exercise(
     "The answer has, for each group, the `count` tokens that `second` gives.",
     errors={
         "'Result'": "`submit` gives a Result at once; the next part needs its `.result()`.",
-        "unpack|out of range": "There may be any number of groups: go over `starts`.",
+        "unpack|out of range": ANY_NUMBER,
         "item assignment": "`starts` is the caller's: keep the newest tokens in a list of yours.",
         "missing|positional|callable": "It is `submit(first, group, tokens)`: the function itself.",
     },
@@ -439,6 +457,7 @@ check_alternate = Exercise(
             "first, group, new => first, group, hidden[group].result()",
             "first, group, new => first, group, torch.cat(written[group], dim=1)",
         ],
+        ANY_NUMBER: "[[] for _ in starts] => [[], []]",
         "Each group has a list of its own, with all of its tokens.": [
             "return written => return [*zip(*written)]",
             "[[] for _ in starts] => [[]] * len(starts)",
