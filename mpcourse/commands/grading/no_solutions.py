@@ -19,7 +19,7 @@ KEPT = (
     *("exercises/__init__.py", "exercises/exercise.py", "commands/__init__.py"),
     *(f"commands/grading/{name}.py" for name in ("__init__", "learner", "outcomes")),
 )
-IMPORT = r"^\s*\"?from mpcourse\.exercises\.(\w+) import (\w+)"
+IMPORT = r"^\s*\"?from mpcourse\.exercises\.(\w+) import ([\w, ]+)"
 
 
 def write_course(folder: Path, page: Path) -> None:
@@ -41,8 +41,8 @@ def write_course(folder: Path, page: Path) -> None:
 def imported(text: str) -> dict[str, set[str]]:
     """The names that a text takes from modules of exercises."""
     found = defaultdict(set)
-    for module, name in re.findall(IMPORT, text, re.MULTILINE):
-        found[module].add(name)
+    for module, names in re.findall(IMPORT, text, re.MULTILINE):
+        found[module] |= {*names.split(", ")}
     return found
 
 
