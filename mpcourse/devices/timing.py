@@ -128,9 +128,10 @@ def measure_together(
     }
 
 
-def measure_awake(
-    *groups: Mapping[str, Callable[[], Any]], repeats: int = 7, pause_s: float = 0.05
-) -> dict[str, Timing]:
+PAUSE_S = 0.05  # longer than torch's threads look for work
+
+
+def measure_awake(*groups: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, Timing]:
     """As `measure_together`, where each group of functions has threads of its own, all awake.
 
     In each round a pause comes before a group: torch's own threads go on looking for work for a
@@ -140,12 +141,11 @@ def measure_awake(
     Args:
         groups: name -> what to time, for each kind of threads; the first of each uses all of them.
         repeats: Rounds that count, 1 or more; they are `limited`.
-        pause_s: Seconds of the pause.
     """
     ways: dict[Any, Callable[[], Any]] = {}
     for number, group in enumerate(groups):
         wake = next(iter(group.values()))
-        ways |= {("pause", number): lambda: time.sleep(pause_s), ("wake", number): wake, **group}
+        ways |= {("pause", number): lambda: time.sleep(PAUSE_S), ("wake", number): wake, **group}
     # without a warm-up: one cold round moves no median
     timings = measure_together(ways, warmup=0, repeats=repeats)
     return {name: timings[name] for group in groups for name in group}

@@ -29,7 +29,7 @@ from mpcourse.commands.grading import gradebook as grade
 from mpcourse.commands.grading import report
 from mpcourse.commands.grading.gradebook import find_submissions
 from mpcourse.commands.grading.judge import Record, clean, judge
-from mpcourse.commands.grading.no_solutions import write_course
+from mpcourse.commands.grading.no_solutions import imported, write_course
 from mpcourse.commands.grading.outcomes import decode, encode
 from mpcourse.commands.grading.questions import Step, code_cells, given_by, steps
 from mpcourse.commands.grading.sandbox import can_close
@@ -228,6 +228,12 @@ def test_a_late_answer_is_judged_again_next_time():
 # The course without solutions
 
 
+def test_all_names_that_a_line_imports_are_asked_for():
+    line = "from mpcourse.exercises.capstone import meets_targets, plan_target"
+    both = {"capstone": {"meets_targets", "plan_target"}}
+    assert imported(line) == imported(f'    "{line}\\n",') == both
+
+
 def test_no_solution_is_left_and_every_page_s_exercises_can_be_played(tmp_path: Path):
     for each in find_pages([]):
         folder = tmp_path / each.stem
@@ -238,8 +244,10 @@ def test_no_solution_is_left_and_every_page_s_exercises_can_be_played(tmp_path: 
             own = PAGES.get(name, {}).values()
             names = {x.name for x in ast.walk(ast.parse(source)) if hasattr(x, "name")}
             assert not names & {exercise.solution.__name__ for exercise in own}
-        for module, name in re.findall(r"from mpcourse\.exercises\.(\w+) import (\w+)", code):
-            assert re.search(rf"\b(def|class) {name}\b|^{name} = ", left[module], re.MULTILINE)
+        for module, asked in re.findall(r"from mpcourse\.exercises\.(\w+) import (.+)", code):
+            for name in asked.split(", "):
+                given = rf"\b(def|class) {name}\b|^{name} = "
+                assert re.search(given, left[module], re.MULTILINE)
         assert not {"commands/check.py", "__main__.py"} & set(os.listdir(folder / "mpcourse"))
         for name in left:  # one package with all of them, to import at once
             if name not in ("__init__", "exercise"):

@@ -93,8 +93,3 @@ def test_a_router_learns_at_its_own_rate_unless_it_is_frozen():
     assert 0.5 < alike / other < 2
     frozen, learnt = moved("mixture, frozen router", 0.0)
     assert frozen == 0 < learnt
-
-
-def test_the_factor_of_the_rate_is_one_where_nothing_else_is_said():
-    assert not NETS["mixture, frozen router"].learns
-    assert {f for name, net in NETS.items() for f in net.factors if "router" not in name} == {1.0}

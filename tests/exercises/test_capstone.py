@@ -83,8 +83,9 @@ def test_a_prediction_may_have_any_type_of_number(task, number):
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
-    ours, _ = plan_target(task)
-    assert ours == pytest.approx(task.forecast(capstone.our_plan()).timeline.makespan, rel=1e-9)
+    (ours, _), (our_plan, _) = plan_target(task), check_plan.solution()
+    assert ours == pytest.approx(task.forecast(our_plan).timeline.makespan, rel=1e-9)
+    assert capstone.OUR_MICROBATCHES == our_plan.num_microbatches
     plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
     longest = plan_target(task)[1]
