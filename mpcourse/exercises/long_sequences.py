@@ -47,7 +47,7 @@ def merged(attempt, scale, one, two):
 check_merge = Exercise(
     my_merge,
     read_again='"Can a softmax be computed in two parts?"',
-    cases=[(1.0, 1, 2), (1.0, 3, 4), (400.0, 5, 6)],
+    cases=[(1.0, 1, 2), (1.0, 3, 4), (2000.0, 5, 6), (2000.0, 6, 5)],
     given="two partial attentions whose scores are about {0:g} in size",
     play=merged,
     hint="Weigh each output by its part's share of all exponentials; return the log-sum, too.",
@@ -77,6 +77,11 @@ check_merge = Exercise(
         "This is the sum itself: return its logarithm.": "output, log_sum => output, log_sum.exp()",
         OVERFLOW: [
             "logaddexp(log_sum_1, log_sum_2) => log(log_sum_1.exp() + log_sum_2.exp())",
+            *[  # one part's log-sum is subtracted, not the larger one
+                "torch.logaddexp(log_sum_1, log_sum_2) => "
+                f"{here} + ({there} - {here}).exp().log1p()"
+                for here, there in (("log_sum_1", "log_sum_2"), ("log_sum_2", "log_sum_1"))
+            ],
             (over := " - log_sum).exp() => ).exp() / (log_sum_1.exp() + log_sum_2.exp())"),
             (over, "return output => return output.nan_to_num()"),
         ],
