@@ -240,8 +240,8 @@ PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; v
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
 LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
 LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
-NO_HOOKS = "No parameter has a hook: register one on each in my_buckets, and let it stay."
-IDLE = "Hooks ran, and nothing was sent: each adds its parameter to the bucket in every backward."
+NO_HOOKS = "No parameter keeps a post-accumulate-grad hook: register one on each, and let it stay."
+IDLE = "Hooks ran, and nothing was sent: each adds its parameter, and sends a full bucket."
 HOOK_RETURNS = "A hook returns nothing: it calls what is to be done."
 NOTHING_LEFT = "The last bucket was full and has left: finish sends only one that holds something."
 

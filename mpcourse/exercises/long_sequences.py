@@ -105,7 +105,7 @@ ADD = "What came is of the block that is here, from the ranks before: add your p
 EVERY = "Compute with each of the n blocks once. The function that does so knows what is masked."
 NOTHING = "After the last step nothing arrives: there is no `arrived` to call."
 START = "Zeros weigh `exp(0)`: start from the first part."
-UNSET = "In step 0 nothing has come yet, after the last no block comes: set this name there, too."
+UNSET = "This name has no value: in step 0 nothing has come yet, after the last no block comes."
 LET_GO = "Merge each part at once: kept to the end, n parts take n times the memory."
 CALL = "`send` returns a function: call it for the block; and leave blocks as they are."
 
@@ -235,7 +235,7 @@ check_ring_loop = Exercise(
     also_right=["return found => return [*found]"],
 )
 
-EARLY = "In step 0 no gradient is on its way to you yet."
+EARLY = "Nothing to call: in step 0 no gradient is on its way yet, after the last step no block."
 NEVER = "A rank waits for what is never sent: each sends as often, whatever is masked."
 BOTH = "Return two tensors: the gradients of the queries, then of the block."
 WAIT = "`send` returns a function: call the last one, too, for the gradient that comes home."

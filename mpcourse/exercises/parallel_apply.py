@@ -72,22 +72,26 @@ def at_the_same_time(attempt, given, count, gradients, broken, own=True):
 
     modules = [module_of(*each) for each in enumerate(devices)]
     inputs = [torch.tensor([n + 1.0, 0.0], device=d.device) for n, d in enumerate(devices)]
-    with torch.set_grad_enabled(gradients):
-        try:
-            outputs = attempt(modules, inputs, devices)
-            if broken:
-                raise NotYet(f"it returned {shown(outputs)}; what a module raises has to come out.")
-        except KeyError as error:
-            outputs = [repr(error)]
-        except Exception as error:
-            if isinstance(error.__context__, KeyError):
-                came = f"the module raised KeyError, and {type(error).__name__} came out."
-                raise NotYet(came, AS_IT_IS) from None
-            raise
-        callers = torch.is_grad_enabled()
-    afterwards = [device.run(torch.is_grad_enabled) for device in devices]
-    for device in devices:
-        device.run(torch.set_grad_enabled, True)
+    try:
+        with torch.set_grad_enabled(gradients):
+            try:
+                outputs = attempt(modules, inputs, devices)
+                if broken:
+                    raise NotYet(
+                        f"it returned {shown(outputs)}; what a module raises has to come out."
+                    )
+            except KeyError as error:
+                outputs = [repr(error)]
+            except Exception as error:
+                if isinstance(error.__context__, KeyError):
+                    came = f"the module raised KeyError, and {type(error).__name__} came out."
+                    raise NotYet(came, AS_IT_IS) from None
+                raise
+            callers = torch.is_grad_enabled()
+    finally:  # the workers serve others, too
+        afterwards = [device.run(torch.is_grad_enabled) for device in devices]
+        for device in devices:
+            device.run(torch.set_grad_enabled, True)
     if broken and not gradients:
         refuse_borrowed(attempt, {"parallel_apply"}, "use device.submit.")
     listed = outputs if isinstance(outputs, list | tuple) else []

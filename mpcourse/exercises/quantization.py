@@ -1,6 +1,7 @@
 """Exercises of page `quantization`: scales, an int8 layer, SmoothQuant."""
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,7 +9,15 @@ import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
+from mpcourse.exercises.exercise import (
+    NO_RETURN,
+    Exercise,
+    NotYet,
+    leaving_alone,
+    numbers,
+    same,
+    short,
+)
 from mpcourse.quantization import choose_qparams, int8_matmul, quantize, quantize_tensor, range_of
 
 # 1. Scale and zero point
@@ -33,7 +42,6 @@ def same_kinds(result, expected):
     return whole == wanted and same(result, expected)
 
 
-NOTHING = "A function without return gives back None: return"
 NO_SCALE = "A range of nothing but 0 has no length: take 1 for its scale before you divide by it."
 
 check_qparams = Exercise(
@@ -48,7 +56,7 @@ check_qparams = Exercise(
     hint="Widen the range to hold 0.0. The scale is the length of one of the steps between 256 "
     "integers. Solve low = scale * (-128 - zero_point) for zero_point, and round it.",
     wrong={
-        f"{NOTHING} (scale, zero_point).": lambda *ends: None,
+        NO_RETURN: lambda *ends: None,
         "Return (scale, zero_point), in this order.": lambda *ends: my_qparams(*ends)[::-1],
         "low is a value. zero_point is an integer: the one that means 0.0.": [
             *[f"round(-128 - low / scale) => {each}" for each in ("low", "high", "0.0")],
@@ -170,7 +178,7 @@ check_rows = Exercise(
     hint="In each row the largest weight, without its sign, becomes 127. Return int8 of the "
     "weight's shape, and one float for each row. A row of zeros has scale 1.",
     wrong={
-        f"{NOTHING} (integers, scales).": lambda weight: None,
+        NO_RETURN: lambda weight: None,
         "Return the scales as a tensor, not as a list.": (
             lambda weight: (my_rows(weight)[0], my_rows(weight)[1].tolist())
         ),
@@ -329,16 +337,18 @@ def in_integers(attempt, *layer):
     return outcome
 
 
-def same_sums(result, expected):
-    """Equal up to rounding of float32; numpy's will do."""
-    if not isinstance(expected, Tensor):  # a wrong answer: no outputs at all
-        return result is expected
+def close(result, expected, within, of_largest=0.0):
+    """Up to rounding of float32, as a share of each number, or of the largest; numpy's will do."""
+    if not isinstance(expected, Tensor):  # a wrong answer: no tensor at all
+        return same(result, expected)
     result = torch.as_tensor(result) if hasattr(result, "__array__") else result
     if not isinstance(result, Tensor) or result.shape != expected.shape:
         return False
-    size = float(expected.abs().max())
-    return torch.allclose(result.cpu().double(), expected.double(), rtol=1e-5, atol=1e-5 * size)
+    size = of_largest and of_largest * float(expected.abs().max())  # 0 times inf is no number
+    return torch.allclose(result.cpu().double(), expected.double(), rtol=within, atol=size)
 
+
+same_sums = partial(close, within=1e-5, of_largest=1e-5)
 
 check_int8_linear = Exercise(
     my_int8_linear,
@@ -350,7 +360,7 @@ check_int8_linear = Exercise(
     hint="Two sums of integers, both in 32 bits: inputs times weights, and what z_x adds to it. "
     "The scales come after their difference, the bias last.",
     wrong={
-        f"{NOTHING} the outputs.": lambda *layer: None,
+        NO_RETURN: lambda *layer: None,
         "Sixteen bits are too few for the outputs: leave them in float32.": [
             f"return {OUTPUTS} => return ({OUTPUTS}).bfloat16()",
             f"return {OUTPUTS} => return ({OUTPUTS}).half()",
@@ -392,7 +402,7 @@ check_int8_linear = Exercise(
             f"{OUTPUTS} => (sums + bias) * (s_x * s_w)",
             f"{OUTPUTS} => (sums + (bias / (s_x * s_w)).round()) * (s_x * s_w)",
         ],
-        "Each column has its own scale: s_w.": [
+        "Each row of q_w has its own scale: s_w.": [
             *["* s_w => * s_w[:, None]", "* s_w => * s_w[0]", "* s_w => * s_w.mean()"],
             "* s_w => * s_w.max()",
         ],
@@ -418,16 +428,6 @@ def my_factors(largest, weight, power):
     columns = torch.where(columns > 0, columns, 1.0)
     largest = torch.where(largest > 0, largest, 1.0)
     return largest**power / columns ** (1 - power)
-
-
-def same_factors(result, expected):
-    """As `same`, but float32 may have been rounded on the way, and numpy's will do."""
-    if not isinstance(expected, Tensor):
-        return same(result, expected)
-    result = torch.as_tensor(result) if hasattr(result, "__array__") else result
-    if not isinstance(result, Tensor) or result.shape != expected.shape:
-        return False
-    return torch.allclose(result.cpu().double(), expected.double(), rtol=1e-4, atol=0)
 
 
 def factors_one_by_one(largest, weight, power):
@@ -456,11 +456,11 @@ check_factors = Exercise(
         (torch.tensor([2.0, 3.0]), torch.tensor([[0.0, 0.5], [0.0, -0.2]]), 0.25),
     ],
     given=lambda x, w, p: f"largest {short(x)}, weight {short(w)}, power {p}",
-    same=same_factors,
+    same=partial(close, within=1e-4),
     hint="X is each unit's largest output; W, of each column, the largest weight without its sign. "
     "p and 1 - p are their exponents. An X or a W of 0 counts as 1.",
     wrong={
-        f"{NOTHING} the factors.": lambda *given: None,
+        NO_RETURN: lambda *given: None,
         "Return a tensor, not a list.": lambda *given: my_factors(*given).tolist(),
         "Those are rows. A column of the weight reads one unit: amax(0).": "amax(0) => amax(1)",
         "That is one number for all units: take the largest of each column, amax(0).": [
