@@ -11,6 +11,7 @@ import torch
 import torch._dynamo  # an optimizer needs it: seconds that no attempt is to be charged for
 
 from mpcourse.capstone import Forecast, Plan, Task, measure_plans, run_plan
+from mpcourse.capstone.plans import NUM_DEVICES
 from mpcourse.capstone.trials import PlanRun
 from mpcourse.devices import get_devices
 from mpcourse.exercises.exercise import (
@@ -23,6 +24,7 @@ from mpcourse.exercises.exercise import (
     short,
 )
 from mpcourse.schedules import Costs
+from mpcourse.schedules.simulation import recompute_flags
 from mpcourse.splitting.splits import balanced_bounds
 from mpcourse.training import deep_conv_net
 
@@ -62,7 +64,7 @@ MOST_ROWS = 100  # more than any case has
 check_counted = Exercise(
     my_counted,
     read_again='"Where is half?"',
-    cases=[([3.0, 2.0], 4, 5.0), ([2.5, 1.0, 4.0], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
+    cases=[([3.0, 2.0], 4, 5.0), ([2.5, 1.0, 2.5], 16, 1.0), ([0.5, 0.25, 3.0, 1.0], 1, 0.0)],
     given="blocks of {} M multiply-adds a sample, {} samples, and a price of {} M",
     play=leaving_alone(CHANGED, call_for_rows),
     hint="Two lists, forward and backward, each with price + factor * work * size for every block.",
@@ -82,6 +84,9 @@ check_counted = Exercise(
             "price + work[0] * size => price + work[0] * size / 2",
         ],
         "The first block reads the images: entry 0 is special, not the last.": "[0] => [-1]",
+        "Only entry 0 is special, and no other block with as much work.": (
+            "price + 2 * each => price + (2 - (each == work[0])) * each"
+        ),
         "A backward does the forward's work twice: for the inputs and for the weights.": [
             "2 * => ",
             ("2 * each => 3 * each", "price + work[0] => price + 2 * work[0]"),
@@ -101,7 +106,8 @@ check_counted = Exercise(
         ),
         "Every block pays a price.": ("[price + => [", "return => forward[0] += price; return"),
         "Every block pays the whole price: do not share it out.": [
-            f"price + => price / {parts} +" for parts in ("len(work)", "2")
+            *(f"price + => price / {parts} +" for parts in ("len(work)", "2")),
+            "price + work[0] * size => (price + 2 * work[0] * size) / 2",
         ],
         "The backward has its price, too.": ("[price + 2 => [2", "= price + work => = work"),
         "The price is an argument: it is not always 8.": "price + => 8.0 +",
@@ -211,6 +217,7 @@ check_new_cut = Exercise(
         "Not every list has nine blocks.": "range(1, len(left)) => range(1, 9)",
         CHANGED: "left = => left = work[:] =",
     },
+    errors={"is an empty": "Of two blocks, too, one is first: `range(1, len(work))` has all cuts."},
     also_right=[
         "max(sum(left[:cut]), sum(left[cut:])) => abs(sum(left[:cut]) - sum(left[cut:]))",
         lambda *case: balanced_bounds(left_of(*case), 2)[1],
@@ -257,7 +264,7 @@ def my_plan_and_prediction():
     return my_plan, my_prediction
 
 
-def plan_target(task: Task) -> tuple[float, float]:
+def plan_target() -> tuple[float, float]:
     """The simulated step of the course's own plan and the longest that passes, in M."""
     return OUR_STEP, SLACK * OUR_STEP
 
@@ -330,7 +337,7 @@ def too_much_held(plan, found, task):
 
 
 def too_slow(plan, found, task):
-    ours_step, longest = plan_target(task)
+    ours_step, longest = plan_target()
     timeline = found.timeline
     if timeline.makespan <= longest:
         return []
@@ -347,7 +354,8 @@ def too_slow(plan, found, task):
         return [line, FEWER]
     busy = " and ".join(f"{timeline.busy(device):,.0f}" for device in (0, 1))
     works = f"The devices work {busy} M, {timeline.bubble_fraction:.0%} is idle."
-    more = "Move the cut, change the number of micro-batches, recompute less, or prune more."
+    less = "recompute less, " * any(recompute_flags(plan.recompute, NUM_DEVICES))
+    more = f"Move the cut, change the number of micro-batches, {less}or prune more."
     return [line, works, more]
 
 
@@ -362,7 +370,7 @@ def score(plan, found, run, said, task):
     ratios = sorted(start / yours for start, yours in pairs)
     low, gain, high = (ratios[place * len(ratios) // ROUNDS] for place in (7, 12, 17))
     off = math.log2(max(said / high, max(low, 1e-9) / said, 1.0))
-    takes, ours = found.timeline.makespan, plan_target(task)[0]
+    takes, ours = found.timeline.makespan, plan_target()[0]
     held = " and ".join(f"{each / MIB:.2f}" for each in found.held_bytes)
     test = task.data.test_accuracy(run.net)
     asked = task.data.shown

@@ -297,9 +297,11 @@ check_way_home = Exercise(
     play=all_ranks,
     hint="Follow one block: which ranks add to its gradient, and where is the sum after each step?",
     wrong={
-        "This is the gradient of the next rank's block: send it on once more, home.": (
-            "of_query, coming() => of_query, of_block"
-        ),
+        "This is the gradient of another rank's block: after step n - 1 one trip brings it home, "
+        "and it stays.": [
+            f"of_query, coming() => of_query, {short_or_far}"
+            for short_or_far in ("of_block", "send(coming())()")
+        ],
         "Other ranks have found gradients for your block, too: these have to come to you.": (
             "+ part => + part; mine = mine if step else of_block",
             "of_query, coming() => of_query, mine",
@@ -406,6 +408,7 @@ check_loss = Exercise(
             '"sum" => "mean"',
             " / judged => ",
         ),
+        "That is a mean already: the number judged on all ranks divides a sum.": '"sum" => "mean"',
         "A sum grows with the text: divide by the number judged on all ranks.": " / judged => ",
         "Divide by the judged tokens alone, not by n too.": "/ judged => / judged / group.size()",
         "Count the targets that are not -100: 0 is one of them.": [
@@ -472,7 +475,11 @@ check_tokens = Exercise(
         ],
         "Each matmul is work that hides the message: more of them need fewer tokens.": [
             "matmuls * ( => (",
+            "/ (speed * operations) => * operations / speed",
             "/ (speed * operations) => / speed * operations",
+        ],
+        "`sent` and `speed` both count bytes: no bits, so no 8.": [
+            f"rate * sent => rate * sent {each}" for each in ("* 8", "/ 8")
         ],
         "Computing grows with t², the message with t: divide both by t, and no root is left.": (
             "return rate * sent / (speed * operations) =>"

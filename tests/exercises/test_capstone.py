@@ -83,12 +83,12 @@ def test_a_prediction_may_have_any_type_of_number(task, number):
 
 
 def test_the_target_that_the_page_prints_is_the_one_that_decides(task, monkeypatch):
-    (ours, _), (our_plan, _) = plan_target(task), check_plan.solution()
+    (ours, _), (our_plan, _) = plan_target(), check_plan.solution()
     assert ours == pytest.approx(task.forecast(our_plan).timeline.makespan, rel=1e-9)
     assert capstone.OUR_MICROBATCHES == our_plan.num_microbatches
     plan = replace(PLAN, num_microbatches=14)
     monkeypatch.setattr(capstone, "SLACK", 1.1)
-    longest = plan_target(task)[1]
+    longest = plan_target()[1]
     step = task.forecast(plan).timeline.makespan
     assert ours < step <= longest
     assert f"Score of the step {100 * ours / step:.0f}," in check_plan(plan, task, 1).lines[0]
