@@ -42,6 +42,8 @@ def with_gradient(attempt, probabilities, k):
         raise NotYet(f"got {short(found)}", DRAWN)
     two = found if isinstance(found, tuple | list) else []
     shapes = [getattr(each, "shape", None) for each in two]
+    if shapes and shapes[0] == (len(leaf), len(leaf)) and k < len(leaf):
+        raise NotYet(f"got {short(found)}", KEEP)
     if shapes != 2 * [(len(leaf), k)] or two[1].is_floating_point():
         raise NotYet(f"got {short(found)}", TWO_TENSORS)
     weights, chosen = found
@@ -80,7 +82,7 @@ check_choose = Exercise(
         ALONG_ROWS: "topk(k, dim=-1) => topk(k, dim=0)",
         "Any k above 1 is divided, not 2 alone.": "k > 1 => k == 2",
         "The sum needs its gradient, too.": "keepdim=True) => keepdim=True).detach()",
-        KEEP: ", keepdim=True => ",
+        KEEP: [", keepdim=True => ", (", keepdim=True => ", "k > 1 => k")],
         "These weights do not sum to 1: divide by the sum of the chosen ones, not by k, the "
         "largest or the norm.": [
             "sum(dim=-1, keepdim=True) => amax(dim=-1, keepdim=True)",
@@ -211,6 +213,8 @@ SIZES = (
     "An exchange has the sizes of `splits`, on the way home swapped; `order` sorts what arrives."
 )
 SEND_FIRST = "Send first: the first exchange takes `rows`; the experts work on what has arrived."
+THREE = "`exchange(rows, send, receive)` takes three, and knows the group."
+MINE_FIRST = "`splits(mine, coming)`: first what this rank sends."
 AS_LIST = "`split` takes a list of whole numbers, no tensor: see `tolist()`."
 BY_EXPERT = "An expert's rows come from all ranks: its size is in `coming.sum(dim=0)`."
 TAKE_PART = (
@@ -267,7 +271,7 @@ def over_ranks(attempt, loads):
 
         found = attempt(rows * 1, mine.clone(), coming.clone(), own, exchange)
         if not isinstance(found, Tensor) or found.shape != rows.shape:
-            raise NotYet(f"rank {rank} got {short(found)}", COME_HOME)
+            raise NotYet(f"rank {rank} got {short(found)}", COME_HOME if calls else SEND_FIRST)
         loss = (found * rows.detach().sqrt()).sum() + 0 * rows.sum()
         return found, *torch.autograd.grad(loss, (rows, factors), materialize_grads=True)
 
@@ -302,12 +306,20 @@ check_travel = Exercise(
             "done[order.argsort()], receive, send) => done, receive, send)[order.argsort()]",
         ],
         SIZES: "receive, send) => send, receive)",
-        SEND_FIRST: (
-            "arrived = exchange(rows, send, receive)[order] => parts = rows.split(mine.tolist())",
-            "parts = arrived.split(coming.sum(dim=0).tolist()) => ",
-            ", strict=True => ",
-            "exchange(done[order.argsort()], => exchange(exchange(done, send, receive),",
-        ),
+        SEND_FIRST: [
+            (
+                "arrived = exchange(rows, send, receive)[order] => sizes = numbers(mine)",
+                "arrived.split(coming.sum(dim=0).tolist()) => rows.split(sizes)",
+                ", strict=True => ",
+                f"exchange(done[order.argsort()], {receive_and_send} => {instead}",
+            )
+            for receive_and_send, instead in (
+                ("", "exchange(exchange(done, send, receive), "),
+                ("receive, send)", "done"),
+            )
+        ],
+        THREE: "send, receive)[order] => send, receive, None)[order]",
+        MINE_FIRST: "splits(mine, coming) => splits(coming, mine)",
         "`own` are the experts of this rank alone, counted from 0.": (
             "[expert(part) for expert, part in zip(own, parts, strict=True)] => "
             "[own[e](part) for e, part in enumerate(rows.split(numbers(mine)))]"
@@ -338,6 +350,8 @@ check_travel = Exercise(
     },
     errors={
         "not Tensor": AS_LIST,
+        "positional argument": THREE,
+        "values to unpack": MINE_FIRST,
         "split_with_sizes|is longer than|is shorter than": BY_EXPERT,
         "list index": "`own` are the experts of this rank alone, counted from 0.",
         "out of bounds": COME_HOME,
@@ -353,6 +367,7 @@ check_travel = Exercise(
 # 4. A program that trains, and is wrong
 
 METHOD = "`size` is a method: write `group.size()`."
+WEIGHT = "The router has no bias, and one parameter: `part.router.weight`, which has a `.grad`."
 RANKS = "Each rank needs the sum: `all_reduce` gives it, `broadcast` and `reduce` do not."
 GROUP = "These groups know no ranks outside themselves: say group=group."
 
@@ -474,12 +489,14 @@ check_average = Exercise(
         ),
         GROUP: ", group=group => ",
         METHOD: "copies.size() => copies.size",
+        WEIGHT: [f"router.weight => router{other}" for other in (".bias", "")],
         RANKS: f"{SENT} => distributed.broadcast(parameter.grad, 0, group=copies)",
     },
     errors={
         "is not registered": RANKS,
         "process group has not been": GROUP,
         "'method'": METHOD,
+        "no attribute 'grad'": WEIGHT,
         "leaf Variable": "Change each parameter's `.grad`, and not the parameter.",
         "Timed out|had not returned|gloo": SAME_MESSAGES,
     },
