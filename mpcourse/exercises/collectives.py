@@ -21,6 +21,7 @@ PIECE_FIRST = "Here it is `send(piece, target)`, and `recv(source)` returns the 
 ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
 PADDED = "More numbers than came in: what a chunk was filled up with has to go again."
 NO_GROUP = "No processes are connected here: build it out of the given send and recv."
+NUMBER_BY_NUMBER = "The mean is over the ranks, number by number: no `mean()` of a tensor."
 A_LIST = "A list is no tensor: torch.cat joins chunks, torch.tensor takes numbers."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 GIVEN = {"process group": NO_GROUP, r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST}
@@ -59,6 +60,8 @@ def refuse_unfinished(results, exchange, numbers, waits_for):
         if not isinstance(result, Tensor) or result.shape != (numbers,):
             line = f"Rank {rank} returned {short(result)}"
             why = NO_RETURN if result is None else A_LIST * isinstance(result, list | tuple)
+            if getattr(result, "ndim", 1) == 0:
+                why = NUMBER_BY_NUMBER
             if getattr(result, "ndim", 0) == 1:
                 why = ONE_CHUNK if len(result) < numbers else PADDED
             raise NotYet(line, f"expected the tensor of {numbers} numbers.", why)
@@ -108,7 +111,15 @@ check_ring = Exercise(
     "ring has to send.",
     wrong={
         "That is the sum: divide by the {0} ranks.": "tensor / count => tensor",
-        DIVIDED: ["/ count => / count / count", (IN_EACH_STEP, "tensor / count => tensor")],
+        DIVIDED: [
+            "/ count => / count / count",
+            (IN_EACH_STEP, "tensor / count => tensor"),
+            ("% count)) => % count)).div_(count)", "tensor / count => tensor"),
+        ],
+        "The sum is whole: divide it by `count`.": [
+            f"/ count => / {n}" for n in ("4", "count / 2")
+        ],
+        NUMBER_BY_NUMBER: "return tensor / count => return (tensor / count).mean()",
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",
         "The tensors are as they were: all that a ring does is missing.": lambda tensor, *_: tensor,
         OVERWRITTEN: ["add_ => copy_", f"{SECOND_ROUND} => range(1, count)"],

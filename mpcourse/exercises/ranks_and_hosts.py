@@ -1,9 +1,11 @@
 """Exercises of page `ranks_and_hosts`: who brought a run down, how it goes on and loses little."""
 
+import random
 from collections.abc import Iterator
 from itertools import chain, count, islice
 from math import expm1
 
+import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
@@ -120,7 +122,10 @@ def my_batches(data, size, step):
             read += 1
 
 
-OWN = "torch's own generator has moved: give one to the order, and to each DataLoader (generator=)."
+OWN = (
+    "A generator that others draw from has moved, torch's, Python's or numpy's: give the order one "
+    "of its own, and each DataLoader, too (generator=)."
+)
 AGAIN = "It begins with the first batch again: samples are read twice, others never."
 NEW_ORDER = "`step` counts batches, over all epochs; each epoch keeps the order that it had."
 ONE_OFF = "`step` steps are done: the next batch has that number, counted from 0."
@@ -135,12 +140,19 @@ NOTHING = "Give an iterator: return one, or yield the batches."
 UNSEEDED = "Called twice, it gives two orders: seed the generator, with the same number each time."
 
 
+def shared_states():
+    """Of the generators that everybody draws from, as values that can be compared."""
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002
+    torchs = torch.get_rng_state().numpy().tobytes()
+    return torchs, random.getstate(), keys.tobytes(), rest
+
+
 def read(attempt, data, size, step, batches):
-    """The sample numbers of the first batches; if torch's generator has moved at one of them."""
-    state, moved, taken = torch.get_rng_state(), False, []
+    """The sample numbers of the first batches; if a shared generator has moved at one of them."""
+    state, moved, taken = shared_states(), False, []
     for each in islice(attempt(data, size, step), batches):
         taken.append([*map(numbers, each)])
-        moved |= not torch.equal(state, torch.get_rng_state())
+        moved |= state != shared_states()
     if not all(isinstance(column, list) for each in taken for column in each):
         raise NotYet(ALONE)
     found = [each[0] for each in taken]
@@ -154,7 +166,7 @@ def read(attempt, data, size, step, batches):
 
 
 def go_on(attempt, samples, size, step):
-    """The batches from 0, twice, and from the step on; if torch's generator has moved."""
+    """The batches from 0, twice, and from the step on; if a shared generator has moved."""
     data = TensorDataset(*(by * torch.arange(samples) for by in COLUMN))
     epoch = samples // size
     whole, moved = read(attempt, data, size, 0, 4 * epoch)
@@ -187,6 +199,20 @@ def as_never_killed(outcome, samples, size, step):
         raise NotYet(f"expected {short(wanted)}", f"got {short(found)}", why)
     if moved_later:
         raise NotYet(OWN)
+
+
+def out_of(seed, permuted):
+    """Batches whose order comes from a generator that everybody draws from, epoch by epoch."""
+
+    def batches(data, size, step):
+        seed(2)
+        for epoch in count():
+            order = [*permuted(len(data))]
+            for number in range(len(data) // size):
+                if epoch * (len(data) // size) + number >= step:
+                    yield data[order[number * size :][:size]]
+
+    return batches
 
 
 def by_epochs(data, size, step):
@@ -223,6 +249,8 @@ check_batches = Exercise(
             # gives it back at the end alone
             "seeded = torch.Generator() => held = torch.random.fork_rng([]); held.__enter__(); "
             "seeded = torch",
+            out_of(random.seed, lambda n: random.sample(range(n), n)),
+            out_of(np.random.seed, np.random.permutation),
         ],
         UNSEEDED: "().manual_seed(2) => (); seeded.seed()",
         UNSHUFFLED: "shuffle=True => shuffle=False",
@@ -278,7 +306,11 @@ check_lost_share = Exercise(
             "save_s / every_s + => ",
             "save_s / every_s + every_s / 2 => (save_s + every_s / 2)",
         ],
-        "All hosts save at once, in save_s.": "save_s / => hosts * save_s /",
+        "All hosts save at once, in save_s.": [
+            f"save_s / => {factor} save_s /" for factor in ("hosts *", "1 / hosts *")
+        ],
+        "A save is lost whole; of the repeated work it is half.": "save_s / => save_s / 2 /",
+        "Asked is the share that is lost: no 1 besides.": "return => return 1 +",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
         "A share is a fraction: divide by /, not by //.": "/ => //",
         "Count failures, not the chance of one: they come each failure_s / hosts.": [
