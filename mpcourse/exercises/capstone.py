@@ -116,6 +116,10 @@ check_counted = Exercise(
         ],
         CHANGED: "return => work.reverse(); return",
         "Two lists, no pair for each block.": "forward, backward => [*zip(forward, backward)]",
+        "Return both lists, the forward's and the backward's.": [
+            "return forward, backward => return forward",
+            "return forward, backward => return [f + b for f, b in zip(forward, backward)]",
+        ],
         "The backward's list begins with block 1, too.": "return => backward.reverse(); return",
         "The forward's list comes first.": "forward, backward => backward, forward",
         "A number a block, no sum of all.": "forward, backward => sum(forward), sum(backward)",
@@ -154,6 +158,7 @@ check_new_cut = Exercise(
         ([8, 4, 6, 2, 2, 4, 4, 8], [0.5, 0.5, 0.5, 0.75, 0.5, 0.5, 0.25, 1.0]),
         ([8] * 13, [0.5] * 8 + [1.0] * 5),
         ([2, 9], [0.5, 1.0]),
+        ([2, 0.25, 2.125], [1.0, 1.0, 1.0]),
         ([2, 4, 9], [0.5, 1.0, 1.0]),
         ([4.5, 2, 7], [1.0, 0.5, 1.0]),
         ([8, 2, 3], [0.5, 1.0, 1.0]),
@@ -204,7 +209,14 @@ check_new_cut = Exercise(
             lambda *case: 6,
             lambda work, keep: len(work) // 2,
         ],
-        "Do not round the work that is left.": "[each * i * o => [int(each * i * o)",
+        "Do not round the work that is left.": [
+            "[each * i * o => [int(each * i * o)",
+            *(
+                f"max(sum(left[:cut]), sum(left[cut:])) => {rounded}(max(sum(left[:cut]), "
+                "sum(left[cut:])))"
+                for rounded in ("round", "int")
+            ),
+        ],
         "One number: the cut alone.": "return => return 0, ",
         "Asked is the cut, no work: return where, not how much.": (
             "return => at =",

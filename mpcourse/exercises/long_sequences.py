@@ -61,10 +61,14 @@ check_merge = Exercise(
             "logaddexp( => maximum(",
             ("(log_sum_1 - log_sum) => log_sum_1", "(log_sum_2 - log_sum) => log_sum_2"),
         ],
-        "A log-sum is a logarithm: weigh by its `exp`.": (
-            "(log_sum_1 - log_sum).exp() => log_sum_1 / (log_sum_1 + log_sum_2)",
-            "(log_sum_2 - log_sum).exp() => log_sum_2 / (log_sum_1 + log_sum_2)",
-        ),
+        "A log-sum is a logarithm: weigh by its `exp`.": [
+            tuple(f"(log_sum_{n} - log_sum).exp() => {weight.format(n)}" for n in (1, 2))
+            for weight in (
+                "log_sum_{0} / (log_sum_1 + log_sum_2)",
+                "log_sum_{0} / log_sum",
+                "(log_sum_{0} - log_sum)",
+            )
+        ],
         "What was subtracted before `exp` has to be added back after `log`.": [
             f"{each} => {each} - torch.maximum(log_sum_1, log_sum_2)"
             for each in ("return output, log_sum", "logaddexp(log_sum_1, log_sum_2)")
@@ -357,6 +361,7 @@ check_way_home = Exercise(
 ZERO = "A rank that judges no token has 0 / 0: take its sum, and let it join in each `all_reduce`."
 EMPTY = "A rank that judges no token, too, computes its loss, 0, from the logits: not a new tensor."
 IN_PLACE = "`all_reduce` changes its tensor and returns None: go on with that tensor."
+ADDS = "A count of all ranks is a sum: `all_reduce` adds up if no `op` is given."
 CUT_OFF = "`detach` or `item` cuts the loss off from the logits: compute it from them as they are."
 
 
@@ -427,8 +432,10 @@ check_loss = Exercise(
         ],
         CUT_OFF: "cross_entropy(logits => cross_entropy(logits.detach().requires_grad_()",
         "Pass `group=group`": ", group=group => ",
+        ADDS: "judged, group=group => judged, group=group, op=distributed.ReduceOp.AVG",
     },
     errors={
+        "cast to the desired|ReduceOp.AVG": ADDS,
         "Default process group": "Pass `group=group` to each message.",
         "'NoneType'|parameter `tensor`": IN_PLACE,
         "gloo|had not returned": "Do all ranks send the same messages, in one order?",
@@ -464,6 +471,7 @@ check_tokens = Exercise(
         "In zigzag order a step has half of the operations: it takes twice as many tokens.": [
             "1 if zigzag else 2 => 2",
             "1 if zigzag else 2 => 4 if zigzag else 2",
+            "1 if zigzag else 2 => 1 + zigzag",
         ],
         "The faster a GPU computes, and the slower its link, the more tokens it takes.": [
             ("rate * sent => speed * sent", "(speed * operations => (rate * operations"),
