@@ -138,6 +138,10 @@ def my_hooks(module, all_reduce, count):
 
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
+NOTHING_TO_DIVIDE = (
+    "all_reduce returns None, and before a post-accumulate-grad hook .grad may be None, too: "
+    "in such a hook, divide .grad after all_reduce."
+)
 TWICE_DIVIDED = "It was divided by the number of ranks twice."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
 LOOPS = "When a hook runs, the loop's variable is the last parameter: use the hook's argument."
@@ -185,6 +189,10 @@ check_hooks = Exercise(
             "all_reduce( => parameter.grad = all_reduce(",
             ("all_reduce( => parameter.grad = all_reduce(", "parameter.grad /= count => pass"),
         ],
+        NOTHING_TO_DIVIDE: (
+            "all_reduce(parameter.grad) => all_reduce(parameter.grad).div_(count)",
+            "parameter.grad /= count => pass",
+        ),
         RETURNED: "parameter.grad /= count => return parameter.grad / count",
         TOO_EARLY: "_post_accumulate_grad => ",
         ARGUMENT: "average(parameter): => average(module, parameter):",
@@ -198,6 +206,7 @@ check_hooks = Exercise(
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         "hooks? (should return None|returned)": RETURNED,
         "positional argument": ARGUMENT,
+        "NoneType.* 'div_'.*, in the backward": NOTHING_TO_DIVIDE,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
@@ -237,6 +246,7 @@ def my_buckets(module, all_reduce, count, size):
 
 EMPTIED = "clear() has emptied the list that is kept with the message: keep a copy."
 PIECES = "A piece has numel() numbers of its parameter, in the bucket's order; view_as shapes it."
+ASKS = "Nothing here has to ask whether a message is over: `message.wait()` returns when it is."
 FLAT = "Gradients differ in shape: flatten each before torch.cat."
 LEFT_FULL = "The rest is still in the bucket in the next step: empty it in finish, too."
 LOCAL = "An assignment in a function makes a new local name: use clear() for a list, or nonlocal."
@@ -316,11 +326,14 @@ check_buckets = Exercise(
             ("if bucket: => if True:", "in bucket]) => in bucket] + [torch.zeros(0)])"),
         ],
         UNWAITED: "message.wait() => ",
+        ASKS: "message.wait() => while not message.is_completed(): pass",
         TWICE: ["sent.clear() => ", "message.wait() => sent[-1][2].wait()"],
         FROZEN: "parameter.requires_grad: => True:",
         UNDER_WAY: ("bucket.clear() => bucket.clear(), flat.div_(count)", ") / count => )"),
         "That is the sum over the ranks: divide by count.": ") / count => )",
-        FEWER_RANKS: [f") / count => ) / {n}" for n in ("size", "len(parameters)", "len(sent)")],
+        FEWER_RANKS: [
+            f") / count => ) / {n}" for n in ("size", "len(parameters)", "len(sent)", "2")
+        ],
         EMPTIED: "bucket.copy() => bucket",
         "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
         "Each piece begins where the one before it ends: split does this.": (
@@ -341,6 +354,7 @@ check_buckets = Exercise(
         "hooks? (should return None|returned)": HOOK_RETURNS,
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         r"split_sizes=\[\]": EMPTIED,
+        "is_completed": ASKS,
         "split_sizes|gradient of size|is invalid for input": PIECES,
         "number of dimensions|equal size|[Ss]izes of tensors": FLAT,
     },
@@ -380,6 +394,7 @@ INSIDE = "    summed += =>         summed +="
 LOST = "zero_grad() deletes what the backwards have added up: call it once, after step()."
 SAMPLES = "Count samples: the labels of every micro-batch, not micro-batches."
 MEANS = "A mean of means: a sample of a short micro-batch counts for more. Divide sums."
+ANY_NUMBER = "There may be any number of micro-batches, also one: loop over the list."
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
@@ -488,6 +503,8 @@ check_ddp_step = Exercise(
         "Return the sum of all losses, then the number of samples: neither is divided.": [
             *(f"summed, total => summed{end}" for end in ("", " / total", " / total, total")),
             "summed, total => summed / len(micro_batches), total",
+            "summed, total => summed, 2 * total",
+            "summed, total => summed / total, 1",
             "summed, total => summed / total, len(micro_batches)",
             "summed, total => total, summed",
             "return summed, total => pass",
@@ -515,7 +532,8 @@ check_ddp_step = Exercise(
         "The last one runs twice.": "in others => in micro_batches",
         "The last one never runs.": "    summed += backward(*last)\n => ",
         LEFT_OVER: "return summed, total => return ...",
+        ANY_NUMBER: ("*others, last = => first, last =", "in others => in [first]"),
     },
-    errors={"context manager": NO_CALL, "process group": BY_ITSELF},
+    errors={"values to unpack": ANY_NUMBER, "context manager": NO_CALL, "process group": BY_ITSELF},
     also_right=[(f"with model.no_sync() => for {ON} in [0]", f"summed += => {ON} = 1; summed +=")],
 )

@@ -14,6 +14,7 @@ import random
 import re
 import textwrap
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -395,9 +396,10 @@ class Exercise:
             return False
 
     def _quietly(self, attempt: Any, case: tuple) -> Any:
-        """The outcome, or `...` if there is none."""
+        """The outcome, or `...` if there is none. Of its warnings nobody hears."""
         try:
-            return self._outcome(attempt, case)
+            with warnings.catch_warnings(action="ignore"):
+                return self._outcome(attempt, case)
         except (NotYet, NotAttempted):
             return ...
 

@@ -265,7 +265,9 @@ def replicas_at_work(attempt, rows, count):
     found = attempt(module, devices)
     listed = isinstance(found, list | tuple) and len(found) == count
     if not listed or not all(map(callable, found)):
-        raise NotYet(f"expected {count} functions of the rows, got {short(found)}", FUNCTIONS)
+        some = isinstance(found, list | tuple) and found and all(map(callable, found))
+        why = PER_DEVICE if some else FUNCTIONS
+        raise NotYet(f"expected {count} functions of the rows, got {short(found)}", why)
     module.calls.wanted = count
     outputs = gather(parallel_apply(found, scatter(batch, devices), devices=devices), devices[0])
     module.calls.wanted, together = 0, all(met for *_, met in module.calls)
@@ -291,6 +293,7 @@ def replicas_at_work(attempt, rows, count):
 
 
 FUNCTIONS = "Return a list of functions: whoever has the rows calls them."
+PER_DEVICE = "Return a function for each device, however many there are."
 ITSELF = "The replicas call net itself: give each a deep copy."
 SHALLOW = "copy.copy gives a network with net's own layers: each replica needs a deep copy."
 SHARED = "All replicas called one deep copy: each needs its own."
@@ -318,7 +321,8 @@ check_replicas = Exercise(
     },
     hint=f"Each replica calls a deep copy of its own, with its own copy of the weights. {LATER}",
     wrong={
-        "Copy net's own weights: deepcopy, detach, state_dict and Parameter cut the way to them.": [
+        "Copy net's own weights: deepcopy, detach, no_grad, state_dict, Parameter cut the way.": [
+            "def replica_on => @torch.no_grad()\n    def replica_on",
             "net.named_parameters() => shell.named_parameters()",
             "w.to => w.detach().to",
             "net.named_parameters() => net.state_dict().items()",
@@ -338,6 +342,7 @@ check_replicas = Exercise(
         ITSELF: "copy.deepcopy(net) => net",
         SHALLOW: "copy.deepcopy => copy.copy",
         SHARED: [(f"{SHELL}{THERE} => ", f"def replica_on => {SHELL}\n    def replica_on")],
+        PER_DEVICE: "for device in devices] => for device in devices[:1]]",
         FUNCTIONS: ["return [ => return lambda: [", "return lambda rows: => return weights or"],
         "All replicas use one copy of the weights: make one for each device.": (
             f"{COPIES} => ",
@@ -380,6 +385,8 @@ def on_devices(attempt, rows, count):
     if not torch.is_tensor(outputs):
         raise NotYet(f"expected one tensor, got {short(outputs)}", "Return what gather joins.")
     refuse_borrowed(attempt, {"DataParallel", "data_parallel"}, "use the four verbs.")
+    if any(each.grad is not None for each in (*module.parameters(), batch)):
+        raise NotYet("afterwards there are gradients in .grad", NO_BACKWARD)
     return {
         "outputs": outputs,
         "gradients of weights and batch": gradients_of(outputs, [*module.parameters(), batch]),
@@ -388,7 +395,11 @@ def on_devices(attempt, rows, count):
         "at the same time": all(met for *_, met in module.calls),
         "joined on the first device": all(c.args[1] == devices[0] for c in joined.call_args_list),
         "on two GPUs": "fine" if count > 1 else apart(attempt),
+        "the module's mode": module.training,
     }
+
+
+NO_BACKWARD = "A forward pass runs no backward: that is for whoever has the loss."
 
 
 def apart(attempt):
@@ -453,6 +464,13 @@ check_data_parallel = Exercise(
         ),
         "A loop over the chunks calls the module itself, in one thread: replicas work at once.": (
             lambda m, b, d: torch.cat([m(chunk) for chunk in scatter(b, d)])
+        ),
+        "A forward pass leaves the module in its mode: no eval().": (
+            "chunks = => module.eval(); chunks ="
+        ),
+        NO_BACKWARD: (
+            "return gather(outputs, devices[0]) => whole = gather(outputs, devices[0]); "
+            "whole.sum().backward(retain_graph=True); return whole"
         ),
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
         "Without scatter all chunks lie on the first device: a replica on another finds none.": (

@@ -273,7 +273,13 @@ HANDED_ON = (
 LONG_S = 1.0  # a shorter wait may end before the other program has put anything
 NUMBER_FIRST = "stage.backward takes the piece's number first, then the gradient (on A)."
 SWAPPED = "check_two_queues takes the first device's program first; each has the stub's arguments."
-B_WAITS = "B runs no backward, so A waits for a gradient: each forward of B needs its backward."
+B_WAITS = (
+    "A waits for a gradient, and B has sent none: B runs each backward right after its forward."
+)
+B_GETS = (
+    "B waits for a gradient, but gradients go from B to A: its backward takes the number alone."
+)
+A_GETS = "A's backward needs the gradient that B has put: gradients.get()."
 BENCH = [Worker("device A of the check"), Worker("device B of the check")]
 FEWER = "Pieces are numbered 0 to len(pieces) - 1; there may be fewer of them than `ahead`."
 NEWEST = "min(number, len(pieces)) - 1"
@@ -305,7 +311,7 @@ class Post(queue.Queue):
                 lambda: self.queue or sum(not post.queue for post in world.awaited) >= world.running
             )
             if not self.queue:
-                raise Stuck
+                raise Stuck(self)
             world.awaited.remove(self)
             return super().get()
 
@@ -341,6 +347,8 @@ class NotingStage:
             raise NotYet(FEWER)
         if self.noted.count(f"F{number}") <= self.noted.count(f"B{number}"):
             raise NotYet(f"B{number} needs F{number} before it, and runs once.")
+        if self.is_first and gradient is None:
+            raise NotYet(A_GETS)
         self.noted.append(f"B{number}")
         sent = self.pieces[number] * 3
         if self.is_first:
@@ -384,6 +392,8 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     if real := [error for error in errors if error and not isinstance(error, Stuck)]:
         raise real[0]
     if any(errors):
+        if errors[1] and queues[1] in errors[1].args:
+            raise NotYet(B_GETS)
         if b.noted and all(did.startswith("F") for did in b.noted):
             raise NotYet(B_WAITS)
         line = "; ".join(f"{name}: {order or 'nothing'}" for name, order in did.items())
@@ -454,6 +464,7 @@ check_two_queues = Exercise(
             "return total => gradients.put(stage.backward(number)); return total",
         ),
         B_WAITS: B_LAST,
+        B_GETS: "stage.backward(number)) => stage.backward(number, gradients.get()))",
         "That is GPipe: A keeps all pieces, and B begins its backwards after its last forward.": (
             DO + "ahead = len(pieces)",
             *B_LAST,
@@ -467,9 +478,9 @@ check_two_queues = Exercise(
         "Each put() needs a get(): something is left in a queue.": (
             "return total => gradients.put(None); return total"
         ),
-        HANDED_ON: [
+        HANDED_ON: f"number - ahead => {NEWEST}",
+        A_GETS: [
             ", gradients.get()) => )",
-            f"number - ahead => {NEWEST}",
             (
                 "stage.backward(number - ahead, gradients.get()) => "
                 "try: g = gradients.get(timeout=0.01)\n"
@@ -526,8 +537,11 @@ check_step_time = Exercise(
             "fixed + => 0 +",
             ("fixed + => 0 +", "1) * slot => 1) * slot + fixed"),
             ("fixed + => 0 +", "1) * slot => 1) * slot + fixed / 2"),
+            "1) * slot => 1) * slot - fixed / 2",
         ],
-        "A slot has the samples of one piece: `size` of them.": "per_sample * size => per_sample",
+        "A slot has the samples of one piece: `size` of them.": [
+            f"per_sample * size => per_sample{rows}" for rows in ("", " * rows")
+        ],
         "`size` is the rows of a piece: there are rows / size pieces.": [
             "rows / size => size",
             ("rows / size => size", "per_sample * size => per_sample * rows / size"),

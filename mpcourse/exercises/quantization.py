@@ -61,7 +61,9 @@ check_qparams = Exercise(
         "low is a value. zero_point is an integer: the one that means 0.0.": [
             *[f"round(-128 - low / scale) => {each}" for each in ("low", "high", "0.0")],
         ],
-        "256 integers have 255 steps between them.": ["255 => 256", "255 => 127", "255 => 128"],
+        "256 integers have 255 steps between them.": [
+            *["255 => 256", "255 => 127", "255 => 128", "255 => 254"],
+        ],
         "Return both: (scale, zero_point).": [lambda *ends: my_qparams(*ends)[0], "scale, r => r"],
         "-128 belongs to the integers, too: 255 steps.": [
             ("255 => 254", "-128 - => -127 -"),
@@ -75,6 +77,7 @@ check_qparams = Exercise(
         "Sign: low has to become -128, so low / scale + zero_point = -128.": [
             *["-128 - => -128 +", "-128 - low => 128 + low", "-128 - low => 127 + low"],
         ],
+        "127 means high. Start from -128, the integer that means low.": "-128 - => 127 -",
         "That is the integer of low. 0.0 lies -low / scale steps above it.": (
             "round(-128 - low / scale) => -128"
         ),
@@ -159,6 +162,7 @@ TINY = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 2**-23)  # the last: e
 ONE_FOR_0 = "torch.where(scales > 0, scales, 1.0)"
 SPAN = "weight.abs().amax(1) / 127 => (weight.amax(1) - weight.amin(1))"
 LIFTED = "(weight - weight.amin(1, True))"
+BOUNDED = ".round() => .round().clamp(-128, 127)"
 PAIR = "max(1) gives values and places: take max(1).values, or amax(1)."
 CHANGED = "That changes the weight that was handed in: write weight / scales, not weight /= scales."
 
@@ -195,6 +199,10 @@ check_rows = Exercise(
         "A scale is the length of a step: the largest of the row / 127.": [
             *["int8), => int8), 127 *", "int8), => int8), 1 /"],
         ],
+        "The largest weight of a row becomes 127, not its mean.": [
+            *["amax(1) => mean(1)", ("amax(1) => mean(1)", BOUNDED)],
+            ("amax(1) => mean(1)", ".round() => .round().clamp(-127, 127)"),
+        ],
         CHANGED: "weight / scales[:, None] => weight.div_(scales[:, None])",
         "That cuts off: round to the nearest integer.": [".round() => ", "round() => floor()"],
         "That rounds up: round to the nearest integer.": "round() => ceil()",
@@ -204,6 +212,7 @@ check_rows = Exercise(
         ],
         "Integers around 0: the largest without its sign becomes 127, whatever the range.": [
             *["127 => 255", f"{SPAN} / 255", f"{SPAN} / 254", quantize_rows_affine],
+            *[(f"{SPAN} / {steps}", BOUNDED) for steps in (254, 255)],
             (f"{SPAN} / 255", f"(weight / => ({LIFTED} /", "]).r => ] - 128).r"),
             (f"{SPAN} / 255", f"(weight / => ({LIFTED} /", "int8 => uint8"),
         ],
@@ -442,6 +451,10 @@ def factors_one_by_one(largest, weight, power):
 X_TO_ONE = "torch.where(largest > 0, largest, 1.0)"
 W_TO_ONE = "torch.where(columns > 0, columns, 1.0)"
 QUOTIENT = "largest**power / columns ** (1 - power)"
+REPLACED = (
+    "That changes a tensor that was handed in: write weight.abs(), not weight.abs_(), and "
+    "torch.where for a new largest."
+)
 PAIR_OF_COLUMNS = "max(0) gives values and places: take max(0).values, or amax(0)."
 
 check_factors = Exercise(
@@ -454,7 +467,9 @@ check_factors = Exercise(
         (torch.tensor([3, 0.5, 20]), torch.tensor([[-0.2, 0.1, 0.4], [0.3, -0.7, 0.05]]), 0.0),
         (torch.tensor([0.0, 2.0]), torch.tensor([[0.5, 0.25], [-0.25, 0.75]]), 0.5),
         (torch.tensor([2.0, 3.0]), torch.tensor([[0.0, 0.5], [0.0, -0.2]]), 0.25),
+        (torch.tensor([2.0, 3.0]), torch.tensor([[0.25, 0.0], [0.0, -0.2]]), 0.5),
     ],
+    play=leaving_alone(REPLACED),
     given=lambda x, w, p: f"largest {short(x)}, weight {short(w)}, power {p}",
     same=partial(close, within=1e-4),
     hint="X is each unit's largest output; W, of each column, the largest weight without its sign. "
@@ -512,6 +527,13 @@ check_factors = Exercise(
                 (f"{X_TO_ONE} => largest", f"{QUOTIENT} => ({QUOTIENT}).clamp(min={least})")
                 for least in TINY
             ],
+        ],
+        "Take the largest of each column first: only a W of 0 counts as 1, no single weight.": (
+            "weight.abs() => torch.where(weight == 0, 1.0, weight).abs()"
+        ),
+        REPLACED: [
+            "weight.abs() => weight.abs_()",
+            f"largest = {X_TO_ONE} => largest[largest == 0] = 1",
         ],
         "Only 0 becomes 1. That changes what is smaller than 1, too.": [
             *[f"{X_TO_ONE} => largest.clamp(min=1)", f"{W_TO_ONE} => columns.clamp(min=1)"],

@@ -87,6 +87,7 @@ check_look_back = Exercise(
         "A new token sees itself, too: its own column counts.": "columns > own => columns >= own",
         "Columns count from 0: the first new token stands in column `heights`, not behind it.": [
             "[:, None] + new => [:, None] + new + 1",
+            "[:, None] + new => [:, None] + new + len(new) - 1",
             "[:, None] + new => [:, None] + 0 * new + len(new)",
         ],
         "Do not change a given": [
@@ -273,10 +274,14 @@ check_continuous = Exercise(
             "return plan => return plan[:-1]",
             ("any(left) => max(left) > 0", "== 0 => < 0"),
         ],
-        "Request 0 is a request, too: ask `is None`.": (
-            "request is None or => not request or",
-            "any(left) => any(left[r] for r in here if r)",
-        ),
+        "Request 0 is a request, too: ask `is None`.": [
+            (
+                "request is None or => not request or",
+                "any(left) => any(left[r] for r in here if r)",
+                *counting,
+            )
+            for counting in ((), ("if request is not None => if request",))
+        ],
         "`lengths` belongs to the caller": "left, waiting = [*lengths] => left, waiting = lengths",
         "The first free place is filled first.": "enumerate(here) => reversed([*enumerate(here)])",
         "One queue for all: a free place takes whoever waits the longest.": [
@@ -452,7 +457,8 @@ check_alternate = Exercise(
             "second, group, => second, 0,",
             "(first, group, => (first, 0,",
         ),
-        "What goes in next is the new token that `second` gave.": [
+        "What goes in next is the new token that `second` gave, alone: caches have the others.": [
+            "first, group, new => first, group, torch.cat([starts[group], *written[group]], dim=1)",
             "first, group, new => first, group, starts[group]",
             "first, group, new => first, group, hidden[group].result()",
             "first, group, new => first, group, torch.cat(written[group], dim=1)",

@@ -117,6 +117,11 @@ check_state_step = Exercise(
         "A part's gradient is what `scatter` returns, an average over all ranks already.": [
             "scatter(weight.grad) => scatter(weight.grad) * len(part) / weight.numel()",
             "scatter(weight.grad) => weight.grad.view(-1)[: len(part)]",
+            "scatter(weight.grad) => scatter(weight.grad) / 2",
+        ],
+        "A part is weights: zero its gradient, by `part.grad = None`, and not the part.": [
+            "view_as(weight)) => view_as(weight))\n        part.zero_()",
+            "optimizer.step() => optimizer.step()\n    for part in parts:\n        part.zero_()",
         ],
         TWICE: "scatter(weight.grad) => scatter(gather(scatter(weight.grad)).view_as(weight))",
         "Scatter the gradients, not the weights.": "ter(weight.grad) => ter(weight.data)",
@@ -146,6 +151,7 @@ def my_layer_backward(x, part, gradient, gather, scatter):
 
 
 ROWS, INSIDE, OUTSIDE = 3, 5, 4  # of a rank; numbers in, out
+IN_A_ROW = "The second gradient has the part's shape: one row of numbers, as `scatter` returns it."
 KEPT = "Leave `x`, `part` and `gradient` as they are: others read them later."
 
 
@@ -161,14 +167,17 @@ def on_shares(attempt, ranks):
         part = whole.view(-1).chunk(ranks)[own]
         scatter, gather = (partial(noted, calls, way) for way in messages(group))
         given = rows[own].clone(), part.clone(), gradients[own].clone()
-        found = attempt(*given, gather, scatter)
+        with torch.no_grad():  # as in a backward
+            found = attempt(*given, gather, scatter)
         pair = isinstance(found, tuple | list) and len(found) == 2
         if not pair or not all(isinstance(each, Tensor) for each in found) or found[0].dim() != 2:
             why = "Return two gradients: of x, a table of its shape, and of the part."
             raise NotYet(f"got {short(found)}", why)
         if not all(map(torch.equal, given, (rows[own], part, gradients[own]))):
             raise NotYet("", KEPT)
-        return found[0], found[1].reshape(-1), sorted(way.__name__ for way in calls)
+        if found[1].dim() != 1:
+            raise NotYet(f"got a part's gradient of shape {tuple(found[1].shape)}", IN_A_ROW)
+        return *found, sorted(way.__name__ for way in calls)
 
     return ranks_in_threads(program, ranks, timeout_s=WAIT_S)
 
@@ -214,6 +223,14 @@ check_layer_backward = Exercise(
             ("t.T @ x, => t.T.matmul(x).view(-1),", ".unsqueeze(1)], dim=1 => ]"),
             "scatter(of_whole) => torch.cat([scatter(of_whole[:, :-1]), scatter(of_whole[:, -1])])",
         ],
+        "The gradient of x belongs to this rank's own rows: it is no average.": [
+            "gradient @ whole[:, :-1] => gradient @ whole[:, :-1] * len(part) / whole.numel()",
+            "gradient @ whole[:, :-1] => gradient @ whole[:, :-1] / len(x)",
+        ],
+        IN_A_ROW: [
+            "scatter(of_whole) => scatter(of_whole).view(-1, x.shape[1] + 1)",
+            "scatter(of_whole) => of_whole",
+        ],
         "A rank keeps its part: do not gather the gradient.": (
             "scatter(of_whole) => gather(scatter(of_whole))"
         ),
@@ -222,6 +239,7 @@ check_layer_backward = Exercise(
         KEPT: "return gradient => gradient *= 2\n    return gradient / 2",
     },
     errors={
+        "not require grad": "Autograd is off within a backward: write the formulas of the hint.",
         "many indices|tensor size|input of size": "Make a table: `.view(-1, inputs + 1)`.",
         "number of dimensions": "`.unsqueeze(1)` makes the sums a column.",
         "shape|[Ss]ize": "gradient is (rows, outputs), x (rows, inputs), weight (outputs, inputs).",
@@ -268,7 +286,12 @@ check_bytes_sent = Exercise(
         "In each round of a ring a rank sends (n - 1) / n of the bytes.": [
             f"(ranks - 1) / ranks => {said}" for said in ("(ranks > 1)", "1 / ranks", "(ranks - 1)")
         ],
+        "`//` rounds down to a whole number, here to 0: divide by `/`.": (
+            "(ranks - 1) / ranks => ((ranks - 1) // ranks)"
+        ),
+        "Four ranks are one case: n is the argument `ranks`.": "(ranks - 1) / ranks => 3 / 4",
         "These are numbers: each has {1} bytes.": " * itemsize => ",
+        "Not all numbers have 8 bytes: take `itemsize`, here {1}.": " * itemsize => * 8",
         "A byte is asked for, not a bit.": " * itemsize => * itemsize * 8",
         "That is how many rounds there are. Of each: what a ring sends.": "rounds * => rounds  #",
     },
@@ -301,6 +324,8 @@ def on_parts(attempt, words, lists, max_norm):
 
     return ranks_in_threads(program, len(lists), timeout_s=WAIT_S)
 
+
+EACH = "square = gradient.square().sum()\n        distributed.all_reduce(square, group=group)"
 
 check_clip = Exercise(
     my_clip,
@@ -338,7 +363,11 @@ check_clip = Exercise(
         "max_norm is for all numbers together, not for each.": (
             "gradient *= (max_norm / norm).clamp(max=1.0) => gradient.clamp_(-max_norm, max_norm)"
         ),
-        "One factor for all tensors: by their common norm.": "/ norm => / gradient.norm()",
+        "One factor for all tensors: by their common norm.": [
+            "/ norm => / gradient.norm()",
+            f"gradient *= => {EACH}\n        norm = square.sqrt()\n        gradient *=",
+            (f"gradient *= => {EACH}\n        gradient *=", "/ norm => / square.sqrt()"),
+        ],
         "max_norm is for all ranks together: it stays whole.": [
             "/ norm => / norm / group.size()",
             ("(square, => (0 + square,", "/ norm => / norm / group.size() ** 0.5"),
@@ -356,6 +385,7 @@ check_clip = Exercise(
         ],
     },
     errors={
+        "'NoneType'": "`all_reduce` changes its tensor where it is, and returns None.",
         "not registered": "`all_reduce` will do: no rank is the root.",
         "process group|AllreduceOptions": "Say whose norm it is: `group=group`.",
         "type torch.Tensor": "`all_reduce` takes a tensor: leave out `.item()`.",

@@ -167,6 +167,19 @@ def first_cut_only(model, num_stages):
     return [first, *(first_cut_only(rest, num_stages - 1) if num_stages > 2 else [rest])]
 
 
+def in_halves(model, num_stages):
+    """The best cut for half of the stages, then each side by itself."""
+    if num_stages == 1:
+        return [model]
+    costs, few = parameters_of(model), num_stages // 2
+    many = num_stages - few
+    cut = min(
+        range(few, len(costs) - many + 1),
+        key=lambda cut: max(sum(costs[:cut]) / few, sum(costs[cut:]) / many),
+    )
+    return in_halves(model[:cut], few) + in_halves(model[cut:], many)
+
+
 def filled_up(model, num_stages, late=0):
     """Each stage is filled up to the average (late: until it has it)."""
     costs, bounds = parameters_of(model), [0]
@@ -179,7 +192,7 @@ def filled_up(model, num_stages, late=0):
 
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
 IN_TWO = [5, 1, 1, 1], [1, 1, 5], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
-IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1]
+IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1], [2, 1, 3, 1]
 
 check_split = Exercise(
     my_split,
@@ -212,6 +225,7 @@ check_split = Exercise(
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
         "The first cut is not the only one.": first_cut_only,
+        "Halves of halves may miss the best: compare all cuts at once.": in_halves,
         "No stage may be empty: cuts differ, and none is at an end.": "range(1, => range(0,",
         "expected a list of nn.Sequential": "model[a:b] => list(model[a:b])",
         "the model has lost layers": lambda m, n: [my_split(m, n), m.pop(0)][0],

@@ -135,7 +135,9 @@ def verdict(times: Mapping[Any, Timing], ours: Any, theirs: Any) -> Verdict:
     """Their time over ours in each round of both: the middle, the least and the most."""
     pairs = zip(times[theirs].times_s, times[ours].times_s, strict=True)
     low, middle, high = median_interval([a / b for a, b in pairs])
-    a, b = (f"size {way}" if isinstance(way, int) else way for way in (theirs, ours))
+    a, b = (
+        f"your pipeline in size {way}" if isinstance(way, int) else way for way in (theirs, ours)
+    )
     line = f"{a} took {middle:.2f} x as long as {b} ({low:.2f} to {high:.2f})"
     return Verdict(line, "pays" if low > 1 else "costs" if high < 1 else "cannot be told")
 

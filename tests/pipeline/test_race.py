@@ -110,6 +110,5 @@ def test_a_verdict_compares_round_by_round(theirs, says):
     found = verdict({4: timing((1.0, 1.0, 1.0)), "copies": timing(theirs)}, 4, "copies")
     assert found.says == says
     middle = sorted(theirs)[1]
-    assert found.line == (
-        f"copies took {middle:.2f} x as long as size 4 ({min(theirs):.2f} to {max(theirs):.2f})"
-    )
+    between = f"({min(theirs):.2f} to {max(theirs):.2f})"
+    assert found.line == f"copies took {middle:.2f} x as long as your pipeline in size 4 {between}"
