@@ -229,7 +229,10 @@ check_new_cut = Exercise(
         "Not every list has nine blocks.": "range(1, len(left)) => range(1, 9)",
         CHANGED: "left = => left = work[:] =",
     },
-    errors={"is an empty": "Of two blocks, too, one is first: `range(1, len(work))` has all cuts."},
+    errors={
+        "iterable argument is empty|empty sequence": "Two blocks have a cut, too: "
+        "`range(1, len(work))` has all cuts.",
+    },
     also_right=[
         "max(sum(left[:cut]), sum(left[cut:])) => abs(sum(left[:cut]) - sum(left[cut:]))",
         lambda *case: balanced_bounds(left_of(*case), 2)[1],

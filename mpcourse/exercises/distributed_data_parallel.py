@@ -139,8 +139,8 @@ def my_hooks(module, all_reduce, count):
 CALLED_AT_ONCE = "No backward has run yet: register a function, do not call it."
 RETURNS_NONE = "all_reduce adds up in place and returns None: read the parameter's .grad after it."
 NOTHING_TO_DIVIDE = (
-    "all_reduce returns None, and before a post-accumulate-grad hook .grad may be None, too: "
-    "in such a hook, divide .grad after all_reduce."
+    "all_reduce returns None; and a hook by register_hook runs before .grad is written. In a "
+    "post-accumulate-grad hook, divide .grad after all_reduce."
 )
 TWICE_DIVIDED = "It was divided by the number of ranks twice."
 RETURNED = "A hook returns nothing: put the average into the parameter's .grad."
@@ -206,7 +206,7 @@ check_hooks = Exercise(
         "NoneType.*, while the hooks": CALLED_AT_ONCE,
         "hooks? (should return None|returned)": RETURNED,
         "positional argument": ARGUMENT,
-        "NoneType.* 'div_'.*, in the backward": NOTHING_TO_DIVIDE,
+        "NoneType.* '(div|mul)_?'.*, in the backward": NOTHING_TO_DIVIDE,
         "NoneType.* no attribute.*, in the backward": TOO_EARLY,
         "NoneType.*, in the backward": RETURNS_NONE,
     },
@@ -534,6 +534,10 @@ check_ddp_step = Exercise(
         LEFT_OVER: "return summed, total => return ...",
         ANY_NUMBER: ("*others, last = => first, last =", "in others => in [first]"),
     },
-    errors={"values to unpack": ANY_NUMBER, "context manager": NO_CALL, "process group": BY_ITSELF},
+    errors={
+        r"values to unpack \(expected 2": ANY_NUMBER,
+        "context manager": NO_CALL,
+        "process group": BY_ITSELF,
+    },
     also_right=[(f"with model.no_sync() => for {ON} in [0]", f"summed += => {ON} = 1; summed +=")],
 )

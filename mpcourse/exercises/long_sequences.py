@@ -483,7 +483,6 @@ check_tokens = Exercise(
         ],
         "Each matmul is work that hides the message: more of them need fewer tokens.": [
             "matmuls * ( => (",
-            "/ (speed * operations) => * operations / speed",
             "/ (speed * operations) => / speed * operations",
         ],
         "`sent` and `speed` both count bytes: no bits, so no 8.": [

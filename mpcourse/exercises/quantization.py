@@ -528,7 +528,7 @@ check_factors = Exercise(
                 for least in TINY
             ],
         ],
-        "Take the largest of each column first: only a W of 0 counts as 1, no single weight.": (
+        "Take the largest of each column first: only a W of 0 counts as 1, not a 0 in it.": (
             "weight.abs() => torch.where(weight == 0, 1.0, weight).abs()"
         ),
         REPLACED: [
