@@ -21,7 +21,7 @@ PIECE_FIRST = "Here it is `send(piece, target)`, and `recv(source)` returns the 
 ONE_CHUNK = "That is a reduce-scatter: a second round gives everybody all chunks."
 PADDED = "More numbers than came in: what a chunk was filled up with has to go again."
 NO_GROUP = "No processes are connected here: build it out of the given send and recv."
-NUMBER_BY_NUMBER = "The mean is over the ranks, number by number: no `mean()` of a tensor."
+NUMBER_BY_NUMBER = "Add over the ranks, number by number: no `sum()` or `mean()` of a tensor."
 A_LIST = "A list is no tensor: torch.cat joins chunks, torch.tensor takes numbers."
 TOO_FEW = "Chunks are numbered modulo the ranks; tensor_split gives one to every rank."
 GIVEN = {"process group": NO_GROUP, r"TypeError: .*(send|recv\(\)) takes": PIECE_FIRST}
@@ -117,7 +117,8 @@ check_ring = Exercise(
             ("% count)) => % count)).div_(count)", "tensor / count => tensor"),
         ],
         "The sum is whole: divide it by `count`.": [
-            f"/ count => / {n}" for n in ("4", "count / 2")
+            f"/ count => / {n}"
+            for n in ("4", "count / 2", "2", "3", "len(tensor)", "(count - 1 or 1)")
         ],
         NUMBER_BY_NUMBER: "return tensor / count => return (tensor / count).mean()",
         "`//` drops what is left over: divide by `/`.": "tensor / count => tensor // count",

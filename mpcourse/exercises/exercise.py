@@ -396,7 +396,7 @@ class Exercise:
             return False
 
     def _quietly(self, attempt: Any, case: tuple) -> Any:
-        """The outcome, or `...` if there is none. Of its warnings nobody hears."""
+        """The outcome, or `...` if there is none. Its warnings are not shown."""
         try:
             with warnings.catch_warnings(action="ignore"):
                 return self._outcome(attempt, case)

@@ -81,6 +81,8 @@ def at_the_same_time(attempt, given, count, gradients, broken, own=True):
                         f"it returned {shown(outputs)}; what a module raises has to come out."
                     )
             except KeyError as error:
+                if not broken:
+                    raise
                 outputs = [repr(error)]
             except Exception as error:
                 if isinstance(error.__context__, KeyError):
@@ -263,10 +265,9 @@ def replicas_at_work(attempt, rows, count):
     devices = get_devices(count)
     module, batch = noting_and_batch(rows, devices[0].device)
     found = attempt(module, devices)
-    listed = isinstance(found, list | tuple) and len(found) == count
-    if not listed or not all(map(callable, found)):
-        some = isinstance(found, list | tuple) and found and all(map(callable, found))
-        why = PER_DEVICE if some else FUNCTIONS
+    functions = isinstance(found, list | tuple) and found and all(map(callable, found))
+    if not functions or len(found) != count:
+        why = PER_DEVICE if functions else FUNCTIONS
         raise NotYet(f"expected {count} functions of the rows, got {short(found)}", why)
     module.calls.wanted = count
     outputs = gather(parallel_apply(found, scatter(batch, devices), devices=devices), devices[0])

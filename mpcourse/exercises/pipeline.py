@@ -392,7 +392,7 @@ def on_two_devices(programs: Any, rows: int, size: int, ahead: int) -> dict:
     if real := [error for error in errors if error and not isinstance(error, Stuck)]:
         raise real[0]
     if any(errors):
-        if errors[1] and queues[1] in errors[1].args:
+        if b.noted and errors[1] and queues[1] in errors[1].args:
             raise NotYet(B_GETS)
         if b.noted and all(did.startswith("F") for did in b.noted):
             raise NotYet(B_WAITS)

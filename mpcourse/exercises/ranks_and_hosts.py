@@ -22,7 +22,10 @@ ENDED = -15  # by the launcher
 
 def my_culprit(ends):
     """Leave out all who have an excuse. If nobody is left: those who never came."""
-    lost, waited = ("Connection closed", "Connection reset"), ("Timed out waiting", "timeout")
+    lost, waited = (
+        ("Connection closed", "Connection reset"),
+        ("Timed out waiting", "operation timeout"),
+    )
     gave_up = False
     for rank, code, words in ends:
         if any(piece in words for piece in waited):
@@ -89,7 +92,7 @@ check_culprit = Exercise(
         ],
         "That rank gave up waiting for another, which never came. NCCL's watchdog says so, too.": [
             "gave_up = True => return [rank]",
-            '"timeout" => ',
+            '"operation timeout" => ',
         ],
         "Not only the first may have given up.": "gave_up = True => gave_up = rank == ends[0][0]",
         "One gave up waiting: look on, for a later rank may have no excuse.": (
@@ -309,8 +312,8 @@ check_lost_share = Exercise(
         "All hosts save at once, in save_s.": [
             f"save_s / => {factor} save_s /" for factor in ("hosts *", "1 / hosts *")
         ],
-        "A save is lost whole; of the repeated work it is half.": "save_s / => save_s / 2 /",
-        "Asked is the share that is lost: no 1 besides.": "return => return 1 +",
+        "Each save costs all of save_s; only repeated work is halved.": "save_s / => save_s / 2 /",
+        "Return the lost share alone, without adding 1.": "return => return 1 +",
         "Count the repeated work, too.": " + every_s / 2 / (failure_s / hosts) => ",
         "A share is a fraction: divide by /, not by //.": "/ => //",
         "Count failures, not the chance of one: they come each failure_s / hosts.": [

@@ -385,7 +385,8 @@ check_clip = Exercise(
         ],
     },
     errors={
-        "'NoneType'": "`all_reduce` changes its tensor where it is, and returns None.",
+        "'NoneType'": "`all_reduce` changes its tensor where it is, and returns None. These "
+        "tensors are gradients, with no `.grad` of their own.",
         "not registered": "`all_reduce` will do: no rank is the root.",
         "process group|AllreduceOptions": "Say whose norm it is: `group=group`.",
         "type torch.Tensor": "`all_reduce` takes a tensor: leave out `.item()`.",
