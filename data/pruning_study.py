@@ -3,16 +3,16 @@
 Writes four tables into `data/` for page `pruning`. `pruning_criteria.csv`: nets that keep 2% of
 their weights by each criterion, fine-tuned at seven rates; `pruning_shares.csv`: nets whose layers
 lose equal shares, what one threshold takes, or what a scan allows, at seven rates;
-`pruning_small.csv`: pruned nets, the same unpruned, and small dense ones at four rates;
-`pruning_trunk.csv`: a residual net that loses channels by norm, by chance or by gamma, or is blind
-to half of them, and small nets from scratch, with as many epochs and with half of them, at four
-rates. The accuracy on held-out digits can choose a rate; the test images decide nothing.
+`pruning_small.csv`: pruned nets, the same unpruned, both also in few bits, and small dense ones at
+four rates; `pruning_trunk.csv`: a residual net that loses channels by norm or by chance, and small
+nets from scratch, with as many epochs and with half of them, at five rates. The accuracy on
+held-out digits can choose a rate; the test images decide nothing.
 """
 
 import copy
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,18 +35,19 @@ from mpcourse.pruning import (
     remove_channels,
     snip,
 )
+from mpcourse.pruning.masked import permanent_copy
 from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
 # times as many epochs; in eight times as many the small net has done more work than the large one
-WAYS = {"pruned": 1, "small": 1, "twice": 2, "more work": 8, "dense": 1}
+WAYS = {"pruned": 1, "small": 1, "more work": 8, "dense": 1}
+BITS = {"pruned": (4,), "dense": (4, 2)}  # of the same weights, rounded
 SPARSITY = 0.98  # at which the criteria are compared
 # of a layer that a scan looks at; fewer where little is lost
 SHARES = (0, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
-RIVALS = "inside by chance", "inside by gamma"  # of the norms; gamma: the weight of the BatchNorm
-BLIND = {"blocks blind": ("blocks.0.0", "blocks.1.0"), "head blind": ("head",)}
+BY_CHANCE = "inside by chance"  # the control
 
 
 class Budget(NamedTuple):
@@ -58,7 +59,7 @@ class Budget(NamedTuple):
     short: tuple[int, int] = (5, 2)  # epochs of the nets that the page trains itself, and after
     rates: tuple[float, ...] = (0.02, RATE, 0.1, 0.2)
     residual: tuple[tuple[int, int], ...] = ((6, 2), (12, 4))  # epochs of a residual net, and after
-    residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)
+    residual_rates: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 DRY = Budget(1, 1, (TUNING_RATE,), short=(1, 0), rates=(RATE,))
@@ -151,16 +152,39 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))
             train(model, digits, times * after, rate / 5)
-            rows.append({"way": way, "rate": rate, "seed": seed, **judged(digits, model)})
+            nets = {f"{way}, {bits} bits": rounded(model, bits) for bits in BITS.get(way, ())}
+            for name, net in {way: model, **nets}.items():
+                rows.append({"way": name, "rate": rate, "seed": seed, **judged(digits, net)})
     return rows
+
+
+@torch.no_grad()
+def rounded(model: nn.Module, bits: int) -> nn.Module:
+    """A copy whose weights are whole multiples of a scale, one a row: that of least squared error.
+
+    The multiples have `bits` bits, one of them for the sign. Zeros stay zeros.
+    """
+    model = permanent_copy(model)
+    most = 2 ** (bits - 1) - 1
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            top, least = layer.weight.abs().amax(1, keepdim=True), None
+            for share in torch.linspace(0.2, 1, 41).tolist():
+                scale = (share * top / most).clamp(min=1e-12)
+                near = (layer.weight / scale).round().clamp(-most, most) * scale
+                error = (near - layer.weight).square().sum(1, keepdim=True)
+                if least is None:
+                    least, best = error, near
+                best, least = torch.where(error < least, near, best), least.minimum(error)
+            layer.weight.copy_(best)
+    return model
 
 
 def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
     """A residual net without half of the channels in its blocks or in its trunk, and small nets.
 
     Each way has as many epochs in all, at each rate. `cut` is the accuracy at once, `fresh` the one
-    after the running statistics of the norms have been taken anew, `mended` the one after the bias
-    of the head has been, too, in a copy.
+    after the running statistics of the norms have been taken anew.
     """
     digits, rows = Digits(data.place, 64), []
     for rate, (before, after) in itertools.product(budget.residual_rates, budget.residual):
@@ -172,19 +196,16 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
         kept = _larger_half(whole.stem[0], *(block[3] for block in whole.blocks))
         nets = {"inside": _cut_inside(whole), "trunk": my_trunk(whole, kept)}
         nets |= dict(zip(("whole", "inside scratch", "trunk scratch"), new, strict=True))
-        nets |= {way: _blind(whole, readers, kept) for way, readers in BLIND.items()}
         if (before, after) == budget.residual[-1]:
-            nets |= _by_other_scores(whole, seed)
-        old = copy.deepcopy(whole)  # which trains on
+            draw = torch.Generator().manual_seed(seed)
+            nets[BY_CHANCE] = _cut_inside(whole, draw)
         for way, net in nets.items():
             row = {"way": way, "epochs": before + after, "rate": rate, "seed": seed}
             row["cut"] = digits.test_accuracy(net)
-            if way in RIVALS:
-                torch.manual_seed(seed)  # these rows do not depend on the ways before them
+            if way == BY_CHANCE:
+                torch.manual_seed(seed)  # this row does not depend on the ways before it
             update_bn(digits.shuffled, net)
             row["fresh"] = digits.test_accuracy(net)
-            mended = net if "scratch" in way else with_means_of(old, net, digits.all_train[0])
-            row["mended"] = digits.test_accuracy(mended)
             train(net, digits, after, rate / 5)
             row |= {"held_out": digits.accuracy(net), "tuned": digits.test_accuracy(net)}
             row["multiply_adds"] = own = multiply_adds(net, data.test[0][0][:1])[0]
@@ -193,48 +214,20 @@ def compare_trunk(data: Data, seed: int, budget: Budget) -> list[Row]:
     return rows
 
 
-@torch.no_grad()
-def with_means_of(old: nn.Module, net: nn.Module, images: torch.Tensor) -> nn.Module:
-    """A copy whose head has another bias: each output has the mean that it had before the cut."""
-    mended, old = (copy.deepcopy(each).eval() for each in (net, old))
-    mended.head.bias += (old(images) - mended(images)).mean(0)
-    return mended
-
-
-def _blind(net: nn.Module, readers: Sequence[str], kept: torch.Tensor) -> nn.Module:
-    """Nothing leaves, but the readers do not see other channels than those that are kept."""
-    blind = copy.deepcopy(net)
-    masks = {name: torch.zeros_like(blind.get_submodule(name).weight) for name in readers}
-    for mask in masks.values():
-        mask[:, kept] = 1
-    apply_masks(blind, masks)
-    return blind
-
-
 def _larger_half(*layers: nn.Module) -> torch.Tensor:
     """The channels with the largest norms over all these layers."""
     squares = sum(layer.weight.detach().square().flatten(1).sum(1) for layer in layers)
     return squares.topk(len(squares) // 2).indices.sort().values
 
 
-def _by_other_scores(net: nn.Module, seed: int) -> dict[str, nn.Module]:
-    """Cut inside, by chance and by the size of the factor that a BatchNorm has learned."""
-    draw = torch.Generator().manual_seed(seed)
-    place = net.head.weight.device
-    scores = (
-        lambda block: torch.rand(len(block[1].weight), generator=draw).to(place),
-        lambda block: block[1].weight.detach().abs(),
-    )
-    return {way: _cut_inside(net, score) for way, score in zip(RIVALS, scores, strict=True)}
-
-
-def _cut_inside(
-    net: nn.Module, score: Callable[[nn.Module], torch.Tensor] | None = None
-) -> nn.Module:
-    """Half of the channels inside each block leave, by the norms of their rows or by a score."""
+def _cut_inside(net: nn.Module, draw: torch.Generator | None = None) -> nn.Module:
+    """Half of the channels inside each block leave, by the norms of their rows or by chance."""
     slim = copy.deepcopy(net)
     for index, block in enumerate(slim.blocks):
-        scores = {"0": score(block)} if score else channel_norms(block, ["0"])
+        scores = channel_norms(block, ["0"])
+        if draw:
+            chance = torch.rand(len(scores["0"]), generator=draw)
+            scores = {"0": chance.to(scores["0"].device)}
         slim.blocks[index] = remove_channels(block, layer_masks(scores, 0.5))
     return slim
 

@@ -1,6 +1,7 @@
 """Exercises of page `compilation`: a kernel, what it takes for granted, one graph for an if."""
 
 import inspect
+import re
 
 import torch
 import torch._dynamo
@@ -57,6 +58,8 @@ def with_a_memory(attempt, entry, operations):
         raise NotYet("C++ reads your lines: leave comments (#) and types (:) out.")
     if any("\n" in each.strip() for each in lines):
         raise NotYet("One of your texts has two lines: give each line a text of its own.")
+    if kept := {*re.findall(r"\b\w+", " ".join(lines))} & CPP:
+        raise NotYet(f"C++ keeps {', '.join(kept)} for itself: choose another name.")
     numbers, result = Memory([5.0, 7.0]), Memory([None, None])
     for i in range(2):
         try:
@@ -64,16 +67,21 @@ def with_a_memory(attempt, entry, operations):
         except SyntaxError as error:
             text = "\n".join(lines).splitlines()[(error.lineno or 1) - 1]
             line = f"one of your lines: {text.strip()}"
-            raise NotYet(line, "A line is one assignment without a type: mul = x * 0.9") from None
+            raise NotYet(
+                line,
+                "A line is one assignment without a type, a sign between its sides: mul = x * 0.9",
+            ) from None
         except NameError as error:
             first = "The first line loads, and later lines use that name: it is in `entry`."
-            why = first if error.name == entry else "A name gets its number before it is used."
+            why = first if error.name == entry else BEFORE
             raise NotYet(f"your lines: {error}", why) from None
     stored = [list.__getitem__(result, i) for i in range(2)]
     loads = numbers.loads + result.loads
     return {"result": stored, "loads": loads / 2, "stores": result.stores / 2}
 
 
+BEFORE = "A name gets its number before it is used; in an f-string, braces fill it in."
+CPP = {*"auto case char delete long new register short switch this void".split()}
 STORE_EACH = '} {right}") => } {right}"); lines.append(f"result[i] = {name}")'
 NO_STORE = 'return [*lines, f"result[i] = {name}"] => return lines'
 
@@ -135,13 +143,23 @@ check_kernel = Exercise(
                 "result[i] = a",
             ],
         ],
-        "before it is used": 'lines.append(f"{name} = => lines.append(f"y = ',
+        BEFORE: [
+            'lines.append(f"{name} = => lines.append(f"y = ',
+            "{name} = {left} {sign} {right} => name = left {sign} right",
+        ],
         "Return a list": 'return [*lines, f"result[i] = {name}"] => return "; ".join(lines)',
-        "A line is one assignment": ['append(f" => append(f"float ', 'append(f" => append("'],
+        "A line is one assignment": [
+            'append(f" => append(f"float ',
+            'append(f" => append("',
+            "{left} {sign} {right} => {left} {right}",
+        ],
         "lines: return": 'f"result[i] = {name}"] => f"return {name}"]',
         "C++ reads your lines": [
             '{right}") => {right}  # step")',
             'append(f"{name} => append(f"{name}: float',
+        ],
+        "for itself": lambda entry, operations: [
+            line.replace(entry, "new") for line in my_kernel(entry, operations)
         ],
         "a text of its own": '[*lines, => ["\\n".join(lines),',
         "The loop is written": 'lines = [ => lines = ["for i in range(n):", ',
@@ -197,6 +215,7 @@ check_holds = Exercise(
         ("torch.ones(4, device='meta')",),
         ("torch.ones(6)[::3].contiguous()",),
         ("-torch.ones(4)",),
+        ("torch.tensor([1.0, float('inf'), float('nan')])",),
     ],
     given="x = {}",
     play=of_the_tensor,
@@ -241,9 +260,11 @@ check_holds = Exercise(
         "Its numbers are not in the CPU's memory.": 'x.device.type == "cpu" => True',
         "True is for the tensors on which the kernel is right.": "return => return not",
         "ask dim() first": ["x.dim() => len(x.shape) == 1 or len(x)", "x.dim() => x.stride()[0]"],
-        "The kernel takes any numbers, negative ones too: ask what x is, not what it holds.": (
-            "return floats and => return floats and bool((x >= 0).all()) and"
-        ),
+        "The kernel takes any numbers, negative ones, inf and nan, too: ask what x is, not what it "
+        "holds.": [
+            f"return floats and => return floats and bool({what}.all()) and"
+            for what in ("(x >= 0)", "x.isfinite()")
+        ],
         "Return True or False.": [lambda x: x, lambda x: "float32"],
     },
     also_right=[
@@ -254,7 +275,8 @@ check_holds = Exercise(
 
 # 3. One graph for both ways
 
-LOOKS = "somewhere Python has to look at a value (`if`, `.item()`, `float()`, `bool()`, an index)."
+LOOKS = "somewhere Python has to look at a value (`if`, `print`, `.item()`, `bool()`, an index)."
+OTHER_TYPE = "The result has another dtype: give back numbers of the rows' own type."
 CHOOSE = "torch.where chooses without looking."
 REFUSALS = (torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)
 
@@ -274,6 +296,8 @@ def eager_or_compiled(attempt, numbers, compiled):
         outcome = attempt(rows)
         if not torch.equal(rows, torch.tensor(numbers)):
             raise NotYet("The rows that were handed in have changed: return a new tensor.")
+        if getattr(outcome, "dtype", rows.dtype) != rows.dtype:
+            raise NotYet(OTHER_TYPE)
         return outcome
     graphs = []
 
@@ -321,7 +345,9 @@ check_one_graph = Exercise(
     play=eager_or_compiled,
     errors={
         r"where.. received .* got \(bool": "The condition has to be a tensor: leave bool() out.",
-        "where.. received an invalid": "torch.where takes three: the condition, if true, if false.",
+        "where.. received an invalid": (
+            "torch.where takes three tensors: the condition, if true, if false."
+        ),
     },
     hint="torch.where(condition, one, other), where the condition is a tensor with one value.",
     correct="All cases agree, also those that the page does not show, and there is one graph.",
@@ -352,11 +378,15 @@ check_one_graph = Exercise(
             lambda rows: torch.where(torch.tensor(rows.sum().item() > 0), rows + 1, rows - 1),
             lambda rows: torch.stack([rows - 1, rows + 1])[(rows.sum() > 0).long()],
         ],
-        "torch.where takes three": ", rows - 1 => ",
+        "torch.where takes three": [
+            ", rows - 1 => ",
+            "rows + 1, rows - 1 => lambda: rows + 1, lambda: rows - 1",
+        ],
         "add_() and sub_() have both changed the rows: write rows + 1 and rows - 1.": (
             "rows + 1, rows - 1 => rows.add_(1), rows.sub_(1)"
         ),
         "leave bool() out": "rows.sum() > 0 => bool(rows.sum() > 0)",
+        OTHER_TYPE: "rows + 1, rows - 1 => (rows + 1).double(), (rows - 1).double()",
         "have changed": lambda rows: rows.add_(2 * (rows.sum() > 0) - 1),
     },
     also_right=[

@@ -7,6 +7,7 @@ from torch import distributed, nn
 
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, same, short
 from mpcourse.multiprocess import ranks_in_threads
+from mpcourse.transformer import Counted
 from mpcourse.transformer.tensor_parallel_functions import reduce_from_ranks  # noqa: F401
 
 
@@ -53,6 +54,7 @@ check_mlp_parts = Exercise(
         "Down is cut, not divided: addends add up.": "_weight[:, own] => _weight[:, own] / ranks",
         "As the arguments come: up's weight, up's bias, down's weight.": [
             "return up_weight[own], up_bias[own], => return up_bias[own], up_weight[own],",
+            "up_bias[own], down_weight[:, own] => down_weight[:, own], up_bias[own]",
             "return => return down_weight[:, own], up_bias[own], up_weight[own]\n    return",
         ],
         "One part of each: of all `ranks` parts, that of this rank.": (
@@ -64,6 +66,8 @@ check_mlp_parts = Exercise(
         "Leave the parts as they are stored, (outputs, inputs): do not transpose them.": (
             *("up_weight[own] => up_weight[own].T", "down_weight[:, own] => down_weight[:, own].T"),
         ),
+        "Down's part alone is transposed: leave it as it is stored.": "[:, own] => [:, own].T",
+        "Three parts: the bias of `up` is cut, too.": "up_bias[own], => ",
     },
     also_right=[lambda *given: [part.numpy() for part in my_parts(*given)]],
 )
@@ -78,6 +82,7 @@ MEAN = "return total => return total / group.size()"
 NOT_SENT = "On the way in, nothing is sent: all have `x`. On the way out, all get the sum."
 LATE = "With async_op=True the sum comes later: call `wait()` on what it returns, then go on."
 BY_NAME = "`all_reduce` takes the operation second: name the group, as in `group=group`."
+ENOUGH = "Right numbers, but one message forward and one backward are enough."
 KEEP_GROUP = "In `forward`, keep the group for the backward: `ctx.group = group`."
 
 
@@ -121,31 +126,33 @@ def in_a_cut_mlp(ends, ranks):
     def program(group):
         parts = parts_of_all[3 * group.rank() :][:3]
         leaves = [t.clone().requires_grad_() for t in (x, *parts)]
-        entered = into.apply(leaves[0], group)
-        if entered is ...:
-            raise NotAttempted
-        addend = nn.functional.gelu(entered @ leaves[1].T + leaves[2]) @ leaves[3].T
-        seen, last = [], group.rank() == ranks - 1 > 0  # the others would go on before it sends
+        with Counted() as counted:
+            entered = into.apply(leaves[0], group)
+            if entered is ...:
+                raise NotAttempted
+            addend = nn.functional.gelu(entered @ leaves[1].T + leaves[2]) @ leaves[3].T
+            seen, last = [], group.rank() == ranks - 1 > 0  # the others would go on before it sends
 
-        def note(words, tensor):
-            time.sleep(0.1 * last)
-            if tensor is not None:
-                seen.append((words, tensor, tensor.detach().clone()))
+            def note(words, tensor):
+                time.sleep(0.1 * last)
+                if tensor is not None:
+                    seen.append((words, tensor, tensor.detach().clone()))
 
-        note(IN_PLACE.format("addend"), addend)
-        if entered.requires_grad:
-            entered.register_hook(lambda g: note(IN_PLACE.format("gradient"), g))
-        output = out_of.apply(addend, group)
-        if output is ...:
-            raise NotAttempted
-        note(LATE, output)
-        found = torch.autograd.grad(output, leaves, dy, allow_unused=True)
-        note(LATE, found[0])
+            note(IN_PLACE.format("addend"), addend)
+            if entered.requires_grad:
+                entered.register_hook(lambda g: note(IN_PLACE.format("gradient"), g))
+            output = out_of.apply(addend, group)
+            if output is ...:
+                raise NotAttempted
+            note(LATE, output)
+            found = torch.autograd.grad(output, leaves, dy, allow_unused=True)
+            note(LATE, found[0])
         distributed.barrier(group)
         for words, now, before in seen:
             if not torch.equal(now, before):
                 raise NotYet(words)
-        return zip(NAMES, [output.detach(), *found], strict=True)
+        found = [output.detach(), *found, max(2, len(counted.messages))]  # one rank may send none
+        return zip([*NAMES, "messages"], found, strict=True)
 
     by_rank = enumerate(ranks_in_threads(program, ranks, timeout_s=5.0))  # some may not send
     return {f"rank {rank}, {name}": each for rank, found in by_rank for name, each in found}
@@ -198,6 +205,13 @@ check_ends = Exercise(
         ORDER: "return gradient, None => return None, gradient",
         KEEP_GROUP: "ctx.group = group => ",
         BY_NAME: "all_reduce(total, group=group) => all_reduce(total, group)",
+        ENOUGH: [
+            "return x.view_as(x) => return MyLeave.apply(x, group) / group.size()",
+            (
+                "total = => ctx.group = group; total =",
+                "gradient, N => MyLeave.apply(gradient, ctx.group) / ctx.group.size(), N",
+            ),
+        ],
         NOT_SENT: "return x.view_as(x) => distributed.broadcast(x, 0, group); return x",
     },
     errors={
@@ -355,7 +369,13 @@ check_step_bytes = Exercise(
         "This is what all ranks send together.": "/ ranks => ",
         "In a ring each rank sends 2 (n - 1) / n of a tensor: not 1, 2 or n - 1.": [
             f"2 * (ranks - 1) / ranks => {each}"
-            for each in ("1", "2 * (ranks > 1)", "(ranks - 1)", "(ranks - 1) / ranks")
+            for each in (
+                "1",
+                "2 * (ranks > 1)",
+                "(ranks - 1)",
+                "(ranks - 1) / ranks",
+                "(ranks - 1) // ranks",
+            )
         ],
         "`//` rounds: (n - 1) / n of a tensor need not be whole.": "/ ranks => // ranks",
         "Count bytes: a number has `itemsize`.": [

@@ -85,6 +85,7 @@ check_moments = Exercise(
     read_again='"How do you count bytes?"',
     cases=[
         ("100 numbers, half of them, a view", lambda: torch.ones(100)[:50].view(2, 25), []),
+        ("100 numbers, the last half of them", lambda: torch.ones(100)[50:], []),
         ("100 numbers of float64", partial(torch.ones, 100, dtype=torch.float64), []),
         ("1000 numbers, freed, then 10", lambda: [len(torch.ones(n)) for n in (1000, 10)], []),
         ("ten times 100 numbers, in turn", in_turn, []),
@@ -110,8 +111,17 @@ check_moments = Exercise(
             "self.live => self.peak",
             (AHEAD, SUMS, "moments.app => parts.append(self.live - ahead); moments.app", SUM),
         ],
-        "A view has no bytes of its own: count its storage, once.": (
-            (SUMS, "moments.app => parts.append(result.nbytes); moments.app", SUM)
+        "A view has no bytes of its own: count its storage, once.": [
+            (SUMS, f"moments.app => parts.append(result{of}.nbytes{call}); moments.app", SUM)
+            for of, call in (("", ""), (".untyped_storage()", "()"))
+        ],
+        "A view may begin later in its storage: `data_ptr` differs, `_cdata` does not.": (
+            (
+                SUMS,
+                "moments.app => parts.append((result.data_ptr(), "
+                "result.untyped_storage().nbytes())); moments.app",
+                "append(self.live) => append(sum(dict(parts).values()))",
+            )
         ),
         "Call `step()` inside `with`.": "with Timeline(*held): => if True:",
         "Call `step()` with nothing": ["step() => step(held)", "step() => step(*held, 1)"],
@@ -194,7 +204,8 @@ check_activation_bytes = Exercise(
             "heads * => (heads and 1 / heads) *",
         ],
         "Each token has a score with each token: tokens times tokens.": [
-            f"tokens**2 => tokens * (tokens + {more}) / 2" for more in (-1, 0, 1)
+            f"tokens**2 => tokens * (tokens + {end}"
+            for end in ("-1) / 2", "0) / 2", "1) / 2", "-1)", "1)")
         ],
         "A score is one number, whatever the width.": [
             *(f"**2 => {size}" for size in ("**2 * width", "* width")),
@@ -277,7 +288,7 @@ check_account = Exercise(
             "if again => if not again",
         ],
         "At its peak, the loss has three tensors of float32: 12 bytes a logit.": [
-            f"12 * => {size} *" for size in (2, 4, 6, 8, 16)
+            f"12 * => {size} *" for size in (2, 3, 4, 6, 8, 16)
         ],
         "Each token has a logit for each word.": [
             f"tokens * words => {size}"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mpcourse.exercises.exercise import Exercise, leaving_alone, same, short
+from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, same, short
 from mpcourse.quantization import round_straight_through
 
 CHANGED = "What was handed in has changed: work on weight.clone()."
@@ -150,6 +150,7 @@ check_best_scales = Exercise(
             lambda w, n: w.abs().mean(1).clamp(min=1e-9),
             lambda w, n: w.abs().quantile(0.95, 1).clamp(min=1e-9) / n,
             lambda w, n: 3 * w.std(1).clamp(min=1e-9) / n,
+            lambda w, n: w.std(1).clamp(min=1e-9),
             lambda w, n: 0.4 * w.abs().amax(1).clamp(min=1e-9) / n,
         ],
         "One scale for each row, not for each column or for all: amax(1) and sum(1).": [
@@ -245,8 +246,12 @@ check_columns = Exercise(
     hint="For each column: keep a copy, round it, divide what is off by upper[c, c], and subtract "
     "torch.outer(that, upper[c, c + 1 :]) from the columns after it.",
     wrong={
-        "No error is passed on. Pass on row c of upper, upper[c, c + 1 :] (below its diagonal are "
-        "zeros), and clone a column before you round it: weight[:, c] is a view.": [
+        "No error arrives. Pass on row c of upper, upper[c, c + 1 :] (below its diagonal are "
+        "zeros), and round a clone of the column as it is by then: weight[:, c] is a view.": [
+            (
+                "weight = weight.clone() => first, weight = weight, weight.clone()",
+                "exact = weight[ => exact = first[",
+            ),
             "weight[:, c].clone() => weight[:, c]",
             "torch.outer(error, upper[c, c + 1 :]) => torch.outer(error, upper[c + 1 :, c])",
         ],
@@ -326,6 +331,7 @@ def through(value, gradient):
     return gradient + (value - gradient).detach()
 
 
+NEW = "The values that came in have changed: give back a new tensor."
 CHOICE = "torch.where(steps == ends, steps, ends)"
 
 
@@ -335,6 +341,8 @@ def with_gradient(attempt, numbers, scale, largest):
     found = attempt(values, scale, largest)
     if not isinstance(found, Tensor):
         return found
+    if values.tolist() != numbers:
+        raise NotYet(NEW)
     if not found.requires_grad or found.shape != values.shape:
         return found.detach(), None
     factors = torch.arange(2.0, 2.0 + values.numel(), dtype=torch.float64).view(values.shape)
@@ -407,8 +415,11 @@ check_fake = Exercise(
         "the difference, detached.": [
             lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) / s),
             lambda v, s, n: through(my_fake(v, s, n), my_fake(v, s, n) * s),
-            lambda v, s, n: through(my_fake(v, s, n), -v),
         ],
+        "The values are right; the gradient is -1: detach rounded - values, not the values.": (
+            lambda v, s, n: v.detach() + (my_fake(v, s, n).detach() - v)
+        ),
+        NEW: lambda v, s, n: setattr(v, "data", my_fake(v, s, n).detach()) or v,
         "These are the integers: multiply by the scale again.": [
             " * scale => ",
             lambda v, s, n: (v / s).round().clamp(-n, n).long(),

@@ -359,8 +359,8 @@ check_trunk = Exercise(
     correct="The trunk is smaller, and the outputs are those of a trunk with zeros there.",
     errors={
         "should contain 4 elements not 2|index 2 is out of bounds.*with size 1": ROWS,
+        "have (3 channels, but got 2|2 channels, but got 3)|contain 2 elements not 3": INSIDE,
         "running_(mean|var) should": STATISTICS,
-        "have (3 channels, but got 2|2 channels, but got 3)": INSIDE,
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
         "(weight|bias) should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,
         "cannot assign": "Make it a parameter again: nn.Parameter(layer.weight.detach()[...]).",
@@ -394,6 +394,7 @@ check_trunk = Exercise(
             (f"{WHO_WRITES} => [b[:2] for b in slim.blocks]", "slim.head, *(block[0 => *(block[3"),
             ALL_LAYERS,
             *ALL_LAYERS,
+            "detach()[:, kept] => detach()[:, kept][... if layer is slim.head else kept]",
         ],
         "Nothing makes up for what left: the numbers that stay are as they were.": (
             "return slim => slim.head.weight.data *= net.head.in_features / len(kept); return slim"

@@ -6,7 +6,14 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, refuse_borrowed, same
+from mpcourse.exercises.exercise import (
+    Exercise,
+    NotYet,
+    expected_and_got,
+    leaving_alone,
+    refuse_borrowed,
+    same,
+)
 
 KEEP_THE_WAY = (
     "The way back to what came in is cut: leave out detach, item, tolist and torch.tensor."
@@ -15,6 +22,7 @@ GRADIENTS = {"RuntimeError.*(requires grad|graph leaves)": KEEP_THE_WAY}
 EVEN = "Those are tensor_split's sizes: as even as possible. scatter fills each chunk up."
 EMPTY = "A device without rows gets no chunk at all: add none for it."
 SIZE = "That takes the number of pieces for the size of a piece."
+FLOAT = "/ gives a float, also where it is whole: // rounds down, -(-a // b) up."
 torch_scatter = torch.chunk  # as the page's function of that name cuts one tensor
 CHANGED = "What was handed in has changed, but the caller still needs it: make something new."
 
@@ -88,7 +96,10 @@ check_scatter = Exercise(
     same=same_kinds,
     hint="Each chunk but the last has ceil(rows / devices) rows; return these tensors in order.",
     errors=GRADIENTS
-    | {"had not returned": "A loop does not end: does the start move on by a chunk's size?"},
+    | {
+        "had not returned": "A loop does not end: does the start move on by a chunk's size?",
+        "slice indices|as an integer": FLOAT,
+    },
     wrong={
         EVEN: lambda b, n: b.tensor_split(n),
         "That adds a row where none is left over: round up.": "-(-len( => 1 + (len(",
@@ -112,6 +123,12 @@ check_scatter = Exercise(
         "That slice has no end: start + size.": "start : start + size => start:",
         "Neighbours stay together.": "start : start + size] => start // size :: num_devices]",
         "Those are columns: cut dimension 0, the rows.": lambda b, n: b.chunk(n, -1),
+        "Those are lists: leave each chunk a tensor.": "size] => size].tolist()",
+        "Those are numbers of rows: return the rows.": "[batch[start : start + size] => [size",
+        "The short chunk is the last one.": lambda b, n: [
+            chunk.flip(0) for chunk in my_scatter(b.flip(0), n)[::-1]
+        ],
+        FLOAT: "-(-len(batch) // num_devices) => len(batch) / num_devices",
         "but chunk did the work": lambda b, n: b.chunk(n),
         "but torch_scatter did the work": lambda b, n: torch_scatter(b, n),
     },
@@ -200,7 +217,9 @@ check_scatter_nest = Exercise(
     | {
         "AssertionError|Exception": "Raise a ValueError, and only for unequal numbers of rows.",
         r"index out of range|zip\(\) argument": FEWER,
-        "RecursionError": "A text consists of texts, without end: ask for tuple and list.",
+        "RecursionError": (
+            "That never ends: call it for each value, not for inputs; a text consists of texts."
+        ),
         "ValueError(?!: (too many|not enough|dictionary))": "There, nothing is to be refused.",
     },
     wrong={
@@ -224,7 +243,7 @@ check_scatter_nest = Exercise(
             f"{kind}) and inputs => {kind})" for kind in ("dict", "list")
         ],
         "A tuple and a list are nests as well: one went to every device whole.": [
-            f"tuple | list) => {kind})" for kind in ("tuple", "list")
+            f"tuple | list) => {kind})" for kind in ("tuple", "list", "set")
         ],
         "A tuple stays a tuple, a list a list.": [
             f"type(inputs)( => {kind}(" for kind in ("list", "tuple")
@@ -331,8 +350,9 @@ def my_process_loss(scores, targets, total, num_processes):
 
 
 def averaged(attempt, *shards):
-    """The average over processes; each has one of the shards of the targets."""
+    """The loss's average over processes, and the gradients'; each has a shard of the targets."""
     total, losses = sum(int(torch.sum(targets >= 0)) for targets in shards), []
+    gradients = []
     for rank, targets in enumerate(shards):
         scores = (torch.arange(5.0 * len(targets)) + 7 * rank).sin().reshape(-1, 5).requires_grad_()
         loss = attempt(scores, targets, total, len(shards))
@@ -346,7 +366,14 @@ def averaged(attempt, *shards):
         if not (loss.isfinite().all() and gradient.isfinite().all()):
             raise NotYet(NOT_FINITE if (targets >= 0).any() else NO_TARGETS)
         losses.append(loss.item())
-    return sum(losses) / len(shards)
+        gradients.append(gradient / len(shards))
+    return sum(losses) / len(shards), torch.cat(gradients)
+
+
+def losses_first(outcome, expected):
+    if outcome and same(outcome[0], expected[0]):
+        return ["the average loss is right, the gradient is not"]
+    return expected_and_got(outcome and outcome[0], expected[0])
 
 
 NO_BACKWARD = (
@@ -368,8 +395,9 @@ check_process_loss = Exercise(
     ],
     given=lambda *shards: f"processes with the targets {[each.tolist() for each in shards]}",
     play=averaged,
+    compared=losses_first,
     hint="Each takes its sum, times the number of processes, divided by total.",
-    correct="The average is the whole batch's loss in {count} cases, one with an empty process.",
+    correct="Loss and gradient are the whole batch's in {count} cases, one with an empty process.",
     errors={
         "floor_divide": "// has no backward: divide with /.",
         "used in the graph": NOT_FROM_SCORES,
@@ -380,6 +408,7 @@ check_process_loss = Exercise(
             lambda scores, targets, *_: nn.functional.cross_entropy(scores, targets),
             "sum => mean",
             ("sum => mean", " / total => "),
+            ("sum => mean", " * num_processes => "),
             f"* num_processes / total => / max(1, {COUNT})",
         ],
         "The average divides by the number of processes: multiply by it before.": [
@@ -406,6 +435,12 @@ check_process_loss = Exercise(
         "divide with /": "/ total => // total",
         "by itself": 'reduction="sum" => reduction="sum", ignore_index=-1',
         "-100 is no target, 0 is one: leave the targets as they are.": "ts, r => ts.clamp(0), r",
+        "cross_entropy takes scores: it has a softmax of its own.": (
+            "cross_entropy(scores => cross_entropy(scores.softmax(1)"
+        ),
+        "The gradient comes from the whole loss: no part of it is to be detached.": (
+            "loss * num_processes / total => (loss + loss.detach() * (num_processes - 1)) / total"
+        ),
         NO_TARGETS: [
             ("sum => mean", f"* num_processes => * {COUNT} * num_processes"),
             f"loss * num_processes / total => loss / {COUNT} * {COUNT} * num_processes / total",

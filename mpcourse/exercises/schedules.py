@@ -143,6 +143,7 @@ check_simulate = Exercise(
         (gpipe_schedule(2, 1), {"F": 1, "B": 2}),
         (one_f_one_b_schedule(2, 3), {"F": 2, "B": 3}),
         (one_f_one_b_schedule(3, 4)[::-1], {"F": 1, "B": 2}),
+        (one_f_one_b_schedule(4, 8), {"F": 1, "B": 2}),
         (interleaved_schedule(2, 2, 2), {"F": 0.5, "B": 1}),
         ([number_actions([each]) for each in enumerate(["FBFB", "FFBB"])], {"F": 1, "B": 2}),
     ],
@@ -192,9 +193,12 @@ check_simulate = Exercise(
             ("free[device] => free[action.stage_index]", "[0] * len(schedule) => [0] * num_stages"),
         ],
         "num_stages is one more than the largest stage_index.": "1 + max( => max(",
-        "One round over the devices is not enough: what is missing may come from a later one.": (
-            "while moved: => for _ in range(1):"
-        ),
+        "So few rounds over the devices are not enough: go on as long as a device moves.": [
+            "while moved: => for _ in range(1):",
+            "while moved: => for _ in range(3):",
+            "while moved: => for _ in schedule:",
+            "while moved: => for _ in range(5):",
+        ],
         "A device may have several stages: num_stages is not the number of devices.": (
             "num_stages) => len(schedule))"
         ),
@@ -227,6 +231,8 @@ def latest_first(pairs):
     return [held.append(a) or a if a.kind == "F" else held.pop()._replace(kind="B") for a in row]
 
 
+PAIRS = "`number_actions` takes a list of pairs, each a stage and its kinds: [(r, kinds)]."
+
 check_one_f_one_b = Exercise(
     my_one_f_one_b,
     read_again='"Who holds how much?"',
@@ -236,7 +242,12 @@ check_one_f_one_b = Exercise(
     compared=first_row_that_differs,
     hint=why_wrong,
     correct="All {count} sizes agree, also fewer micro-batches than stages.",
+    errors={"unpack": PAIRS},
     wrong={
+        PAIRS: ["[(rank, kinds)] => (rank, kinds)", "[(rank, kinds)] => kinds"],
+        "That is eager 1F1B: here each device is one forward ahead of the next one, not two.": (
+            "num_stages - rank => 2 * (num_stages - rank) - 1"
+        ),
         "That is GPipe: as fast, but device 0 holds every micro-batch.": gpipe_schedule,
         "Its warm-up is one short: device r does num_stages - r forwards before its first B.": [
             "num_stages - rank => max(1, num_stages - rank - 1)",

@@ -370,8 +370,8 @@ POOL = "Its thread is no daemon, as a pool's is none: start your own, with daemo
 UNCALLED = "Does the thread get serve itself? serve() runs here, and never returns."
 SIGNATURES = "Who takes what? It is my_worker(), then hand_over(fn), then wait()."
 THE_ERROR = (
-    "Catch what fn() raises, and put it into the box inside except: its name ends there. "
-    "Raise that very error in wait."
+    "Catch what fn() raises, put it into the box (inside except: after it, its name is gone), and "
+    "raise that very error in wait."
 )
 SAME = "Each error must leave the same thread running: start no new one."
 OWN_BOX = "An error goes into its own job's box; if the first job raises, no value is set yet."

@@ -162,7 +162,7 @@ check_pipeline = Exercise(
     hint="schedule.step takes inputs on the first rank, target= and losses= on the last alone.",
     correct="On 2 and on 4 ranks: gradients as uncut, and a loss for each micro-batch on the last.",
     errors={
-        "stage_index|Stage index|out of range|argument: 'device'": STAGES,
+        "stage_index|Stage index|out of range|argument: 'device'|group size": STAGES,
         # 'comms': what torch 2.11's destroy_process_group misses in a thread's own world
         "destroy_process_group|group twice|not been initialized|'comms'": "No init, no destroy.",
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
@@ -288,7 +288,8 @@ def run_rows(rows, schedule, stages):
     ranks = len(schedule)
     if not isinstance(rows, list | tuple) or len(rows) != ranks or str in map(type, rows):
         raise NotYet(f"Return a list of words for each of {ranks} ranks; got {short(rows)}")
-    rows = [[str(word) for word in row] for row in rows]
+    if not all(isinstance(word, str) for row in rows for word in row):
+        raise NotYet("A word is a text: str(action).")
     for rank, (row, right) in enumerate(zip(rows, my_messages(schedule, stages), strict=True)):
         own, actions = ([w for w in words if not partner(w)] for words in (row, right))
         if own != actions:
@@ -343,6 +344,7 @@ check_messages = Exercise(
         "1RECV_F0 is missing": "{to}RECV => 0RECV",
         "what an I made goes as B": "_{way} => _{action.kind}",
         "in their order, by str(action)": "str(action) => repr(action)",
+        "A word is a text": "str(action) => action",
         "taken for a rank": "rows[rank_of[to]].append => rows[to].append",
         "change places": "rows[rank].append(f => rows[rank].insert(-1, f",
         "when all its needs are done": " or not done.issuperset(needs(row[0], num_stages)): => :",

@@ -5,14 +5,15 @@ from pruning_study import (
     DRY,
     SHARES,
     SMALL,
-    _by_other_scores,
+    _cut_inside,
     compare_criteria,
     compare_shares,
     compare_small,
     compare_trunk,
+    rounded,
     shares_by_scan,
-    with_means_of,
 )
+from torch import nn
 
 from mpcourse.capstone.trials import Digits
 from mpcourse.exercises.pruning import Residual
@@ -56,9 +57,18 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
     assert 0.95 * most < bytes_in_formats(linear_net(*SMALL))["dense"] < most
     monkeypatch.setattr(Digits, "test_accuracy", lambda _, model: bytes_in_formats(model)["dense"])
     rows = run(compare_small, data, 3, DRY)
-    assert [row["way"] for row in rows] == ["pruned", "small", "twice", "more work", "dense"]
+    ways = (
+        "pruned",
+        "pruned, 4 bits",
+        "small",
+        "more work",
+        "dense",
+        "dense, 4 bits",
+        "dense, 2 bits",
+    )
+    assert tuple(row["way"] for row in rows) == ways
     small = [row["way"] for row in rows if row["accuracy"] < most]  # bytes, here
-    assert small == ["small", "twice", "more work"]
+    assert small == ["small", "more work"]
     assert all(row["held_out"] > 0.6 for row in rows)
 
 
@@ -67,35 +77,40 @@ def test_a_cut_inside_and_one_of_the_trunk_leave_as_much_work_as_the_small_nets(
     work = {way: row["multiply_adds"] for way, row in rows.items()}
     assert work["inside"] == work["inside scratch"] == 405_808
     assert work["trunk"] == work["trunk scratch"] == 389_528
-    assert work["inside by chance"] == work["inside by gamma"] == 405_808
-    assert work["blocks blind"] == work["head blind"] == work["whole"] == 779_056
+    assert (work["inside by chance"], work["whole"]) == (405_808, 779_056)
     for way, row in rows.items():
         assert row["training"] == work[way if "scratch" in way else "whole"]  # an epoch
         assert row["tuned"] == row["fresh"]  # without an epoch of tuning
     assert rows["whole"]["cut"] > rows["inside"]["cut"]
     assert rows["whole"]["fresh"] > max(rows["inside"]["fresh"], rows["trunk"]["fresh"])
-    assert rows["blocks blind"]["fresh"] != rows["head blind"]["fresh"] < rows["whole"]["fresh"]
 
 
-def test_the_rivals_of_the_norms_keep_what_chance_draws_and_the_largest_factors():
+def test_a_cut_keeps_the_largest_norms_or_what_chance_draws():
     net = Residual(4, 6)
+    sizes = torch.tensor([0.1, 3.0, 2.0, 0.2, 0.3, 4.0])
     for block in net.blocks:
-        block[1].weight.data = torch.tensor([0.1, -3.0, 2.0, 0.2, -0.3, 4.0])
-    chance, gamma = _by_other_scores(net, 0).values()
-    for old, new in zip(net.blocks, gamma.blocks, strict=True):
-        assert torch.equal(new[0].weight, old[0].weight[[1, 2, 5]])
-    again, other = (_by_other_scores(net, seed)["inside by chance"] for seed in (0, 1))
-    first, same, changed = (each.blocks[1][0].weight for each in (chance, again, other))
+        block[0].weight.data = torch.ones(6, 4, 3, 3) * sizes[:, None, None, None]
+    for block in _cut_inside(net).blocks:
+        assert block[0].weight[:, 0, 0, 0].tolist() == [3, 2, 4]
+    draws = (torch.Generator().manual_seed(seed) for seed in (0, 0, 1))
+    cuts = [_cut_inside(net, draw) for draw in draws]
+    first, same, changed = (cut.blocks[1][0].weight for cut in cuts)
     assert torch.equal(first, same)
     assert not torch.equal(first, changed)
 
 
-def test_another_bias_of_the_head_gives_the_outputs_their_old_means(data):
-    old, net = Residual(4, 3).to(data.place), Residual(2, 3).to(data.place)
-    images, before = data.all_train[0][:50], net.head.bias.tolist()
-    ours, theirs = (each.eval()(images).mean(0) for each in (with_means_of(old, net, images), old))
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert net.head.bias.tolist() == before
+def test_rounded_weights_are_few_values_a_row_zeros_stay_and_errors_are_least():
+    layer = nn.Linear(50, 3)
+    layer.weight.data[:, ::2] = 0
+    four, two = (rounded(nn.Sequential(layer), bits)[0].weight.detach() for bits in (4, 2))
+    for found, most in ((four, 15), (two, 3)):
+        assert all(len(row.unique()) <= most for row in found)
+        assert not found[:, ::2].any()
+    whole = (layer.weight / layer.weight.abs().amax(1, keepdim=True)).round().detach()
+    longest = whole * layer.weight.abs().amax(1, keepdim=True)
+    errors = [(each - layer.weight).norm() for each in (four, two, longest)]
+    assert errors == sorted(errors)
+    assert errors[1] < errors[2]
 
 
 def test_until_it_loses_weights_the_pruned_net_is_the_dense_one(run, data, monkeypatch):
