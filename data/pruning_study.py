@@ -40,10 +40,15 @@ from mpcourse.training.in_memory import LOSS, RATE, TUNING_RATE, Data, train
 from mpcourse.training.nets import lenet_300_100, linear_net
 
 COMMAND = "python data/pruning_study.py"
+LARGE = 300, 100
 SMALL = 44, 14  # a dense net that takes as many bytes as 90% zeros and the bits of their mask
-# times as many epochs; in eight times as many the small net has done more work than the large one
-WAYS = {"pruned": 1, "small": 1, "more work": 8, "dense": 1}
-BITS = {"pruned": (4,), "dense": (4, 2)}  # of the same weights, rounded
+NARROW = 110, 30  # in 4 bits, no more bytes than 90% zeros in 4 bits
+# hidden sizes, and times as many epochs: in eight times as many the small net has done more work
+# than the large one, in three times as many the narrow one has done as much
+WAYS = {"pruned": (LARGE, 1), "small": (SMALL, 1), "more work": (SMALL, 8), "dense": (LARGE, 1)}
+WAYS |= {"narrow": (NARROW, 1), "narrow, longer": (NARROW, 3)}
+# of the same weights, rounded
+BITS = {"pruned": (4,), "dense": (4, 2), "narrow": (4,), "narrow, longer": (4,)}
 SPARSITY = 0.98  # at which the criteria are compared
 # of a layer that a scan looks at; fewer where little is lost
 SHARES = (0, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
@@ -144,10 +149,9 @@ def compare_small(data: Data, seed: int, budget: Budget) -> list[Row]:
     """Nets with 90% zeros, the same unpruned, and small ones trained as long or longer."""
     digits, (before, after), rows = Digits(data.place, 64), budget.short, []
     for rate in budget.rates:
-        for way, times in WAYS.items():
+        for way, (hidden, times) in WAYS.items():
             torch.manual_seed(seed)
-            large = way in ("pruned", "dense")
-            model = (lenet_300_100() if large else linear_net(*SMALL)).to(data.place)
+            model = linear_net(*hidden).to(data.place)
             train(model, digits, times * before, rate)
             if way == "pruned":
                 apply_masks(model, global_masks(magnitude(model), 0.9))

@@ -337,6 +337,7 @@ check_one_graph = Exercise(
         ([-3.0, 1.0], False),
         ([0.0, 0.0], False),
         ([0.5, -0.25], False),
+        ([0.05, 0.0], False),
         ([[1.0, 2.0], [-4.0, 0.5]], False),
         ([[-1.0, -2.0], [4.0, 0.5]], False),
         ([[1.0, 1.0], [-1.0, -1.0]], True),
@@ -353,7 +354,7 @@ check_one_graph = Exercise(
     correct="All cases agree, also those that the page does not show, and there is one graph.",
     wrong={
         "A sum of 0 is not above 0.": "> 0 => >= 0",
-        "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "sum() => sum().int()"],
+        "A sum between 0 and 1 is above 0.": ["> 0 => > 1", "> 0 => > 0.1", "sum() => sum().int()"],
         "Each value, row or column has decided for itself: the sum of all decides.": [
             "rows.sum() => rows",
             "sum() => sum(0)",

@@ -93,6 +93,7 @@ def weights_with_tails():
         (torch.randn(2, 100, generator=generator), 7),
         (tails * torch.tensor([[1.0], [0.02], [1.0], [1.0]]), 3),
         (torch.cat([tails[:1], torch.zeros(1, 60)]), 7),
+        (torch.tensor([[1.0, *[0.22, -0.25, 0.2] * 20]]), 1),
     ]
 
 
@@ -140,7 +141,11 @@ check_best_scales = Exercise(
         "The smallest integer is -largest, not one below it.": "(-largest, => (-largest - 1,",
         NEAREST: [".round() => .floor()", ".round() => .trunc()"],
         CHANGED: lambda w, n: my_best_scales(w.abs_(), n),
-        "Nearly: forty fractions from 0.1 to 1 will do.": ["40 => 10", "0.1, => 0.5,"],
+        "Nearly: forty fractions from 0.1 to 1 will do.": [
+            "40 => 10",
+            "0.1, => 0.5,",
+            "0.1, => 0.4,",
+        ],
         "The largest without its sign: weight.abs() first.": [
             ".abs() => ",
             lambda w, n: (w.amax(1) - w.amin(1)).clamp(min=1e-9) / (2 * n),

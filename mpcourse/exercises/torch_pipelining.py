@@ -28,6 +28,7 @@ ONE_LIST = "Make the list within step: the next step puts its own losses into a 
 PARTS = "Return the mean loss of each of `microbatches` parts: ScheduleGPipe(stage, microbatches)."
 NO_PIPELINE = "Only rank 0 has the inputs here: what others work on comes through schedule.step."
 STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; stage 0 is the first."
+SLICE = "Weights are saved and joined by name: return a slice, net[a:b], which keeps the names."
 COPIES = "The gradients are in other weights: return the blocks that the stage has, no copy."
 STAYED = "On GPUs it would fail: move blocks, inputs and targets where you use them: .to(device)."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
@@ -109,6 +110,9 @@ def left_behind(attempt, count, microbatches):
         if distributed_c10d._world.default_pg is not group:
             raise NotYet("The ranks have met before your lines. No init, no destroy.")
         mine, size, (inputs, targets) = [*layers.parameters()], len(net) // count, batch
+        own = net[rank * size :][:size].state_dict()
+        if same(mine, [*own.values()]) and [*own] != [*layers.state_dict()]:
+            raise NotYet(f"Rank {rank} names its weights {', '.join(layers.state_dict())}", SLICE)
         used = {"inputs": [inputs] * (rank == 0), "targets": [targets] * (rank == count - 1)}
         stayed = [name for name, tensors in used.items() if stays(tensors)]
         if stays(mine) and stays(net[rank * size :][:size].parameters()):
@@ -191,6 +195,8 @@ check_pipeline = Exercise(
             "=nn.functional.cross_entropy => =lambda a, b: nn.functional.cross_entropy(b, a)",
             "=nn.functional.cross_entropy => =lambda a, b: (a - b).square().mean()",
         ],
+        SLICE: "[rank * size : (rank + 1) * size].to(device) => [rank * size : (rank + 1) * size]"
+        ".to(device); layers = nn.Sequential(*layers)",
         COPIES: "return layers, => from copy import deepcopy; return deepcopy(layers),",
         "Rank 0 does not move its blocks": "[rank * size : (rank + 1) * size].to(device) => "
         "[rank * size : (rank + 1) * size]",

@@ -28,6 +28,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWor
 from mpcourse.devices.locks import fork_safe_lock
 from mpcourse.devices.timing import limited
 
+TURN_S = 60.0  # how long a call waits for its turn
 _one_world = fork_safe_lock()
 
 
@@ -106,6 +107,9 @@ def torch_ranks_in_threads(
     For what of torch asks for no group, such as its pipeline engine. Calls take turns, since torch
     has one world for a process: one that was stopped may still wait for a message. `meanwhile` is
     entered for the time of the call. Source: torch's own tests, `multi_threaded_pg`.
+
+    Raises:
+        RuntimeError: The turn did not come within `TURN_S` seconds, or as `ranks_in_threads`.
     """
 
     def on_rank(group: ProcessGroup) -> Any:
@@ -114,12 +118,17 @@ def torch_ranks_in_threads(
         world.pg_group_ranks[group], world.default_pg = {r: r for r in range(ranks)}, group
         return program(group)
 
-    with _one_world, meanwhile or nullcontext():
-        before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
-        try:
-            return ranks_in_threads(on_rank, ranks, timeout_s=timeout_s)
-        finally:
-            distributed_c10d._world = before
+    if not _one_world.acquire(timeout=TURN_S):
+        raise RuntimeError("ranks of an earlier call have not ended: restart the kernel")
+    try:
+        with meanwhile or nullcontext():
+            before, distributed_c10d._world = distributed_c10d._world, ThreadLocalWorld()
+            try:
+                return ranks_in_threads(on_rank, ranks, timeout_s=timeout_s)
+            finally:
+                distributed_c10d._world = before
+    finally:
+        _one_world.release()
 
 
 def timed_in_turns(group: ProcessGroup, *ways: Callable[[], Any], turns: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import torch
 from pruning_study import (
     DRY,
+    NARROW,
     SHARES,
     SMALL,
     _cut_inside,
@@ -57,18 +58,14 @@ def test_the_small_net_has_the_bytes_of_the_pruned_one(run, data, monkeypatch):
     assert 0.95 * most < bytes_in_formats(linear_net(*SMALL))["dense"] < most
     monkeypatch.setattr(Digits, "test_accuracy", lambda _, model: bytes_in_formats(model)["dense"])
     rows = run(compare_small, data, 3, DRY)
-    ways = (
-        "pruned",
-        "pruned, 4 bits",
-        "small",
-        "more work",
-        "dense",
-        "dense, 4 bits",
-        "dense, 2 bits",
-    )
-    assert tuple(row["way"] for row in rows) == ways
+    ways = ["pruned", "pruned, 4 bits", "small", "more work"]
+    ways += ["dense", "dense, 4 bits", "dense, 2 bits"]
+    ways += [f"narrow{longer}{bits}" for longer in ("", ", longer") for bits in ("", ", 4 bits")]
+    assert [row["way"] for row in rows] == ways
     small = [row["way"] for row in rows if row["accuracy"] < most]  # bytes, here
     assert small == ["small", "more work"]
+    narrow = sum(each.numel() for each in linear_net(*NARROW).parameters()) / 2
+    assert narrow < 266_200 / 8 + 26_620 / 2  # four bits each, beside a mask and what it leaves
     assert all(row["held_out"] > 0.6 for row in rows)
 
 

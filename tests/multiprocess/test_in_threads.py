@@ -13,7 +13,12 @@ import torch
 from torch import distributed
 
 from mpcourse.devices.timing import LIMIT
-from mpcourse.multiprocess import ranks_in_threads, timed_in_turns, torch_ranks_in_threads
+from mpcourse.multiprocess import (
+    in_threads,
+    ranks_in_threads,
+    timed_in_turns,
+    torch_ranks_in_threads,
+)
 
 TASKS = Path("/proc/self/task")
 
@@ -168,3 +173,10 @@ def test_ways_are_timed_in_turns_until_the_last_rank_has_ended(monkeypatch):
         assert called == 4 * ["a", None]  # one turn more warms up
         assert times.shape == (2, 3)
         assert (times[1] >= 0.045).all()  # on rank 0, too, which waits
+
+
+def test_a_call_behind_one_that_never_ends_says_so(monkeypatch):
+    monkeypatch.setattr(in_threads, "TURN_S", 0.05)
+    with in_threads._one_world, pytest.raises(RuntimeError, match="restart the kernel"):
+        torch_ranks_in_threads(lambda group: None, 2)
+    assert torch_ranks_in_threads(lambda group: group.rank(), 2) == [0, 1]
