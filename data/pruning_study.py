@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from mpcourse.capstone.trials import Digits
+from mpcourse.exercises.few_bits import my_best_scales, rounded_to
 from mpcourse.exercises.pruning import Residual, my_scan, my_trunk
 from mpcourse.pruning import (
     Movement,
@@ -168,19 +169,11 @@ def rounded(model: nn.Module, bits: int) -> nn.Module:
 
     The multiples have `bits` bits, one of them for the sign. Zeros stay zeros.
     """
-    model = permanent_copy(model)
-    most = 2 ** (bits - 1) - 1
+    model, largest = permanent_copy(model), 2 ** (bits - 1) - 1
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            top, least = layer.weight.abs().amax(1, keepdim=True), None
-            for share in torch.linspace(0.2, 1, 41).tolist():
-                scale = (share * top / most).clamp(min=1e-12)
-                near = (layer.weight / scale).round().clamp(-most, most) * scale
-                error = (near - layer.weight).square().sum(1, keepdim=True)
-                if least is None:
-                    least, best = error, near
-                best, least = torch.where(error < least, near, best), least.minimum(error)
-            layer.weight.copy_(best)
+            scales = my_best_scales(layer.weight, largest)
+            layer.weight.copy_(rounded_to(layer.weight, scales, largest))
     return model
 
 

@@ -73,9 +73,10 @@ def there_and_back(attempt, ranks, batch, heads, rows, columns):
 
 
 def of_numbers(outcome, expected):
-    """Whether some that came were never sent."""
+    """What is wrong: the bytes, or what came."""
     if all(same(outcome[key], expected[key]) for key in ("traded", "traded back")):
-        return BYTES
+        less = sum(outcome["bytes sent"]) < sum(expected["bytes sent"])
+        return OWN_TYPE if less else BYTES
     known, found = (torch.cat([x.flatten() for x in y["traded"]]) for y in (expected, outcome))
     return CUT_AND_JOIN if torch.isin(found.double(), known).all() else NEVER_SENT
 
@@ -111,7 +112,10 @@ check_trade = Exercise(
         "Rank r gets neighbours, part r: `chunk` cuts so, and `unflatten` into (n, -1).": (
             "x.chunk(group.size(), cut) => x.unflatten(cut, (-1, group.size())).unbind(cut + 1)"
         ),
-        OWN_TYPE: "], join) => ], join).float()",
+        OWN_TYPE: [
+            "], join) => ], join).float()",
+            ("x.chunk => x.float().chunk", "], join) => ], join).double()"),
+        ],
         BYTES: [
             "received, pieces, group=group) => received, pieces, group=group); "
             "distributed.all_to_all_single(received, pieces, group=group)",
