@@ -194,10 +194,8 @@ check_simulate = Exercise(
         ],
         "num_stages is one more than the largest stage_index.": "1 + max( => max(",
         "So few rounds over the devices are not enough: go on as long as a device moves.": [
-            "while moved: => for _ in range(1):",
-            "while moved: => for _ in range(3):",
             "while moved: => for _ in schedule:",
-            "while moved: => for _ in range(5):",
+            *(f"while moved: => for _ in range({rounds}):" for rounds in range(1, 9)),
         ],
         "A device may have several stages: num_stages is not the number of devices.": (
             "num_stages) => len(schedule))"
@@ -231,7 +229,7 @@ def latest_first(pairs):
     return [held.append(a) or a if a.kind == "F" else held.pop()._replace(kind="B") for a in row]
 
 
-PAIRS = "`number_actions` takes a list of pairs, each a stage and its kinds: [(r, kinds)]."
+PAIRS = "If the error is in its call: `number_actions` takes a list of pairs, [(r, kinds)]."
 
 check_one_f_one_b = Exercise(
     my_one_f_one_b,
@@ -245,7 +243,7 @@ check_one_f_one_b = Exercise(
     errors={"unpack": PAIRS},
     wrong={
         PAIRS: ["[(rank, kinds)] => (rank, kinds)", "[(rank, kinds)] => kinds"],
-        "That is eager 1F1B: here each device is one forward ahead of the next one, not two.": (
+        "Each device is one forward ahead of the next one, not two.": (
             "num_stages - rank => 2 * (num_stages - rank) - 1"
         ),
         "That is GPipe: as fast, but device 0 holds every micro-batch.": gpipe_schedule,
