@@ -115,7 +115,7 @@ check_moments = Exercise(
             (SUMS, f"moments.app => parts.append(result{of}.nbytes{call}); moments.app", SUM)
             for of, call in (("", ""), (".untyped_storage()", "()"))
         ],
-        "A view may begin later in its storage: the storage's `_cdata` is the same, `data_ptr` not.": (
+        "A view may begin later: its `data_ptr` differs, its storage's `_cdata` does not.": (
             (
                 SUMS,
                 "moments.app => parts.append((result.data_ptr(), "

@@ -360,6 +360,7 @@ check_trunk = Exercise(
     errors={
         "should contain 4 elements not 2|index 2 is out of bounds.*with size 1": ROWS,
         "have (3 channels, but got 2|2 channels, but got 3)|contain 2 elements not 3": INSIDE,
+        "should contain 3 elements not 2": ITS_BIAS,
         "running_(mean|var) should": STATISTICS,
         "size of tensor a|to have 2 channels, but got 4": WRITERS,
         "(weight|bias) should contain|expected bias|size of tensor b|expanded size": ITS_BIAS,

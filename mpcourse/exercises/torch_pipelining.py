@@ -294,6 +294,7 @@ def run_rows(rows, schedule, stages):
     ranks = len(schedule)
     if not isinstance(rows, list | tuple) or len(rows) != ranks or str in map(type, rows):
         raise NotYet(f"Return a list of words for each of {ranks} ranks; got {short(rows)}")
+    rows = [[*row] for row in rows]
     if not all(isinstance(word, str) for row in rows for word in row):
         raise NotYet("A word is a text: str(action).")
     for rank, (row, right) in enumerate(zip(rows, my_messages(schedule, stages), strict=True)):
@@ -359,7 +360,7 @@ check_messages = Exercise(
         "several stages: read from the rows": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",
     },
-    also_right=[each_row(tuple)],
+    also_right=[each_row(tuple), each_row(iter)],
 )
 
 # 2. The loss of a batch with rows that do not count
