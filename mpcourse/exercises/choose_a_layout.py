@@ -364,13 +364,16 @@ check_factor = Exercise(
         "Return the factor, not its spread.": "return min( => return spread(min(range(1, 16), "
         "key=spread)) or min(",
         "For each factor: a ratio": lambda runs: 3.5,
-        "`min` over the factors gives the factor itself: take nothing from it.": (
+        "That is one too small: an index counts from 0, the factors from 1.": (
             "key=spread) => key=spread) - 1"
         ),
         "One run alone says nothing of a spread: compare them all.": lambda runs: min(
             range(1, 16), key=lambda factor: abs(runs[0][2] - runs[0][0] - factor * runs[0][1])
         ),
-        "Return the factor alone.": "key=spread) => key=spread), 1.5",
+        "Return the factor alone.": [
+            "min(range(1, 16), key=spread) => min((spread(n), n) for n in range(1, 16))" + turned
+            for turned in ("", "[::-1]")
+        ],
         "A whole factor is asked for.": "range(1, 16) => [n / 10 for n in range(10, 151)]",
     },
     also_right=["took / (rest + factor * sums) => (rest + factor * sums) / took"],
