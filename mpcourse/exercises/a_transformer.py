@@ -9,7 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from mpcourse.devices.devices import usable_gpus
 from mpcourse.exercises.exercise import Exercise, NotAttempted, NotYet, refuse_borrowed, same
-from mpcourse.transformer import Decoder
+from mpcourse.splitting.placement import works_on_a_gpu
+from mpcourse.transformer import Attention, Decoder
 
 # 1. What a token sees
 
@@ -49,6 +50,8 @@ def torch_weights(scores):
 NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
 SOME_GRADIENTS = "Right, but training needs gradients in all that takes part: detach nothing."
 KEPT = "What is handed in has to stay as it is: `q = q / ...`, not `q /= ...`."
+ON_A_GPU = "Right, but on a GPU it raises: make new tensors where those are that come in, as by "
+ON_A_GPU += "`device=x.device`."
 ROUNDED = "Right up to the rounding of float32: compute in the dtype of what comes in."
 
 
@@ -188,6 +191,8 @@ def by_hand(attempt, *three):
 
     result = training(partial(sdpa, is_causal=True))(kept, *three)
     if same_weights(result, sdpa(*three, is_causal=True)):
+        if not works_on_a_gpu(attempt, *(each.detach() for each in three)):
+            raise NotYet(ON_A_GPU)
         # by their names in torch, in the package and on the page
         borrowing = {"scaled_dot_product_attention", "sdpa", "attention_weights", "attend"}
         refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
@@ -264,6 +269,12 @@ check_attend = Exercise(
             ),
             "scores = query => key *= 2\n    scores = query / 2",
         ],
+        ON_A_GPU: lambda query, key, value: (
+            (query @ key.mT / query.shape[-1] ** 0.5)
+            .masked_fill(torch.ones(query.shape[-2], query.shape[-2]).triu(1) > 0, -float("inf"))
+            .softmax(-1)
+            @ value
+        ),
         NO_GRADIENTS: "causal_weights(scores) @ value => (causal_weights(scores) @ value).detach()",
         SOME_GRADIENTS: [
             "weights(scores) => weights(scores.detach())",
@@ -275,7 +286,111 @@ check_attend = Exercise(
     also_right=[attending(row_by_row)],
 )
 
-# 3. A decoder of its parts
+# 3. All heads at once
+
+attend = my_attend  # as the page calls it
+
+
+def my_attention(x, four_layers, heads, look=attend):
+    """Each head has neighbouring columns. Tokens and heads change places before and after."""
+    *inputs, output = four_layers
+    split = [layer(x).unflatten(-1, (heads, -1)) for layer in inputs]  # (N, T, heads, columns)
+    query, key, value = (part.transpose(-3, -2) for part in split)  # (N, heads, T, columns)
+    return output(look(query, key, value).transpose(-3, -2).flatten(-2))  # (N, T, width)
+
+
+def own_value(query, key, value):
+    """Each token collects its own value: what is wrong then does not lie in queries and keys."""
+    return value
+
+
+def with_heads(attempt, texts, tokens, heads, look):
+    """The outputs of layers made for this case; `look` has to be called once, for all heads."""
+    torch.default_generator.manual_seed(heads)
+    module, x = Attention(12, heads).double(), torch.randn(texts, tokens, 12, dtype=torch.double)
+    layers, calls = (module.query, module.key, module.value, module.output), []
+
+    def counted(*three):
+        calls.append([tuple(each.shape) for each in three])
+        return sdpa(*three, is_causal=True) if look == "attend" else own_value(*three)
+
+    result, shape = attempt(x, layers, heads, counted), (texts, heads, tokens, 12 // heads)
+    if result is not ... and calls != [[shape] * 3]:
+        got = ", ".join(map(str, calls[0])) if calls else "no call"
+        raise NotYet(
+            f"got {got}", f"Call `look` once, with three of (N, heads, T, columns): {shape}."
+        )
+    if same_weights(result, module(x) if look == "attend" else module.output(module.value(x))):
+        return result
+    return tensor_of(result) if result is not None and result is not ... else result
+
+
+JOINED = ".transpose(-3, -2).flatten(-2)"
+check_heads = Exercise(
+    my_attention,
+    read_again='"All heads at once"',
+    cases=[
+        (2, 5, 1, "own_value"),
+        (2, 7, 3, "own_value"),
+        (2, 5, 1, "attend"),
+        (2, 7, 3, "attend"),
+        (1, 4, 4, "attend"),
+    ],
+    given="texts: {}, tokens: {}, heads: {}, look: {}",
+    play=with_heads,
+    same=same_weights,
+    hint="Cut what query, key and value make into heads, let tokens and heads change places, call "
+    "`look`, turn back, join the heads, and call the output layer.",
+    errors={
+        "size|shape|dimension|view": "`unflatten(-1, (heads, -1))` cuts the width, `flatten(-2)` "
+        "joins it again; `transpose(-3, -2)` stands between."
+    },
+    wrong={
+        "The output layer is missing: it mixes what the heads have found.": "output(look => (look",
+        "The layers are query, key, value and output, in this order.": [
+            "*inputs, output = four_layers => output, *inputs = four_layers",
+            "query, key, value = ( => value, key, query = (",
+        ],
+        "`look` returns heads before tokens: let them change places back, then join.": (
+            f"{JOINED} => .reshape(x.shape)"
+        ),
+        "three of (N, heads, T, columns)": [
+            ("part.transpose(-3, -2) for => part for", f"{JOINED} => .flatten(-2)"),
+            lambda x, layers, heads, look: layers[-1](look(*(each(x) for each in layers[:3]))),
+        ],
+        "`reshape` alone mixes tokens: cut with `unflatten`, then `transpose`.": [
+            ("part.transpose(-3, -2) => part.reshape(len(x), heads, x.shape[1], -1)"),
+            (
+                "part.transpose(-3, -2) => part.reshape(len(x), heads, x.shape[1], -1)",
+                f"{JOINED} => .reshape(x.shape)",
+            ),
+        ],
+        "A query looks, a key is found: the order is query, key, value.": (
+            "look(query, key, value) => look(key, query, value)"
+        ),
+        "A head's columns are neighbours: `unflatten(-1, (heads, -1))`.": (
+            "(part.transpose(-3, -2) => (part.reshape(len(x), x.shape[1], -1, heads).permute("
+            "0, 3, 1, 2)",
+            f"{JOINED} => .permute(0, 2, 3, 1).flatten(-2)",
+        ),
+        "Joined side by side: first all columns of one head, then those of the next.": (
+            f"{JOINED} => .permute(0, 2, 3, 1).flatten(-2)"
+        ),
+        "The block adds x, and not here.": "return output => return x + output",
+        "The root is taken in `look`.": "query, key, value = ( => query, key, value = (0.5 *",
+    },
+    also_right=[
+        "-3, -2 => 1, 2",
+        lambda x, layers, heads, look: layers[3](
+            torch.cat(
+                look(*(torch.stack(each(x).chunk(heads, -1), 1) for each in layers[:3])).unbind(1),
+                -1,
+            )
+        ),
+    ],
+)
+
+# 4. A decoder of its parts
 
 UNCALLED = "Call the parts in the table; what holds several of them (the model, a block, "
 UNCALLED += "`model.embedding`, `model.head`) stays uncalled."
@@ -318,6 +433,8 @@ def of_a_decoder(attempt, layers, texts, places):
         raise NotYet(OLD_X) if "inplace" in str(error) else error from None
     if not trains:
         raise NotYet(SOME_GRADIENTS)
+    if not works_on_a_gpu(attempt, model, tokens):
+        raise NotYet(ON_A_GPU)
     return result
 
 
@@ -433,6 +550,7 @@ check_logits = Exercise(
             for softmax in ("softmax", "log_softmax")
         ],
         "Every place has logits, not the last alone.": "norm(x)) => norm(x))[:, -1]",
+        ON_A_GPU: ", device=tokens.device => ",
         NO_GRADIENTS: torch.no_grad()(my_logits),
         OLD_X: [
             "x = x + block.attention => x += block.attention",
@@ -449,7 +567,7 @@ check_logits = Exercise(
     ],
 )
 
-# 4. Tied copies
+# 5. Tied copies
 
 
 @torch.no_grad()

@@ -353,13 +353,14 @@ OWN = "bit = 1 => bit, own = 1, tensor", "send(tensor => send(own"
 check_doubling = Exercise(
     my_doubling,
     read_again='"Fewer steps than a ring?"',
-    cases=[(2, 3), (4, 2), (8, 1), (1, 2)],
+    cases=[(2, 3), (4, 2), (8, 1), (1, 2), (16, 1)],
     given="{} rank(s), {} numbers each; rank r begins with 8**r times 1, 2, …",
     play=in_pairs,
     hint="A rank's numbers are not in a sum, or more than once. After step 1 the two of a pair "
     "hold the same sum; in step 2 each swaps with a rank of another pair.",
     correct="The sum on every rank in {count} cases: 24 messages of whole tensors for 8 ranks.",
     wrong={
+        "in doubling each of 16 sends 4": "bit < count => bit < min(count, 8)",
         "That is the mean: here the sum is asked for.": "return tensor => return tensor / count",
         "What arrives is added; it does not replace the sum.": "tensor + recv => recv",
         "The tensors are as they were: add what arrives.": "tensor = tensor + recv => recv",

@@ -74,7 +74,7 @@ def two_steps(attempt, count, frozen, *size):
         refuse_if(not size and ((tensor is None and any(own)) or there[-1] in there[:-1]), TWO_SENT)
         refuse_if(op not in (None, torch.distributed.ReduceOp.SUM), SUMS_ALONE)
         refuse_if(any(torch.isin(tensor.detach(), p).any() for p in net.parameters()), WEIGHTS)
-        refuse_if(size and not async_op, BLOCKS)
+        refuse_if(size and backward and not async_op, BLOCKS)  # `finish` may wait
         refuse_if(not tensor.numel(), NOTHING_LEFT)
         sent.append(Message(tensor, count, size and backward))
         if size and len(there[-1]) > sum(message.holds for message in sent):
@@ -335,7 +335,7 @@ check_buckets = Exercise(
             f") / count => ) / {n}" for n in ("size", "len(parameters)", "len(sent)", "2")
         ],
         EMPTIED: "bucket.copy() => bucket",
-        "No average is in .grad: set it, for a copied list.": "parameter.grad = => _ =",
+        "Assign parameter.grad, for a copied list.": "parameter.grad = => _ =",
         "Each piece begins where the one before it ends: split does this.": (
             "(parameters, pieces, => (parameters, [flat] * 9,",
             "piece.view_as => piece[: parameter.numel()].view_as",
@@ -398,7 +398,7 @@ ANY_NUMBER = "There may be any number of micro-batches, also one: loop over the 
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
-ROUND = "model.module goes round DDP, and gradients stay on this rank: call model(images)."
+ROUND = "model.module goes round DDP, which does not say what it then sends: call model(images)."
 CLIPPED = "Here nothing is clipped. A step that clips does it once: after the last backward."
 THEIRS = "The list is the caller's: take it apart without a change, as in `*others, last = …`."
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"

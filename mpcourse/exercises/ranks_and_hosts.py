@@ -55,6 +55,7 @@ check_culprit = Exercise(
         ([(1, -6, WATCHDOG), (0, ENDED, ""), (2, -9, "")],),
         ([(1, 0, ""), (3, -6, WATCHDOG), (0, ENDED, ""), (2, ENDED, "")],),
         ([(1, 1, LOST), (0, 1, RESET), (2, ENDED, "")],),
+        ([(1, -9, ""), (0, 1, BAD)],),
     ],
     given=lambda ends: "; ".join(f"rank {r}: code {c}, {w!r}" for r, c, w in ends),
     play=blamed,
@@ -62,6 +63,9 @@ check_culprit = Exercise(
     hint="The first rank without an excuse, in a list. If there is none: those that the launcher "
     "had to end, if one gave up waiting; else an empty list.",
     wrong={
+        "Who was killed says nothing, and may be the first all the same.": lambda ends: next(
+            ([r] for r, c, w in ends if c == 1 and my_culprit([(r, c, w)])), my_culprit(ends)
+        ),
         "That rank's last words speak of another one: it lost its neighbour, who went first.": [
             lambda ends: [rank for rank, code, _ in ends if code][:1],
             "Connection reset => Connection closed",

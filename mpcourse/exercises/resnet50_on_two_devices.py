@@ -237,6 +237,8 @@ check_split_resnet50 = Exercise(
         "cannot be multiplied": FLATTEN,
         r"\d channels|running_mean": ORDER,
         "(?i)cuda|nvidia": GIVEN,
+        "inplace operation": "`relu` is called once, behind bn1: it works in place.",
+        r"forward\(\) takes": "Hand over the class itself, not a network made of it.",
     },
     also_right=[
         "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))",
@@ -296,6 +298,7 @@ check_batch_over_devices = Exercise(
         "Each device has weights, activations and a limit of its own: do not mix them.": [
             lambda w, k, limit: max(0, int((len(w) * limit - 3 * sum(w)) // sum(k))),
             lambda w, k, limit: max(0, int((limit - 3 * max(w)) // max(k))),
+            lambda w, k, limit: max(0, int((limit - 3 * min(w)) // min(k))),
             *("limit - => limit / len(weights) -", "3 * w => 3 * sum(weights)"),
             "3 * w => 3 * (weights[0] + weights[-1])",
         ],
@@ -346,7 +349,7 @@ check_naive_time = Exercise(
         ([1, 3, 2], [2, 5, 4], 0.3),
     ],
     given="forward {}, backward {} and copy {}",
-    play=call_for_numbers,
+    play=leaving_alone(CHANGED, call_for_numbers),
     hint="Write down what happens one after the other: stages, and what crosses between them.",
     wrong={
         "Gradients cross the cut as well, on their way back.": "2 * => ",
@@ -371,6 +374,7 @@ check_naive_time = Exercise(
         "The stages that wait add no time of their own.": "sum => len(forward) * sum",
         "Each stage has times of its own: add them all.": "sum => len(forward) * max",
         "A mean is the time of one stage: add up all.": "sum( => 1 / len(forward) * sum(",
+        CHANGED: lambda f, b, c: [my_naive_time(f, b, c), f.clear()][0],
     },
     errors={
         "IndexError": "There may be any number of stages, one as well.",
@@ -478,6 +482,9 @@ check_best_cut = Exercise(
         "Return None if no cut allows the batch.": ["default=None => default=0", "None => -1"],
         CHANGED: "return min(enough => room.clear(); return min(enough",
     },
-    errors={"empty": "min of nothing: there may be no cut that allows the batch."},
+    errors={
+        "empty": "min of nothing: there may be no cut that allows the batch.",
+        "IndexError": "`work` has one entry more than there are cuts: k ends at len(room) - 1.",
+    },
     also_right=["key=seconds => key=lambda k: float(seconds(k))"],
 )

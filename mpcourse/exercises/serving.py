@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from mpcourse.exercises.exercise import Exercise, NotYet, leaving_alone, numbers, same, short
+from mpcourse.splitting.placement import works_on_a_gpu
 from mpcourse.transformer import attention_weights
 
 # 1. Attention over a cache whose rows have heights
@@ -50,6 +51,10 @@ def over_a_cache(attempt, heights, new, heads):
         raise NotYet("nan: a softmax had -inf alone. Take it along the last dimension.")
     if found.shape != query.shape:
         raise NotYet(f"The shape is {tuple(found.shape)}, not that of `query`. {SHAPES}")
+    if same(found, one_token_at_a_time(*given)) and not works_on_a_gpu(attempt, *given):
+        raise NotYet(
+            "Right, but on a GPU it raises: make new tensors there, `device=query.device`."
+        )
     return found
 
 
@@ -65,7 +70,7 @@ def one_token_at_a_time(query, keys, values, heights):
 
 
 def with_torchs_own(query, keys, values, heights):
-    table = torch.ones(query.shape[2], keys.shape[2], dtype=torch.bool)
+    table = torch.ones(query.shape[2], keys.shape[2], dtype=torch.bool, device=query.device)
     seen = torch.stack([table.tril(int(height)) for height in heights])
     return scaled_dot_product_attention(query, keys, values, seen[:, None])
 
@@ -84,6 +89,7 @@ check_look_back = Exercise(
         "`torch.arange(new)[:, None]`, `torch.arange(columns)`."
     },
     wrong={
+        "on a GPU it raises": ", device=query.device => ",
         "A new token sees itself, too: its own column counts.": "columns > own => columns >= own",
         "Columns count from 0: the first new token stands in column `heights`, not behind it.": [
             "[:, None] + new => [:, None] + new + 1",

@@ -76,7 +76,10 @@ check_training_step = Exercise(
         ],
         "The hidden rows have to be brought to {1}.": "hidden.to(second) => hidden",
         "The inputs have to be on {0}, beside the first part.": "inputs.to(first) => inputs",
-        "Each part has to be moved too.": ["front.to(first) => front", "back.to(second) => back"],
+        "Each part has to be moved too.": [
+            *("front.to(first) => front", "back.to(second) => back"),
+            "front.to(first)(inputs.to(first)) => front(inputs)",
+        ],
         "Bring the labels to the outputs, not the outputs to the labels.": [
             "outputs, labels.to(second) => outputs.to(first), labels.to(first)",
             "outputs, labels.to(second) => outputs.cpu(), labels",
@@ -88,11 +91,23 @@ check_training_step = Exercise(
         "The back belongs on {1}.": "(second) => (first)",
         "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
         "The labels go straight to {1}, not by {0}.": "labels.to => labels.to(first).to",
-        "Leave the loss where it is: a move is a copy.": "return loss => return loss.cpu()",
+        "Leave the loss where it is: a move is a copy.": [
+            *("return loss => return loss.cpu()", "return loss => return loss.to(first)"),
+        ],
+        "The inputs go straight to {0}.": "inputs.to => inputs.to(second).to",
+        "The inputs need no gradient: it would be one more copy.": (
+            "inputs.to => inputs.requires_grad_().to"
+        ),
+        "Leave the parts where they are when the step ends.": (
+            "return loss => front.cpu(); back.cpu(); return loss"
+        ),
         "None comes from backward() or a bare return: return the loss.": "return loss => return",
         "No optimizer's step is asked for.": "return => front[0].bias.data += 1; return",
         "`.item()` makes a plain number: return the tensor.": "return loss => return loss.item()",
-        "They come from loss.backward().": "loss.backward() => ",
+        "They come from loss.backward(), and stay for the optimizer.": [
+            "loss.backward() => ",
+            "return loss => front.zero_grad(); back.zero_grad(); return loss",
+        ],
         OTHERS: ("front.to => copy.deepcopy(front).to", "back.to => copy.deepcopy(back).to"),
         "It is cut off: detach(), .data and no_grad() do that.": "hidden.to => hidden.detach().to",
         "Leave out the softmax: cross_entropy has it inside.": "(outputs, => (outputs.softmax(1),",

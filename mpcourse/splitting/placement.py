@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,20 @@ def try_placement(program: Callable[..., Any], *arguments: Any) -> Placement:
     except DevicesMet as problem:
         error, line = str(problem), _line_of(program, problem)
     return Placement(tuple(recorder.transfers), recorder.parameter_bytes(), error, line)
+
+
+def works_on_a_gpu(program: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether no tensor of the host meets those of a GPU if all arguments lie there.
+
+    Also True where the program asks for numbers: pretended tensors have none.
+    """
+
+    def there(*given: Any) -> None:
+        program(*(each.to("cuda:0") for each in given))
+
+    with suppress(RuntimeError):
+        return try_placement(there, *arguments).error is None
+    return True
 
 
 INDEXING = {  # a GPU's tensor takes an index from the host, but not the other way round
