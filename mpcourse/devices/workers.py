@@ -290,35 +290,39 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Serve until told to close; this is the thread."""
         _here.thread = self
-        while not self.closing:
-            self.serve_one()
+        self.serve_until(lambda: self.closing, in_turn=True, poll_s=None)
 
     def serve_until(
-        self, ready: Callable[[], bool], deadline: float | None = None, *, in_turn: bool = False
+        self,
+        ready: Callable[[], bool],
+        deadline: float | None = None,
+        *,
+        in_turn: bool = False,
+        poll_s: float | None = POLL_S,
     ) -> None:
-        """Run jobs until `ready()` or the deadline; the job that waits may be cancelled."""
-        while not ready() and (left := _time_left(deadline)) > 0:
-            self.serve_one(left, in_turn=in_turn)
-            self.heed_cancel()
-
-    def serve_one(self, timeout: float | None = None, *, in_turn: bool = True) -> None:
-        """Run the next job that comes within `timeout` seconds; `None` waits for one.
+        """Run jobs until `ready()` or the deadline; the job that waits may be cancelled.
 
         Unless `in_turn`, below a job that waits, only what a worker handed over is run: that worker
-        may be what the job waits for. All else, handed over after the job, runs after it.
+        may be what the job waits for. All else, handed over after the job, runs after it. One loop,
+        as calls within it would be a good part of what an action of a pipeline costs.
         """
-        if in_turn and self.later:
-            self.serve(self.later.popleft())
-            return
-        try:
-            result = self.queue.get(timeout=timeout)
-        except queue.Empty:
-            return
-        if result is not None and (in_turn or result.from_worker):
-            self.serve(result)
-        elif result is not None:
-            self.later.append(result)
-        del result  # as in `serve`, whose frame has this one behind it
+        left = poll_s
+        while not ready():
+            if deadline is not None and (left := _time_left(deadline)) <= 0:
+                return
+            if in_turn and self.later:
+                result = self.later.popleft()
+            else:
+                try:
+                    result = self.queue.get(timeout=left)
+                except queue.Empty:
+                    result = None
+            if result is not None and (in_turn or result.from_worker):
+                self.serve(result)
+            elif result is not None:
+                self.later.append(result)
+            del result  # as in `serve`, whose frame has this one behind it
+            self.heed_cancel()
 
     def serve(self, result: Result) -> None:
         """Run one job, above those that wait, and keep its value or its exception."""
