@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Iterator
 from itertools import chain, combinations, pairwise
 from unittest import mock
 
@@ -156,6 +157,7 @@ def cut_into_stages(attempt, sizes, num_stages):
     model = made_of(sizes)
     number = {id(layer): index for index, layer in enumerate(model)}
     stages = attempt(model, num_stages)
+    stages = [*stages] if isinstance(stages, Iterator) else stages
     listed = isinstance(stages, list | tuple | nn.ModuleList | nn.Sequential)
     if not listed or not all(isinstance(stage, nn.Sequential) for stage in stages):
         raise NotYet(f"expected a list of nn.Sequential, like model[0:2]; got {short(stages)}")
@@ -247,7 +249,7 @@ check_split = Exercise(
         "A layer may have no weight": "in layer.parameters() => in [layer.weight]",
     },
     errors={"attribute 'weight'": "A layer may have no weight: go through layer.parameters()."},
-    also_right=[split_sequential],
+    also_right=[split_sequential, lambda m, n: iter(my_split(m, n))],
 )
 
 # 3. Two parts of one model
@@ -283,6 +285,8 @@ def outputs_of_parts(attempt, count, height, width):
         raise NotYet(f"expected two modules, got {short(parts)}", ONE)
     names = {id(p): name[:3] for name, p in model.named_parameters()}
     held = [sorted({names.get(id(p), "new") for p in part.parameters()}) for part in parts]
+    if not any(held):
+        raise NotYet("the parts hold no layers: keep them as attributes, else `.to` misses them")
     if held != [["fc1"], ["fc2", "fc3"]]:
         found = "new or copied layers" if "new" in held[0] + held[1] else f"the parts hold {held}"
         raise NotYet(f"{found}; asked are the model's own, to train it: fc1, then fc2 and fc3")
@@ -300,6 +304,13 @@ def first_difference(outcome, expected):
         return ["no gradient comes to some layers of the model: it is cut off on the way"]
     right = same(outcome["outputs"], expected["outputs"])
     return [f"the {'gradients' if right else 'outputs'} differ from the model's"]
+
+
+def calling(model, *names):
+    """A module that calls layers, and has none."""
+    part = nn.Module()
+    part.forward = lambda values: [values := getattr(model, name)(values) for name in names][-1]
+    return part
 
 
 ONE = "Return two modules, no functions; nn.Sequential(a, b) makes one module of several layers."
@@ -321,6 +332,7 @@ check_parts = Exercise(
         "No softmax follows fc3.": ["fc3 => fc3, nn.Softmax(1)", "fc3 => fc3, nn.LogSoftmax(1)"],
         "new or copied": [lambda m: my_parts(copy.deepcopy(m)), "model.fc1 => nn.Linear(784, 128)"],
         "the parts hold": [lambda m: my_parts(m)[::-1], lambda m: [m, nn.Identity()]],
+        "keep them as attributes": lambda m: [calling(m, "fc1"), calling(m, "fc2", "fc3")],
         "cut off": "return => first.register_forward_hook(lambda *g: g[-1].detach()); return",
         BEFORE_FC1: "nn.Flatten(), => ",
         "nn.ReLU is a class": ["nn.ReLU() => nn.ReLU", "nn.ReLU() => torch.relu"],
