@@ -303,8 +303,8 @@ class _Thread(threading.Thread):
         """Run jobs until `ready()` or the deadline; the job that waits may be cancelled.
 
         Unless `in_turn`, below a job that waits, only what a worker handed over is run: that worker
-        may be what the job waits for. All else, handed over after the job, runs after it. One loop,
-        as calls within it would be a good part of what an action of a pipeline costs.
+        may be what the job waits for. All else, handed over after the job, runs after it. It is
+        one loop: every wait of a pipeline would pay for calls within it.
         """
         left = poll_s
         while not ready():

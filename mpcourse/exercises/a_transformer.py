@@ -50,8 +50,9 @@ def torch_weights(scores):
 NO_GRADIENTS = "Right, but the page trains with it: return a tensor that gradients flow through."
 SOME_GRADIENTS = "Right, but training needs gradients in all that takes part: detach nothing."
 KEPT = "What is handed in has to stay as it is: `q = q / ...`, not `q /= ...`."
-ON_A_GPU = "Right, but on a GPU it raises: make new tensors where those are that come in, as by "
-ON_A_GPU += "`device=x.device`."
+ON_A_GPU = (
+    "On a GPU this raises: make new tensors on the device of what comes in, `device=x.device`."
+)
 ROUNDED = "Right up to the rounding of float32: compute in the dtype of what comes in."
 
 
@@ -83,6 +84,20 @@ def training(solution):
         return result
 
     return play
+
+
+def also_on_a_gpu(attempt, scores):
+    result = training(torch_weights)(attempt, scores)
+    if scores.ndim > 3 and same_weights(result, torch_weights(scores)):  # the last case
+        refuse_hosts_tensors(attempt, scores)
+    return result
+
+
+def refuse_hosts_tensors(attempt, *given):
+    """Refuse what makes a tensor on the CPU for others that lie on a GPU, here a pretended one."""
+    detached = (each.detach() if isinstance(each, torch.Tensor) else each for each in given)
+    if not works_on_a_gpu(attempt, *detached):
+        raise NotYet(ON_A_GPU)
 
 
 WRONG_WEIGHTS = {
@@ -117,11 +132,9 @@ check_causal = Exercise(
         table_of_scores(4, in_front=(3, 3)),
     ],
     given=lambda scores: f"scores {tuple(scores.shape)}, about {scores.mean().item():.0f}",
-    play=training(torch_weights),
+    play=also_on_a_gpu,
     same=same_weights,
     hint="Put -inf where a token must not look, before the softmax along the last dimension.",
-    correct="All {count} cases agree, also those that the page does not show. On a GPU it works if "
-    "your mask is made where the scores are, as `torch.ones_like(scores)` is.",
     errors={
         "boolean": "A mask is true or false: make it with `dtype=torch.bool`, or take `mask == 1`.",
         "size|shape|dimension|too many (values|indices)": "Other dimensions may stand in front: "
@@ -161,6 +174,7 @@ check_causal = Exercise(
         ),
         "Rows lie along the last dimension, -1, however many stand in front.": "dim=-1 => dim=1",
         "Each token sees the next one, too, which it has to predict.": "triu(1) => triu(2)",
+        ON_A_GPU: "torch.ones_like(scores, => torch.ones(scores.shape,",
         NO_GRADIENTS: "dim=-1) => -1).detach()",
         ROUNDED: "dim=-1) => -1).float()",
     },
@@ -191,8 +205,8 @@ def by_hand(attempt, *three):
 
     result = training(partial(sdpa, is_causal=True))(kept, *three)
     if same_weights(result, sdpa(*three, is_causal=True)):
-        if not works_on_a_gpu(attempt, *(each.detach() for each in three)):
-            raise NotYet(ON_A_GPU)
+        if three[0].ndim > 3:  # the last cases
+            refuse_hosts_tensors(attempt, *three)
         # by their names in torch, in the package and on the page
         borrowing = {"scaled_dot_product_attention", "sdpa", "attention_weights", "attend"}
         refuse_borrowed(attempt, borrowing, "write scores, weights and the sum.")
@@ -288,20 +302,13 @@ check_attend = Exercise(
 
 # 3. All heads at once
 
-attend = my_attend  # as the page calls it
 
-
-def my_attention(x, four_layers, heads, look=attend):
+def my_attention(x, four_layers, heads, look=my_attend):
     """Each head has neighbouring columns. Tokens and heads change places before and after."""
     *inputs, output = four_layers
     split = [layer(x).unflatten(-1, (heads, -1)) for layer in inputs]  # (N, T, heads, columns)
     query, key, value = (part.transpose(-3, -2) for part in split)  # (N, heads, T, columns)
     return output(look(query, key, value).transpose(-3, -2).flatten(-2))  # (N, T, width)
-
-
-def own_value(query, key, value):
-    """Each token collects its own value: what is wrong then does not lie in queries and keys."""
-    return value
 
 
 def with_heads(attempt, texts, tokens, heads, look):
@@ -310,19 +317,24 @@ def with_heads(attempt, texts, tokens, heads, look):
     module, x = Attention(12, heads).double(), torch.randn(texts, tokens, 12, dtype=torch.double)
     layers, calls = (module.query, module.key, module.value, module.output), []
 
-    def counted(*three):
-        calls.append([tuple(each.shape) for each in three])
-        return sdpa(*three, is_causal=True) if look == "attend" else own_value(*three)
+    def counted(query, key, value):
+        calls.append([tuple(each.shape) for each in (query, key, value)])
+        return sdpa(query, key, value, is_causal=True) if look == "attend" else value
 
     result, shape = attempt(x, layers, heads, counted), (texts, heads, tokens, 12 // heads)
     if result is not ... and calls != [[shape] * 3]:
-        got = ", ".join(map(str, calls[0])) if calls else "no call"
+        got = f"{len(calls)} calls, the first with {calls[0]}" if calls else "no call"
         raise NotYet(
             f"got {got}", f"Call `look` once, with three of (N, heads, T, columns): {shape}."
         )
-    if same_weights(result, module(x) if look == "attend" else module.output(module.value(x))):
+    expected = module(x) if look == "attend" else module.output(module.value(x))
+    if not same_weights(result, expected):
         return result
-    return tensor_of(result) if result is not None and result is not ... else result
+    if not getattr(result, "requires_grad", False):
+        raise NotYet(NO_GRADIENTS)
+    if not same_gradients(result, expected, [*module.parameters()]):
+        raise NotYet(SOME_GRADIENTS)
+    return result
 
 
 JOINED = ".transpose(-3, -2).flatten(-2)"
@@ -378,6 +390,8 @@ check_heads = Exercise(
         ),
         "The block adds x, and not here.": "return output => return x + output",
         "The root is taken in `look`.": "query, key, value = ( => query, key, value = (0.5 *",
+        NO_GRADIENTS: torch.no_grad()(my_attention),
+        SOME_GRADIENTS: "layer(x).unflatten => layer(x.detach()).detach().unflatten",
     },
     also_right=[
         "-3, -2 => 1, 2",
@@ -433,8 +447,8 @@ def of_a_decoder(attempt, layers, texts, places):
         raise NotYet(OLD_X) if "inplace" in str(error) else error from None
     if not trains:
         raise NotYet(SOME_GRADIENTS)
-    if not works_on_a_gpu(attempt, model, tokens):
-        raise NotYet(ON_A_GPU)
+    if layers == 3:  # the last case
+        refuse_hosts_tensors(attempt, model, tokens)
     return result
 
 

@@ -45,7 +45,7 @@ def my_all_reduce(tensor, rank, count, send, recv):
 def on_ranks(attempt, count, numbers):
     """What each rank returns; then the messages, or the ranks that wait for ever."""
     exchange, results = Exchange(count), []
-    own = torch.arange(1.0, numbers + 1)  # times 8**rank: a sum shows how often each is in it
+    own = torch.arange(1.0, numbers + 1)  # times 8**rank: up to 8 ranks, a sum shows each
     with suppress(Stuck):
         results = exchange.run(attempt, [own * 8**rank for rank in range(count)])
     return [torch.as_tensor(r) if hasattr(r, "__array__") else r for r in results], exchange

@@ -335,7 +335,7 @@ check_buckets = Exercise(
             f") / count => ) / {n}" for n in ("size", "len(parameters)", "len(sent)", "2")
         ],
         EMPTIED: "bucket.copy() => bucket",
-        "Assign parameter.grad, for a copied list.": "parameter.grad = => _ =",
+        "No average is in .grad: assign it, looping over a copied list.": "parameter.grad = => _ =",
         "Each piece begins where the one before it ends: split does this.": (
             "(parameters, pieces, => (parameters, [flat] * 9,",
             "piece.view_as => piece[: parameter.numel()].view_as",
@@ -363,6 +363,12 @@ check_buckets = Exercise(
         "bucket.append(parameter) => bucket.insert(0, parameter)",
         "in module.parameters() => in reversed([*module.parameters()])",
         "== size => == size or all(p.grad is not None for p in module.parameters())",
+        (  # the rest is sent in `finish`, which may wait for it at once
+            "def send(): => def send(later=True):",
+            "async_op=True) => async_op=later)",
+            "if bucket:\n            send() => if bucket:\n            send(later=False)",
+            "message.wait() => message and message.wait()",
+        ),
     ],
 )
 
@@ -398,7 +404,7 @@ ANY_NUMBER = "There may be any number of micro-batches, also one: loop over the 
 ON = "model.require_backward_grad_sync"  # DDP's own no_sync sets it
 TWICE_A_MEAN = 'cross_entropy is a mean already, unless reduction="sum" says otherwise.'
 GRAPH = "The sum of losses carries a graph, which keeps memory: add up loss.item()."
-ROUND = "model.module goes round DDP, which does not say what it then sends: call model(images)."
+ROUND = "model.module skips DDP's forward, which prepares the sending: call model(images)."
 CLIPPED = "Here nothing is clipped. A step that clips does it once: after the last backward."
 THEIRS = "The list is the caller's: take it apart without a change, as in `*others, last = …`."
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"

@@ -210,6 +210,10 @@ check_split_resnet50 = Exercise(
             ("self.layer2) => )", "(self.layer3, => (self.layer2, self.layer3,"),
         ],
         "It never calls maxpool.": "self.maxpool( => (",
+        "Call `relu` once": (
+            "features = self.layer4( => features = self.relu(self.layer4(",
+            "(self.second))) => (self.second))))",
+        ),
         ORDER: [
             "features), 1)) => features), 1)).softmax(1)",
             "self.bn1(self.conv1( => self.conv1(self.bn1(",
@@ -237,8 +241,7 @@ check_split_resnet50 = Exercise(
         "cannot be multiplied": FLATTEN,
         r"\d channels|running_mean": ORDER,
         "(?i)cuda|nvidia": GIVEN,
-        "inplace operation": "`relu` is called once, behind bn1: it works in place.",
-        r"forward\(\) takes": "Hand over the class itself, not a network made of it.",
+        "inplace operation": "Call `relu` once, behind bn1: it works in place, as do += and *=.",
     },
     also_right=[
         "torch.flatten(self.avgpool(features), 1) => self.avgpool(features).mean((2, 3))",
@@ -444,6 +447,7 @@ check_best_cut = Exercise(
             ">= batch => >= batch and seconds(k) == min(map(seconds, range(len(room))))"
         ),
         "Leave out the cuts that do not allow the batch.": " if room[k] >= batch => ",
+        "k ends at len(room) - 1": "range(len(room)) => range(len(work))",
         "More room than the batch needs is no gain.": [
             f"=seconds => =lambda k: ({x}room[k], seconds(k))" for x in ("-", "")
         ],
@@ -484,7 +488,8 @@ check_best_cut = Exercise(
     },
     errors={
         "empty": "min of nothing: there may be no cut that allows the batch.",
-        "IndexError": "`work` has one entry more than there are cuts: k ends at len(room) - 1.",
+        "IndexError": "k ends at len(room) - 1 (`work` has one entry more), and perhaps no cut "
+        "allows the batch.",
     },
     also_right=["key=seconds => key=lambda k: float(seconds(k))"],
 )

@@ -56,7 +56,8 @@ def step_on(attempt, first, second):
 
 
 FOUR = """Four copies: inputs to first; hidden rows and labels to second; a gradient back. \
-Parts stay where they are. x.to(place) gives a copy, x stays where it is: keep what it returns."""
+Move each part once, and leave it there. x.to(place) gives a copy, x stays where it \
+is: keep what it returns."""
 PLAIN = "The loss is cross_entropy(back(front(inputs)), labels); only one backward follows."
 OTHERS = "Copies of the parts were trained; their own parameters have no gradients."
 
@@ -77,8 +78,9 @@ check_training_step = Exercise(
         ],
         "The hidden rows have to be brought to {1}.": "hidden.to(second) => hidden",
         "The inputs have to be on {0}, beside the first part.": "inputs.to(first) => inputs",
-        "Each part has to be moved too.": [
-            *("front.to(first) => front", "back.to(second) => back"),
+        "Each part has to be moved, and its inputs with it.": [
+            "front.to(first) => front",
+            "back.to(second) => back",
             "front.to(first)(inputs.to(first)) => front(inputs)",
         ],
         "Bring the labels to the outputs, not the outputs to the labels.": [
@@ -93,7 +95,8 @@ check_training_step = Exercise(
         "The hidden rows go straight to {1}, not by the host.": "hidden.to => hidden.cpu().to",
         "The labels go straight to {1}, not by {0}.": "labels.to => labels.to(first).to",
         "Leave the loss where it is: a move is a copy.": [
-            *("return loss => return loss.cpu()", "return loss => return loss.to(first)"),
+            "return loss => return loss.cpu()",
+            "return loss => return loss.to(first)",
         ],
         "The inputs go straight to {0}.": "inputs.to => inputs.to(second).to",
         "The inputs need no gradient: it would be one more copy.": (
