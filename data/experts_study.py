@@ -75,6 +75,7 @@ NETS = {
     "mixture, no balance loss": Net(HIDDEN, EXPERTS),
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
+    "dense, same time": Net(300),  # a step takes about as long as the mixture's: page `experts`
     "dense, same parameters": Net(520),
     "dense, same cost, 1.75 times the steps": Net(SAME_COST, longer=1.75),
 }

@@ -324,6 +324,7 @@ check_gathered_keys = Exercise(
             "(query, keys, values, => (query, values, keys,"
         ),
         HOME: "everywhere(key, group) => everywhere(key.detach(), group)",
+        "`torch.cat` joins it": "mine.unsqueeze(1) => places.unsqueeze(1)",
     },
     errors={
         "used in the graph|does not require grad|is not counted": HOME,
@@ -331,7 +332,7 @@ check_gathered_keys = Exercise(
         "the size of tensor|expanded size|broadcast": A_ROW,
         "Default process group|'NoneType' object has no attribute 'size'": GROUP,
         "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
-        "'list' and 'Tensor'": "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
+        "'list' and 'Tensor'|'list' object": "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=["mine.unsqueeze(1) => mine[:, None]"],
@@ -499,6 +500,7 @@ check_sent = Exercise(
         ],
         "With grouped keys a key and a value are `key_width` numbers each.": [
             "rows * key_width => rows * width",
+            "- 2) * block => - 2) * 2 * rows * width",
             "2 * rows * width + block => 4 * rows * width",
         ],
         "Trade: a rank keeps an n-th of each tensor, and sends the rest.": [

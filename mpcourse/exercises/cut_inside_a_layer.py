@@ -187,6 +187,10 @@ check_ends = Exercise(
         "A sum, no mean, no maximum: each rank has another part of it.": [
             *(MEAN, (MEAN, BACK), ("total, g => total, distributed.ReduceOp.MAX, g", BACK)),
             "ctx.group), None => ctx.group) / ctx.group.size(), None",
+            (
+                "return MyLeave.apply(gradient, ctx.group) => total = gradient.clone(); "
+                "distributed.all_reduce(total, distributed.ReduceOp.MAX, ctx.group); return total"
+            ),
         ],
         "An addend's gradient is that of the sum, as it is: a sum divides nothing.": (
             *("total = => ctx.n = group.size(); total =", "gradient, N => gradient / ctx.n, N"),

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
@@ -31,6 +32,8 @@ STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; sta
 SLICE = "Weights are saved and joined by name: return a slice, net[a:b], which keeps the names."
 COPIES = "The gradients are in other weights: return the blocks that the stage has, no copy."
 STAYED = "On GPUs it would fail: move blocks, inputs and targets where you use them: .to(device)."
+ALL_ROWS = "Hand over the batch whole, inputs and targets: torch cuts it into the parts."
+FILLED = "Return the list that schedule.step fills, as it is: one loss for each part."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
 
 
@@ -150,6 +153,7 @@ def as_uncut(outcome, count, microbatches):
         wanted = means if rank == count - 1 else []
         if not same(losses, wanted):
             about = PARTS if wanted and short(losses) not in ("None", "[]") else NO_LIST
+            about = FILLED if isinstance(losses, torch.Tensor) and losses.dim() else about
             raise NotYet(f"Rank {rank} has losses {short(losses)}, not {short(wanted)}.", about)
     for rank, (*_, stayed, _) in enumerate(outcome):
         if stayed:
@@ -171,6 +175,7 @@ check_pipeline = Exercise(
         "destroy_process_group|group twice|not been initialized|'comms'": "No init, no destroy.",
         'attribute \'|required "forward"': "A stage wraps one module: a slice of net is one.",
         r"Expecting \d+ losses but got 0": ONLY_FORWARD,
+        "to match target batch_size": ALL_ROWS,
         "takes 2 positional|has type list|argument '(?!target)|batch_size|arg_mbs": INPUTS,
         "log_softmax|size of tensor|(?<!step\\(\\) )takes 1 positional": LOSS,
         "ZeroDivision": PARTS,
@@ -202,6 +207,8 @@ check_pipeline = Exercise(
         "[rank * size : (rank + 1) * size]",
         "Rank 0 does not move its inputs": "inputs.to(device) => inputs",
         "Rank 1 does not move its targets": "targets.to(device) => targets",
+        ALL_ROWS: "target=targets => target=targets[:8]",
+        FILLED: "return losses => return torch.stack(losses) if losses else losses",
         NO_LIST: [", losses=losses => ", "return losses => return [0.0]", "return losses => pass"],
         PARTS: [
             "stage, microbatches => stage, 4",
@@ -291,12 +298,15 @@ def partner(word):
 
 def run_rows(rows, schedule, stages):
     """Both ends of a message have to be next on their ranks, or nobody goes on."""
-    ranks = len(schedule)
+    ranks, rows = len(schedule), [*rows] if isinstance(rows, Iterator) else rows
     if not isinstance(rows, list | tuple) or len(rows) != ranks or str in map(type, rows):
         raise NotYet(f"Return a list of words for each of {ranks} ranks; got {short(rows)}")
     rows = [[*row] for row in rows]
     if not all(isinstance(word, str) for row in rows for word in row):
         raise NotYet("A word is a text: str(action).")
+    named = [word for row in rows for word in row if re.search("SEND|RECV", word)]
+    for word in (word for word in named if not partner(word)):
+        raise NotYet(f"{word} is no message.", NAMES)
     for rank, (row, right) in enumerate(zip(rows, my_messages(schedule, stages), strict=True)):
         own, actions = ([w for w in words if not partner(w)] for words in (row, right))
         if own != actions:
@@ -349,7 +359,10 @@ check_messages = Exercise(
     wrong={
         BLOCKED: each_row(lambda row: sorted(row, key=lambda word: "RECV" not in word)),
         "1RECV_F0 is missing": "{to}RECV => 0RECV",
-        "what an I made goes as B": "_{way} => _{action.kind}",
+        "what an I made goes as B": [
+            "_{way} => _{action.kind}",
+            "SEND{text} => SEND_{action.kind}0",
+        ],
         "in their order, by str(action)": "str(action) => repr(action)",
         "A word is a text": "str(action) => action",
         "taken for a rank": "rows[rank_of[to]].append => rows[to].append",
@@ -360,7 +373,7 @@ check_messages = Exercise(
         "several stages: read from the rows": "rank_of[to] => (to % len(rows))",
         "The given schedule has changed": "[list(row) for row in schedule] => schedule",
     },
-    also_right=[each_row(tuple), each_row(iter)],
+    also_right=[each_row(tuple), each_row(iter), lambda *given: iter(my_messages(*given))],
 )
 
 # 2. The loss of a batch with rows that do not count
