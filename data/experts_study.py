@@ -54,6 +54,7 @@ class Net:
     capacity: float | None = None
     longer: float = 1.0  # times as many steps
     factors: tuple[float, ...] = (1.0,)  # tried: the router's rate in those of the others
+    table: bool = False  # no router: each character has its expert
 
     @property
     def learns(self) -> bool:
@@ -63,7 +64,12 @@ class Net:
     @property
     def multiply_adds(self) -> int:
         """Of a token: two matrices, and the router's."""
-        return WIDTH * (2 * self.hidden + self.experts * (self.experts > 1))
+        return WIDTH * (2 * self.hidden + self.experts * self.routed)
+
+    @property
+    def routed(self) -> bool:
+        """Whether a router chooses."""
+        return self.experts > 1 and not self.table
 
 
 SAME_COST = HIDDEN + EXPERTS // 2  # what the router computes, in inner numbers
@@ -72,6 +78,7 @@ NETS = {
     "mixture": Net(HIDDEN, EXPERTS, 0.01),
     "mixture, slow router": Net(HIDDEN, EXPERTS, 0.01, factors=SLOWER),
     "mixture, frozen router": Net(HIDDEN, EXPERTS, 0.01, factors=(0.0,)),
+    "mixture, table": Net(SAME_COST, EXPERTS, table=True),
     "mixture, no balance loss": Net(HIDDEN, EXPERTS),
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
@@ -79,6 +86,36 @@ NETS = {
     "dense, same parameters": Net(520),
     "dense, same cost, 1.75 times the steps": Net(SAME_COST, longer=1.75),
 }
+
+
+class ByTable(nn.Module):
+    """Experts chosen by a table from characters, with weight 1: no router, nothing to balance.
+
+    The most frequent characters are dealt first, each to the expert that has fewest by then
+    (balanced hash layers, Roller et al. 2021, arXiv:2106.04426).
+    """
+
+    def __init__(self, model: Decoder, mixture: Mixture, vocabulary: int) -> None:
+        super().__init__()
+        self.experts = mixture.experts
+        counts, taken = load_prose().train.bincount(minlength=vocabulary), [0] * len(self.experts)
+        table = [0] * vocabulary
+        for character in counts.argsort(descending=True, stable=True).tolist():
+            table[character] = taken.index(min(taken))
+            taken[table[character]] += int(counts[character])
+        self.register_buffer("table", torch.tensor(table))
+        model.register_forward_pre_hook(self._read)
+
+    def _read(self, _: nn.Module, given: tuple[Tensor]) -> None:
+        self.chosen = self.table[given[0].flatten()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each token through the expert of its character."""
+        tokens, order = x.flatten(0, -2), self.chosen.argsort(stable=True)
+        self.load = self.chosen.bincount(minlength=len(self.experts))
+        parts = zip(self.experts, tokens[order].split(self.load.tolist()), strict=True)
+        rows = torch.cat([expert(part) for expert, part in parts])
+        return torch.zeros_like(tokens).index_add(0, order, rows).view(x.shape)
 
 
 def build(net: Net, vocabulary: int, seed: int) -> Decoder:
@@ -89,6 +126,8 @@ def build(net: Net, vocabulary: int, seed: int) -> Decoder:
         model = with_experts(model, net.hidden, net.experts, capacity=net.capacity)
         for block in model.blocks:
             block.mlp.router.requires_grad_(net.learns)
+            if net.table:
+                block.mlp = ByTable(model, block.mlp, vocabulary)
         return model
     model = with_experts(model, net.hidden, 1)
     for block in model.blocks:
@@ -134,8 +173,8 @@ def paces(net: Net) -> list[Pace]:
 
 
 def columns(net: Net, pace: Pace) -> Row:
-    """The pace as a recording holds it: a dense net has no router, and no factor."""
-    return {"rate": pace[0], "factor": pace[1] if net.experts > 1 else ""}
+    """The pace as a recording holds it: without a router there is no factor."""
+    return {"rate": pace[0], "factor": pace[1] if net.routed else ""}
 
 
 def try_rates(data: Data, seed: int, steps: int) -> list[Row]:
@@ -199,7 +238,7 @@ def load_of(module: nn.Module) -> Row:
 
     Read off the last forward, which is that of `text_loss`.
     """
-    if not isinstance(module, Mixture):
+    if not isinstance(module, Mixture | ByTable):
         return {"busiest": "", "idlest": ""}
     shares = (module.load / module.load.sum()).tolist()
     return {"busiest": round(max(shares), 4), "idlest": round(min(shares), 4)}

@@ -8,7 +8,8 @@ net.
 same net unpruned, and small dense nets; and on 14 x 14 pixels, and with convolutions. `stored`
 counts the values of a file: of all weights, or in a sparse file of those left and of the zeros
 between far ones.
-`sparse_regrown.csv`: growth by gradient, at random and none from one mask; small dense nets.
+`sparse_regrown.csv`: growth by gradient, at random and none from one mask; none from a mask that
+has more weights where pixels vary more; small dense nets.
 """
 
 import copy
@@ -52,6 +53,9 @@ FAR_RIVALS, RATES = ((5, 10), (10, 11), (19, 38)), (0.02, RATE, 0.1, 0.2)
 POOLED_RIVALS = (0, 0), (17, 21), (33, 31)
 CONV_RIVALS = (9, 11), (12, 21)  # as many bytes, and twice as many, with two convolutions
 WIDE, WIDE_LEFT = (24, 48), 3000  # channels, pruned to weights: as many bytes again
+
+
+BY_SPREAD = "fixed, by spread"
 
 
 class Budget(NamedTuple):
@@ -200,7 +204,7 @@ def _weights(model: nn.Module) -> int:
 
 
 def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
-    """95% zeros from one random mask: growth by gradient, at random, none; two dense nets."""
+    """95% zeros from a random mask: growth by gradient, at random, none; none by spread; dense."""
     digits, rows = Digits(data.place, 64), []
     end = _three_quarters(digits, budget.regrown)
     for seed, rate in _runs(first, budget, *budget.large):
@@ -220,7 +224,18 @@ def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
             torch.manual_seed(seed)  # all ways see the same batches
             train(model, digits, budget.regrown, rate, hooks)
             rows.append({"way": way, "rate": rate, "seed": seed} | judged(digits, model))
+        shares = erk_sparsities(scores, 0.05)
+        drawn = by_spread(scores, digits.all_train[0])
+        torch.manual_seed(seed)
+        train(net, digits, budget.regrown, rate, [KeepMasks(net, layer_masks(drawn, shares))])
+        rows.append({"way": BY_SPREAD, "rate": rate, "seed": seed} | judged(digits, net))
     return rows
+
+
+def by_spread(scores: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Scores between 0 and 1, higher in fc1 where a pixel's values spread more over the images."""
+    spread = images.flatten(1).std(0)
+    return scores | {"fc1": scores["fc1"] ** (1 / (spread + 1e-3))}
 
 
 def _any_gradient(model: nn.Module) -> Callable[..., None]:

@@ -25,8 +25,9 @@ def scatter(inputs: Any, devices: Sequence[DeviceLike], dim: int = 0) -> list[An
     in lists and dicts of that device's own. Gradients flow back through the cut.
 
     Unlike torch's: always a list (torch returns a tuple for a tensor), and two things are an error:
-    tensors that fall into different numbers of chunks (torch drops the chunks that have no partner)
-    and a batch without rows (torch hands every device an empty chunk).
+    for several devices, tensors of different sizes in `dim` (torch pairs rows that do not belong
+    together, and drops chunks without a partner); and a batch without rows (torch hands every
+    device an empty chunk).
 
     Args:
         inputs: A tensor of 1 or more dimensions on any device, or a nest of them.
@@ -38,14 +39,24 @@ def scatter(inputs: Any, devices: Sequence[DeviceLike], dim: int = 0) -> list[An
         not a copy.
     """
     places = as_devices(devices)
-    parts = _scatter(inputs, places, dim)
+    parts = _scatter(inputs, places, dim, set())
     return [_own(inputs) for _ in places] if parts is None else parts
 
 
-def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
-    """The parts of `value`, or None when no tensor is in it and each device gets all of it."""
+def _scatter(value: Any, devices: list[Device], dim: int, sizes: set[int]) -> list[Any] | None:
+    """The parts of `value`, or None when no tensor is in it and each device gets all of it.
+
+    `sizes`: of the tensors of this call, in `dim`; one alone where there are several devices.
+    """
     if isinstance(value, torch.Tensor):
         chunks = _chunks(value, len(devices), dim)
+        sizes.add(value.size(dim))
+        if len(devices) > 1 < len(sizes):
+            found = " and ".join(map(str, sorted(sizes)))
+            raise ValueError(
+                f"tensors have the sizes {found} in dimension {dim}: their rows do not belong "
+                "together; give them the same size"
+            )
         places = [device.device for device in devices[: len(chunks)]]
         return [  # a copy to the CPU must block: nothing would say when it has arrived
             chunk.to(place, non_blocking=place.type != "cpu")
@@ -55,8 +66,8 @@ def _scatter(value: Any, devices: list[Device], dim: int) -> list[Any] | None:
         refuse_hidden_tensors(value)
         return None
     fields = _fields(value)
-    parts = [_scatter(field, devices, dim) for field in fields]
-    count = _common_count(parts, dim)
+    parts = [_scatter(field, devices, dim, sizes) for field in fields]
+    count = next((len(part) for part in parts if part is not None), None)
     if count is None:
         return None
     columns = [
@@ -84,17 +95,6 @@ def refuse_hidden_tensors(value: Any) -> None:
         packed = isinstance(value, PackedSequence)
         how = "pad it, and pack it in the module" if packed else "pass its tensors in a dict"
         raise TypeError(f"a {type(value).__name__} is not taken apart: {how}")
-
-
-def _common_count(parts: list[list[Any] | None], dim: int) -> int | None:
-    """How many parts the fields fall into; None when no field holds a tensor."""
-    counts = sorted({len(part) for part in parts if part is not None})
-    if len(counts) > 1:
-        raise ValueError(
-            f"the tensors fall into different numbers of chunks: {counts}; "
-            f"give them the same size in dimension {dim}"
-        )
-    return counts[0] if counts else None
 
 
 def _chunks(tensor: torch.Tensor, count: int, dim: int) -> Sequence[torch.Tensor]:
@@ -151,7 +151,7 @@ def scatter_kwargs(
     """
     places = as_devices(devices)
     named = kwargs or {}
-    input_parts, named_parts = _scatter(inputs, places, dim), _scatter(named, places, dim)
+    input_parts, named_parts = (_scatter(each, places, dim, set()) for each in (inputs, named))
     counts = [len(parts) for parts in (input_parts, named_parts) if parts is not None]
     count = max(counts, default=len(places) if inputs or named else 0)
     if input_parts is None:

@@ -332,7 +332,8 @@ check_gathered_keys = Exercise(
         "the size of tensor|expanded size|broadcast": A_ROW,
         "Default process group|'NoneType' object has no attribute 'size'": GROUP,
         "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
-        "'list' and 'Tensor'|'list' object": "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
+        "'list' (and 'Tensor'|object)": "`places` is a list, a tensor for each rank: `torch.cat` "
+        "joins it.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=["mine.unsqueeze(1) => mine[:, None]"],

@@ -395,9 +395,24 @@ def on_devices(attempt, rows, count):
         "a network for each": len({id(each) for each, *_ in module.calls}) >= wanted,
         "at the same time": all(met for *_, met in module.calls),
         "joined on the first device": all(c.args[1] == devices[0] for c in joined.call_args_list),
+        "after new weights": follows(attempt, module, batch, devices),
         "on two GPUs": "fine" if count > 1 else apart(attempt),
         "the module's mode": module.training,
     }
+
+
+KEPT = "The weights changed after your replicas were made: make new ones in each call."
+
+
+def follows(attempt, module, batch, devices):
+    """Whether the next call computes with weights that an optimizer has changed in place."""
+    with torch.no_grad():
+        weight = next(module.parameters())
+        weight.mul_(2)
+        outputs = attempt(module, batch, devices)
+        found = torch.is_tensor(outputs) and same(outputs, module(batch))
+        weight.div_(2)
+    return found
 
 
 NO_BACKWARD = "A forward pass runs no backward: that is for whoever has the loss."
@@ -476,6 +491,10 @@ check_data_parallel = Exercise(
         "The batch gets no gradient.": "scatter(batch => scatter(batch.detach()",
         "Without scatter all chunks lie on the first device: a replica on another finds none.": (
             "scatter(batch, devices) => batch.split(-(-len(batch) // len(devices)))"
+        ),
+        KEPT: (
+            "replicate(module, used) => KEEP.setdefault(module, replicate(module, used))",
+            "chunks = => KEEP = vars(module).setdefault('kept', {}); chunks =",
         ),
         "Outputs on two GPUs cannot be joined where they lie: gather brings them to one.": (
             "gather(outputs, devices[0]) => torch.cat(outputs).to(devices[0].device)"

@@ -278,6 +278,7 @@ ALL_LAYERS = (
     "*(block[3:] for => *(block[i : i + 2] for i in (0, 3) for",
     "*(block[0] for => *(block[i] for i in (0, 3) for",
 )
+SHARED = "The copy shares tensors with the net, which training would change: copy.deepcopy first."
 STILL_THERE = "Zeros are still channels: rows, entries of biases and columns have to leave."
 FROZEN = "The smaller net cannot train on: a parameter of it has requires_grad=False."
 NET_AS_IT_WAS = "The net that was handed in has changed: cut a copy."
@@ -332,6 +333,9 @@ def thinning(attempt, width, inner, kept):
         raise NotYet(f"got {short(slim)}", "Return the smaller net.")
     if not all(p.requires_grad for p in slim.parameters()):
         raise NotYet(FROZEN)
+    owned = {p.data_ptr() for p in net.state_dict().values()}
+    if slim is not net and owned & {p.data_ptr() for p in slim.state_dict().values()}:
+        raise NotYet(SHARED)
     images = torch.cos(torch.arange(3 * 14 * 14) * 0.7).view(3, 1, 14, 14)
     count, whole = (sum(p.numel() for p in each.parameters()) for each in (slim, net))
     if count == whole:
@@ -370,6 +374,7 @@ check_trunk = Exercise(
     wrong={
         WRITERS: [f"{WHO_WRITES} => [slim.stem]", f"{WHO_WRITES} => []"],
         READERS: f"{WHO_READS} => [slim.head]",
+        SHARED: "return slim => slim.head.bias = net.head.bias; return slim",
         ROWS: [".detach()[kept]) => .detach())", ".detach()[kept]) => .detach()[:, kept])"],
         STILL_THERE: "slim = copy.deepcopy(net) => return copy.deepcopy(net)",
         "Take the columns and the entries of norms that kept names, not the first ones.": [

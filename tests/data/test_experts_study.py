@@ -7,6 +7,7 @@ from experts_study import (
     FINALISTS,
     NETS,
     RATES,
+    ByTable,
     best_pace,
     build,
     compare,
@@ -69,6 +70,8 @@ def test_costs_and_parameters_are_those_compared():
         counted[name] = sum(p.numel() for p in module.parameters())
         if isinstance(module, Mixture):
             linear = [module.router, *module.experts[0]]
+        elif isinstance(module, ByTable):
+            linear = [*module.experts[0]]
         else:
             linear = [*module]
         work = sum(layer.weight.numel() for layer in linear if isinstance(layer, nn.Linear))

@@ -6,7 +6,9 @@ import pytest
 import sparse_study
 import torch
 from sparse_study import (
+    BY_SPREAD,
     CONV_RIVALS,
+    DENSE,
     DRY,
     FAR_RIVALS,
     POOLED_RIVALS,
@@ -131,7 +133,7 @@ def test_regrowth_has_as_many_weights_in_every_way(run, data, nets):
     ratios = {round(left[name] / sum(sizes[name].shape), 6) for name in sizes}
     assert len(ratios) == 1  # weights go with inputs plus outputs
     rows = run(compare_regrown, data, 3, DRY)
-    ways = ["by gradient", "at random", "fixed", "dense", "dense, twice"]
+    ways = ["by gradient", "at random", "fixed", *DENSE, BY_SPREAD]
     assert [(row["rate"], row["way"]) for row in rows] == [*product([*DRY.rates, *DRY.large], ways)]
     assert {digits for _, digits in nets} == {3000}
     for row, (model, _) in zip(rows, nets, strict=True):

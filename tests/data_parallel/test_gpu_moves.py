@@ -36,7 +36,7 @@ def test_only_copies_to_gpus_go_on_behind_the_host_s_back(monkeypatch, place, go
 
     monkeypatch.setattr(scatter_gather, "_chunks", lambda *_: [Chunk()])
     target = SimpleNamespace(device=place)
-    scatter_gather._scatter(torch.ones(1), [target], 0)
+    scatter_gather._scatter(torch.ones(1), [target], 0, set())
     _Copy.forward(SimpleNamespace(), Chunk(), place)
     assert asked == [(place, goes_on)] * 2
     scatter_gather._cat([Chunk()], target, 0, "outputs[{}]")

@@ -215,9 +215,10 @@ def test_gradient_through_scatter_and_gather_is_the_identity(rows, others, count
         (torch.ones(3, 0), -1, "empty: a tensor of shape (3, 0) has size 0 in dimension -1"),
         (torch.ones(2, 3), 2, "dim=2 is not in -2 to 1, the dimensions of a tensor of shape"),
         (torch.ones(2, 3), -3, "dim=-3 is not in -2 to 1, the dimensions of a tensor of shape"),
-        ((torch.ones(6), {"mask": torch.ones(2)}), 0, "different numbers of chunks: [2, 3]"),
+        ((torch.ones(6), {"mask": torch.ones(2)}), 0, "have the sizes 2 and 6 in dimension 0"),
+        ((torch.ones(8), torch.ones(7)), 0, "have the sizes 7 and 8 in dimension 0"),
     ],
-    ids=["0 dimensions", "no rows", "no columns", "dim 2", "dim -3", "different numbers of chunks"],
+    ids=["0 dimensions", "no rows", "no columns", "dim 2", "dim -3", "fewer chunks", "as many"],
 )
 def test_scatter_refuses(inputs, dim, message):
     with pytest.raises(ValueError, match=re.escape(message)):
