@@ -77,7 +77,14 @@ def with_torchs_own(query, keys, values, heights):
 check_look_back = Exercise(
     my_look_back,
     read_again='"What does a cache save?"',
-    cases=[([1], 1, 1), ([0], 2, 1), ([2, 0], 1, 1), ([1, 2], 2, 3), ([3, 0, 1], 3, 2)],
+    cases=[
+        ([1], 1, 1),
+        ([0], 2, 1),
+        ([2, 0], 1, 1),
+        ([1, 2], 2, 3),
+        ([20], 1, 1),
+        ([3, 0, 1], 3, 2),
+    ],
     given="heights: {}, new tokens in each row: {}, heads: {}",
     play=over_a_cache,
     hint="Compare the columns, `torch.arange(columns, device=query.device)`, with the "
@@ -124,6 +131,10 @@ check_look_back = Exercise(
             'scores.masked_fill(ahead, float("-inf")) => (scores + ~ahead)'
         ),
         "A token sees all columns up to its own.": "columns > own => columns != own",
+        "A token sees all earlier ones of its row, however many they are.": (
+            "ahead = columns > own[:, None, :, None] => ahead = (columns > own[:, None, :, None]) "
+            "| (columns <= own[:, None, :, None] - 8)"
+        ),
         "The old tokens are missing: the new ones saw themselves alone.": (
             "ahead = => ahead = (columns < heights[:, None, None, None]) +"
             " (columns > own[:, None, :, None]); old ="
