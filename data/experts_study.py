@@ -55,6 +55,7 @@ class Net:
     longer: float = 1.0  # times as many steps
     factors: tuple[float, ...] = (1.0,)  # tried: the router's rate in those of the others
     table: bool = False  # no router: each character has its expert
+    told: bool = False  # the dense MLP is told the character again, as a table tells its experts
 
     @property
     def learns(self) -> bool:
@@ -83,6 +84,7 @@ NETS = {
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
     "dense, same time": Net(300),  # a step takes about as long as the mixture's: page `experts`
+    "dense, same time, told the character": Net(300, told=True),
     "dense, same parameters": Net(520),
     "dense, same cost, 1.75 times the steps": Net(SAME_COST, longer=1.75),
 }
@@ -118,6 +120,24 @@ class ByTable(nn.Module):
         return torch.zeros_like(tokens).index_add(0, order, rows).view(x.shape)
 
 
+class Told(nn.Module):
+    """An MLP with another bias for each character: it costs no multiply-adds."""
+
+    def __init__(self, model: Decoder, mlp: nn.Sequential, vocabulary: int) -> None:
+        super().__init__()
+        self.up, self.gelu, self.down = mlp
+        self.bias = nn.Embedding(vocabulary, self.up.out_features)
+        nn.init.zeros_(self.bias.weight)
+        model.register_forward_pre_hook(self._read)
+
+    def _read(self, _: nn.Module, given: tuple[Tensor]) -> None:
+        self.tokens = given[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the MLP, behind whose first layer the character's bias is added."""
+        return self.down(self.gelu(self.up(x) + self.bias(self.tokens)))
+
+
 def build(net: Net, vocabulary: int, seed: int) -> Decoder:
     """A decoder of one block, and the net in it."""
     torch.manual_seed(seed)
@@ -132,6 +152,8 @@ def build(net: Net, vocabulary: int, seed: int) -> Decoder:
     model = with_experts(model, net.hidden, 1)
     for block in model.blocks:
         block.mlp = block.mlp.experts[0]
+        if net.told:
+            block.mlp = Told(model, block.mlp, vocabulary)
     return model
 
 

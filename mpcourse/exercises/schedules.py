@@ -145,6 +145,7 @@ check_simulate = Exercise(
         (one_f_one_b_schedule(3, 4)[::-1], {"F": 1, "B": 2}),
         (one_f_one_b_schedule(4, 8), {"F": 1, "B": 2}),
         (interleaved_schedule(2, 2, 2), {"F": 0.5, "B": 1}),
+        (naive_schedule(2, 16), {"F": 1, "B": 2}),  # in many rounds
         ([number_actions([each]) for each in enumerate(["FBFB", "FFBB"])], {"F": 1, "B": 2}),
     ],
     given=case_in_words,
@@ -160,6 +161,9 @@ check_simulate = Exercise(
     wrong={
         "Waits are shared: it starts at the latest of these, not their sum.": "max([ => sum([",
         NOTHING: "max([free[device], *arrived]) => max(free[device], max(arrived))",
+        "Some actions are missing: go on as long as any device moves.": (
+            "while moved: => for _ in range(4 * len(schedule)):"
+        ),
         "What can never start gets no end, and so no infinite one either.": (
             "return end => return {a: end.get(a, float('inf')) for row in schedule for a in row}"
         ),
