@@ -83,7 +83,8 @@ NETS = {
     "mixture, no balance loss": Net(HIDDEN, EXPERTS),
     "mixture, capacity 1.25": Net(HIDDEN, EXPERTS, 0.01, 1.25),
     "mixture, capacity 1.25, no balance loss": Net(HIDDEN, EXPERTS, 0.0, 1.25),
-    "dense, same time": Net(300),  # a step takes about as long as the mixture's: page `experts`
+    "dense, same cost, told the character": Net(SAME_COST, told=True),
+    "dense, same time": Net(300),  # a step takes about as long as the table's: page `experts`
     "dense, same time, told the character": Net(300, told=True),
     "dense, same parameters": Net(520),
     "dense, same cost, 1.75 times the steps": Net(SAME_COST, longer=1.75),

@@ -53,8 +53,6 @@ FAR_RIVALS, RATES = ((5, 10), (10, 11), (19, 38)), (0.02, RATE, 0.1, 0.2)
 POOLED_RIVALS = (0, 0), (17, 21), (33, 31)
 CONV_RIVALS = (9, 11), (12, 21)  # as many bytes, and twice as many, with two convolutions
 WIDE, WIDE_LEFT = (24, 48), 3000  # channels, pruned to weights: as many bytes again
-
-
 BY_SPREAD = "fixed, by spread"
 
 
@@ -210,25 +208,23 @@ def compare_regrown(data: Data, first: int, budget: Budget) -> list[Row]:
     for seed, rate in _runs(first, budget, *budget.large):
         net = lenet_300_100().to(data.place)
         scores = random_scores(net)
-        masks = layer_masks(scores, erk_sparsities(scores, 0.05))
+        shares = erk_sparsities(scores, 0.05)
+        drawn = {"fixed": scores, BY_SPREAD: by_spread(scores, digits.all_train[0])}
+        masks = {way: layer_masks(each, shares) for way, each in drawn.items()}
         nets = dict.fromkeys(("by gradient", "at random", "fixed"), net)
         nets |= {way: linear_net(*sizes).to(data.place) for way, sizes in DENSE.items()}
+        nets[BY_SPREAD] = net
         for way, start in nets.items():
             model, hooks = copy.deepcopy(start), []
-            if way == "fixed":
-                hooks = [KeepMasks(model, masks)]
+            if way in masks:
+                hooks = [KeepMasks(model, masks[way])]
             elif way not in DENSE:
-                hooks = [Regrowth(model, masks, every=32, end=end)]
+                hooks = [Regrowth(model, masks["fixed"], every=32, end=end)]
             if way == "at random":
                 hooks = [_any_gradient(model), *hooks]
             torch.manual_seed(seed)  # all ways see the same batches
             train(model, digits, budget.regrown, rate, hooks)
             rows.append({"way": way, "rate": rate, "seed": seed} | judged(digits, model))
-        shares = erk_sparsities(scores, 0.05)
-        drawn = by_spread(scores, digits.all_train[0])
-        torch.manual_seed(seed)
-        train(net, digits, budget.regrown, rate, [KeepMasks(net, layer_masks(drawn, shares))])
-        rows.append({"way": BY_SPREAD, "rate": rate, "seed": seed} | judged(digits, net))
     return rows
 
 

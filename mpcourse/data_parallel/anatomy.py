@@ -61,8 +61,10 @@ def _split_step(
 
 def _note(index: int, stage: nn.Sequential, clock: HostClock) -> list:
     """Hooks on the first and the last layer of a stage that note its forwards."""
-    pieces = itertools.count()
-    first = stage[0].register_forward_pre_hook(
-        lambda *_: clock.start(Action(index, "F", next(pieces)))
-    )
-    return [first, stage[-1].register_forward_hook(lambda *_: clock.end())]
+    pieces, starts = itertools.count(), []
+
+    def note(*_: Any) -> None:
+        clock.note(Action(index, "F", next(pieces)), starts.pop())
+
+    first = stage[0].register_forward_pre_hook(lambda *_: starts.append(clock.now()))
+    return [first, stage[-1].register_forward_hook(note)]

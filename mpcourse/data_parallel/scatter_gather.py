@@ -54,8 +54,8 @@ def _scatter(value: Any, devices: list[Device], dim: int, sizes: set[int]) -> li
         if len(devices) > 1 < len(sizes):
             found = " and ".join(map(str, sorted(sizes)))
             raise ValueError(
-                f"tensors have the sizes {found} in dimension {dim}: their rows do not belong "
-                "together; give them the same size"
+                f"tensors have the sizes {found} in dimension {dim}: what is cut must belong "
+                "together; give them the same size, or hand over a float for one number"
             )
         places = [device.device for device in devices[: len(chunks)]]
         return [  # a copy to the CPU must block: nothing would say when it has arrived
@@ -145,21 +145,20 @@ def scatter_kwargs(
 ) -> tuple[tuple[tuple, ...], tuple[dict[str, Any], ...]]:
     """Scatter the positional and the keyword arguments of one call into equally many parts.
 
-    The one with fewer parts is filled up with empty tuples or dicts, as torch does. Unlike torch's:
-    arguments without a tensor make as many parts as the others have chunks (torch makes one per
-    device, and with fewer chunks than devices the last calls lack their tensors).
+    Unlike torch's: tensors of different sizes are refused, as by `scatter` (torch's last calls lack
+    some of them), and arguments without a tensor make as many parts as the others have chunks
+    (torch makes one per device, and with fewer chunks than devices the last calls lack their
+    tensors).
     """
     places = as_devices(devices)
-    named = kwargs or {}
-    input_parts, named_parts = (_scatter(each, places, dim, set()) for each in (inputs, named))
-    counts = [len(parts) for parts in (input_parts, named_parts) if parts is not None]
-    count = max(counts, default=len(places) if inputs or named else 0)
+    named, sizes = kwargs or {}, set()
+    input_parts, named_parts = (_scatter(each, places, dim, sizes) for each in (inputs, named))
+    whole = range(len(places) if inputs or named else 0)  # no tensor: every device gets all
+    parts = input_parts or named_parts or whole
     if input_parts is None:
-        input_parts = [_own(inputs) for _ in range(count)]
+        input_parts = [_own(inputs) for _ in parts]
     if named_parts is None:
-        named_parts = [_own(named) for _ in range(count)]
-    input_parts += [()] * (count - len(input_parts))
-    named_parts += [{} for _ in range(count - len(named_parts))]
+        named_parts = [_own(named) for _ in parts]
     return tuple(input_parts), tuple(named_parts)
 
 

@@ -247,15 +247,11 @@ class HostClock:
     def zero(self) -> None:
         """Nothing to set: the host's clock is the same for all devices."""
 
-    _now = staticmethod(time.perf_counter)
+    now = staticmethod(time.perf_counter)  # a mark of this moment
 
-    def start(self, action: Any) -> None:
-        """Note that `action` begins."""
-        self._action, self._start = action, self._now()
-
-    def end(self) -> None:
-        """Note that it has ended."""
-        self._times.append((self._action, self._start, self._now()))
+    def note(self, action: Any, start: Any) -> None:
+        """Note that `action` has ended, which began at the mark `start`."""
+        self._times.append((action, start, self.now()))
 
     def events(self, device_index: int) -> list[Event]:
         """All that was noted, in seconds of the host's clock."""
@@ -273,9 +269,9 @@ class CudaClock(HostClock):
         """Wait for the device, and note what the host's clock shows at its first event."""
         torch.cuda.synchronize(self._device)
         self._zero_s = time.perf_counter()
-        self._zero = self._now()
+        self._zero = self.now()
 
-    def _now(self) -> torch.cuda.Event:
+    def now(self) -> torch.cuda.Event:
         """Put an event on the stream that this thread uses there, behind what is queued on it."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))

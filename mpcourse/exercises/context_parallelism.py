@@ -243,6 +243,8 @@ def first_other(outcome, expected):
     return [f"wrong: {', '.join(wrong)}"]
 
 
+NO_LIST = "'list' and 'Tensor'|'Tensor' and 'list'|'list' object has no attribute '(un|arg|sort|to)"
+
 check_gathered_keys = Exercise(
     my_gather,
     read_again='"Gathered keys"',
@@ -332,8 +334,7 @@ check_gathered_keys = Exercise(
         "the size of tensor|expanded size|broadcast": A_ROW,
         "Default process group|'NoneType' object has no attribute 'size'": GROUP,
         "Explicit attn_mask": "Pass `seen` alone: torch takes a mask or `is_causal`, never both.",
-        "'list' (and 'Tensor'|object)": "`places` is a list, a tensor for each rank: `torch.cat` "
-        "joins it.",
+        NO_LIST: "`places` is a list, a tensor for each rank: `torch.cat` joins it.",
         "gloo|had not returned": SAME_MESSAGES,
     },
     also_right=["mine.unsqueeze(1) => mine[:, None]"],

@@ -131,10 +131,11 @@ check_look_back = Exercise(
             'scores.masked_fill(ahead, float("-inf")) => (scores + ~ahead)'
         ),
         "A token sees all columns up to its own.": "columns > own => columns != own",
-        "A token sees all earlier ones of its row, however many they are.": (
+        "A token sees all earlier ones of its row, however many they are.": [
             "ahead = columns > own[:, None, :, None] => ahead = (columns > own[:, None, :, None]) "
-            "| (columns <= own[:, None, :, None] - 8)"
-        ),
+            f"| (columns <= own[:, None, :, None] - {window})"
+            for window in (4, 8, 16)
+        ],
         "The old tokens are missing: the new ones saw themselves alone.": (
             "ahead = => ahead = (columns < heights[:, None, None, None]) +"
             " (columns > own[:, None, :, None]); old ="

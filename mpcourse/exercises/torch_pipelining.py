@@ -32,7 +32,8 @@ STAGES = "PipelineStage(layers, rank, count, device): its own rank's layers; sta
 SLICE = "Weights are saved and joined by name: return a slice, net[a:b], which keeps the names."
 COPIES = "The gradients are in other weights: return the blocks that the stage has, no copy."
 STAYED = "On GPUs it would fail: move blocks, inputs and targets where you use them: .to(device)."
-ALL_ROWS = "Hand over the batch whole, inputs and targets: torch cuts it into the parts."
+ALL_ROWS = "Hand over the batch whole, inputs and targets: torch cuts it. And give the loss all of "
+ALL_ROWS += "(output, target)."
 FILLED = "Return the list that schedule.step fills, as it is: one loss for each part."
 INPUTS = "The first rank hands schedule.step the inputs alone, without a name, as one tensor."
 
@@ -305,8 +306,8 @@ def run_rows(rows, schedule, stages):
     if not all(isinstance(word, str) for row in rows for word in row):
         raise NotYet("A word is a text: str(action).")
     named = [word for row in rows for word in row if re.search("SEND|RECV", word)]
-    for word in (word for word in named if not partner(word)):
-        raise NotYet(f"{word} is no message.", NAMES)
+    if strange := [word for word in named if not partner(word)]:
+        raise NotYet(f"{strange[0]} is no message.", NAMES)
     for rank, (row, right) in enumerate(zip(rows, my_messages(schedule, stages), strict=True)):
         own, actions = ([w for w in words if not partner(w)] for words in (row, right))
         if own != actions:
@@ -361,7 +362,7 @@ check_messages = Exercise(
         "1RECV_F0 is missing": "{to}RECV => 0RECV",
         "what an I made goes as B": [
             "_{way} => _{action.kind}",
-            "SEND{text} => SEND_{action.kind}0",
+            "SEND{text} => SEND_{action.kind}{action.microbatch_index}",
         ],
         "in their order, by str(action)": "str(action) => repr(action)",
         "A word is a text": "str(action) => action",

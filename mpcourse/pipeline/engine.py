@@ -118,9 +118,9 @@ class _Step:
                 if source is not None:
                     value, event = values.pop(source)
                     value = copy_after(event, value, place)
-                clock.start(action)
+                start = clock.now()
                 value = run(action, value)
-                clock.end()
+                clock.note(action, start)
                 if taker is not None:
                     event = record_event(value, place)
             except BaseException as error:

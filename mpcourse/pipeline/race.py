@@ -54,9 +54,9 @@ def noted_step(stages: Sequence[Any], step: Callable[[], Any]) -> Timeline:
     clocks = [clock_for(stage.place) for stage in stages]
 
     def noted(kind: str, act: Callable, index: int, number: int, *given: Any, **named: Any) -> Any:
-        clocks[index].start(Action(index, kind, number))
+        start = clocks[index].now()
         value = act(number, *given, **named)
-        clocks[index].end()
+        clocks[index].note(Action(index, kind, number), start)
         return value
 
     for index, (stage, clock) in enumerate(zip(stages, clocks, strict=True)):

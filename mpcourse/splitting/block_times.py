@@ -68,11 +68,11 @@ def _step(blocks: list[nn.Module], batch: tuple[Any, Any], loss_fn: Loss, clock:
     for index, block in enumerate(blocks):
         leaves, structure = tree_flatten(value)
         leaves = [_leaf(leaf, needs_gradient=index > 0) for leaf in leaves]
-        clock.start(Action(index, "F", 0))
+        start = clock.now()
         value = block(tree_unflatten([_passed(leaf) for leaf in leaves], structure))
         if index == len(blocks) - 1:
             value = loss_fn(value, targets)
-        clock.end()
+        clock.note(Action(index, "F", 0), start)
         edges.append((_tensors(leaves), _tensors(tree_leaves(value))))
     gradients: list[Tensor | None] = [None]  # the loss has no other
     for index in reversed(range(len(blocks))):
@@ -82,10 +82,10 @@ def _step(blocks: list[nn.Module], batch: tuple[Any, Any], loss_fn: Loss, clock:
             for output, gradient in zip(outputs, gradients, strict=True)
             if output.requires_grad and (gradient is not None or output.ndim == 0)
         ]
-        clock.start(Action(index, "B", 0))
+        start = clock.now()
         if ways:
             torch.autograd.backward(*map(list, zip(*ways, strict=True)))
-        clock.end()
+        clock.note(Action(index, "B", 0), start)
         gradients = [leaf.grad for leaf in leaves]
 
 

@@ -249,14 +249,7 @@ CALLS = {  # inputs, kwargs, how many devices, and their parts
     "inputs alone": (((THREE,), {}, 2), (((THREE[:2],), (THREE[2:],)), ({}, {}))),
     "no kwargs": (((THREE,), None, 2), (((THREE[:2],), (THREE[2:],)), ({}, {}))),
     "kwargs alone": (((), {"x": THREE}, 2), (((), ()), ({"x": THREE[:2]}, {"x": THREE[2:]}))),
-    "fewer kwargs": (
-        ((FOUR,), {"y": TWO}, 4),
-        (tuple((FOUR[i : i + 1],) for i in range(4)), ({"y": TWO[:1]}, {"y": TWO[1:]}, {}, {})),
-    ),
-    "fewer inputs": (
-        ((TWO,), {"y": FOUR}, 4),
-        (((TWO[:1],), (TWO[1:],), (), ()), tuple({"y": FOUR[i : i + 1]} for i in range(4))),
-    ),
+    "one device": (((FOUR,), {"y": TWO}, 1), (((FOUR,),), ({"y": TWO},))),
     "no arguments": (((), {}, 2), ((), ())),
     "no tensor": (((1, "a"), {"b": None}, 2), (((1, "a"),) * 2, ({"b": None},) * 2)),
     "no tensor among the kwargs": (
@@ -280,9 +273,12 @@ def test_each_call_has_its_own_kwargs():
     _, kwargs = scatter_kwargs((torch.ones(3), {}), {"options": {"a": 1}}, cores(3))
     kwargs[0]["options"]["a"] = 2
     assert kwargs[1:] == ({"options": {"a": 1}}, {"options": {"a": 1}})
-    _, filled = scatter_kwargs((torch.ones(3),), {"y": torch.ones(1)}, cores(3))
-    filled[1]["new"] = 1
-    assert filled[2] == {}
+
+
+@pytest.mark.parametrize(("inputs", "named"), [(4, 2), (2, 4), (8, 7)])
+def test_arguments_of_different_sizes_are_refused(inputs, named):
+    with pytest.raises(ValueError, match="what is cut must belong together"):
+        scatter_kwargs((torch.ones(inputs),), {"y": torch.ones(named)}, cores(4))
 
 
 @pytest.mark.parametrize("dim", [0, -1])

@@ -295,9 +295,9 @@ def test_a_gpu_s_clock_tells_when_kernels_ran_and_not_when_they_were_queued(cuda
 def test_a_clock_marks_the_stream_of_its_own_gpu_wherever_it_is_asked(cuda):
     clock = clock_for(GPU[1])
     clock.zero()  # the caller's current device is GPU 0
-    clock.start("F")
+    start = clock.now()
     cuda.kernel("forward", gpu=1, seconds=2.0)
-    clock.end()
+    clock.note("F", start)
     [event] = clock.events(0)
     assert event.end - event.start == pytest.approx(2.0)
 
