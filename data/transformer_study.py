@@ -9,7 +9,8 @@ a training of its own.
   than half a window in sight and with as few letters as the counts, its probabilities mixed half
   and half with theirs.
 - `data/transformer_less_text.csv`, two seeds: half and a quarter of the text to learn from, as
-  many times over as the two longest trainings, or for as many steps; and counts of as much.
+  many times over as the two longest trainings, for as many steps, and for some lengths between;
+  and counts of as much.
 """
 
 import functools
@@ -38,6 +39,7 @@ CONTEXT = 64
 BUDGETS = {"learned": (250, 500, 1000, 2000, 3500), "held at 0": (1000,)}
 MIXED_SEEDS = (0, 1)  # those that learn from less, too
 PARTS = (2, 4)  # a half, a quarter
+BETWEEN = (1250, 1500)  # steps, also on less text: the best length is not the same share of it
 COUNT = "7-gram"
 SIGHT = 6  # letters that a 7-gram knows of the past
 DRY = {"learned": (20,), "held at 0": (20,)}
@@ -121,7 +123,8 @@ def train_on_less(data: Data, seed: int, budgets: dict[str, Sequence[int]]) -> l
         text = last_part(parts)
         counts = round(counted_losses(text)[COUNT].mean().item(), 4)
         long = budgets["learned"][-2:]
-        for steps in (*(each // parts for each in long), long[0]):
+        between = [each for each in BETWEEN if each < long[0]]
+        for steps in sorted({*(each // parts for each in long), *between, long[0]}):
             model, losses = train_one("learned", steps, seed, data.place, parts)
             found = both_losses(model, losses, text.test.to(data.place))
             row = {"parts": parts, "steps": steps, "seed": seed}

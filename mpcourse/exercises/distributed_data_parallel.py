@@ -92,7 +92,9 @@ def two_steps(attempt, count, frozen, *size):
         net.zero_grad(), sent.clear(), there.clear(), backward.append(step)
         own = [parameter for parameter in net.parameters() if parameter.requires_grad]
         with during(f"in the backward of step {step}"):
-            odd = enumerate(own, 50 * step)  # each next number of a gradient is twice as large
+            odd = [*enumerate(own, 50 * step)]  # each next number of a gradient is twice as large
+            if step:  # gradients arrive in an order that is not the parameters'
+                odd = odd[::2] + odd[1::2]
             loss = sum((2 * i + 1) * p.flatten() @ 2.0 ** torch.arange(p.numel()) for i, p in odd)
             loss.backward()
         backward.clear()
@@ -276,7 +278,12 @@ check_buckets = Exercise(
             "all_reduce(flat, async_op=True) => [all_reduce(p.grad, async_op=1) for p in bucket]",
             "message.wait() => [each.wait() for each in message]",
         ),
-        NOT_FULL: ["== size => > size", "len(bucket) == size => True"],
+        NOT_FULL: [
+            "== size => > size",
+            "len(bucket) == size => True",
+            "if len(bucket) == size => order = [*map(id, module.parameters())][::-1]\n        "
+            "if (order.index(id(parameter)) + 1) % size == 0",
+        ],
         REST: "if bucket: => if False:",
         "All left together: a hook sends as soon as `size` gradients (not numbers) wait.": [
             "len(bucket) == size => sum(each.numel() for each in bucket) == size",

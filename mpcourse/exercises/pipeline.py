@@ -525,7 +525,13 @@ check_step_time = Exercise(
         "Two stages share the time of a piece: all of it counts half in each.": [
             " / 2 => ",
             "(fixed + per_sample * size) / 2 => fixed + per_sample * size / 2",
+            "(fixed + per_sample * size) / 2 => fixed / 2 + per_sample * size",
         ],
+        "A device has one slot a piece, and one in which it waits: rows / size + 1.": (
+            "rows / size + 1 => 2 * rows / size + 1"
+        ),
+        "A time is no whole number: round nothing.": "(rows / size + 1) * slot => int((rows / size"
+        " + 1) * slot)",
         "So fast only if nothing ever waits: each device waits in one slot.": " + 1) => )",
         "That is one device: two share the work.": [
             (" / 2 => ", " + 1) => )"),

@@ -361,6 +361,10 @@ check_naive_time = Exercise(
         "Between p stages are p - 1 cuts, so 2 * (p - 1) copies.": [
             *(f"- 1) => {x})" for x in ("", "- 0.5", "/ 2", "- 2")),
             "(len(forward) - 1) => len(forward) - 1",
+            "2 * (len(forward) - 1) => len(forward) * (len(forward) - 1)",
+        ],
+        "Every stage has a backward: add up all of them.": [
+            f"sum(backward) => sum(backward[{some}])" for some in ("1:", ":-1")
         ],
         "There may be other than two stages.": " * (len(forward) - 1) => ",
         "Add the backward's own times.": [
@@ -425,6 +429,7 @@ check_best_cut = Exercise(
         "k is asked, not its time.": [
             "min(enough, key=seconds => min(map(seconds, enough)",
             "min(enough, key=seconds => min(((seconds(k), k) for k in enough)",
+            "(enough, key=seconds => (((k, seconds(k)) for k in enough), key=lambda way: way[1]",
         ],
         "A batch as large as the room fits.": ">= batch => > batch",
         "A cut with more room than the batch needs will do as well.": ">= batch => == batch",

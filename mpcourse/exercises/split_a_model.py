@@ -141,10 +141,19 @@ def my_split(model, num_stages):
     return [model[a:b] for a, b in pairwise(best)]
 
 
+NORM = "norm"
+
+
 def made_of(sizes):
-    """Layers of so many weights (0: a ReLU, below: frozen), or (inputs, outputs) with biases."""
+    """Layers of so many weights (0: a ReLU, below: frozen), or (inputs, outputs) with biases.
+
+    A list makes one layer of layers, NORM a batch norm: 12 parameters, and as many buffers.
+    """
     layers = []
     for size in sizes:
+        if size == NORM or isinstance(size, list):
+            layers.append(nn.BatchNorm1d(6) if size == NORM else made_of(size))
+            continue
         pair = size if isinstance(size, tuple) else (1, abs(size))
         layer = nn.Linear(*pair, bias=pair is size) if size else nn.ReLU()
         layers.append(layer.requires_grad_(pair is size or size > 0))
@@ -210,8 +219,19 @@ def filled_up(model, num_stages, late=0):
     return [model[a:b] for a, b in pairwise([*bounds, len(costs)])]
 
 
+BUFFERS, NESTED = [NORM, (5, 2), (5, 2), 6], [[3, 3], 5, 1]
 BIASED = [0, (1, 6), 0, (5, 1), (7, 1)]
-IN_TWO = [5, 1, 1, 1], [1, 1, 5], [2, 2, 2, 6, 1], [4, 3, 3], [(6, 1), 3, 3], [-6, 2, 2, 2], BIASED
+IN_TWO = (
+    [5, 1, 1, 1],
+    [1, 1, 5],
+    [2, 2, 2, 6, 1],
+    [4, 3, 3],
+    [(6, 1), 3, 3],
+    [-6, 2, 2, 2],
+    BIASED,
+    BUFFERS,
+    NESTED,
+)
 IN_THREE = [4, 4, 4, 4, 4, 4], [1, 8, 3, 2, 1, 1], [1, 1, 1, 10, 1, 1], [2, 1, 3, 1]
 
 check_split = Exercise(
@@ -242,6 +262,10 @@ check_split = Exercise(
         ),
         "The last layer, too, may be a stage of its own.": "len(sizes)), => len(sizes) - 1),",
         "Biases are parameters too.": "parameters() => parameters() if p.dim() > 1",
+        "Buffers are no parameters.": "layer.parameters()) => layer.state_dict().values())",
+        "A layer of layers stays whole: go through the model itself.": lambda m, n: my_split(
+            nn.Sequential(*(each for each in m.modules() if not [*each.children()])), n
+        ),
         "A frozen layer takes room too.": "parameters() => parameters() if p.requires_grad",
         "`p.numel()` counts all numbers of a parameter, not its rows.": "p.numel() => len(p)",
         "The first cut is not the only one.": first_cut_only,
@@ -346,7 +370,17 @@ check_parts = Exercise(
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
         "The order is fc2, ReLU, fc3.": "fc2, nn.ReLU(), model.fc3 => fc3, nn.ReLU(), model.fc2",
-        "The ReLU follows fc1.": "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
+        "The ReLU follows fc1.": [
+            "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
+            (
+                "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
+                "(model.fc2, => (nn.ReLU(), model.fc2,",
+            ),
+            (
+                "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
+                "(model.fc2, nn.ReLU() => (nn.ReLU(), model.fc2",
+            ),
+        ],
     },
     errors={
         r"\(1x": "Flatten each image, not the batch: nn.Flatten() keeps the rows.",

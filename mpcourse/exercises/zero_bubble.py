@@ -32,6 +32,8 @@ SHAPES = "The input's gradient has the input's shape, the weight's that of the w
 ONCE = "Each half is one product: the gradient that arrived, and what the forward multiplied with."
 STAR = "* goes number by number; a product of matrices is @."
 AS_IT_CAME = "W is made later, and others read x, weight and gradient: leave them as they are."
+ONE_EACH = "The function of W makes one product: that of I has been made already."
+EMPTY = "The function of W returns nothing: it returns the weight's gradient."
 NO_AUTOGRAD = "No autograd here: two matrix products will do."
 
 
@@ -56,7 +58,13 @@ def both_halves(attempt, *case):
         product = 2 * case[2].numel() * case[0].shape[1]  # its flops
         if not callable(later) or counter.get_total_flops() > product:
             raise NotYet(AT_ONCE)
-        return now, later()
+        with FlopCounterMode(display=False) as counter:
+            made = later()
+        if counter.get_total_flops() > product:
+            raise NotYet(ONE_EACH)
+        if made is None:
+            raise NotYet(EMPTY)
+        return now, made
 
 
 def sizes_of_both(outcome, expected):
@@ -112,6 +120,8 @@ check_halves = Exercise(
             ("@ weight => @ weight / len(x)", "@ x => @ x / len(x)")
         ),
         TWO: [", lambda: gradient.T @ x => ", lambda *_: None, "gradient @ => lambda: gradient @"],
+        ONE_EACH: "lambda: gradient.T @ x => lambda: (gradient @ weight, gradient.T @ x)[1]",
+        EMPTY: "lambda: gradient.T @ x => lambda: None",
         AT_ONCE: [
             "lambda: gradient.T => gradient.T",
             ("lambda: gradient.T @ x => lambda: w", "return => w = gradient.T @ x; return"),
@@ -142,6 +152,7 @@ ORDER = "Keep 1F1B's order of F and I: an F too early takes a W's room, too late
 HOLES_LEFT = "Some W wait, but holes are left. Where does a device wait before its last I?"
 DEADLOCK = "Nobody can go on. Does each device begin with more forwards than the next one?"
 READ_ONCE = "A generator is read once: return a list, with a list of actions per device."
+ANY_SIZE = "num_stages and num_microbatches say how many there are: any number."
 ONE_STAGE_EACH = "Each device has one stage: as many devices as stages."
 
 
@@ -209,6 +220,8 @@ def legal(outcome, p, m, cap, *too_full):
         reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
         why = REVERSED if reverse else too_full[all_follow(schedule)]
         why = why if "makes it hold" in str(error) else DEADLOCK * ("deadlock" in str(error))
+        sizes = ({a[part] for row in schedule for a in row} for part in (0, 2))
+        why = why if [*sizes] == [{*range(p)}, {*range(m)}] else ANY_SIZE
         raise NotYet(str(error), why) from None
     if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
         raise NotYet(ONE_STAGE_EACH)
@@ -271,6 +284,7 @@ check_split_backward = Exercise(
             "return schedule => return [(action for action in row) for row in schedule]",
             "return schedule => return map(list, schedule)",
         ],
+        ANY_SIZE: lambda p, m: my_split_backward(4, 8),
         NOT_MORE_AHEAD: slip(my_no_wait, "2 * rank => 0"),
         DEADLOCK: slip(my_no_wait, f"{AHEAD} => rank + 1", "2 * rank => rank"),
         REVERSED: "> rank => > num_stages - 1 - rank",
@@ -323,6 +337,7 @@ check_no_wait = Exercise(
         DEADLOCK: f"{AHEAD} => 2 * rank + 1",
         REVERSED: "2 * rank => 2 * (num_stages - 1 - rank)",
         ONE_STAGE_EACH: ON_ONE_DEVICE,
+        ANY_SIZE: lambda p, m: my_no_wait(4, 8),
         "did the work: write the order yourself": lambda p, m: zero_bubble_schedule(p, m, "h2"),
         STILL_WHOLE: one_f_one_b_schedule,
         TOO_FULL: [
