@@ -265,14 +265,14 @@ DISAGREE = "Cut and uncut net disagree: a device fails?"
 def my_plan_and_prediction():
     """Found by a loop over shares, cuts and micro-batches, then a few trainings.
 
-    Device 0 is full, and to recompute costs more here than it saves. A step takes 2,345 M, by count
-    1.43 times as fast as the start (which does not fit), and holds 1.90 and 1.64 MiB; copies of its
-    net take 2,262 M where messages are free, but are slower where a message costs 1 M. Block 1
-    reads a single channel, so it keeps half at little cost. Faster plans pass by less: 11
-    micro-batches, with a quarter kept of blocks 1 to 3 and 0.1875 of block 4, take 2,111 M. There
-    copies lose even where messages are free. In four orders of the images that net had 91.7 to
-    92.9% of the held-out digits right, this one 92.7 to 93.9%; among 1,000 digits chance alone
-    moves an accuracy by about a point. Held-out digits decide, the test digits have no say.
+    Device 0 is full, and to recompute costs more here than it saves; block 1 reads a single
+    channel, so it keeps half at little cost. A step takes 2,345 M, by count 1.43 times as fast as
+    the start (which does not fit), and holds 1.90 and 1.64 MiB; copies of its net take 2,262 M
+    where messages are free, but are slower where a message costs 1 M. 11 micro-batches, with a
+    quarter kept of blocks 1 to 3 and 0.1875 of block 4, take 2,111 M, and copies of that net lose
+    even where messages are free; but it passes by less: in four orders of the images it had 91.7 to
+    92.9% of the held-out digits right, this one 92.7 to 93.9%. Among 1,000 digits chance alone
+    moves an accuracy by about a point: held-out digits decide, the test digits have no say.
     """
     keep = {"block1": 0.5, "block2": 0.25, "block3": 0.25, "block4": 0.25}
     my_plan = Plan(cut=6, schedule="1f1b", num_microbatches=13, keep=keep)

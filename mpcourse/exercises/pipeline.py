@@ -518,7 +518,7 @@ def my_step_time(rows, size, fixed, per_sample):
 check_step_time = Exercise(
     my_step_time,
     read_again='"Which split size is best?"',
-    cases=[(12, 3, 5, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
+    cases=[(12, 3, 7, 2), (96, 16, 36.0, 18.0), (60, 60, 5, 1), (40, 2, 0.5, 0.1)],
     given="{} rows in pieces of {}, fixed {} and per_sample {}",
     hint="How many slots does each device need, with the one in which it waits? How long is one?",
     wrong={
@@ -530,8 +530,13 @@ check_step_time = Exercise(
         "A device has one slot a piece, and one in which it waits: rows / size + 1.": (
             "rows / size + 1 => 2 * rows / size + 1"
         ),
-        "A time is no whole number: round nothing.": "(rows / size + 1) * slot => int((rows / size"
-        " + 1) * slot)",
+        "A time is no whole number: round nothing.": [
+            *(
+                f"(rows / size + 1) * slot => {cut}((rows / size + 1) * slot)"
+                for cut in ("int", "round")
+            ),
+            " / 2 => // 2",
+        ],
         "So fast only if nothing ever waits: each device waits in one slot.": " + 1) => )",
         "That is one device: two share the work.": [
             (" / 2 => ", " + 1) => )"),

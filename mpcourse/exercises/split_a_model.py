@@ -370,7 +370,7 @@ check_parts = Exercise(
         "Freeze nothing": ", model.fc1, => , model.fc1.requires_grad_(False),",
         "keeps the rows": "Flatten() => Flatten(0)",
         "The order is fc2, ReLU, fc3.": "fc2, nn.ReLU(), model.fc3 => fc3, nn.ReLU(), model.fc2",
-        "The ReLU follows fc1.": [
+        "The first ReLU follows fc1; none comes before it.": [
             "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",
             (
                 "model.fc1, nn.ReLU() => nn.ReLU(), model.fc1",

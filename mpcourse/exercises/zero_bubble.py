@@ -220,8 +220,8 @@ def legal(outcome, p, m, cap, *too_full):
         reverse = all_follow(schedule[-1:]) and not all_follow(schedule[:1])
         why = REVERSED if reverse else too_full[all_follow(schedule)]
         why = why if "makes it hold" in str(error) else DEADLOCK * ("deadlock" in str(error))
-        sizes = ({a[part] for row in schedule for a in row} for part in (0, 2))
-        why = why if [*sizes] == [{*range(p)}, {*range(m)}] else ANY_SIZE
+        found = len(schedule), len({a.microbatch_index for row in schedule for a in row})
+        why = why if found == (p, m) else ANY_SIZE
         raise NotYet(str(error), why) from None
     if [len({action.stage_index for action in row}) for row in schedule] != [1] * p:
         raise NotYet(ONE_STAGE_EACH)
